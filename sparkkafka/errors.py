@@ -9,6 +9,7 @@
     ├── KafkaConnectionError (OSError)    no connection, or it broke
     ├── KafkaTimeoutError (TimeoutError)  a deadline passed; the last failure is its cause
     ├── BrokerError                       a broker answered with an error code
+    │   └── UnknownTopicError             a topic or partition is missing, and waiting did not help
     ├── ProduceError                      records of a partition were not (or perhaps not) written
     └── DataLossError                     records that were asked for are no longer there
 
@@ -126,6 +127,18 @@ class BrokerError(KafkaError):
     @property
     def name(self) -> str:
         return error_name(self.code)
+
+
+class UnknownTopicError(BrokerError):
+    """A topic or partition does not exist.
+
+    A broker's UNKNOWN_TOPIC_OR_PARTITION is retriable, since brokers learn of new topics one by
+    one; this error is raised once waiting for that has not helped, so it is final.
+    """
+
+    @property
+    def retriable(self) -> bool:  # type: ignore[override]
+        return False
 
 
 class Written(enum.Enum):

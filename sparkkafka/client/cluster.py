@@ -1,0 +1,462 @@
+"""The cluster as a client sees it: bootstrap, brokers, topic metadata, leaders, connections.
+
+A `Cluster` belongs to one thread (a Spark task, or the driver's planning call). It keeps one
+connection a broker, opens it when first needed and again after it broke. `call` repeats one request
+until its deadline; what may be retried is decided by Kafka's error table, the default for an
+unknown code is not to retry.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self
+
+from sparkkafka.client.connection import Connection
+from sparkkafka.client.deadline import Backoff, Deadline, Retry
+from sparkkafka.errors import (
+    BrokerError,
+    ErrorCode,
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+    UnknownTopicError,
+    needs_metadata,
+)
+from sparkkafka.options import ClientOptions
+from sparkkafka.protocol.messages import (
+    DescribeClusterRequest,
+    FindCoordinatorRequest,
+    MetadataRequest,
+    MetadataRequestTopic,
+)
+
+log = logging.getLogger(__name__)
+
+# A topic that was just created is unknown to some brokers for a moment, and a broker that was just
+# started may not know any. After this long an unknown topic is believed to be missing.
+UNKNOWN_TOPIC_GRACE_MS = 5_000
+
+NO_LEADER = -1
+COORDINATOR_FOR_GROUP = 0
+COORDINATOR_FOR_TRANSACTION = 1
+
+
+class TopicPartition(NamedTuple):
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class Broker(NamedTuple):
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+    def __str__(self) -> str:
+        return f"broker {self.node_id} ({self.host}:{self.port})"
+
+
+class PartitionMetadata(NamedTuple):
+    """`leader` is a broker's node id, NO_LEADER while there is none; epoch -1 if not known."""
+
+    leader: int
+    leader_epoch: int
+    error_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMetadata:
+    name: str
+    topic_id: bytes | None
+    is_internal: bool
+    partitions: Mapping[int, PartitionMetadata]
+    refreshed_s: float = field(default_factory=time.monotonic, compare=False)
+
+
+class Cluster:
+    """A Kafka cluster, found through `options.bootstrap_servers`. Use it under `with`."""
+
+    def __init__(self, options: ClientOptions) -> None:
+        self.options = options
+        self.cluster_id: str | None = None
+        self.controller_id: int | None = None
+        self.brokers: dict[int, Broker] = {}
+        self._topics: dict[str, TopicMetadata] = {}
+        self._connections: dict[int, Connection] = {}
+        self._bootstrap: Connection | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+        if self._bootstrap is not None:
+            self._bootstrap.close()
+            self._bootstrap = None
+
+    # --- time -----------------------------------------------------------------------------------
+
+    def deadline(self) -> Deadline:
+        """The deadline of an operation whose caller gave none: default.api.timeout.ms."""
+        return Deadline(self.options.default_api_timeout_ms)
+
+    def backoff(self) -> Backoff:
+        return Backoff(self.options.retry_backoff_ms, self.options.retry_backoff_max_ms)
+
+    def retry(self, deadline: Deadline, what: str) -> Retry:
+        return Retry(deadline, self.backoff(), what)
+
+    # --- connections ----------------------------------------------------------------------------
+
+    def connection(self, node_id: int, deadline: Deadline) -> Connection:
+        """The connection to a broker, opened if need be. One attempt.
+
+        Raises KafkaConnectionError if the broker is unknown or cannot be reached.
+        """
+        connection = self._connections.get(node_id)
+        if connection is not None and connection.is_open:
+            return connection
+        broker = self.brokers.get(node_id)
+        if broker is None:
+            raise KafkaConnectionError(f"broker {node_id} is not in the cluster's metadata")
+        connection = Connection.open(broker.host, broker.port, self.options, deadline)
+        self._connections[node_id] = connection
+        return connection
+
+    def any_connection(self, deadline: Deadline) -> Connection:
+        """A connection to whichever broker answers: an open one, a known one, a bootstrap entry.
+
+        Raises KafkaConnectionError listing every address that was tried and why it failed.
+        """
+        if self._bootstrap is not None and self._bootstrap.is_open:
+            return self._bootstrap
+        for connection in self._connections.values():
+            if connection.is_open and not connection.in_flight:
+                return connection
+        # Known brokers first, then the bootstrap list: all known ones may have moved away.
+        known = [(broker.host, broker.port) for broker in self.brokers.values()]
+        first = list(self.options.bootstrap_servers)
+        random.shuffle(known)
+        random.shuffle(first)
+        failures: list[str] = []
+        for host, port in dict.fromkeys(known + first):
+            if failures and deadline.expired:
+                failures.append("no time left for the others")
+                break
+            try:
+                self._bootstrap = Connection.open(host, port, self.options, deadline)
+            except (KafkaConnectionError, KafkaTimeoutError) as error:
+                log.info("bootstrap: %s", error)
+                failures.append(str(error))
+            else:
+                return self._bootstrap
+        raise KafkaConnectionError(
+            "no broker of kafka.bootstrap.servers can be reached: " + "; ".join(failures)
+        )
+
+    # --- requests -------------------------------------------------------------------------------
+
+    def call(
+        self,
+        request: Any,
+        *,
+        node_id: int | None = None,
+        deadline: Deadline | None = None,
+        what: str | None = None,
+    ) -> Any:
+        """Send a request to a broker (any, if `node_id` is None) until it is answered.
+
+        Connection failures and retriable top-level error codes are retried until the deadline.
+        Raises BrokerError for other codes, KafkaTimeoutError (with the last failure) at the end.
+        """
+        deadline = deadline or self.deadline()
+        what = what or f"{request.API_NAME}"
+        retry = self.retry(deadline, what)
+        while True:
+            try:
+                return self._call_once(request, node_id, deadline)
+            except KafkaError as error:
+                retry.after(error)
+                if node_id is not None and not isinstance(error, BrokerError):
+                    self._refresh_brokers(deadline)
+
+    def _call_once(self, request: Any, node_id: int | None, deadline: Deadline) -> Any:
+        attempt = deadline.sooner(self.options.request_timeout_ms)
+        if node_id is None:
+            connection = self.any_connection(deadline)
+        else:
+            connection = self.connection(node_id, attempt)
+        response = connection.call(request, attempt)
+        code = getattr(response, "error_code", 0)
+        if code:
+            message = getattr(response, "error_message", None)
+            raise BrokerError(code, f"{request.API_NAME} @ {connection}", message)
+        throttle(response, deadline)
+        return response
+
+    def call_each(
+        self, requests: Mapping[int, Any], deadline: Deadline
+    ) -> dict[int, Any | KafkaError]:
+        """One request to each of several brokers, all sent before the first reply is awaited.
+
+        One attempt each: the value is the response, or the KafkaError that happened.
+        """
+        attempt = deadline.sooner(self.options.request_timeout_ms)
+        outcome: dict[int, Any | KafkaError] = {}
+        sent: list[tuple[int, Connection]] = []
+        for node_id, request in requests.items():
+            try:
+                connection = self.connection(node_id, attempt)
+                connection.send(request, attempt)
+            except KafkaError as error:
+                outcome[node_id] = error
+            else:
+                sent.append((node_id, connection))
+        for node_id, connection in sent:
+            try:
+                outcome[node_id] = connection.receive(attempt)[1]
+            except KafkaError as error:
+                outcome[node_id] = error
+        return outcome
+
+    def controller(self, deadline: Deadline) -> int:
+        """The node id for CreateTopics and the like (KRaft: a broker that forwards)."""
+        if self.controller_id is None:
+            self._refresh_brokers(deadline)
+        if self.controller_id is None or self.controller_id < 0:
+            return next(iter(self.brokers))
+        return self.controller_id
+
+    def coordinator(self, key: str, kind: int, deadline: Deadline) -> int:
+        """Node id of the coordinator of a group (kind 0) or transactional id (kind 1)."""
+
+        def find() -> int:
+            connection = self.any_connection(deadline)
+            version = 4 if connection.supports(FindCoordinatorRequest, 4) else None
+            request = (
+                FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
+                if version == 4
+                else FindCoordinatorRequest(key_type=kind, key=key)
+            )
+            attempt = deadline.sooner(self.options.request_timeout_ms)
+            response = connection.call(request, attempt, version=version)
+            row = response.coordinators[0] if version == 4 and response.coordinators else response
+            if row.error_code:
+                raise BrokerError(
+                    row.error_code, f"FindCoordinator of {key!r}", row.error_message
+                )
+            self.brokers.setdefault(row.node_id, Broker(row.node_id, row.host, row.port))
+            return int(row.node_id)
+
+        retry = self.retry(deadline, f"finding the coordinator of {key!r}")
+        while True:
+            try:
+                return find()
+            except KafkaError as error:
+                retry.after(error)
+
+    # --- metadata -------------------------------------------------------------------------------
+
+    def describe(self, deadline: Deadline | None = None) -> list[Broker]:
+        """The cluster's brokers, fresh. `cluster_id` and `controller_id` are set as well.
+
+        Uses DescribeCluster (Kafka 2.8+), Metadata below.
+        """
+        deadline = deadline or self.deadline()
+        retry = self.retry(deadline, "describing the cluster")
+        while True:
+            try:
+                connection = self.any_connection(deadline)
+                if not connection.supports(DescribeClusterRequest):
+                    self._refresh_brokers(deadline)
+                    return list(self.brokers.values())
+                attempt = deadline.sooner(self.options.request_timeout_ms)
+                response = connection.call(DescribeClusterRequest(), attempt)
+                if response.error_code:
+                    raise BrokerError(
+                        response.error_code,
+                        f"DescribeCluster @ {connection}",
+                        response.error_message,
+                    )
+                self.cluster_id = response.cluster_id
+                self.controller_id = response.controller_id
+                self.brokers = {
+                    row.broker_id: Broker(row.broker_id, row.host, row.port, row.rack)
+                    for row in response.brokers
+                }
+                return list(self.brokers.values())
+            except KafkaError as error:
+                retry.after(error)
+
+    def topics(
+        self, names: Iterable[str], deadline: Deadline | None = None
+    ) -> dict[str, TopicMetadata]:
+        """Metadata of these topics, fresh from a broker.
+
+        A topic that stays unknown for UNKNOWN_TOPIC_GRACE_MS (or to the deadline, if sooner) raises
+        UnknownTopicError, another error that is not retriable BrokerError; both name the topics.
+        A partition without leader is no error here (see `leader`).
+        """
+        wanted = list(dict.fromkeys(names))
+        deadline = deadline or self.deadline()
+        grace = deadline.sooner(UNKNOWN_TOPIC_GRACE_MS)
+        retry = self.retry(deadline, f"metadata of {_some(wanted)}")
+        while True:
+            failed = self._refresh(wanted, deadline)
+            if not failed:
+                return {name: self._topics[name] for name in wanted}
+            code = next(iter(failed.values()))
+            bad = [name for name, other in failed.items() if other == code]
+            where = f"Metadata of {_some(bad)}"
+            if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and grace.expired:
+                raise UnknownTopicError(code, where)
+            retry.after(BrokerError(code, where))
+
+    def all_topics(self, deadline: Deadline | None = None) -> dict[str, TopicMetadata]:
+        """Metadata of every topic that this user may see. Topics in an error state are left out."""
+        self._refresh(None, deadline or self.deadline())
+        return dict(self._topics)
+
+    def leader(self, tp: TopicPartition, deadline: Deadline) -> PartitionMetadata:
+        """The partition's leader, from metadata not older than metadata.max.age.ms.
+
+        Raises UnknownTopicError for a partition that an existing topic lacks;
+        waits (to the deadline) while a partition has no leader.
+        """
+        retry = self.retry(deadline, f"finding the leader of {tp}")
+        while True:
+            topic = self._topics.get(tp.topic)
+            if topic is None or self._too_old(topic):
+                topic = self.topics([tp.topic], deadline)[tp.topic]
+            partition = topic.partitions.get(tp.partition)
+            if partition is None:
+                # Perhaps added since: look once more before saying so.
+                topic = self.topics([tp.topic], deadline)[tp.topic]
+                partition = topic.partitions.get(tp.partition)
+            if partition is None:
+                raise UnknownTopicError(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    f"Metadata of {tp}",
+                    f"topic {tp.topic} has {len(topic.partitions)} partitions",
+                )
+            if partition.leader in self.brokers:
+                return partition
+            error = BrokerError(
+                partition.error_code or ErrorCode.LEADER_NOT_AVAILABLE,
+                f"Metadata of {tp}",
+                f"partition {tp.partition} of topic {tp.topic} has no leader; "
+                "the brokers that hold it may be down",
+            )
+            self.forget(tp.topic)
+            retry.after(error)
+
+    def known_leader(self, tp: TopicPartition) -> PartitionMetadata | None:
+        """The leader as far as the cache knows it, without asking anybody."""
+        topic = self._topics.get(tp.topic)
+        if topic is None or self._too_old(topic):
+            return None
+        partition = topic.partitions.get(tp.partition)
+        return partition if partition is not None and partition.leader in self.brokers else None
+
+    def forget(self, topic: str) -> None:
+        """Distrust what the cache says of this topic: the next look asks a broker."""
+        self._topics.pop(topic, None)
+
+    def note_error(self, tp: TopicPartition, code: int) -> None:
+        """A broker answered for `tp` with `code`: distrust the cache if the code says so."""
+        if needs_metadata(code) or code == ErrorCode.UNKNOWN_LEADER_EPOCH:
+            self.forget(tp.topic)
+
+    def _too_old(self, topic: TopicMetadata) -> bool:
+        return (time.monotonic() - topic.refreshed_s) * 1000 > self.options.metadata_max_age_ms
+
+    def _refresh_brokers(self, deadline: Deadline) -> None:
+        self._refresh([], deadline)
+
+    def _refresh(self, names: list[str] | None, deadline: Deadline) -> dict[str, int]:
+        """Ask for metadata (None: all topics) and keep it. Returns {topic: error code} of failures."""
+        topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
+        request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+        response = self.call(request, deadline=deadline, what=f"metadata of {_some(names)}")
+        if response.brokers:
+            self._replace_brokers(
+                {
+                    row.node_id: Broker(row.node_id, row.host, row.port, row.rack)
+                    for row in response.brokers
+                }
+            )
+        self.cluster_id = response.cluster_id
+        self.controller_id = response.controller_id
+        if names is None:
+            self._topics.clear()
+        failed: dict[str, int] = {}
+        answered = set()
+        for topic in response.topics or ():
+            answered.add(topic.name)
+            if topic.error_code and topic.error_code != ErrorCode.LEADER_NOT_AVAILABLE:
+                failed[topic.name] = topic.error_code
+                self._topics.pop(topic.name, None)
+                continue
+            self._topics[topic.name] = TopicMetadata(
+                name=topic.name,
+                topic_id=_topic_id(topic.topic_id),
+                is_internal=topic.is_internal,
+                partitions={
+                    row.partition_index: PartitionMetadata(
+                        row.leader_id, row.leader_epoch, row.error_code
+                    )
+                    for row in topic.partitions
+                },
+            )
+        for name in names or ():
+            if name not in answered:
+                failed[name] = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return failed
+
+    def _replace_brokers(self, brokers: dict[int, Broker]) -> None:
+        for node_id, connection in list(self._connections.items()):
+            # A node id that moved to another address (a restarted container) must not keep the
+            # old connection.
+            if brokers.get(node_id) != self.brokers.get(node_id) and not connection.in_flight:
+                connection.close()
+                del self._connections[node_id]
+        self.brokers = brokers
+
+
+def throttle(response: Any, deadline: Deadline) -> None:
+    """Wait as long as the broker asked for (KIP-219: it answers first, the client waits)."""
+    wait_ms = getattr(response, "throttle_time_ms", 0)
+    if wait_ms > 0:
+        log.info("throttled by the broker for %d ms", wait_ms)
+        time.sleep(min(wait_ms / 1000.0, deadline.remaining_s()))
+
+
+def _topic_id(value: Any) -> bytes | None:
+    raw = bytes(getattr(value, "bytes", value) or b"")
+    return raw if any(raw) else None
+
+
+def _some(names: Iterable[str] | None, most: int = 5) -> str:
+    if names is None:
+        return "all topics"
+    listed = list(names)
+    if not listed:
+        return "the brokers"
+    text = ", ".join(listed[:most])
+    if len(listed) > most:
+        text += f" and {len(listed) - most} more"
+    return f"topic {text}" if len(listed) == 1 else f"topics {text}"
+
+

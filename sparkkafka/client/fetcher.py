@@ -1,0 +1,346 @@
+"""Read one partition's offset range: (partition, start, end) -> decoded columns.
+
+The next Fetch is sent as soon as the batch headers of the last one are known, before its records
+are decoded, so the broker works while we do. Gaps, aborted transactions, moved leaders and data
+loss are decided here. A range ends when the next offset reaches its end, never by having seen
+record end-1: that one may be a marker, aborted, or compacted away (kafka-protocol.md, KAFKA-5443).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Self
+
+from sparkkafka.client.cluster import Cluster, PartitionMetadata, TopicPartition, throttle
+from sparkkafka.client.connection import Connection
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.offsets import (
+    CONSUMER_REPLICA_ID,
+    ISOLATION_LEVELS,
+    earliest_and_latest,
+)
+from sparkkafka.errors import (
+    BrokerError,
+    CorruptRecordError,
+    DataLossError,
+    ErrorCode,
+    KafkaError,
+    KafkaTimeoutError,
+    UnknownTopicError,
+)
+from sparkkafka.options import FetchOptions
+from sparkkafka.protocol.columns import DecodedRecords, decode_batches
+from sparkkafka.protocol.messages import FetchPartition, FetchRequest, FetchTopic
+from sparkkafka.protocol.records import (
+    AbortedTransactions,
+    RecordBatch,
+    first_batch_size,
+    split_batches,
+)
+
+log = logging.getLogger(__name__)
+
+# KIP-227: no fetch session; one partition has nothing to gain from one.
+NO_SESSION_ID = 0
+NO_SESSION_EPOCH = -1
+
+# What a decompressed fetch response may take. A codec can blow 1 MiB up a thousandfold; a topic
+# that really holds such batches is read by raising this through `max_payload_bytes`.
+MAX_PAYLOAD_BYTES = 1 << 30
+
+# The largest single batch that is asked for when one does not fit the fetch size. Brokers refuse
+# larger requests anyway (socket.request.max.bytes 100 MiB); the frame limit lies above it.
+MAX_BATCH_BYTES = 200 << 20
+
+
+# A log that ends below the range that was planned has lost its end (the topic was made again, or an
+# unclean leader took over). A new leader learns the high watermark late, so wait this long first.
+SHORT_LOG_GRACE_MS = 10_000
+
+
+class LostRange(NamedTuple):
+    """Offsets [start, end) that were asked for and are no longer there."""
+
+    start: int
+    end: int
+
+
+class Fetcher:
+    """Iterate over one partition's records in [start_offset, end_offset). Use it under `with`.
+
+    `poll_timeout_ms` bounds the time without progress (new records, or an offset that moves).
+    With `fail_on_data_loss` an offset that is gone raises DataLossError; without it the loss is
+    logged, kept in `lost`, and the rest is read.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        tp: TopicPartition,
+        start_offset: int,
+        end_offset: int,
+        options: FetchOptions,
+        *,
+        wanted: frozenset[str],
+        poll_timeout_ms: int,
+        fail_on_data_loss: bool = True,
+        max_payload_bytes: int = MAX_PAYLOAD_BYTES,
+    ) -> None:
+        self._cluster = cluster
+        self._tp = tp
+        self.position = start_offset
+        self._end = end_offset
+        self._options = options
+        self._wanted = wanted
+        self._poll_timeout_ms = poll_timeout_ms
+        self._fail_on_data_loss = fail_on_data_loss
+        self._max_payload_bytes = max_payload_bytes
+        self._fetch_bytes = options.max_partition_fetch_bytes
+        self._connection: Connection | None = None
+        self._read_committed = options.isolation_level == "read_committed"
+        self.lost: list[LostRange] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def __iter__(self) -> Iterator[DecodedRecords]:
+        """Decoded records in offset order; every item has at least one record.
+
+        Raises DataLossError, CorruptRecordError (both name topic, partition and offset),
+        BrokerError for what a retry cannot mend, and KafkaTimeoutError when nothing moved for
+        `poll_timeout_ms`.
+        """
+        while self.position < self._end:
+            batches = self._next_batches()
+            if self.position < self._end:
+                self._ask_ahead()
+            if batches:
+                records = self._decode(batches)
+                if len(records):
+                    yield records
+
+    # --- one step forward -----------------------------------------------------------------------
+
+    def _next_batches(self) -> list[RecordBatch]:
+        """Visible batches of the next fetch that moves the position; empty if all were skipped."""
+        deadline = Deadline(self._poll_timeout_ms)
+        short_log = deadline.sooner(SHORT_LOG_GRACE_MS)
+        retry = self._cluster.retry(
+            deadline, f"reading {self._tp} at offset {self.position} (end {self._end})"
+        )
+        while True:
+            before = self.position
+            try:
+                self._ask(deadline)
+                partition = self._answer(deadline)
+                batches = self._take(partition)
+                if self.position > before:
+                    return batches
+                if short_log.expired and 0 <= partition.high_watermark <= self.position:
+                    self._lose(self._end, f"the log ends at {partition.high_watermark}")
+                    return []
+                self._no_progress(partition, deadline)
+            except DataLossError:
+                raise
+            except CorruptRecordError as error:
+                raise error.at(self._tp.topic, self._tp.partition, self.position) from error
+            except KafkaError as error:
+                self.close()
+                if isinstance(error, BrokerError):
+                    self._cluster.note_error(self._tp, error.code)
+                    if isinstance(error, UnknownTopicError):
+                        self._lose(self._end, f"the broker says: {error}")
+                        return []
+                    if error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                        if self._skip_lost(deadline):
+                            return []
+                        error = BrokerError(ErrorCode.OFFSET_NOT_AVAILABLE, error.where)
+                else:
+                    self._cluster.forget(self._tp.topic)
+                retry.after(error)
+
+    def _no_progress(self, partition: Any, deadline: Deadline) -> None:
+        """Nothing new came. The broker has waited fetch.max.wait.ms already, so just ask again."""
+        if deadline.expired:
+            raise KafkaTimeoutError(
+                f"reading {self._tp}: no record from offset {self.position} on arrived within "
+                f"{self._poll_timeout_ms / 1000:g} s (kafkaConsumer.pollTimeoutMs), though the "
+                f"range ends at {self._end}; the broker reports high watermark "
+                f"{partition.high_watermark} and last stable offset "
+                f"{partition.last_stable_offset}"
+                + (
+                    "; an open transaction may hold read_committed readers back"
+                    if self._read_committed and partition.last_stable_offset <= self.position
+                    else ""
+                )
+            )
+
+    def _ask_ahead(self) -> None:
+        """Send the next Fetch while the last answer is still to be decoded; failures can wait."""
+        try:
+            self._ask(Deadline(self._poll_timeout_ms))
+        except KafkaError:
+            # The next step asks again, with the retry loop around it.
+            self.close()
+
+    def _ask(self, deadline: Deadline) -> None:
+        if self._connection is not None and self._connection.is_open:
+            if self._connection.in_flight:
+                return
+            leader = self._cluster.known_leader(self._tp)
+            epoch = leader.leader_epoch if leader else -1
+        else:
+            leader = self._cluster.leader(self._tp, deadline)
+            epoch = leader.leader_epoch
+            self._connection = self._open(leader, deadline)
+        options = self._options
+        request = FetchRequest(
+            replica_id=CONSUMER_REPLICA_ID,
+            max_wait_ms=options.fetch_max_wait_ms,
+            min_bytes=options.fetch_min_bytes,
+            max_bytes=max(options.fetch_max_bytes, self._fetch_bytes),
+            isolation_level=ISOLATION_LEVELS[options.isolation_level],
+            session_id=NO_SESSION_ID,
+            session_epoch=NO_SESSION_EPOCH,
+            topics=[
+                FetchTopic(
+                    topic=self._tp.topic,
+                    partitions=[
+                        FetchPartition(
+                            partition=self._tp.partition,
+                            current_leader_epoch=epoch,
+                            fetch_offset=self.position,
+                            partition_max_bytes=self._fetch_bytes,
+                        )
+                    ],
+                )
+            ],
+        )
+        self._connection.send(request, deadline)
+
+    def _open(self, leader: PartitionMetadata, deadline: Deadline) -> Connection:
+        # A connection of its own: a long-polling Fetch blocks everything behind it.
+        broker = self._cluster.brokers[leader.leader]
+        return Connection.open(broker.host, broker.port, self._cluster.options, deadline)
+
+    def _answer(self, deadline: Deadline) -> Any:
+        connection = self._connection
+        if connection is None:  # cannot happen: _ask opens one or raises
+            raise BrokerError(ErrorCode.NETWORK_EXCEPTION, f"Fetch of {self._tp}")
+        limit_ms = self._cluster.options.request_timeout_ms + self._options.fetch_max_wait_ms
+        _, response = connection.receive(deadline.sooner(limit_ms))
+        throttle(response, deadline)
+        where = f"Fetch of {self._tp} @ {connection}"
+        if response.error_code:
+            raise BrokerError(response.error_code, where)
+        for topic in response.responses:
+            for row in topic.partitions:
+                if topic.topic == self._tp.topic and row.partition_index == self._tp.partition:
+                    if row.error_code:
+                        raise BrokerError(row.error_code, where)
+                    if row.diverging_epoch is not None and row.diverging_epoch.epoch >= 0:
+                        raise DataLossError(
+                            f"{self._tp}: the log was truncated below offset {self.position} "
+                            f"(leader epoch {row.diverging_epoch.epoch} ends at offset "
+                            f"{row.diverging_epoch.end_offset}); records that were read "
+                            "before may have been replaced"
+                        )
+                    return row
+        raise BrokerError(
+            ErrorCode.UNKNOWN_SERVER_ERROR, where, "the answer leaves the partition out"
+        )
+
+    def _take(self, partition: Any) -> list[RecordBatch]:
+        """Split the answer into batches, move the position behind them, keep the visible ones."""
+        data = partition.records
+        if data is None or len(data) == 0:
+            return []
+        batches = split_batches(data, check_crcs=self._options.check_crcs)
+        if not batches:
+            self._grow(data)
+            return []
+        aborted = AbortedTransactions(
+            [
+                (row.producer_id, row.first_offset)
+                for row in partition.aborted_transactions or ()
+            ]
+            if self._read_committed
+            else []
+        )
+        visible = [
+            batch
+            for batch in batches
+            if aborted.visible(batch)
+            and batch.record_count
+            and batch.next_offset > self.position
+            and batch.base_offset < self._end
+        ]
+        self._start = self.position
+        self.position = max(self.position, batches[-1].next_offset)
+        return visible
+
+    def _grow(self, data: memoryview) -> None:
+        """The answer holds no whole batch: ask for one that is large enough (KIP-74 says the first
+        batch is always whole; not every broker keeps to it)."""
+        size = first_batch_size(data)
+        if size is None or size <= self._fetch_bytes or size > MAX_BATCH_BYTES:
+            raise CorruptRecordError(
+                f"{len(data)} bytes of records without one whole batch"
+                + (f"; the first says it has {size} bytes" if size is not None else "")
+            )
+        self._fetch_bytes = size
+
+    def _decode(self, batches: list[RecordBatch]) -> DecodedRecords:
+        try:
+            return decode_batches(
+                batches,
+                start_offset=self._start,
+                end_offset=self._end,
+                wanted=self._wanted,
+                max_payload_bytes=self._max_payload_bytes,
+            )
+        except CorruptRecordError as error:
+            raise error.at(self._tp.topic, self._tp.partition, self._start) from error
+
+    # --- data loss ------------------------------------------------------------------------------
+
+    def _skip_lost(self, deadline: Deadline) -> bool:
+        """The broker does not have `position`: raise, or note the loss and move on.
+
+        Returns False if the offset is there after all (a leader that had not caught up).
+        """
+        first, end = earliest_and_latest(self._cluster, [self._tp], deadline=deadline)
+        earliest, latest = first[self._tp], end[self._tp]
+        if earliest <= self.position <= latest:
+            return False
+        self._lose(
+            min(earliest, self._end) if self.position < earliest else self._end,
+            f"available are [{earliest}, {latest})",
+        )
+        return True
+
+    def _lose(self, until: int, found: str) -> None:
+        """Offsets [position, until) are gone. Raises DataLossError, or counts them and moves on."""
+        lost = LostRange(self.position, until)
+        text = (
+            f"{self._tp}: offsets {lost.start} to {lost.end - 1} are gone; wanted were "
+            f"[{self.position}, {self._end}), {found}. Retention deleted them, or the topic was "
+            "deleted or made again"
+        )
+        if self._fail_on_data_loss:
+            raise DataLossError(
+                f"{text}. Start the read at an offset that exists, keep records for longer "
+                "(retention.ms), or set failOnDataLoss=false to read what is left"
+            )
+        log.warning("%s. failOnDataLoss=false: %d offsets skipped", text, lost.end - lost.start)
+        self.lost.append(lost)
+        self.position = lost.end

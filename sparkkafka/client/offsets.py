@@ -1,0 +1,158 @@
+"""Offsets of partitions: earliest, latest, by timestamp. No Spark types.
+
+All leaders are asked at once; partitions whose leader moved are asked again at the new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from sparkkafka.client.cluster import Cluster, TopicPartition
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.errors import BrokerError, ErrorCode, KafkaError
+from sparkkafka.protocol.messages import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+
+# Timestamps with a meaning of their own (ListOffsetsRequest in Kafka's protocol guide).
+LATEST = -1
+EARLIEST = -2
+NO_OFFSET = -1
+
+CONSUMER_REPLICA_ID = -1
+ISOLATION_LEVELS = {"read_uncommitted": 0, "read_committed": 1}
+
+
+class ListedOffset(NamedTuple):
+    """`offset` is NO_OFFSET if no record has the wanted timestamp or a later one.
+
+    `timestamp_ms` is that record's, -1 for earliest and latest; `leader_epoch` -1 if not known.
+    """
+
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int
+
+
+def list_offsets(
+    cluster: Cluster,
+    wanted: Mapping[TopicPartition, int],
+    *,
+    isolation_level: str = "read_uncommitted",
+    deadline: Deadline | None = None,
+) -> dict[TopicPartition, ListedOffset]:
+    """For each partition, the offset at `wanted[partition]`: LATEST, EARLIEST, or epoch ms.
+
+    With read_committed, LATEST is the last stable offset. Raises BrokerError naming the partition
+    for what a retry cannot mend, KafkaTimeoutError (with the last failure) at the deadline.
+    """
+    deadline = deadline or cluster.deadline()
+    found: dict[TopicPartition, ListedOffset] = {}
+    pending = dict(wanted)
+    retry = cluster.retry(deadline, "listing offsets")
+    while pending:
+        failure: KafkaError | None = None
+        try:
+            by_leader = _group_by_leader(cluster, pending, deadline)
+        except KafkaError as error:
+            retry.after(error)
+            continue
+        requests = {
+            node_id: _request(partitions, ISOLATION_LEVELS[isolation_level])
+            for node_id, partitions in by_leader.items()
+        }
+        for node_id, response in cluster.call_each(requests, deadline).items():
+            if isinstance(response, KafkaError):
+                # The leader may have moved off a dead broker: ask for the metadata again.
+                for tp in by_leader[node_id]:
+                    cluster.forget(tp.topic)
+                failure = response
+                continue
+            for topic in response.topics:
+                for row in topic.partitions:
+                    tp = TopicPartition(topic.name, row.partition_index)
+                    if tp not in pending:
+                        continue
+                    if not row.error_code:
+                        found[tp] = ListedOffset(row.offset, row.timestamp, row.leader_epoch)
+                        del pending[tp]
+                        continue
+                    cluster.note_error(tp, row.error_code)
+                    failure = BrokerError(
+                        row.error_code, f"ListOffsets of {tp} @ {cluster.brokers.get(node_id)}"
+                    )
+                    if not failure.retriable:
+                        raise failure
+        if pending:
+            retry.after(
+                failure
+                or BrokerError(
+                    ErrorCode.UNKNOWN_SERVER_ERROR,
+                    "ListOffsets",
+                    f"the brokers left out {', '.join(map(str, list(pending)[:5]))}",
+                )
+            )
+    return found
+
+
+def earliest_and_latest(
+    cluster: Cluster,
+    partitions: Iterable[TopicPartition],
+    *,
+    isolation_level: str = "read_uncommitted",
+    deadline: Deadline | None = None,
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """The first and the end offset of each partition."""
+    deadline = deadline or cluster.deadline()
+    chosen = list(partitions)
+    first, end = (
+        {
+            tp: row.offset
+            for tp, row in list_offsets(
+                cluster,
+                dict.fromkeys(chosen, spec),
+                isolation_level=isolation_level,
+                deadline=deadline,
+            ).items()
+        }
+        for spec in (EARLIEST, LATEST)
+    )
+    return first, end
+
+
+def _group_by_leader(
+    cluster: Cluster, partitions: Mapping[TopicPartition, int], deadline: Deadline
+) -> dict[int, dict[TopicPartition, tuple[int, int]]]:
+    """{node id: {partition: (timestamp, leader epoch)}}; one metadata request for all topics."""
+    missing = {tp.topic for tp in partitions if cluster.known_leader(tp) is None}
+    if missing:
+        cluster.topics(sorted(missing), deadline)
+    groups: dict[int, dict[TopicPartition, tuple[int, int]]] = {}
+    for tp, timestamp in partitions.items():
+        leader = cluster.known_leader(tp) or cluster.leader(tp, deadline)
+        groups.setdefault(leader.leader, {})[tp] = (timestamp, leader.leader_epoch)
+    return groups
+
+
+def _request(
+    partitions: Mapping[TopicPartition, tuple[int, int]], isolation: int
+) -> ListOffsetsRequest:
+    topics: dict[str, list[ListOffsetsPartition]] = {}
+    for tp, (timestamp, leader_epoch) in partitions.items():
+        topics.setdefault(tp.topic, []).append(
+            ListOffsetsPartition(
+                partition_index=tp.partition,
+                current_leader_epoch=leader_epoch,
+                timestamp=timestamp,
+            )
+        )
+    return ListOffsetsRequest(
+        replica_id=CONSUMER_REPLICA_ID,
+        isolation_level=isolation,
+        topics=[
+            ListOffsetsTopic(name=name, partitions=rows) for name, rows in topics.items()
+        ],
+    )
