@@ -1,0 +1,462 @@
+"""The one table of all options: what parsing, validation, `repr` and the README's tables read.
+
+Two name spaces: options of the connector (`startingOffsets`), and Kafka's client properties, which
+Spark users write with the prefix `kafka.` (`kafka.request.timeout.ms`) and the client library
+without. A row of status USED names the dataclass field it fills ("client.request_timeout_ms");
+the default stands there, in `options.py`, and nowhere else.
+
+Sources of the rules: Spark's `KafkaSourceProvider` for names, refusals and their first words;
+Kafka's `ConsumerConfig`, `ProducerConfig`, `CommonClientConfigs` for names and ranges.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+# Java's "for ever" is Long.MAX_VALUE ms, which overflows the timers of operating systems.
+# 31 years cannot be told from it.
+FOREVER_MS = 10**12
+
+
+class Status(enum.Enum):
+    """What happens to an option that is given."""
+
+    USED = "used"
+    LATER = "later"  # refused: this version does not have it yet
+    IGNORED = "ignored"  # accepted, one warning: it has no meaning here
+    REFUSED = "refused"
+
+
+class Side(enum.Enum):
+    READ = "read"
+    WRITE = "write"
+    BOTH = "both"
+
+    def covers(self, other: Side) -> bool:
+        return self is Side.BOTH or other is Side.BOTH or self is other
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What values an option takes: words for people, and the parser (raises ValueError)."""
+
+    values: str
+    parse: Callable[[str], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One row. `field` is "client.x", "fetch.x", "producer.x", "read.x" or "write.x"."""
+
+    name: str
+    side: Side
+    status: Status
+    doc: str
+    kind: Kind | None = None
+    field: str | None = None
+    default_text: str | None = None  # where the default cannot be shown as a value
+    secret: bool = False
+
+    @property
+    def key(self) -> str:
+        """The name as Spark hands it over: lower case."""
+        return self.name.lower()
+
+
+def _boolean(text: str) -> bool:
+    word = text.strip().lower()
+    if word not in ("true", "false"):
+        raise ValueError
+    return word == "true"
+
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,30}")
+
+
+def integer(low: int, high: int = INT32_MAX) -> Kind:
+    """A whole number in [low, high]; high is the type of the wire field or of Java's setting."""
+
+    def parse(text: str) -> int:
+        # int() alone would take "1_000", and digits of other scripts.
+        if not _INTEGER.fullmatch(text.strip()):
+            raise ValueError
+        value = int(text)
+        if not low <= value <= high:
+            raise ValueError
+        return value
+
+    shown = f"from {low} to {high}" if high not in (INT32_MAX, INT64_MAX) else f"of {low} or more"
+    if high == INT32_MAX:
+        shown += " (32 bits)"
+    return Kind(f"a whole number {shown}", parse)
+
+
+def long_ms(low: int) -> Kind:
+    """Milliseconds that Java keeps in a long; "for ever" is cut to FOREVER_MS."""
+    inner = integer(low, INT64_MAX)
+    return Kind(inner.values, lambda text: min(inner.parse(text), FOREVER_MS))
+
+
+def one_of(*words: str, fold: Callable[[str], str] = str) -> Kind:
+    """One of a few words; `fold` makes it insensitive to case where Java is."""
+
+    def parse(text: str) -> str:
+        word = fold(text.strip())
+        if word not in words:
+            raise ValueError
+        return word
+
+    return Kind(" or ".join(words) if len(words) < 3 else "one of " + ", ".join(words), parse)
+
+
+def _acks(text: str) -> int:
+    return {"all": -1, "-1": -1, "0": 0, "1": 1}[one_of("all", "-1", "0", "1").parse(text)]
+
+
+# Java's pattern (Utils.HOST_PORT_PATTERN) allows a listener name before the address.
+_SERVER = re.compile(r"(?:[a-zA-Z][a-zA-Z0-9+.-]*://)?(\[[^\[\]]+\]|[^\[\]:/\s]+):([0-9]{1,5})")
+
+
+def parse_servers(text: str) -> tuple[tuple[str, int], ...]:
+    """`host:port,[::1]:port` -> ((host, port), ...), without brackets, in the given order.
+
+    Raises ValueError naming the entry that cannot be read.
+    """
+    servers: list[tuple[str, int]] = []
+    for entry in (part.strip() for part in text.split(",")):
+        if not entry:
+            continue
+        match = _SERVER.fullmatch(entry)
+        if match is None or not 1 <= int(match[2]) <= 65535:
+            hint = ""
+            if entry.count(":") > 1 and "[" not in entry and "://" not in entry:
+                hint = "; an IPv6 address needs brackets: [::1]:9092"
+            elif ":" not in entry.split("://")[-1]:
+                hint = "; the port is missing"
+            raise ValueError(f"{entry!r} is not host:port{hint}")
+        server = match[1].strip("[]"), int(match[2])
+        if server not in servers:
+            servers.append(server)
+    if not servers:
+        raise ValueError("no server is given")
+    return tuple(servers)
+
+
+TEXT = Kind("text", str)
+TRIMMED = Kind("text", str.strip)
+BOOLEAN = Kind("true or false", _boolean)
+SERVERS = Kind("host:port,host:port,…", parse_servers)
+ACKS = Kind("all, -1, 0 or 1", _acks)
+OFFSETS = Kind("earliest, latest or JSON", str)
+
+
+def _used(name: str, side: Side, field: str, kind: Kind, doc: str, **more: Any) -> Option:
+    return Option(name=name, side=side, status=Status.USED, field=field, kind=kind, doc=doc, **more)
+
+
+def _each(status: Status, side: Side, names: str, doc: str, **more: Any) -> list[Option]:
+    return [Option(name=name, side=side, status=status, doc=doc, **more) for name in names.split()]
+
+
+_READ, _WRITE, _BOTH = Side.READ, Side.WRITE, Side.BOTH
+
+CONNECTOR: tuple[Option, ...] = (
+    _used(
+        "subscribe", _READ, "read.subscription", Kind("topic,topic,…", str),
+        "Topics to read. Exactly one of subscribe, subscribePattern and assign is needed.",
+        default_text="",
+    ),
+    _used(
+        "subscribePattern", _READ, "read.subscription", Kind("a regular expression", str),
+        "Reads the topics in whose name the expression is found (a search, not a full match: use "
+        "^ and $). Python's syntax, which for all but rare constructs is Java's. Kafka's internal "
+        "topics are left out.",
+        default_text="",
+    ),
+    _used(
+        "assign", _READ, "read.subscription", Kind('JSON {"topic":[0,1]}', str),
+        "Partitions to read. One that does not exist is an error.",
+        default_text="",
+    ),
+    _used(
+        "startingOffsets", _READ, "read.starting", Kind("earliest or JSON", str),
+        'First offsets, e.g. {"topic":{"0":23,"1":-2}}; -2 is earliest. Bound when the read is '
+        "planned. JSON must name each partition that is read.",
+        default_text="earliest",
+    ),
+    _used(
+        "endingOffsets", _READ, "read.ending", Kind("latest or JSON", str),
+        "Offsets before which to stop; -1 is latest. Bound when the read is planned, so what is "
+        "appended later is not seen.",
+        default_text="latest",
+    ),
+    _used(
+        "failOnDataLoss", _READ, "read.fail_on_data_loss", BOOLEAN,
+        "true: a read whose offsets are no longer (or not yet) there fails. false: what is missing "
+        "is counted in a warning, and the rest is read.",
+    ),
+    _used("includeHeaders", _READ, "read.include_headers", BOOLEAN, "Adds the column headers."),
+    _used(
+        "kafkaConsumer.pollTimeoutMs", _READ, "read.poll_timeout_ms", long_ms(1),
+        "How long a task waits for the next records before it fails.",
+    ),
+    _used(
+        "topic", _WRITE, "write.topic", TRIMMED,
+        "Topic of all rows; overrides the column topic.", default_text="",
+    ),
+    *_each(
+        Status.LATER, _READ,
+        "startingTimestamp endingTimestamp startingOffsetsByTimestamp endingOffsetsByTimestamp "
+        "startingOffsetsByTimestampStrategy minPartitions maxRecordsPerPartition groupIdPrefix "
+        "maxOffsetsPerTrigger minOffsetsPerTrigger maxTriggerDelay maxBytesPerTrigger "
+        "fetchOffset.numRetries fetchOffset.retryIntervalMs filterPushdown",
+        "",
+    ),
+    *_each(
+        Status.LATER, _WRITE, "deliveryGuarantee transactionalIdPrefix createTopic", "",
+    ),
+    *_each(
+        Status.IGNORED, _WRITE, "includeHeaders",
+        "headers are written whenever the column headers is there",
+    ),
+)  # fmt: skip
+
+KAFKA: tuple[Option, ...] = (
+    _used(
+        "bootstrap.servers", _BOTH, "client.bootstrap_servers", SERVERS,
+        "Brokers to ask first; required. IPv6 as [::1]:9092.", default_text="",
+    ),
+    _used("client.id", _BOTH, "client.client_id", TRIMMED, "Name in the brokers' logs and quotas."),
+    _used(
+        "request.timeout.ms", _BOTH, "client.request_timeout_ms", integer(1),
+        "How long one request may take before it is given up and perhaps tried again.",
+    ),
+    _used(
+        "default.api.timeout.ms", _BOTH, "client.default_api_timeout_ms", integer(1),
+        "How long one operation (metadata, offsets) may take with all its retries.",
+    ),
+    _used(
+        "retry.backoff.ms", _BOTH, "client.retry_backoff_ms", long_ms(0),
+        "Wait before the first retry; doubles each time.",
+    ),
+    _used(
+        "retry.backoff.max.ms", _BOTH, "client.retry_backoff_max_ms", long_ms(0),
+        "Longest wait between retries.",
+    ),
+    _used(
+        "reconnect.backoff.ms", _BOTH, "client.reconnect_backoff_ms", long_ms(0),
+        "Wait before a broker is connected to again; doubles each time.",
+    ),
+    _used(
+        "reconnect.backoff.max.ms", _BOTH, "client.reconnect_backoff_max_ms", long_ms(0),
+        "Longest wait before a broker is connected to again.",
+    ),
+    _used(
+        "socket.connection.setup.timeout.ms", _BOTH, "client.socket_connection_setup_timeout_ms",
+        long_ms(1), "How long a connection may take to be made.",
+    ),
+    _used(
+        "metadata.max.age.ms", _BOTH, "client.metadata_max_age_ms", long_ms(0),
+        "Age at which metadata are asked for again without a reason.",
+    ),
+    _used(
+        "client.dns.lookup", _BOTH, "client.client_dns_lookup",
+        one_of("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"),
+        "All addresses of a name are tried in turn (the other choice is not supported yet).",
+    ),
+    _used(
+        "security.protocol", _BOTH, "client.security_protocol",
+        one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL", fold=str.upper),
+        "PLAINTEXT (the others are not supported yet).",
+    ),
+    _used(
+        "send.buffer.bytes", _BOTH, "client.send_buffer_bytes", integer(-1),
+        "The socket's SO_SNDBUF; -1: the operating system decides.",
+    ),
+    _used(
+        "receive.buffer.bytes", _BOTH, "client.receive_buffer_bytes", integer(-1),
+        "The socket's SO_RCVBUF; -1: the operating system decides.",
+    ),
+    _used(
+        "isolation.level", _READ, "fetch.isolation_level",
+        one_of("read_uncommitted", "read_committed"),
+        "read_committed leaves out records of aborted and open transactions.",
+    ),
+    _used(
+        "fetch.min.bytes", _READ, "fetch.fetch_min_bytes", integer(0),
+        "The broker waits for so much data, at most fetch.max.wait.ms.",
+    ),
+    _used(
+        "fetch.max.bytes", _READ, "fetch.fetch_max_bytes", integer(1),
+        "Most data in one answer; a larger first batch comes alone.",
+    ),
+    _used(
+        "max.partition.fetch.bytes", _READ, "fetch.max_partition_fetch_bytes", integer(1),
+        "Most data of one partition in one answer; a larger first batch comes alone.",
+    ),
+    _used(
+        "fetch.max.wait.ms", _READ, "fetch.fetch_max_wait_ms", integer(0),
+        "How long the broker may wait for fetch.min.bytes.",
+    ),
+    _used("check.crcs", _READ, "fetch.check_crcs", BOOLEAN, "Checks each batch's CRC-32C."),
+    _used(
+        "acks", _WRITE, "producer.acks", ACKS,
+        "all: written when all replicas in sync have it. 1: when the leader has it. 0: nobody "
+        "says. 0 and 1 switch idempotence off.", default_text="all",
+    ),
+    _used(
+        "enable.idempotence", _WRITE, "producer.enable_idempotence", BOOLEAN,
+        "Retries inside a task never double a record. Needs acks=all, retries above 0 and at most "
+        "5 requests in flight.",
+    ),
+    _used(
+        "retries", _WRITE, "producer.retries", integer(0),
+        "Most retries of one request; delivery.timeout.ms ends them earlier.",
+    ),
+    _used(
+        "delivery.timeout.ms", _WRITE, "producer.delivery_timeout_ms", integer(0),
+        "How long a record may take to be written with all retries. At least linger.ms + "
+        "request.timeout.ms.",
+    ),
+    _used(
+        "linger.ms", _WRITE, "producer.linger_ms", long_ms(0),
+        "How long a batch that is not full may wait for more records.",
+    ),
+    _used(
+        "batch.size", _WRITE, "producer.batch_size", integer(0),
+        "Most bytes in one batch of one partition; a larger record stands alone.",
+    ),
+    _used(
+        "max.request.size", _WRITE, "producer.max_request_size", integer(1),
+        "Most bytes in one request, and in one record.",
+    ),
+    _used(
+        "max.in.flight.requests.per.connection", _WRITE, "producer.max_in_flight", integer(1),
+        "Requests sent to a broker before an answer is needed.",
+    ),
+    _used(
+        "compression.type", _WRITE, "producer.compression",
+        one_of("none", "gzip", "snappy", "lz4", "zstd"), "Compression of the batches.",
+    ),
+    _used(
+        "compression.gzip.level", _WRITE, "producer.compression_level",
+        Kind("-1 or a whole number from 1 to 9", lambda text: _gzip_level(text)),
+        "Level if compression.type is gzip.", default_text="-1",
+    ),
+    _used(
+        "compression.lz4.level", _WRITE, "producer.compression_level", integer(1, 17),
+        "Level if compression.type is lz4.", default_text="the library's",
+    ),
+    _used(
+        "compression.zstd.level", _WRITE, "producer.compression_level", integer(-131072, 22),
+        "Level if compression.type is zstd.", default_text="the library's",
+    ),
+    _used(
+        "buffer.memory", _WRITE, "producer.buffer_memory", integer(1, INT64_MAX),
+        "Bytes of records in a task that wait to be sent or answered.",
+    ),
+    _used(
+        "max.block.ms", _WRITE, "producer.max_block_ms", long_ms(0),
+        "How long a task waits for metadata or for room in buffer.memory.",
+    ),
+    # Words of the JVM connector's KafkaSourceProvider first, since people search for them.
+    *_each(
+        Status.REFUSED, _READ, "auto.offset.reset",
+        "Set startingOffsets instead: Spark, not a consumer group, keeps track of what was read.",
+    ),
+    *_each(
+        Status.REFUSED, _READ, "key.deserializer",
+        "Keys come as binary: cast or decode them with DataFrame functions.",
+    ),
+    *_each(
+        Status.REFUSED, _READ, "value.deserializer",
+        "Values come as binary: cast or decode them with DataFrame functions.",
+    ),
+    *_each(Status.REFUSED, _READ, "enable.auto.commit", "Nothing is committed to a group."),
+    *_each(
+        Status.REFUSED, _BOTH, "interceptor.classes",
+        "It names Java classes that may change records, and no Java class runs here.",
+    ),
+    *_each(
+        Status.REFUSED, _WRITE, "key.serializer",
+        "Keys are written as they are: convert them with DataFrame functions.",
+    ),
+    *_each(
+        Status.REFUSED, _WRITE, "value.serializer",
+        "Values are written as they are: convert them with DataFrame functions.",
+    ),
+    *_each(
+        Status.REFUSED, _WRITE, "transactional.id",
+        "Each task needs an id of its own, so one fixed id cannot work.",
+    ),
+    *_each(Status.LATER, _READ, "group.id client.rack", ""),
+    *_each(
+        Status.LATER, _WRITE,
+        "partitioner.class partitioner.ignore.keys transaction.timeout.ms", "",
+    ),
+    *_each(
+        Status.LATER, _BOTH,
+        "security.providers ssl.cipher.suites ssl.enabled.protocols "
+        "ssl.endpoint.identification.algorithm ssl.engine.factory.class ssl.keymanager.algorithm "
+        "ssl.keystore.certificate.chain ssl.keystore.location ssl.keystore.type ssl.protocol "
+        "ssl.provider ssl.secure.random.implementation ssl.trustmanager.algorithm "
+        "ssl.truststore.certificates ssl.truststore.location ssl.truststore.type "
+        "sasl.client.callback.handler.class sasl.kerberos.kinit.cmd "
+        "sasl.kerberos.min.time.before.relogin sasl.kerberos.service.name "
+        "sasl.kerberos.ticket.renew.jitter sasl.kerberos.ticket.renew.window.factor "
+        "sasl.login.callback.handler.class sasl.login.class sasl.login.connect.timeout.ms "
+        "sasl.login.read.timeout.ms sasl.login.refresh.buffer.seconds "
+        "sasl.login.refresh.min.period.seconds sasl.login.refresh.window.factor "
+        "sasl.login.refresh.window.jitter sasl.login.retry.backoff.max.ms "
+        "sasl.login.retry.backoff.ms sasl.mechanism sasl.oauthbearer.clock.skew.seconds "
+        "sasl.oauthbearer.expected.audience sasl.oauthbearer.expected.issuer "
+        "sasl.oauthbearer.header.urlencode sasl.oauthbearer.jwks.endpoint.refresh.ms "
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms "
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms sasl.oauthbearer.jwks.endpoint.url "
+        "sasl.oauthbearer.scope.claim.name sasl.oauthbearer.sub.claim.name "
+        "sasl.oauthbearer.token.endpoint.url",
+        "",
+    ),
+    *_each(
+        Status.LATER, _BOTH,
+        "sasl.jaas.config ssl.key.password ssl.keystore.key ssl.keystore.password "
+        "ssl.truststore.password",
+        "", secret=True,
+    ),
+    *_each(
+        Status.IGNORED, _READ,
+        "allow.auto.create.topics auto.commit.interval.ms exclude.internal.topics "
+        "group.instance.id group.protocol group.remote.assignor heartbeat.interval.ms "
+        "internal.leave.group.on.close internal.throw.on.fetch.stable.offset.unsupported "
+        "max.poll.interval.ms max.poll.records partition.assignment.strategy session.timeout.ms "
+        "share.acknowledgement.mode",
+        "partitions are assigned by Spark, not by a consumer group",
+    ),
+    *_each(
+        Status.IGNORED, _WRITE,
+        "metadata.max.idle.ms partitioner.adaptive.partitioning.enable "
+        "partitioner.availability.timeout.ms transaction.two.phase.commit.enable",
+        "it belongs to a part of the Java producer that is not needed here",
+    ),
+    *_each(
+        Status.IGNORED, _BOTH,
+        "auto.include.jmx.reporter config.providers connections.max.idle.ms enable.metrics.push "
+        "metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy metric.reporters "
+        "metrics.num.samples metrics.recording.level metrics.sample.window.ms "
+        "socket.connection.setup.timeout.max.ms",
+        "it belongs to a part of the Java clients that is not needed here",
+    ),
+)  # fmt: skip
+
+
+def _gzip_level(text: str) -> int:
+    value: int = integer(-1, 9).parse(text)
+    if value == 0:  # Java refuses it: GzipCompression.MIN_LEVEL is 1
+        raise ValueError
+    return value

@@ -1,0 +1,504 @@
+"""Options, parsed once at the edge into frozen values.
+
+    parse_read_options, parse_write_options     what Spark hands over: connector options and kafka.*
+    parse_client_options, parse_fetch_options,
+    parse_producer_options                      Kafka's own names without prefix, for `client`
+
+Rows of `option_table` say what exists, what is accepted, and which field it fills. Here stand the
+fields with their defaults and the rules between fields. An option is
+never ignored in silence: it is used, or refused by name, or named in one warning of the logger
+`sparkkafka.options`. Values of secret options appear in no message and no `repr`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from sparkkafka.errors import OptionError
+from sparkkafka.offset_json import (
+    EARLIEST_OFFSET,
+    LATEST_OFFSET,
+    PartitionKey,
+    parse_assign,
+    parse_offsets,
+)
+from sparkkafka.option_table import CONNECTOR, INT32_MAX, KAFKA, Option, Side, Status
+
+logger = logging.getLogger(__name__)
+
+_PREFIX = "kafka."
+_CONNECTOR = {row.key: row for row in CONNECTOR if row.status is not Status.IGNORED}
+_IGNORED = {(row.key, row.side): row for row in CONNECTOR if row.status is Status.IGNORED}
+_KAFKA = {row.key: row for row in KAFKA}
+_SECRET_FIELDS = frozenset(row.field for row in (*CONNECTOR, *KAFKA) if row.secret and row.field)
+
+
+class _Masked:
+    """`repr` that shows secrets as ***; which fields are secret, the table knows."""
+
+    GROUP = ""
+
+    def __repr__(self) -> str:
+        shown = ", ".join(
+            f"{f.name}=***"
+            if f"{self.GROUP}.{f.name}" in _SECRET_FIELDS
+            else f"{f.name}={getattr(self, f.name)!r}"
+            for f in dataclasses.fields(self)  # type: ignore[arg-type]
+        )
+        return f"{type(self).__name__}({shown})"
+
+    def __str__(self) -> str:
+        return repr(self)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ClientOptions(_Masked):
+    """Connections, metadata, deadlines. Times in milliseconds, sizes in bytes."""
+
+    GROUP = "client"
+
+    bootstrap_servers: tuple[tuple[str, int], ...]
+    client_id: str = "sparkkafka"
+    request_timeout_ms: int = 30_000
+    default_api_timeout_ms: int = 60_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
+    reconnect_backoff_ms: int = 50
+    reconnect_backoff_max_ms: int = 1_000
+    socket_connection_setup_timeout_ms: int = 10_000
+    metadata_max_age_ms: int = 300_000
+    client_dns_lookup: str = "use_all_dns_ips"
+    security_protocol: str = "PLAINTEXT"
+    send_buffer_bytes: int = -1
+    receive_buffer_bytes: int = -1
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class FetchOptions(_Masked):
+    """What Fetch requests ask for, and what is checked of the answers."""
+
+    GROUP = "fetch"
+
+    isolation_level: str = "read_uncommitted"
+    fetch_min_bytes: int = 1
+    fetch_max_bytes: int = 50 * 2**20
+    # Java's default is 1 MiB, made for consumers of many partitions at once; a task reads one.
+    max_partition_fetch_bytes: int = 4 * 2**20
+    fetch_max_wait_ms: int = 500
+    check_crcs: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ProducerOptions(_Masked):
+    """What the producer promises and how it batches. `acks` -1 means all replicas in sync."""
+
+    GROUP = "producer"
+
+    acks: int = -1
+    enable_idempotence: bool = True
+    retries: int = INT32_MAX
+    delivery_timeout_ms: int = 120_000
+    linger_ms: int = 5
+    # Java's default is 16 KiB, made for single records that trickle in; a task has its rows at
+    # hand. Two batches fit into a request of max.request.size.
+    batch_size: int = 512 * 2**10
+    max_request_size: int = 2**20
+    max_in_flight: int = 5
+    compression: str = "none"
+    compression_level: int | None = None  # None: the library's default for the codec
+    buffer_memory: int = 32 * 2**20
+    max_block_ms: int = 60_000
+
+
+@dataclass(frozen=True)
+class Subscription:
+    """What to read: topics, a pattern, or partitions; the field that `strategy` names is set."""
+
+    strategy: Literal["subscribe", "subscribePattern", "assign"]
+    topics: tuple[str, ...] = ()
+    pattern: str = ""
+    partitions: tuple[PartitionKey, ...] = ()
+
+
+@dataclass(frozen=True)
+class OffsetBound:
+    """Where a range starts or ends: "earliest", "latest", or "specific" offsets by partition.
+
+    Specific offsets may be -1 (latest) or -2 (earliest). The JVM connector's OffsetRangeLimit.
+    """
+
+    kind: Literal["earliest", "latest", "specific"]
+    offsets: Mapping[PartitionKey, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ReadOptions(_Masked):
+    """Everything a batch read needs."""
+
+    GROUP = "read"
+
+    client: ClientOptions
+    fetch: FetchOptions
+    subscription: Subscription
+    starting: OffsetBound = OffsetBound("earliest")
+    ending: OffsetBound = OffsetBound("latest")
+    fail_on_data_loss: bool = True
+    include_headers: bool = False
+    poll_timeout_ms: int = 120_000
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class WriteOptions(_Masked):
+    """Everything a write needs. `topic` None: each row names its topic."""
+
+    GROUP = "write"
+
+    client: ClientOptions
+    producer: ProducerOptions
+    topic: str | None = None
+
+
+# --- parsing ---------------------------------------------------------------------------------
+
+
+def parse_read_options(options: Mapping[str, Any]) -> ReadOptions:
+    """Options of a batch read, as Spark hands them over (names in any case).
+
+    Raises OptionError naming the option, its value and what to do.
+    """
+    given = _Given(options, Side.READ, prefixed=True)
+    return ReadOptions(
+        client=_client(given),
+        fetch=FetchOptions(**given.group("fetch")),
+        subscription=_subscription(given.raw),
+        starting=_bound(given.raw, "startingOffsets", "earliest"),
+        ending=_bound(given.raw, "endingOffsets", "latest"),
+        **{
+            name: value
+            for name, value in given.group("read").items()
+            if name in ("fail_on_data_loss", "include_headers", "poll_timeout_ms")
+        },
+    )
+
+
+def parse_write_options(options: Mapping[str, Any]) -> WriteOptions:
+    """Options of a write, as Spark hands them over (names in any case).
+
+    Raises OptionError naming the option, its value and what to do.
+    """
+    given = _Given(options, Side.WRITE, prefixed=True)
+    topic = given.group("write").get("topic")
+    if topic == "":
+        raise OptionError("option topic is empty")
+    return WriteOptions(client=_client(given), producer=_producer(given), topic=topic)
+
+
+def parse_client_options(config: Mapping[str, Any]) -> ClientOptions:
+    """Connection settings under Kafka's names, e.g. {"bootstrap.servers": "host:9092"}.
+
+    The same mapping may hold settings of the fetcher and the producer: each of the three parsers
+    takes its own and refuses what none of them knows. Raises OptionError.
+    """
+    return _client(_Given(config, Side.BOTH, prefixed=False))
+
+
+def parse_fetch_options(config: Mapping[str, Any]) -> FetchOptions:
+    """Fetcher settings under Kafka's names; see parse_client_options. Raises OptionError."""
+    return FetchOptions(**_Given(config, Side.BOTH, prefixed=False).group("fetch"))
+
+
+def parse_producer_options(config: Mapping[str, Any]) -> ProducerOptions:
+    """Producer settings under Kafka's names; see parse_client_options. Raises OptionError."""
+    return _producer(_Given(config, Side.BOTH, prefixed=False))
+
+
+class _Given:
+    """The options that were given, checked row by row. `values` is keyed by the row's name."""
+
+    def __init__(self, options: Mapping[str, Any], side: Side, *, prefixed: bool) -> None:
+        self.side = side
+        self.prefix = _PREFIX if prefixed else ""
+        self.values: dict[str, Any] = {}
+        self.raw: dict[str, str] = {}
+        self._fields: dict[str, dict[str, Any]] = {}
+        seen: set[str] = set()
+        for name, value in options.items():
+            key = name.lower()
+            if key in seen:
+                raise OptionError(f"option {name} is given twice, in different case")
+            seen.add(key)
+            if value is None:
+                continue
+            if prefixed and not key.startswith(_PREFIX):
+                self._connector(name, key, as_text(value))
+            else:
+                self._kafka(name, key.removeprefix(self.prefix), as_text(value))
+
+    def group(self, name: str) -> dict[str, Any]:
+        """Field values of one dataclass, as far as they were given."""
+        return self._fields.get(name, {})
+
+    def _connector(self, name: str, key: str, text: str) -> None:
+        ignored = _IGNORED.get((key, self.side))
+        if ignored is not None:
+            _warn(ignored.name, f"option {ignored.name} has no effect: {ignored.doc}")
+            return
+        row = _CONNECTOR.get(key)
+        if row is None:
+            if key == "path":
+                # load("x") and save("x") arrive as this option, and so does the folder that
+                # Spark's catalog makes up for a SQL table.
+                raise OptionError(
+                    f"option path ({text!r}) has no meaning for Kafka: call load() or save() "
+                    "without an argument and name topics with subscribe or topic"
+                )
+            raise OptionError(f"unknown option {name!r}{_nearest(key, _all_names())}")
+        if not row.side.covers(self.side):
+            # A SQL table carries the options of both directions, so this is no mistake.
+            logger.debug("option %s is for the other direction", row.name)
+            return
+        self._take(row, text, row.name)
+
+    def _kafka(self, name: str, key: str, text: str) -> None:
+        row = _KAFKA.get(key)
+        if row is None:
+            if not self.prefix:
+                raise OptionError(f"unknown setting {name!r}{_nearest(key, _KAFKA)}")
+            _warn(
+                name,
+                f"unknown Kafka property {name!r} has no effect{_nearest(key, _KAFKA, _PREFIX)}",
+            )
+            return
+        shown = self.prefix + row.name
+        if not row.side.covers(self.side):
+            kind = "consumers" if row.side is Side.READ else "producers"
+            _warn(shown, f"option {shown} has no effect here: it is a setting of {kind}")
+            return
+        self._take(row, text, shown)
+
+    def _take(self, row: Option, text: str, shown: str) -> None:
+        if row.status is Status.LATER:
+            raise OptionError(f"option {shown} is not supported by this version of sparkkafka yet")
+        if row.status is Status.REFUSED:
+            raise OptionError(f"Kafka option '{row.name}' is not supported. {row.doc}")
+        if row.status is Status.IGNORED:
+            _warn(shown, f"option {shown} has no effect: {row.doc}")
+            return
+        if row.kind is None or row.field is None:
+            raise OptionError(f"option {shown} has a broken row in the option table")
+        try:
+            value = row.kind.parse(text)
+        except ValueError as error:
+            reason = f": {error}" if str(error) and not row.secret else ""
+            got = "" if row.secret else f", got {text!r}"
+            raise OptionError(f"{shown} must be {row.kind.values}{got}{reason}") from None
+        self.values[row.name] = value
+        self.raw[row.name] = text
+        group, _, attribute = row.field.partition(".")
+        self._fields.setdefault(group, {})[attribute] = value
+
+
+def as_text(value: object) -> str:
+    """An option value as Spark's Python writes it: True becomes "true"."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def _all_names() -> list[str]:
+    return [*_CONNECTOR, *(_PREFIX + key for key in _KAFKA)]
+
+
+def _canonical(key: str) -> str:
+    if key in _CONNECTOR:
+        return _CONNECTOR[key].name
+    return key
+
+
+def _nearest(key: str, names: Iterable[str], prefix: str = "") -> str:
+    """`; did you mean 'x'?`, or nothing if no name is near."""
+    names = list(names)
+    if f"{_PREFIX}{key}" in names:  # bootstrap.servers without its prefix
+        return f"; did you mean '{_PREFIX}{key}'?"
+    near = difflib.get_close_matches(key, names, n=1, cutoff=0.7)
+    return f"; did you mean '{prefix}{_canonical(near[0])}'?" if near else ""
+
+
+_warned: set[str] = set()
+
+
+def _warn(name: str, message: str) -> None:
+    """One line per option and process. Options are parsed on the driver only."""
+    if name not in _warned:
+        _warned.add(name)
+        logger.warning("%s", message)
+
+
+# --- rules between fields --------------------------------------------------------------------
+
+
+def _client(given: _Given) -> ClientOptions:
+    name = given.prefix + "bootstrap.servers"
+    if "bootstrap.servers" not in given.values:
+        side = "producer" if given.side is Side.WRITE else "consumer"
+        if given.side is Side.BOTH:
+            side = "client"
+        raise OptionError(f"Option '{name}' must be specified for configuring Kafka {side}")
+    fields = dict(given.group("client"))
+    for setting, only in (
+        ("security.protocol", "PLAINTEXT"),
+        ("client.dns.lookup", "use_all_dns_ips"),
+    ):
+        if given.values.get(setting, only) != only:
+            raise OptionError(
+                f"option {given.prefix}{setting}={given.values[setting]} is not supported by this "
+                f"version of sparkkafka yet (only {only} is)"
+            )
+    defaults = ClientOptions(bootstrap_servers=())
+    # AdminClient's rule: a longer request.timeout.ms moves a default that was not set.
+    if "default_api_timeout_ms" not in fields:
+        request_ms = fields.get("request_timeout_ms", defaults.request_timeout_ms)
+        fields["default_api_timeout_ms"] = max(defaults.default_api_timeout_ms, request_ms)
+    # CommonClientConfigs.warnDisablingExponentialBackoff: the smaller of the two is the wait.
+    for kind in ("retry", "reconnect"):
+        first, most = f"{kind}_backoff_ms", f"{kind}_backoff_max_ms"
+        most_ms = fields.get(most, getattr(defaults, most))
+        if fields.get(first, getattr(defaults, first)) > most_ms:
+            if first in fields:
+                _warn(
+                    first,
+                    f"{given.prefix}{kind}.backoff.ms is above {kind}.backoff.max.ms; "
+                    f"each wait is {most_ms} ms",
+                )
+            fields[first] = most_ms
+    return ClientOptions(**fields)
+
+
+def _producer(given: _Given) -> ProducerOptions:
+    """Java's KafkaProducer.configureDeliveryTimeout and ProducerConfig.postProcess..."""
+    fields = dict(given.group("producer"))
+    fields.pop("compression_level", None)
+    codec = fields.get("compression", "none")
+    # Each codec has its own level setting; only the chosen codec's counts.
+    level = given.values.get(f"compression.{codec}.level")
+    if level is not None and not (codec == "gzip" and level == -1):
+        fields["compression_level"] = level
+
+    defaults = ProducerOptions()
+    prefix = given.prefix
+
+    request_ms = given.group("client").get("request_timeout_ms", ClientOptions.request_timeout_ms)
+    least_ms = min(INT32_MAX, fields.get("linger_ms", defaults.linger_ms) + request_ms)
+    if fields.get("delivery_timeout_ms", defaults.delivery_timeout_ms) < least_ms:
+        if "delivery_timeout_ms" in fields:
+            raise OptionError(
+                f"{prefix}delivery.timeout.ms should be equal to or larger than linger.ms + "
+                f"request.timeout.ms: {fields['delivery_timeout_ms']} < {least_ms}"
+            )
+        fields["delivery_timeout_ms"] = least_ms
+
+    conflicts = [
+        (name, words)
+        for name, words, broken in (
+            ("acks", "acks=all", fields.get("acks", -1) != -1),
+            ("retries", "retries above 0", fields.get("retries", 1) == 0),
+            (
+                "max.in.flight.requests.per.connection",
+                "at most 5 max.in.flight.requests.per.connection",
+                fields.get("max_in_flight", 5) > 5,
+            ),
+        )
+        if broken
+    ]
+    if conflicts and fields.get("enable_idempotence", True):
+        name, words = conflicts[0]
+        if "enable_idempotence" in fields:
+            raise OptionError(
+                f"{prefix}enable.idempotence=true needs {words}, but {prefix}{name} is "
+                f"{given.raw[name].strip()}"
+            )
+        if name != "acks":  # acks=0 and acks=1 say plainly that less is wanted
+            _warn(
+                f"idempotence:{name}",
+                f"{prefix}{name}={given.raw[name].strip()} switches idempotence off: "
+                "retries may double records; set enable.idempotence=false if that is meant",
+            )
+        fields["enable_idempotence"] = False
+    return ProducerOptions(**fields)
+
+
+_STRATEGIES: tuple[Literal["subscribe", "subscribePattern", "assign"], ...] = (
+    "subscribe",
+    "subscribePattern",
+    "assign",
+)
+
+
+def _subscription(raw: Mapping[str, str]) -> Subscription:
+    chosen = [name for name in _STRATEGIES if name in raw]
+    if not chosen:
+        raise OptionError(
+            "One of the following options must be specified for Kafka source: "
+            f"{', '.join(_STRATEGIES)}"
+        )
+    if len(chosen) > 1:
+        raise OptionError(
+            "Only one of the following options can be specified for Kafka source: "
+            f"{', '.join(_STRATEGIES)}; got {' and '.join(chosen)}"
+        )
+    strategy, text = chosen[0], raw[chosen[0]]
+    if strategy == "subscribe":
+        topics = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+        if not topics:
+            raise OptionError(
+                f"No topics to subscribe to as specified value for option 'subscribe' is '{text}'"
+            )
+        return Subscription("subscribe", topics=topics)
+    if strategy == "subscribePattern":
+        if not text.strip():
+            raise OptionError(
+                "Pattern to subscribe is empty as specified value for option "
+                f"'subscribePattern' is '{text}'"
+            )
+        return Subscription("subscribePattern", pattern=text)
+    if not text.strip().startswith("{"):
+        raise OptionError(
+            "No topicpartitions to assign as specified value for option 'assign' is "
+            f'{text}: expected JSON like {{"topicA":[0,1]}}'
+        )
+    return Subscription("assign", partitions=parse_assign(text))
+
+
+def _bound(
+    raw: Mapping[str, str], option: str, default: Literal["earliest", "latest"]
+) -> OffsetBound:
+    """An endpoint of a batch read. It may not be the opposite end, as a word or for a partition."""
+    if option not in raw:
+        return OffsetBound(default)
+    start = option == "startingOffsets"
+    banned, banned_offset = ("latest", LATEST_OFFSET) if start else ("earliest", EARLIEST_OFFSET)
+    word = raw[option].strip().lower()
+    if word == banned:
+        end = "starting" if start else "ending"
+        raise OptionError(
+            f"{end} offset can't be {banned} for batch queries on Kafka ({option}={banned})"
+        )
+    if word == default:
+        return OffsetBound(default)
+    if not word.startswith("{"):
+        raise OptionError(
+            f"{option} must be {default} or JSON like "
+            f'{{"topicA":{{"0":23,"1":-1}},"topicB":{{"0":-2}}}}, got {raw[option]!r}'
+        )
+    offsets = parse_offsets(raw[option], option)
+    for (topic, partition), offset in sorted(offsets.items()):
+        if offset == banned_offset:
+            raise OptionError(
+                f"{option} for {topic}-{partition} can't be {banned} for batch queries on Kafka"
+            )
+    return OffsetBound("specific", offsets)
