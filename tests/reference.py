@@ -181,7 +181,7 @@ def decode_payload(
     max_timestamp: int = NO_TIMESTAMP,
     log_append_time: bool = False,
 ) -> list[Record]:
-    """All records of a payload. `last_offset_delta` None leaves the offsets' upper end unchecked."""
+    """All records of a payload. Without `last_offset_delta` the largest offset is unchecked."""
     payload = bytes(payload)
     if record_count < 0:
         raise Damaged("negative record count", 0)
