@@ -1,0 +1,424 @@
+"""Kafka's primitive types: `Reader` takes them out of a buffer, `Writer` puts them into one.
+
+The types are those of Kafka's protocol guide ("Protocol Primitive Types"), big endian. Lengths come
+in two forms: classic (int16 for strings, int32 for bytes and arrays, -1 for null) and compact
+(KIP-482: unsigned varint of length + 1, 0 for null). Record fields use the signed (zigzag) varints.
+
+Whatever the bytes, a `Reader` fails with `DecodeError` and a position, and with nothing else; every
+access goes through `Reader.claim`, the one place that compares a position with the end.
+A `Writer` fails with `EncodeError` when a value does not fit its type.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from typing import TypeAlias
+
+from sparkkafka.errors import DecodeError, EncodeError
+
+BytesLike: TypeAlias = bytes | bytearray | memoryview
+
+NULL_UUID = uuid.UUID(int=0)  # Kafka's Uuid.ZERO_UUID: "no id"
+
+_INT8 = struct.Struct(">b")
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+_INT64 = struct.Struct(">q")
+_UINT16 = struct.Struct(">H")
+_UINT32 = struct.Struct(">I")
+_FLOAT64 = struct.Struct(">d")
+
+_MAX_UINT32 = 2**32 - 1
+_MAX_UINT64 = 2**64 - 1
+
+
+class Reader:
+    """Reads primitives from `buffer[pos:end]`, never a byte outside.
+
+    `pos` is the position of the next byte in `buffer`, which is also what errors report.
+    """
+
+    __slots__ = ("buffer", "end", "pos")
+
+    def __init__(self, buffer: BytesLike, pos: int = 0, end: int | None = None) -> None:
+        view = memoryview(buffer)
+        self.buffer = view if view.format == "B" and view.ndim == 1 else view.cast("B")
+        size = len(self.buffer)
+        self.end = size if end is None else end
+        self.pos = pos
+        if not 0 <= pos <= self.end <= size:
+            raise DecodeError(f"no bytes {pos} to {self.end} in a buffer of {size}", pos)
+
+    @property
+    def remaining(self) -> int:
+        """Bytes not read yet."""
+        return self.end - self.pos
+
+    def claim(self, size: int) -> int:
+        """Step over the next `size` bytes and return where they start. The one bounds check."""
+        start = self.pos
+        stop = start + size
+        if not start <= stop <= self.end:
+            if size < 0:
+                raise DecodeError(f"negative size {size}", start)
+            raise DecodeError(f"need {size} bytes, have {self.end - start}", start)
+        self.pos = stop
+        return start
+
+    def span(self, size: int) -> memoryview:
+        """The next `size` bytes, as a view of the buffer."""
+        start = self.claim(size)
+        return self.buffer[start : self.pos]
+
+    def expect_end(self) -> None:
+        """Raise `DecodeError` if bytes are left."""
+        if self.pos != self.end:
+            raise DecodeError(f"{self.end - self.pos} bytes left over", self.pos)
+
+    # Numbers
+
+    def int8(self) -> int:
+        value: int = _INT8.unpack_from(self.buffer, self.claim(1))[0]
+        return value
+
+    def int16(self) -> int:
+        value: int = _INT16.unpack_from(self.buffer, self.claim(2))[0]
+        return value
+
+    def int32(self) -> int:
+        value: int = _INT32.unpack_from(self.buffer, self.claim(4))[0]
+        return value
+
+    def int64(self) -> int:
+        value: int = _INT64.unpack_from(self.buffer, self.claim(8))[0]
+        return value
+
+    def uint16(self) -> int:
+        value: int = _UINT16.unpack_from(self.buffer, self.claim(2))[0]
+        return value
+
+    def uint32(self) -> int:
+        value: int = _UINT32.unpack_from(self.buffer, self.claim(4))[0]
+        return value
+
+    def float64(self) -> float:
+        value: float = _FLOAT64.unpack_from(self.buffer, self.claim(8))[0]
+        return value
+
+    def boolean(self) -> bool:
+        """One byte; any value but 0 is true, as for the Java client."""
+        return self.buffer[self.claim(1)] != 0
+
+    def uuid(self) -> uuid.UUID:
+        return uuid.UUID(bytes=bytes(self.span(16)))
+
+    def unsigned_varint(self) -> int:
+        """Up to 5 bytes, 0 to 2**32 - 1."""
+        first = self.buffer[self.claim(1)]
+        return first if first < 0x80 else self._long_varint(first, 5, _MAX_UINT32)
+
+    def varint(self) -> int:
+        """Zigzag, up to 5 bytes, a signed 32-bit number."""
+        value = self.unsigned_varint()
+        return (value >> 1) ^ -(value & 1)
+
+    def varlong(self) -> int:
+        """Zigzag, up to 10 bytes, a signed 64-bit number."""
+        first = self.buffer[self.claim(1)]
+        value = first if first < 0x80 else self._long_varint(first, 10, _MAX_UINT64)
+        return (value >> 1) ^ -(value & 1)
+
+    def _long_varint(self, first: int, max_bytes: int, max_value: int) -> int:
+        start = self.pos - 1
+        value = first & 0x7F
+        for shift in range(7, 7 * max_bytes, 7):
+            byte = self.buffer[self.claim(1)]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                # Java drops bits above the last; a number that no writer makes is damage here.
+                if value > max_value:
+                    raise DecodeError(f"varint {value} is too large", start)
+                return value
+        raise DecodeError(f"varint is longer than {max_bytes} bytes", start)
+
+    # Strings and bytes
+
+    def string(self) -> str:
+        return self._text(self._present(self._length(self.int16(), 2), 2))
+
+    def nullable_string(self) -> str | None:
+        size = self._length(self.int16(), 2)
+        return None if size is None else self._text(size)
+
+    def compact_string(self) -> str:
+        return self._text(self._compact_present())
+
+    def compact_nullable_string(self) -> str | None:
+        size = self.unsigned_varint()
+        return None if size == 0 else self._text(size - 1)
+
+    def bytes_(self) -> bytes:
+        return bytes(self.span(self._present(self._length(self.int32(), 4), 4)))
+
+    def nullable_bytes(self) -> bytes | None:
+        view = self.nullable_view()
+        return None if view is None else bytes(view)
+
+    def compact_bytes(self) -> bytes:
+        return bytes(self.span(self._compact_present()))
+
+    def compact_nullable_bytes(self) -> bytes | None:
+        view = self.compact_nullable_view()
+        return None if view is None else bytes(view)
+
+    def view(self) -> memoryview:
+        """Like `bytes_`, but a view of the buffer instead of a copy. So are the next three."""
+        return self.span(self._present(self._length(self.int32(), 4), 4))
+
+    def nullable_view(self) -> memoryview | None:
+        size = self._length(self.int32(), 4)
+        return None if size is None else self.span(size)
+
+    def compact_view(self) -> memoryview:
+        return self.span(self._compact_present())
+
+    def compact_nullable_view(self) -> memoryview | None:
+        size = self.unsigned_varint()
+        return None if size == 0 else self.span(size - 1)
+
+    # Array lengths
+
+    def array_length(self, element_size: int = 1) -> int:
+        """Number of elements. `element_size` is the least number of bytes that one takes.
+
+        A count for which the bytes left cannot suffice is an error here, before anything is
+        allocated for it.
+        """
+        return self._count(self._present(self._length(self.int32(), 4), 4), element_size)
+
+    def nullable_array_length(self, element_size: int = 1) -> int | None:
+        count = self._length(self.int32(), 4)
+        return None if count is None else self._count(count, element_size)
+
+    def compact_array_length(self, element_size: int = 1) -> int:
+        return self._count(self._compact_present(), element_size)
+
+    def compact_nullable_array_length(self, element_size: int = 1) -> int | None:
+        count = self.unsigned_varint()
+        return None if count == 0 else self._count(count - 1, element_size)
+
+    # Tagged fields
+
+    def tagged_fields(self) -> list[tuple[int, int, int]]:
+        """The tagged fields of KIP-482, in ascending order, as (tag, start, stop) in `buffer`."""
+        count = self.unsigned_varint()
+        if count == 0:
+            return []
+        fields: list[tuple[int, int, int]] = []
+        previous = -1
+        for _ in range(self._count(count, 2)):
+            at = self.pos
+            tag = self.unsigned_varint()
+            if tag <= previous:
+                raise DecodeError(f"tag {tag} after tag {previous}", at)
+            previous = tag
+            size = self.unsigned_varint()
+            fields.append((tag, self.claim(size), self.pos))
+        return fields
+
+    def _text(self, size: int) -> str:
+        start = self.claim(size)
+        try:
+            return str(self.buffer[start : self.pos], "utf-8")
+        except UnicodeDecodeError as error:
+            raise DecodeError(f"not UTF-8: {error.reason}", start + error.start) from None
+
+    def _length(self, size: int, width: int) -> int | None:
+        if size < 0:
+            if size == -1:
+                return None
+            raise DecodeError(f"negative length {size}", self.pos - width)
+        return size
+
+    def _present(self, size: int | None, width: int) -> int:
+        if size is None:
+            raise DecodeError("null where a value is required", self.pos - width)
+        return size
+
+    def _compact_present(self) -> int:
+        size = self.unsigned_varint() - 1
+        if size < 0:
+            raise DecodeError("null where a value is required", self.pos - 1)
+        return size
+
+    def _count(self, count: int, element_size: int) -> int:
+        if count * element_size > self.end - self.pos:
+            raise DecodeError(
+                f"{count} elements of {element_size} or more bytes, "
+                f"but only {self.end - self.pos} bytes left",
+                self.pos,
+            )
+        return count
+
+
+class Writer:
+    """Appends primitives to `buffer`. A value that its type cannot hold is an `EncodeError`."""
+
+    __slots__ = ("buffer",)
+
+    def __init__(self) -> None:
+        self.buffer = bytearray()
+
+    def getvalue(self) -> bytes:
+        return bytes(self.buffer)
+
+    # Numbers
+
+    def int8(self, value: int) -> None:
+        self._pack(_INT8, value, "int8")
+
+    def int16(self, value: int) -> None:
+        self._pack(_INT16, value, "int16")
+
+    def int32(self, value: int) -> None:
+        self._pack(_INT32, value, "int32")
+
+    def int64(self, value: int) -> None:
+        self._pack(_INT64, value, "int64")
+
+    def uint16(self, value: int) -> None:
+        self._pack(_UINT16, value, "uint16")
+
+    def uint32(self, value: int) -> None:
+        self._pack(_UINT32, value, "uint32")
+
+    def float64(self, value: float) -> None:
+        self._pack(_FLOAT64, value, "float64")
+
+    def boolean(self, value: bool) -> None:
+        self.buffer.append(1 if value else 0)
+
+    def uuid(self, value: uuid.UUID) -> None:
+        if not isinstance(value, uuid.UUID):
+            raise EncodeError(f"{value!r} is not a uuid.UUID")
+        self.buffer += value.bytes
+
+    def unsigned_varint(self, value: int) -> None:
+        if not 0 <= value <= _MAX_UINT32:
+            raise EncodeError(f"{value} is not an unsigned varint")
+        self._varint(value)
+
+    def varint(self, value: int) -> None:
+        if not -(2**31) <= value < 2**31:
+            raise EncodeError(f"{value} is not a varint")
+        self._varint((value << 1) ^ (value >> 31))
+
+    def varlong(self, value: int) -> None:
+        if not -(2**63) <= value < 2**63:
+            raise EncodeError(f"{value} is not a varlong")
+        self._varint((value << 1) ^ (value >> 63))
+
+    # Strings and bytes
+
+    def string(self, value: str) -> None:
+        encoded = _utf8(value)
+        if len(encoded) > 0x7FFF:
+            raise EncodeError(f"string of {len(encoded)} bytes, at most 32767 are possible")
+        self.int16(len(encoded))
+        self.buffer += encoded
+
+    def nullable_string(self, value: str | None) -> None:
+        if value is None:
+            self.int16(-1)
+        else:
+            self.string(value)
+
+    def compact_string(self, value: str) -> None:
+        encoded = _utf8(value)
+        # Java's Writable keeps int16's limit for compact strings too.
+        if len(encoded) > 0x7FFF:
+            raise EncodeError(f"string of {len(encoded)} bytes, at most 32767 are possible")
+        self.unsigned_varint(len(encoded) + 1)
+        self.buffer += encoded
+
+    def compact_nullable_string(self, value: str | None) -> None:
+        if value is None:
+            self.buffer.append(0)
+        else:
+            self.compact_string(value)
+
+    def bytes_(self, value: BytesLike) -> None:
+        view = _view(value)
+        self.int32(view.nbytes)
+        self.buffer += view
+
+    def nullable_bytes(self, value: BytesLike | None) -> None:
+        if value is None:
+            self.int32(-1)
+        else:
+            self.bytes_(value)
+
+    def compact_bytes(self, value: BytesLike) -> None:
+        view = _view(value)
+        self.unsigned_varint(view.nbytes + 1)
+        self.buffer += view
+
+    def compact_nullable_bytes(self, value: BytesLike | None) -> None:
+        if value is None:
+            self.buffer.append(0)
+        else:
+            self.compact_bytes(value)
+
+    # Array lengths
+
+    def array_length(self, count: int) -> None:
+        self.int32(count)
+
+    def nullable_array_length(self, count: int | None) -> None:
+        self.int32(-1 if count is None else count)
+
+    def compact_array_length(self, count: int) -> None:
+        self.unsigned_varint(count + 1)
+
+    def compact_nullable_array_length(self, count: int | None) -> None:
+        self.unsigned_varint(0 if count is None else count + 1)
+
+    # Tagged fields
+
+    def tagged_fields(self, fields: list[tuple[int, bytes | bytearray]]) -> None:
+        """Tagged fields as (tag, encoded value), already in ascending order of their tags."""
+        self.unsigned_varint(len(fields))
+        for tag, encoded in fields:
+            self.unsigned_varint(tag)
+            self.unsigned_varint(len(encoded))
+            self.buffer += encoded
+
+    def _pack(self, form: struct.Struct, value: float, name: str) -> None:
+        try:
+            self.buffer += form.pack(value)
+        except struct.error:
+            raise EncodeError(f"{value!r} is not {name}") from None
+
+    def _varint(self, value: int) -> None:
+        buffer = self.buffer
+        while value > 0x7F:
+            buffer.append((value & 0x7F) | 0x80)
+            value >>= 7
+        buffer.append(value)
+
+
+def _utf8(value: str) -> bytes:
+    if not isinstance(value, str):
+        raise EncodeError(f"{type(value).__name__} where a string is required")
+    try:
+        return value.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise EncodeError(f"string cannot be UTF-8: {error.reason}") from None
+
+
+def _view(value: BytesLike) -> memoryview:
+    try:
+        return memoryview(value)
+    except TypeError:
+        raise EncodeError(f"{type(value).__name__} where bytes are required") from None
