@@ -125,8 +125,8 @@ class Cluster:
 
         Raises KafkaConnectionError if the broker is unknown or cannot be reached.
         """
-        connection = self._connections.get(node_id)
-        if connection is not None and connection.is_open:
+        connection = self.open_connection(node_id)
+        if connection is not None:
             return connection
         broker = self.brokers.get(node_id)
         if broker is None:
@@ -134,6 +134,11 @@ class Cluster:
         connection = Connection.open(broker.host, broker.port, self.options, deadline)
         self._connections[node_id] = connection
         return connection
+
+    def open_connection(self, node_id: int) -> Connection | None:
+        """The connection to a broker if there is one that is open; never makes one."""
+        connection = self._connections.get(node_id)
+        return connection if connection is not None and connection.is_open else None
 
     def any_connection(self, deadline: Deadline) -> Connection:
         """A connection to whichever broker answers: an open one, a known one, a bootstrap entry.
@@ -254,9 +259,7 @@ class Cluster:
             response = connection.call(request, attempt, version=version)
             row = response.coordinators[0] if version == 4 and response.coordinators else response
             if row.error_code:
-                raise BrokerError(
-                    row.error_code, f"FindCoordinator of {key!r}", row.error_message
-                )
+                raise BrokerError(row.error_code, f"FindCoordinator of {key!r}", row.error_message)
             self.brokers.setdefault(row.node_id, Broker(row.node_id, row.host, row.port))
             return int(row.node_id)
 
@@ -386,7 +389,7 @@ class Cluster:
         self._refresh([], deadline)
 
     def _refresh(self, names: list[str] | None, deadline: Deadline) -> dict[str, int]:
-        """Ask for metadata (None: all topics) and keep it. Returns {topic: error code} of failures."""
+        """Ask for metadata (None: all topics), keep it, return {topic: error code} of failures."""
         topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
         response = self.call(request, deadline=deadline, what=f"metadata of {_some(names)}")
@@ -458,5 +461,3 @@ def _some(names: Iterable[str] | None, most: int = 5) -> str:
     if len(listed) > most:
         text += f" and {len(listed) - most} more"
     return f"topic {text}" if len(listed) == 1 else f"topics {text}"
-
-

@@ -105,10 +105,14 @@ class Connection:
     def versions(self) -> dict[int, tuple[int, int]]:
         return dict(self._framing.versions or {})
 
+    def choose(self, request_type: Any) -> int:
+        """Highest version of a request that both sides know; UnsupportedVersionError if none."""
+        return self._framing.choose(request_type)
+
     def supports(self, request_type: Any, version: int = 0) -> bool:
         """Whether broker and client share a version of this request that is at least `version`."""
         try:
-            return self._framing.choose(request_type) >= version
+            return self.choose(request_type) >= version
         except UnsupportedVersionError:
             return False
 
@@ -205,9 +209,7 @@ class Connection:
         return KafkaConnectionError(f"{self}: {_reason(error)} while {doing}")
 
 
-def _connect(
-    host: str, port: int, options: ClientOptions, deadline: Deadline
-) -> socket.socket:
+def _connect(host: str, port: int, options: ClientOptions, deadline: Deadline) -> socket.socket:
     try:
         # client.dns.lookup=use_all_dns_ips: every address, IPv4 and IPv6, in the resolver's order.
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)

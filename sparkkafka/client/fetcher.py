@@ -269,10 +269,7 @@ class Fetcher:
             self._grow(data)
             return []
         aborted = AbortedTransactions(
-            [
-                (row.producer_id, row.first_offset)
-                for row in partition.aborted_transactions or ()
-            ]
+            [(row.producer_id, row.first_offset) for row in partition.aborted_transactions or ()]
             if self._read_committed
             else []
         )

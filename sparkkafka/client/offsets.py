@@ -152,7 +152,5 @@ def _request(
     return ListOffsetsRequest(
         replica_id=CONSUMER_REPLICA_ID,
         isolation_level=isolation,
-        topics=[
-            ListOffsetsTopic(name=name, partitions=rows) for name, rows in topics.items()
-        ],
+        topics=[ListOffsetsTopic(name=name, partitions=rows) for name, rows in topics.items()],
     )

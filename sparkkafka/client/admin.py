@@ -1,0 +1,161 @@
+"""Topics: create, delete, read their settings. One item's failure is that item's error."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sparkkafka.client.cluster import Cluster
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, UnknownTopicError
+from sparkkafka.protocol.messages import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DeleteTopicState,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
+
+BROKER_DEFAULT = -1
+RESOURCE_TOPIC = 2
+DELETE_BY_STATE_VERSION = 6  # the request's layout changed
+
+
+def create_topic(
+    cluster: Cluster,
+    name: str,
+    *,
+    partitions: int = BROKER_DEFAULT,
+    replication_factor: int = BROKER_DEFAULT,
+    configs: Mapping[str, str] | None = None,
+    deadline: Deadline | None = None,
+) -> None:
+    """Create a topic and wait until every partition has a leader.
+
+    Raises BrokerError TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION and so on.
+    """
+    deadline = deadline or cluster.deadline()
+    request = CreateTopicsRequest(
+        topics=[
+            CreatableTopic(
+                name=name,
+                num_partitions=partitions,
+                replication_factor=replication_factor,
+                configs=[
+                    CreatableTopicConfig(name=key, value=value)
+                    for key, value in (configs or {}).items()
+                ],
+            )
+        ],
+        timeout_ms=cluster.options.request_timeout_ms,
+    )
+    repeated = _to_controller(cluster, request, deadline, f"creating topic {name}")
+    for row in repeated.topics:
+        if row.error_code:
+            raise BrokerError(row.error_code, f"CreateTopics of {name}", row.error_message)
+    _wait_for_leaders(cluster, name, deadline)
+
+
+def delete_topic(cluster: Cluster, name: str, *, deadline: Deadline | None = None) -> None:
+    """Delete a topic and wait until metadata no longer shows it.
+
+    Raises BrokerError UNKNOWN_TOPIC_OR_PARTITION and so on.
+    """
+    deadline = deadline or cluster.deadline()
+    response = _to_controller(
+        cluster,
+        lambda version: (
+            DeleteTopicsRequest(
+                topics=[DeleteTopicState(name=name)], timeout_ms=cluster.options.request_timeout_ms
+            )
+            if version >= DELETE_BY_STATE_VERSION
+            else DeleteTopicsRequest(
+                topic_names=[name], timeout_ms=cluster.options.request_timeout_ms
+            )
+        ),
+        deadline,
+        f"deleting topic {name}",
+        request_type=DeleteTopicsRequest,
+    )
+    for row in response.responses:
+        if row.error_code:
+            raise BrokerError(row.error_code, f"DeleteTopics of {name}")
+    while not deadline.expired:
+        if name not in cluster.all_topics(deadline):
+            return
+        time.sleep(0.05)
+
+
+def topic_configs(
+    cluster: Cluster,
+    name: str,
+    keys: Iterable[str] | None = None,
+    *,
+    deadline: Deadline | None = None,
+) -> dict[str, str | None]:
+    """A topic's settings, all or only `keys`; sensitive ones are None. Raises BrokerError."""
+    request = DescribeConfigsRequest(
+        resources=[
+            DescribeConfigsResource(
+                resource_type=RESOURCE_TOPIC,
+                resource_name=name,
+                configuration_keys=None if keys is None else list(keys),
+            )
+        ]
+    )
+    response = cluster.call(request, deadline=deadline, what=f"settings of topic {name}")
+    found: dict[str, str | None] = {}
+    for row in response.results:
+        if row.error_code:
+            raise BrokerError(row.error_code, f"DescribeConfigs of {name}", row.error_message)
+        found.update({config.name: config.value for config in row.configs})
+    return found
+
+
+def _to_controller(
+    cluster: Cluster,
+    request: Any,
+    deadline: Deadline,
+    what: str,
+    *,
+    request_type: Any = None,
+) -> Any:
+    """Send to the controller, found anew when it moved. `request` may depend on the version."""
+    retry = cluster.retry(deadline, what)
+    while True:
+        try:
+            attempt = deadline.sooner(cluster.options.request_timeout_ms)
+            connection = cluster.connection(cluster.controller(deadline), attempt)
+            if request_type is None:
+                return _checked(cluster, connection.call(request, attempt))
+            version = connection.choose(request_type)
+            return _checked(cluster, connection.call(request(version), attempt, version=version))
+        except KafkaError as error:
+            retry.after(error)
+            cluster.controller_id = None
+
+
+def _checked(cluster: Cluster, response: Any) -> Any:
+    """Turn NOT_CONTROLLER, in whichever row it stands, into an error that is tried again."""
+    rows = getattr(response, "topics", None) or getattr(response, "responses", None) or ()
+    for row in rows:
+        if row.error_code == ErrorCode.NOT_CONTROLLER:
+            raise BrokerError(row.error_code, f"broker {cluster.controller_id}")
+    return response
+
+
+def _wait_for_leaders(cluster: Cluster, name: str, deadline: Deadline) -> None:
+    """A topic is created before its partitions have leaders, and brokers learn of it in turn."""
+    retry = cluster.retry(deadline, f"waiting for the leaders of topic {name}")
+    while True:
+        try:
+            rows = cluster.topics([name], deadline)[name].partitions.values()
+            if rows and all(row.leader in cluster.brokers for row in rows):
+                return
+            error: KafkaError = BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"Metadata of {name}")
+        except UnknownTopicError as unknown:
+            error = BrokerError(unknown.code, unknown.where)
+        retry.after(error)

@@ -1,0 +1,159 @@
+"""What one partition still has to be told, in order: batches, sequence numbers, retries.
+
+Pure state: no socket, no clock. The rules (kafka-protocol.md §3.1; Java's TransactionManager and
+Sender, broker's ProducerAppendInfo):
+
+- Sequence numbers count records per (producer id, partition) and wrap from 2147483647 to 0.
+- A batch keeps its bytes and its sequence number from the first send on: the broker recognises a
+  repetition by (producer id, epoch, first and last sequence) of the last five batches, without
+  looking at the data. Only after MESSAGE_TOO_LARGE, which says that nothing was written, is a
+  batch cut; the halves share out the same sequence numbers.
+- After a failure nothing more is sent until every batch of the partition that is in flight has been
+  answered (`draining`); then all that is left goes again, in sequence order. Without this wait a
+  batch could reach the new leader before its predecessor that is still on its way to the old one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from sparkkafka.client.cluster import TopicPartition
+from sparkkafka.protocol.columns import EncodedBatch
+
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+NO_SEQUENCE = -1
+SEQUENCE_LIMIT = 1 << 31
+
+
+def next_sequence(sequence: int, record_count: int) -> int:
+    """`DefaultRecordBatch.incrementSequence`: after 2147483647 comes 0."""
+    return (sequence + record_count) % SEQUENCE_LIMIT
+
+
+class ProducerBatch:
+    """One record batch on its way. `wire` is set at the first send and never changes after it."""
+
+    __slots__ = (
+        "attempts",
+        "base_sequence",
+        "created_s",
+        "encoded",
+        "in_flight",
+        "maybe_written",
+        "wire",
+    )
+
+    def __init__(self, encoded: EncodedBatch, created_s: float) -> None:
+        self.encoded = encoded
+        self.created_s = created_s
+        self.base_sequence = NO_SEQUENCE
+        self.wire: bytes | None = None
+        self.attempts = 0
+        self.in_flight = False
+        self.maybe_written = False
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.encoded.payload)
+
+
+class PartitionQueue:
+    """Unacknowledged batches of one partition, oldest first."""
+
+    def __init__(self, tp: TopicPartition) -> None:
+        self.tp = tp
+        self.producer_id = NO_PRODUCER_ID
+        self.producer_epoch = NO_PRODUCER_EPOCH
+        self.batches: deque[ProducerBatch] = deque()
+        self.in_flight = 0
+        self._next_sequence = 0
+        self._draining = False
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    @property
+    def has_identity(self) -> bool:
+        return self.producer_id != NO_PRODUCER_ID
+
+    def identify(self, producer_id: int, producer_epoch: int) -> None:
+        """Write under this producer id from now on, from sequence 0.
+
+        Only while nothing is in flight: batches that were sent under another id and are still
+        here are known not to be written, and are built anew.
+        """
+        if self.in_flight:
+            raise RuntimeError(f"{self.tp}: a new producer id while batches are in flight")
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self._next_sequence = 0
+        for batch in self.batches:
+            batch.base_sequence = NO_SEQUENCE
+            batch.wire = None
+
+    def forget_identity(self) -> None:
+        self.producer_id = NO_PRODUCER_ID
+        self.producer_epoch = NO_PRODUCER_EPOCH
+
+    def append(self, batch: ProducerBatch) -> None:
+        self.batches.append(batch)
+
+    def next_batch(self) -> ProducerBatch | None:
+        """The batch to send now, or None (all are in flight, or a failure is being drained)."""
+        if self._draining:
+            if self.in_flight:
+                return None
+            self._draining = False
+        for batch in self.batches:
+            if not batch.in_flight:
+                return batch
+        return None
+
+    def sent(self, batch: ProducerBatch) -> None:
+        batch.in_flight = True
+        batch.attempts += 1
+        self.in_flight += 1
+
+    def take_sequence(self, batch: ProducerBatch) -> None:
+        """Give the batch its sequence number, once."""
+        if batch.base_sequence == NO_SEQUENCE:
+            batch.base_sequence = self._next_sequence
+            self._next_sequence = next_sequence(self._next_sequence, batch.encoded.record_count)
+
+    def is_head(self, batch: ProducerBatch) -> bool:
+        """Whether every earlier batch has been acknowledged."""
+        return bool(self.batches) and self.batches[0] is batch
+
+    def _answered(self, batch: ProducerBatch) -> None:
+        batch.in_flight = False
+        self.in_flight -= 1
+
+    def acknowledged(self, batch: ProducerBatch) -> None:
+        self._answered(batch)
+        self.batches.remove(batch)
+
+    def failed(self, batch: ProducerBatch, *, maybe_written: bool) -> None:
+        """It must be sent again; `maybe_written` if this attempt may have reached the log."""
+        self._answered(batch)
+        batch.maybe_written = batch.maybe_written or maybe_written
+        self._draining = True
+
+    def split(self, batch: ProducerBatch, parts: Sequence[EncodedBatch]) -> None:
+        """Replace a batch that was refused as too large by its parts, under its sequences."""
+        position = self.batches.index(batch)
+        sequence = batch.base_sequence
+        replacements = []
+        for part in parts:
+            new = ProducerBatch(part, batch.created_s)
+            new.attempts = batch.attempts
+            if sequence != NO_SEQUENCE:
+                new.base_sequence = sequence
+                sequence = next_sequence(sequence, part.record_count)
+            replacements.append(new)
+        self._answered(batch)
+        self._draining = True
+        rest = list(self.batches)
+        rest[position : position + 1] = replacements
+        self.batches = deque(rest)

@@ -1,0 +1,198 @@
+"""Write columns of records to partitions: batching and back-pressure.
+
+`send` takes columns and cuts them into batches; `sender.py` carries these to the leaders while the
+caller prepares its next rows; `flush` waits for all of them. One thread does everything.
+
+A producer that failed stays failed: its first error is raised again by every later call, so nobody
+can go on after a gap by mistake.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+
+from sparkkafka.client.cluster import Cluster, TopicPartition
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.sender import ProducerMetrics, Sender
+from sparkkafka.errors import ErrorCode, KafkaError, KafkaTimeoutError, ProduceError, Written
+from sparkkafka.options import ProducerOptions
+from sparkkafka.protocol.columns import RecordColumns, encode_batches, record_sizes
+from sparkkafka.protocol.records import HEADER_BYTES
+
+
+class _Pending:
+    """A partition's rows that do not fill a batch yet. `since_s` is when the first of them came."""
+
+    __slots__ = ("columns", "since_s", "size_bytes")
+
+    def __init__(self) -> None:
+        self.columns: list[RecordColumns] = []
+        self.size_bytes = 0
+        self.since_s = 0.0
+
+
+class Producer:
+    """Idempotent (unless told otherwise) producer of one thread. Use it under `with`.
+
+    >>> with Producer(cluster, options) as producer:          # doctest: +SKIP
+    ...     producer.send("orders", 0, RecordColumns(keys, values, None, timestamps_ms))
+    ...     producer.flush()
+
+    Leaving the block without an exception flushes; with one it drops what is not sent.
+    """
+
+    def __init__(self, cluster: Cluster, options: ProducerOptions) -> None:
+        self._options = options
+        self._sender = Sender(cluster, options)
+        self._pending: dict[TopicPartition, _Pending] = {}
+        self._pending_bytes = 0
+        self._linger_check_s = 0.0
+        self._failure: KafkaError | None = None
+
+    @property
+    def metrics(self) -> ProducerMetrics:
+        return self._sender.metrics
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, exc_type: type[BaseException] | None, *exc_info: object) -> None:
+        if exc_type is None:
+            self.flush()
+
+    def send(self, topic: str, partition: int, columns: RecordColumns) -> None:
+        """Queue records for one partition, in their order, and send what is ready.
+
+        Waits while more than buffer.memory is queued, at most max.block.ms. Raises ProduceError if
+        a record is larger than max.request.size (before anything of `columns` is sent), or for
+        anything that went wrong with earlier records; KafkaTimeoutError after max.block.ms.
+        """
+        sizes = record_sizes(columns)
+        if not len(sizes):
+            return
+        tp = TopicPartition(topic, partition)
+        self._check_sizes(tp, sizes)
+        self._guard(lambda: self._send(tp, columns, int(sizes.sum())))
+
+    def flush(self) -> None:
+        """Send everything and wait until it is acknowledged. Raises ProduceError."""
+        self._guard(self._flush)
+
+    def _guard(self, action: Callable[[], None]) -> None:
+        if self._failure is not None:
+            raise self._failure
+        try:
+            action()
+        except KafkaError as error:
+            self._failure = error
+            raise
+
+    def _send(self, tp: TopicPartition, columns: RecordColumns, size_bytes: int) -> None:
+        pending = self._pending.get(tp)
+        if pending is None:
+            pending = self._pending[tp] = _Pending()
+        if not pending.columns:
+            pending.since_s = time.monotonic()
+        pending.columns.append(columns)
+        pending.size_bytes += size_bytes
+        self._pending_bytes += size_bytes
+        if pending.size_bytes >= self._options.batch_size or self._options.linger_ms == 0:
+            self._seal(tp, pending)
+        else:
+            self._seal_lingering()
+        self._make_room()
+
+    def _flush(self) -> None:
+        self._seal_all()
+        self._sender.finish()
+
+    def _make_room(self) -> None:
+        self._sender.step(wait=False)
+        limit = self._options.buffer_memory
+        if self._pending_bytes + self._sender.queued_bytes <= limit:
+            return
+        deadline = Deadline(self._options.max_block_ms)
+        self._seal_all()
+        while self._sender.queued_bytes > limit:
+            if deadline.expired:
+                raise KafkaTimeoutError(
+                    f"the brokers take records too slowly: {self._sender.queued_bytes} bytes wait, "
+                    f"more than kafka.buffer.memory={limit}, for longer than "
+                    f"kafka.max.block.ms={self._options.max_block_ms}{self._sender.last_errors()}"
+                )
+            self._sender.step(wait=True)
+
+    def _check_sizes(self, tp: TopicPartition, sizes: np.ndarray) -> None:
+        largest = int(sizes.argmax())
+        if HEADER_BYTES + sizes[largest] > self._options.max_request_size:
+            raise ProduceError(
+                f"a record takes {int(sizes[largest])} bytes, more than "
+                f"kafka.max.request.size={self._options.max_request_size} allows; raise it (and "
+                "max.message.bytes of the topic), or write smaller records",
+                topic=tp.topic,
+                partition=tp.partition,
+                written=Written.NO,
+                code=ErrorCode.MESSAGE_TOO_LARGE,
+            )
+
+    # --- columns to batches ---------------------------------------------------------------------
+
+    def _seal_lingering(self) -> None:
+        """Seal what has waited for linger.ms. Looks at all partitions only every quarter of it."""
+        now_s = time.monotonic()
+        linger_s = self._options.linger_ms / 1000
+        if now_s - self._linger_check_s < linger_s / 4:
+            return
+        self._linger_check_s = now_s
+        for tp, pending in self._pending.items():
+            if pending.columns and now_s - pending.since_s >= linger_s:
+                self._seal(tp, pending)
+
+    def _seal_all(self) -> None:
+        for tp, pending in self._pending.items():
+            self._seal(tp, pending)
+
+    def _seal(self, tp: TopicPartition, pending: _Pending) -> None:
+        """Encode a partition's pending rows into batches of at most batch.size."""
+        if not pending.columns:
+            return
+        columns = concat_columns(pending.columns)
+        total = pending.size_bytes
+        self._pending_bytes -= total
+        pending.columns, pending.size_bytes = [], 0
+        # Even cuts: 1.1 batches' worth becomes two of 0.55, not one full and one almost empty.
+        limit = max(self._options.batch_size - HEADER_BYTES, 1)
+        share = -(-total // -(-total // limit))
+        cut = min(limit, share + int(record_sizes(columns).max())) + HEADER_BYTES
+        self._sender.add(tp, encode_batches(columns, max_batch_bytes=cut))
+
+
+def concat_columns(parts: list[RecordColumns]) -> RecordColumns:
+    """Several columns of records as one, in order. A column that some lack is filled with nulls."""
+    if len(parts) == 1:
+        return parts[0]
+    lengths = [len(part.timestamps_ms) for part in parts]
+
+    def join(name: str) -> pa.Array | None:
+        arrays = [getattr(part, name) for part in parts]
+        known = next((array for array in arrays if array is not None), None)
+        if known is None:
+            return None
+        return pa.concat_arrays(
+            [
+                array if array is not None else pa.nulls(length, known.type)
+                for array, length in zip(arrays, lengths, strict=True)
+            ]
+        )
+
+    return RecordColumns(
+        keys=join("keys"),
+        values=join("values"),
+        headers=join("headers"),
+        timestamps_ms=np.concatenate([part.timestamps_ms for part in parts]),
+    )

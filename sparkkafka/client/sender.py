@@ -1,0 +1,520 @@
+"""Carry record batches to the leaders: requests in flight, answers, retries, errors.
+
+A `Sender` holds a `PartitionQueue` for each partition and keeps up to `max_in_flight` Produce
+requests on the way to each leader. It has no thread of its own: `step` sends what can be sent,
+takes the answers that have come, and returns. Order and sequence numbers are the matter of
+`partition_queue.py`; sockets, time and the meaning of each error code are decided here.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from sparkkafka.client.cluster import Cluster, TopicPartition
+from sparkkafka.client.connection import Connection
+from sparkkafka.client.deadline import Backoff, Deadline
+from sparkkafka.client.partition_queue import PartitionQueue, ProducerBatch
+from sparkkafka.errors import (
+    BrokerError,
+    ErrorCode,
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+    ProduceError,
+    UnknownTopicError,
+    UnsupportedVersionError,
+    Written,
+    is_retriable,
+)
+from sparkkafka.options import ProducerOptions
+from sparkkafka.protocol.columns import EncodedBatch, split_encoded
+from sparkkafka.protocol.compression import Codec, codec_by_name
+from sparkkafka.protocol.messages import (
+    ApiVersionsRequest,
+    InitProducerIdRequest,
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from sparkkafka.protocol.records import build_batch
+
+log = logging.getLogger(__name__)
+
+ZSTD_PRODUCE_VERSION = 7  # KIP-110
+NO_TRANSACTION_TIMEOUT_MS = 60_000  # not used by the broker without a transactional id
+
+# The batch was refused as a whole and may be sent again in parts.
+TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
+
+# Retriable answers that leave open whether the batch is in the log. (NETWORK_EXCEPTION is what a
+# proxying broker says of a leader that it lost.)
+PERHAPS_WRITTEN = frozenset(
+    {
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    }
+)
+
+
+@dataclass(slots=True)
+class ProducerMetrics:
+    """Counts since the producer was made. Bytes are those of record batches as sent."""
+
+    records: int = 0
+    batches: int = 0
+    batch_bytes: int = 0
+    requests: int = 0
+    retries: int = 0
+    offsets: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+    """Per partition: first offset and last batch's base offset, as far as the broker told."""
+
+
+class _Sent(NamedTuple):
+    """A Produce request that waits for its answer."""
+
+    deadline: Deadline
+    batches: list[tuple[PartitionQueue, ProducerBatch]]
+
+
+class _Partition:
+    """A partition's queue, and when it may be tried again."""
+
+    def __init__(self, tp: TopicPartition, backoff: Backoff) -> None:
+        self.queue = PartitionQueue(tp)
+        self.not_before_s = 0.0
+        self.backoff = backoff
+        self.last_error: KafkaError | None = None
+
+
+class Sender:
+    """Sends queued batches. Any error that it raises is final: some partition has a gap."""
+
+    def __init__(self, cluster: Cluster, options: ProducerOptions) -> None:
+        self._cluster = cluster
+        self._options = options
+        self._codec = codec_by_name(options.compression)
+        self._partitions: dict[TopicPartition, _Partition] = {}
+        # Those with batches to send or to be answered. Rows can go to hundreds of topics, and each
+        # step looks at every partition here.
+        self._busy: dict[TopicPartition, _Partition] = {}
+        self._sent: dict[int, deque[_Sent]] = {}
+        self._muted_until_s: dict[int, float] = {}
+        self._identity: tuple[int, int] | None = None
+        self.queued_bytes = 0
+        self.metrics = ProducerMetrics()
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is not acknowledged yet."""
+        return bool(self._busy)
+
+    def add(self, tp: TopicPartition, encoded: Iterable[EncodedBatch]) -> None:
+        """Queue batches of one partition behind what it has already."""
+        entry = self._partitions.get(tp)
+        if entry is None:
+            entry = self._partitions[tp] = _Partition(tp, self._cluster.backoff())
+        now_s = time.monotonic()
+        for one in encoded:
+            batch = ProducerBatch(one, now_s)
+            entry.queue.append(batch)
+            self.queued_bytes += batch.size_bytes
+        if entry.queue.batches:
+            self._busy[tp] = entry
+
+    def step(self, *, wait: bool) -> None:
+        """Send what can be sent and take what has come; with `wait`, wait for something to come.
+
+        Raises ProduceError for a batch that cannot be delivered.
+        """
+        self._expire()
+        self._send_ready()
+        for node_id in self._readable(self._wait_s() if wait else 0.0):
+            self._take_answer(node_id)
+
+    def finish(self) -> None:
+        """Step until everything is acknowledged. Raises ProduceError."""
+        while self._busy:
+            self.step(wait=True)
+        if self._options.acks == 0:
+            self._barrier()
+
+    def last_errors(self) -> str:
+        """What went wrong last, for a message about waiting too long; "" if nothing did."""
+        errors = {str(e.last_error) for e in self._busy.values() if e.last_error}
+        return "; last failures: " + "; ".join(sorted(errors)[:3]) if errors else ""
+
+    def _expire(self) -> None:
+        """delivery.timeout.ms bounds a batch's life, in flight or not (KIP-91)."""
+        limit_s = self._options.delivery_timeout_ms / 1000
+        now_s = time.monotonic()
+        for entry in self._busy.values():
+            if entry.queue.batches and now_s - entry.queue.batches[0].created_s > limit_s:
+                batch = entry.queue.batches[0]
+                raise self._delivery_error(
+                    entry,
+                    batch,
+                    f"not acknowledged within kafka.delivery.timeout.ms="
+                    f"{self._options.delivery_timeout_ms} after {batch.attempts} attempts",
+                    perhaps=batch.maybe_written or batch.in_flight,
+                ) from entry.last_error
+
+    def _wait_s(self) -> float:
+        """How long nothing needs to be done unless an answer comes."""
+        now_s = time.monotonic()
+        limits = [1.0]
+        limits += [sent[0].deadline.remaining_s() for sent in self._sent.values() if sent]
+        resume_s = [entry.not_before_s for entry in self._busy.values()]
+        resume_s += self._muted_until_s.values()
+        limits += [at_s - now_s for at_s in resume_s if at_s > now_s]
+        return max(0.0, min(limits))
+
+    def _send_ready(self) -> None:
+        while True:
+            by_leader = self._ready()
+            progress = False
+            for node_id, batches in by_leader.items():
+                if len(self._sent.get(node_id, ())) < self._options.max_in_flight:
+                    progress = self._send_request(node_id, batches) or progress
+            if not progress:
+                return
+
+    def _ready(self) -> dict[int, list[tuple[_Partition, ProducerBatch]]]:
+        """{leader: what could go to it now}, at most one batch a partition."""
+        now_s = time.monotonic()
+        waiting = [
+            (entry, batch)
+            for entry in self._busy.values()
+            if entry.not_before_s <= now_s and (batch := entry.queue.next_batch()) is not None
+        ]
+        self._learn_leaders([entry for entry, _ in waiting])
+        by_leader: dict[int, list[tuple[_Partition, ProducerBatch]]] = {}
+        for entry, batch in waiting:
+            leader = self._cluster.known_leader(entry.queue.tp)
+            if leader is None or entry.not_before_s > now_s:
+                self._back_off(entry)
+                continue
+            if self._muted_until_s.get(leader.leader, 0.0) > now_s:
+                continue
+            if self._options.enable_idempotence and not entry.queue.has_identity:
+                self._identify(entry)
+            by_leader.setdefault(leader.leader, []).append((entry, batch))
+        return by_leader
+
+    def _learn_leaders(self, entries: Iterable[_Partition]) -> None:
+        """One metadata request for all topics of which the cache knows no leader."""
+        unknown = [entry for entry in entries if self._cluster.known_leader(entry.queue.tp) is None]
+        if not unknown:
+            return
+        deadline = Deadline(
+            min(self._options.max_block_ms, self._cluster.options.request_timeout_ms)
+        )
+        try:
+            topics = self._cluster.topics({e.queue.tp.topic for e in unknown}, deadline)
+        except UnknownTopicError as error:
+            raise self._metadata_error(unknown[0], str(error), error.code) from error
+        except KafkaError as error:
+            if not (error.retriable or isinstance(error, KafkaTimeoutError)):
+                code = getattr(error, "code", None)
+                raise self._metadata_error(unknown[0], str(error), code) from error
+            for entry in unknown:
+                entry.last_error = error
+                self._back_off(entry)
+            return
+        for entry in unknown:
+            tp = entry.queue.tp
+            row = topics[tp.topic].partitions.get(tp.partition)
+            if row is None:
+                raise self._metadata_error(
+                    entry,
+                    f"the topic has {len(topics[tp.topic].partitions)} partitions, counted from 0",
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                )
+            if self._cluster.known_leader(tp) is None:
+                entry.last_error = BrokerError(
+                    row.error_code or ErrorCode.LEADER_NOT_AVAILABLE, f"Metadata of {tp}"
+                )
+                self._cluster.forget(tp.topic)
+
+    def _identify(self, entry: _Partition) -> None:
+        if self._identity is None:
+            response = self._cluster.call(
+                InitProducerIdRequest(
+                    transactional_id=None, transaction_timeout_ms=NO_TRANSACTION_TIMEOUT_MS
+                ),
+                deadline=Deadline(self._options.max_block_ms),
+                what="getting a producer id",
+            )
+            self._identity = (response.producer_id, response.producer_epoch)
+        entry.queue.identify(*self._identity)
+
+    def _send_request(self, node_id: int, ready: list[tuple[_Partition, ProducerBatch]]) -> bool:
+        """Send one Produce request with as many of these batches as max.request.size lets in."""
+        deadline = Deadline(self._cluster.options.request_timeout_ms)
+        entries = [entry for entry, _ in ready]
+        if self._sent.get(node_id) and self._cluster.open_connection(node_id) is None:
+            self._broker_lost(
+                node_id, KafkaConnectionError(f"broker {node_id}: the connection broke"), entries
+            )
+            return False
+        try:
+            connection = self._cluster.connection(node_id, deadline)
+            self._check_codec(connection)
+        except UnsupportedVersionError:
+            raise
+        except KafkaError as error:
+            self._broker_lost(node_id, error, entries)
+            return False
+        chosen: list[tuple[_Partition, ProducerBatch]] = []
+        total = 0
+        for entry, batch in ready:
+            wire = self._build(entry.queue, batch)
+            if chosen and total + len(wire) > self._options.max_request_size:
+                break
+            chosen.append((entry, batch))
+            total += len(wire)
+        topics: dict[str, list[PartitionProduceData]] = {}
+        for entry, batch in chosen:
+            topics.setdefault(entry.queue.tp.topic, []).append(
+                PartitionProduceData(index=entry.queue.tp.partition, records=batch.wire)
+            )
+        request = ProduceRequest(
+            transactional_id=None,
+            acks=self._options.acks,
+            timeout_ms=self._cluster.options.request_timeout_ms,
+            topic_data=[
+                TopicProduceData(name=name, partition_data=rows) for name, rows in topics.items()
+            ],
+        )
+        for entry, batch in chosen:
+            self.metrics.retries += batch.attempts > 0
+            entry.queue.sent(batch)
+        self.metrics.requests += 1
+        sent = _Sent(deadline, [(entry.queue, batch) for entry, batch in chosen])
+        self._sent.setdefault(node_id, deque()).append(sent)
+        try:
+            connection.send(request, deadline, expect_reply=self._options.acks != 0)
+        except KafkaError as error:
+            if connection.is_open:  # refused before a byte was sent: not the broker's fault
+                raise
+            self._broker_lost(node_id, error, entries)
+            return False
+        if self._options.acks == 0:
+            self._sent[node_id].pop()
+            for entry, batch in chosen:
+                self._acknowledged(entry, batch, base_offset=-1)
+        return True
+
+    def _build(self, queue: PartitionQueue, batch: ProducerBatch) -> bytes:
+        """The batch's bytes: made once, at the first send."""
+        if batch.wire is None:
+            idempotent = self._options.enable_idempotence
+            if idempotent:
+                queue.take_sequence(batch)
+            batch.wire = build_batch(
+                batch.encoded.payload,
+                record_count=batch.encoded.record_count,
+                base_timestamp=batch.encoded.base_timestamp,
+                max_timestamp=batch.encoded.max_timestamp,
+                codec=self._codec,
+                level=self._options.compression_level,
+                producer_id=queue.producer_id,
+                producer_epoch=queue.producer_epoch,
+                base_sequence=batch.base_sequence,
+            )
+        return batch.wire
+
+    def _check_codec(self, connection: Connection) -> None:
+        if self._codec == Codec.ZSTD and not connection.supports(
+            ProduceRequest, ZSTD_PRODUCE_VERSION
+        ):
+            raise UnsupportedVersionError(
+                f"{connection} does not know zstd (Kafka 2.1 and later do); choose another "
+                "kafka.compression.type"
+            )
+
+    # --- answers --------------------------------------------------------------------------------
+
+    def _readable(self, wait_s: float) -> list[int]:
+        """Nodes whose next answer has begun to arrive, or whose connection or deadline is over."""
+        sockets: dict[int, int] = {}
+        over: list[int] = []
+        for node_id, sent in self._sent.items():
+            if not sent:
+                continue
+            connection = self._cluster.open_connection(node_id)
+            if connection is None or sent[0].deadline.expired:
+                over.append(node_id)
+            else:
+                sockets[connection.fileno()] = node_id
+        if over or not sockets:
+            if not over and wait_s > 0:
+                time.sleep(wait_s)
+            return over
+        poll = select.poll()
+        for descriptor in sockets:
+            poll.register(descriptor, select.POLLIN)
+        return [sockets[descriptor] for descriptor, _ in poll.poll(wait_s * 1000)]
+
+    def _take_answer(self, node_id: int) -> None:
+        sent = self._sent[node_id]
+        connection = self._cluster.open_connection(node_id)
+        try:
+            if connection is None:
+                raise KafkaConnectionError(f"broker {node_id}: the connection broke")
+            # Past its deadline this fails at once, and closes the connection: what comes later
+            # would answer the wrong request.
+            _, response = connection.receive(sent[0].deadline)
+        except KafkaError as error:
+            self._broker_lost(node_id, error, [])
+            return
+        answered = {
+            (topic.name, row.index): row
+            for topic in response.responses
+            for row in topic.partition_responses
+        }
+        if response.throttle_time_ms > 0:
+            self._muted_until_s[node_id] = time.monotonic() + response.throttle_time_ms / 1000
+        where = f"Produce @ {connection}"
+        for queue, batch in sent.popleft().batches:
+            row = answered.get(queue.tp)
+            code = int(ErrorCode.UNKNOWN_SERVER_ERROR) if row is None else row.error_code
+            message = "the answer leaves the partition out" if row is None else row.error_message
+            entry = self._partitions[queue.tp]
+            if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+                self._acknowledged(entry, batch, base_offset=-1 if row is None else row.base_offset)
+            else:
+                self._refused(entry, batch, BrokerError(code, f"{where} for {queue.tp}", message))
+
+    def _acknowledged(self, entry: _Partition, batch: ProducerBatch, base_offset: int) -> None:
+        entry.queue.acknowledged(batch)
+        if not entry.queue.batches:
+            self._busy.pop(entry.queue.tp, None)
+        entry.backoff.reset()
+        entry.last_error = None
+        self.queued_bytes -= batch.size_bytes
+        metrics = self.metrics
+        metrics.records += batch.encoded.record_count
+        metrics.batches += 1
+        metrics.batch_bytes += len(batch.wire or b"")
+        if base_offset >= 0:
+            first, last = metrics.offsets.get(entry.queue.tp, (base_offset, base_offset))
+            metrics.offsets[entry.queue.tp] = (min(first, base_offset), max(last, base_offset))
+
+    def _refused(self, entry: _Partition, batch: ProducerBatch, error: BrokerError) -> None:
+        """Decide what an error code means for a batch: send again, split, or fail."""
+        queue, code = entry.queue, error.code
+        entry.last_error = error
+        perhaps = code in PERHAPS_WRITTEN
+        if code in TOO_LARGE and batch.encoded.record_count > 1 and not batch.maybe_written:
+            log.info("%s; sending it in two", error)
+            parts = split_encoded(batch.encoded)
+            self.queued_bytes += sum(len(p.payload) for p in parts) - batch.size_bytes
+            queue.split(batch, parts)
+            return
+        if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and not queue.is_head(batch):
+            # Its predecessor failed and is sent again first: this refusal was bound to come.
+            queue.failed(batch, maybe_written=False)
+            return
+        if code == ErrorCode.UNKNOWN_PRODUCER_ID and not batch.maybe_written:
+            # The broker dropped our state with the records that carried it (retention,
+            # DeleteRecords; KIP-360). Nothing of this batch is written: go on under a new id.
+            log.info("%s; going on under a new producer id", error)
+            queue.failed(batch, maybe_written=False)
+            self._identity = None
+            queue.forget_identity()
+            return
+        if is_retriable(code) and batch.attempts <= self._options.retries:
+            self._cluster.note_error(queue.tp, code)
+            queue.failed(batch, maybe_written=perhaps)
+            self._back_off(entry)
+            log.info("%s; sending it again", error)
+            return
+        text = str(error)
+        if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            text += (
+                ": the partition lost records that it had acknowledged (an unclean leader "
+                "election?); records before this batch are missing"
+            )
+        elif is_retriable(code):
+            text += f" ({batch.attempts} attempts, kafka.retries={self._options.retries})"
+        raise self._delivery_error(
+            entry, batch, text, perhaps=perhaps or batch.maybe_written, code=code
+        ) from error
+
+    def _broker_lost(self, node_id: int, error: KafkaError, entries: Iterable[_Partition]) -> None:
+        """The connection is gone: everything that was on it may or may not be written."""
+        log.info("%s", error)
+        touched = list(entries)
+        for sent in self._sent.pop(node_id, ()):
+            for queue, batch in sent.batches:
+                entry = self._partitions[queue.tp]
+                queue.failed(batch, maybe_written=True)
+                touched.append(entry)
+                if batch.attempts > self._options.retries:
+                    raise self._delivery_error(
+                        entry,
+                        batch,
+                        f"{error} ({batch.attempts} attempts, "
+                        f"kafka.retries={self._options.retries})",
+                        perhaps=True,
+                    ) from error
+        for entry in dict.fromkeys(touched):
+            entry.last_error = error
+            self._cluster.forget(entry.queue.tp.topic)
+            self._back_off(entry)
+
+    def _back_off(self, entry: _Partition) -> None:
+        entry.not_before_s = time.monotonic() + entry.backoff.next_ms() / 1000
+
+    def _barrier(self) -> None:
+        """acks=0 has no answers; but brokers work a connection's requests off in order, and close
+        it when one fails, so one answered question proves that all before it were handled."""
+        deadline = Deadline(self._cluster.options.request_timeout_ms)
+        for node_id in list(self._sent):
+            connection = self._cluster.open_connection(node_id)
+            try:
+                if connection is None:
+                    raise KafkaConnectionError("the connection broke")
+                connection.call(ApiVersionsRequest(), deadline)
+            except KafkaError as error:
+                log.warning("acks=0: broker %d may have lost records: %s", node_id, error)
+
+    # --- errors ---------------------------------------------------------------------------------
+
+    def _delivery_error(
+        self,
+        entry: _Partition,
+        batch: ProducerBatch,
+        text: str,
+        *,
+        perhaps: bool,
+        code: int | None = None,
+    ) -> ProduceError:
+        if entry.last_error is not None and str(entry.last_error) not in text:
+            text += f"; the last failure: {entry.last_error}"
+        return ProduceError(
+            f"{text} ({batch.encoded.record_count} records in this batch, "
+            f"{sum(b.encoded.record_count for b in entry.queue.batches)} not acknowledged)",
+            topic=entry.queue.tp.topic,
+            partition=entry.queue.tp.partition,
+            written=Written.UNKNOWN if perhaps else Written.NO,
+            code=code,
+        )
+
+    def _metadata_error(self, entry: _Partition, text: str, code: int | None) -> ProduceError:
+        perhaps = any(batch.maybe_written for batch in entry.queue.batches)
+        return ProduceError(
+            text,
+            topic=entry.queue.tp.topic,
+            partition=entry.queue.tp.partition,
+            written=Written.UNKNOWN if perhaps else Written.NO,
+            code=code,
+        )
