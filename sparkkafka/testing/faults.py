@@ -1,0 +1,220 @@
+"""Faults for FakeCluster: which request they hit, and what happens to it then.
+
+A rule (`Fault`) is made by `FakeCluster.fault`. An action is one of the classes below, an
+`ErrorCode`, or a callable that looks at the request and returns one of them, a response message to
+send instead, or None to let the request through.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+from sparkkafka.errors import ErrorCode
+
+# Errors that a broker gives after it has appended the records.
+APPENDED_ERRORS = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND})
+
+
+class RecordedRequest(NamedTuple):
+    """One request that a fake broker received.
+
+    `message` is None if the broker does not have the API or the version (`api` is then the key's
+    number as text if it has no name). `time_s` is `time.monotonic()` at its arrival, `connection`
+    a number that no other connection to this cluster has.
+    """
+
+    broker: int
+    api: str
+    version: int
+    message: Any
+    time_s: float
+    client_id: str | None
+    correlation_id: int
+    connection: int
+
+    @property
+    def topic_partitions(self) -> list[tuple[str, int | None]]:
+        """(topic, partition) of all that the request names; partition None where it has none."""
+        return list(_topic_partitions(self.message))
+
+
+class Drop(enum.Enum):
+    """Close the connection before the request is applied, or after it and without a reply."""
+
+    BEFORE = "before"
+    AFTER = "after"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Reply with an error code.
+
+    With `applied` the request takes effect all the same (records are appended). It hits the rule's
+    partitions, or all of the request's; with `top_level` the reply's own error field, where there
+    is one.
+    """
+
+    code: int
+    applied: bool = False
+    top_level: bool = False
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """Hold the reply back for `ms` milliseconds; with `before`, the request's effect as well."""
+
+    ms: float
+    before: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Throttle:
+    """Reply at once with throttle_time_ms, then read nothing more for so long (KIP-219)."""
+
+    ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class CutFrame:
+    """Apply the request, send only the first `size` bytes of the reply frame, then close.
+
+    The frame begins with its four bytes of length. A negative size leaves that many bytes out at
+    the end.
+    """
+
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Garbage:
+    """Apply the request, send these bytes instead of the reply frame, then close (or not)."""
+
+    data: bytes
+    close: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class WrongCorrelationId:
+    """Apply the request and reply, with a correlation id that is off by so much."""
+
+    by: int = 1
+
+
+PlainAction: TypeAlias = (
+    ErrorCode | Answer | Drop | Delay | Throttle | CutFrame | Garbage | WrongCorrelationId
+)
+Action: TypeAlias = PlainAction | Callable[[RecordedRequest], Any]
+_PLAIN = (ErrorCode, Answer, Drop, Delay, Throttle, CutFrame, Garbage, WrongCorrelationId)
+
+
+class Fault:
+    """A rule: the `nth` to `nth + times - 1`-th request that matches gets `action`.
+
+    `fired` counts how often that happened. `times` None means from the nth on, always.
+    """
+
+    def __init__(
+        self,
+        action: Action,
+        *,
+        api: str | None = None,
+        topic: str | None = None,
+        partition: int | None = None,
+        broker: int | None = None,
+        nth: int = 1,
+        times: int | None = 1,
+    ) -> None:
+        if not isinstance(action, _PLAIN) and not callable(action):
+            raise TypeError(f"not an action: {action!r}")
+        if nth < 1 or (times is not None and times < 1):
+            raise ValueError(f"nth and times count from 1, got nth={nth}, times={times}")
+        self.action = action
+        self.api = api
+        self.topic = topic
+        self.partition = partition
+        self.broker = broker
+        self.nth = nth
+        self.times = times
+        self.matched = 0
+        self.fired = 0
+
+    def __repr__(self) -> str:
+        where = {
+            name: getattr(self, name)
+            for name in ("api", "topic", "partition", "broker")
+            if getattr(self, name) is not None
+        }
+        text = "".join(f"{name}={value!r}, " for name, value in where.items())
+        return f"Fault({text}nth={self.nth}, times={self.times}, {self.action!r}, {self.fired=})"
+
+    @property
+    def spent(self) -> bool:
+        """Whether it can never fire again."""
+        return self.times is not None and self.fired >= self.times
+
+    def matches(self, request: RecordedRequest) -> bool:
+        if self.api is not None and request.api != self.api:
+            return False
+        if self.broker is not None and request.broker != self.broker:
+            return False
+        if self.topic is None and self.partition is None:
+            return True
+        return any(self.covers(topic, number) for topic, number in request.topic_partitions)
+
+    def covers(self, topic: str | None, partition: int | None) -> bool:
+        """Whether the rule is about this partition of a matching request."""
+        return (self.topic is None or self.topic == topic) and (
+            self.partition is None or partition is None or self.partition == partition
+        )
+
+    def take(self, request: RecordedRequest) -> bool:
+        """Count the request if it matches; whether the rule fires for it."""
+        if self.spent or not self.matches(request):
+            return False
+        self.matched += 1
+        if self.matched < self.nth:
+            return False
+        self.fired += 1
+        return True
+
+
+def plain_answer(action: Any) -> Any:
+    """An ErrorCode as the Answer that it stands for; anything else as it is."""
+    if isinstance(action, ErrorCode):
+        return Answer(action, applied=action in APPENDED_ERRORS)
+    return action
+
+
+def _topic_partitions(message: Any) -> Iterable[tuple[str, int | None]]:
+    """Found by the field names of Kafka's message definitions, whatever the request type."""
+    for field in ("topic_data", "topics", "topic_names"):
+        for topic in getattr(message, field, None) or ():
+            if isinstance(topic, str):
+                yield topic, None
+                continue
+            name = getattr(topic, "name", None) or getattr(topic, "topic", None)
+            if name is None:
+                continue
+            rows = getattr(topic, "partition_data", None) or getattr(topic, "partitions", None)
+            if not rows:
+                yield name, None
+                continue
+            for row in rows:
+                if isinstance(row, int):
+                    yield name, row
+                else:
+                    yield (
+                        name,
+                        next(
+                            (
+                                getattr(row, attribute)
+                                for attribute in ("partition_index", "partition", "index")
+                                if hasattr(row, attribute)
+                            ),
+                            None,
+                        ),
+                    )

@@ -1,0 +1,93 @@
+"""Starting commands that end with this process, however it ends (see launcher.py)."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from sparkkafka.errors import KafkaError
+
+_LAUNCHER = Path(__file__).with_name("launcher.py")
+
+
+class UnavailableError(KafkaError):
+    """Java, Kafka's jars, a port or a broker cannot be had. The message says what to do."""
+
+
+class LeashedProcess:
+    """A command that is killed when this Python process ends, `kill -9` included.
+
+    `output` is a file for its standard output and error, or `subprocess.PIPE` for reading them
+    from `stdout`. `remove` is a folder to remove if this process dies without `close`.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        output: IO[bytes] | int,
+        environment: Mapping[str, str] | None = None,
+        working_directory: Path | None = None,
+        remove: Path | None = None,
+    ) -> None:
+        launcher = [sys.executable, "-I", "-S", str(_LAUNCHER)]
+        if remove is not None:
+            launcher += ["--remove", str(remove)]
+        self._popen = subprocess.Popen(
+            [*launcher, "--", *command],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=dict(environment) if environment is not None else None,
+            cwd=working_directory,
+            # Its own session: Ctrl-C in a terminal reaches this process only.
+            start_new_session=True,
+        )
+
+    @property
+    def stdout(self) -> IO[bytes]:
+        stream = self._popen.stdout
+        if stream is None:
+            raise ValueError("the output goes to a file")
+        return stream
+
+    @property
+    def running(self) -> bool:
+        return self._popen.poll() is None
+
+    def terminate(self) -> None:
+        """Asks the command to end (SIGTERM)."""
+        self._order(b"T")
+
+    def kill(self) -> None:
+        """Kills the command (SIGKILL)."""
+        self._order(b"K")
+
+    def wait(self, timeout_seconds: float | None = None) -> int:
+        """Waits for the end; returns the exit status, 128 + number when a signal was the end.
+
+        Raises `subprocess.TimeoutExpired` after `timeout_seconds`.
+        """
+        return self._popen.wait(timeout_seconds)
+
+    def close(self) -> None:
+        """Kills the command if it still runs, waits for its end and closes its streams."""
+        self.kill()
+        self._popen.wait()
+        for stream in (self._popen.stdin, self._popen.stdout):
+            if stream is not None:
+                # A leash whose last letter could not be delivered complains again on close.
+                with contextlib.suppress(OSError):
+                    stream.close()
+
+    def _order(self, letter: bytes) -> None:
+        leash = self._popen.stdin
+        if leash is None or leash.closed:
+            return
+        with contextlib.suppress(OSError):  # broken pipe: it has ended already
+            leash.write(letter)
+            leash.flush()
