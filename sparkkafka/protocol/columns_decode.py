@@ -1,0 +1,497 @@
+"""Record batches -> Arrow columns, without a Python object per record.
+
+Steps, for about a megabyte at a time so that the bytes stay in the processor's cache:
+
+1. Payloads of many batches become one byte array; batches that lie in one buffer are not copied.
+2. `record_starts.find` gives the first byte of each record.
+3. Each field is read for all records at once (`varints.read`), which tells where the next
+   field begins.
+4. Keys, values and headers are gathered by Arrow from (start, end) pairs over the byte array.
+
+Safety rests on one check. Positions only move forward, reads outside the array do no harm, and the
+position after the last field of each record must be exactly the end of that record: then no
+field reached beyond it. When a check fails, `_raise_damage` reads the records one by one, only to
+name the damaged one.
+
+Rules, all from Kafka's `DefaultRecord` and `DefaultRecordBatch`: length -1 is null, 0 is empty;
+timestamps are base + delta (wrapping in 64 bits), or the batch's max timestamp for all with
+LogAppendTime; offsets are base + delta with gaps after compaction; a record's attributes byte is
+ignored. Stricter than Java, which takes any negative key or value length for null: only -1 is; and
+an offset delta must lie in 0..lastOffsetDelta, or the reader could not tell what it has read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from sparkkafka.errors import CorruptRecordError, DecodeError
+from sparkkafka.protocol import record_starts
+from sparkkafka.protocol.record_damage import MIN_HEADER_BYTES, check_batch, read_one
+from sparkkafka.protocol.varints import VARLONG_BITS, BadVarintError, Bytes, Ints, read
+
+KEY, VALUE, HEADERS, TIMESTAMP = "key", "value", "headers", "timestamp"
+ALL_COLUMNS: frozenset[str] = frozenset({KEY, VALUE, HEADERS, TIMESTAMP})
+
+HEADERS_TYPE = pa.list_(
+    pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+)
+"""Arrow type of the headers column; the names are those that Spark's own conversion uses."""
+
+NO_TIMESTAMP_TYPE, CREATE_TIME, LOG_APPEND_TIME = -1, 0, 1
+"""Java's `TimestampType` ids, the values of the connector's timestampType column."""
+
+CHUNK_BYTES = 1 << 20  # measured: from 512 KB to 2 MB alike, larger leaves the L2 cache
+CHUNK_RECORDS = 16384
+
+_MAX_CHUNK_BYTES = (1 << 31) - 1  # Arrow's binary type counts in int32
+_FEW_ROWS = 16  # below, a plain loop over headers is faster than numpy steps
+
+
+class Batch(Protocol):
+    """What decoding needs of `records.RecordBatch`."""
+
+    @property
+    def base_offset(self) -> int: ...
+    @property
+    def last_offset(self) -> int: ...
+    @property
+    def magic(self) -> int: ...
+    @property
+    def base_timestamp(self) -> int: ...
+    @property
+    def max_timestamp(self) -> int: ...
+    @property
+    def record_count(self) -> int: ...
+    @property
+    def is_log_append_time(self) -> bool: ...
+    def payload(self, max_bytes: int) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedRecords:
+    """Columns of consecutive records. A column that was not wanted is None.
+
+    `offsets` ascend, with gaps. `timestamps_ms` are milliseconds since 1970, -1 for none.
+    `timestamp_types` are Java's ids (-1 none, 0 CreateTime, 1 LogAppendTime). `keys` and `values`
+    are Arrow binary arrays, null where Kafka's length is -1. `headers` is of HEADERS_TYPE, null for
+    a record without headers.
+    """
+
+    offsets: Ints
+    timestamps_ms: Ints | None
+    timestamp_types: NDArray[np.int32]
+    keys: pa.Array | None
+    values: pa.Array | None
+    headers: pa.Array | None
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def slice(self, start: int, stop: int) -> DecodedRecords:
+        """Rows start..stop, sharing the memory."""
+        start, stop, _ = slice(start, stop).indices(len(self))
+        count = max(0, stop - start)
+        return DecodedRecords(
+            self.offsets[start:stop],
+            None if self.timestamps_ms is None else self.timestamps_ms[start:stop],
+            self.timestamp_types[start:stop],
+            *(
+                None if column is None else column.slice(start, count)
+                for column in (self.keys, self.values, self.headers)
+            ),
+        )
+
+
+def decode_batches(
+    batches: Sequence[Batch],
+    *,
+    start_offset: int,
+    end_offset: int,
+    wanted: frozenset[str] = ALL_COLUMNS,
+    max_payload_bytes: int = _MAX_CHUNK_BYTES,
+) -> DecodedRecords:
+    """All records of `decode_chunks` in one piece; see there.
+
+    Raises DecodeError, too, if keys or values sum up to 2 GiB, which one Arrow array cannot hold.
+    """
+    pieces = list(
+        decode_chunks(
+            batches,
+            start_offset=start_offset,
+            end_offset=end_offset,
+            wanted=wanted,
+            max_payload_bytes=max_payload_bytes,
+        )
+    )
+    if len(pieces) == 1:
+        return pieces[0]
+    if not pieces:
+        return _empty(wanted)
+    return DecodedRecords(
+        np.concatenate([piece.offsets for piece in pieces]),
+        np.concatenate([piece.timestamps_ms for piece in pieces if piece.timestamps_ms is not None])
+        if TIMESTAMP in wanted
+        else None,
+        np.concatenate([piece.timestamp_types for piece in pieces]),
+        _concat([piece.keys for piece in pieces]),
+        _concat([piece.values for piece in pieces]),
+        _concat([piece.headers for piece in pieces]),
+    )
+
+
+def _concat(arrays: list[pa.Array | None]) -> pa.Array | None:
+    if arrays[0] is None:
+        return None
+    try:
+        return pa.concat_arrays(arrays)
+    except pa.ArrowInvalid as error:
+        raise DecodeError(f"too much data for one Arrow array: {error}") from None
+
+
+def _empty(wanted: frozenset[str]) -> DecodedRecords:
+    return DecodedRecords(
+        np.empty(0, np.int64),
+        np.empty(0, np.int64) if TIMESTAMP in wanted else None,
+        np.empty(0, np.int32),
+        pa.array([], pa.binary()) if KEY in wanted else None,
+        pa.array([], pa.binary()) if VALUE in wanted else None,
+        pa.array([], HEADERS_TYPE) if HEADERS in wanted else None,
+    )
+
+
+def decode_chunks(
+    batches: Sequence[Batch],
+    *,
+    start_offset: int,
+    end_offset: int,
+    wanted: frozenset[str] = ALL_COLUMNS,
+    max_payload_bytes: int = _MAX_CHUNK_BYTES,
+) -> Iterator[DecodedRecords]:
+    """Decodes the batches of one fetch of one partition, some ten thousand records at a time.
+
+    Keeps records with start_offset <= offset < end_offset; batches outside are not even
+    decompressed. `wanted` names columns (KEY, VALUE, HEADERS, TIMESTAMP); offsets always come.
+    Control and aborted batches are the caller's to leave out. `max_payload_bytes` bounds what each
+    batch may decompress to, at most 2 GiB - 1. Empty chunks are not yielded. The columns
+    never share memory with the batches, so a receive buffer may be used again.
+
+    Raises CorruptRecordError for damage: its `offset` is the damaged record's, or the smallest that
+    it can have if its bytes do not tell; `position` counts in its batch's uncompressed payload.
+    Headers that are not wanted are not looked at. Errors of decompression pass through.
+    """
+    unknown = wanted - ALL_COLUMNS - {"offset"}
+    if unknown:
+        raise ValueError(f"unknown columns {sorted(unknown)}")
+    limit = min(max_payload_bytes, _MAX_CHUNK_BYTES)
+    group: list[Batch] = []
+    payloads: list[memoryview] = []
+    size = records = 0
+    for batch in batches:
+        if batch.base_offset < 0 or batch.last_offset >= 1 << 63:
+            raise CorruptRecordError("offsets of a batch leave 64 bits", offset=batch.base_offset)
+        if batch.last_offset < start_offset or batch.base_offset >= end_offset:
+            continue
+        payload = memoryview(batch.payload(limit)).cast("B")
+        _check_count(batch, payload)
+        if batch.record_count == 0:
+            continue
+        # The first condition keeps a chunk within Arrow's int32, whatever follows.
+        if group and (
+            size + payload.nbytes > CHUNK_BYTES or records + batch.record_count > CHUNK_RECORDS
+        ):
+            yield from _Chunk(group, payloads).decode(start_offset, end_offset, wanted)
+            group, payloads, size, records = [], [], 0, 0
+        group.append(batch)
+        payloads.append(payload)
+        size += payload.nbytes
+        records += batch.record_count
+    if group:
+        yield from _Chunk(group, payloads).decode(start_offset, end_offset, wanted)
+
+
+def _check_count(batch: Batch, payload: memoryview) -> None:
+    count, size = batch.record_count, payload.nbytes
+    if count < 0 or count * record_starts.MIN_RECORD_BYTES > size or (count == 0 and size):
+        raise CorruptRecordError(
+            f"the batch says {count} records and has {size} bytes of them",
+            0,
+            offset=batch.base_offset,
+        )
+    if size > _MAX_CHUNK_BYTES:
+        raise CorruptRecordError(f"a batch of {size} bytes", 0, offset=batch.base_offset)
+
+
+class _DamageError(Exception):
+    """Some record of the chunk is damaged. `_raise_damage` finds out which one."""
+
+
+class _Chunk:
+    """Batches that are decoded together."""
+
+    def __init__(self, batches: list[Batch], payloads: list[memoryview]) -> None:
+        self.batches = batches
+        self.data, self.begins = _one_array(payloads)
+        self.ends = self.begins + np.array([view.nbytes for view in payloads], np.int64)
+        self.counts = np.array([batch.record_count for batch in batches], np.int64)
+        self.base_offsets = np.array([batch.base_offset for batch in batches], np.int64)
+        last_offsets = np.array([batch.last_offset for batch in batches], np.int64)
+        self.last_offset_deltas = last_offsets - self.base_offsets
+        self.append_time = np.array([batch.is_log_append_time for batch in batches], np.bool_)
+        self.base_timestamps = np.array(
+            [
+                batch.max_timestamp if batch.is_log_append_time else batch.base_timestamp
+                for batch in batches
+            ],
+            np.int64,
+        )
+        self.timestamp_types = self.append_time.astype(np.int32)  # CREATE_TIME, LOG_APPEND_TIME
+        self.timestamp_types[[batch.magic == 0 for batch in batches]] = NO_TIMESTAMP_TYPE
+        self.buffer = pa.py_buffer(self.data)
+
+    def decode(
+        self, start_offset: int, end_offset: int, wanted: frozenset[str]
+    ) -> Iterator[DecodedRecords]:
+        starts, sound = record_starts.find(self.data, self.begins, self.ends, self.counts)
+        if not sound.all():
+            self._raise_damage()
+        ends = record_starts.record_ends(starts, self.ends, self.counts)
+        for low in range(0, len(starts), CHUNK_RECORDS):
+            high = min(low + CHUNK_RECORDS, len(starts))
+            try:
+                piece = self._decode_rows(
+                    low, starts[low:high], ends[low:high], start_offset, end_offset, wanted
+                )
+            except (_DamageError, BadVarintError):
+                self._raise_damage()
+            if len(piece):
+                yield piece
+
+    def _decode_rows(
+        self,
+        low: int,
+        starts: Ints,
+        ends: Ints,
+        start_offset: int,
+        end_offset: int,
+        wanted: frozenset[str],
+    ) -> DecodedRecords:
+        data = self.data
+        _, at = read(data, starts)
+        at += 1  # attributes: unused by Kafka, ignored by Java
+        timestamp_deltas, at = read(data, at, VARLONG_BITS)
+        offset_deltas, at = read(data, at)
+        key_lengths, key_at = read(data, at)
+        after_key = _skip(key_at, key_lengths)
+        value_lengths, value_at = read(data, after_key)
+        after_value = _skip(value_at, value_lengths)
+        header_counts, header_at = read(data, after_value)
+        with_headers = bool(header_counts.any())
+        if not with_headers:
+            if not np.array_equal(header_at, ends):
+                raise _DamageError
+        elif ((header_counts < 0) | (header_at + header_counts * MIN_HEADER_BYTES > ends)).any():
+            # Also keeps a huge count from making a huge array.
+            raise _DamageError
+        elif ((header_counts == 0) & (header_at != ends)).any():
+            raise _DamageError
+
+        batch = self._batch_of_rows(low, len(starts))
+        if (
+            int(offset_deltas.min()) < 0
+            or (offset_deltas > _per_row(self.last_offset_deltas, batch)).any()
+        ):
+            raise _DamageError
+        offsets = offset_deltas
+        offsets += _per_row(self.base_offsets, batch)
+        timestamps: Ints | None = None
+        if TIMESTAMP in wanted:
+            timestamps = timestamp_deltas
+            if self.append_time.any():
+                timestamps *= ~_per_row(self.append_time, batch)
+            timestamps += _per_row(self.base_timestamps, batch)
+        timestamp_types: NDArray[np.int32] = np.broadcast_to(
+            _per_row(self.timestamp_types, batch), offsets.shape
+        )
+
+        headers: pa.Array | None = None
+        if HEADERS in wanted:
+            # Before the cut below: list offsets and checks are simplest on all rows.
+            headers = (
+                self._headers(header_at, ends, header_counts)
+                if with_headers
+                else pa.nulls(len(starts), HEADERS_TYPE)
+            )
+        if int(offsets.min()) < start_offset or int(offsets.max()) >= end_offset:
+            keep = (offsets >= start_offset) & (offsets < end_offset)
+            offsets = offsets[keep]
+            timestamps = None if timestamps is None else timestamps[keep]
+            timestamp_types = timestamp_types[keep]
+            headers = None if headers is None else headers.filter(pa.array(keep))
+            key_at, key_lengths = key_at[keep], key_lengths[keep]
+            value_at, value_lengths = value_at[keep], value_lengths[keep]
+        return DecodedRecords(
+            offsets,
+            timestamps,
+            timestamp_types,
+            gather(self.buffer, key_at, key_lengths) if KEY in wanted else None,
+            gather(self.buffer, value_at, value_lengths) if VALUE in wanted else None,
+            headers,
+        )
+
+    def _batch_of_rows(self, low: int, count: int) -> Ints | None:
+        """Index of each row's batch, or None when there is only one batch."""
+        if len(self.batches) == 1:
+            return None
+        return np.repeat(np.arange(len(self.batches)), self.counts)[low : low + count]
+
+    def _headers(self, at: Ints, ends: Ints, counts: Ints) -> pa.Array:
+        key_at, key_lengths, value_at, value_lengths = _read_headers(self.data, at, ends, counts)
+        names = gather(self.buffer, key_at, key_lengths)
+        try:
+            names = names.cast(pa.string())
+        except pa.ArrowInvalid:
+            raise _DamageError from None
+        entries = pa.StructArray.from_arrays(
+            [names, gather(self.buffer, value_at, value_lengths)],
+            fields=list(HEADERS_TYPE.value_type),
+        )
+        list_offsets = np.zeros(len(counts) + 1, np.int32)
+        np.cumsum(counts, out=list_offsets[1:])
+        return pa.Array.from_buffers(
+            HEADERS_TYPE,
+            len(counts),
+            [_validity(counts > 0), pa.py_buffer(list_offsets)],
+            children=[entries],
+        )
+
+    def _raise_damage(self) -> None:
+        """Finds the first damaged record, one by one, and raises CorruptRecordError."""
+        for batch, begin, end in zip(self.batches, self.begins, self.ends, strict=True):
+            check_batch(batch, self.data[begin:end].tobytes())
+        # Not reached as long as both paths agree, which the tests see to.
+        raise CorruptRecordError("damaged records", offset=self.batches[0].base_offset)
+
+
+def _one_array(payloads: list[memoryview]) -> tuple[Bytes, Ints]:
+    """All payloads in one byte array, and where each begins in it."""
+    if len(payloads) == 1:
+        return np.frombuffer(payloads[0], np.uint8), np.zeros(1, np.int64)
+    whole: Any = payloads[0].obj
+    if all(view.obj is whole for view in payloads):
+        # Uncompressed batches of one fetch response: use it as it is, with the headers in between.
+        addresses = np.array([pa.py_buffer(view).address for view in payloads], np.int64)
+        sizes = np.array([view.nbytes for view in payloads], np.int64)
+        base = np.frombuffer(whole, np.uint8)
+        low = int(addresses[0]) - pa.py_buffer(base).address
+        span = int(addresses[-1] - addresses[0] + sizes[-1])
+        if (
+            (addresses[1:] >= addresses[:-1] + sizes[:-1]).all()
+            and 0 <= low <= low + span <= len(base)
+            and span <= 2 * int(sizes.sum())
+        ):
+            return base[low : low + span], addresses - addresses[0]
+    sizes = np.array([view.nbytes for view in payloads], np.int64)
+    joined = np.frombuffer(b"".join(payloads), np.uint8)
+    return joined, np.cumsum(sizes) - sizes
+
+
+def _per_row(values: NDArray[Any], batch: Ints | None) -> NDArray[Any]:
+    """A batch's value for each of its rows; of no dimension when all batches agree."""
+    if batch is None or (values == values[0]).all():
+        return np.asarray(values[0])
+    return values.take(batch)
+
+
+def _skip(at: Ints, lengths: Ints) -> Ints:
+    """Positions behind a nullable field; -1 is null and takes no bytes."""
+    smallest = int(lengths.min())
+    if smallest < -1:
+        raise _DamageError
+    return at + lengths if smallest >= 0 else at + np.maximum(lengths, 0)
+
+
+_EVEN: list[pa.Array] = [pa.array(np.arange(0, 2 * CHUNK_RECORDS, 2, dtype=np.int32))]
+
+
+def gather(data: pa.Buffer, starts: Ints, lengths: Ints) -> pa.Array:
+    """Arrow binary array of the given pieces of `data`, null where the length is -1.
+
+    The pieces ascend and do not overlap. Arrow copies: the pairs (start, end) are the offsets of
+    an array with twice as many entries, of which every other one is taken.
+    """
+    count = len(starts)
+    smallest = int(lengths.min()) if count else 0
+    if count == 0 or (smallest < 0 and int(lengths.max()) < 0):
+        return pa.nulls(count, pa.binary())
+    pairs = np.empty(2 * count, np.int32)
+    pairs[0::2] = starts
+    pairs[1::2] = starts + (lengths if smallest >= 0 else np.maximum(lengths, 0))
+    both = pa.Array.from_buffers(pa.binary(), 2 * count - 1, [None, pa.py_buffer(pairs), data])
+    while len(_EVEN[0]) < count:
+        _EVEN[0] = pa.array(np.arange(0, 4 * len(_EVEN[0]), 2, dtype=np.int32))
+    taken = both.take(_EVEN[0].slice(0, count))
+    if smallest >= 0:
+        return taken
+    _, offsets, content = taken.buffers()
+    return pa.Array.from_buffers(pa.binary(), count, [_validity(lengths >= 0), offsets, content])
+
+
+def _validity(valid: NDArray[np.bool_]) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+
+def _read_headers(data: Bytes, at: Ints, ends: Ints, counts: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+    """Positions and lengths of all header keys and values, in the order of rows and headers.
+
+    Reads the j-th header of all rows in one step. The caller has checked `counts` against the
+    bytes that are there.
+    """
+    rows = np.flatnonzero(counts)
+    at, ends, left = at[rows], ends[rows], counts[rows]
+    slot = np.cumsum(left) - left
+    columns = tuple(np.empty(int(left.sum()), np.int64) for _ in range(4))
+    while len(left) >= _FEW_ROWS:
+        key_lengths, key_at = read(data, at)
+        if int(key_lengths.min()) < 0:
+            raise _DamageError
+        value_lengths, value_at = read(data, key_at + key_lengths)
+        at = _skip(value_at, value_lengths)
+        found = (key_at, key_lengths, value_at, value_lengths)
+        for column, values in zip(columns, found, strict=True):
+            column[slot] = values
+        slot += 1
+        left -= 1
+        if not left.all():
+            if ((left == 0) & (at != ends)).any():
+                raise _DamageError
+            going_on = left > 0
+            at, ends, left, slot = at[going_on], ends[going_on], left[going_on], slot[going_on]
+    for begin, end, count, first in zip(
+        at.tolist(), ends.tolist(), left.tolist(), slot.tolist(), strict=True
+    ):
+        position = begin
+        # A copy of one record's headers: indexing bytes is faster, and cannot leave the record.
+        raw = data[begin:end].tobytes()
+        for index in range(first, first + count):
+            try:
+                key_length, key_start = read_one(raw, position - begin)
+                if key_length < 0:
+                    raise _DamageError
+                value_length, value_start = read_one(raw, key_start + key_length)
+            except IndexError:
+                raise _DamageError from None
+            if value_length < -1:
+                raise _DamageError
+            position = begin + value_start + max(value_length, 0)
+            row = (begin + key_start, key_length, begin + value_start, value_length)
+            for column, value in zip(columns, row, strict=True):
+                column[index] = value
+        if position != end:
+            raise _DamageError
+    return columns[0], columns[1], columns[2], columns[3]

@@ -1,0 +1,110 @@
+"""Names the damaged record of a batch, by reading its records one by one.
+
+The fast path in `columns_decode` only notices that some record of many is damaged. Speed does not
+matter here; the order of checks is that of Kafka's `DefaultRecord.readFrom`.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from sparkkafka.errors import CorruptRecordError
+from sparkkafka.protocol.record_starts import MIN_RECORD_BYTES
+from sparkkafka.protocol.varints import VARINT_BITS, VARLONG_BITS, BadVarintError
+
+MIN_HEADER_BYTES = 2  # key length and value length
+
+
+class Batch(Protocol):
+    """What is needed of a batch."""
+
+    @property
+    def base_offset(self) -> int: ...
+    @property
+    def last_offset(self) -> int: ...
+    @property
+    def record_count(self) -> int: ...
+
+
+def read_one(raw: bytes, at: int, bits: int = VARINT_BITS) -> tuple[int, int]:
+    """One varint. Raises IndexError at the end of `raw`, BadVarintError if it is too long."""
+    value = shift = 0
+    while (byte := raw[at]) >= 0x80:
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        at += 1
+        if shift >= bits:
+            raise BadVarintError
+    value |= byte << shift
+    if value >> bits:
+        raise BadVarintError
+    return (value >> 1) ^ -(value & 1), at + 1
+
+
+def check_batch(batch: Batch, raw: bytes) -> None:
+    """Raises CorruptRecordError at the first damaged record of one batch."""
+    position = 0
+    offset = batch.base_offset
+    for index in range(batch.record_count):
+        known: list[int] = []
+        try:
+            end = _check_record(batch, raw, position, known)
+        except (IndexError, BadVarintError, UnicodeDecodeError, ValueError) as error:
+            reason = {
+                IndexError: "it ends too early",
+                BadVarintError: "a number in it is too long",
+                UnicodeDecodeError: "a header key is not UTF-8",
+            }.get(type(error), str(error))
+            raise CorruptRecordError(
+                f"record {index + 1} of {batch.record_count} of a batch is damaged: {reason}",
+                position,
+                offset=known[0] if known else offset,
+            ) from None
+        position = end
+        offset = known[0] + 1
+    if position != len(raw):
+        raise CorruptRecordError(
+            f"{len(raw) - position} bytes follow the last of {batch.record_count} records",
+            position,
+            offset=offset,
+        )
+
+
+def _check_record(batch: Batch, raw: bytes, at: int, known: list[int]) -> int:
+    """End of the record at `at`. Puts its offset into `known` as soon as it has been read."""
+    length, at = read_one(raw, at)
+    end = at + length
+    if length < MIN_RECORD_BYTES - 1:
+        raise ValueError(f"its length is {length}")
+    if end > len(raw):
+        raise ValueError(f"it has {length} bytes, only {len(raw) - at} are left")
+    raw = raw[:end]
+    _, at = read_one(raw, at + 1, VARLONG_BITS)
+    delta, at = read_one(raw, at)
+    if not 0 <= delta <= batch.last_offset - batch.base_offset:
+        raise ValueError(f"its offset delta is {delta}")
+    known.append(batch.base_offset + delta)
+    for what in ("key", "value"):
+        length, at = read_one(raw, at)
+        if length < -1:
+            raise ValueError(f"its {what} length is {length}")
+        at += max(length, 0)
+    count, at = read_one(raw, at)
+    if count < 0 or count * MIN_HEADER_BYTES > end - at:
+        raise ValueError(f"it has {count} headers in {max(end - at, 0)} bytes")
+    for _ in range(count):
+        length, at = read_one(raw, at)
+        if length < 0:
+            raise ValueError(f"a header key length is {length}")
+        if at + length > end:
+            raise IndexError
+        raw[at : at + length].decode()
+        length, at = read_one(raw, at + length)
+        if length < -1:
+            raise ValueError(f"a header value length is {length}")
+        at += max(length, 0)
+    if at != end:
+        raise ValueError(
+            f"its fields end {abs(end - at)} bytes {'before' if at < end else 'after'} it"
+        )
+    return end

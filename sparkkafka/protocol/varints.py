@@ -1,0 +1,113 @@
+"""Zigzag varints of Kafka's record format, a whole numpy column at a time.
+
+A varint carries seven bits a byte, lowest first; the high bit says that another byte follows.
+Signed values are zigzag coded (0, -1, 1, -2, … as 0, 1, 2, 3, …), see Kafka's `ByteUtils`.
+`protocol.wire` has the scalar forms for messages; here each call handles one field of many records.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.uint8]
+Ints = NDArray[np.int64]
+
+VARINT_BITS = 32  # at most 5 bytes
+VARLONG_BITS = 64  # at most 10 bytes
+
+
+class BadVarintError(Exception):
+    """Some varint of the column is longer than its type. The caller finds out which one."""
+
+
+def read(data: Bytes, at: Ints, bits: int = VARINT_BITS) -> tuple[Ints, Ints]:
+    """Reads one varint at each position: (values, positions after them).
+
+    Positions outside `data` read its nearest byte instead of failing, so the result is only
+    worth something once the caller has seen that the positions after it lie inside the record.
+    `at` must not be empty. Raises BadVarintError for more than 5 (10) bytes or 32 (64) bits. Varints
+    longer than they need to be are accepted, as Java accepts them.
+    """
+    raw, after = _read_raw(data, at, 0, bits)
+    values = (raw >> np.uint64(1)).view(np.int64)
+    sign = raw.view(np.int64)
+    np.bitwise_and(sign, 1, out=sign)
+    np.negative(sign, out=sign)
+    values ^= sign
+    return values, after
+
+
+def _read_raw(data: Bytes, at: Ints, shift: int, bits: int) -> tuple[NDArray[np.uint64], Ints]:
+    """The not yet zigzag decoded bits from `shift` on."""
+    byte = data.take(at, mode="clip")
+    largest = int(byte.max())
+    if shift + 7 > bits and largest >= 1 << (bits - shift):
+        raise BadVarintError
+    after = at + 1
+    if largest < 0x80:
+        raw = byte.astype(np.uint64)
+        if shift:
+            raw <<= np.uint64(shift)
+        return raw, after
+    raw = (byte & 0x7F).astype(np.uint64)
+    if shift:
+        raw <<= np.uint64(shift)
+    # Sizes of one topic are often alike: the whole column has a second byte, or hardly any row.
+    if int(byte.min()) >= 0x80:
+        rest, after = _read_raw(data, after, shift + 7, bits)
+        raw |= rest
+    else:
+        rows = np.flatnonzero(byte >= 0x80)
+        rest, ends = _read_raw(data, after[rows], shift + 7, bits)
+        raw[rows] |= rest
+        after[rows] = ends
+    return raw, after
+
+
+def zigzag(values: Ints) -> NDArray[np.uint64]:
+    """Signed to unsigned."""
+    return ((values << 1) ^ (values >> 63)).view(np.uint64)
+
+
+def widths(unsigned: NDArray[np.uint64]) -> Ints:
+    """Bytes that each value takes as an unsigned varint."""
+    count = np.ones(len(unsigned), np.int64)
+    if not len(unsigned):
+        return count
+    largest = int(unsigned.max())
+    limit = 0x80
+    while limit <= largest:
+        count += unsigned >= np.uint64(limit)
+        limit <<= 7
+    return count
+
+
+def width(unsigned: int) -> int:
+    """Bytes that one value takes as an unsigned varint."""
+    return max(1, (unsigned.bit_length() + 6) // 7)
+
+
+def write(out: Bytes, at: Ints, unsigned: NDArray[np.uint64], sizes: Ints) -> None:
+    """Writes each value at its position; `sizes` are its `widths`."""
+    if not len(at):
+        return
+    widest = int(sizes.max())
+    for index in range(widest):
+        if index == 0:
+            byte = unsigned.astype(np.uint8)
+        else:
+            byte = (unsigned >> np.uint64(7 * index)).astype(np.uint8)
+        if index == widest - 1:
+            out[at + index if index else at] = byte
+            return
+        longer = sizes > index + 1
+        if longer.all():
+            byte |= np.uint8(0x80)
+            out[at + index if index else at] = byte
+        else:
+            byte &= np.uint8(0x7F)
+            byte |= longer.view(np.uint8) << np.uint8(7)
+            out[at + index if index else at] = byte
+            rows = np.flatnonzero(longer)
+            at, unsigned, sizes = at[rows], unsigned[rows], sizes[rows]
