@@ -1,0 +1,56 @@
+"""Deadlines end waits; the retry loop raises what cannot be mended and gives up in time."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from sparkkafka.client.deadline import Backoff, Deadline, Retry
+from sparkkafka.errors import BrokerError, ErrorCode, KafkaConnectionError, KafkaTimeoutError
+
+
+def test_a_deadline_counts_down_and_never_below_zero():
+    deadline = Deadline(10_000)
+    assert 9.0 < deadline.remaining_s() <= 10.0
+    assert not deadline.expired
+    assert Deadline(0).expired
+    assert Deadline(-5).remaining_s() == 0.0
+
+
+def test_the_sooner_of_two_deadlines_wins():
+    deadline = Deadline(10_000)
+    assert deadline.sooner(60_000) is deadline
+    assert deadline.sooner(100).remaining_s() <= 0.1
+
+
+def test_backoff_doubles_with_jitter_up_to_its_maximum():
+    backoff = Backoff(100, 1_000)
+    for nominal in (100, 200, 400, 800, 1_000, 1_000):
+        assert 0.8 * nominal <= backoff.next_ms() <= 1.2 * nominal
+    backoff.reset()
+    assert backoff.next_ms() <= 120
+
+
+def test_backoff_survives_any_number_of_failures():
+    backoff = Backoff(1, 1_000)
+    waits = [backoff.next_ms() for _ in range(5_000)]
+    assert max(waits) <= 1_200
+
+
+def test_an_error_that_is_not_retriable_is_raised_as_it_is():
+    error = BrokerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Metadata of topic t")
+    with pytest.raises(BrokerError) as raised:
+        Retry(Deadline(10_000), Backoff(1, 1), "x").after(error)
+    assert raised.value is error
+
+
+def test_giving_up_names_the_operation_and_the_last_failure():
+    retry = Retry(Deadline(30), Backoff(10, 10), "listing offsets")
+    last = KafkaConnectionError("127.0.0.1:1: cannot connect")
+    started = time.monotonic()
+    with pytest.raises(KafkaTimeoutError, match=r"listing offsets.*127\.0\.0\.1:1") as raised:
+        for _ in range(100):
+            retry.after(last)
+    assert time.monotonic() - started < 5
+    assert raised.value.__cause__ is last

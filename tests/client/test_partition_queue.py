@@ -1,0 +1,180 @@
+"""Order and sequence numbers of one partition, without sockets or time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkkafka.client.cluster import TopicPartition
+from sparkkafka.client.partition_queue import (
+    NO_SEQUENCE,
+    PartitionQueue,
+    ProducerBatch,
+    next_sequence,
+)
+from sparkkafka.protocol.columns import RecordColumns, encode_batches, split_encoded
+
+
+def batch(records: int) -> ProducerBatch:
+    columns = RecordColumns(
+        keys=None,
+        values=pa.array([b"v"] * records, pa.binary()),
+        headers=None,
+        timestamps_ms=np.zeros(records, np.int64),
+    )
+    (encoded,) = encode_batches(columns, max_batch_bytes=1 << 20)
+    return ProducerBatch(encoded, created_s=0.0)
+
+
+def queue_of(*sizes: int) -> PartitionQueue:
+    queue = PartitionQueue(TopicPartition("t", 0))
+    queue.identify(7, 0)
+    for size in sizes:
+        queue.append(batch(size))
+    return queue
+
+
+def send_next(queue: PartitionQueue) -> ProducerBatch | None:
+    ready = queue.next_batch()
+    if ready is not None:
+        queue.take_sequence(ready)
+        queue.sent(ready)
+    return ready
+
+
+def send_all(queue: PartitionQueue) -> list[ProducerBatch]:
+    sent = []
+    while (one := send_next(queue)) is not None:
+        sent.append(one)
+    return sent
+
+
+@pytest.mark.parametrize(
+    ("sequence", "count", "after"),
+    [
+        (0, 1, 1),
+        (2147483646, 1, 2147483647),
+        # Java's DefaultRecordBatch.incrementSequence: 0 follows 2147483647.
+        (2147483647, 1, 0),
+        (2147483640, 10, 2),
+    ],
+)
+def test_sequence_numbers_wrap_to_zero(sequence, count, after):
+    assert next_sequence(sequence, count) == after
+
+
+def test_batches_go_in_order_with_consecutive_sequences():
+    queue = queue_of(3, 4, 5)
+    assert [one.base_sequence for one in send_all(queue)] == [0, 3, 7]
+    assert queue.in_flight == 3
+    assert send_next(queue) is None
+
+
+def test_after_a_failure_nothing_is_sent_until_all_are_answered():
+    queue = queue_of(1, 1, 1, 1)
+    first, second, third = (send_next(queue) for _ in range(3))
+    queue.failed(first, maybe_written=True)
+    assert send_next(queue) is None  # two are still in flight
+    queue.failed(second, maybe_written=False)  # out of order: its predecessor is missing
+    queue.failed(third, maybe_written=False)
+    again = send_all(queue)
+    assert [one.base_sequence for one in again] == [0, 1, 2, 3]
+    assert again[0] is first
+    assert first.maybe_written
+    assert not second.maybe_written
+
+
+def test_a_batch_keeps_its_sequence_when_it_is_sent_again():
+    queue = queue_of(2, 2)
+    first, second = send_all(queue)
+    queue.acknowledged(second)  # without idempotence answers may overtake
+    queue.failed(first, maybe_written=True)
+    assert send_next(queue) is first
+    assert first.base_sequence == 0
+    assert first.attempts == 2
+
+
+def test_the_head_is_the_oldest_unacknowledged_batch():
+    queue = queue_of(1, 1)
+    first, second = send_all(queue)
+    assert queue.is_head(first)
+    assert not queue.is_head(second)
+    queue.acknowledged(first)
+    assert queue.is_head(second)
+
+
+def test_halves_of_a_batch_that_was_too_large_share_its_sequences():
+    queue = queue_of(1, 10, 1)
+    first, large, last = send_all(queue)
+    queue.acknowledged(first)
+    queue.split(large, split_encoded(large.encoded))
+    queue.failed(last, maybe_written=False)
+    again = send_all(queue)
+    assert [(b.base_sequence, b.encoded.record_count) for b in again] == [(1, 5), (6, 5), (11, 1)]
+    assert len(queue) == 3
+
+
+def test_a_new_producer_id_starts_from_zero_and_builds_anew():
+    queue = queue_of(2, 3)
+    for one in send_all(queue):
+        one.wire = b"built"
+        queue.failed(one, maybe_written=False)
+    queue.identify(8, 0)
+    assert [one.base_sequence for one in queue.batches] == [NO_SEQUENCE, NO_SEQUENCE]
+    assert [one.wire for one in queue.batches] == [None, None]
+    assert [one.base_sequence for one in send_all(queue)] == [0, 2]
+
+
+def test_a_new_producer_id_is_refused_while_batches_are_in_flight():
+    queue = queue_of(1)
+    send_next(queue)
+    with pytest.raises(RuntimeError, match="t-0"):
+        queue.identify(8, 0)
+
+
+class Broker:
+    """The broker's rule for one producer id: appends only what continues the sequence."""
+
+    def __init__(self) -> None:
+        self.log: list[int] = []
+
+    def produce(self, sequence: int, count: int) -> str:
+        if sequence + count <= len(self.log):
+            return "duplicate"
+        if sequence != len(self.log):
+            return "out of order"
+        self.log.extend(range(sequence, sequence + count))
+        return "ok"
+
+
+@given(
+    sizes=st.lists(st.integers(1, 4), min_size=1, max_size=8),
+    fates=st.lists(st.sampled_from(["ok", "lost before", "lost after"]), max_size=40),
+)
+def test_every_record_is_appended_once_whatever_is_lost(sizes, fates):
+    """Up to five requests in flight, each lost before or after the append, or answered."""
+    queue, broker, fate = queue_of(*sizes), Broker(), iter(fates)
+    for _ in range(1_000):
+        if not len(queue):
+            break
+        flight = []
+        while len(flight) < 5 and (one := send_next(queue)) is not None:
+            flight.append(one)
+        for one in flight:
+            happens = next(fate, "ok")
+            if happens == "lost before":
+                queue.failed(one, maybe_written=True)
+                continue
+            answer = broker.produce(one.base_sequence, one.encoded.record_count)
+            if happens == "lost after":
+                queue.failed(one, maybe_written=True)
+            elif answer == "out of order":
+                assert not queue.is_head(one)
+                queue.failed(one, maybe_written=False)
+            else:
+                queue.acknowledged(one)
+    assert broker.log == list(range(sum(sizes)))
+    assert len(queue) == 0

@@ -1,0 +1,254 @@
+"""Second clients: what confluent-kafka and kafka-python write and see, as plain rows.
+
+A row is (partition, offset, timestamp type, timestamp ms, key, value, headers); headers are a tuple
+of (name, value) pairs, None when the record has none.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import confluent_kafka
+import kafka
+
+from sparkkafka.client.cluster import Cluster, TopicPartition
+from sparkkafka.client.fetcher import Fetcher
+from sparkkafka.client.offsets import earliest_and_latest
+from sparkkafka.options import parse_client_options, parse_fetch_options
+
+ALL_COLUMNS = frozenset({"key", "value", "headers", "offset", "timestamp", "timestampType"})
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+WAIT_S = 30.0
+
+
+class Row(NamedTuple):
+    partition: int
+    offset: int
+    timestamp_type: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] | None
+
+
+class Record(NamedTuple):
+    """What a test asks a producer to write."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    timestamp_ms: int = 1_700_000_000_000
+
+
+def mixed_records(count: int = 300) -> list[Record]:
+    """Nulls, empties, tombstones, headers, several sizes, timestamps that go back and forth."""
+    records = []
+    for i in range(count):
+        key = [None, b"", f"key-{i % 17}".encode(), b"k" * (i % 300)][i % 4]
+        value = [f"value {i}".encode(), b"", b"\x00\xff" * (i * 3), None][(i // 4) % 4]
+        headers: tuple[tuple[str, bytes | None], ...] = ()
+        if i % 3 == 0:
+            headers = (("trace", b"id-%d" % i), ("twice", b"1"), ("twice", None), ("", b""))
+        records.append(Record(key, value, headers, 1_700_000_000_000 + (i * 37) % 1000 - 500))
+    return records
+
+
+# --- confluent-kafka (librdkafka) ----------------------------------------------------------------
+
+
+def confluent_write(
+    bootstrap: str, topic: str, records: Iterable[Record], partition: int = 0, **config: Any
+) -> None:
+    settings = {"bootstrap.servers": bootstrap} | {
+        name.replace("_", "."): value for name, value in config.items()
+    }
+    producer = confluent_kafka.Producer(settings)
+    for record in records:
+        producer.produce(
+            topic,
+            key=record.key,
+            value=record.value,
+            headers=list(record.headers) or None,
+            partition=partition,
+            timestamp=record.timestamp_ms,
+        )
+        producer.poll(0)
+    assert producer.flush(WAIT_S) == 0
+
+
+def confluent_transaction(
+    bootstrap: str, topic: str, transactional_id: str, batches: Iterable[tuple[bool, list[Record]]]
+) -> None:
+    """Write each batch in a transaction of its own, committed (True) or aborted (False)."""
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": bootstrap, "transactional.id": transactional_id, "linger.ms": 1}
+    )
+    producer.init_transactions(WAIT_S)
+    for commit, records in batches:
+        producer.begin_transaction()
+        for record in records:
+            producer.produce(
+                topic,
+                key=record.key,
+                value=record.value,
+                partition=0,
+                timestamp=record.timestamp_ms,
+            )
+        assert producer.flush(WAIT_S) == 0
+        if commit:
+            producer.commit_transaction(WAIT_S)
+        else:
+            producer.abort_transaction(WAIT_S)
+
+
+def confluent_read(
+    bootstrap: str, topic: str, partitions: int = 1, isolation: str = "read_uncommitted"
+) -> list[Row]:
+    """Everything in the topic up to the end offsets of now, ordered by partition and offset."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "second-client",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": isolation,
+            "check.crcs": True,
+        }
+    )
+    rows: list[Row] = []
+    try:
+        consumer.assign(
+            [
+                confluent_kafka.TopicPartition(topic, p, confluent_kafka.OFFSET_BEGINNING)
+                for p in range(partitions)
+            ]
+        )
+        open_partitions = set(range(partitions))
+        until = time.monotonic() + 2 * WAIT_S
+        while open_partitions:
+            assert time.monotonic() < until, f"confluent-kafka did not reach the end of {topic}"
+            for message in consumer.consume(10_000, timeout=0.5):
+                error = message.error()
+                if error is not None:
+                    assert error.code() == confluent_kafka.KafkaError._PARTITION_EOF, error
+                    open_partitions.discard(message.partition())
+                    continue
+                rows.append(_confluent_row(message))
+    finally:
+        consumer.close()
+    return sorted(rows, key=lambda row: row[:2])
+
+
+def _confluent_row(message: Any) -> Row:
+    # librdkafka counts timestamp types from 0 = not available; Kafka's own start at -1.
+    kind, timestamp = message.timestamp()
+    headers = message.headers()
+    return Row(
+        message.partition(),
+        message.offset(),
+        kind - 1,
+        timestamp,
+        message.key(),
+        message.value(),
+        tuple((name, value) for name, value in headers) if headers else None,
+    )
+
+
+# --- kafka-python --------------------------------------------------------------------------------
+
+
+def kafka_python_write(
+    bootstrap: str, topic: str, records: Iterable[Record], codec: str = "none", **config: Any
+) -> None:
+    producer = kafka.KafkaProducer(
+        bootstrap_servers=bootstrap,
+        compression_type=None if codec == "none" else codec,
+        **config,
+    )
+    try:
+        futures = [
+            producer.send(
+                topic,
+                key=record.key,
+                value=record.value,
+                # kafka-python wants a value in each header
+                headers=[(name, value or b"") for name, value in record.headers],
+                partition=0,
+                timestamp_ms=record.timestamp_ms,
+            )
+            for record in records
+        ]
+        producer.flush(WAIT_S)
+        for future in futures:
+            future.get(WAIT_S)
+    finally:
+        producer.close()
+
+
+def kafka_python_read(bootstrap: str, topic: str, partitions: int = 1) -> list[Row]:
+    consumer = kafka.KafkaConsumer(
+        bootstrap_servers=bootstrap, enable_auto_commit=False, check_crcs=True
+    )
+    rows: list[Row] = []
+    try:
+        assigned = [kafka.TopicPartition(topic, p) for p in range(partitions)]
+        consumer.assign(assigned)
+        consumer.seek_to_beginning(*assigned)
+        ends = consumer.end_offsets(assigned)
+        until = time.monotonic() + 2 * WAIT_S
+        while any(consumer.position(tp) < ends[tp] for tp in assigned):
+            assert time.monotonic() < until, f"kafka-python did not reach the end of {topic}"
+            for messages in consumer.poll(timeout_ms=500).values():
+                rows.extend(
+                    Row(
+                        m.partition,
+                        m.offset,
+                        m.timestamp_type,
+                        m.timestamp,
+                        m.key,
+                        m.value,
+                        tuple((name, value) for name, value in m.headers) if m.headers else None,
+                    )
+                    for m in messages
+                )
+    finally:
+        consumer.close()
+    return sorted(rows, key=lambda row: row[:2])
+
+
+# --- ours ----------------------------------------------------------------------------------------
+
+
+def our_rows(bootstrap: str, topic: str, partitions: int = 1, **config: Any) -> Iterator[Row]:
+    """The same rows through sparkkafka.client."""
+    settings = {"bootstrap.servers": bootstrap} | {
+        name.replace("_", "."): value for name, value in config.items()
+    }
+    fetch = parse_fetch_options(settings)
+    with Cluster(parse_client_options(settings)) as cluster:
+        tps = [TopicPartition(topic, p) for p in range(partitions)]
+        first, end = earliest_and_latest(cluster, tps, isolation_level=fetch.isolation_level)
+        for tp in tps:
+            with Fetcher(
+                cluster, tp, first[tp], end[tp], fetch, wanted=ALL_COLUMNS, poll_timeout_ms=20_000
+            ) as fetcher:
+                for records in fetcher:
+                    yield from rows_of(tp.partition, records)
+
+
+def rows_of(partition: int, records: Any) -> Iterator[Row]:
+    keys, values = records.keys.to_pylist(), records.values.to_pylist()
+    headers = records.headers.to_pylist()
+    types = records.timestamp_types
+    for i, offset in enumerate(records.offsets.tolist()):
+        yield Row(
+            partition,
+            offset,
+            int(types[i]),
+            int(records.timestamps_ms[i]),
+            keys[i],
+            values[i],
+            tuple((h["key"], h["value"]) for h in headers[i]) if headers[i] is not None else None,
+        )
