@@ -1,3 +1,38 @@
-"""Kafka for Spark in pure Python."""
+"""Kafka for Spark in pure Python.
+
+    df = spark.read.format("pykafka").option("kafka.bootstrap.servers", "host:9092") \
+        .option("subscribe", "orders").load()
+
+After `pip install` the format is known to each Spark session; `register(spark)` is for sessions
+where it is not (one that looked its data sources up before the install, or a package that was added
+with `addPyFile`).
+
+Workers must run the driver's Python. Spark starts them as `$PYSPARK_PYTHON`, else as the `python3`
+of the PATH, which outside an activated virtual environment is another one. So importing
+`sparkkafka`, before the session is made, sets PYSPARK_PYTHON to this interpreter where nothing else
+decides; see `sparkkafka.spark.registration` for when it does not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sparkkafka.spark.registration import choose_worker_python, register
+
+if TYPE_CHECKING:
+    from sparkkafka.spark.datasource import KafkaDataSource
 
 __version__ = "0.1.0.dev0"
+__all__ = ["KafkaDataSource", "__version__", "register"]
+
+
+def __getattr__(name: str) -> Any:
+    # Late, so that `import sparkkafka.client` does not import pyspark.
+    if name == "KafkaDataSource":
+        from sparkkafka.spark.datasource import KafkaDataSource
+
+        return KafkaDataSource
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+choose_worker_python()

@@ -341,7 +341,7 @@ KAFKA: tuple[Option, ...] = (
         "Requests sent to a broker before an answer is needed.",
     ),
     _used(
-        "compression.type", _WRITE, "producer.compression",
+        "compression.type", _WRITE, "producer.compression_type",
         one_of("none", "gzip", "snappy", "lz4", "zstd"), "Compression of the batches.",
     ),
     _used(

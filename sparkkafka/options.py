@@ -109,7 +109,7 @@ class ProducerOptions(_Masked):
     batch_size: int = 512 * 2**10
     max_request_size: int = 2**20
     max_in_flight: int = 5
-    compression: str = "none"
+    compression_type: str = "none"
     compression_level: int | None = None  # None: the library's default for the codec
     buffer_memory: int = 32 * 2**20
     max_block_ms: int = 60_000
@@ -215,6 +215,20 @@ def parse_fetch_options(config: Mapping[str, Any]) -> FetchOptions:
 def parse_producer_options(config: Mapping[str, Any]) -> ProducerOptions:
     """Producer settings under Kafka's names; see parse_client_options. Raises OptionError."""
     return _producer(_Given(config, Side.BOTH, prefixed=False))
+
+
+def forget_unused(options: Mapping[str, Any]) -> dict[str, str]:
+    """The options in lower case, without the values of `kafka.*` properties that nobody knows.
+
+    Their names stay, so that the warning can still be given.
+    """
+    kept = {}
+    for name, value in options.items():
+        key = name.lower()
+        unknown = key.startswith(_PREFIX) and key.removeprefix(_PREFIX) not in _KAFKA
+        if value is not None:
+            kept[key] = "" if unknown else as_text(value)
+    return kept
 
 
 class _Given:
@@ -383,7 +397,7 @@ def _producer(given: _Given) -> ProducerOptions:
     """Java's KafkaProducer.configureDeliveryTimeout and ProducerConfig.postProcess..."""
     fields = dict(given.group("producer"))
     fields.pop("compression_level", None)
-    codec = fields.get("compression", "none")
+    codec = fields.get("compression_type", "none")
     # Each codec has its own level setting; only the chosen codec's counts.
     level = given.values.get(f"compression.{codec}.level")
     if level is not None and not (codec == "gzip" and level == -1):

@@ -1,0 +1,110 @@
+"""`KafkaDataSource`: what Spark asks for, delegated to the reader and the writer.
+
+Nothing here touches the network, and readers and writers are imported only when they are needed:
+Spark makes a DataSource in several short-lived Python processes per query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from pyspark.sql.datasource import DataSource
+
+from sparkkafka.errors import OptionError
+from sparkkafka.options import forget_unused, parse_read_options, parse_write_options
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from sparkkafka.spark.reader import KafkaBatchReader
+    from sparkkafka.spark.writer import KafkaBatchWriter
+
+FORMAT = "pykafka"
+
+
+class KafkaDataSource(DataSource):
+    """Reads Kafka topics into DataFrames and writes DataFrames to topics: `format("pykafka")`.
+
+    Options, columns and defaults are those of Spark's `kafka` format; the README lists them.
+
+        df = (
+            spark.read.format("pykafka")
+            .option("kafka.bootstrap.servers", "host:9092")
+            .option("subscribe", "orders")
+            .load()
+        )
+        (
+            df.write.format("pykafka")
+            .option("kafka.bootstrap.servers", "host:9092")
+            .option("topic", "copy")
+            .mode("append")
+            .save()
+        )
+
+    Columns of a read, all nullable: key binary, value binary, topic string, partition int, offset
+    bigint, timestamp timestamp, timestampType int; with includeHeaders=true also headers
+    array<struct<key: string, value: binary>>. Columns of a write: value (required), key, headers,
+    topic, partition.
+    """
+
+    options: Mapping[str, str]
+
+    def __init__(self, options: Any) -> None:
+        # Spark pickles this object to its workers. Values that nothing reads (an unknown kafka.*
+        # property may hold a secret) stay behind.
+        super().__init__(forget_unused(options))
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """The columns of a read; needs includeHeaders only, so a write passes here too."""
+        from sparkkafka.spark.schema import spark_schema
+
+        word = str(self.options.get("includeheaders", "false")).strip().lower()
+        return spark_schema(include_headers=word == "true")
+
+    def reader(self, schema: StructType) -> KafkaBatchReader:
+        from sparkkafka.spark.schema import spark_schema
+
+        options = parse_read_options(self.options)
+        expected = spark_schema(options.include_headers)
+        # A SQL table hands over the columns that its creation stored; those are the same.
+        if schema != expected:
+            raise OptionError(
+                "a schema of your own (.schema(...), or columns of CREATE TABLE) is not supported "
+                f"by this version of sparkkafka yet; without it the columns are "
+                f"{expected.simpleString()}; got {schema.simpleString()}"
+            )
+        from sparkkafka.spark.reader import KafkaBatchReader
+
+        return KafkaBatchReader(options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> KafkaBatchWriter:
+        from sparkkafka.spark.writer import KafkaBatchWriter
+
+        if overwrite:
+            raise OptionError(
+                "Kafka topics can only be appended to, so mode('overwrite') and INSERT OVERWRITE "
+                "are refused: use mode('append')"
+            )
+        return KafkaBatchWriter(parse_write_options(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> NoReturn:
+        raise OptionError(
+            "readStream is not supported by this version of sparkkafka yet; spark.read is"
+        )
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
+        raise OptionError(
+            "writeStream is not supported by this version of sparkkafka yet; "
+            "foreachBatch with a batch write (df.write, mode('append')) is"
+        )
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(sorted(self.options))})"  # names only
+
+
+DefaultSource = KafkaDataSource

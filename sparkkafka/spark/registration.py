@@ -1,0 +1,75 @@
+"""Registration with a session, and the Python that Spark's workers run.
+
+Spark starts workers as `$PYSPARK_PYTHON`, else as the `python3` of the PATH. Outside an activated
+virtual environment that is another Python without this package: the format is then "not found"
+(DATA_SOURCE_NOT_FOUND), or workers die with "No module named …".
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
+
+_WORKER_PYTHON = "PYSPARK_PYTHON"
+
+
+def choose_worker_python() -> None:
+    """Set PYSPARK_PYTHON to this interpreter, if nothing else decides and it makes a difference.
+
+    Nothing happens if the variable is set; if a JVM runs already (it has inherited its environment,
+    and spark-submit decides for it); or if `python3` on the PATH lies beside this interpreter, as
+    in an activated environment, where a cluster's machines may well have theirs elsewhere.
+    """
+    if _WORKER_PYTHON in os.environ or _jvm_started() or _python3_is_ours() or not sys.executable:
+        return
+    os.environ[_WORKER_PYTHON] = sys.executable
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("pykafka")` known to this session, classic or Connect.
+
+    Workers of a local classic session that was started with another `python3` than this one, and
+    without PYSPARK_PYTHON, are switched to this interpreter for what is registered from now on.
+    """
+    from sparkkafka.spark.datasource import KafkaDataSource
+
+    context = getattr(spark, "_sc", None)  # a Connect session has none; its server decides
+    if (
+        context is not None
+        and context.master.startswith("local")
+        and context.pythonExec == "python3"
+        and sys.executable
+        and not _python3_is_ours()
+    ):
+        logger.warning(
+            "PYSPARK_PYTHON was not set when Spark started, and python3 on the PATH is another "
+            "Python; workers use %s from now on. Import sparkkafka before the session is made, or "
+            "set PYSPARK_PYTHON, to avoid this warning",
+            sys.executable,
+        )
+        context.pythonExec = sys.executable
+    spark.dataSource.register(KafkaDataSource)
+
+
+def _jvm_started() -> bool:
+    if "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_ENV_LOADED" in os.environ:
+        return True
+    module = sys.modules.get("pyspark.core.context") or sys.modules.get("pyspark.context")
+    return getattr(getattr(module, "SparkContext", None), "_gateway", None) is not None
+
+
+def _python3_is_ours() -> bool:
+    found = shutil.which("python3")
+    # Directories, not files: an environment's python is a link to the one it was made with.
+    return (
+        found is not None and Path(found).parent.resolve() == Path(sys.executable).parent.resolve()
+    )

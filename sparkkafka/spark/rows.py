@@ -1,0 +1,374 @@
+"""Rows of a DataFrame -> records of partitions: column checks, partition choice, sorting.
+
+Pure: the number of a topic's partitions and the random choice come as arguments.
+Rules are those of Spark's KafkaWriter (columns) and of Java's default partitioner (partitions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    StringType,
+    StructType,
+)
+
+from sparkkafka.client.cluster import TopicPartition
+from sparkkafka.errors import EncodeError, OptionError
+from sparkkafka.protocol.columns import RecordColumns
+from sparkkafka.protocol.partitioner import murmur2_partitions
+
+HEADERS_ARROW = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+
+
+# --- columns ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RowColumns:
+    """Where the columns of a record stand in the DataFrame; None for those it does not have.
+
+    Positions, not names: a DataFrame may hold a name twice, and the first one counts.
+    """
+
+    value: int
+    key: int | None = None
+    headers: int | None = None
+    topic: int | None = None
+    partition: int | None = None
+    fixed_topic: str | None = None
+
+    def extract(self, batch: pa.RecordBatch) -> Rows:
+        """The columns of one Arrow batch in the types that the protocol needs."""
+        topics = (
+            _cast(batch.column(self.topic), pa.string())
+            if self.fixed_topic is None and self.topic is not None
+            else None
+        )
+        return Rows(
+            length=batch.num_rows,
+            keys=None if self.key is None else _cast(batch.column(self.key), pa.binary()),
+            values=_cast(batch.column(self.value), pa.binary()),
+            headers=(
+                None if self.headers is None else _cast(batch.column(self.headers), HEADERS_ARROW)
+            ),
+            topics=topics,
+            fixed_topic=self.fixed_topic,
+            partitions=(
+                None if self.partition is None else _cast(batch.column(self.partition), pa.int32())
+            ),
+        )
+
+
+class Rows(NamedTuple):
+    """One Arrow batch's columns. `topics` is None if all rows go to `fixed_topic`."""
+
+    length: int
+    keys: pa.Array | None
+    values: pa.Array
+    headers: pa.Array | None
+    topics: pa.Array | None
+    fixed_topic: str | None
+    partitions: pa.Array | None
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of keys and values, nulls as none."""
+        return sum(
+            int(pc.sum(pc.binary_length(column)).as_py() or 0)
+            for column in (self.keys, self.values)
+            if column is not None
+        )
+
+
+def input_columns(schema: StructType, topic: str | None) -> RowColumns:
+    """Finds and checks the columns; names count in their exact case, other columns are ignored.
+
+    Raises OptionError in the words of the JVM connector's AnalysisException.
+    """
+    positions: dict[str, int] = {}
+    for position, column in enumerate(schema.fields):
+        positions.setdefault(column.name, position)
+
+    def find(name: str, fits: Callable[[DataType], bool], wanted: str) -> int | None:
+        position = positions.get(name)
+        if position is not None and not fits(schema.fields[position].dataType):
+            raise OptionError(
+                f"{name} attribute unsupported type "
+                f"{schema.fields[position].dataType.simpleString()}. {name} must be a(n) {wanted}"
+            )
+        return position
+
+    # With the option set, the column is not looked at, whatever its type.
+    topic_at = find("topic", _is_text, "string") if topic is None else None
+    if topic is None and topic_at is None:
+        raise OptionError(
+            "topic option required when no 'topic' attribute is present. "
+            f"Use the topic option for setting a topic.{_near(positions, 'topic')}"
+        )
+    value_at = find("value", _is_bytes, "string or binary")
+    if value_at is None:
+        raise OptionError(f"Required attribute 'value' not found{_near(positions, 'value')}")
+    return RowColumns(
+        value=value_at,
+        key=find("key", _is_bytes, "string or binary"),
+        headers=find("headers", _is_headers, "array<struct<key:string,value:binary>>"),
+        topic=topic_at,
+        partition=find("partition", lambda kind: isinstance(kind, IntegerType), "int"),
+        fixed_topic=topic,
+    )
+
+
+def _near(positions: Mapping[str, int], name: str) -> str:
+    """A column that differs in case only is the likely mistake: names count as written."""
+    other = next((known for known in positions if known.lower() == name), None)
+    return f" (the column {other!r} must be written {name!r})" if other else ""
+
+
+def _is_text(kind: DataType) -> bool:
+    return isinstance(kind, StringType)
+
+
+def _is_bytes(kind: DataType) -> bool:
+    return isinstance(kind, StringType | BinaryType)
+
+
+def _is_headers(kind: DataType) -> bool:
+    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
+        return False
+    fields = kind.elementType.fields
+    return (
+        [field.name.lower() for field in fields] == ["key", "value"]
+        and _is_text(fields[0].dataType)
+        and isinstance(fields[1].dataType, BinaryType)
+    )
+
+
+def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The column as `kind`. Arrow's text to binary copies nothing; large_* types shrink."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if column.type == kind:
+        return column
+    if pa.types.is_large_list(column.type) or pa.types.is_list(column.type):
+        return _headers(column)
+    return column.cast(kind)
+
+
+def _headers(column: pa.Array) -> pa.Array:
+    """A headers column with other field names or large types, as HEADERS_ARROW."""
+    if column.offset:  # offsets of a slice are easier to trust after a copy
+        column = pa.concat_arrays([column, column.slice(0, 0)])
+    structs = column.values
+    rebuilt = pa.StructArray.from_arrays(
+        [structs.field(0).cast(pa.string()), structs.field(1).cast(pa.binary())],
+        fields=list(HEADERS_ARROW.value_type),
+        mask=structs.is_null(),
+    )
+    return pa.ListArray.from_arrays(
+        column.offsets.cast(pa.int32()), rebuilt, type=HEADERS_ARROW, mask=column.is_null()
+    )
+
+
+# --- routing ---------------------------------------------------------------------------------
+
+
+class Router:
+    """Chooses each row's partition and cuts a batch into runs of one partition each.
+
+    `partition_counts` gives the number of partitions of topics (and raises for unknown ones),
+    `pick(n)` a random number below n. Rows without key and partition stay on one partition until
+    about `sticky_bytes` were put there, then move to the next (KIP-480's sticky partitioning, with
+    the steps in a fixed order after a random start, so that few batches spread evenly).
+    """
+
+    def __init__(
+        self,
+        partition_counts: Callable[[list[str]], Mapping[str, int]],
+        *,
+        sticky_bytes: int,
+        pick: Callable[[int], int],
+    ) -> None:
+        self._ask = partition_counts
+        self._counts: dict[str, int] = {}
+        self._sticky_bytes = max(1, sticky_bytes)
+        self._pick = pick
+        self._stuck_bytes: dict[str, int] = {}
+        self._stuck_start: dict[str, int] = {}
+        self._seen_rows = 0
+
+    def route(
+        self, rows: Rows, timestamp_ms: int
+    ) -> Iterator[tuple[TopicPartition, RecordColumns]]:
+        """Runs in order of first appearance of their topic, then by partition; each run keeps the
+        rows' order. Everything is checked before the first run is given out.
+
+        Raises EncodeError naming row facts for a null topic, a partition that does not exist, or a
+        null header key.
+        """
+        first_row = self._seen_rows
+        self._seen_rows += rows.length
+        self._check_headers(rows, first_row)
+        topics, topic_of_row = self._topics(rows, first_row)
+        self._learn([name for name in topics if name not in self._counts])
+
+        partitions = np.full(rows.length, -1, np.int64)
+        if rows.partitions is not None:
+            partitions = np.asarray(
+                rows.partitions.fill_null(0).to_numpy(zero_copy_only=False), np.int64
+            ).copy()
+            given = _valid(rows.partitions)
+            self._check_given(topics, topic_of_row, partitions, given, first_row)
+            partitions[~given] = -1
+        for code, name in enumerate(topics):
+            here = topic_of_row == code if topic_of_row is not None else None
+            self._fill(name, here, partitions, rows)
+        return self._runs(topics, topic_of_row, partitions, rows, timestamp_ms)
+
+    # --- checks ---
+
+    def _topics(self, rows: Rows, first_row: int) -> tuple[list[str], np.ndarray | None]:
+        """Distinct topics and each row's index into them (None: there is just one)."""
+        if rows.topics is None:
+            return [rows.fixed_topic or ""], None
+        if rows.topics.null_count:
+            row = int(np.argmin(_valid(rows.topics)))
+            raise EncodeError(
+                "[KAFKA_NULL_TOPIC_IN_DATA] null topic present in the data. Use the topic option "
+                f"for setting a topic. (row {first_row + row} of this task"
+                f"{_key_fact(rows, row)})"
+            )
+        coded = rows.topics.dictionary_encode()
+        names = coded.dictionary.to_pylist()
+        if len(names) == 1:
+            return names, None
+        return names, coded.indices.to_numpy(zero_copy_only=False)
+
+    def _learn(self, names: list[str]) -> None:
+        if names:
+            self._counts.update(self._ask(names))
+
+    def _check_headers(self, rows: Rows, first_row: int) -> None:
+        if rows.headers is None:
+            return
+        structs = rows.headers.flatten()
+        if not structs.null_count and not structs.field(0).null_count:
+            return
+        bad = np.flatnonzero(~(_valid(structs) & _valid(structs.field(0))))[0]
+        lengths = rows.headers.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+        row = int(np.searchsorted(np.cumsum(lengths), bad, side="right"))
+        raise EncodeError(
+            f"a header without a key (row {first_row + row} of this task{_key_fact(rows, row)}): "
+            "Kafka's header keys cannot be null"
+        )
+
+    def _check_given(
+        self,
+        topics: list[str],
+        topic_of_row: np.ndarray | None,
+        partitions: np.ndarray,
+        given: np.ndarray,
+        first_row: int,
+    ) -> None:
+        for again in (False, True):
+            counts = np.array([self._counts[name] for name in topics], np.int64)
+            limit = counts[0] if topic_of_row is None else counts[topic_of_row]
+            bad = given & ((partitions < 0) | (partitions >= limit))
+            if not bad.any():
+                return
+            if not again:
+                # Partitions may have been added since this task asked.
+                self._learn(topics)
+        row = int(np.argmax(bad))
+        name = topics[0 if topic_of_row is None else int(topic_of_row[row])]
+        raise EncodeError(
+            f"partition {int(partitions[row])} of topic {name} does not exist: it has partitions 0 "
+            f"to {self._counts[name] - 1} (column partition, row {first_row + row} of this task)"
+        )
+
+    # --- choice ---
+
+    def _fill(self, name: str, here: np.ndarray | None, partitions: np.ndarray, rows: Rows) -> None:
+        """Partitions of one topic's rows that gave none: by key, else sticky."""
+        count = self._counts[name]
+        open_rows = partitions < 0 if here is None else here & (partitions < 0)
+        if not open_rows.any():
+            return
+        if rows.keys is not None and rows.keys.null_count < rows.length:
+            if open_rows.all():
+                partitions[:] = murmur2_partitions(rows.keys, count)
+            else:
+                at = np.flatnonzero(open_rows)
+                partitions[at] = murmur2_partitions(rows.keys.take(pa.array(at)), count)
+            open_rows &= partitions < 0
+        at = np.flatnonzero(open_rows)
+        if len(at):
+            lengths = pc.binary_length(rows.values).fill_null(0).to_numpy(zero_copy_only=False)
+            partitions[at] = self._sticky(name, count, lengths[at])
+
+    def _sticky(self, name: str, count: int, lengths: np.ndarray) -> np.ndarray:
+        if name not in self._stuck_start:
+            self._stuck_start[name] = self._pick(count)
+        before = self._stuck_bytes.get(name, 0)
+        # 16 bytes stand for a record's own fields, so that tombstones move on as well.
+        ends = before + np.cumsum(lengths.astype(np.int64) + 16)
+        starts = np.concatenate([[before], ends[:-1]])
+        self._stuck_bytes[name] = int(ends[-1])
+        return (self._stuck_start[name] + starts // self._sticky_bytes) % count
+
+    # --- runs ---
+
+    def _runs(
+        self,
+        topics: list[str],
+        topic_of_row: np.ndarray | None,
+        partitions: np.ndarray,
+        rows: Rows,
+        timestamp_ms: int,
+    ) -> Iterator[tuple[TopicPartition, RecordColumns]]:
+        targets = partitions
+        span = int(partitions.max()) + 1
+        if topic_of_row is not None:
+            targets = topic_of_row.astype(np.int64) * span + partitions
+        keys, values, headers = rows.keys, rows.values, rows.headers
+        if (targets[1:] < targets[:-1]).any():
+            # Stable: records of one partition keep the rows' order.
+            order = np.argsort(targets, kind="stable")
+            targets = targets[order]
+            take = pa.array(order)
+            keys, values, headers = (
+                None if column is None else column.take(take) for column in (keys, values, headers)
+            )
+        cuts = np.flatnonzero(targets[1:] != targets[:-1]) + 1
+        for start, end in zip([0, *cuts.tolist()], [*cuts.tolist(), len(targets)], strict=True):
+            topic_code, partition = divmod(int(targets[start]), span)
+            yield (
+                TopicPartition(topics[topic_code], partition),
+                RecordColumns(
+                    keys=None if keys is None else keys.slice(start, end - start),
+                    values=values.slice(start, end - start),
+                    headers=None if headers is None else headers.slice(start, end - start),
+                    timestamps_ms=np.full(end - start, timestamp_ms, np.int64),
+                ),
+            )
+
+
+def _valid(column: pa.Array) -> np.ndarray:
+    return np.asarray(column.is_valid().to_numpy(zero_copy_only=False), bool)
+
+
+def _key_fact(rows: Rows, row: int) -> str:
+    """The row's key, shortened, to find it by."""
+    if rows.keys is None or not rows.keys[row].is_valid:
+        return ""
+    key = rows.keys[row].as_py()
+    return f", key {key[:40]!r}{'…' if len(key) > 40 else ''}"
