@@ -1,4 +1,4 @@
-"""Real Apache Kafka brokers on loopback, for tests: no Docker, no installation, nothing left behind.
+"""Real Apache Kafka brokers on loopback, for tests: no Docker, no set-up, nothing left behind.
 
     with KafkaCluster(brokers=3) as cluster:
         cluster.create_topic("orders", partitions=6, replication_factor=3)
@@ -150,7 +150,7 @@ class KafkaCluster:
             if not 0 <= number < brokers:
                 raise ValueError(f"broker_properties names broker {number} of {brokers}")
         self._count = brokers
-        self._version = kafka_version
+        self.kafka_version = kafka_version
         self._extra_listeners = dict(listeners or {})
         self._wanted_ports = tuple(client_ports)
         self._heap_mb = heap_mb
@@ -180,7 +180,7 @@ class KafkaCluster:
         """Starts all brokers and returns when each serves requests and knows all others."""
         if self._folder is not None:
             raise RuntimeError("the cluster is open already")
-        jars = ensure_jars(kafka_jars(self._version))
+        jars = ensure_jars(kafka_jars(self.kafka_version))
         self._java = [
             str(find_java(say=say_on_stderr)),
             f"-Xmx{self._heap_mb}m",
@@ -398,7 +398,11 @@ class KafkaCluster:
         for broker in self._brokers.values():
             self._launch(broker)
         self._wait_until_ready(list(self._brokers.values()))
-        many = f"{self._count} Kafka {self._version} brokers" if self._count > 1 else "Kafka broker"
+        many = (
+            f"{self._count} Kafka {self.kafka_version} brokers"
+            if self._count > 1
+            else "Kafka broker"
+        )
         self._say(f"{many} at {self.bootstrap_servers} ({time.monotonic() - started:.1f} s)")
 
     @property

@@ -1,7 +1,7 @@
 """Runs one command that must not outlive the process that asked for it.
 
-Started as a file (`python -I -S launcher.py …`), never imported: it needs the standard library only,
-so it starts in some 30 ms and does not pull in the package or Spark.
+Started as a file (`python -I -S launcher.py …`), never imported: it needs the standard library
+only, so it starts in some 30 ms and does not pull in the package or Spark.
 
     launcher.py [--remove DIRECTORY] -- COMMAND ARGUMENT…
 
@@ -17,6 +17,7 @@ The exit status is the command's, or 128 + the number of the signal that ended i
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import shutil
@@ -48,8 +49,7 @@ def _start(command: list[str]) -> int:
         _tie_to_parent(launcher_pid)
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)  # the command must not read the leash
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
-            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it
         os.execvp(command[0], command)  # noqa: S606
     except OSError as error:
         os.write(2, f"cannot run {command[0]}: {error}\n".encode())
@@ -82,10 +82,8 @@ def _watch(child_pid: int, parent_pid: int, child_ended: int) -> tuple[int, bool
 
 def _remove(directory: Path) -> None:
     shutil.rmtree(directory, ignore_errors=True)
-    try:
+    with contextlib.suppress(OSError):
         directory.parent.rmdir()  # the cluster's folder, once its last broker's folder is gone
-    except OSError:
-        pass
 
 
 def main(arguments: list[str]) -> int:
@@ -96,14 +94,16 @@ def main(arguments: list[str]) -> int:
         arguments = arguments[2:]
     if arguments[0] != "--":
         raise SystemExit("launcher.py [--remove DIRECTORY] -- COMMAND ARGUMENT…")
-    # A terminal's Ctrl-C is for the parent, which then ends the command in its own order.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
     child_ended, write_end = os.pipe()
     os.set_blocking(write_end, False)
     signal.set_wakeup_fd(write_end)
     signal.signal(signal.SIGCHLD, lambda _number, _frame: None)  # so that the pipe is written
-    status, orphaned = _watch(_start(arguments[1:]), parent_pid, child_ended)
+    child_pid = _start(arguments[1:])
+    # Only the parent ends the command, by the leash. Not before the fork: the command would be
+    # born deaf, and a `T` that comes before its exec would be lost.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    status, orphaned = _watch(child_pid, parent_pid, child_ended)
     if orphaned and directory is not None:
         _remove(directory)
     exit_code = os.waitstatus_to_exitcode(status)

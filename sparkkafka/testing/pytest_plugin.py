@@ -1,1 +1,75 @@
+"""pytest fixtures with real and fake Kafka brokers; pytest finds this module by its entry point.
 
+    def test_orders(kafka_cluster, spark):
+        kafka_cluster.create_topic("orders", partitions=4)
+        ...
+
+Loading it must cost nothing and start nothing: it is loaded in every pytest run on a machine that
+has sparkkafka. So all imports are inside the fixtures.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NoReturn, Protocol
+
+import pytest
+
+if TYPE_CHECKING:
+    from sparkkafka.testing.kafka_cluster import KafkaCluster
+
+
+class KafkaClusterFactory(Protocol):
+    """Type of `kafka_cluster_factory`: the parameters of `KafkaCluster`."""
+
+    def __call__(self, brokers: int = 1, *args: object, **options: object) -> KafkaCluster: ...
+
+
+@pytest.fixture(scope="session")
+def kafka_cluster() -> Iterator[KafkaCluster]:
+    """One real broker for the whole session. Give each test topics of its own."""
+    cluster = _open_cluster()
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
+def kafka_cluster_factory() -> Iterator[KafkaClusterFactory]:
+    """Starts clusters of a test's own: `kafka_cluster_factory(3, {"min.insync.replicas": 2})`.
+
+    Takes what `KafkaCluster` takes; what it started is removed after the test.
+    """
+    clusters: list[KafkaCluster] = []
+
+    def start(brokers: int = 1, *args: object, **options: object) -> KafkaCluster:
+        clusters.append(_open_cluster(brokers, *args, **options))
+        return clusters[-1]
+
+    yield start
+    for cluster in clusters:
+        cluster.close()
+
+
+def _open_cluster(*args: object, **options: object) -> KafkaCluster:
+    from sparkkafka.testing.jars import ensure_jars, kafka_jars
+    from sparkkafka.testing.java import find_java
+    from sparkkafka.testing.kafka_cluster import KafkaCluster
+    from sparkkafka.testing.process import UnavailableError
+
+    cluster = KafkaCluster(*args, **options)  # type: ignore[arg-type]
+    try:
+        find_java()
+        ensure_jars(kafka_jars(cluster.kafka_version))
+    except UnavailableError as error:
+        _not_available(str(error))
+    # A broker that does not start is a failure everywhere.
+    cluster.open()
+    return cluster
+
+
+def _not_available(reason: str) -> NoReturn:
+    """Fails where CI is set, since a run that proves nothing must not look green; else skips."""
+    if os.environ.get("CI"):
+        pytest.fail(f"no real Kafka: {reason}", pytrace=False)
+    pytest.skip(f"no real Kafka: {reason}")

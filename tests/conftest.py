@@ -1,0 +1,68 @@
+"""Fixtures of the project's own tests. Those with real brokers come from the package's plugin."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One local Spark for the session: two cores, no web page, UTC, no file in the clone."""
+    from sparkkafka.testing.jars import CONNECTOR_JARS, find_jars
+    from sparkkafka.testing.java import export_java_home, find_java
+
+    export_java_home(find_java())
+    # Workers must run this interpreter: another one has neither pyarrow nor this package.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+
+    from pyspark.sql import SparkSession
+
+    folder = tmp_path_factory.mktemp("spark")
+    builder = (
+        SparkSession.builder.master("local[2]")
+        .appName("sparkkafka-tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .config("spark.local.dir", str(folder / "local"))
+        .config("spark.driver.extraJavaOptions", f"-Djava.io.tmpdir={_made(folder / 'tmp')}")
+    )
+    # Jars cannot be added to a running JVM's class loader in time, so the rival is loaded from the
+    # start when it is at hand; `jvm_connector` says what to do when it is not.
+    connector = find_jars(CONNECTOR_JARS)
+    if connector:
+        builder = builder.config("spark.jars", ",".join(map(str, connector)))
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def jvm_connector(spark: SparkSession) -> str:
+    """The format name of Spark's own connector in the `spark` session; for `jvm`-marked tests."""
+    if "spark-sql-kafka" not in spark.conf.get("spark.jars", ""):
+        reason = "run `python -m sparkkafka.testing.jars connector` first (`make test` does)"
+        if os.environ.get("CI"):
+            pytest.fail(f"no JVM connector: {reason}", pytrace=False)
+        pytest.skip(f"no JVM connector: {reason}")
+    return "kafka"
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    return folder
