@@ -1,0 +1,224 @@
+"""One connection's conversation without its socket: frames, headers, versions, correlation ids.
+
+A frame is an int32 size, a header, and a message body. Requests have header version 1, or 2 (the
+same with tagged fields) when their version is flexible; responses have version 0, or 1 with tagged
+fields. The client id keeps its int16 length in both (Kafka's RequestHeader.json).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from sparkkafka.errors import DecodeError, EncodeError, UnsupportedVersionError
+from sparkkafka.protocol.messages import REQUESTS, ApiVersionsRequest
+from sparkkafka.protocol.schema import (
+    Message,
+    Request,
+    Response,
+    decode_rest,
+    encode_into,
+    is_flexible,
+)
+from sparkkafka.protocol.wire import BytesLike, Reader, Writer
+
+PREFIX_BYTES = 4  # the size before each frame
+
+DEFAULT_MAX_FRAME_BYTES = 256 * 1024 * 1024
+
+_MIN_FRAME_BYTES = 4  # a correlation id
+
+_MAX_INT32 = 2**31 - 1
+
+_UNSUPPORTED_VERSION = 35
+
+_TLS_ALERT = 0x15
+_TLS_HANDSHAKE = 0x16
+
+
+class _Pending(NamedTuple):
+    correlation_id: int
+    request_type: type[Request[Any]]
+    version: int
+
+
+class Framing:
+    """The client's side of one connection.
+
+    `send` makes frames, `receive` takes the payloads of the answers, in the order of the requests.
+    After any DecodeError the position in the stream is lost: close the connection.
+    """
+
+    def __init__(
+        self, client_id: str | None, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
+    ) -> None:
+        self.client_id = client_id
+        self.max_frame_bytes = max_frame_bytes
+        # The broker's version range per API key. Set by whoever reads the answer to ApiVersions.
+        self.versions: Mapping[int, tuple[int, int]] | None = None
+        self._next_correlation_id = 0
+        self._pending: deque[_Pending] = deque()
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that still have a reply to come."""
+        return len(self._pending)
+
+    def choose(self, request_type: type[Request[Any]]) -> int:
+        """The highest version that both sides know; our own highest of ApiVersions before that.
+
+        Raises UnsupportedVersionError, which names the API and both ranges.
+        """
+        name = request_type.API_NAME
+        lowest, highest = request_type.MIN_VERSION, request_type.MAX_VERSION
+        if self.versions is None:
+            if request_type is ApiVersionsRequest:
+                return highest
+            raise UnsupportedVersionError(
+                f"{name}: the broker's versions are not known yet, ApiVersions comes first"
+            )
+        offered = self.versions.get(request_type.API_KEY)
+        if offered is None:
+            raise UnsupportedVersionError(
+                f"{name} (API key {request_type.API_KEY}) is not offered by the broker; "
+                f"this client has versions {lowest} to {highest}"
+            )
+        version = min(highest, offered[1])
+        if version < max(lowest, offered[0]):
+            raise UnsupportedVersionError(
+                f"{name}: the broker has versions {offered[0]} to {offered[1]}, "
+                f"this client {lowest} to {highest}"
+            )
+        return version
+
+    def send(
+        self,
+        request: Request[Any],
+        version: int | None = None,
+        *,
+        expect_reply: bool = True,
+    ) -> tuple[int, bytes]:
+        """The correlation id and the whole frame, size prefix included.
+
+        `version` None takes the highest common one. `expect_reply` False is for Produce with
+        acks 0, which brokers do not answer. Raises EncodeError and UnsupportedVersionError, and
+        then nothing has changed.
+        """
+        request_type = type(request)
+        if version is None:
+            version = self.choose(request_type)
+        correlation_id = self._next_correlation_id
+        writer = Writer()
+        writer.int32(0)  # the size, known at the end
+        writer.int16(request.API_KEY)
+        writer.int16(version)
+        writer.int32(correlation_id)
+        writer.nullable_string(self.client_id)
+        if is_flexible(request_type, version):
+            writer.tagged_fields([])
+        encode_into(writer, request, version)
+        frame = _sized(writer, request)
+        self._next_correlation_id = 0 if correlation_id == _MAX_INT32 else correlation_id + 1
+        if expect_reply:
+            self._pending.append(_Pending(correlation_id, request_type, version))
+        return correlation_id, frame
+
+    def frame_length(self, prefix: BytesLike) -> int:
+        """The number of bytes that follow the 4 bytes of `prefix`.
+
+        Raises DecodeError for a size that no broker sends, and says so if the bytes are the
+        beginning of another protocol.
+        """
+        size = Reader(prefix).int32()
+        if _MIN_FRAME_BYTES <= size <= self.max_frame_bytes:
+            return size
+        raise DecodeError(_what_else(bytes(prefix[:PREFIX_BYTES]), size, self.max_frame_bytes), 0)
+
+    def receive(self, payload: BytesLike) -> tuple[int, Any]:
+        """The correlation id and the response in a frame's payload (without the size prefix).
+
+        Records in it are memoryviews of `payload`. Raises DecodeError, also for an answer to
+        another request than the oldest one in flight: Kafka answers in order.
+        """
+        if not self._pending:
+            raise DecodeError(f"a frame of {len(payload)} bytes, but no request is in flight")
+        pending = self._pending.popleft()
+        request_type, version = pending.request_type, pending.version
+        reader = Reader(payload)
+        correlation_id = reader.int32()
+        if correlation_id != pending.correlation_id:
+            raise DecodeError(
+                f"answer to request {correlation_id} where the one to {pending.correlation_id} "
+                f"({request_type.API_NAME}) is due",
+                0,
+            )
+        if request_type is ApiVersionsRequest:
+            # Header version 0 always, and body version 0 for this error: the broker cannot know
+            # what else a client understands (KIP-511).
+            if Reader(payload, reader.pos).int16() == _UNSUPPORTED_VERSION:
+                version = 0
+        elif is_flexible(request_type, version):
+            reader.tagged_fields()
+        return correlation_id, decode_rest(request_type.RESPONSE, version, reader)
+
+
+class ServerRequest(NamedTuple):
+    """A request as a broker sees it; `message` is None if its API or version is not known."""
+
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str | None
+    message: Request[Any] | None
+
+
+def decode_request(payload: BytesLike) -> ServerRequest:
+    """The broker's side of `Framing.send`, for test brokers: a frame without its size prefix.
+
+    Raises DecodeError.
+    """
+    reader = Reader(payload)
+    api_key, version, correlation_id = reader.int16(), reader.int16(), reader.int32()
+    client_id = reader.nullable_string()
+    request_type = REQUESTS.get(api_key)
+    message: Request[Any] | None = None
+    if request_type is not None and request_type.MIN_VERSION <= version <= request_type.MAX_VERSION:
+        if is_flexible(request_type, version):
+            reader.tagged_fields()
+        message = decode_rest(request_type, version, reader)
+    return ServerRequest(api_key, version, correlation_id, client_id, message)
+
+
+def encode_response(response: Response, version: int, correlation_id: int) -> bytes:
+    """The broker's side of `Framing.receive`, for test brokers: the whole frame.
+
+    Raises EncodeError and UnsupportedVersionError.
+    """
+    writer = Writer()
+    writer.int32(0)
+    writer.int32(correlation_id)
+    if response.REQUEST is not ApiVersionsRequest and is_flexible(type(response), version):
+        writer.tagged_fields([])
+    encode_into(writer, response, version)
+    return _sized(writer, response)
+
+
+def _sized(writer: Writer, message: Message) -> bytes:
+    size = len(writer.buffer) - PREFIX_BYTES
+    if size > _MAX_INT32:
+        raise EncodeError(f"{type(message).__name__}: {size} bytes are more than a frame holds")
+    writer.buffer[:PREFIX_BYTES] = size.to_bytes(PREFIX_BYTES, "big")
+    return writer.getvalue()
+
+
+def _what_else(prefix: bytes, size: int, max_frame_bytes: int) -> str:
+    if prefix == b"HTTP":
+        return "the answer is HTTP: this port is a web server's, not a Kafka listener's"
+    if prefix[0] in (_TLS_ALERT, _TLS_HANDSHAKE) and prefix[1] == 3 and prefix[2] <= 4:
+        return "the answer is TLS: this listener wants security.protocol SSL or SASL_SSL"
+    if prefix == b"SSH-":
+        return "the answer is SSH: this port is not a Kafka listener's"
+    if size < _MIN_FRAME_BYTES:
+        return f"frame of {size} bytes, which is too small for an answer"
+    return f"frame of {size} bytes, the limit is {max_frame_bytes}; is this a Kafka listener?"

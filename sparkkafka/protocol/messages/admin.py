@@ -1,0 +1,194 @@
+"""Topics and their configuration: CreateTopics, DeleteTopics, DescribeConfigs."""
+
+from __future__ import annotations
+
+import uuid as uuid_module
+
+from sparkkafka.protocol.schema import (
+    INT32,
+    STRING,
+    Request,
+    Response,
+    array,
+    boolean,
+    int8,
+    int16,
+    int32,
+    nullable_array,
+    nullable_string,
+    request,
+    response,
+    string,
+    struct,
+    uuid,
+)
+
+
+@struct
+class CreatableReplicaAssignment:
+    """The brokers that shall hold a partition, the preferred leader first."""
+
+    partition_index: int = int32()
+    broker_ids: list[int] = array(INT32)
+
+
+@struct
+class CreatableTopicConfig:
+    """One setting of the new topic."""
+
+    name: str = string()
+    value: str | None = nullable_string()
+
+
+@struct
+class CreatableTopic:
+    """A topic to create.
+
+    Partition count and replication factor are -1 with `assignments`, or (since version 4) for
+    the broker's defaults.
+    """
+
+    name: str = string()
+    num_partitions: int = int32()
+    replication_factor: int = int16()
+    assignments: list[CreatableReplicaAssignment] = array(CreatableReplicaAssignment)
+    configs: list[CreatableTopicConfig] = array(CreatableTopicConfig)
+
+
+@request(api_key=19, versions=(2, 7), flexible=5)
+class CreateTopicsRequest(Request["CreateTopicsResponse"]):
+    """Creates topics; goes to the controller. `validate_only` only says whether it would work."""
+
+    topics: list[CreatableTopic] = array(CreatableTopic)
+    timeout_ms: int = int32(60000)
+    validate_only: bool = boolean(since=1)
+
+
+@struct
+class CreatableTopicConfigs:
+    """A setting of the topic as created."""
+
+    name: str = string()
+    value: str | None = nullable_string()
+    read_only: bool = boolean()
+    config_source: int = int8(-1, ignorable=True)
+    is_sensitive: bool = boolean()
+
+
+@struct
+class CreatableTopicResult:
+    """What became of one topic."""
+
+    name: str = string()
+    topic_id: uuid_module.UUID = uuid(since=7, ignorable=True)
+    error_code: int = int16()
+    error_message: str | None = nullable_string(since=1, ignorable=True)
+    topic_config_error_code: int = int16(since=5, tag=0, ignorable=True)
+    num_partitions: int = int32(-1, since=5, ignorable=True)
+    replication_factor: int = int16(-1, since=5, ignorable=True)
+    configs: list[CreatableTopicConfigs] | None = nullable_array(
+        CreatableTopicConfigs, since=5, nullable_since=5, ignorable=True
+    )
+
+
+@response(CreateTopicsRequest)
+class CreateTopicsResponse(Response):
+    """What became of each topic."""
+
+    throttle_time_ms: int = int32(since=2, ignorable=True)
+    topics: list[CreatableTopicResult] = array(CreatableTopicResult)
+
+
+@struct
+class DeleteTopicState:
+    """A topic by name, or by id with a null name."""
+
+    name: str | None = nullable_string(None)
+    topic_id: uuid_module.UUID = uuid()
+
+
+@request(api_key=20, versions=(1, 6), flexible=4)
+class DeleteTopicsRequest(Request["DeleteTopicsResponse"]):
+    """Deletes topics: `topics` from version 6 on, `topic_names` before."""
+
+    topics: list[DeleteTopicState] = array(DeleteTopicState, since=6)
+    topic_names: list[str] = array(STRING, until=5, ignorable=True)
+    timeout_ms: int = int32()
+
+
+@struct
+class DeletableTopicResult:
+    """What became of one topic."""
+
+    name: str | None = nullable_string(nullable_since=6)
+    topic_id: uuid_module.UUID = uuid(since=6, ignorable=True)
+    error_code: int = int16()
+    error_message: str | None = nullable_string(None, since=5, nullable_since=5, ignorable=True)
+
+
+@response(DeleteTopicsRequest)
+class DeleteTopicsResponse(Response):
+    """What became of each topic."""
+
+    throttle_time_ms: int = int32(since=1, ignorable=True)
+    responses: list[DeletableTopicResult] = array(DeletableTopicResult)
+
+
+@struct
+class DescribeConfigsResource:
+    """A resource (type 2 topic, 4 broker) and the settings wanted; None means all."""
+
+    resource_type: int = int8()
+    resource_name: str = string()
+    configuration_keys: list[str] | None = nullable_array(STRING)
+
+
+@request(api_key=32, versions=(1, 4), flexible=4)
+class DescribeConfigsRequest(Request["DescribeConfigsResponse"]):
+    """Asks for settings of topics and brokers."""
+
+    resources: list[DescribeConfigsResource] = array(DescribeConfigsResource)
+    include_synonyms: bool = boolean(since=1)
+    include_documentation: bool = boolean(since=3)
+
+
+@struct
+class DescribeConfigsSynonym:
+    """Another place that sets the same thing, in order of precedence."""
+
+    name: str = string()
+    value: str | None = nullable_string()
+    source: int = int8()
+
+
+@struct
+class DescribeConfigsResourceResult:
+    """One setting; the value of a sensitive one is null."""
+
+    name: str = string()
+    value: str | None = nullable_string()
+    read_only: bool = boolean()
+    config_source: int = int8(-1, since=1, ignorable=True)
+    is_sensitive: bool = boolean()
+    synonyms: list[DescribeConfigsSynonym] = array(DescribeConfigsSynonym, since=1, ignorable=True)
+    config_type: int = int8(since=3, ignorable=True)
+    documentation: str | None = nullable_string(since=3, ignorable=True)
+
+
+@struct
+class DescribeConfigsResult:
+    """Settings of one resource."""
+
+    error_code: int = int16()
+    error_message: str | None = nullable_string()
+    resource_type: int = int8()
+    resource_name: str = string()
+    configs: list[DescribeConfigsResourceResult] = array(DescribeConfigsResourceResult)
+
+
+@response(DescribeConfigsRequest)
+class DescribeConfigsResponse(Response):
+    """Settings by resource."""
+
+    throttle_time_ms: int = int32()
+    results: list[DescribeConfigsResult] = array(DescribeConfigsResult)

@@ -1,0 +1,291 @@
+"""Reading and writing records: ListOffsets, Fetch, Produce."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from sparkkafka.protocol.schema import (
+    INT32,
+    RecordsLike,
+    Request,
+    Response,
+    array,
+    int8,
+    int16,
+    int32,
+    int64,
+    nested,
+    nullable_array,
+    nullable_string,
+    records,
+    request,
+    response,
+    string,
+    struct,
+)
+from sparkkafka.protocol.wire import BytesLike
+
+# What a Fetch response carries: a memoryview when decoded, any bytes when a test broker sends it.
+FetchedRecords: TypeAlias = BytesLike
+
+
+@struct
+class LeaderIdAndEpoch:
+    """The leader that a broker knows of when it is not the leader itself (KIP-951)."""
+
+    leader_id: int = int32(-1)
+    leader_epoch: int = int32(-1)
+
+
+@struct
+class ListOffsetsPartition:
+    """`timestamp` is in ms, or -1 for the end, -2 for the start, -3 for the largest timestamp."""
+
+    partition_index: int = int32()
+    current_leader_epoch: int = int32(-1, since=4, ignorable=True)
+    timestamp: int = int64()
+
+
+@struct
+class ListOffsetsTopic:
+    """Partitions of one topic."""
+
+    name: str = string()
+    partitions: list[ListOffsetsPartition] = array(ListOffsetsPartition)
+
+
+@request(api_key=2, versions=(2, 7), flexible=6)
+class ListOffsetsRequest(Request["ListOffsetsResponse"]):
+    """Asks a leader for offsets by timestamp.
+
+    `replica_id` is -1 for a consumer. With `isolation_level` 1 (read committed) the end is the
+    last stable offset.
+    """
+
+    replica_id: int = int32()
+    isolation_level: int = int8(since=2)
+    topics: list[ListOffsetsTopic] = array(ListOffsetsTopic)
+
+
+@struct
+class ListOffsetsPartitionResponse:
+    """The offset found and its record's timestamp in ms; both are -1 if there is none."""
+
+    partition_index: int = int32()
+    error_code: int = int16()
+    timestamp: int = int64(-1, since=1)
+    offset: int = int64(-1, since=1)
+    leader_epoch: int = int32(-1, since=4)
+
+
+@struct
+class ListOffsetsTopicResponse:
+    """Offsets of one topic."""
+
+    name: str = string()
+    partitions: list[ListOffsetsPartitionResponse] = array(ListOffsetsPartitionResponse)
+
+
+@response(ListOffsetsRequest)
+class ListOffsetsResponse(Response):
+    """Offsets by topic and partition."""
+
+    throttle_time_ms: int = int32(since=2, ignorable=True)
+    topics: list[ListOffsetsTopicResponse] = array(ListOffsetsTopicResponse)
+
+
+@struct
+class FetchPartition:
+    """From where to read a partition and how many bytes at most.
+
+    `log_start_offset` and `last_fetched_epoch` are for replicas; a consumer leaves them at -1,
+    or sets `last_fetched_epoch` to be told of a truncated log (KIP-595).
+    """
+
+    partition: int = int32()
+    current_leader_epoch: int = int32(-1, since=9, ignorable=True)
+    fetch_offset: int = int64()
+    last_fetched_epoch: int = int32(-1, since=12)
+    log_start_offset: int = int64(-1, since=5, ignorable=True)
+    partition_max_bytes: int = int32()
+
+
+@struct
+class FetchTopic:
+    """Partitions of one topic."""
+
+    topic: str = string(ignorable=True)
+    partitions: list[FetchPartition] = array(FetchPartition)
+
+
+@struct
+class ForgottenTopic:
+    """Partitions to drop from a fetch session (KIP-227)."""
+
+    topic: str = string(ignorable=True)
+    partitions: list[int] = array(INT32)
+
+
+@request(api_key=1, versions=(4, 12), flexible=12)
+class FetchRequest(Request["FetchResponse"]):
+    """Reads records, waiting up to `max_wait_ms` for `min_bytes` of them.
+
+    `session_id` 0 with `session_epoch` -1 is a full fetch without a session (KIP-227);
+    `isolation_level` 1 is read committed; `replica_id` -1 is a consumer.
+    """
+
+    cluster_id: str | None = nullable_string(
+        None, since=12, nullable_since=12, tag=0, ignorable=True
+    )
+    replica_id: int = int32(-1)
+    max_wait_ms: int = int32()
+    min_bytes: int = int32()
+    max_bytes: int = int32(0x7FFFFFFF, since=3, ignorable=True)
+    isolation_level: int = int8(since=4, ignorable=True)
+    session_id: int = int32(since=7, ignorable=True)
+    session_epoch: int = int32(-1, since=7, ignorable=True)
+    topics: list[FetchTopic] = array(FetchTopic)
+    forgotten_topics_data: list[ForgottenTopic] = array(ForgottenTopic, since=7)
+    rack_id: str = string(since=11, ignorable=True)
+
+
+@struct
+class EpochEndOffset:
+    """Where the log of the leader and of the reader part (KIP-595); -1, -1 if they do not."""
+
+    epoch: int = int32(-1)
+    end_offset: int = int64(-1)
+
+
+@struct
+class SnapshotId:
+    """A snapshot to fetch instead; only for KRaft's own log."""
+
+    end_offset: int = int64(-1)
+    epoch: int = int32(-1)
+
+
+@struct
+class AbortedTransaction:
+    """Records of `producer_id` from `first_offset` on belong to an aborted transaction."""
+
+    producer_id: int = int64()
+    first_offset: int = int64()
+
+
+@struct
+class PartitionData:
+    """What was read of one partition.
+
+    `aborted_transactions` and `last_stable_offset` are for read committed; the list may be null
+    and is not always sorted. `records` may end in the middle of a batch.
+    """
+
+    partition_index: int = int32()
+    error_code: int = int16()
+    high_watermark: int = int64()
+    last_stable_offset: int = int64(-1, since=4, ignorable=True)
+    log_start_offset: int = int64(-1, since=5, ignorable=True)
+    diverging_epoch: EpochEndOffset = nested(EpochEndOffset, since=12, tag=0)
+    current_leader: LeaderIdAndEpoch = nested(LeaderIdAndEpoch, since=12, tag=1)
+    snapshot_id: SnapshotId = nested(SnapshotId, since=12, tag=2)
+    aborted_transactions: list[AbortedTransaction] | None = nullable_array(
+        AbortedTransaction, since=4, nullable_since=4, ignorable=True
+    )
+    preferred_read_replica: int = int32(-1, since=11)
+    records: FetchedRecords | None = records()
+
+
+@struct
+class FetchableTopicResponse:
+    """Partitions of one topic."""
+
+    topic: str = string(ignorable=True)
+    partitions: list[PartitionData] = array(PartitionData)
+
+
+@response(FetchRequest)
+class FetchResponse(Response):
+    """Records by topic and partition. `error_code` is about the fetch session."""
+
+    throttle_time_ms: int = int32(since=1, ignorable=True)
+    error_code: int = int16(since=7, ignorable=True)
+    session_id: int = int32(since=7)
+    responses: list[FetchableTopicResponse] = array(FetchableTopicResponse)
+
+
+@struct
+class PartitionProduceData:
+    """One record batch for a partition: brokers refuse more than one."""
+
+    index: int = int32()
+    records: RecordsLike | None = records()
+
+
+@struct
+class TopicProduceData:
+    """Partitions of one topic."""
+
+    name: str = string(ignorable=True)
+    partition_data: list[PartitionProduceData] = array(PartitionProduceData)
+
+
+@request(api_key=0, versions=(3, 11), flexible=9)
+class ProduceRequest(Request["ProduceResponse"]):
+    """Writes records. `acks` is -1 (all in sync), 1 (leader) or 0, to which there is no reply."""
+
+    transactional_id: str | None = nullable_string(None, since=3, nullable_since=3)
+    acks: int = int16()
+    timeout_ms: int = int32()
+    topic_data: list[TopicProduceData] = array(TopicProduceData)
+
+
+@struct
+class BatchIndexAndErrorMessage:
+    """A record of the batch for which the whole batch was refused, counted from 0."""
+
+    batch_index: int = int32()
+    batch_index_error_message: str | None = nullable_string(None)
+
+
+@struct
+class PartitionProduceResponse:
+    """Where the batch went. `log_append_time_ms` is -1 unless the topic uses LogAppendTime."""
+
+    index: int = int32()
+    error_code: int = int16()
+    base_offset: int = int64()
+    log_append_time_ms: int = int64(-1, since=2, ignorable=True)
+    log_start_offset: int = int64(-1, since=5, ignorable=True)
+    record_errors: list[BatchIndexAndErrorMessage] = array(
+        BatchIndexAndErrorMessage, since=8, ignorable=True
+    )
+    error_message: str | None = nullable_string(None, since=8, nullable_since=8, ignorable=True)
+    current_leader: LeaderIdAndEpoch = nested(LeaderIdAndEpoch, since=10, tag=0)
+
+
+@struct
+class TopicProduceResponse:
+    """Partitions of one topic."""
+
+    name: str = string(ignorable=True)
+    partition_responses: list[PartitionProduceResponse] = array(PartitionProduceResponse)
+
+
+@struct
+class NodeEndpoint:
+    """Where a leader named in `current_leader` is reached (KIP-951)."""
+
+    node_id: int = int32()
+    host: str = string()
+    port: int = int32()
+    rack: str | None = nullable_string(None)
+
+
+@response(ProduceRequest)
+class ProduceResponse(Response):
+    """What became of each partition's batch."""
+
+    responses: list[TopicProduceResponse] = array(TopicProduceResponse)
+    throttle_time_ms: int = int32(since=1, ignorable=True)
+    node_endpoints: list[NodeEndpoint] = array(NodeEndpoint, since=10, tag=0)

@@ -1,0 +1,181 @@
+"""What a cluster is and can do: ApiVersions, Metadata, DescribeCluster."""
+
+from __future__ import annotations
+
+import uuid as uuid_module
+
+from sparkkafka.protocol.schema import (
+    INT32,
+    Request,
+    Response,
+    array,
+    boolean,
+    int8,
+    int16,
+    int32,
+    int64,
+    nullable_array,
+    nullable_string,
+    request,
+    response,
+    string,
+    struct,
+    uuid,
+)
+
+# The value of an authorized_operations field that was not asked for.
+NO_AUTHORIZED_OPERATIONS = -(2**31)
+
+
+@request(api_key=18, versions=(0, 4), flexible=3)
+class ApiVersionsRequest(Request["ApiVersionsResponse"]):
+    """Asks for the version ranges of a broker (KIP-35). Names the client software (KIP-511)."""
+
+    client_software_name: str = string(since=3, ignorable=True)
+    client_software_version: str = string(since=3, ignorable=True)
+
+
+@struct
+class ApiVersion:
+    """One API and the first and last version of it that the broker knows."""
+
+    api_key: int = int16()
+    min_version: int = int16()
+    max_version: int = int16()
+
+
+@struct
+class SupportedFeatureKey:
+    """A feature of the broker, such as `transaction.version`, and its range (KIP-584)."""
+
+    name: str = string()
+    min_version: int = int16()
+    max_version: int = int16()
+
+
+@struct
+class FinalizedFeatureKey:
+    """A feature in use in the whole cluster, and the levels it is in use at."""
+
+    name: str = string()
+    max_version_level: int = int16()
+    min_version_level: int = int16()
+
+
+@response(ApiVersionsRequest)
+class ApiVersionsResponse(Response):
+    """The broker's version ranges. Error 35 comes in version 0, whatever was asked."""
+
+    error_code: int = int16()
+    api_keys: list[ApiVersion] = array(ApiVersion)
+    throttle_time_ms: int = int32(since=1, ignorable=True)
+    supported_features: list[SupportedFeatureKey] = array(
+        SupportedFeatureKey, since=3, tag=0, ignorable=True
+    )
+    finalized_features_epoch: int = int64(-1, since=3, tag=1, ignorable=True)
+    finalized_features: list[FinalizedFeatureKey] = array(
+        FinalizedFeatureKey, since=3, tag=2, ignorable=True
+    )
+    zk_migration_ready: bool = boolean(since=3, tag=3, ignorable=True)
+
+
+@struct
+class MetadataRequestTopic:
+    """A topic by name. By id (and name null) only from version 12 on."""
+
+    topic_id: uuid_module.UUID = uuid(since=10, ignorable=True)
+    name: str | None = nullable_string(nullable_since=10)
+
+
+@request(api_key=3, versions=(4, 12), flexible=9)
+class MetadataRequest(Request["MetadataResponse"]):
+    """Asks for brokers, and for topics: `topics` None means all, an empty list none."""
+
+    topics: list[MetadataRequestTopic] | None = nullable_array(
+        MetadataRequestTopic, nullable_since=1
+    )
+    allow_auto_topic_creation: bool = boolean(True, since=4)
+    include_cluster_authorized_operations: bool = boolean(since=8, until=10)
+    include_topic_authorized_operations: bool = boolean(since=8)
+
+
+@struct
+class MetadataResponseBroker:
+    """A live broker and where clients of this listener reach it."""
+
+    node_id: int = int32()
+    host: str = string()
+    port: int = int32()
+    rack: str | None = nullable_string(None, since=1, nullable_since=1, ignorable=True)
+
+
+@struct
+class MetadataResponsePartition:
+    """A partition; `leader_id` is -1 while it has no leader."""
+
+    error_code: int = int16()
+    partition_index: int = int32()
+    leader_id: int = int32()
+    leader_epoch: int = int32(-1, since=7, ignorable=True)
+    replica_nodes: list[int] = array(INT32)
+    isr_nodes: list[int] = array(INT32)
+    offline_replicas: list[int] = array(INT32, since=5, ignorable=True)
+
+
+@struct
+class MetadataResponseTopic:
+    """A topic; its `error_code` is set when it is unknown or may not be described."""
+
+    error_code: int = int16()
+    name: str | None = nullable_string(nullable_since=12)
+    topic_id: uuid_module.UUID = uuid(since=10, ignorable=True)
+    is_internal: bool = boolean(since=1, ignorable=True)
+    partitions: list[MetadataResponsePartition] = array(MetadataResponsePartition)
+    topic_authorized_operations: int = int32(NO_AUTHORIZED_OPERATIONS, since=8)
+
+
+@response(MetadataRequest)
+class MetadataResponse(Response):
+    """Brokers, controller, and the topics asked for."""
+
+    throttle_time_ms: int = int32(since=3, ignorable=True)
+    brokers: list[MetadataResponseBroker] = array(MetadataResponseBroker)
+    cluster_id: str | None = nullable_string(None, since=2, nullable_since=2, ignorable=True)
+    controller_id: int = int32(-1, since=1, ignorable=True)
+    topics: list[MetadataResponseTopic] = array(MetadataResponseTopic)
+    cluster_authorized_operations: int = int32(NO_AUTHORIZED_OPERATIONS, since=8, until=10)
+
+
+@request(api_key=60, versions=(0, 1), flexible=0)
+class DescribeClusterRequest(Request["DescribeClusterResponse"]):
+    """Asks for the cluster's id and brokers; `endpoint_type` is 1 for brokers, 2 for controllers.
+
+    Brokers before 2.8 do not know it.
+    """
+
+    include_cluster_authorized_operations: bool = boolean()
+    endpoint_type: int = int8(1, since=1)
+
+
+@struct
+class DescribeClusterBroker:
+    """A broker and where it is reached."""
+
+    broker_id: int = int32()
+    host: str = string()
+    port: int = int32()
+    rack: str | None = nullable_string(None)
+
+
+@response(DescribeClusterRequest)
+class DescribeClusterResponse(Response):
+    """The cluster's id, controller and brokers."""
+
+    throttle_time_ms: int = int32()
+    error_code: int = int16()
+    error_message: str | None = nullable_string(None)
+    endpoint_type: int = int8(1, since=1)
+    cluster_id: str = string()
+    controller_id: int = int32(-1)
+    brokers: list[DescribeClusterBroker] = array(DescribeClusterBroker)
+    cluster_authorized_operations: int = int32(NO_AUTHORIZED_OPERATIONS)

@@ -1,0 +1,188 @@
+"""Idempotence and transactions: InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn,
+TxnOffsetCommit.
+
+The versions end where KIP-890's second part begins (transactions V2): all of these are valid on
+brokers 2.1 to 4.x.
+"""
+
+from __future__ import annotations
+
+from sparkkafka.protocol.schema import (
+    INT32,
+    Request,
+    Response,
+    array,
+    boolean,
+    int16,
+    int32,
+    int64,
+    nullable_string,
+    request,
+    response,
+    string,
+    struct,
+)
+
+
+@request(api_key=22, versions=(0, 4), flexible=2)
+class InitProducerIdRequest(Request["InitProducerIdResponse"]):
+    """Asks for a producer id; with a transactional id also ends what its last owner left open.
+
+    `producer_id` and `producer_epoch` other than -1 ask for the next epoch of a known id (KIP-360).
+    """
+
+    transactional_id: str | None = nullable_string()
+    transaction_timeout_ms: int = int32()
+    producer_id: int = int64(-1, since=3)
+    producer_epoch: int = int16(-1, since=3)
+
+
+@response(InitProducerIdRequest)
+class InitProducerIdResponse(Response):
+    """The producer id and epoch to write with."""
+
+    throttle_time_ms: int = int32(ignorable=True)
+    error_code: int = int16()
+    producer_id: int = int64(-1)
+    producer_epoch: int = int16()
+
+
+@struct
+class AddPartitionsToTxnTopic:
+    """Partitions of one topic."""
+
+    name: str = string()
+    partitions: list[int] = array(INT32)
+
+
+@request(api_key=24, versions=(0, 3), flexible=3)
+class AddPartitionsToTxnRequest(Request["AddPartitionsToTxnResponse"]):
+    """Makes partitions part of the transaction, before anything is written to them.
+
+    The fields' prefix is Kafka's: versions from 4 on, for brokers only, have another layout.
+    """
+
+    v3_and_below_transactional_id: str = string(until=3)
+    v3_and_below_producer_id: int = int64(until=3)
+    v3_and_below_producer_epoch: int = int16(until=3)
+    v3_and_below_topics: list[AddPartitionsToTxnTopic] = array(AddPartitionsToTxnTopic, until=3)
+
+
+@struct
+class AddPartitionsToTxnPartitionResult:
+    """One partition; if any is refused, the others have OPERATION_NOT_ATTEMPTED."""
+
+    partition_index: int = int32()
+    partition_error_code: int = int16()
+
+
+@struct
+class AddPartitionsToTxnTopicResult:
+    """Partitions of one topic."""
+
+    name: str = string()
+    results_by_partition: list[AddPartitionsToTxnPartitionResult] = array(
+        AddPartitionsToTxnPartitionResult
+    )
+
+
+@response(AddPartitionsToTxnRequest)
+class AddPartitionsToTxnResponse(Response):
+    """What became of each partition."""
+
+    throttle_time_ms: int = int32()
+    results_by_topic_v3_and_below: list[AddPartitionsToTxnTopicResult] = array(
+        AddPartitionsToTxnTopicResult, until=3
+    )
+
+
+@request(api_key=25, versions=(0, 3), flexible=3)
+class AddOffsetsToTxnRequest(Request["AddOffsetsToTxnResponse"]):
+    """Makes the offsets of a group part of the transaction, before TxnOffsetCommit."""
+
+    transactional_id: str = string()
+    producer_id: int = int64()
+    producer_epoch: int = int16()
+    group_id: str = string()
+
+
+@response(AddOffsetsToTxnRequest)
+class AddOffsetsToTxnResponse(Response):
+    """Whether it worked."""
+
+    throttle_time_ms: int = int32()
+    error_code: int = int16()
+
+
+@request(api_key=26, versions=(0, 4), flexible=3)
+class EndTxnRequest(Request["EndTxnResponse"]):
+    """Commits (`committed` true) or aborts the open transaction."""
+
+    transactional_id: str = string()
+    producer_id: int = int64()
+    producer_epoch: int = int16()
+    committed: bool = boolean()
+
+
+@response(EndTxnRequest)
+class EndTxnResponse(Response):
+    """Whether the decision is made; its markers may still be on their way."""
+
+    throttle_time_ms: int = int32()
+    error_code: int = int16()
+
+
+@struct
+class TxnOffsetCommitRequestPartition:
+    """The next offset to read."""
+
+    partition_index: int = int32()
+    committed_offset: int = int64()
+    committed_leader_epoch: int = int32(-1, since=2, ignorable=True)
+    committed_metadata: str | None = nullable_string()
+
+
+@struct
+class TxnOffsetCommitRequestTopic:
+    """Partitions of one topic."""
+
+    name: str = string()
+    partitions: list[TxnOffsetCommitRequestPartition] = array(TxnOffsetCommitRequestPartition)
+
+
+@request(api_key=28, versions=(0, 3), flexible=3)
+class TxnOffsetCommitRequest(Request["TxnOffsetCommitResponse"]):
+    """Commits offsets of a group with the transaction; goes to the group's coordinator."""
+
+    transactional_id: str = string()
+    group_id: str = string()
+    producer_id: int = int64()
+    producer_epoch: int = int16()
+    generation_id: int = int32(-1, since=3)
+    member_id: str = string(since=3)
+    group_instance_id: str | None = nullable_string(None, since=3, nullable_since=3)
+    topics: list[TxnOffsetCommitRequestTopic] = array(TxnOffsetCommitRequestTopic)
+
+
+@struct
+class TxnOffsetCommitResponsePartition:
+    """What became of one partition."""
+
+    partition_index: int = int32()
+    error_code: int = int16()
+
+
+@struct
+class TxnOffsetCommitResponseTopic:
+    """Partitions of one topic."""
+
+    name: str = string()
+    partitions: list[TxnOffsetCommitResponsePartition] = array(TxnOffsetCommitResponsePartition)
+
+
+@response(TxnOffsetCommitRequest)
+class TxnOffsetCommitResponse(Response):
+    """What became of each partition."""
+
+    throttle_time_ms: int = int32()
+    topics: list[TxnOffsetCommitResponseTopic] = array(TxnOffsetCommitResponseTopic)
