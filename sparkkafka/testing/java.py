@@ -15,6 +15,7 @@ from sparkkafka.testing.process import UnavailableError
 #: Kafka 4 brokers (KIP-1013) and Spark 4 both need it.
 MINIMUM_JAVA = 17
 
+_SYSTEM_JAVAS = "/usr/lib/jvm"
 _DEBIAN_PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless", "openjdk-25-jre-headless")
 
 
@@ -73,7 +74,7 @@ def _candidates() -> Iterator[Path]:
     seen: set[Path] = set()
     home = os.environ.get("JAVA_HOME")
     on_path = shutil.which("java")
-    system = sorted(Path("/usr/lib/jvm").glob("*/bin/java"))
+    system = sorted(Path(_SYSTEM_JAVAS).glob("*/bin/java"))
     for java in [Path(home, "bin/java") if home else None, Path(on_path or ""), *system]:
         if java is not None and java.is_file() and java.resolve() not in seen:
             seen.add(java.resolve())
