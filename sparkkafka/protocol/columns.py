@@ -1,0 +1,50 @@
+"""Kafka's records as Arrow columns: what the rest of the package imports.
+
+`columns_decode` turns record batches into columns, `columns_encode` columns into the payload of
+record batches; `varints` and `record_starts` hold their numpy machinery, `record_damage` words
+for damaged bytes. Whole batches with header and checksum are the matter of `records`.
+"""
+
+from __future__ import annotations
+
+from sparkkafka.protocol.columns_decode import (
+    ALL_COLUMNS,
+    CREATE_TIME,
+    HEADERS,
+    HEADERS_TYPE,
+    KEY,
+    LOG_APPEND_TIME,
+    NO_TIMESTAMP_TYPE,
+    TIMESTAMP,
+    VALUE,
+    DecodedRecords,
+    decode_batches,
+    decode_chunks,
+)
+from sparkkafka.protocol.columns_encode import (
+    EncodedBatch,
+    RecordColumns,
+    encode_batches,
+    record_sizes,
+    split_encoded,
+)
+
+__all__ = [
+    "ALL_COLUMNS",
+    "CREATE_TIME",
+    "HEADERS",
+    "HEADERS_TYPE",
+    "KEY",
+    "LOG_APPEND_TIME",
+    "NO_TIMESTAMP_TYPE",
+    "TIMESTAMP",
+    "VALUE",
+    "DecodedRecords",
+    "EncodedBatch",
+    "RecordColumns",
+    "decode_batches",
+    "decode_chunks",
+    "encode_batches",
+    "record_sizes",
+    "split_encoded",
+]

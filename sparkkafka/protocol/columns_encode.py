@@ -1,0 +1,384 @@
+"""Arrow columns -> the records of record batches, without a Python object per record.
+
+All rows are cut into batches by an upper bound of each record's size; then, a few megabytes at a
+time, the numbers in front of each key and value are written for all records at once (`varints.write`) and
+Arrow joins them with the keys and values. The batches are slices of the joined bytes.
+
+What a broker checks on produce (Kafka's `LogValidator`) holds by construction: offset deltas are
+0..n-1 in each batch. As the Java producer does, a batch's base timestamp is its first record's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from sparkkafka.errors import EncodeError
+from sparkkafka.protocol.columns_decode import decode_batches
+from sparkkafka.protocol.varints import Ints, width, widths, write, zigzag
+
+BATCH_HEADER_BYTES = 61
+"""Bytes of a RecordBatch v2 before its records."""
+
+MAX_BATCH_BYTES = (1 << 31) - 1
+
+_GROUP_BYTES = 4 << 20  # measured: one join of about 4 MB; never near Arrow's int32 limit
+_GROUP_RECORDS = 32768
+
+
+class RecordColumns(NamedTuple):
+    """Records to write, as columns of equal length.
+
+    `keys` and `values` are Arrow arrays of binary or string (also large, view, dictionary and fixed
+    size ones), None for all null. `headers` is a list of structs with fields `key` and `value`; a
+    null list has no headers; None for no headers at all. `timestamps_ms` are milliseconds since
+    1970; whether other negative values than -1 make sense is the caller's to decide.
+    """
+
+    keys: pa.Array | None
+    values: pa.Array | None
+    headers: pa.Array | None
+    timestamps_ms: Ints
+
+
+class EncodedBatch(NamedTuple):
+    """The uncompressed records of one batch, and what its header must say of them."""
+
+    payload: bytes | memoryview
+    record_count: int
+    base_timestamp: int
+    max_timestamp: int
+
+
+def encode_batches(columns: RecordColumns, *, max_batch_bytes: int) -> list[EncodedBatch]:
+    """Encodes all rows, cut so that header and payload of a batch have at most `max_batch_bytes`.
+
+    A record that is larger on its own gets a batch of its own. Raises EncodeError for a column of
+    another type or length, a null header key (names the row), and a record beyond 2 GiB.
+    """
+    rows = _Rows(columns)
+    if not rows.count:
+        return []
+    limit = min(max_batch_bytes, MAX_BATCH_BYTES) - BATCH_HEADER_BYTES
+    ends = np.cumsum(rows.size_bounds(limit))
+    cuts = _cut(ends, limit)
+    batches: list[EncodedBatch] = []
+    first = 0
+    while first < len(cuts) - 1:
+        last = first + 1
+        low = cuts[first]
+        begin = int(ends[low - 1]) if low else 0
+        while (
+            last < len(cuts) - 1
+            and cuts[last + 1] - low <= _GROUP_RECORDS
+            and int(ends[cuts[last + 1] - 1]) - begin <= _GROUP_BYTES
+        ):
+            last += 1
+        batches += rows.encode(cuts[first : last + 1])
+        first = last
+    return batches
+
+
+def record_sizes(columns: RecordColumns) -> Ints:
+    """Upper bound of each record's encoded size in bytes, in whichever batch it ends up.
+
+    Raises EncodeError as `encode_batches` does.
+    """
+    return _Rows(columns).size_bounds(MAX_BATCH_BYTES)
+
+
+def split_encoded(batch: EncodedBatch) -> list[EncodedBatch]:
+    """The same records in two batches, for a broker that says MESSAGE_TOO_LARGE.
+
+    Raises EncodeError for a single record, which cannot be split.
+    """
+    if batch.record_count < 2:
+        raise EncodeError("a batch of one record cannot be split")
+    decoded = decode_batches([_Encoded(batch)], start_offset=0, end_offset=batch.record_count)
+    middle = batch.record_count // 2
+    halves: list[EncodedBatch] = []
+    for half in (decoded.slice(0, middle), decoded.slice(middle, batch.record_count)):
+        if half.timestamps_ms is not None:  # always: all columns are wanted
+            headers = half.headers
+            if headers is not None and headers.null_count == len(headers):
+                headers = None
+            columns = RecordColumns(half.keys, half.values, headers, half.timestamps_ms)
+            halves += encode_batches(columns, max_batch_bytes=MAX_BATCH_BYTES)
+    return halves
+
+
+class _Encoded:
+    """An EncodedBatch as `decode_batches` wants it."""
+
+    base_offset = 0
+    magic = 2
+    is_log_append_time = False
+
+    def __init__(self, batch: EncodedBatch) -> None:
+        self.record_count = batch.record_count
+        self.last_offset = batch.record_count - 1
+        self.base_timestamp = batch.base_timestamp
+        self.max_timestamp = batch.max_timestamp
+        self._payload = batch.payload
+
+    def payload(self, max_bytes: int) -> bytes | memoryview:
+        del max_bytes  # not compressed
+        return self._payload
+
+
+def _cut(ends: Ints, limit: int) -> list[int]:
+    """Rows at which batches begin, then the row count, from the running sum of sizes."""
+    cuts = [0]
+    done = 0
+    while cuts[-1] < len(ends):
+        row = max(int(np.searchsorted(ends, done + limit, "right")), cuts[-1] + 1)
+        cuts.append(row)
+        done = int(ends[row - 1])
+    return cuts
+
+
+class _Numbers(NamedTuple):
+    """One varint field of many records: zigzag coded values, and the bytes that each takes."""
+
+    unsigned: NDArray[np.uint64]
+    sizes: Ints
+
+    @classmethod
+    def of(cls, values: Ints) -> _Numbers:
+        unsigned = zigzag(values)
+        return cls(unsigned, widths(unsigned))
+
+    def slice(self, low: int, high: int) -> _Numbers:
+        return _Numbers(self.unsigned[low:high], self.sizes[low:high])
+
+
+class _Rows:
+    """All rows of one call, in the form that encoding needs."""
+
+    def __init__(self, columns: RecordColumns) -> None:
+        self.timestamps = np.asarray(columns.timestamps_ms, np.int64)
+        self.count = len(self.timestamps)
+        for name, column in zip(("key", "value", "headers"), columns[:3], strict=True):
+            if column is not None and len(column) != self.count:
+                raise EncodeError(f"{name} column has {len(column)} rows, timestamps {self.count}")
+        self.keys = None if columns.keys is None else _Blobs(columns.keys, "key")
+        self.values = None if columns.values is None else _Blobs(columns.values, "value")
+        self.headers = None if columns.headers is None else _Headers(columns.headers)
+
+    def _variable_sizes(self, low: int, high: int) -> Ints:
+        """Bytes of each record from the key length on."""
+        sizes = np.full(high - low, 3, np.int64)  # null key, null value, no headers
+        for column in (self.keys, self.values, self.headers):
+            if column is not None:
+                sizes += column.sizes[low:high] - 1
+        return sizes
+
+    def size_bounds(self, limit: int) -> Ints:
+        """Upper bound of each record's size in a batch of at most `limit` bytes."""
+        body = self._variable_sizes(0, self.count)
+        if not self.count:
+            return body
+        spread = int(self.timestamps.max()) - int(self.timestamps.min())
+        body += 1 + min(10, width(2 * spread))  # attributes, timestamp delta
+        # Offset deltas are below the number of records, which the smallest record bounds.
+        most = min(self.count, max(1, limit // (int(body.min()) + 2)))
+        body += width(2 * (most - 1))
+        if int(body.max()) > MAX_BATCH_BYTES - BATCH_HEADER_BYTES - 5:
+            row = int(body.argmax())
+            raise EncodeError(f"row {row}: a record of {body[row]} bytes is beyond Kafka's 2 GiB")
+        return body + widths((body << 1).view(np.uint64))
+
+    def encode(self, cuts: Sequence[int]) -> list[EncodedBatch]:
+        """The batches that begin at the given rows; the last number is the end of the last one."""
+        low, high = cuts[0], cuts[-1]
+        begins = np.array(cuts[:-1], np.int64) - low
+        counts: Ints = np.array(cuts[1:], np.int64) - np.array(cuts[:-1], np.int64)
+        timestamps = self.timestamps[low:high]
+        # Deltas wrap around 64 bits as Java's do; the reader's sum wraps back.
+        timestamp_deltas = _Numbers.of(timestamps - np.repeat(timestamps[begins], counts))
+        offset_deltas = _Numbers.of(
+            np.arange(high - low, dtype=np.int64) - np.repeat(begins, counts)
+        )
+        body = self._variable_sizes(low, high)
+        body += 1 + timestamp_deltas.sizes + offset_deltas.sizes
+
+        # What Arrow joins for each record: numbers, [key, numbers,] [value,] [headers]. Without
+        # headers a record ends in a zero, their count: it is written in front of the next record's
+        # numbers, because each piece costs Arrow as much time as a whole number column costs here.
+        trailing = self.headers is None
+        pieces: list[Any] = []
+        numbers: list[_Numbers | int] = [0] if trailing else []
+        numbers += [_Numbers.of(body), 0, timestamp_deltas, offset_deltas]
+        for column in (self.keys, self.values):
+            if column is None:
+                numbers.append(_NULL)
+            else:
+                numbers.append(column.lengths.slice(low, high))
+                pieces += [_pack(numbers, high - low), column.slice(low, high)]
+                numbers = []
+        if self.headers is not None:
+            numbers.append(self.headers.counts.slice(low, high))
+            pieces += [_pack(numbers, high - low), self.headers.slice(low, high)]
+        elif numbers:
+            pieces.append(_pack(numbers, high - low))
+        return self._slices(_join(pieces), cuts, timestamps, begins, int(trailing))
+
+    def _slices(
+        self, joined: pa.Array, cuts: Sequence[int], timestamps: Ints, begins: Ints, shift: int
+    ) -> list[EncodedBatch]:
+        _, offsets_buffer, content = joined.buffers()
+        offsets = np.frombuffer(offsets_buffer, np.int32)
+        view = memoryview(content)
+        edges = [int(offsets[row - cuts[0]]) + shift for row in cuts]
+        batches = [
+            EncodedBatch(view[begin:end], count, base, largest)
+            for begin, end, count, base, largest in zip(
+                edges[:-1],
+                edges[1:],
+                np.diff(cuts).tolist(),
+                timestamps[begins].tolist(),
+                np.maximum.reduceat(timestamps, begins).tolist(),
+                strict=True,
+            )
+        ]
+        if shift:  # the last record's zero has no next record to stand in front of
+            last = batches[-1]
+            batches[-1] = last._replace(payload=b"".join((last.payload, b"\0")))
+        return batches
+
+
+_NULL = 1  # zigzag of -1, the length of a null key or value
+
+
+def _pack(fields: Sequence[_Numbers | int], count: int) -> pa.Array:
+    """Varints of several fields one after the other, for each record; an int is a constant byte."""
+    sizes = np.full(count, sum(isinstance(field, int) for field in fields), np.int64)
+    for field in fields:
+        if not isinstance(field, int):
+            sizes += field.sizes
+    offsets = np.zeros(count + 1, np.int32)
+    np.cumsum(sizes, out=offsets[1:])
+    content = np.zeros(int(offsets[-1]), np.uint8)
+    at = offsets[:-1].astype(np.int64)
+    for field in fields:
+        if isinstance(field, int):
+            if field:
+                content[at] = field
+            at += 1
+        else:
+            write(content, at, field.unsigned, field.sizes)
+            at += field.sizes
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(content)]
+    return pa.Array.from_buffers(pa.binary(), count, buffers)
+
+
+def _join(pieces: Sequence[Any]) -> pa.Array:
+    """Concatenates arrays of binary row by row; null counts as empty."""
+    if len(pieces) == 1:
+        return pieces[0]
+    return pc.binary_join_element_wise(*pieces, b"", null_handling="replace", null_replacement=b"")
+
+
+class _Blobs:
+    """A key or value column, also of headers: Arrow data and what stands before each entry."""
+
+    def __init__(self, column: pa.Array, name: str) -> None:
+        self.array = _as_binary(column, name)
+        large = pa.types.is_large_binary(self.array.type)
+        offsets_buffer = self.array.buffers()[1]
+        first, count = self.array.offset, len(self.array)
+        if count:
+            offsets = np.frombuffer(offsets_buffer, np.int64 if large else np.int32)
+            lengths = np.diff(offsets[first : first + count + 1]).astype(np.int64)
+        else:
+            lengths = np.empty(0, np.int64)
+        taken = lengths
+        if self.array.null_count:
+            null = self.array.is_null().to_numpy(zero_copy_only=False)
+            lengths = np.where(null, -1, lengths)
+            taken = np.where(null, 0, lengths)
+        self.lengths = _Numbers.of(lengths)
+        self.sizes = taken + self.lengths.sizes
+
+    def slice(self, low: int, high: int) -> pa.Array:
+        part = self.array.slice(low, high - low)
+        # Large ones only now: this many bytes fit int32, the whole column need not.
+        return part.cast(pa.binary()) if pa.types.is_large_binary(part.type) else part
+
+
+def _as_binary(column: pa.Array, name: str) -> pa.Array:
+    """The column as binary or large_binary."""
+    kind = column.type
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return column
+    if pa.types.is_string(kind):
+        return column.cast(pa.binary())
+    if pa.types.is_large_string(kind):
+        return column.cast(pa.large_binary())
+    if pa.types.is_null(kind):
+        return pa.nulls(len(column), pa.binary())
+    if pa.types.is_dictionary(kind):
+        return _as_binary(column.cast(kind.value_type), name)
+    if pa.types.is_fixed_size_binary(kind) or str(kind) == "binary_view":
+        return column.cast(pa.large_binary())
+    if str(kind) == "string_view":
+        return column.cast(pa.large_string()).cast(pa.large_binary())
+    raise EncodeError(f"{name} column is {kind}; only binary and string can be written")
+
+
+class _Headers:
+    """The headers column."""
+
+    def __init__(self, column: pa.Array) -> None:
+        kind = column.type
+        if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_struct(
+            kind.value_type
+        ):
+            raise EncodeError(
+                f"headers column is {kind}; it must be a list of (key, value) structs"
+            )
+        fields = {field.name: index for index, field in enumerate(kind.value_type)}
+        if set(fields) != {"key", "value"}:
+            raise EncodeError(f"headers have fields {sorted(fields)}; they must be key and value")
+        lengths = pc.fill_null(pc.list_value_length(column), 0)
+        counts = lengths.to_numpy(zero_copy_only=False).astype(np.int64)
+        self.counts = _Numbers.of(counts)
+        self._edges = np.zeros(len(counts) + 1, np.int64)
+        np.cumsum(counts, out=self._edges[1:])
+        # Both flatten() leave out what lies under null lists and pass down null structs.
+        children = column.flatten().flatten()
+        self._names = _Blobs(children[fields["key"]], "header key")
+        self._contents = _Blobs(children[fields["value"]], "header value")
+        if self._names.array.null_count:
+            null = self._names.array.is_null().to_numpy(zero_copy_only=False)
+            row = int(np.searchsorted(self._edges, int(null.argmax()), "right")) - 1
+            raise EncodeError(f"row {row}: a header key is null")
+        ends = np.zeros(int(self._edges[-1]) + 1, np.int64)
+        np.cumsum(self._names.sizes + self._contents.sizes, out=ends[1:])
+        self.sizes = np.diff(ends[self._edges]) + self.counts.sizes
+
+    def slice(self, low: int, high: int) -> pa.Array:
+        """The encoded headers of each row, without their count."""
+        edges = self._edges[low : high + 1]
+        first, last = int(edges[0]), int(edges[-1])
+        if first == last:
+            return pa.nulls(high - low, pa.binary())
+        entries = _join(
+            [
+                _pack([self._names.lengths.slice(first, last)], last - first),
+                self._names.slice(first, last),
+                _pack([self._contents.lengths.slice(first, last)], last - first),
+                self._contents.slice(first, last),
+            ]
+        )
+        # Entries of one row lie side by side: a row's bytes go from its first to its last entry.
+        _, offsets_buffer, content = entries.buffers()
+        offsets = np.frombuffer(offsets_buffer, np.int32)[edges - first]
+        return pa.Array.from_buffers(
+            pa.binary(), high - low, [None, pa.py_buffer(offsets), content]
+        )
