@@ -1,0 +1,259 @@
+"""Real brokers: what a test may rely on when it uses KafkaCluster."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+
+from sparkkafka.errors import BrokerError, KafkaTimeoutError
+from sparkkafka.testing.kafka_cluster import (
+    MANAGED_PROPERTIES,
+    KafkaCluster,
+    default_properties,
+)
+from sparkkafka.testing.ports import LOOPBACK, ReservedPorts
+from sparkkafka.testing.process import UnavailableError
+from sparkkafka.testing.pytest_plugin import KafkaClusterFactory
+
+CONF = Path(__file__).parents[2] / "conf" / "broker.properties"
+
+
+def write(bootstrap: str, topic: str, values: list[bytes]) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+    for value in values:
+        producer.produce(topic, value)
+    assert producer.flush(30) == 0
+
+
+def read(bootstrap: str, topic: str, count: int) -> list[bytes]:
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "test", "auto.offset.reset": "earliest"}
+    )
+    try:
+        consumer.subscribe([topic])
+        values: list[bytes] = []
+        deadline = time.monotonic() + 30
+        while len(values) < count and time.monotonic() < deadline:
+            message = consumer.poll(1.0)
+            if message is not None and message.error() is None:
+                values.append(message.value())
+        return values
+    finally:
+        consumer.close()
+
+
+def broker_configs(bootstrap: str, broker_id: int) -> dict[str, str]:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    resource = ConfigResource(ResourceType.BROKER, str(broker_id))
+    (future,) = admin.describe_configs([resource]).values()
+    return {name: entry.value for name, entry in future.result(30).items()}
+
+
+@pytest.mark.real
+def test_one_broker_writes_and_reads(kafka_cluster: KafkaCluster) -> None:
+    kafka_cluster.create_topic("one-broker", partitions=2, configs={"retention.ms": 1000000})
+    values = [b"%d" % number for number in range(100)]
+    write(kafka_cluster.bootstrap_servers, "one-broker", values)
+    assert sorted(read(kafka_cluster.bootstrap_servers, "one-broker", 100)) == sorted(values)
+
+
+@pytest.mark.real
+def test_a_refused_topic_says_the_brokers_words(kafka_cluster: KafkaCluster) -> None:
+    kafka_cluster.create_topic("twice")
+    with pytest.raises(BrokerError, match="36 TOPIC_ALREADY_EXISTS from CreateTopics twice"):
+        kafka_cluster.create_topic("twice")
+    with pytest.raises(BrokerError, match="Unknown topic config name: no_such"):
+        kafka_cluster.create_topic("bad-config", configs={"no_such": 1})
+    with pytest.raises(KafkaTimeoutError, match="38 INVALID_REPLICATION_FACTOR"):
+        kafka_cluster.create_topic("too-many", replication_factor=3, timeout_seconds=0.5)
+
+
+@pytest.mark.real
+def test_a_misspelt_topic_is_not_created(kafka_cluster: KafkaCluster) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})
+    admin.list_topics("never-created", timeout=10)
+    assert "never-created" not in admin.list_topics(timeout=10).topics
+
+
+@pytest.mark.real
+def test_data_survives_stop_kill_and_restart(kafka_cluster_factory: KafkaClusterFactory) -> None:
+    cluster = kafka_cluster_factory(1)
+    address = cluster.bootstrap_servers
+    cluster.create_topic("t")
+    write(address, "t", [b"1"])
+    cluster.restart(0)
+    write(address, "t", [b"2"])
+    cluster.kill(0)
+    assert not cluster.is_running(0)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(cluster.address(0), 1).close()
+    cluster.start(0)
+    assert cluster.bootstrap_servers == address
+    write(address, "t", [b"3"])
+    assert read(address, "t", 3) == [b"1", b"2", b"3"]
+    with pytest.raises(RuntimeError, match="runs already"):
+        cluster.start(0)
+
+
+@pytest.mark.real
+def test_three_brokers_survive_the_loss_of_one_after_another(
+    kafka_cluster_factory: KafkaClusterFactory,
+) -> None:
+    cluster = kafka_cluster_factory(
+        3, {"min.insync.replicas": 2}, broker_properties={1: {"num.io.threads": 5}}
+    )
+    assert cluster.broker_ids == (0, 1, 2)
+    assert [
+        broker_configs(cluster.bootstrap_servers, number)["num.io.threads"] for number in range(3)
+    ] == ["8", "5", "8"]
+    cluster.create_topic("t", partitions=3, replication_factor=3)
+    cluster.kill(1)
+    write(cluster.bootstrap_servers, "t", [b"%d" % number for number in range(30)])
+    cluster.create_topic("made-by-the-rest", replication_factor=2)
+    cluster.start(1)
+    cluster.kill(0)
+    assert len(read(cluster.bootstrap_servers, "t", 30)) == 30
+
+
+@pytest.mark.real
+def test_a_further_listener(kafka_cluster_factory: KafkaClusterFactory) -> None:
+    cluster = kafka_cluster_factory(1, listeners={"OTHER": "PLAINTEXT"})
+    cluster.create_topic("t")
+    other = cluster.address_list("OTHER")
+    assert other != cluster.bootstrap_servers
+    write(other, "t", [b"x"])
+    assert read(cluster.bootstrap_servers, "t", 1) == [b"x"]
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("num.io.threads", "did not format broker 0 .*num.io.threads: Not a number"),
+        ("authorizer.class.name", r"broker 0 ended \(status 1\).*Unable to load authorizer"),
+    ],
+)
+def test_a_broker_that_does_not_start_shows_its_log(
+    kafka_cluster: KafkaCluster, name: str, words: str
+) -> None:
+    cluster = KafkaCluster(properties={name: "nonsense"})
+    with pytest.raises(UnavailableError, match=f"(?s){words}"):
+        cluster.open()
+    cluster.close()
+
+
+_UNTIL_KILLED = """
+import sys, time
+from sparkkafka.testing.kafka_cluster import KafkaCluster
+with KafkaCluster() as cluster:
+    print(cluster._folder, cluster.address(0)[1], flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_nothing_is_left_behind_when_the_run_is_killed(
+    kafka_cluster: KafkaCluster, number: signal.Signals
+) -> None:
+    """`kafka_cluster` is asked for so that a machine without Java skips here too."""
+    command = [sys.executable, "-c", _UNTIL_KILLED]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as run:
+        assert run.stdout is not None
+        folder, port = run.stdout.readline().split()
+        assert Path(folder).is_dir()
+        processes = _processes_naming(folder)
+        assert len(processes) == 2  # the launcher and Java
+        os.kill(run.pid, number)
+        run.wait(10)
+    deadline = time.monotonic() + 10
+    while (_processes_naming(folder) or Path(folder).exists()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert _processes_naming(folder) == []
+    assert not Path(folder).exists()
+    with ReservedPorts() as ports:
+        assert ports.take(int(port)) == int(port)
+
+
+def _processes_naming(text: str) -> list[int]:
+    import psutil
+
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if any(text in word for word in process.cmdline()):
+                found.append(process.pid)
+        except psutil.Error:
+            continue
+    return found
+
+
+@pytest.mark.real
+def test_conf_broker_properties_are_accepted_by_a_real_broker(
+    kafka_cluster_factory: KafkaClusterFactory,
+) -> None:
+    ours = {k: v for k, v in read_properties(CONF).items() if k not in MANAGED_PROPERTIES}
+    cluster = kafka_cluster_factory(1, ours)
+    used = broker_configs(cluster.bootstrap_servers, 0)
+    assert {name: used[name] for name in ours} == ours
+
+
+# -- without a broker ----------------------------------------------------------------------
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    pairs = (
+        re.split(r"\s*=\s*", line.strip(), maxsplit=1)
+        for line in path.read_text().splitlines()
+        if line.strip() and not line.startswith("#")
+    )
+    return {name: value for name, value in pairs}
+
+
+def test_conf_broker_properties_are_what_the_cluster_uses() -> None:
+    """The package must not read conf/, so the same values stand in code; here they are compared."""
+    ours = {k: v for k, v in read_properties(CONF).items() if k not in MANAGED_PROPERTIES}
+    assert ours == default_properties(1)
+
+
+@pytest.mark.parametrize("name", sorted(MANAGED_PROPERTIES))
+def test_properties_that_the_cluster_decides_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} is set by KafkaCluster itself"):
+        KafkaCluster(properties={name: "x"})
+
+
+def test_impossible_arguments_are_named() -> None:
+    with pytest.raises(ValueError, match="brokers must be at least 1, got 0"):
+        KafkaCluster(0)
+    with pytest.raises(ValueError, match="broker_properties names broker 1 of 1"):
+        KafkaCluster(1, broker_properties={1: {}})
+    with pytest.raises(ValueError, match="2 client_ports for 1 brokers"):
+        KafkaCluster(1, client_ports=[1, 2])
+    with pytest.raises(RuntimeError, match="not open"):
+        _ = KafkaCluster().bootstrap_servers
+
+
+def test_a_reserved_port_is_given_to_nobody_else_but_can_be_served() -> None:
+    with ReservedPorts() as ports:
+        port = ports.take()
+        with socket.socket() as other, pytest.raises(OSError):
+            other.bind((LOOPBACK, port))
+        ports.hand_over()
+        with socket.socket() as server:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            server.bind((LOOPBACK, port))
+            server.listen()
+            with pytest.raises(UnavailableError, match=f"port {port} of 127.0.0.1: .*in use"):
+                ReservedPorts().take(port)
