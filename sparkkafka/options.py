@@ -16,18 +16,19 @@ import dataclasses
 import difflib
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 from sparkkafka.errors import OptionError
-from sparkkafka.offset_json import (
-    EARLIEST_OFFSET,
-    LATEST_OFFSET,
-    PartitionKey,
-    parse_assign,
-    parse_offsets,
-)
 from sparkkafka.option_table import CONNECTOR, INT32_MAX, KAFKA, Option, Side, Status
+from sparkkafka.source_options import (
+    FROM_EARLIEST,
+    TO_LATEST,
+    OffsetBound,
+    Subscription,
+    parse_bound,
+    parse_subscription,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -115,27 +116,6 @@ class ProducerOptions(_Masked):
     max_block_ms: int = 60_000
 
 
-@dataclass(frozen=True)
-class Subscription:
-    """What to read: topics, a pattern, or partitions; the field that `strategy` names is set."""
-
-    strategy: Literal["subscribe", "subscribePattern", "assign"]
-    topics: tuple[str, ...] = ()
-    pattern: str = ""
-    partitions: tuple[PartitionKey, ...] = ()
-
-
-@dataclass(frozen=True)
-class OffsetBound:
-    """Where a range starts or ends: "earliest", "latest", or "specific" offsets by partition.
-
-    Specific offsets may be -1 (latest) or -2 (earliest). The JVM connector's OffsetRangeLimit.
-    """
-
-    kind: Literal["earliest", "latest", "specific"]
-    offsets: Mapping[PartitionKey, int] = field(default_factory=dict)
-
-
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ReadOptions(_Masked):
     """Everything a batch read needs."""
@@ -145,8 +125,8 @@ class ReadOptions(_Masked):
     client: ClientOptions
     fetch: FetchOptions
     subscription: Subscription
-    starting: OffsetBound = OffsetBound("earliest")
-    ending: OffsetBound = OffsetBound("latest")
+    starting: OffsetBound = FROM_EARLIEST
+    ending: OffsetBound = TO_LATEST
     fail_on_data_loss: bool = True
     include_headers: bool = False
     poll_timeout_ms: int = 120_000
@@ -175,9 +155,9 @@ def parse_read_options(options: Mapping[str, Any]) -> ReadOptions:
     return ReadOptions(
         client=_client(given),
         fetch=FetchOptions(**given.group("fetch")),
-        subscription=_subscription(given.raw),
-        starting=_bound(given.raw, "startingOffsets", "earliest"),
-        ending=_bound(given.raw, "endingOffsets", "latest"),
+        subscription=parse_subscription(given.raw),
+        starting=parse_bound(given.raw, "startingOffsets", "earliest"),
+        ending=parse_bound(given.raw, "endingOffsets", "latest"),
         **{
             name: value
             for name, value in given.group("read").items()
@@ -237,6 +217,7 @@ class _Given:
     def __init__(self, options: Mapping[str, Any], side: Side, *, prefixed: bool) -> None:
         self.side = side
         self.prefix = _PREFIX if prefixed else ""
+        self.any = bool(options)
         self.values: dict[str, Any] = {}
         self.raw: dict[str, str] = {}
         self._fields: dict[str, dict[str, Any]] = {}
@@ -273,8 +254,7 @@ class _Given:
                 )
             raise OptionError(f"unknown option {name!r}{_nearest(key, _all_names())}")
         if not row.side.covers(self.side):
-            # A SQL table carries the options of both directions, so this is no mistake.
-            logger.debug("option %s is for the other direction", row.name)
+            _warn(row.name, f"option {row.name} has no effect here: it is for {_USE[row.side]}")
             return
         self._take(row, text, row.name)
 
@@ -290,8 +270,7 @@ class _Given:
             return
         shown = self.prefix + row.name
         if not row.side.covers(self.side):
-            kind = "consumers" if row.side is Side.READ else "producers"
-            _warn(shown, f"option {shown} has no effect here: it is a setting of {kind}")
+            _warn(shown, f"option {shown} has no effect here: it is for {_USE[row.side]}")
             return
         self._take(row, text, shown)
 
@@ -343,6 +322,7 @@ def _nearest(key: str, names: Iterable[str], prefix: str = "") -> str:
     return f"; did you mean '{prefix}{_canonical(near[0])}'?" if near else ""
 
 
+_USE = {Side.READ: "reading", Side.WRITE: "writing", Side.BOTH: "both"}
 _warned: set[str] = set()
 
 
@@ -362,7 +342,14 @@ def _client(given: _Given) -> ClientOptions:
         side = "producer" if given.side is Side.WRITE else "consumer"
         if given.side is Side.BOTH:
             side = "client"
-        raise OptionError(f"Option '{name}' must be specified for configuring Kafka {side}")
+        hint = ""
+        if not given.any:
+            # Seen with pyspark 4.3.0: OPTIONS of CREATE TABLE reach no Python data source.
+            hint = (
+                ". No option was given at all; Spark does not hand over the OPTIONS of CREATE "
+                "TABLE: use CREATE TEMPORARY VIEW, or SELECT … FROM table WITH (option = 'value')"
+            )
+        raise OptionError(f"Option '{name}' must be specified for configuring Kafka {side}{hint}")
     fields = dict(given.group("client"))
     for setting, only in (
         ("security.protocol", "PLAINTEXT"),
@@ -444,75 +431,3 @@ def _producer(given: _Given) -> ProducerOptions:
             )
         fields["enable_idempotence"] = False
     return ProducerOptions(**fields)
-
-
-_STRATEGIES: tuple[Literal["subscribe", "subscribePattern", "assign"], ...] = (
-    "subscribe",
-    "subscribePattern",
-    "assign",
-)
-
-
-def _subscription(raw: Mapping[str, str]) -> Subscription:
-    chosen = [name for name in _STRATEGIES if name in raw]
-    if not chosen:
-        raise OptionError(
-            "One of the following options must be specified for Kafka source: "
-            f"{', '.join(_STRATEGIES)}"
-        )
-    if len(chosen) > 1:
-        raise OptionError(
-            "Only one of the following options can be specified for Kafka source: "
-            f"{', '.join(_STRATEGIES)}; got {' and '.join(chosen)}"
-        )
-    strategy, text = chosen[0], raw[chosen[0]]
-    if strategy == "subscribe":
-        topics = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-        if not topics:
-            raise OptionError(
-                f"No topics to subscribe to as specified value for option 'subscribe' is '{text}'"
-            )
-        return Subscription("subscribe", topics=topics)
-    if strategy == "subscribePattern":
-        if not text.strip():
-            raise OptionError(
-                "Pattern to subscribe is empty as specified value for option "
-                f"'subscribePattern' is '{text}'"
-            )
-        return Subscription("subscribePattern", pattern=text)
-    if not text.strip().startswith("{"):
-        raise OptionError(
-            "No topicpartitions to assign as specified value for option 'assign' is "
-            f'{text}: expected JSON like {{"topicA":[0,1]}}'
-        )
-    return Subscription("assign", partitions=parse_assign(text))
-
-
-def _bound(
-    raw: Mapping[str, str], option: str, default: Literal["earliest", "latest"]
-) -> OffsetBound:
-    """An endpoint of a batch read. It may not be the opposite end, as a word or for a partition."""
-    if option not in raw:
-        return OffsetBound(default)
-    start = option == "startingOffsets"
-    banned, banned_offset = ("latest", LATEST_OFFSET) if start else ("earliest", EARLIEST_OFFSET)
-    word = raw[option].strip().lower()
-    if word == banned:
-        end = "starting" if start else "ending"
-        raise OptionError(
-            f"{end} offset can't be {banned} for batch queries on Kafka ({option}={banned})"
-        )
-    if word == default:
-        return OffsetBound(default)
-    if not word.startswith("{"):
-        raise OptionError(
-            f"{option} must be {default} or JSON like "
-            f'{{"topicA":{{"0":23,"1":-1}},"topicB":{{"0":-2}}}}, got {raw[option]!r}'
-        )
-    offsets = parse_offsets(raw[option], option)
-    for (topic, partition), offset in sorted(offsets.items()):
-        if offset == banned_offset:
-            raise OptionError(
-                f"{option} for {topic}-{partition} can't be {banned} for batch queries on Kafka"
-            )
-    return OffsetBound("specific", offsets)

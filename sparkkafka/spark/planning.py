@@ -20,7 +20,7 @@ from typing import NamedTuple
 from sparkkafka.client.cluster import TopicPartition
 from sparkkafka.errors import DataLossError, OptionError
 from sparkkafka.offset_json import EARLIEST_OFFSET, LATEST_OFFSET, PartitionKey
-from sparkkafka.options import OffsetBound
+from sparkkafka.source_options import OffsetBound
 
 MOST_SHOWN = 10
 """How many partitions an error message lists."""

@@ -19,9 +19,9 @@ from sparkkafka.client.fetcher import Fetcher
 from sparkkafka.client.offsets import earliest_and_latest
 from sparkkafka.errors import DecodeError
 from sparkkafka.options import ReadOptions
-from sparkkafka.protocol.columns import DecodedRecords
+from sparkkafka.protocol.columns import ALL_COLUMNS, HEADERS, HEADERS_TYPE, DecodedRecords
 from sparkkafka.spark import planning
-from sparkkafka.spark.schema import HEADERS_ARROW, arrow_schema
+from sparkkafka.spark.schema import arrow_schema
 
 logger = logging.getLogger(__name__)
 
@@ -106,9 +106,6 @@ def subscribed_partitions(cluster: Cluster, options: ReadOptions) -> list[TopicP
 
 
 def _read(options: ReadOptions, part: KafkaInputPartition) -> Iterator[pa.RecordBatch]:
-    wanted = {"key", "value", "offset", "timestamp", "timestampType"}
-    if options.include_headers:
-        wanted.add("headers")
     with (
         Cluster(options.client) as cluster,
         Fetcher(
@@ -117,7 +114,7 @@ def _read(options: ReadOptions, part: KafkaInputPartition) -> Iterator[pa.Record
             part.start,
             part.end,
             options.fetch,
-            wanted=frozenset(wanted),
+            wanted=ALL_COLUMNS if options.include_headers else ALL_COLUMNS - {HEADERS},
             poll_timeout_ms=options.poll_timeout_ms,
             fail_on_data_loss=options.fail_on_data_loss,
         ) as fetcher,
@@ -162,15 +159,15 @@ class BatchShaper:
         ]
         if self._include_headers:
             headers = records.headers
-            columns.append(
-                pa.nulls(rows, HEADERS_ARROW) if headers is None else headers.cast(HEADERS_ARROW)
-            )
+            columns.append(pa.nulls(rows, HEADERS_TYPE) if headers is None else headers)
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _timestamps(self, records: DecodedRecords) -> pa.Array:
         """Milliseconds -> Spark's microseconds. Kafka's "no timestamp", -1 ms, becomes
         1969-12-31T23:59:59.999Z as in the JVM connector."""
         ms = records.timestamps_ms
+        if ms is None:  # a reader always asks for them
+            return pa.nulls(len(records), pa.timestamp("us", tz="UTC"))
         if len(ms) and (ms.max() > _MAX_MS or ms.min() < -_MAX_MS):
             row = int(np.argmax((ms > _MAX_MS) | (ms < -_MAX_MS)))
             raise DecodeError(

@@ -27,9 +27,6 @@ from sparkkafka.errors import EncodeError, OptionError
 from sparkkafka.protocol.columns import RecordColumns
 from sparkkafka.protocol.partitioner import murmur2_partitions
 
-HEADERS_ARROW = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
-
-
 # --- columns ---------------------------------------------------------------------------------
 
 
@@ -58,9 +55,7 @@ class RowColumns:
             length=batch.num_rows,
             keys=None if self.key is None else _cast(batch.column(self.key), pa.binary()),
             values=_cast(batch.column(self.value), pa.binary()),
-            headers=(
-                None if self.headers is None else _cast(batch.column(self.headers), HEADERS_ARROW)
-            ),
+            headers=None if self.headers is None else batch.column(self.headers),
             topics=topics,
             fixed_topic=self.fixed_topic,
             partitions=(
@@ -147,7 +142,7 @@ def _is_headers(kind: DataType) -> bool:
         return False
     fields = kind.elementType.fields
     return (
-        [field.name.lower() for field in fields] == ["key", "value"]
+        [field.name for field in fields] == ["key", "value"]
         and _is_text(fields[0].dataType)
         and isinstance(fields[1].dataType, BinaryType)
     )
@@ -157,26 +152,7 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """The column as `kind`. Arrow's text to binary copies nothing; large_* types shrink."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    if column.type == kind:
-        return column
-    if pa.types.is_large_list(column.type) or pa.types.is_list(column.type):
-        return _headers(column)
-    return column.cast(kind)
-
-
-def _headers(column: pa.Array) -> pa.Array:
-    """A headers column with other field names or large types, as HEADERS_ARROW."""
-    if column.offset:  # offsets of a slice are easier to trust after a copy
-        column = pa.concat_arrays([column, column.slice(0, 0)])
-    structs = column.values
-    rebuilt = pa.StructArray.from_arrays(
-        [structs.field(0).cast(pa.string()), structs.field(1).cast(pa.binary())],
-        fields=list(HEADERS_ARROW.value_type),
-        mask=structs.is_null(),
-    )
-    return pa.ListArray.from_arrays(
-        column.offsets.cast(pa.int32()), rebuilt, type=HEADERS_ARROW, mask=column.is_null()
-    )
+    return column if column.type == kind else column.cast(kind)
 
 
 # --- routing ---------------------------------------------------------------------------------
@@ -264,7 +240,7 @@ class Router:
         if not structs.null_count and not structs.field(0).null_count:
             return
         bad = np.flatnonzero(~(_valid(structs) & _valid(structs.field(0))))[0]
-        lengths = rows.headers.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+        lengths = pc.list_value_length(rows.headers).fill_null(0).to_numpy(zero_copy_only=False)
         row = int(np.searchsorted(np.cumsum(lengths), bad, side="right"))
         raise EncodeError(
             f"a header without a key (row {first_row + row} of this task{_key_fact(rows, row)}): "

@@ -18,7 +18,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-HEADERS_TYPE = ArrayType(
+from sparkkafka.protocol.columns import HEADERS_TYPE
+
+_HEADERS = ArrayType(
     StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 )
 
@@ -32,20 +34,16 @@ _COLUMNS = (
     ("timestampType", IntegerType(), pa.int32()),
 )
 
-HEADERS_ARROW = pa.list_(
-    pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
-)
-
 
 def spark_schema(include_headers: bool) -> StructType:
     """Seven columns, all nullable; with `include_headers` an eighth, headers."""
     schema = StructType([StructField(name, kind) for name, kind, _ in _COLUMNS])
-    return schema.add("headers", HEADERS_TYPE) if include_headers else schema
+    return schema.add("headers", _HEADERS) if include_headers else schema
 
 
 def arrow_schema(include_headers: bool) -> pa.Schema:
     """The Arrow form of `spark_schema`, as Spark expects it from a reader."""
     fields = [pa.field(name, kind) for name, _, kind in _COLUMNS]
     if include_headers:
-        fields.append(pa.field("headers", HEADERS_ARROW))
+        fields.append(pa.field("headers", HEADERS_TYPE))
     return pa.schema(fields)

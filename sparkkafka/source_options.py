@@ -1,0 +1,120 @@
+"""What to read and from where to where: subscription and offsets of a batch read, parsed.
+
+Words of errors begin as those of Spark's JVM connector (KafkaSourceProvider.validateBatchOptions),
+which people search for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from sparkkafka.errors import OptionError
+from sparkkafka.offset_json import (
+    EARLIEST_OFFSET,
+    LATEST_OFFSET,
+    PartitionKey,
+    parse_assign,
+    parse_offsets,
+)
+
+
+@dataclass(frozen=True)
+class Subscription:
+    """What to read: topics, a pattern, or partitions; the field that `strategy` names is set."""
+
+    strategy: Literal["subscribe", "subscribePattern", "assign"]
+    topics: tuple[str, ...] = ()
+    pattern: str = ""
+    partitions: tuple[PartitionKey, ...] = ()
+
+
+@dataclass(frozen=True)
+class OffsetBound:
+    """Where a range starts or ends: "earliest", "latest", or "specific" offsets by partition.
+
+    Specific offsets may be -1 (latest) or -2 (earliest). The JVM connector's OffsetRangeLimit.
+    """
+
+    kind: Literal["earliest", "latest", "specific"]
+    offsets: Mapping[PartitionKey, int] = field(default_factory=dict)
+
+
+FROM_EARLIEST = OffsetBound("earliest")
+TO_LATEST = OffsetBound("latest")
+
+_STRATEGIES: tuple[Literal["subscribe", "subscribePattern", "assign"], ...] = (
+    "subscribe",
+    "subscribePattern",
+    "assign",
+)
+
+
+def parse_subscription(raw: Mapping[str, str]) -> Subscription:
+    """The one of three options that says what to read. Raises OptionError for none and several."""
+    chosen = [name for name in _STRATEGIES if name in raw]
+    if not chosen:
+        raise OptionError(
+            "One of the following options must be specified for Kafka source: "
+            f"{', '.join(_STRATEGIES)}"
+        )
+    if len(chosen) > 1:
+        raise OptionError(
+            "Only one of the following options can be specified for Kafka source: "
+            f"{', '.join(_STRATEGIES)}; got {' and '.join(chosen)}"
+        )
+    strategy, text = chosen[0], raw[chosen[0]]
+    if strategy == "subscribe":
+        topics = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+        if not topics:
+            raise OptionError(
+                f"No topics to subscribe to as specified value for option 'subscribe' is '{text}'"
+            )
+        return Subscription("subscribe", topics=topics)
+    if strategy == "subscribePattern":
+        if not text.strip():
+            raise OptionError(
+                "Pattern to subscribe is empty as specified value for option "
+                f"'subscribePattern' is '{text}'"
+            )
+        return Subscription("subscribePattern", pattern=text)
+    if not text.strip().startswith("{"):
+        raise OptionError(
+            "No topicpartitions to assign as specified value for option 'assign' is "
+            f'{text}: expected JSON like {{"topicA":[0,1]}}'
+        )
+    return Subscription("assign", partitions=parse_assign(text))
+
+
+def parse_bound(
+    raw: Mapping[str, str], option: str, default: Literal["earliest", "latest"]
+) -> OffsetBound:
+    """An endpoint of a batch read: startingOffsets or endingOffsets.
+
+    Raises OptionError if it is the opposite end, as a word or for one partition.
+    """
+    if option not in raw:
+        return OffsetBound(default)
+    start = option == "startingOffsets"
+    banned, banned_offset = ("latest", LATEST_OFFSET) if start else ("earliest", EARLIEST_OFFSET)
+    word = raw[option].strip().lower()
+    if word == banned:
+        end = "starting" if start else "ending"
+        raise OptionError(
+            f"{end} offset can't be {banned} for batch queries on Kafka ({option}={banned})"
+        )
+    if word == default:
+        return OffsetBound(default)
+    if not word.startswith("{"):
+        raise OptionError(
+            f"{option} must be {default} or JSON like "
+            f'{{"topicA":{{"0":23,"1":-1}},"topicB":{{"0":-2}}}}, got {raw[option]!r}'
+        )
+    offsets = parse_offsets(raw[option], option)
+    for (topic, partition), offset in sorted(offsets.items()):
+        if offset == banned_offset:
+            raise OptionError(
+                f"{option} for {topic}-{partition} can't be {banned} for batch queries on Kafka"
+            )
+    return OffsetBound("specific", offsets)
