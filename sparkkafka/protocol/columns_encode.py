@@ -1,8 +1,8 @@
 """Arrow columns -> the records of record batches, without a Python object per record.
 
-All rows are cut into batches by an upper bound of each record's size; then, a few megabytes at a
-time, the numbers in front of each key and value are written for all records at once (`varints.write`) and
-Arrow joins them with the keys and values. The batches are slices of the joined bytes.
+All rows are cut into batches by an upper bound of each record's size. Then, a few megabytes at a
+time, the numbers in front of each key and value are written for all records at once, and Arrow joins
+them with the keys and values. The batches are slices of the joined bytes.
 
 What a broker checks on produce (Kafka's `LogValidator`) holds by construction: offset deltas are
 0..n-1 in each batch. As the Java producer does, a batch's base timestamp is its first record's.

@@ -36,11 +36,15 @@ _LARGE_BATCH_RECORDS = 256  # from here on, equal runs and seeds are worth a try
 _RECORDS_PER_SEED = 64
 _MAX_SEEDED_RECORD_BYTES = 4096  # larger mean: so few records that the plain loop costs nothing
 
-_FAR = 1 << 40  # advance of a prefix that the table cannot tell
+_FEW_RECORDS_BYTES = 2048
+_STEPS = 16  # of all chains between looks at which chains are done
 
 
 def _advance_table() -> Ints:
-    """Bytes to the next record for the first two bytes (little endian) of a length prefix."""
+    """Bytes to the next record for the first two bytes (little endian) of a length prefix.
+
+    0 for longer prefixes, and where no record can be.
+    """
     first = np.arange(65536, dtype=np.int64) & 0xFF
     second = np.arange(65536, dtype=np.int64) >> 8
     one_byte = first < 0x80
@@ -48,7 +52,7 @@ def _advance_table() -> Ints:
     raw = np.where(one_byte, first, (first & 0x7F) | second << 7)
     body = raw >> 1
     known = (one_byte | two_bytes) & (raw & 1 == 0) & (body >= _MIN_BODY_BYTES)
-    return np.where(known, body + np.where(one_byte, 1, 2), _FAR)
+    return np.where(known, body + np.where(one_byte, 1, 2), 0)
 
 
 _ADVANCE = _advance_table()
@@ -84,7 +88,7 @@ def find(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> tuple[Ints, NDA
     # Too few chains: left to the plain loop below, which knows their counts.
     if sum(map(len, chains)) >= _FEW_CHAINS:
         pending = [index for index, starts in enumerate(found) if starts is None]
-        positions = np.sort(lockstep(data, np.concatenate(chains), np.concatenate(limits)))
+        positions = lockstep(data, np.concatenate(chains), np.concatenate(limits))
         lows = np.searchsorted(positions, begins)
         highs = np.searchsorted(positions, ends)
         if len(pending) == len(begins) and np.array_equal(highs - lows, counts):
@@ -147,8 +151,9 @@ def verify(data: Bytes, starts: Ints, begins: Ints, ends: Ints, counts: Ints) ->
 
 def chase(data: Bytes, begin: int, end: int, count: int) -> Ints:
     """Follows the length prefixes one by one. After damage the rest of the positions are `end`."""
-    # Indexing bytes is twice as fast as indexing a numpy array; the pad saves a check in the loop.
-    raw = data[begin:end].tobytes() + b"\0\0\0\0\0"
+    # Indexing bytes is twice as fast as indexing a view, but takes a copy.
+    few = count * _FEW_RECORDS_BYTES < end - begin
+    raw: memoryview | bytes = data[begin:end].data if few else data[begin:end].tobytes()
     offsets = array("q", bytes(8 * count))
     position = 0
     index = 0
@@ -189,7 +194,7 @@ def equal_runs(data: Bytes, begin: int, end: int, count: int) -> Ints | None:
             return None
         byte, second = int(data[position]), int(data[position + 1])
         size = int(_ADVANCE[byte | second << 8])
-        if size == _FAR:
+        if size == 0:
             size = _long_advance(data, position)
             if size == 0:
                 return None
@@ -228,17 +233,17 @@ def _same_prefix(data: Bytes, at: int, stride: int, count: int, model: int) -> i
 
 def _long_advance(data: Bytes, position: int) -> int:
     """Bytes to the next record when the table cannot tell; 0 if no record can start here."""
-    try:
-        length, body = read(data, np.array([position], np.int64))
-    except BadVarintError:
-        return 0
-    if length[0] < _MIN_BODY_BYTES:
-        return 0
-    return int(body[0] + length[0]) - position
+    value = 0
+    for index, byte in enumerate(data[position : position + 5].tolist()):
+        value |= (byte & 0x7F) << 7 * index
+        if byte < 0x80:
+            body = value >> 1
+            return 0 if value & 1 or body < _MIN_BODY_BYTES else body + index + 1
+    return 0
 
 
 def lockstep(data: Bytes, begins: Ints, limits: Ints) -> Ints:
-    """All record starts of many chains, in no particular order.
+    """All record starts of many chains, ascending.
 
     A chain goes from its begin to its limit; it is left early where no record can start.
     """
@@ -249,29 +254,26 @@ def lockstep(data: Bytes, begins: Ints, limits: Ints) -> Ints:
     position = begins.astype(np.int64)
     limit = np.minimum(limits, len(data) - 2)
     pieces: list[Ints] = []
-    while True:
-        active = position < limit
-        alive = int(np.count_nonzero(active))
-        if alive == 0:
-            break
-        if alive < len(position):
-            position, limit = position[active], limit[active]
-        if alive < _FEW_CHAINS:
-            for begin, end in zip(position.tolist(), limit.tolist(), strict=True):
-                pieces.append(_chase_all(data, begin, end))
-            break
-        steps = np.empty((32, alive), np.int64)
+    while len(position) >= _FEW_CHAINS:
+        steps = np.empty((_STEPS, len(position)), np.int64)
         for row in steps:
             row[:] = position
-            advance = _ADVANCE.take(pairs[position])
-            if advance.max() == _FAR:
-                for index in np.flatnonzero(advance == _FAR).tolist():
-                    # Three bytes or more, or not a record at all: off to the limit then.
-                    advance[index] = _long_advance(data, int(position[index])) or _FAR
-            position += advance
+            # Where the table cannot tell it says 0: the chain waits for the end of this block.
+            position += _ADVANCE.take(pairs[position])
             np.minimum(position, limit, out=position)
+        last = steps[-1]
+        for index in np.flatnonzero((position == last) & (last < limit)).tolist():
+            advance = _long_advance(data, int(last[index]))
+            position[index] = min(last[index] + advance, limit[index]) if advance else limit[index]
         pieces.append(steps[steps < limit])
-    return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
+        active = position < limit
+        if not active.all():
+            position, limit = position[active], limit[active]
+    for begin, end in zip(position.tolist(), limit.tolist(), strict=True):
+        pieces.append(_chase_all(data, begin, end))
+    starts = np.sort(np.concatenate(pieces)) if pieces else np.empty(0, np.int64)
+    again = starts[1:] == starts[:-1]
+    return np.delete(starts, np.flatnonzero(again)) if again.any() else starts
 
 
 def _chase_all(data: Bytes, begin: int, end: int) -> Ints:
@@ -314,7 +316,7 @@ def _seeds(data: Bytes, begin: int, end: int, count: int) -> Ints:
         second_byte = data[position + 1].astype(np.int64)
         advance = _ADVANCE.take(first_byte | second_byte << 8)
         attributes = position + 1 + (first_byte >> 7)
-        good = (advance != _FAR) & (data[attributes] == 0)
+        good = (advance != 0) & (data[attributes] == 0)
         position = position + advance
         good &= position <= last
         alive, position = alive[good], position[good]
