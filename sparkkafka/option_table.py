@@ -120,7 +120,7 @@ def _acks(text: str) -> int:
 
 
 # Java's pattern (Utils.HOST_PORT_PATTERN) allows a listener name before the address.
-_SERVER = re.compile(r"(?:[a-zA-Z][a-zA-Z0-9+.-]*://)?(\[[^\[\]]+\]|[^\[\]:/\s]+):([0-9]{1,5})")
+_SERVER = re.compile(r"(?:[a-zA-Z][a-zA-Z0-9+._-]*://)?(\[[^\[\]]+\]|[^\[\]:/\s]+):([0-9]{1,5})")
 
 
 def parse_servers(text: str) -> tuple[tuple[str, int], ...]:

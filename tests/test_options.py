@@ -1,0 +1,548 @@
+"""Options: one table, parsed once, never dropped in silence."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import pickle
+from pathlib import Path
+
+import pytest
+
+from sparkkafka import option_docs, option_table, options
+from sparkkafka.errors import OptionError
+from sparkkafka.option_table import CONNECTOR, KAFKA, Side, Status, parse_servers
+from sparkkafka.options import (
+    ClientOptions,
+    FetchOptions,
+    ProducerOptions,
+    ReadOptions,
+    WriteOptions,
+    forget_unused,
+    parse_client_options,
+    parse_fetch_options,
+    parse_producer_options,
+    parse_read_options,
+    parse_write_options,
+)
+
+ROOT = Path(__file__).parent.parent
+SERVERS = {"kafka.bootstrap.servers": "host:9092"}
+READ = {**SERVERS, "subscribe": "t"}
+WRITE = {**SERVERS, "topic": "t"}
+GROUPS = {
+    cls.GROUP: cls
+    for cls in (ClientOptions, FetchOptions, ProducerOptions, ReadOptions, WriteOptions)
+}
+
+
+@pytest.fixture(autouse=True)
+def no_warnings_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options, "_warned", set())
+
+
+def read(**more: str) -> ReadOptions:
+    return parse_read_options({**READ, **{k.replace("__", "."): v for k, v in more.items()}})
+
+
+def write(**more: str) -> WriteOptions:
+    return parse_write_options({**WRITE, **{k.replace("__", "."): v for k, v in more.items()}})
+
+
+# --- the table -------------------------------------------------------------------------------
+
+
+def test_each_used_row_fills_a_field_and_each_field_has_a_row() -> None:
+    rows = {row.field for row in (*CONNECTOR, *KAFKA) if row.status is Status.USED}
+    fields = {
+        f"{group}.{f.name}"
+        for group, cls in GROUPS.items()
+        for f in dataclasses.fields(cls)
+        if f.name not in ("client", "fetch", "producer")
+    }
+    assert rows == fields
+
+
+def test_names_are_unique_per_side() -> None:
+    for rows in (CONNECTOR, KAFKA):
+        seen: dict[str, list[Side]] = {}
+        for row in rows:
+            assert not any(
+                side.covers(row.side)
+                for side in seen.get(row.key, [])
+                if row.status is not Status.IGNORED
+            ), row.name
+            seen.setdefault(row.key, []).append(row.side)
+
+
+def test_defaults_are_those_of_a_parse_without_options() -> None:
+    assert read().client == ClientOptions(bootstrap_servers=(("host", 9092),))
+    assert read().fetch == FetchOptions()
+    assert write().producer == ProducerOptions()
+
+
+def test_defaults_pass_their_own_parsers() -> None:
+    """The default that a table shows can be written down and means the same."""
+    for row in (*CONNECTOR, *KAFKA):
+        if row.status is Status.USED and row.default_text is None:
+            group, _, name = row.field.partition(".")
+            default = next(f.default for f in dataclasses.fields(GROUPS[group]) if f.name == name)
+            assert row.kind.parse(options.as_text(default)) == default, row.name
+
+
+def test_readme_tables_are_current() -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    assert option_docs.update(text) == text, "run: python -m sparkkafka.option_docs README.md"
+
+
+@pytest.mark.parametrize("which", ["read", "write", "kafka"])
+def test_markdown_names_every_option(which: str) -> None:
+    table = option_docs.markdown_table(which)
+    rows = KAFKA if which == "kafka" else [r for r in CONNECTOR if r.side.covers(Side(which))]
+    assert all(f"{row.name}`" in table for row in rows)
+
+
+# --- names -----------------------------------------------------------------------------------
+
+
+def test_names_in_any_case() -> None:
+    given = {"KAFKA.Bootstrap.Servers": "h:1", "SubScribe": "t", "startingoffsets": "Earliest "}
+    assert parse_read_options(given).subscription.topics == ("t",)
+    assert parse_read_options(given).starting.kind == "earliest"
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("startingOfsets", "startingOffsets"),
+        ("failondataloss ", "failOnDataLoss"),
+        ("bootstrap.servers", "kafka.bootstrap.servers"),
+        ("kafka-bootstrap-servers", "kafka.bootstrap.servers"),
+        ("subscribepatern", "subscribePattern"),
+    ],
+)
+def test_unknown_connector_option_names_the_nearest(name: str, nearest: str) -> None:
+    with pytest.raises(OptionError, match="unknown option") as caught:
+        parse_read_options({**READ, name: "x"})
+    assert f"did you mean '{nearest}'?" in str(caught.value)
+
+
+def test_unknown_connector_option_without_a_near_one() -> None:
+    with pytest.raises(OptionError, match=r"unknown option 'zzzz'$"):
+        read(zzzz="1")
+
+
+def test_load_with_a_path_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"load\(\)"):
+        read(path="/tmp/x")
+
+
+def test_same_name_twice_in_different_case() -> None:
+    with pytest.raises(OptionError, match="given twice"):
+        parse_read_options({**READ, "Subscribe": "u"})
+
+
+@pytest.mark.parametrize(
+    "row", [r for r in CONNECTOR if r.status is Status.LATER], ids=lambda row: row.name
+)
+def test_options_of_later_versions_are_refused(row: option_table.Option) -> None:
+    parse = parse_read_options if row.side is Side.READ else parse_write_options
+    base = READ if row.side is Side.READ else WRITE
+    with pytest.raises(OptionError) as caught:
+        parse({**base, row.name: "1"})
+    assert str(caught.value) == (
+        f"option {row.name} is not supported by this version of sparkkafka yet"
+    )
+
+
+@pytest.mark.parametrize(
+    "row", [r for r in KAFKA if r.status is Status.LATER], ids=lambda row: row.name
+)
+def test_kafka_properties_of_later_versions_are_refused(row: option_table.Option) -> None:
+    parse = parse_write_options if row.side is Side.WRITE else parse_read_options
+    base = WRITE if row.side is Side.WRITE else READ
+    with pytest.raises(OptionError, match="not supported by this version") as caught:
+        parse({**base, f"kafka.{row.name}": "hunter2"})
+    assert f"kafka.{row.name}" in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "side", "reason"),
+    [
+        ("auto.offset.reset", "read", "startingOffsets"),
+        ("key.deserializer", "read", "binary"),
+        ("value.deserializer", "read", "binary"),
+        ("enable.auto.commit", "read", "group"),
+        ("interceptor.classes", "read", "Java class"),
+        ("interceptor.classes", "write", "Java class"),
+        ("key.serializer", "write", "as they are"),
+        ("value.serializer", "write", "as they are"),
+        ("transactional.id", "write", "Each task"),
+    ],
+)
+def test_refused_as_the_jvm_connector_refuses(name: str, side: str, reason: str) -> None:
+    parse, base = (parse_read_options, READ) if side == "read" else (parse_write_options, WRITE)
+    with pytest.raises(OptionError) as caught:
+        parse({**base, f"kafka.{name}": "x"})
+    assert str(caught.value).startswith(f"Kafka option '{name}' is not supported")
+    assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"kafka.max.poll.records": "5"}, "kafka.max.poll.records has no effect"),
+        ({"kafka.fetch.max.byte": "5"}, "did you mean 'kafka.fetch.max.bytes'?"),
+        ({"kafka.acks": "1"}, "kafka.acks has no effect here: it is for writing"),
+        ({"kafka.what.ever": "x"}, "unknown Kafka property 'kafka.what.ever' has no effect"),
+        ({"topic": "t"}, "option topic has no effect here: it is for writing"),
+        ({"kafka.key.serializer": "x"}, "kafka.key.serializer has no effect here"),
+    ],
+)
+def test_one_warning_per_option(
+    given: dict[str, str], words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            parse_read_options({**READ, **given})
+    assert len(caplog.records) == 1
+    assert words in caplog.text
+
+
+def test_include_headers_on_a_write_has_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    write(includeHeaders="true")
+    assert "headers are written whenever" in caplog.text
+
+
+# --- values ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["true", "TRUE", " false "])
+def test_booleans(text: str) -> None:
+    assert read(failOnDataLoss=text).fail_on_data_loss is (text.strip().lower() == "true")
+
+
+@pytest.mark.parametrize("text", ["ture", "1", "yes", ""])
+def test_other_booleans_are_refused(text: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        read(failOnDataLoss=text)
+    assert str(caught.value) == f"failOnDataLoss must be true or false, got {text!r}"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("kafka.request.timeout.ms", "2147483648"),  # int32
+        ("kafka.request.timeout.ms", "0"),
+        ("kafka.request.timeout.ms", "1.5"),
+        ("kafka.request.timeout.ms", "1_000"),
+        ("kafka.request.timeout.ms", "٣"),
+        ("kafka.request.timeout.ms", "9" * 5000),
+        ("kafka.fetch.max.bytes", "-1"),
+        ("kafka.fetch.max.bytes", "4294967296"),
+        ("kafka.send.buffer.bytes", "-2"),
+        ("kafka.isolation.level", "READ_COMMITTED"),
+        ("kafkaConsumer.pollTimeoutMs", "0"),
+    ],
+)
+def test_bad_values_name_option_and_value(name: str, text: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        parse_read_options({**READ, name: text})
+    assert str(caught.value).startswith(f"{name} must be ")
+    assert repr(text) in str(caught.value)
+
+
+def test_java_long_max_means_for_ever() -> None:
+    assert write(kafka__max__block__ms=str(2**63 - 1)).producer.max_block_ms == 10**12
+    with pytest.raises(OptionError):
+        write(kafka__max__block__ms=str(2**63))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a:1", (("a", 1),)),
+        (" a:1 , b:2,, a:1", (("a", 1), ("b", 2))),
+        ("[::1]:9092", (("::1", 9092),)),
+        ("[fe80::1%eth0]:65535", (("fe80::1%eth0", 65535),)),
+        ("PLAINTEXT://a:1", (("a", 1),)),
+        ("SASL_SSL://[::1]:1", (("::1", 1),)),
+        ("10.0.0.1:9092", (("10.0.0.1", 9092),)),
+    ],
+)
+def test_servers(text: str, expected: tuple[tuple[str, int], ...]) -> None:
+    assert parse_servers(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "entry", "hint"),
+    [
+        ("a:1,b", "'b'", "port is missing"),
+        ("::1:9092", "'::1:9092'", "brackets"),
+        ("a:0", "'a:0'", ""),
+        ("a:65536", "'a:65536'", ""),
+        ("a:99999999", "'a:99999999'", ""),
+        ("a:x", "'a:x'", ""),
+        (":9092", "':9092'", ""),
+        ("a b:1", "'a b:1'", ""),
+        (" , ", "", "no server"),
+    ],
+)
+def test_bad_servers_name_the_entry(text: str, entry: str, hint: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        parse_read_options({**READ, "kafka.bootstrap.servers": text})
+    assert "kafka.bootstrap.servers must be host:port" in str(caught.value)
+    assert entry in str(caught.value)
+    assert hint in str(caught.value)
+
+
+def test_servers_are_required() -> None:
+    with pytest.raises(
+        OptionError,
+        match=r"^Option 'kafka.bootstrap.servers' must be specified for .* Kafka consumer$",
+    ):
+        parse_read_options({"subscribe": "t"})
+    with pytest.raises(
+        OptionError, match=r"^Option 'kafka.bootstrap.servers' must be .* producer$"
+    ):
+        parse_write_options({"topic": "t"})
+    with pytest.raises(OptionError, match=r"^Option 'bootstrap.servers' must"):
+        parse_client_options({"client.id": "x"})
+
+
+def test_no_option_at_all_hints_at_sql_tables() -> None:
+    with pytest.raises(OptionError, match="CREATE TEMPORARY VIEW"):
+        parse_read_options({})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"security.protocol": "sasl_ssl"},
+        {"client.dns.lookup": "resolve_canonical_bootstrap_servers_only"},
+    ],
+)
+def test_values_of_later_versions(given: dict[str, str]) -> None:
+    with pytest.raises(OptionError, match="not supported by this version"):
+        parse_client_options({"bootstrap.servers": "h:1", **given})
+
+
+def test_security_protocol_in_any_case() -> None:
+    assert read(kafka__security__protocol="plaintext").client.security_protocol == "PLAINTEXT"
+    with pytest.raises(OptionError, match=r"security.protocol must be one of"):
+        read(kafka__security__protocol="TLS")
+
+
+# --- subscription and offsets ----------------------------------------------------------------
+
+
+def test_exactly_one_strategy() -> None:
+    with pytest.raises(
+        OptionError, match="One of the following options must be specified for Kafka source"
+    ):
+        parse_read_options(SERVERS)
+    with pytest.raises(
+        OptionError,
+        match=r"Only one of the following options can be specified.*subscribe and assign",
+    ):
+        read(assign='{"t":[0]}')
+
+
+def test_subscribe_is_a_list() -> None:
+    assert read(subscribe=" b, a,,b ").subscription.topics == ("b", "a")
+    with pytest.raises(OptionError, match="No topics to subscribe to"):
+        read(subscribe=" ,")
+
+
+def test_pattern_must_not_be_empty() -> None:
+    with pytest.raises(OptionError, match="Pattern to subscribe is empty"):
+        parse_read_options({**SERVERS, "subscribePattern": " "})
+
+
+def test_assign() -> None:
+    given = {**SERVERS, "assign": ' {"b":[1,0],"a":[2]}'}
+    assert parse_read_options(given).subscription.partitions == (("a", 2), ("b", 0), ("b", 1))
+    with pytest.raises(OptionError, match="No topicpartitions to assign"):
+        parse_read_options({**SERVERS, "assign": "t:0"})
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "words"),
+    [
+        ("startingOffsets", "latest", "starting offset can't be latest for batch queries on Kafka"),
+        (
+            "endingOffsets",
+            " EARLIEST",
+            "ending offset can't be earliest for batch queries on Kafka",
+        ),
+        ("startingOffsets", '{"t":{"0":-1}}', "startingOffsets for t-0 can't be latest for batch"),
+        ("endingOffsets", '{"t":{"3":-2}}', "endingOffsets for t-3 can't be earliest for batch"),
+        ("startingOffsets", "begin", "startingOffsets must be earliest or JSON"),
+        ("startingOffsets", "", "startingOffsets must be earliest or JSON"),
+        ("endingOffsets", "end", "endingOffsets must be latest or JSON"),
+    ],
+)
+def test_bounds_of_a_batch(option: str, text: str, words: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        parse_read_options({**READ, option: text})
+    assert words in str(caught.value)
+
+
+def test_specific_offsets() -> None:
+    bounds = read(startingOffsets='{"t":{"0":-2,"1":5}}', endingOffsets='{"t":{"0":-1,"1":9}}')
+    assert bounds.starting.offsets == {("t", 0): -2, ("t", 1): 5}
+    assert bounds.ending.offsets == {("t", 0): -1, ("t", 1): 9}
+
+
+# --- rules between settings --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("acks", ["0", "1"])
+def test_acks_below_all_switch_idempotence_off(acks: str, caplog: pytest.LogCaptureFixture) -> None:
+    producer = parse_producer_options({"acks": acks})
+    assert (producer.acks, producer.enable_idempotence) == (int(acks), False)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    "given", [{"retries": "0"}, {"max.in.flight.requests.per.connection": "6"}]
+)
+def test_other_conflicts_switch_it_off_with_a_warning(
+    given: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert not parse_producer_options(given).enable_idempotence
+    assert "switches idempotence off" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"acks": "1"}, "needs acks=all, but acks is 1"),
+        ({"retries": "0"}, "needs retries above 0, but retries is 0"),
+        ({"max.in.flight.requests.per.connection": "6"}, "needs at most 5 max.in.flight"),
+    ],
+)
+def test_explicit_idempotence_conflicts(given: dict[str, str], words: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        parse_producer_options({"enable.idempotence": "true", **given})
+    assert words in str(caught.value)
+    given = {"enable.idempotence": "false", **given}
+    assert not parse_producer_options(given).enable_idempotence
+
+
+def test_acks_all_and_minus_one() -> None:
+    assert parse_producer_options({"acks": "all"}).acks == -1
+    assert parse_producer_options({"acks": "-1", "enable.idempotence": "true"}).enable_idempotence
+
+
+def test_delivery_timeout() -> None:
+    with pytest.raises(OptionError, match=r"should be equal to or larger than linger.ms"):
+        write(kafka__delivery__timeout__ms="30000")
+    exact = {"kafka__delivery__timeout__ms": "30000", "kafka__linger__ms": "0"}
+    assert write(**exact).producer.delivery_timeout_ms == 30_000
+    # As in Java, a default that does not fit is moved.
+    assert write(kafka__request__timeout__ms="200000").producer.delivery_timeout_ms == 200_005
+    huge = write(kafka__request__timeout__ms="2147483647").producer
+    assert huge.delivery_timeout_ms == 2**31 - 1
+
+
+def test_default_api_timeout_moves_with_the_request_timeout() -> None:
+    assert read(kafka__request__timeout__ms="90000").client.default_api_timeout_ms == 90_000
+    short = read(kafka__default__api__timeout__ms="5000").client
+    assert (short.default_api_timeout_ms, short.request_timeout_ms) == (5_000, 30_000)
+
+
+def test_backoff_above_its_maximum(caplog: pytest.LogCaptureFixture) -> None:
+    assert read(kafka__retry__backoff__ms="5000").client.retry_backoff_ms == 1_000
+    assert "retry.backoff.ms is above retry.backoff.max.ms" in caplog.text
+    assert read(kafka__reconnect__backoff__max__ms="10").client.reconnect_backoff_ms == 10
+
+
+@pytest.mark.parametrize(
+    ("given", "level"),
+    [
+        ({"compression.type": "gzip", "compression.gzip.level": "-1"}, None),
+        ({"compression.type": "gzip", "compression.gzip.level": "9"}, 9),
+        ({"compression.type": "zstd", "compression.gzip.level": "9"}, None),
+        ({"compression.type": "zstd", "compression.zstd.level": "-5"}, -5),
+        ({"compression.type": "lz4", "compression.lz4.level": "17"}, 17),
+        ({"compression.type": "none", "compression.lz4.level": "17"}, None),
+    ],
+)
+def test_compression_levels(given: dict[str, str], level: int | None) -> None:
+    producer = parse_producer_options(given)
+    assert (producer.compression_type, producer.compression_level) == (
+        given["compression.type"],
+        level,
+    )
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"compression.gzip.level": "0"},
+        {"compression.lz4.level": "18"},
+        {"compression.type": "brotli"},
+    ],
+)
+def test_bad_compression(given: dict[str, str]) -> None:
+    with pytest.raises(OptionError):
+        parse_producer_options(given)
+
+
+# --- without Spark ---------------------------------------------------------------------------
+
+
+def test_one_mapping_serves_all_three_parsers() -> None:
+    config = {
+        "bootstrap.servers": "h:1",
+        "acks": 1,
+        "check.crcs": False,
+        "request.timeout.ms": 7000,
+    }
+    assert parse_client_options(config).request_timeout_ms == 7000
+    assert parse_fetch_options(config).check_crcs is False
+    assert parse_producer_options(config).acks == 1
+
+
+def test_unknown_settings_are_errors_without_spark() -> None:
+    with pytest.raises(
+        OptionError, match=r"unknown setting 'bootstrap.server'; did you mean 'bootstrap.servers'"
+    ):
+        parse_client_options({"bootstrap.server": "h:1"})
+
+
+def test_none_is_not_given() -> None:
+    assert parse_producer_options({"acks": None}) == ProducerOptions()
+
+
+# --- secrets ---------------------------------------------------------------------------------
+
+
+def test_secret_fields_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options, "_SECRET_FIELDS", frozenset({"client.client_id"}))
+    shown = read(kafka__client__id="hunter2")
+    assert "client_id=***" in repr(shown)
+    assert "hunter2" not in repr(shown) + str(shown) + f"{shown.client}"
+
+
+def test_secret_values_are_not_in_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = dataclasses.replace(options._KAFKA["request.timeout.ms"], secret=True)
+    monkeypatch.setitem(options._KAFKA, "request.timeout.ms", row)
+    with pytest.raises(OptionError, match="must be") as caught:
+        read(kafka__request__timeout__ms="hunter2")
+    assert "hunter2" not in str(caught.value)
+
+
+def test_unknown_properties_are_not_kept() -> None:
+    given = {**READ, "kafka.my.password": "hunter2"}
+    assert b"hunter2" not in pickle.dumps(parse_read_options(given))
+    kept = forget_unused(given)
+    assert kept["kafka.my.password"] == ""
+    assert kept["kafka.bootstrap.servers"] == "host:9092"
+
+
+def test_options_survive_pickle() -> None:
+    for parsed in (read(startingOffsets='{"t":{"0":1}}'), write()):
+        assert pickle.loads(pickle.dumps(parsed)) == parsed
