@@ -48,7 +48,7 @@ NO_TIMESTAMP_TYPE, CREATE_TIME, LOG_APPEND_TIME = -1, 0, 1
 
 CHUNK_BYTES = 4 << 20
 CHUNK_RECORDS = 16384
-"""Decoded together: few enough that columns stay in the L2 cache, enough to outweigh numpy's calls."""
+"""Decoded together: few enough to stay in the L2 cache, enough to outweigh numpy's calls."""
 
 _MAX_CHUNK_BYTES = (1 << 31) - 1  # Arrow's binary type counts in int32
 _FEW_ROWS = 16  # below, a plain loop over headers is faster than numpy steps

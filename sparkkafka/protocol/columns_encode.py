@@ -1,8 +1,8 @@
 """Arrow columns -> the records of record batches, without a Python object per record.
 
 All rows are cut into batches by an upper bound of each record's size. Then, a few megabytes at a
-time, the numbers in front of each key and value are written for all records at once, and Arrow joins
-them with the keys and values. The batches are slices of the joined bytes.
+time, the numbers in front of each key and value are written for all records at once, and Arrow
+joins them with the keys and values. The batches are slices of the joined bytes.
 
 What a broker checks on produce (Kafka's `LogValidator`) holds by construction: offset deltas are
 0..n-1 in each batch. As the Java producer does, a batch's base timestamp is its first record's.
@@ -288,7 +288,7 @@ class _Blobs:
     """A key or value column, also of headers: Arrow data and what stands before each entry."""
 
     def __init__(self, column: pa.Array, name: str) -> None:
-        self.array = _as_binary(column, name)
+        self.array = as_binary(column, name)
         large = pa.types.is_large_binary(self.array.type)
         offsets_buffer = self.array.buffers()[1]
         first, count = self.array.offset, len(self.array)
@@ -311,8 +311,8 @@ class _Blobs:
         return part.cast(pa.binary()) if pa.types.is_large_binary(part.type) else part
 
 
-def _as_binary(column: pa.Array, name: str) -> pa.Array:
-    """The column as binary or large_binary."""
+def as_binary(column: pa.Array, name: str) -> pa.Array:
+    """The column as binary or large_binary. Raises EncodeError, with `name`, for other data."""
     kind = column.type
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return column
@@ -323,7 +323,7 @@ def _as_binary(column: pa.Array, name: str) -> pa.Array:
     if pa.types.is_null(kind):
         return pa.nulls(len(column), pa.binary())
     if pa.types.is_dictionary(kind):
-        return _as_binary(column.cast(kind.value_type), name)
+        return as_binary(column.cast(kind.value_type), name)
     if pa.types.is_fixed_size_binary(kind) or str(kind) == "binary_view":
         return column.cast(pa.large_binary())
     if str(kind) == "string_view":
