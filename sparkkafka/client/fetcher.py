@@ -30,7 +30,7 @@ from sparkkafka.errors import (
     UnknownTopicError,
 )
 from sparkkafka.options import FetchOptions
-from sparkkafka.protocol.columns import DecodedRecords, decode_batches
+from sparkkafka.protocol.columns import DecodedRecords, decode_chunks
 from sparkkafka.protocol.messages import FetchPartition, FetchRequest, FetchTopic
 from sparkkafka.protocol.records import (
     AbortedTransactions,
@@ -45,8 +45,8 @@ log = logging.getLogger(__name__)
 NO_SESSION_ID = 0
 NO_SESSION_EPOCH = -1
 
-# What a decompressed fetch response may take. A codec can blow 1 MiB up a thousandfold; a topic
-# that really holds such batches is read by raising this through `max_payload_bytes`.
+# What one batch may take once decompressed: a codec can blow 1 MiB up a thousandfold. A topic that
+# really holds larger batches is read by raising this through `max_payload_bytes`.
 MAX_PAYLOAD_BYTES = 1 << 30
 
 # The largest single batch that is asked for when one does not fit the fetch size. Brokers refuse
@@ -124,9 +124,7 @@ class Fetcher:
             if self.position < self._end:
                 self._ask_ahead()
             if batches:
-                records = self._decode(batches)
-                if len(records):
-                    yield records
+                yield from self._decode(batches)
 
     # --- one step forward -----------------------------------------------------------------------
 
@@ -296,9 +294,9 @@ class Fetcher:
             )
         self._fetch_bytes = size
 
-    def _decode(self, batches: list[RecordBatch]) -> DecodedRecords:
+    def _decode(self, batches: list[RecordBatch]) -> Iterator[DecodedRecords]:
         try:
-            return decode_batches(
+            yield from decode_chunks(
                 batches,
                 start_offset=self._start,
                 end_offset=self._end,

@@ -17,8 +17,8 @@ from sparkkafka.client.cluster import Cluster, TopicPartition
 from sparkkafka.client.fetcher import Fetcher
 from sparkkafka.client.offsets import earliest_and_latest
 from sparkkafka.options import parse_client_options, parse_fetch_options
+from sparkkafka.protocol.columns import ALL_COLUMNS
 
-ALL_COLUMNS = frozenset({"key", "value", "headers", "offset", "timestamp", "timestampType"})
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 WAIT_S = 30.0
 
@@ -159,6 +159,17 @@ def _confluent_row(message: Any) -> Row:
 # --- kafka-python --------------------------------------------------------------------------------
 
 
+def for_kafka_python(records: Iterable[Record]) -> list[Record]:
+    """The records that kafka-python agrees to write: a key or a value, and no null in headers."""
+    return [
+        record._replace(
+            key=b"" if record.key is None and record.value is None else record.key,
+            headers=tuple((name, value or b"") for name, value in record.headers),
+        )
+        for record in records
+    ]
+
+
 def kafka_python_write(
     bootstrap: str, topic: str, records: Iterable[Record], codec: str = "none", **config: Any
 ) -> None:
@@ -173,12 +184,11 @@ def kafka_python_write(
                 topic,
                 key=record.key,
                 value=record.value,
-                # kafka-python wants a value in each header
-                headers=[(name, value or b"") for name, value in record.headers],
+                headers=list(record.headers),
                 partition=0,
                 timestamp_ms=record.timestamp_ms,
             )
-            for record in records
+            for record in for_kafka_python(records)
         ]
         producer.flush(WAIT_S)
         for future in futures:
