@@ -133,7 +133,7 @@ def decompress(
     """
     if codec is Codec.NONE:
         if len(data) > max_bytes:
-            raise _too_large(codec, max_bytes)
+            raise OutputTooLargeError(f"{len(data)} bytes, more than the {max_bytes} allowed", 0)
         return data
     if not len(data):
         raise DecodeError(f"no {codec.name.lower()} data at all", 0)
@@ -163,7 +163,7 @@ def _level(codec: Codec, level: int | None) -> int:
     return level
 
 
-def _too_large(codec: Codec, max_bytes: int, position: int | None = None) -> OutputTooLargeError:
+def _too_large(codec: Codec, max_bytes: int, position: int = 0) -> OutputTooLargeError:
     return OutputTooLargeError(
         f"{codec.name.lower()} data unpacks to more than the {max_bytes} bytes allowed", position
     )

@@ -40,6 +40,10 @@ CODEC_MASK = 0x07
 LOG_APPEND_TIME_FLAG = 0x08
 NO_TIMESTAMP = -1
 
+# What a batch costs beside its payload. Messages that cannot share batches must not turn a small
+# answer into a large number of Python objects, so batches count against the room too.
+_BATCH_COST_BYTES = 1024
+
 _HEADER_V0 = struct.Struct(">qiIbb")
 _HEADER_V1 = struct.Struct(">qiIbbq")
 _LENGTH = struct.Struct(">i")
@@ -120,7 +124,8 @@ def convert_message_set(
 ) -> Conversion:
     """Convert the whole messages from `position` to the next batch of format 2 or cut message.
 
-    Wrappers are unpacked here, into `room_bytes` in all. The first that finds less room left than
+    Wrappers are unpacked here, into `room_bytes` in all (their bytes, and a charge for each batch
+    beyond one a wrapper). The first that finds less room left than
     it needs ends the conversion, as if the rest had been cut off: the next fetch starts with it.
     One that needs more than `max_payload_bytes` is an error. Nothing is looked at behind the
     message that reaches `end_offset` (exclusive). Raises CorruptRecordError.
@@ -152,7 +157,9 @@ def convert_message_set(
             plain.add(message)
             plain.size_bytes += size
         position += size
-        stopped = end_offset is not None and message.offset + 1 >= end_offset
+        stopped = (end_offset is not None and message.offset + 1 >= end_offset) or (
+            plain.extra_batches * _BATCH_COST_BYTES > max_payload_bytes
+        )
     batches += plain.finish()
     return Conversion(batches, position, room_bytes, stopped)
 
@@ -223,6 +230,7 @@ def _unwrap(
     )
     # Two passes, not a list: an unpacked set may hold millions of tiny messages.
     last_inner_offset = None
+    used_bytes = len(payload)
     for start, _ in _entries(payload):
         last_inner_offset = _OFFSET_AND_LENGTH.unpack_from(payload, start)[0]
     if last_inner_offset is None:
@@ -241,7 +249,14 @@ def _unwrap(
         if message.attributes & CODEC_MASK:
             raise DecodeError("a compressed message inside a compressed one", start)
         builder.add(_placed(message, wrapper, base_offset))
-    return builder.finish(last_offset=wrapper.offset), len(payload)
+        used_bytes = len(payload) + builder.extra_batches * _BATCH_COST_BYTES
+        if used_bytes > room_bytes:
+            raise OutputTooLargeError(
+                f"{builder.extra_batches} unlike messages take more than the {room_bytes} bytes "
+                "allowed",
+                start,
+            )
+    return builder.finish(last_offset=wrapper.offset), used_bytes
 
 
 def _entries(payload: memoryview) -> Iterator[tuple[int, int]]:
@@ -276,6 +291,11 @@ class _Builder:
         self.size_bytes = size_bytes
         self._done: list[LegacyBatch] = []
         self._start_batch()
+
+    @property
+    def extra_batches(self) -> int:
+        """Batches so far, beyond the one that any messages need."""
+        return len(self._done)
 
     def _start_batch(self) -> None:
         self._payload = bytearray()

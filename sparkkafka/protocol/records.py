@@ -127,7 +127,7 @@ class RecordBatch(NamedTuple):
         codec_id = self.attributes & CODEC_MASK
         if codec_id > Codec.ZSTD:
             raise CorruptRecordError(
-                f"compression codec {codec_id} is not known", offset=self.base_offset
+                f"compression codec {codec_id} is not known", 0, offset=self.base_offset
             )
         return Codec(codec_id)
 
@@ -169,8 +169,9 @@ class RecordBatch(NamedTuple):
         return self.base_offset + self.last_offset_delta + 1
 
     def payload(self, max_bytes: int) -> BytesLike:
-        """The uncompressed records, at most `max_bytes`. Raises CorruptRecordError.
+        """The uncompressed records, at most `max_bytes`.
 
+        Raises CorruptRecordError; its position counts from the start of `data`.
         The record count is checked against the bytes, so it can be trusted for allocations.
         """
         if not self.record_count and not len(self.data):
@@ -180,10 +181,11 @@ class RecordBatch(NamedTuple):
         except CorruptRecordError:
             raise
         except DecodeError as error:
-            raise CorruptRecordError(str(error), offset=self.base_offset) from error
+            raise _corrupt(error, self.base_offset) from error
         if self.record_count * MIN_RECORD_BYTES > len(out):
             raise CorruptRecordError(
                 f"{self.record_count} records cannot lie in {len(out)} bytes",
+                0,
                 offset=self.base_offset,
             )
         return out
@@ -382,9 +384,17 @@ def control_type(batch: RecordBatch) -> int:
         version, kind = _CONTROL_KEY.unpack_from(key)
         if version < 0:
             raise DecodeError(f"control record of version {version}", reader.pos)
+    except CorruptRecordError:
+        raise
     except DecodeError as error:
-        raise CorruptRecordError(str(error), offset=batch.base_offset) from error
+        raise _corrupt(error, batch.base_offset) from error
     return int(kind)
+
+
+def _corrupt(error: DecodeError, offset: int) -> CorruptRecordError:
+    """The same error with the batch's offset; `position` stays one in the batch's data."""
+    message = str(error).removesuffix(f" (at byte {error.position})")
+    return CorruptRecordError(message, error.position, offset=offset)
 
 
 def build_batch(
