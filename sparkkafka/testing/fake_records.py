@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import crc32c
 
-from sparkkafka.protocol.compression import decompress
+from sparkkafka.errors import KafkaError
+from sparkkafka.protocol.compression import Codec, decompress
 
 # base offset, length, leader epoch, magic, crc, attributes, last offset delta, base timestamp,
 # max timestamp, producer id, producer epoch, base sequence, record count
@@ -233,8 +234,8 @@ def payload_of(data: bytes | memoryview, header: BatchHeader) -> memoryview:
     if not header.codec:
         return payload
     try:
-        return memoryview(decompress(header.codec, payload, MAX_PAYLOAD_BYTES))
-    except (ValueError, ArithmeticError, OSError) as error:
+        return memoryview(decompress(Codec(header.codec), payload, MAX_PAYLOAD_BYTES))
+    except (KafkaError, ValueError) as error:  # ValueError: codecs 5 to 7 do not exist
         raise BadBatchError(f"the records do not decompress: {error}") from error
 
 

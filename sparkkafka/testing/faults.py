@@ -14,6 +14,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from sparkkafka.errors import ErrorCode
 
+RESOURCE_TOPIC = 2
+
 # Errors that a broker gives after it has appended the records.
 APPENDED_ERRORS = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND})
 
@@ -163,6 +165,8 @@ class Fault:
             return False
         if self.topic is None and self.partition is None:
             return True
+        if request.api == "Metadata" and getattr(request.message, "topics", None) is None:
+            return True  # asks for all topics
         return any(self.covers(topic, number) for topic, number in request.topic_partitions)
 
     def covers(self, topic: str | None, partition: int | None) -> bool:
@@ -191,6 +195,9 @@ def plain_answer(action: Any) -> Any:
 
 def _topic_partitions(message: Any) -> Iterable[tuple[str, int | None]]:
     """Found by the field names of Kafka's message definitions, whatever the request type."""
+    for resource in getattr(message, "resources", None) or ():
+        if resource.resource_type == RESOURCE_TOPIC:
+            yield resource.resource_name, None
     for field in ("topic_data", "topics", "topic_names"):
         for topic in getattr(message, field, None) or ():
             if isinstance(topic, str):

@@ -1,0 +1,230 @@
+"""The sockets of one fake broker: a listener, and a thread for each connection.
+
+A connection's requests are answered one after the other, in order, as a real broker does. What the
+answers are is none of this module's business: it reads a frame, hands it to `answer`, writes what
+comes back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+log = logging.getLogger(__name__)
+
+# socket.request.max.bytes of a broker
+MAX_REQUEST_BYTES = 100 << 20
+BACKLOG = 128
+PREFIX_BYTES = 4
+
+_connection_numbers = itertools.count(1)
+
+
+class Reply(NamedTuple):
+    """What to send for a request: nothing if `frame` is empty.
+
+    Before it the connection waits `delay_s`, after it `mute_s` (it reads nothing meanwhile), and
+    then it closes if `close` says so.
+    """
+
+    frame: bytes = b""
+    close: bool = False
+    delay_s: float = 0.0
+    mute_s: float = 0.0
+
+
+class BrokerConnection(threading.Thread):
+    """Serves one client socket until it is closed from either side."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        broker_id: int,
+        answer: Callable[[bytearray, BrokerConnection], Reply],
+    ) -> None:
+        self.number = next(_connection_numbers)
+        super().__init__(name=f"fake-broker-{broker_id}-connection-{self.number}", daemon=True)
+        self.broker_id = broker_id
+        self.stopped = threading.Event()
+        self._sock = sock
+        self._answer = answer
+
+    def run(self) -> None:
+        with self._sock:
+            # A reset by the client is how tests end connections: no news.
+            with contextlib.suppress(OSError):
+                self._serve()
+            self.stopped.set()
+
+    def stop(self) -> None:
+        """Wake the thread wherever it waits; it closes its socket itself."""
+        self.stopped.set()
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+
+    def _serve(self) -> None:
+        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        while not self.stopped.is_set():
+            prefix = self._read(PREFIX_BYTES)
+            if prefix is None:
+                return
+            size = int.from_bytes(prefix, "big", signed=True)
+            if not 0 <= size <= MAX_REQUEST_BYTES:
+                log.warning("%s: a request of %d bytes; closing", self.name, size)
+                return
+            payload = self._read(size)
+            if payload is None:
+                return
+            reply = self._answer(payload, self)
+            if reply.delay_s and self.stopped.wait(reply.delay_s):
+                return
+            if reply.frame:
+                self._sock.sendall(reply.frame)
+            if reply.close or (reply.mute_s and self.stopped.wait(reply.mute_s)):
+                return
+
+    def _read(self, size: int) -> bytearray | None:
+        """Exactly `size` bytes, or None at the end of the stream."""
+        data = bytearray(size)
+        view = memoryview(data)
+        done = 0
+        while done < size:
+            count = self._sock.recv_into(view[done:])
+            if not count:
+                return None
+            done += count
+        return data
+
+
+class BrokerListener:
+    """The listening socket of one broker. `port` stays its own while the broker is down, too.
+
+    `answer` makes the replies; `wake` ends whatever it waits for on connections that have stopped.
+    """
+
+    def __init__(
+        self,
+        broker_id: int,
+        host: str,
+        answer: Callable[[bytearray, BrokerConnection], Reply],
+        wake: Callable[[], None],
+    ) -> None:
+        self.broker_id = broker_id
+        self.host = host
+        self._answer = answer
+        self._wake = wake
+        self._lock = threading.Lock()
+        self._connections: set[BrokerConnection] = set()
+        self._acceptor: threading.Thread | None = None
+        self._waker: socket.socket | None = None
+        # Bound but not listening: the port is ours, and connections to it are refused.
+        self._sock = self._bind(0)
+        self.port: int = self._sock.getsockname()[1]
+
+    @property
+    def is_up(self) -> bool:
+        return self._acceptor is not None
+
+    @property
+    def connections(self) -> int:
+        """Clients connected now."""
+        with self._lock:
+            return sum(1 for row in self._connections if row.is_alive())
+
+    def up(self) -> None:
+        """Begin to accept connections. Nothing happens if it does already."""
+        if self._acceptor is not None:
+            return
+        self._waker, wake = socket.socketpair()
+        self._sock.listen(BACKLOG)
+        self._sock.setblocking(False)
+        self._acceptor = threading.Thread(
+            target=self._accept,
+            args=(self._sock, wake),
+            name=f"fake-broker-{self.broker_id}-listener",
+            daemon=True,
+        )
+        self._acceptor.start()
+
+    def down(self, deadline_s: float) -> list[str]:
+        """Close the listener and all connections; the port stays reserved.
+
+        Returns the names of threads that had not ended by `deadline_s` (of time.monotonic()).
+        """
+        stuck = self._stop(deadline_s)
+        if self._sock.fileno() == -1:
+            self._sock = self._bind(self.port)
+        return stuck
+
+    def close(self, deadline_s: float) -> list[str]:
+        """As `down`, for good."""
+        stuck = self._stop(deadline_s)
+        self._sock.close()
+        return stuck
+
+    def disconnect(self) -> None:
+        """Close all connections; new ones are accepted."""
+        with self._lock:
+            connections = list(self._connections)
+        for connection in connections:
+            connection.stop()
+        self._wake()
+
+    def _bind(self, port: int) -> socket.socket:
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            # Without it the port could not be had again while old connections are in TIME_WAIT.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind((self.host, port))
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+    def _stop(self, deadline_s: float) -> list[str]:
+        acceptor, self._acceptor = self._acceptor, None
+        if acceptor is None:
+            return []
+        waker, self._waker = self._waker, None
+        if waker is not None:
+            waker.close()  # the acceptor sees the end of its side
+        acceptor.join(max(0.0, deadline_s - time.monotonic()))
+        self.disconnect()
+        threads: list[threading.Thread] = [acceptor]
+        with self._lock:
+            threads += self._connections
+        me = threading.current_thread()
+        for thread in threads:
+            # A callable fault may take its own broker down.
+            if thread is not me:
+                thread.join(max(0.0, deadline_s - time.monotonic()))
+        return [row.name for row in threads if row is not me and row.is_alive()]
+
+    def _accept(self, listener: socket.socket, wake: socket.socket) -> None:
+        with listener, wake, selectors.DefaultSelector() as selector:
+            selector.register(listener, selectors.EVENT_READ)
+            selector.register(wake, selectors.EVENT_READ)
+            while True:
+                ready = {key.fileobj for key, _ in selector.select()}
+                if wake in ready:
+                    return
+                try:
+                    sock, _ = listener.accept()
+                except OSError:  # the client has gone again
+                    continue
+                sock.setblocking(True)
+                connection = BrokerConnection(sock, self.broker_id, self._answer)
+                with self._lock:
+                    self._connections = {
+                        row for row in self._connections if row.is_alive() or not row.ident
+                    }
+                    self._connections.add(connection)
+                connection.start()

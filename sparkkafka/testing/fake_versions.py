@@ -1,0 +1,113 @@
+"""APIs and versions that a fake broker offers: those of a Kafka release, as far as we have them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+VersionRange = tuple[int, int]
+
+# Highest version of each API in a release (Kafka's message definitions at its tag). An API that is
+# not there did not exist.
+_RELEASES: dict[str, dict[str, int]] = {
+    "2.1": {
+        "ApiVersions": 2,
+        "Metadata": 7,
+        "ListOffsets": 4,
+        "Fetch": 10,
+        "Produce": 7,
+        "InitProducerId": 1,
+        "FindCoordinator": 2,
+        "CreateTopics": 3,
+        "DeleteTopics": 3,
+        "DescribeConfigs": 2,
+    },
+    "2.8": {
+        "ApiVersions": 3,
+        "Metadata": 11,
+        "ListOffsets": 6,
+        "Fetch": 12,
+        "Produce": 9,
+        "InitProducerId": 4,
+        "FindCoordinator": 3,
+        "CreateTopics": 7,
+        "DeleteTopics": 6,
+        "DescribeConfigs": 4,
+        "DescribeCluster": 0,
+    },
+    "3.9": {
+        "ApiVersions": 4,
+        "Metadata": 12,
+        "ListOffsets": 9,
+        "Fetch": 17,
+        "Produce": 11,
+        "InitProducerId": 5,
+        "FindCoordinator": 6,
+        "CreateTopics": 7,
+        "DeleteTopics": 6,
+        "DescribeConfigs": 4,
+        "DescribeCluster": 1,
+    },
+    "4.0": {
+        "ApiVersions": 4,
+        "Metadata": 13,
+        "ListOffsets": 10,
+        "Fetch": 17,
+        "Produce": 12,
+        "InitProducerId": 5,
+        "FindCoordinator": 6,
+        "CreateTopics": 7,
+        "DeleteTopics": 6,
+        "DescribeConfigs": 4,
+        "DescribeCluster": 2,
+    },
+}
+DEFAULT_RELEASE = "4.0"
+
+# KAFKA-18659: librdkafka tells from Produce 0 that a broker is no antique. 4.x offers it and then
+# refuses it; so does this one, at any release.
+_LOWEST_OFFERED = {"Produce": 0}
+
+
+class Release(NamedTuple):
+    """What depends on the release, beside the versions."""
+
+    versions: Mapping[str, VersionRange]
+    # KIP-511 (2.4): the refusal of an ApiVersions version lists the range of ApiVersions.
+    names_own_range: bool
+    # Before KRaft only the controller creates and deletes topics.
+    has_controller_broker: bool
+    # message.timestamp.after.max.ms: one hour since 4.0 (KIP-1030)
+    timestamp_after_max_ms: int
+
+
+def release(
+    name: str, implemented: Mapping[str, VersionRange], changes: Mapping[str, VersionRange | None]
+) -> Release:
+    """The release `name` ("2.1", "2.8", "3.9", "4.0") cut down to what is implemented here.
+
+    `changes` sets the offered range of an API, or takes the API away with None. It may name
+    versions that are not implemented, for tests of what a client makes of the offer.
+    """
+    if name not in _RELEASES:
+        raise ValueError(f"no such Kafka release here: {name!r}, there are {sorted(_RELEASES)}")
+    unknown = set(changes) - set(implemented)
+    if unknown:
+        raise ValueError(f"no such API here: {sorted(unknown)}, there are {sorted(implemented)}")
+    versions: dict[str, VersionRange] = {}
+    for api, (lowest, highest) in implemented.items():
+        if api in _RELEASES[name]:
+            newest = min(highest, _RELEASES[name][api])
+            versions[api] = (_LOWEST_OFFERED.get(api, lowest), newest)
+        change = changes.get(api, ())
+        if change is None:
+            versions.pop(api, None)
+        elif change:
+            versions[api] = change
+    number = tuple(int(part) for part in name.split("."))
+    return Release(
+        versions,
+        names_own_range=number >= (2, 4),
+        has_controller_broker=number < (3, 0),
+        timestamp_after_max_ms=3_600_000 if number >= (4, 0) else (1 << 63) - 1,
+    )
