@@ -9,12 +9,9 @@ from __future__ import annotations
 
 from sparkkafka.protocol.columns_decode import (
     ALL_COLUMNS,
-    CREATE_TIME,
     HEADERS,
     HEADERS_TYPE,
     KEY,
-    LOG_APPEND_TIME,
-    NO_TIMESTAMP_TYPE,
     TIMESTAMP,
     VALUE,
     DecodedRecords,
@@ -31,12 +28,9 @@ from sparkkafka.protocol.columns_encode import (
 
 __all__ = [
     "ALL_COLUMNS",
-    "CREATE_TIME",
     "HEADERS",
     "HEADERS_TYPE",
     "KEY",
-    "LOG_APPEND_TIME",
-    "NO_TIMESTAMP_TYPE",
     "TIMESTAMP",
     "VALUE",
     "DecodedRecords",

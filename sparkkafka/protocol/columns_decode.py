@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from sparkkafka.errors import CorruptRecordError, DecodeError
 from sparkkafka.protocol import record_starts
 from sparkkafka.protocol.record_damage import MIN_HEADER_BYTES, check_batch, read_one
+from sparkkafka.protocol.records import MIN_RECORD_BYTES, RecordBatch
 from sparkkafka.protocol.varints import VARLONG_BITS, BadVarintError, Bytes, Ints, read
 
 KEY, VALUE, HEADERS, TIMESTAMP = "key", "value", "headers", "timestamp"
@@ -43,35 +44,12 @@ HEADERS_TYPE = pa.list_(
 )
 """Arrow type of the headers column; the names are those that Spark's own conversion uses."""
 
-NO_TIMESTAMP_TYPE, CREATE_TIME, LOG_APPEND_TIME = -1, 0, 1
-"""Java's `TimestampType` ids, the values of the connector's timestampType column."""
-
 CHUNK_BYTES = 4 << 20
 CHUNK_RECORDS = 16384
 """Decoded together: few enough to stay in the L2 cache, enough to outweigh numpy's calls."""
 
 _MAX_CHUNK_BYTES = (1 << 31) - 1  # Arrow's binary type counts in int32
 _FEW_ROWS = 16  # below, a plain loop over headers is faster than numpy steps
-
-
-class Batch(Protocol):
-    """What decoding needs of `records.RecordBatch`."""
-
-    @property
-    def base_offset(self) -> int: ...
-    @property
-    def last_offset(self) -> int: ...
-    @property
-    def magic(self) -> int: ...
-    @property
-    def base_timestamp(self) -> int: ...
-    @property
-    def max_timestamp(self) -> int: ...
-    @property
-    def record_count(self) -> int: ...
-    @property
-    def is_log_append_time(self) -> bool: ...
-    def payload(self, max_bytes: int) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +88,7 @@ class DecodedRecords:
 
 
 def decode_batches(
-    batches: Sequence[Batch],
+    batches: Sequence[RecordBatch],
     *,
     start_offset: int,
     end_offset: int,
@@ -167,7 +145,7 @@ def _empty(wanted: frozenset[str]) -> DecodedRecords:
 
 
 def decode_chunks(
-    batches: Sequence[Batch],
+    batches: Sequence[RecordBatch],
     *,
     start_offset: int,
     end_offset: int,
@@ -190,7 +168,7 @@ def decode_chunks(
     if unknown:
         raise ValueError(f"unknown columns {sorted(unknown)}")
     limit = min(max_payload_bytes, _MAX_CHUNK_BYTES)
-    group: list[Batch] = []
+    group: list[RecordBatch] = []
     payloads: list[memoryview] = []
     size = records = 0
     for batch in batches:
@@ -216,9 +194,9 @@ def decode_chunks(
         yield from _Chunk(group, payloads).decode(start_offset, end_offset, wanted)
 
 
-def _check_count(batch: Batch, payload: memoryview) -> None:
+def _check_count(batch: RecordBatch, payload: memoryview) -> None:
     count, size = batch.record_count, payload.nbytes
-    if count < 0 or count * record_starts.MIN_RECORD_BYTES > size or (count == 0 and size):
+    if count < 0 or count * MIN_RECORD_BYTES > size or (count == 0 and size):
         raise CorruptRecordError(
             f"the batch says {count} records and has {size} bytes of them",
             0,
@@ -235,7 +213,7 @@ class _DamageError(Exception):
 class _Chunk:
     """Batches that are decoded together."""
 
-    def __init__(self, batches: list[Batch], payloads: list[memoryview]) -> None:
+    def __init__(self, batches: list[RecordBatch], payloads: list[memoryview]) -> None:
         self.batches = batches
         self.data, self.begins = _one_array(payloads)
         self.ends = self.begins + np.array([view.nbytes for view in payloads], np.int64)
@@ -251,8 +229,7 @@ class _Chunk:
             ],
             np.int64,
         )
-        self.timestamp_types = self.append_time.astype(np.int32)  # CREATE_TIME, LOG_APPEND_TIME
-        self.timestamp_types[[batch.magic == 0 for batch in batches]] = NO_TIMESTAMP_TYPE
+        self.timestamp_types = np.array([batch.timestamp_type for batch in batches], np.int32)
         self.buffer = pa.py_buffer(self.data)
 
     def decode(

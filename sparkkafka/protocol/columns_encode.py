@@ -20,10 +20,16 @@ from numpy.typing import NDArray
 
 from sparkkafka.errors import EncodeError
 from sparkkafka.protocol.columns_decode import decode_batches
+from sparkkafka.protocol.records import (
+    HEADER_BYTES,
+    MAGIC,
+    NO_LEADER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    RecordBatch,
+)
 from sparkkafka.protocol.varints import Ints, width, widths, write, zigzag
-
-BATCH_HEADER_BYTES = 61
-"""Bytes of a RecordBatch v2 before its records."""
 
 MAX_BATCH_BYTES = (1 << 31) - 1
 
@@ -64,7 +70,7 @@ def encode_batches(columns: RecordColumns, *, max_batch_bytes: int) -> list[Enco
     rows = _Rows(columns)
     if not rows.count:
         return []
-    limit = min(max_batch_bytes, MAX_BATCH_BYTES) - BATCH_HEADER_BYTES
+    limit = min(max_batch_bytes, MAX_BATCH_BYTES) - HEADER_BYTES
     ends = np.cumsum(rows.size_bounds(limit))
     cuts = _cut(ends, limit)
     batches: list[EncodedBatch] = []
@@ -99,7 +105,9 @@ def split_encoded(batch: EncodedBatch) -> list[EncodedBatch]:
     """
     if batch.record_count < 2:
         raise EncodeError("a batch of one record cannot be split")
-    decoded = decode_batches([_Encoded(batch)], start_offset=0, end_offset=batch.record_count)
+    decoded = decode_batches(
+        [_as_record_batch(batch)], start_offset=0, end_offset=batch.record_count
+    )
     middle = batch.record_count // 2
     halves: list[EncodedBatch] = []
     for half in (decoded.slice(0, middle), decoded.slice(middle, batch.record_count)):
@@ -112,23 +120,23 @@ def split_encoded(batch: EncodedBatch) -> list[EncodedBatch]:
     return halves
 
 
-class _Encoded:
-    """An EncodedBatch as `decode_batches` wants it."""
-
-    base_offset = 0
-    magic = 2
-    is_log_append_time = False
-
-    def __init__(self, batch: EncodedBatch) -> None:
-        self.record_count = batch.record_count
-        self.last_offset = batch.record_count - 1
-        self.base_timestamp = batch.base_timestamp
-        self.max_timestamp = batch.max_timestamp
-        self._payload = batch.payload
-
-    def payload(self, max_bytes: int) -> bytes | memoryview:
-        del max_bytes  # not compressed
-        return self._payload
+def _as_record_batch(batch: EncodedBatch) -> RecordBatch:
+    """As `decode_batches` wants it, with offsets from zero."""
+    return RecordBatch(
+        base_offset=0,
+        partition_leader_epoch=NO_LEADER_EPOCH,
+        magic=MAGIC,
+        attributes=0,
+        last_offset_delta=batch.record_count - 1,
+        base_timestamp=batch.base_timestamp,
+        max_timestamp=batch.max_timestamp,
+        producer_id=NO_PRODUCER_ID,
+        producer_epoch=NO_PRODUCER_EPOCH,
+        base_sequence=NO_SEQUENCE,
+        record_count=batch.record_count,
+        data=memoryview(batch.payload),
+        size_bytes=HEADER_BYTES + len(batch.payload),
+    )
 
 
 def _cut(ends: Ints, limit: int) -> list[int]:
@@ -188,7 +196,7 @@ class _Rows:
         # Offset deltas are below the number of records, which the smallest record bounds.
         most = min(self.count, max(1, limit // (int(body.min()) + 2)))
         body += width(2 * (most - 1))
-        if int(body.max()) > MAX_BATCH_BYTES - BATCH_HEADER_BYTES - 5:
+        if int(body.max()) > MAX_BATCH_BYTES - HEADER_BYTES - 5:
             row = int(body.argmax())
             raise EncodeError(f"row {row}: a record of {body[row]} bytes is beyond Kafka's 2 GiB")
         return body + widths((body << 1).view(np.uint64))

@@ -6,24 +6,11 @@ matter here; the order of checks is that of Kafka's `DefaultRecord.readFrom`.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from sparkkafka.errors import CorruptRecordError
-from sparkkafka.protocol.record_starts import MIN_RECORD_BYTES
+from sparkkafka.protocol.records import MIN_RECORD_BYTES, RecordBatch
 from sparkkafka.protocol.varints import VARINT_BITS, VARLONG_BITS, BadVarintError
 
 MIN_HEADER_BYTES = 2  # key length and value length
-
-
-class Batch(Protocol):
-    """What is needed of a batch."""
-
-    @property
-    def base_offset(self) -> int: ...
-    @property
-    def last_offset(self) -> int: ...
-    @property
-    def record_count(self) -> int: ...
 
 
 def read_one(raw: bytes, at: int, bits: int = VARINT_BITS) -> tuple[int, int]:
@@ -41,7 +28,7 @@ def read_one(raw: bytes, at: int, bits: int = VARINT_BITS) -> tuple[int, int]:
     return (value >> 1) ^ -(value & 1), at + 1
 
 
-def check_batch(batch: Batch, raw: bytes) -> None:
+def check_batch(batch: RecordBatch, raw: bytes) -> None:
     """Raises CorruptRecordError at the first damaged record of one batch."""
     position = 0
     offset = batch.base_offset
@@ -70,7 +57,7 @@ def check_batch(batch: Batch, raw: bytes) -> None:
         )
 
 
-def _check_record(batch: Batch, raw: bytes, at: int, known: list[int]) -> int:
+def _check_record(batch: RecordBatch, raw: bytes, at: int, known: list[int]) -> int:
     """End of the record at `at`. Puts its offset into `known` as soon as it has been read."""
     length, at = read_one(raw, at)
     end = at + length

@@ -24,10 +24,8 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
+from sparkkafka.protocol.records import MIN_RECORD_BYTES
 from sparkkafka.protocol.varints import BadVarintError, Bytes, Ints, read
-
-MIN_RECORD_BYTES = 7
-"""Length prefix, attributes, timestamp delta, offset delta, key length, value length, headers."""
 
 _MIN_BODY_BYTES = MIN_RECORD_BYTES - 1
 

@@ -10,7 +10,6 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -21,28 +20,9 @@ from sparkkafka.protocol.columns import (
     decode_chunks,
     encode_batches,
 )
+from sparkkafka.protocol.records import RecordBatch, build_batch, split_batches
 
 KILO, MEGA = 16384, 1 << 20
-
-
-@dataclass
-class Batch:
-    """What decoding reads of `records.RecordBatch`, without the cost of parsing headers."""
-
-    base_offset: int
-    record_count: int
-    base_timestamp: int
-    max_timestamp: int
-    data: memoryview
-    magic: int = 2
-    is_log_append_time: bool = False
-
-    @property
-    def last_offset(self) -> int:
-        return self.base_offset + self.record_count - 1
-
-    def payload(self, max_bytes: int) -> memoryview:
-        return self.data
 
 
 def columns(sizes: str, total_bytes: int) -> RecordColumns:
@@ -75,9 +55,9 @@ def columns(sizes: str, total_bytes: int) -> RecordColumns:
     return RecordColumns(keys, values, headers, timestamps)
 
 
-def response(data: RecordColumns, batch_bytes: int) -> list[list[Batch]]:
+def response(data: RecordColumns, batch_bytes: int) -> list[list[RecordBatch]]:
     """Fetch responses of about 4 MB each, batches one after the other in one buffer."""
-    answers: list[list[Batch]] = []
+    answers: list[list[RecordBatch]] = []
     group = []
     size = 0
     offset = 0
@@ -86,16 +66,17 @@ def response(data: RecordColumns, batch_bytes: int) -> list[list[Batch]]:
             group.append(encoded)
             size += len(encoded.payload)
         if encoded is None or size >= 4 * MEGA:
-            whole = memoryview(b"".join(b"\0" * 61 + bytes(batch.payload) for batch in group))
-            answer = []
-            at = 0
+            whole = bytearray()
             for batch in group:
-                at += 61
-                part = whole[at : at + len(batch.payload)]
-                at += len(batch.payload)
-                answer.append(Batch(offset, *batch[1:], part))
+                whole += build_batch(
+                    batch.payload,
+                    record_count=batch.record_count,
+                    base_timestamp=batch.base_timestamp,
+                    max_timestamp=batch.max_timestamp,
+                    base_offset=offset,
+                )
                 offset += batch.record_count
-            answers.append(answer)
+            answers.append(split_batches(whole))
             group, size = [], 0
     return answers
 
