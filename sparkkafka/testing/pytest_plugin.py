@@ -10,13 +10,15 @@ has sparkkafka. So all imports are inside the fixtures.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import pytest
 
 if TYPE_CHECKING:
+    from sparkkafka.testing.fake_cluster import FakeCluster
     from sparkkafka.testing.kafka_cluster import KafkaCluster
 
 
@@ -24,6 +26,12 @@ class KafkaClusterFactory(Protocol):
     """Type of `kafka_cluster_factory`: the parameters of `KafkaCluster`."""
 
     def __call__(self, brokers: int = 1, *args: object, **options: object) -> KafkaCluster: ...
+
+
+class FakeClusterFactory(Protocol):
+    """Type of `fake_cluster_factory`: the parameters of `FakeCluster`."""
+
+    def __call__(self, brokers: int = 1, **options: Any) -> FakeCluster: ...
 
 
 @pytest.fixture(scope="session")
@@ -49,6 +57,27 @@ def kafka_cluster_factory() -> Iterator[KafkaClusterFactory]:
     yield start
     for cluster in clusters:
         cluster.close()
+
+
+@pytest.fixture
+def fake_cluster() -> Iterator[FakeCluster]:
+    """Three fake brokers of the test's own. Fails if a request made the fake itself fail."""
+    from sparkkafka.testing.fake_cluster import FakeCluster
+
+    with FakeCluster(brokers=3) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def fake_cluster_factory() -> Iterator[FakeClusterFactory]:
+    """Starts fake clusters: `fake_cluster_factory(1, kafka_version="2.1")`.
+
+    Takes what `FakeCluster` takes; what it started is closed after the test.
+    """
+    from sparkkafka.testing.fake_cluster import FakeCluster
+
+    with contextlib.ExitStack() as stack:
+        yield lambda brokers=1, **options: stack.enter_context(FakeCluster(brokers, **options))
 
 
 def _open_cluster(*args: object, **options: object) -> KafkaCluster:
