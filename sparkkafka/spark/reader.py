@@ -143,6 +143,8 @@ class BatchShaper:
         )
         if size_bytes > BYTES_PER_BATCH:
             step = max(1, min(step, rows * BYTES_PER_BATCH // size_bytes))
+        if rows:
+            step = -(-rows // -(-rows // step))  # 10,000 rows as 5,000 twice, not 8,192 and 1,808
         for start in range(0, rows, step):
             yield self._batch(records.slice(start, min(start + step, rows)))
 
