@@ -16,48 +16,23 @@ here; tests against real brokers and with other clients are for that.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from sparkkafka.errors import DecodeError
-from sparkkafka.protocol.framing import ServerRequest, decode_request, encode_response
-from sparkkafka.protocol.schema import Response
-from sparkkafka.testing.fake_broker import BrokerConnection, BrokerListener, Reply
-from sparkkafka.testing.fake_call import Call, CloseConnection, Handler
-from sparkkafka.testing.fake_handlers import (
-    API_NAMES,
-    API_VERSIONS_KEY,
-    HANDLERS,
-    IMPLEMENTED,
-    refused_api_versions,
-)
+from sparkkafka.testing.fake_broker import BrokerListener
+from sparkkafka.testing.fake_call import Handler
+from sparkkafka.testing.fake_dispatch import Dispatcher
+from sparkkafka.testing.fake_handlers import IMPLEMENTED
 from sparkkafka.testing.fake_log import PartitionLog
 from sparkkafka.testing.fake_producers import Refused
 from sparkkafka.testing.fake_state import BrokerAddress, ClusterState, FakeTopic
 from sparkkafka.testing.fake_versions import DEFAULT_RELEASE, VersionRange, release
-from sparkkafka.testing.faults import (
-    Action,
-    Answer,
-    CutFrame,
-    Delay,
-    Drop,
-    Fault,
-    Garbage,
-    RecordedRequest,
-    Throttle,
-    WrongCorrelationId,
-    plain_answer,
-)
-
-log = logging.getLogger(__name__)
+from sparkkafka.testing.faults import Action, Drop, Fault, RecordedRequest
 
 CLOSE_TIMEOUT_S = 10.0
-_CORRELATION_ID_AT = 4
-_MAX_CORRELATION_ID = (1 << 31) - 1
 
 
 class FakeCluster:
@@ -87,23 +62,23 @@ class FakeCluster:
             raise ValueError(f"a cluster has at least one broker, got {brokers}")
         if racks is not None and len(racks) != brokers:
             raise ValueError(f"{len(racks)} racks for {brokers} brokers")
-        self.handlers: dict[str, Handler] = dict(HANDLERS)
-        self.failures: list[BaseException] = []
-        self._release = release(kafka_version, IMPLEMENTED, api_versions or {})
+        offered = release(kafka_version, IMPLEMENTED, api_versions or {})
         self._state = ClusterState(
             default_configs={
-                "message.timestamp.after.max.ms": str(self._release.timestamp_after_max_ms),
+                "message.timestamp.after.max.ms": str(offered.timestamp_after_max_ms),
                 **(configs or {}),
             }
         )
-        self._check_records = check_records
         self._changed = threading.Condition(threading.RLock())
-        self._faults: list[Fault] = []
-        self._requests: list[RecordedRequest] = []
+        self._dispatcher = Dispatcher(
+            self._state, offered, self._changed, check_records=check_records
+        )
         self._listeners: dict[int, BrokerListener] = {}
         try:
             for node_id in range(brokers):
-                listener = BrokerListener(node_id, host, self._answer, self._notify)
+                listener = BrokerListener(
+                    node_id, host, self._dispatcher.answer, self._dispatcher.notify
+                )
                 self._listeners[node_id] = listener
                 self._state.addresses[node_id] = BrokerAddress(
                     node_id, host, listener.port, racks[node_id] if racks else None
@@ -143,6 +118,16 @@ class FakeCluster:
         stuck = [name for row in self._listeners.values() for name in row.close(deadline_s)]
         if stuck:
             raise RuntimeError(f"still running after {timeout_s:g} s: {', '.join(stuck)}")
+
+    @property
+    def handlers(self) -> dict[str, Handler]:
+        """Handlers by API name; a test may replace one."""
+        return self._dispatcher.handlers
+
+    @property
+    def failures(self) -> list[BaseException]:
+        """Exceptions of handlers and callable faults; the requests' connections were closed."""
+        return self._dispatcher.failures
 
     # --- brokers ---------------------------------------------------------------------------------
 
@@ -330,18 +315,18 @@ class FakeCluster:
             action, api=api, topic=topic, partition=partition, broker=broker, nth=nth, times=times
         )
         with self._changed:
-            self._faults.append(rule)
+            self._dispatcher.faults.append(rule)
         return rule
 
     def clear_faults(self) -> None:
         with self._changed:
-            self._faults.clear()
+            self._dispatcher.faults.clear()
 
     @property
     def requests(self) -> list[RecordedRequest]:
         """All requests so far, in the order of their arrival. They keep their records' bytes."""
         with self._changed:
-            return list(self._requests)
+            return list(self._dispatcher.requests)
 
     def requests_of(
         self,
@@ -372,126 +357,7 @@ class FakeCluster:
 
     def clear_requests(self) -> None:
         with self._changed:
-            self._requests.clear()
-
-    # --- answering -------------------------------------------------------------------------------
-
-    def _notify(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
+            self._dispatcher.requests.clear()
 
     def _topic(self, name: str) -> FakeTopic:
         return self._state.topics[name]
-
-    def _answer(self, payload: bytearray, connection: BrokerConnection) -> Reply:
-        try:
-            decoded = decode_request(payload)
-        except DecodeError as error:
-            # What a broker does with a request that it cannot parse.
-            log.warning("%s: %s; closing", connection.name, error)
-            return Reply(close=True)
-        request = RecordedRequest(
-            connection.broker_id,
-            API_NAMES.get(decoded.api_key, str(decoded.api_key)),
-            decoded.version,
-            decoded.message,
-            time.monotonic(),
-            decoded.client_id,
-            decoded.correlation_id,
-            connection.number,
-        )
-        with self._changed:
-            self._requests.append(request)
-            rule = next((row for row in self._faults if row.take(request)), None)
-            self._changed.notify_all()
-        try:
-            # Without the lock: a callable may change the cluster, or wait.
-            action = None if rule is None else rule.action
-            response: Any = None
-            if callable(action):
-                action = action(request)
-                if isinstance(action, Response):
-                    response, action = action, None
-            action = plain_answer(action)
-            if action is Drop.BEFORE:
-                return Reply(close=True)
-            waited_ms = action.ms if isinstance(action, Delay) and action.before else 0
-            if waited_ms and connection.stopped.wait(waited_ms / 1000):
-                return Reply(close=True)
-            return self._apply(decoded, request, connection, rule, action, response)
-        except CloseConnection:
-            return Reply(close=True)
-        except Exception as error:
-            log.exception("%s: %s v%d", connection.name, request.api, request.version)
-            self.failures.append(error)
-            return Reply(close=True)
-
-    def _apply(
-        self,
-        decoded: ServerRequest,
-        request: RecordedRequest,
-        connection: BrokerConnection,
-        rule: Fault | None,
-        action: Any,
-        response: Any,
-    ) -> Reply:
-        version = decoded.version
-        offered = self._release.versions.get(request.api)
-        if response is None:
-            if offered is None or not offered[0] <= version <= offered[1]:
-                if decoded.api_key != API_VERSIONS_KEY or offered is None:
-                    log.warning("%s: no %s v%d; closing", connection.name, request.api, version)
-                    return Reply(close=True)
-                version = 0
-                response = refused_api_versions(
-                    self._release.versions, self._release.names_own_range
-                )
-            elif decoded.message is None:
-                # Offered, but not implemented (Produce 0 to 2, or what a test made up).
-                log.warning("%s: no %s v%d; closing", connection.name, request.api, version)
-                return Reply(close=True)
-            else:
-                with self._changed:
-                    response = self.handlers[request.api](
-                        Call(
-                            self._state,
-                            self._release,
-                            request,
-                            self._changed,
-                            connection.stopped,
-                            action if isinstance(action, Answer) else None,
-                            rule,
-                            self._check_records,
-                        )
-                    )
-        if isinstance(action, Answer) and action.top_level and not hasattr(response, "error_code"):
-            raise TypeError(f"a reply to {request.api} has no error field of its own")
-        if isinstance(action, Throttle) and response is not None:
-            response.throttle_time_ms = action.ms
-        frame = b""
-        if response is not None:
-            frame = encode_response(response, version, decoded.correlation_id)
-        return _with_fault(frame, action)
-
-
-def _with_fault(frame: bytes, action: Any) -> Reply:
-    """The reply to a request that has been applied."""
-    match action:
-        case Drop.AFTER:
-            return Reply(close=True)
-        case Delay(ms=ms, before=before):
-            return Reply(frame, delay_s=0 if before else ms / 1000)
-        case Throttle(ms=ms):
-            return Reply(frame, mute_s=ms / 1000)
-        case CutFrame(size=size):
-            return Reply(frame[:size], close=True)
-        case Garbage(data=data, close=close):
-            return Reply(data, close=close)
-        case WrongCorrelationId(by=by) if frame:
-            start, end = _CORRELATION_ID_AT, _CORRELATION_ID_AT + 4
-            number = (int.from_bytes(frame[start:end], "big") + by) & _MAX_CORRELATION_ID
-            return Reply(frame[:start] + number.to_bytes(4, "big") + frame[end:])
-        case None | Answer() | WrongCorrelationId():
-            return Reply(frame)
-        case _:
-            raise TypeError(f"a callable fault returned {action!r}")
