@@ -100,7 +100,7 @@ class Sender:
     def __init__(self, cluster: Cluster, options: ProducerOptions) -> None:
         self._cluster = cluster
         self._options = options
-        self._codec = codec_by_name(options.compression)
+        self._codec = codec_by_name(options.compression_type)
         self._partitions: dict[TopicPartition, _Partition] = {}
         # Those with batches to send or to be answered. Rows can go to hundreds of topics, and each
         # step looks at every partition here.
