@@ -142,7 +142,7 @@ class Framing:
         another request than the oldest one in flight: Kafka answers in order.
         """
         if not self._pending:
-            raise DecodeError(f"a frame of {len(payload)} bytes, but no request is in flight")
+            raise DecodeError(f"a frame of {len(payload)} bytes, but no request is in flight", 0)
         pending = self._pending.popleft()
         request_type, version = pending.request_type, pending.version
         reader = Reader(payload)
