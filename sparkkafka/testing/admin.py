@@ -1,13 +1,27 @@
-"""The three requests that a test cluster needs, over one short blocking connection each."""
+"""The two requests that a test cluster needs, over one short connection each.
+
+Not the client library: a test cluster asks single brokers what *they* know, with no cache, no retry
+and no other broker in between.
+"""
 
 from __future__ import annotations
 
 import socket
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-_API_VERSIONS, _METADATA, _CREATE_TOPICS = 18, 3, 19
+from sparkkafka.protocol.framing import PREFIX_BYTES, Framing
+from sparkkafka.protocol.messages import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    MetadataRequest,
+)
+from sparkkafka.protocol.schema import Request
+
+_METADATA_VERSION = 4  # these two every broker from 2.1 on has, so no handshake is needed
+_CREATE_TOPICS_VERSION = 4
 
 
 @dataclass(frozen=True)
@@ -18,77 +32,16 @@ class ClusterView:
     leaders: Mapping[str, Mapping[int, int]]
 
 
-def _string(text: str) -> bytes:
-    data = text.encode()
-    return struct.pack(">h", len(data)) + data
-
-
-class _Answer:
-    def __init__(self, data: bytes) -> None:
-        self._data, self._position = data, 0
-
-    def take(self, layout: str) -> int:
-        (value,) = struct.unpack_from(">" + layout, self._data, self._position)
-        self._position += struct.calcsize(">" + layout)
-        return int(value)
-
-    def string(self) -> str | None:
-        length = self.take("h")
-        if length < 0:
-            return None
-        self._position += length
-        return self._data[self._position - length : self._position].decode()
-
-
-def _call(
-    address: tuple[str, int], api: int, version: int, body: bytes, timeout_seconds: float
-) -> _Answer:
-    header = struct.pack(">hhi", api, version, 1) + _string("sparkkafka-testing")
-    with socket.create_connection(address, timeout_seconds) as connection:
-        connection.sendall(struct.pack(">i", len(header) + len(body)) + header + body)
-        with connection.makefile("rb") as stream:
-            prefix = stream.read(4)
-            data = stream.read(struct.unpack(">i", prefix)[0]) if len(prefix) == 4 else b""
-    if len(data) < 4:
-        raise ConnectionError(f"{address[0]}:{address[1]} closed the connection")
-    answer = _Answer(data)
-    answer.take("i")
-    return answer
-
-
-def answers(address: tuple[str, int], timeout_seconds: float) -> bool:
-    """Whether a broker serves requests there. Raises nothing."""
-    try:
-        return _call(address, _API_VERSIONS, 0, b"", timeout_seconds).take("h") == 0
-    except (OSError, struct.error):
-        return False
-
-
 def view(address: tuple[str, int], timeout_seconds: float) -> ClusterView:
     """The broker's view of the whole cluster. Raises OSError when it does not answer."""
-    try:
-        answer = _call(address, _METADATA, 4, struct.pack(">ib", -1, 0), timeout_seconds)
-        answer.take("i")
-        broker_ids = set()
-        for _ in range(answer.take("i")):
-            broker_ids.add(answer.take("i"))
-            answer.string(), answer.take("i"), answer.string()
-        answer.string(), answer.take("i")
-        leaders: dict[str, dict[int, int]] = {}
-        for _ in range(answer.take("i")):
-            answer.take("h")
-            topic = leaders.setdefault(str(answer.string()), {})
-            answer.take("b")
-            for _ in range(answer.take("i")):
-                answer.take("h")
-                partition = answer.take("i")
-                topic[partition] = answer.take("i")
-                for _ in range(2):
-                    for _ in range(answer.take("i")):
-                        answer.take("i")
-    except struct.error as error:
-        raise ConnectionError(f"unreadable metadata from {address}") from error
-    return ClusterView(frozenset(broker_ids), leaders)
+    answer = _call(address, MetadataRequest(topics=None), _METADATA_VERSION, timeout_seconds)
+    return ClusterView(
+        frozenset(broker.node_id for broker in answer.brokers),
+        {
+            topic.name: {p.partition_index: p.leader_id for p in topic.partitions}
+            for topic in answer.topics
+        },
+    )
 
 
 def create_topic(
@@ -100,14 +53,28 @@ def create_topic(
     timeout_seconds: float,
 ) -> tuple[int, str | None]:
     """Asks for a topic; returns Kafka's error code (0 = done) and the broker's words."""
-    settings = b"".join(_string(key) + _string(value) for key, value in configs.items())
-    body = (
-        struct.pack(">i", 1)
-        + _string(name)
-        + struct.pack(">ihii", partitions, replication_factor, 0, len(configs))
-        + settings
-        + struct.pack(">ib", int(timeout_seconds * 1000), 0)
+    topic = CreatableTopic(
+        name=name,
+        num_partitions=partitions,
+        replication_factor=replication_factor,
+        assignments=[],
+        configs=[CreatableTopicConfig(name=k, value=v) for k, v in configs.items()],
     )
-    answer = _call(address, _CREATE_TOPICS, 2, body, timeout_seconds)
-    answer.take("i"), answer.take("i"), answer.string()
-    return answer.take("h"), answer.string()
+    request = CreateTopicsRequest(topics=[topic], timeout_ms=int(timeout_seconds * 1000))
+    (result,) = _call(address, request, _CREATE_TOPICS_VERSION, timeout_seconds).topics
+    return result.error_code, result.error_message
+
+
+def _call(
+    address: tuple[str, int], request: Request[Any], version: int, timeout_seconds: float
+) -> Any:
+    framing = Framing("sparkkafka-testing")
+    _, frame = framing.send(request, version)
+    with socket.create_connection(address, timeout_seconds) as connection:
+        connection.sendall(frame)
+        with connection.makefile("rb") as stream:
+            prefix = stream.read(PREFIX_BYTES)
+            if len(prefix) < PREFIX_BYTES:
+                raise ConnectionError(f"{address[0]}:{address[1]} closed the connection")
+            payload = stream.read(framing.frame_length(prefix))
+    return framing.receive(payload)[1]

@@ -190,6 +190,10 @@ class KafkaCluster:
             "-Djava.awt.headless=true",
             "-Dorg.slf4j.simpleLogger.showDateTime=true",
             "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
+            # Hundreds of lines of settings at each start, which would fill the log's tail.
+            "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.common.config=warn",
+            "-Dorg.slf4j.simpleLogger.log.kafka.server.KafkaConfig=warn",
+            "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.server.config=warn",
             *self._jvm_options,
             "-cp",
             f"{jars[0].parent}/*",
@@ -398,12 +402,10 @@ class KafkaCluster:
         for broker in self._brokers.values():
             self._launch(broker)
         self._wait_until_ready(list(self._brokers.values()))
-        many = (
-            f"{self._count} Kafka {self.kafka_version} brokers"
-            if self._count > 1
-            else "Kafka broker"
+        seconds = time.monotonic() - started
+        self._say(
+            f"Kafka {self.kafka_version} answers at {self.bootstrap_servers} ({seconds:.1f} s)"
         )
-        self._say(f"{many} at {self.bootstrap_servers} ({time.monotonic() - started:.1f} s)")
 
     @property
     def _controllers(self) -> int:

@@ -140,7 +140,7 @@ def test_a_further_listener(kafka_cluster_factory: KafkaClusterFactory) -> None:
     ("name", "words"),
     [
         ("num.io.threads", "did not format broker 0 .*num.io.threads: Not a number"),
-        ("authorizer.class.name", r"broker 0 ended \(status 1\).*Unable to load authorizer"),
+        ("authorizer.class.name", r"broker 0 ended \(status 1\).*ClassNotFoundException: nonsense"),
     ],
 )
 def test_a_broker_that_does_not_start_shows_its_log(
