@@ -1,0 +1,62 @@
+# Everything runs in .venv of this folder; nothing else on the machine is changed, except that Kafka's
+# jars are kept in the user's cache folder and, as root on Debian or Ubuntu, a missing Java is
+# installed. `make PYTHON=/path/to/python3.12` chooses the Python of a new .venv.
+
+PYTHON ?=
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+
+# Spark starts workers as `python3` of the PATH unless told, and that one lacks this package.
+export PYSPARK_PYTHON := $(CURDIR)/$(PY)
+export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(PY)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help demo test lint bench broker clean
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+
+demo: $(STAMP) ## one real broker, 1,000,000 rows written and read back by Spark, then all removed
+	@$(PY) -m sparkkafka.testing.demo
+
+test: $(STAMP) ## all tests, those with real brokers included
+	@$(PY) -m sparkkafka.testing.jars connector
+	@$(PY) -m pytest -m "not bench"
+
+lint: $(STAMP) ## ruff and mypy
+	@$(PY) -m ruff check
+	@$(PY) -m ruff format --check
+	@$(PY) -m mypy
+
+bench: $(STAMP) ## every tests/bench/bench_*.py
+	@$(PY) -m sparkkafka.testing.jars connector
+	@for script in tests/bench/bench_*.py; do \
+	  echo "$$script"; $(PY) "$$script" || exit 1; done
+
+broker: $(STAMP) ## one real broker until Ctrl-C, for trying things
+	@$(PY) -m sparkkafka.testing.broker --properties conf/broker.properties
+
+clean: ## back to a fresh clone (Kafka's jars stay in the user's cache folder)
+	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis \
+	  spark-warehouse metastore_db derby.log artifacts
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamp is younger than pyproject.toml only after a whole installation.
+$(STAMP): pyproject.toml
+	@python=; \
+	for candidate in $(if $(PYTHON),"$(PYTHON)",python3 python3.11 python3.12 python3.13); do \
+	  if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; \
+	  then python="$$candidate"; break; fi; done; \
+	if [ -z "$$python" ]; then \
+	  echo "Python 3.11 or newer is needed and was not found$(if $(PYTHON), at $(PYTHON)): install it, or run make PYTHON=/path/to/python3.11" >&2; \
+	  exit 1; fi; \
+	echo "installing the pinned tools into $(VENV) with $$($$python --version), one or two minutes, once"; \
+	if ! { [ -x $(PY) ] && $(PY) -m pip --version >/dev/null 2>&1; } && ! "$$python" -m venv $(VENV); then \
+	  echo "$$python cannot make a virtual environment (on Debian and Ubuntu: apt-get install python3-venv)" >&2; \
+	  exit 1; fi; \
+	$(PY) -m pip install -e '.[dev]' || { \
+	  echo "the installation failed, see above: check the network or pip's settings, then run make again" >&2; \
+	  exit 1; }; \
+	touch $(STAMP)
