@@ -1,4 +1,4 @@
-"""`python -m sparkkafka.testing.broker`: real brokers until Ctrl-C, for a person who tries things."""
+"""`python -m sparkkafka.testing.broker`: real brokers until Ctrl-C, for trying things by hand."""
 
 from __future__ import annotations
 
@@ -101,7 +101,8 @@ def _instructions(bootstrap_servers: str, topic: str) -> str:
     servers = f'.option("kafka.bootstrap.servers", "{bootstrap_servers}")'
     pyspark = Path(sys.executable).with_name("pyspark")
     return f"""
-Kafka answers at {bootstrap_servers} and has the topic "{topic}". Ctrl-C stops it and removes its data.
+Kafka answers at {bootstrap_servers} and has the topic "{topic}".
+Ctrl-C stops it and removes its data.
 
 Start Spark in another terminal:
 

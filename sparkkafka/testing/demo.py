@@ -119,7 +119,8 @@ def _timed(spark: SparkSession, what: str, rows: int) -> Iterator[None]:
             stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
             done = sum(stage.numCompletedTasks for stage in stages if stage)
             total = sum(stage.numTasks for stage in stages if stage)
-            say(f"  {time.monotonic() - started:.0f} s, {done} of {total} tasks done")
+            tasks = f"{done} of {total} tasks done" if total else "planning or committing"
+            say(f"  {time.monotonic() - started:.0f} s, {tasks}")
 
     follower = threading.Thread(target=follow, name="demo-progress", daemon=True)
     follower.start()
@@ -129,10 +130,8 @@ def _timed(spark: SparkSession, what: str, rows: int) -> Iterator[None]:
         finished.set()
         follower.join()
     seconds = time.monotonic() - started
-    megabytes = rows * _ROW_BYTES / 1e6
-    say(
-        f"{what}: {rows:,} rows, {megabytes:.0f} MB in {seconds:.1f} s, {rows / seconds:,.0f} rows/s"
-    )
+    size = f"{rows:,} rows, {rows * _ROW_BYTES / 1e6:.0f} MB"
+    say(f"{what}: {size} in {seconds:.1f} s, {rows / seconds:,.0f} rows/s")
 
 
 @contextlib.contextmanager
