@@ -24,7 +24,7 @@ from sparkkafka.protocol.fields import (
     WireType,
     fields,
 )
-from sparkkafka.protocol.wire import Reader, Writer
+from sparkkafka.protocol.wire import Reader, Writer, byte_view
 
 ReadValue: TypeAlias = Callable[[Reader], Any]
 WriteValue: TypeAlias = Callable[[Writer, Any], None]
@@ -290,11 +290,8 @@ def _primitive_codec(kind: Primitive[Any], *, nullable: bool, flexible: bool) ->
         if not isinstance(value, (list, tuple)):
             write_bytes(writer, value)
             return
-        try:
-            views = [memoryview(part) for part in value]
-        except TypeError as error:
-            raise EncodeError(f"records must be bytes: {error}") from None
-        size = sum(view.nbytes for view in views)
+        views = [byte_view(part) for part in value]
+        size = sum(map(len, views))
         if flexible:
             writer.unsigned_varint(size + 1)
         else:

@@ -33,6 +33,17 @@ _MAX_UINT32 = 2**32 - 1
 _MAX_UINT64 = 2**64 - 1
 
 
+def byte_view(value: BytesLike) -> memoryview:
+    """A view of anything bytes-like as plain bytes; a copy only if it is scattered in memory."""
+    try:
+        view = memoryview(value)
+    except TypeError:
+        raise EncodeError(f"{type(value).__name__} where bytes are required") from None
+    if not view.c_contiguous or not view.nbytes:  # an empty view cannot always be cast
+        return memoryview(view.tobytes())
+    return view if view.format == "B" and view.ndim == 1 else view.cast("B")
+
+
 class Reader:
     """Reads primitives from `buffer[pos:end]`, never a byte outside.
 
@@ -42,8 +53,7 @@ class Reader:
     __slots__ = ("buffer", "end", "pos")
 
     def __init__(self, buffer: BytesLike, pos: int = 0, end: int | None = None) -> None:
-        view = memoryview(buffer)
-        self.buffer = view if view.format == "B" and view.ndim == 1 else view.cast("B")
+        self.buffer = byte_view(buffer)
         size = len(self.buffer)
         self.end = size if end is None else end
         self.pos = pos
@@ -349,8 +359,8 @@ class Writer:
             self.compact_string(value)
 
     def bytes_(self, value: BytesLike) -> None:
-        view = _view(value)
-        self.int32(view.nbytes)
+        view = byte_view(value)
+        self.int32(len(view))
         self.buffer += view
 
     def nullable_bytes(self, value: BytesLike | None) -> None:
@@ -360,8 +370,8 @@ class Writer:
             self.bytes_(value)
 
     def compact_bytes(self, value: BytesLike) -> None:
-        view = _view(value)
-        self.unsigned_varint(view.nbytes + 1)
+        view = byte_view(value)
+        self.unsigned_varint(len(view) + 1)
         self.buffer += view
 
     def compact_nullable_bytes(self, value: BytesLike | None) -> None:
@@ -415,10 +425,3 @@ def _utf8(value: str) -> bytes:
         return value.encode("utf-8")
     except UnicodeEncodeError as error:
         raise EncodeError(f"string cannot be UTF-8: {error.reason}") from None
-
-
-def _view(value: BytesLike) -> memoryview:
-    try:
-        return memoryview(value)
-    except TypeError:
-        raise EncodeError(f"{type(value).__name__} where bytes are required") from None
