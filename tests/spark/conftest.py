@@ -1,0 +1,63 @@
+"""Fixtures for tests of the data source. The second clients are those of tests/real."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+sys.path.append(str(Path(__file__).parent.parent / "real"))
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def new_topic(kafka_cluster: Any) -> Callable[..., str]:
+    """Make a topic with a name of its own: `new_topic(partitions=4, configs={…})`."""
+
+    def make(
+        partitions: int = 1, configs: Mapping[str, str] | None = None, prefix: str = "df"
+    ) -> str:
+        name = f"{prefix}-{next(_numbers)}"
+        kafka_cluster.create_topic(name, partitions=partitions, configs=dict(configs or {}))
+        return name
+
+    return make
+
+
+@pytest.fixture
+def read(spark: Any, kafka_cluster: Any) -> Callable[..., DataFrame]:
+    """`read(subscribe="t", startingOffsets=…)`; the format is that of this package."""
+
+    def load(format: str = "pykafka", **options: str) -> DataFrame:
+        given = {name.replace("__", "."): value for name, value in options.items()}
+        return (
+            spark.read.format(format)
+            .options(**{"kafka.bootstrap.servers": kafka_cluster.bootstrap_servers, **given})
+            .load()
+        )
+
+    return load
+
+
+@pytest.fixture
+def write(kafka_cluster: Any) -> Callable[..., None]:
+    """`write(df, topic="t")`, in append mode."""
+
+    def save(df: DataFrame, mode: str = "append", **options: str) -> None:
+        given = {name.replace("__", "."): value for name, value in options.items()}
+        (
+            df.write.format("pykafka")
+            .options(**{"kafka.bootstrap.servers": kafka_cluster.bootstrap_servers, **given})
+            .mode(mode)
+            .save()
+        )
+
+    return save

@@ -1,0 +1,222 @@
+"""df.write.format("pykafka") on a real broker, checked by other clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import confluent_kafka
+import pytest
+from chispa import assert_df_equality
+from peers import CODECS, confluent_read, confluent_write, mixed_records
+from pyspark.errors import PySparkException
+
+pytestmark = [pytest.mark.real, pytest.mark.spark]
+
+HEADERS = "array<struct<key:string,value:binary>>"
+Read = Callable[..., Any]
+Write = Callable[..., None]
+
+
+def test_keys_values_headers_and_tombstones(
+    spark: Any, kafka_cluster: Any, new_topic: Callable[..., str], write: Write
+) -> None:
+    rows = [
+        (b"k1", b"v1", None),
+        (None, b"v2", []),
+        (b"", b"", [("h", b"1"), ("h", None), ("é", b"")]),
+        (b"dead", None, None),
+        (None, None, [("only", b"header")]),
+    ]
+    df = spark.createDataFrame(rows, f"key binary, value binary, headers {HEADERS}").coalesce(1)
+    topic = new_topic()
+    write(df, topic=topic)
+    got = confluent_read(kafka_cluster.bootstrap_servers, topic)
+    assert [(row.key, row.value, row.headers) for row in got] == [
+        (key, value, tuple(map(tuple, headers)) if headers else None)
+        for key, value, headers in rows
+    ]
+    assert [row.offset for row in got] == list(range(5))
+    assert {row.timestamp_type for row in got} == {0}
+
+
+def test_strings(
+    spark: Any, kafka_cluster: Any, new_topic: Callable[..., str], write: Write
+) -> None:
+    topic = new_topic()
+    write(spark.createDataFrame([("ключ", "wért")], "key string, value string"), topic=topic)
+    (row,) = confluent_read(kafka_cluster.bootstrap_servers, topic)
+    assert (row.key.decode(), row.value.decode()) == ("ключ", "wért")
+
+
+def test_partitions_are_those_of_a_producer_with_murmur2(
+    spark: Any, kafka_cluster: Any, new_topic: Callable[..., str], write: Write
+) -> None:
+    ours, theirs = new_topic(partitions=7), new_topic(partitions=7)
+    keys = [f"key-{'x' * (i % 9)}{i}" for i in range(500)]
+    write(spark.createDataFrame([(k, k) for k in keys], "key string, value string"), topic=ours)
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": kafka_cluster.bootstrap_servers, "partitioner": "murmur2_random"}
+    )
+    for key in keys:
+        producer.produce(theirs, key=key, value=key)
+    assert producer.flush(30) == 0
+    placed = [
+        {(row.partition, row.key) for row in confluent_read(kafka_cluster.bootstrap_servers, t, 7)}
+        for t in (ours, theirs)
+    ]
+    assert placed[0] == placed[1]
+    assert len(placed[0]) == 500
+
+
+def test_topic_and_partition_columns(
+    spark: Any, kafka_cluster: Any, new_topic: Callable[..., str], write: Write
+) -> None:
+    first, second = new_topic(partitions=3), new_topic(partitions=2)
+    rows = [(i, [first, second][i % 2], i % 2) for i in range(100)]
+    df = spark.createDataFrame(rows, "value int, topic string, partition int").selectExpr(
+        "cast(value as string) as value", "topic", "partition", "'ignored' as other"
+    )
+    write(df.coalesce(1))
+    for topic, partition in ((first, 0), (second, 1)):
+        got = confluent_read(kafka_cluster.bootstrap_servers, topic, 2)
+        assert {row.partition for row in got} == {partition}
+        assert [int(row.value) for row in got] == list(range(partition, 100, 2))
+
+
+def test_the_option_overrides_the_column(
+    spark: Any, kafka_cluster: Any, new_topic: Callable[..., str], write: Write
+) -> None:
+    topic = new_topic()
+    write(spark.createDataFrame([("v", 5)], "value string, topic int"), topic=f" {topic} ")
+    assert len(confluent_read(kafka_cluster.bootstrap_servers, topic)) == 1
+
+
+def test_rows_without_keys_are_spread(
+    spark: Any, kafka_cluster: Any, new_topic: Callable[..., str], write: Write
+) -> None:
+    topic = new_topic(partitions=4)
+    df = spark.range(20_000).selectExpr("repeat('x', 100) as value").coalesce(1)
+    write(df, topic=topic, kafka__batch__size="16384")
+    counts = [0] * 4
+    for row in confluent_read(kafka_cluster.bootstrap_servers, topic, 4):
+        counts[row.partition] += 1
+    assert sum(counts) == 20_000
+    assert min(counts) > 4_000
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_codecs(
+    spark: Any, kafka_cluster: Any, new_topic: Callable[..., str], write: Write, codec: str
+) -> None:
+    topic = new_topic()
+    df = spark.range(3_000).selectExpr("cast(id as string) as key", "repeat('v', id % 50) as value")
+    write(df.coalesce(1), topic=topic, kafka__compression__type=codec)
+    got = confluent_read(kafka_cluster.bootstrap_servers, topic)
+    assert [(r.key, r.value) for r in got] == [(b"%d" % i, b"v" * (i % 50)) for i in range(3_000)]
+
+
+def test_a_topic_copied_with_its_partitions_is_the_same(
+    spark: Any, kafka_cluster: Any, new_topic: Callable[..., str], read: Read, write: Write
+) -> None:
+    source, copy = new_topic(partitions=2), new_topic(partitions=2)
+    for partition in (0, 1):
+        confluent_write(kafka_cluster.bootstrap_servers, source, mixed_records(), partition)
+    columns = ["partition", "offset", "key", "value", "headers"]
+    original = read(subscribe=source, includeHeaders="true")
+    write(original.drop("topic"), topic=copy)
+    copied = read(subscribe=copy, includeHeaders="true")
+    order = ["partition", "offset"]
+    assert_df_equality(
+        copied.select(columns).orderBy(order), original.select(columns).orderBy(order)
+    )
+
+
+@pytest.mark.jvm
+def test_the_jvm_connector_reads_what_we_wrote(
+    spark: Any, new_topic: Callable[..., str], read: Read, write: Write, jvm_connector: str
+) -> None:
+    topic = new_topic(partitions=3)
+    rows = [(f"k{i % 10}", f"v{i}" if i % 7 else None, [(f"h{i}", b"x")]) for i in range(500)]
+    df = spark.createDataFrame(rows, f"key string, value string, headers {HEADERS}")
+    write(df, topic=topic)
+    got = read(jvm_connector, subscribe=topic, includeHeaders="true").selectExpr(
+        "cast(key as string) as key", "cast(value as string) as value", "headers"
+    )
+    assert_df_equality(got, df, ignore_row_order=True, ignore_nullable=True)
+
+
+def test_nothing_to_write(
+    spark: Any, kafka_cluster: Any, new_topic: Callable[..., str], write: Write
+) -> None:
+    topic = new_topic()
+    write(spark.createDataFrame([], "value string"), topic=topic)
+    assert confluent_read(kafka_cluster.bootstrap_servers, topic) == []
+
+
+# --- errors ----------------------------------------------------------------------------------
+
+
+def test_overwrite_is_refused(spark: Any, write: Write) -> None:
+    with pytest.raises(PySparkException, match="can only be appended to"):
+        write(spark.createDataFrame([("v",)], "value string"), mode="overwrite", topic="t")
+
+
+def test_default_mode_is_refused_by_spark(spark: Any, write: Write) -> None:
+    """Python data sources know append and overwrite only; the JVM connector takes the default."""
+    with pytest.raises(PySparkException, match="UNSUPPORTED_DATA_SOURCE_SAVE_MODE"):
+        write(spark.createDataFrame([("v",)], "value string"), mode="errorifexists", topic="t")
+
+
+@pytest.mark.parametrize(
+    ("schema", "row", "options", "words"),
+    [
+        ("key string", ("k",), {"topic": "t"}, "Required attribute 'value' not found"),
+        ("value string", ("v",), {}, "topic option required when no 'topic' attribute is present"),
+        ("value int", (1,), {"topic": "t"}, "value attribute unsupported type int"),
+        ("value string", ("v",), {"topc": "t"}, "did you mean 'topic'?"),
+        ("value string", ("v",), {"topic": "t", "kafka__acks": "2"}, "kafka.acks must be all"),
+        ("value string", ("v",), {"topic": "t", "deliveryGuarantee": "exactly-once"}, "yet"),
+        ("value string", ("v",), {"topic": "no-such-topic"}, "no-such-topic"),
+        ("value string", ("v",), {"topic": "a/b"}, "a/b"),
+        ("value string, topic string", ("v", None), {}, "KAFKA_NULL_TOPIC_IN_DATA"),
+        ("value string, partition int", ("v", 7), {"topic": "TOPIC"}, "partition 7 of topic TOPIC"),
+        ("value string, partition int", ("v", -1), {"topic": "TOPIC"}, "partition -1 of topic"),
+        (
+            f"value string, headers {HEADERS}",
+            ("v", [(None, b"x")]),
+            {"topic": "TOPIC"},
+            "a header without a key (row 0 of this task)",
+        ),
+    ],
+)
+def test_errors_name_the_culprit(
+    spark: Any,
+    new_topic: Callable[..., str],
+    write: Write,
+    schema: str,
+    row: tuple[Any, ...],
+    options: dict[str, str],
+    words: str,
+) -> None:
+    topic = new_topic() if "TOPIC" in str(options) else ""
+    given = {name: value.replace("TOPIC", topic) for name, value in options.items()}
+    with pytest.raises(PySparkException) as caught:
+        write(spark.createDataFrame([row], schema), **given)
+    assert words.replace("TOPIC", topic) in str(caught.value)
+
+
+def test_a_record_that_is_too_large_is_an_error_with_its_place(
+    spark: Any, new_topic: Callable[..., str], write: Write
+) -> None:
+    topic = new_topic()
+    df = spark.range(1).selectExpr("repeat('x', 2000000) as value")
+    with pytest.raises(PySparkException) as caught:
+        write(df, topic=topic)
+    assert f"topic {topic} partition 0" in str(caught.value)
+    assert "kafka.max.request.size=1048576" in str(caught.value)
+    topic = new_topic(configs={"max.message.bytes": "1000"})
+    with pytest.raises(PySparkException) as caught:
+        write(spark.range(1).selectExpr("repeat('x', 5000) as value"), topic=topic)
+    assert f"topic {topic} partition 0" in str(caught.value)
+    assert "MESSAGE_TOO_LARGE" in str(caught.value)
