@@ -35,6 +35,7 @@ from sparkkafka.testing.fake_records import (
     parse_header,
     placed,
     read_records,
+    wrap64,
 )
 
 NO_TIMESTAMP = -1
@@ -405,7 +406,7 @@ def _entry_records(entry: Entry) -> list[FakeRecord]:
             batch.base_offset + record.offset_delta,
             batch.max_timestamp
             if batch.is_log_append_time
-            else batch.base_timestamp + record.timestamp_delta,
+            else wrap64(batch.base_timestamp + record.timestamp_delta),
             record.key,
             record.value,
             record.headers,

@@ -24,6 +24,7 @@ from sparkkafka.testing.fake_records import (
     parse_header,
     payload_of,
     read_records,
+    wrap64,
 )
 
 # Batches whose sequence numbers a broker remembers a producer (ProducerStateEntry).
@@ -199,7 +200,7 @@ def _check_records(
                 )
             if compacted and record.key is None:
                 keyless.append((index, "a compacted topic needs a key in each record"))
-            timestamp_ms = header.base_timestamp + record.timestamp_delta
+            timestamp_ms = wrap64(header.base_timestamp + record.timestamp_delta)
             if (
                 check_time
                 and timestamp_ms != NO_TIMESTAMP

@@ -106,6 +106,11 @@ def add_to_sequence(sequence: int, count: int) -> int:
     return (sequence + count) % (1 << 31)
 
 
+def wrap64(value: int) -> int:
+    """As a Java long, which wraps around; so do timestamps that are stored as a difference."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
 def parse_header(data: bytes | memoryview) -> BatchHeader:
     """The header of a v2 batch at the start of `data`. Raises BadBatchError if there is none."""
     if len(data) < HEADER_BYTES:
@@ -219,7 +224,7 @@ def batch_records(data: bytes | memoryview, header: BatchHeader) -> list[FakeRec
             header.base_offset + record.offset_delta,
             header.max_timestamp
             if header.is_log_append_time
-            else header.base_timestamp + record.timestamp_delta,
+            else wrap64(header.base_timestamp + record.timestamp_delta),
             record.key,
             record.value,
             record.headers,
