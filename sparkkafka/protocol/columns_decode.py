@@ -196,14 +196,11 @@ def decode_chunks(
 
 def _check_count(batch: RecordBatch, payload: memoryview) -> None:
     count, size = batch.record_count, payload.nbytes
+    # Before any array is made for so many records.
     if count < 0 or count * MIN_RECORD_BYTES > size or (count == 0 and size):
         raise CorruptRecordError(
-            f"the batch says {count} records and has {size} bytes of them",
-            0,
-            offset=batch.base_offset,
+            f"{count} records cannot lie in {size} bytes", 0, offset=batch.base_offset
         )
-    if size > _MAX_CHUNK_BYTES:
-        raise CorruptRecordError(f"a batch of {size} bytes", 0, offset=batch.base_offset)
 
 
 class _DamageError(Exception):

@@ -7,7 +7,7 @@ matter here; the order of checks is that of Kafka's `DefaultRecord.readFrom`.
 from __future__ import annotations
 
 from sparkkafka.errors import CorruptRecordError
-from sparkkafka.protocol.records import MIN_RECORD_BYTES, RecordBatch
+from sparkkafka.protocol.records import RecordBatch
 from sparkkafka.protocol.varints import VARINT_BITS, VARLONG_BITS, BadVarintError
 
 MIN_HEADER_BYTES = 2  # key length and value length
@@ -61,7 +61,7 @@ def _check_record(batch: RecordBatch, raw: bytes, at: int, known: list[int]) -> 
     """End of the record at `at`. Puts its offset into `known` as soon as it has been read."""
     length, at = read_one(raw, at)
     end = at + length
-    if length < MIN_RECORD_BYTES - 1:
+    if length < 0:
         raise ValueError(f"its length is {length}")
     if end > len(raw):
         raise ValueError(f"it has {length} bytes, only {len(raw) - at} are left")
