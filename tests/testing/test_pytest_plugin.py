@@ -1,0 +1,77 @@
+"""The plugin costs nothing unless used, and says why there is no broker."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_USES_A_BROKER = """
+def test_broker(kafka_cluster):
+    kafka_cluster.create_topic("t")
+
+def test_own(kafka_cluster_factory):
+    kafka_cluster_factory(1, {"num.io.threads": 3})
+"""
+
+
+def run_pytest(folder: Path, body: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    (folder / "test_users.py").write_text(body)
+    variables = {name: value for name, value in os.environ.items() if name != "CI"}
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", str(folder)],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={**variables, **environment},
+        timeout=120,
+        check=False,
+    )
+
+
+def test_a_run_that_uses_no_fixture_loads_next_to_nothing(tmp_path: Path) -> None:
+    body = """
+import sys
+def test_nothing():
+    ours = sorted(name for name in sys.modules if name.startswith("sparkkafka.testing"))
+    assert ours == ["sparkkafka.testing", "sparkkafka.testing.pytest_plugin"]
+    for heavy in ("pyspark", "pyarrow", "numpy", "pandas"):
+        assert heavy not in sys.modules, heavy
+"""
+    run = run_pytest(tmp_path, body)
+    assert "1 passed" in run.stdout, run.stdout
+
+
+@pytest.fixture
+def no_java(tmp_path: Path) -> dict[str, str]:
+    """JAVA_HOME and PATH without Java. A Java in /usr/lib/jvm would still be found."""
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(
+        "import sparkkafka.testing.java as java\njava._SYSTEM_JAVAS = '/nowhere'\n"
+    )
+    return {"PATH": "/nowhere", "JAVA_HOME": "/nowhere", "PYTHONPATH": str(site)}
+
+
+def test_without_java_a_users_test_is_skipped_with_the_reason(
+    tmp_path: Path, no_java: dict[str, str]
+) -> None:
+    run = run_pytest(tmp_path, _USES_A_BROKER, **no_java)
+    assert "2 skipped" in run.stdout, run.stdout
+    assert "no real Kafka: Java 17 or newer is needed" in run.stdout
+
+
+def test_without_java_it_fails_in_ci(tmp_path: Path, no_java: dict[str, str]) -> None:
+    run = run_pytest(tmp_path, _USES_A_BROKER, CI="true", **no_java)
+    assert run.returncode == 1
+    assert "2 errors" in run.stdout or "1 failed, 1 error" in run.stdout, run.stdout
+    assert "no real Kafka: Java 17 or newer is needed" in run.stdout
+
+
+@pytest.mark.real
+def test_a_users_test_gets_real_brokers(tmp_path: Path, kafka_cluster: object) -> None:
+    run = run_pytest(tmp_path, _USES_A_BROKER)
+    assert "2 passed" in run.stdout, run.stdout
