@@ -30,7 +30,16 @@ if TYPE_CHECKING:
 TOPIC = "demo"
 PARTITIONS = 4
 _ROW_BYTES = 100
-_PROGRESS_SECONDS = 1.0
+_PROGRESS_SECONDS = 2.0
+_LOGGING = """\
+rootLogger.level = error
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -139,19 +148,25 @@ def _spark(folder: Path) -> Iterator[SparkSession]:
     # Before pyspark starts its JVM: workers must run this interpreter, which has the package.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    # Spark says so of a pandas that it does not use here, in each worker.
+    os.environ["PYTHONWARNINGS"] = "ignore:PySpark does not yet fully support pandas:FutureWarning"
     from pyspark.sql import SparkSession
 
     (folder / "tmp").mkdir()
+    (folder / "log4j2.properties").write_text(_LOGGING)
+    java_options = (
+        f"-Djava.io.tmpdir={folder / 'tmp'}",
+        f"-Dlog4j2.configurationFile=file:{folder / 'log4j2.properties'}",
+    )
     spark = (
         SparkSession.builder.master("local[*]")
         .appName("sparkkafka-demo")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.host", "127.0.0.1")
-        .config("spark.log.level", "ERROR")
         .config("spark.local.dir", str(folder / "local"))
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-        .config("spark.driver.extraJavaOptions", f"-Djava.io.tmpdir={folder / 'tmp'}")
+        .config("spark.driver.extraJavaOptions", " ".join(java_options))
         .getOrCreate()
     )
     try:
