@@ -356,6 +356,15 @@ def test_impossible_sets(data: bytes, words: str) -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1])
+def test_bytes_behind_the_value(magic: int) -> None:
+    data = bytearray(message(7, magic=magic) + b"more")
+    struct.pack_into(">i", data, 8, len(data) - 12)
+    struct.pack_into(">I", data, 12, zlib.crc32(data[16:]))
+    with pytest.raises(CorruptRecordError, match="offset 7: 4 bytes follow the value"):
+        split_batches(data)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("size", [-(2**31), -2, 2, 100, 2**31 - 1])
 def test_impossible_field_sizes(magic: int, size: int) -> None:
     start = 26 if magic else 18

@@ -10,6 +10,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import reference
 from hypothesis import given, settings
@@ -257,6 +258,20 @@ def test_views_share_the_answer() -> None:
         ]
 
 
+def test_signed_buffers_are_read_as_unsigned() -> None:
+    """pyarrow's buffers export signed chars: magic 0xff would read as -1, an old format."""
+    signed = memoryview(pa.py_buffer(encoded(3)))
+    assert signed.format == "b"
+    (batch,) = split_batches(signed)
+    assert batch.data.format == "B"
+    assert read(batch) == simple(3)
+    damaged = bytearray(encoded(3))
+    damaged[16] = 0xFF
+    for function in (split_batches, first_batch_size):
+        with pytest.raises(CorruptRecordError, match="magic"):
+            function(memoryview(pa.py_buffer(bytes(damaged))))
+
+
 def test_last_batch_cut_at_every_byte() -> None:
     first, second = encoded(3), encoded(4, 3)
     whole = first + second
@@ -465,6 +480,12 @@ def test_abort_marker_twice_and_for_a_stranger() -> None:
         transactional(1, 5),
     ]
     assert visible_offsets(parts, [(1, 0), (1, 0)]) == [5]
+
+
+def test_only_an_abort_marker_ends_an_aborted_transaction() -> None:
+    """As in Java: a COMMIT of that producer is for a transaction that the list does not know."""
+    parts = [control(COMMIT_MARKER, 1, 0), transactional(1, 1), control(2, 1, 3)]
+    assert visible_offsets([*parts, transactional(1, 4)], [(1, 0)]) == []
 
 
 def test_transaction_that_begins_inside_the_batch_range() -> None:
