@@ -11,16 +11,18 @@
 
 Every library call here works without the GIL, so threads of one process (de)compress in parallel.
 
-Libraries, each the fastest of those tried on a 1 MiB batch of JSON (MB/s of uncompressed data, one
-core; the runners-up in brackets):
+Libraries, chosen by measurement on a 1 MiB batch of JSON: MB/s of uncompressed data, one core of
+a machine with other work (so good to a fifth or so); what else was tried in brackets.
 
-    gzip      write 53 zlib (46 pyarrow)       read 412 zlib (387 pyarrow)
-    snappy    write 801 pyarrow                read 1230 pyarrow
-    lz4       write 667 lz4                    read 3130 lz4, size bounded (2610 pyarrow stream)
-    zstd      write 256 pyarrow                read 980 pyarrow in one go, 1100 as a stream
+    gzip      write 53 zlib [46 pyarrow]              read 412 zlib [387 pyarrow]
+    snappy    write 801 pyarrow [776 cramjam]         read 840-1230 pyarrow [1540-1730 cramjam]
+    lz4       write 667 lz4                           read 3130 lz4 [2610 pyarrow stream]
+    zstd      write 256 pyarrow [261 zstandard]       read 980 pyarrow at once, 870-1100 as a
+                                                      stream [970 zstandard, 910 cramjam]
 
+cramjam reads snappy faster; it is not worth a dependency that Spark does not bring along already.
 pyarrow's own lz4 codec is out of the question for writing: its blocks depend on each other, which
-Java refuses. Reading in one go with pyarrow needs the exact size beforehand, which an LZ4 frame
+Java refuses. Reading lz4 with pyarrow at once (3800) needs the exact size beforehand, which a frame
 from Kafka does not carry.
 """
 
