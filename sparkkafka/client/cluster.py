@@ -323,9 +323,15 @@ class Cluster:
             code = next(iter(failed.values()))
             bad = [name for name, other in failed.items() if other == code]
             where = f"Metadata of {_some(bad)}"
-            if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and grace.expired:
+            unknown = code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if unknown and grace.expired:
                 raise UnknownTopicError(code, where)
-            retry.after(BrokerError(code, where))
+            try:
+                retry.after(BrokerError(code, where))
+            except KafkaTimeoutError as error:
+                if unknown:
+                    raise UnknownTopicError(code, where) from error
+                raise
 
     def all_topics(self, deadline: Deadline | None = None) -> dict[str, TopicMetadata]:
         """Metadata of every topic that this user may see. Topics in an error state are left out."""

@@ -131,7 +131,7 @@ class Fetcher:
     def _next_batches(self) -> list[RecordBatch]:
         """Visible batches of the next fetch that moves the position; empty if all were skipped."""
         deadline = Deadline(self._poll_timeout_ms)
-        short_log = deadline.sooner(SHORT_LOG_GRACE_MS)
+        short_log = Deadline(min(SHORT_LOG_GRACE_MS, self._poll_timeout_ms / 2))
         retry = self._cluster.retry(
             deadline, f"reading {self._tp} at offset {self.position} (end {self._end})"
         )

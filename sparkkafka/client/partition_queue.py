@@ -11,6 +11,9 @@ Sender, broker's ProducerAppendInfo):
 - After a failure nothing more is sent until every batch of the partition that is in flight has been
   answered (`draining`); then all that is left goes again, in sequence order. Without this wait a
   batch could reach the new leader before its predecessor that is still on its way to the old one.
+- Until a producer id's first batch is acknowledged, it is alone in flight. A broker that knows
+  nothing of a producer id takes any sequence number for its first (ProducerAppendInfo): were the
+  first batch refused and the second taken, the first could never be written any more.
 """
 
 from __future__ import annotations
@@ -70,6 +73,7 @@ class PartitionQueue:
         self.in_flight = 0
         self._next_sequence = 0
         self._draining = False
+        self._known_to_broker = False
 
     def __len__(self) -> int:
         return len(self.batches)
@@ -89,6 +93,7 @@ class PartitionQueue:
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self._next_sequence = 0
+        self._known_to_broker = False
         for batch in self.batches:
             batch.base_sequence = NO_SEQUENCE
             batch.wire = None
@@ -101,7 +106,9 @@ class PartitionQueue:
         self.batches.append(batch)
 
     def next_batch(self) -> ProducerBatch | None:
-        """The batch to send now, or None (all are in flight, or a failure is being drained)."""
+        """The batch to send now, or None: all are in flight, or answers must come first."""
+        if self.in_flight and self.has_identity and not self._known_to_broker:
+            return None
         if self._draining:
             if self.in_flight:
                 return None
@@ -132,6 +139,7 @@ class PartitionQueue:
 
     def acknowledged(self, batch: ProducerBatch) -> None:
         self._answered(batch)
+        self._known_to_broker = True
         self.batches.remove(batch)
 
     def failed(self, batch: ProducerBatch, *, maybe_written: bool) -> None:

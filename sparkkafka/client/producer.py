@@ -58,6 +58,11 @@ class Producer:
     def metrics(self) -> ProducerMetrics:
         return self._sender.metrics
 
+    @property
+    def buffered_bytes(self) -> int:
+        """What kafka.buffer.memory bounds: records that are not acknowledged yet."""
+        return self._pending_bytes + self._sender.queued_bytes
+
     def __enter__(self) -> Self:
         return self
 
@@ -114,7 +119,7 @@ class Producer:
     def _make_room(self) -> None:
         self._sender.step(wait=False)
         limit = self._options.buffer_memory
-        if self._pending_bytes + self._sender.queued_bytes <= limit:
+        if self.buffered_bytes <= limit:
             return
         deadline = Deadline(self._options.max_block_ms)
         self._seal_all()

@@ -1,0 +1,107 @@
+"""Short ways to write and read through the client, for tests with fake brokers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sparkkafka.client.cluster import Cluster, TopicPartition
+from sparkkafka.client.fetcher import Fetcher
+from sparkkafka.client.offsets import earliest_and_latest
+from sparkkafka.client.producer import Producer
+from sparkkafka.options import parse_client_options, parse_fetch_options, parse_producer_options
+from sparkkafka.protocol.columns import ALL_COLUMNS, RecordColumns
+
+# Short waits: a fake broker answers at once, and a test that hangs should not hang for long.
+QUICK = {
+    "request.timeout.ms": "3000",
+    "default.api.timeout.ms": "6000",
+    "retry.backoff.ms": "5",
+    "retry.backoff.max.ms": "40",
+}
+
+
+def settings(bootstrap: Any, **config: Any) -> dict[str, str]:
+    """Kafka's names with underscores for dots; `bootstrap` is a cluster or host:port text."""
+    servers = getattr(bootstrap, "bootstrap_servers", bootstrap)
+    given = {name.replace("_", "."): str(value) for name, value in config.items()}
+    return {"bootstrap.servers": servers} | QUICK | given
+
+
+def open_cluster(bootstrap: Any, **config: Any) -> Cluster:
+    return Cluster(parse_client_options(settings(bootstrap, **config)))
+
+
+def values_of(numbers: range) -> RecordColumns:
+    """One record a number, its decimal text as value."""
+    return RecordColumns(
+        keys=None,
+        values=pa.array([b"%d" % n for n in numbers], pa.binary()),
+        headers=None,
+        timestamps_ms=np.full(len(numbers), 1_700_000_000_000, np.int64),
+    )
+
+
+def write(
+    bootstrap: Any,
+    topic: str,
+    count: int,
+    *,
+    partitions: int = 1,
+    per_send: int = 50,
+    **config: Any,
+) -> Any:
+    """Write numbers 0..count-1, in turns of `per_send` to each partition; returns the metrics."""
+    with (
+        open_cluster(bootstrap, **config) as cluster,
+        Producer(cluster, parse_producer_options(settings(bootstrap, **config))) as producer,
+    ):
+        for turn, start in enumerate(range(0, count, per_send)):
+            numbers = range(start, min(start + per_send, count))
+            producer.send(topic, turn % partitions, values_of(numbers))
+        producer.flush()
+        return producer.metrics
+
+
+def fetcher(
+    cluster: Cluster, topic: str, start: int, end: int, *, partition: int = 0, **config: Any
+) -> Fetcher:
+    fail = config.pop("fail_on_data_loss", True)
+    timeout_ms = config.pop("poll_timeout_ms", 5_000)
+    return Fetcher(
+        cluster,
+        TopicPartition(topic, partition),
+        start,
+        end,
+        parse_fetch_options(settings("unused:1", **config)),
+        wanted=ALL_COLUMNS,
+        poll_timeout_ms=timeout_ms,
+        fail_on_data_loss=fail,
+    )
+
+
+def read(bootstrap: Any, topic: str, *, partition: int = 0, **config: Any) -> list[bytes | None]:
+    """Values of one partition, from its first offset to its end offset of now."""
+    tp = TopicPartition(topic, partition)
+    isolation = str(config.get("isolation_level", "read_uncommitted"))
+    with open_cluster(bootstrap) as cluster:
+        first, end = earliest_and_latest(cluster, [tp], isolation_level=isolation)
+        return read_range(cluster, topic, first[tp], end[tp], partition=partition, **config)
+
+
+def read_range(
+    cluster: Cluster, topic: str, start: int, end: int, **config: Any
+) -> list[bytes | None]:
+    with fetcher(cluster, topic, start, end, **config) as source:
+        return [value for records in source for value in records.values.to_pylist()]
+
+
+def numbers(count: int) -> list[bytes]:
+    return [b"%d" % n for n in range(count)]
+
+
+def log_values(cluster: Any, topic: str, partition: int = 0) -> list[bytes | None]:
+    """What the fake broker's log holds, read by the fake's own record code."""
+    return [record.value for record in cluster.log(topic, partition).records()]

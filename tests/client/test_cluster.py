@@ -1,0 +1,98 @@
+"""Finding the cluster, its topics and leaders, when something is missing or answers wrongly."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from sparkkafka.client.cluster import TopicPartition
+from sparkkafka.client.offsets import LATEST, list_offsets
+from sparkkafka.errors import (
+    BrokerError,
+    ErrorCode,
+    KafkaError,
+    KafkaTimeoutError,
+    UnknownTopicError,
+)
+from sparkkafka.testing.faults import Garbage
+from tests.client.support import numbers, open_cluster, read, write
+
+
+@pytest.mark.parametrize(
+    "prefix", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x15\x03\x03\x00\x02\x02\x50"]
+)
+def test_a_port_that_is_not_kafka_is_named(fake_cluster, prefix):
+    fake_cluster.fault(Garbage(prefix), api="ApiVersions", times=None)
+    with pytest.raises(KafkaError, match=r"127\.0\.0\.1:\d+.*(HTTP|TLS)"):
+        read(fake_cluster, "t")
+
+
+def test_an_unreachable_cluster_names_each_address_within_the_deadline():
+    started = time.monotonic()
+    with open_cluster("127.0.0.1:1,[::1]:1", default_api_timeout_ms=700) as cluster:
+        with pytest.raises(KafkaTimeoutError) as raised:
+            cluster.topics(["t"])
+    assert time.monotonic() - started < 5
+    assert "127.0.0.1:1" in str(raised.value)
+    assert "::1" in str(raised.value)
+
+
+def test_a_host_that_has_no_address():
+    with open_cluster("no-such-host.invalid:9092", default_api_timeout_ms=500) as cluster:
+        with pytest.raises(KafkaTimeoutError, match=r"no-such-host\.invalid:9092.*resolved"):
+            cluster.topics(["t"])
+
+
+def test_a_cluster_on_ipv6(fake_cluster_factory):
+    cluster = fake_cluster_factory(2, host="::1")
+    cluster.create_topic("t")
+    write(cluster, "t", 100)
+    assert read(cluster, "t") == numbers(100)
+
+
+def test_an_unknown_topic_is_an_error_that_names_it(fake_cluster):
+    started = time.monotonic()
+    with open_cluster(fake_cluster, default_api_timeout_ms=1_000) as cluster:
+        with pytest.raises(UnknownTopicError, match=r"topic nowhere.*does not exist"):
+            cluster.topics(["nowhere"])
+    assert time.monotonic() - started < 4
+
+
+def test_a_topic_that_appears_late_is_waited_for(fake_cluster):
+    def create(request):
+        fake_cluster.create_topic("late")
+
+    fake_cluster.fault(create, api="Metadata", nth=3)
+    with open_cluster(fake_cluster) as cluster:
+        assert len(cluster.topics(["late"])["late"].partitions) == 1
+
+
+def test_no_permission_to_see_a_topic(fake_cluster):
+    fake_cluster.create_topic("t")
+    fake_cluster.fault(ErrorCode.TOPIC_AUTHORIZATION_FAILED, api="Metadata", times=None)
+    with open_cluster(fake_cluster) as cluster:
+        with pytest.raises(BrokerError, match=r"TOPIC_AUTHORIZATION_FAILED.*topic t"):
+            cluster.topics(["t"])
+
+
+def test_a_partition_without_leader_is_waited_for(fake_cluster):
+    fake_cluster.create_topic("t")
+    write(fake_cluster, "t", 10)
+    fake_cluster.move_leader("t", 0, -1)
+    fake_cluster.clear_requests()
+
+    def elect(request):
+        if len(fake_cluster.requests_of("Metadata")) > 3:
+            fake_cluster.move_leader("t", 0, 1)
+
+    fake_cluster.fault(elect, api="Metadata", times=None)
+    assert read(fake_cluster, "t") == numbers(10)
+
+
+def test_a_partition_that_gets_no_leader_is_named(fake_cluster):
+    fake_cluster.create_topic("t", partitions=2)
+    fake_cluster.move_leader("t", 1, -1)
+    with open_cluster(fake_cluster, default_api_timeout_ms=500) as cluster:
+        with pytest.raises(KafkaTimeoutError, match="partition 1 of topic t has no leader"):
+            list_offsets(cluster, {TopicPartition("t", 0): LATEST, TopicPartition("t", 1): LATEST})

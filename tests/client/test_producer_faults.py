@@ -1,0 +1,389 @@
+"""What the producer does when brokers fail: each record once and in order, or a loud error."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from sparkkafka.client.producer import Producer
+from sparkkafka.errors import (
+    BrokerError,
+    ErrorCode,
+    KafkaError,
+    KafkaTimeoutError,
+    ProduceError,
+    Written,
+)
+from sparkkafka.options import parse_producer_options
+from sparkkafka.protocol.columns import RecordColumns
+from sparkkafka.testing.faults import (
+    Answer,
+    CutFrame,
+    Delay,
+    Drop,
+    Garbage,
+    Throttle,
+    WrongCorrelationId,
+)
+from tests.client.support import (
+    log_values,
+    numbers,
+    open_cluster,
+    read,
+    settings,
+    values_of,
+    write,
+)
+
+SMALL = {"batch_size": 400, "linger_ms": 0}
+
+RETRIABLE = [
+    ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    ErrorCode.KAFKA_STORAGE_ERROR,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.UNKNOWN_LEADER_EPOCH,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+    ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+]
+
+FINAL = [
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ErrorCode.INVALID_RECORD,
+    ErrorCode.INVALID_TIMESTAMP,
+    ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+    ErrorCode.POLICY_VIOLATION,
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+]
+
+
+@pytest.mark.parametrize("nth", [1, 3])
+@pytest.mark.parametrize("action", [Drop.BEFORE, Drop.AFTER, CutFrame(0), CutFrame(9)])
+def test_a_lost_connection_leaves_exactly_one_copy(fake_cluster, action, nth):
+    fake_cluster.create_topic("t")
+    rule = fake_cluster.fault(action, api="Produce", nth=nth)
+    write(fake_cluster, "t", 500, **SMALL)
+    assert rule.fired == 1
+    assert log_values(fake_cluster, "t") == numbers(500)
+
+
+def test_connections_that_break_again_and_again(fake_cluster):
+    fake_cluster.create_topic("t")
+    for nth, action in [(1, Drop.AFTER), (2, Drop.BEFORE), (3, Drop.AFTER), (1, Drop.AFTER)]:
+        fake_cluster.fault(action, api="Produce", nth=nth)
+    metrics = write(fake_cluster, "t", 1_000, **SMALL)
+    assert log_values(fake_cluster, "t") == numbers(1_000)
+    assert metrics.records == 1_000
+    assert metrics.retries > 0
+
+
+@pytest.mark.parametrize(
+    "action",
+    [Garbage(b"HTTP/1.1 400 Bad Request\r\n"), WrongCorrelationId(), Garbage(b"\xff" * 64)],
+)
+def test_answers_that_are_no_answers_are_errors(fake_cluster, action):
+    """A broker that talks nonsense is not asked again and again: nobody knows what it would do."""
+    fake_cluster.create_topic("t")
+    fake_cluster.fault(action, api="Produce")
+    try:
+        write(fake_cluster, "t", 100, **SMALL)
+    except KafkaError as error:
+        assert fake_cluster.address(0) in str(error)
+    # Sent again it is one copy; given up, it is at most one.
+    assert log_values(fake_cluster, "t") in (numbers(100), numbers(50), [])
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+@pytest.mark.parametrize("code", RETRIABLE, ids=lambda code: code.name)
+def test_retriable_errors_are_retried_in_order(fake_cluster, code, nth):
+    fake_cluster.create_topic("t")
+    fake_cluster.fault(code, api="Produce", nth=nth, times=2)
+    write(fake_cluster, "t", 600, **SMALL)
+    assert log_values(fake_cluster, "t") == numbers(600)
+
+
+@pytest.mark.parametrize("code", FINAL, ids=lambda code: code.name)
+def test_final_errors_name_the_partition_and_the_brokers_words(fake_cluster, code):
+    fake_cluster.create_topic("t")
+    fake_cluster.fault(Answer(code, message="so says the broker"), api="Produce", times=None)
+    with pytest.raises(ProduceError) as raised:
+        write(fake_cluster, "t", 10)
+    error = raised.value
+    assert (error.topic, error.partition, error.code) == ("t", 0, code)
+    assert error.written is Written.NO
+    assert code.name in str(error)
+    assert log_values(fake_cluster, "t") == []
+
+
+def test_an_error_code_that_nobody_knows_keeps_its_number(fake_cluster):
+    fake_cluster.create_topic("t")
+    fake_cluster.fault(Answer(9999), api="Produce", times=None)
+    with pytest.raises(ProduceError, match="9999"):
+        write(fake_cluster, "t", 10)
+
+
+def test_a_moved_leader_is_found(fake_cluster_factory):
+    cluster = fake_cluster_factory(3)
+    cluster.create_topic("t", partitions=3)
+
+    def move(request):
+        leader = cluster.leader("t", 0)
+        cluster.move_leader("t", 0, (leader + 1) % 3)
+
+    cluster.fault(move, api="Produce", topic="t", partition=0, nth=2)
+    cluster.fault(move, api="Produce", topic="t", partition=0, nth=4)
+    write(cluster, "t", 3_000, partitions=3, **SMALL)
+    written = [value for p in range(3) for value in log_values(cluster, "t", p)]
+    assert sorted(written, key=int) == numbers(3_000)
+    for partition in range(3):
+        ours = log_values(cluster, "t", partition)
+        assert ours == sorted(ours, key=int)
+
+
+def test_a_broker_that_goes_away_and_comes_back(fake_cluster_factory):
+    cluster = fake_cluster_factory(3)
+    cluster.create_topic("t", partitions=6)
+    fired = []
+
+    def kill(request):
+        if not fired:
+            fired.append(request.broker)
+            victim = (request.broker + 1) % 3
+            cluster.broker_down(victim)
+            cluster.broker_up(victim)
+
+    cluster.fault(kill, api="Produce", nth=5)
+    write(cluster, "t", 6_000, partitions=6, **SMALL)
+    assert fired
+    written = [value for p in range(6) for value in log_values(cluster, "t", p)]
+    assert sorted(written, key=int) == numbers(6_000)
+
+
+def test_two_of_three_bootstrap_servers_are_dead(fake_cluster_factory):
+    cluster = fake_cluster_factory(1)
+    cluster.create_topic("t")
+    dead = "127.0.0.1:1,127.0.0.1:2"
+    write(f"{dead},{cluster.bootstrap_servers}", "t", 100)
+    assert read(f"{dead},{cluster.bootstrap_servers}", "t") == numbers(100)
+
+
+def test_a_batch_that_is_too_large_goes_in_parts(fake_cluster_factory):
+    cluster = fake_cluster_factory(1)
+    cluster.create_topic("t", configs={"max.message.bytes": "300"})
+    write(cluster, "t", 1_000, batch_size=4_000)
+    assert log_values(cluster, "t") == numbers(1_000)
+    assert max(batch.size_bytes for batch in cluster.log("t", 0).batches()) <= 300
+
+
+def test_a_single_record_that_is_too_large_for_the_topic(fake_cluster):
+    fake_cluster.create_topic("t", configs={"max.message.bytes": "50"})
+    with pytest.raises(ProduceError, match=r"MESSAGE_TOO_LARGE.*max\.message\.bytes"):
+        write(fake_cluster, "t", 1)
+
+
+def test_a_record_above_max_request_size_is_refused_before_it_is_sent(fake_cluster):
+    fake_cluster.create_topic("t")
+    large = RecordColumns(None, pa.array([b"x" * 200]), None, np.zeros(1, np.int64))
+    given = settings(fake_cluster, max_request_size=150)
+    with open_cluster(fake_cluster) as cluster:
+        producer = Producer(cluster, parse_producer_options(given))
+        with pytest.raises(ProduceError, match=r"kafka\.max\.request\.size=150") as raised:
+            producer.send("t", 0, large)
+    assert raised.value.written is Written.NO
+    assert fake_cluster.requests_of("Produce") == []
+
+
+def test_a_lost_producer_state_goes_on_under_a_new_id(fake_cluster):
+    """Old brokers forget a producer whose records are deleted (UNKNOWN_PRODUCER_ID)."""
+    fake_cluster.create_topic("t")
+    fake_cluster.fault(ErrorCode.UNKNOWN_PRODUCER_ID, api="Produce", nth=3)
+    write(fake_cluster, "t", 500, max_in_flight_requests_per_connection=1, **SMALL)
+    assert log_values(fake_cluster, "t") == numbers(500)
+    assert len(fake_cluster.requests_of("InitProducerId")) == 2
+
+
+def test_acknowledged_records_that_vanish_are_a_loud_error(fake_cluster):
+    """The head of the line refused as out of order: what came before it is gone from the log."""
+    fake_cluster.create_topic("t")
+    fake_cluster.fault(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, api="Produce", nth=3, times=None)
+    with pytest.raises(ProduceError, match="lost records that it had acknowledged"):
+        write(fake_cluster, "t", 500, max_in_flight_requests_per_connection=1, **SMALL)
+
+
+def test_a_duplicate_sequence_is_success(fake_cluster):
+    fake_cluster.create_topic("t")
+    fake_cluster.fault(
+        Answer(ErrorCode.DUPLICATE_SEQUENCE_NUMBER, applied=True), api="Produce", nth=2
+    )
+    write(fake_cluster, "t", 300, **SMALL)
+    assert log_values(fake_cluster, "t") == numbers(300)
+
+
+def test_retries_zero_gives_up_at_once_and_says_so(fake_cluster):
+    fake_cluster.create_topic("t")
+    fake_cluster.fault(ErrorCode.NOT_ENOUGH_REPLICAS, api="Produce", times=None)
+    with pytest.raises(ProduceError, match=r"kafka\.retries=0"):
+        write(fake_cluster, "t", 10, retries=0, enable_idempotence="false")
+    assert len(fake_cluster.requests_of("Produce")) == 1
+
+
+def test_delivery_timeout_ends_retries(fake_cluster):
+    fake_cluster.create_topic("t")
+    fake_cluster.fault(ErrorCode.NOT_ENOUGH_REPLICAS, api="Produce", times=None)
+    started = time.monotonic()
+    with pytest.raises(ProduceError, match=r"delivery\.timeout\.ms=900.*NOT_ENOUGH_REPLICAS") as e:
+        write(fake_cluster, "t", 10, delivery_timeout_ms=900, request_timeout_ms=500, linger_ms=0)
+    assert time.monotonic() - started < 5
+    assert e.value.written is Written.NO
+
+
+def test_a_broker_that_never_answers_leaves_the_outcome_open(fake_cluster):
+    fake_cluster.create_topic("t")
+    fake_cluster.fault(Delay(60_000), api="Produce", times=None)
+    started = time.monotonic()
+    with pytest.raises(ProduceError) as raised:
+        write(fake_cluster, "t", 10, delivery_timeout_ms=900, request_timeout_ms=400, linger_ms=0)
+    assert time.monotonic() - started < 8
+    assert raised.value.written is Written.UNKNOWN
+
+
+def test_a_producer_that_failed_stays_failed(fake_cluster):
+    fake_cluster.create_topic("t")
+    fake_cluster.fault(ErrorCode.TOPIC_AUTHORIZATION_FAILED, api="Produce")
+    with open_cluster(fake_cluster) as cluster:
+        producer = Producer(cluster, parse_producer_options(settings(fake_cluster)))
+        producer.send("t", 0, values_of(range(10)))
+        with pytest.raises(ProduceError) as first:
+            producer.flush()
+        with pytest.raises(ProduceError) as again:
+            producer.send("t", 0, values_of(range(10, 20)))
+        assert again.value is first.value
+    assert log_values(fake_cluster, "t") == []
+
+
+def test_throttling_is_obeyed(fake_cluster):
+    fake_cluster.create_topic("t")
+    fake_cluster.fault(Throttle(400), api="Produce")
+    started = time.monotonic()
+    write(fake_cluster, "t", 500, max_in_flight_requests_per_connection=1, **SMALL)
+    assert time.monotonic() - started >= 0.35
+    assert log_values(fake_cluster, "t") == numbers(500)
+
+
+def test_a_slow_broker_makes_the_caller_wait_not_the_memory_grow(fake_cluster):
+    fake_cluster.create_topic("t")
+    fake_cluster.fault(Delay(20), api="Produce", times=None)
+    limit = 5_000
+    given = settings(fake_cluster, buffer_memory=limit, **SMALL)
+    most = 0
+    with (
+        open_cluster(fake_cluster) as cluster,
+        Producer(cluster, parse_producer_options(given)) as producer,
+    ):
+        for start in range(0, 4_000, 100):
+            producer.send("t", 0, values_of(range(start, start + 100)))
+            most = max(most, producer.buffered_bytes)
+    assert most <= limit
+    assert log_values(fake_cluster, "t") == numbers(4_000)
+
+
+def test_max_block_ms_ends_the_wait_for_room(fake_cluster):
+    fake_cluster.create_topic("t")
+    fake_cluster.fault(Delay(60_000), api="Produce", times=None)
+    given = settings(fake_cluster, buffer_memory=2_000, max_block_ms=300, **SMALL)
+    started = time.monotonic()
+    with open_cluster(fake_cluster) as cluster:
+        producer = Producer(cluster, parse_producer_options(given))
+        with pytest.raises(KafkaTimeoutError, match=r"kafka\.max\.block\.ms=300"):
+            for start in range(0, 20_000, 100):
+                producer.send("t", 0, values_of(range(start, start + 100)))
+    assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5])
+def test_requests_in_flight_are_limited(fake_cluster, limit):
+    fake_cluster.create_topic("t")
+    given = settings(fake_cluster, max_in_flight_requests_per_connection=limit, **SMALL)
+    most, handled = 0, 0
+
+    with open_cluster(fake_cluster) as cluster:
+        producer = Producer(cluster, parse_producer_options(given))
+
+        def count(request):
+            nonlocal most, handled
+            time.sleep(0.01)  # time for the client to send more, if it would
+            most = max(most, producer.metrics.requests - handled)
+            handled += 1
+
+        fake_cluster.fault(count, api="Produce", times=None)
+        producer.send("t", 0, values_of(range(2_000)))
+        producer.flush()
+    assert most == limit
+    assert log_values(fake_cluster, "t") == numbers(2_000)
+
+
+@pytest.mark.parametrize(("acks", "wire"), [("0", 0), ("1", 1), ("all", -1)])
+def test_acks_goes_over_the_wire(fake_cluster, acks, wire):
+    fake_cluster.create_topic("t")
+    write(fake_cluster, "t", 300, acks=acks, **SMALL)
+    assert {request.message.acks for request in fake_cluster.requests_of("Produce")} == {wire}
+    assert log_values(fake_cluster, "t") == numbers(300)
+    # Without acks=all there is no idempotence (Java's rule), so no producer id is asked for.
+    assert bool(fake_cluster.requests_of("InitProducerId")) == (acks == "all")
+
+
+def test_one_producer_id_a_task(fake_cluster_factory):
+    cluster = fake_cluster_factory(3)
+    cluster.create_topic("t", partitions=6)
+    write(cluster, "t", 3_000, partitions=6, **SMALL)
+    assert len(cluster.requests_of("InitProducerId")) == 1
+
+
+@pytest.mark.parametrize("release", ["2.1", "2.8", "3.9", "4.0"])
+@pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])
+def test_each_broker_release(fake_cluster_factory, release, codec):
+    cluster = fake_cluster_factory(2, kafka_version=release)
+    cluster.create_topic("t", partitions=2)
+    write(cluster, "t", 500, partitions=2, compression_type=codec)
+    got = [value for p in range(2) for value in read(cluster, "t", partition=p)]
+    assert sorted(got, key=int) == numbers(500)
+
+
+def test_zstd_for_a_broker_that_does_not_know_it(fake_cluster_factory):
+    cluster = fake_cluster_factory(1, api_versions={"Produce": (0, 6)})
+    cluster.create_topic("t")
+    with pytest.raises(KafkaError, match="zstd"):
+        write(cluster, "t", 10, compression_type="zstd")
+
+
+def test_init_producer_id_refused(fake_cluster):
+    fake_cluster.create_topic("t")
+    fake_cluster.fault(
+        Answer(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, top_level=True),
+        api="InitProducerId",
+        times=None,
+    )
+    with pytest.raises(BrokerError, match="CLUSTER_AUTHORIZATION_FAILED"):
+        write(fake_cluster, "t", 10)
+
+
+def test_unknown_topic_is_an_error_soon(fake_cluster):
+    started = time.monotonic()
+    with pytest.raises(ProduceError, match="nowhere"):
+        write(fake_cluster, "nowhere", 10, max_block_ms=1_000)
+    assert time.monotonic() - started < 8
+
+
+def test_partition_that_does_not_exist(fake_cluster):
+    fake_cluster.create_topic("t", partitions=2)
+    with pytest.raises(ProduceError, match="2 partitions"):
+        write(fake_cluster, "t", 500, partitions=3)
