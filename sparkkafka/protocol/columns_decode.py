@@ -33,7 +33,15 @@ from numpy.typing import NDArray
 from sparkkafka.errors import CorruptRecordError, DecodeError
 from sparkkafka.protocol import record_starts
 from sparkkafka.protocol.record_damage import MIN_HEADER_BYTES, check_batch, read_one
-from sparkkafka.protocol.records import MIN_RECORD_BYTES, RecordBatch
+from sparkkafka.protocol.records import (
+    CODEC_MASK,
+    CREATE_TIME,
+    LOG_APPEND_TIME,
+    LOG_APPEND_TIME_FLAG,
+    MIN_RECORD_BYTES,
+    NO_TIMESTAMP_TYPE,
+    RecordBatch,
+)
 from sparkkafka.protocol.varints import VARLONG_BITS, BadVarintError, Bytes, Ints, read
 
 KEY, VALUE, HEADERS, TIMESTAMP = "key", "value", "headers", "timestamp"
@@ -45,8 +53,10 @@ HEADERS_TYPE = pa.list_(
 """Arrow type of the headers column; the names are those that Spark's own conversion uses."""
 
 CHUNK_BYTES = 4 << 20
+"""Payload whose record starts are found together: many batches make `lockstep` cheap."""
+
 CHUNK_RECORDS = 16384
-"""Decoded together: few enough to stay in the L2 cache, enough to outweigh numpy's calls."""
+"""Rows decoded together: few enough to stay in the L2 cache, enough to outweigh numpy's calls."""
 
 _MAX_CHUNK_BYTES = (1 << 31) - 1  # Arrow's binary type counts in int32
 _FEW_ROWS = 16  # below, a plain loop over headers is faster than numpy steps
@@ -170,37 +180,35 @@ def decode_chunks(
     limit = min(max_payload_bytes, _MAX_CHUNK_BYTES)
     group: list[RecordBatch] = []
     payloads: list[memoryview] = []
-    size = records = 0
+    size = 0
     for batch in batches:
-        if batch.base_offset < 0 or batch.last_offset >= 1 << 63:
-            raise CorruptRecordError("offsets of a batch leave 64 bits", offset=batch.base_offset)
-        if batch.last_offset < start_offset or batch.base_offset >= end_offset:
+        # Small batches come by the thousand: plain fields are read here, not properties.
+        base_offset, count = batch.base_offset, batch.record_count
+        last_offset = base_offset + batch.last_offset_delta
+        if base_offset < 0 or last_offset >= 1 << 63:
+            raise CorruptRecordError("offsets of a batch leave 64 bits", offset=base_offset)
+        if last_offset < start_offset or base_offset >= end_offset:
             continue
-        payload = memoryview(batch.payload(limit)).cast("B")
-        _check_count(batch, payload)
-        if batch.record_count == 0:
+        payload = batch.data
+        if batch.attributes & CODEC_MASK or len(payload) > limit:
+            payload = memoryview(batch.payload(limit)).cast("B")
+        length = len(payload)
+        if count < 0 or count * MIN_RECORD_BYTES > length or (count == 0 and length):
+            # Before any array is made for so many records.
+            raise CorruptRecordError(
+                f"{count} records cannot lie in {length} bytes", 0, offset=base_offset
+            )
+        if count == 0:
             continue
-        # The first condition keeps a chunk within Arrow's int32, whatever follows.
-        if group and (
-            size + payload.nbytes > CHUNK_BYTES or records + batch.record_count > CHUNK_RECORDS
-        ):
+        # Also keeps a chunk of several batches within Arrow's int32, whatever follows.
+        if group and size + length > CHUNK_BYTES:
             yield from _Chunk(group, payloads).decode(start_offset, end_offset, wanted)
-            group, payloads, size, records = [], [], 0, 0
+            group, payloads, size = [], [], 0
         group.append(batch)
         payloads.append(payload)
-        size += payload.nbytes
-        records += batch.record_count
+        size += length
     if group:
         yield from _Chunk(group, payloads).decode(start_offset, end_offset, wanted)
-
-
-def _check_count(batch: RecordBatch, payload: memoryview) -> None:
-    count, size = batch.record_count, payload.nbytes
-    # Before any array is made for so many records.
-    if count < 0 or count * MIN_RECORD_BYTES > size or (count == 0 and size):
-        raise CorruptRecordError(
-            f"{count} records cannot lie in {size} bytes", 0, offset=batch.base_offset
-        )
 
 
 class _DamageError(Exception):
@@ -212,21 +220,24 @@ class _Chunk:
 
     def __init__(self, batches: list[RecordBatch], payloads: list[memoryview]) -> None:
         self.batches = batches
-        self.data, self.begins = _one_array(payloads)
-        self.ends = self.begins + np.array([view.nbytes for view in payloads], np.int64)
-        self.counts = np.array([batch.record_count for batch in batches], np.int64)
-        self.base_offsets = np.array([batch.base_offset for batch in batches], np.int64)
-        last_offsets = np.array([batch.last_offset for batch in batches], np.int64)
-        self.last_offset_deltas = last_offsets - self.base_offsets
-        self.append_time = np.array([batch.is_log_append_time for batch in batches], np.bool_)
-        self.base_timestamps = np.array(
-            [
-                batch.max_timestamp if batch.is_log_append_time else batch.base_timestamp
-                for batch in batches
-            ],
-            np.int64,
+        sizes = np.array([len(view) for view in payloads], np.int64)
+        self.data, self.begins = _one_array(payloads, sizes)
+        self.ends = self.begins + sizes
+        # All values of one field side by side.
+        fields = RecordBatch._make(zip(*batches, strict=True))
+        self.counts: Ints = np.array(fields.record_count, np.int64)
+        self.base_offsets: Ints = np.array(fields.base_offset, np.int64)
+        self.last_offset_deltas: Ints = np.array(fields.last_offset_delta, np.int64)
+        attributes: Ints = np.array(fields.attributes, np.int64)
+        self.append_time = (attributes & LOG_APPEND_TIME_FLAG) != 0
+        self.base_timestamps = np.where(
+            self.append_time,
+            np.array(fields.max_timestamp, np.int64),
+            np.array(fields.base_timestamp, np.int64),
         )
-        self.timestamp_types = np.array([batch.timestamp_type for batch in batches], np.int32)
+        self.timestamp_types = np.where(self.append_time, LOG_APPEND_TIME, CREATE_TIME)
+        self.timestamp_types[np.array(fields.magic) == 0] = NO_TIMESTAMP_TYPE
+        self.timestamp_types = self.timestamp_types.astype(np.int32)
         self.buffer = pa.py_buffer(self.data)
 
     def decode(
@@ -353,15 +364,14 @@ class _Chunk:
         raise CorruptRecordError("damaged records", offset=self.batches[0].base_offset)
 
 
-def _one_array(payloads: list[memoryview]) -> tuple[Bytes, Ints]:
+def _one_array(payloads: list[memoryview], sizes: Ints) -> tuple[Bytes, Ints]:
     """All payloads in one byte array, and where each begins in it."""
     if len(payloads) == 1:
         return np.frombuffer(payloads[0], np.uint8), np.zeros(1, np.int64)
     whole: Any = payloads[0].obj
     if all(view.obj is whole for view in payloads):
         # Uncompressed batches of one fetch response: use it as it is, with the headers in between.
-        addresses = np.array([pa.py_buffer(view).address for view in payloads], np.int64)
-        sizes = np.array([view.nbytes for view in payloads], np.int64)
+        addresses: Ints = np.array([pa.py_buffer(view).address for view in payloads], np.int64)
         base = np.frombuffer(whole, np.uint8)
         low = int(addresses[0]) - pa.py_buffer(base).address
         span = int(addresses[-1] - addresses[0] + sizes[-1])
@@ -371,7 +381,6 @@ def _one_array(payloads: list[memoryview]) -> tuple[Bytes, Ints]:
             and span <= 2 * int(sizes.sum())
         ):
             return base[low : low + span], addresses - addresses[0]
-    sizes = np.array([view.nbytes for view in payloads], np.int64)
     joined = np.frombuffer(b"".join(payloads), np.uint8)
     return joined, np.cumsum(sizes) - sizes
 
