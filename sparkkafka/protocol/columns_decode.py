@@ -58,6 +58,7 @@ CHUNK_BYTES = 4 << 20
 CHUNK_RECORDS = 16384
 """Rows decoded together: few enough to stay in the L2 cache, enough to outweigh numpy's calls."""
 
+_MAX_SECONDS = (1 << 63) // 1_000_000 - 1
 _MAX_CHUNK_BYTES = (1 << 31) - 1  # Arrow's binary type counts in int32
 _FEW_ROWS = 16  # below, a plain loop over headers is faster than numpy steps
 
@@ -81,6 +82,22 @@ class DecodedRecords:
 
     def __len__(self) -> int:
         return len(self.offsets)
+
+    def timestamps_us(self) -> Ints:
+        """Microseconds since 1970, as Spark counts.
+
+        Raises DecodeError for a timestamp that does not fit 64 bits then (beyond the year 294,000);
+        the JVM connector fails there, too. There must be timestamps.
+        """
+        if self.timestamps_ms is None:
+            raise ValueError("timestamps were not wanted")
+        bad = np.abs(self.timestamps_ms // 1000) > _MAX_SECONDS
+        if bad.any():
+            row = int(bad.argmax())
+            raise DecodeError(
+                f"offset {self.offsets[row]}: timestamp {self.timestamps_ms[row]} ms is too far off"
+            )
+        return self.timestamps_ms * 1000
 
     def slice(self, start: int, stop: int) -> DecodedRecords:
         """Rows start..stop, sharing the memory."""
@@ -243,15 +260,14 @@ class _Chunk:
     def decode(
         self, start_offset: int, end_offset: int, wanted: frozenset[str]
     ) -> Iterator[DecodedRecords]:
-        starts, sound = record_starts.find(self.data, self.begins, self.ends, self.counts)
-        if not sound.all():
+        layout = record_starts.find(self.data, self.begins, self.ends, self.counts)
+        if not layout.sound.all():
             self._raise_damage()
-        ends = record_starts.record_ends(starts, self.ends, self.counts)
-        for low in range(0, len(starts), CHUNK_RECORDS):
-            high = min(low + CHUNK_RECORDS, len(starts))
+        for low in range(0, len(layout.starts), CHUNK_RECORDS):
+            rows = slice(low, low + CHUNK_RECORDS)
             try:
                 piece = self._decode_rows(
-                    low, starts[low:high], ends[low:high], start_offset, end_offset, wanted
+                    low, layout.bodies[rows], layout.ends[rows], start_offset, end_offset, wanted
                 )
             except (_DamageError, BadVarintError):
                 self._raise_damage()
@@ -261,16 +277,15 @@ class _Chunk:
     def _decode_rows(
         self,
         low: int,
-        starts: Ints,
+        bodies: Ints,
         ends: Ints,
         start_offset: int,
         end_offset: int,
         wanted: frozenset[str],
     ) -> DecodedRecords:
         data = self.data
-        _, at = read(data, starts)
-        at += 1  # attributes: unused by Kafka, ignored by Java
-        timestamp_deltas, at = read(data, at, VARLONG_BITS)
+        # The first byte of a body, its attributes, is unused by Kafka and ignored by Java.
+        timestamp_deltas, at = read(data, bodies + 1, VARLONG_BITS)
         offset_deltas, at = read(data, at)
         key_lengths, key_at = read(data, at)
         after_key = _skip(key_at, key_lengths)
@@ -287,7 +302,7 @@ class _Chunk:
         elif ((header_counts == 0) & (header_at != ends)).any():
             raise _DamageError
 
-        batch = self._batch_of_rows(low, len(starts))
+        batch = self._batch_of_rows(low, len(bodies))
         if (
             int(offset_deltas.min()) < 0
             or (offset_deltas > _per_row(self.last_offset_deltas, batch)).any()
@@ -311,7 +326,7 @@ class _Chunk:
             headers = (
                 self._headers(header_at, ends, header_counts)
                 if with_headers
-                else pa.nulls(len(starts), HEADERS_TYPE)
+                else pa.nulls(len(bodies), HEADERS_TYPE)
             )
         if int(offsets.min()) < start_offset or int(offsets.max()) >= end_offset:
             keep = (offsets >= start_offset) & (offsets < end_offset)

@@ -19,6 +19,7 @@ leads to the next. `find` follows a batch that fails with the plain loop before 
 from __future__ import annotations
 
 from array import array
+from typing import NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -56,13 +57,23 @@ def _advance_table() -> Ints:
 _ADVANCE = _advance_table()
 
 
-def find(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> tuple[Ints, NDArray[np.bool_]]:
-    """Starts of all records of all batches, and which batches are sound.
+class Layout(NamedTuple):
+    """Where records lie; `sound` says for each batch whether that is certain."""
+
+    starts: Ints
+    """The length prefix of each record."""
+    bodies: Ints
+    """What follows the prefix: the attributes byte."""
+    ends: Ints
+    sound: NDArray[np.bool_]
+
+
+def find(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> Layout:
+    """All records of all batches, and which batches are sound.
 
     `begins` and `ends` delimit each batch's uncompressed records in `data`, ascending and not
-    overlapping; `counts` (all positive) are the record counts of the batch headers; a batch must
-    have at least MIN_RECORD_BYTES for each. Returns sum(counts) positions; those of a batch that is
-    not sound mean nothing.
+    overlapping; `counts` (all positive) are the record counts of the batch headers; a batch has at
+    least MIN_RECORD_BYTES for each. The positions in a batch that is not sound mean nothing.
     """
     found: list[Ints | None] = [None] * len(begins)
     chains: list[Ints] = []  # begins of chains
@@ -90,10 +101,9 @@ def find(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> tuple[Ints, NDA
         lows = np.searchsorted(positions, begins)
         highs = np.searchsorted(positions, ends)
         if len(pending) == len(begins) and np.array_equal(highs - lows, counts):
-            starts = positions
-            sound = verify(data, starts, begins, ends, counts)
-            if sound.all():
-                return starts, sound
+            layout = verify(data, positions, begins, ends, counts)
+            if layout.sound.all():
+                return layout
         for index in pending:
             found[index] = positions[lows[index] : highs[index]]
     for index, some in enumerate(found):
@@ -101,50 +111,38 @@ def find(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> tuple[Ints, NDA
         if some is None or len(some) != count:
             found[index] = chase(data, int(begins[index]), int(ends[index]), count)
     starts = np.concatenate([some for some in found if some is not None])
-    sound = verify(data, starts, begins, ends, counts)
-    if not sound.all():
+    layout = verify(data, starts, begins, ends, counts)
+    if not layout.sound.all():
         # A wrong guess looks like damage: only the plain loop can tell.
         firsts = np.cumsum(counts) - counts
-        for index in np.flatnonzero(~sound).tolist():
+        for index in np.flatnonzero(~layout.sound).tolist():
             first, count = int(firsts[index]), int(counts[index])
             starts[first : first + count] = chase(data, int(begins[index]), int(ends[index]), count)
-        sound = verify(data, starts, begins, ends, counts)
-    return starts, sound
+        layout = verify(data, starts, begins, ends, counts)
+    return layout
 
 
-def record_ends(starts: Ints, ends: Ints, counts: Ints) -> Ints:
-    """End of each record: the next one's start, or its batch's end."""
-    result = np.empty_like(starts)
-    result[:-1] = starts[1:]
-    result[np.cumsum(counts) - 1] = ends
-    return result
-
-
-def verify(data: Bytes, starts: Ints, begins: Ints, ends: Ints, counts: Ints) -> NDArray[np.bool_]:
-    """For each batch, whether its records follow each other without a gap, from begin to end."""
+def verify(data: Bytes, starts: Ints, begins: Ints, ends: Ints, counts: Ints) -> Layout:
+    """Whether the records of each batch follow each other without a gap, from begin to end."""
     firsts = np.cumsum(counts) - counts
+    record_ends = np.empty_like(starts)  # the next one's start, or the batch's end
+    record_ends[:-1] = starts[1:]
+    record_ends[firsts + counts - 1] = ends
     try:
-        length, body = read(data, starts)
-        bad = body + length != record_ends(starts, ends, counts)
-        bad[firsts] |= starts[firsts] != begins
+        lengths, bodies = read(data, starts)
     except BadVarintError:
-        if len(begins) == 1:
-            return np.zeros(1, np.bool_)
-        return np.concatenate(
-            [
-                verify(
-                    data,
-                    starts[first : first + count],
-                    begins[i : i + 1],
-                    ends[i : i + 1],
-                    counts[i : i + 1],
-                )
-                for i, (first, count) in enumerate(zip(firsts, counts, strict=True))
-            ]
-        )
-    if not bad.any():
-        return np.ones(len(begins), np.bool_)
-    return ~np.logical_or.reduceat(bad, firsts)
+        sound = np.zeros(len(begins), np.bool_)
+        if len(begins) > 1:  # one bad number must not make all batches look bad
+            for index, (first, count) in enumerate(zip(firsts, counts, strict=True)):
+                one = slice(index, index + 1)
+                part = starts[first : first + count]
+                sound[one] = verify(data, part, begins[one], ends[one], counts[one]).sound
+        return Layout(starts, starts, record_ends, sound)
+    bad = bodies + lengths != record_ends
+    bad[firsts] |= starts[firsts] != begins
+    if bad.any():
+        return Layout(starts, bodies, record_ends, ~np.logical_or.reduceat(bad, firsts))
+    return Layout(starts, bodies, record_ends, np.ones(len(begins), np.bool_))
 
 
 def chase(data: Bytes, begin: int, end: int, count: int) -> Ints:

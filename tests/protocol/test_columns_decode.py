@@ -19,6 +19,7 @@ from record_cases import (
 )
 from reference import Record
 
+from sparkkafka.errors import DecodeError
 from sparkkafka.protocol import record_starts
 from sparkkafka.protocol.columns import DecodedRecords, decode_batches, decode_chunks
 from sparkkafka.protocol.columns_decode import CHUNK_RECORDS
@@ -130,9 +131,10 @@ def test_each_way_to_find_starts(content: str) -> None:
         assert len(seeds) > count // 64 // 2
         assert set(seeds.tolist()) <= set(expected)
     one = [np.array([n]) for n in (0, end, count)]
-    starts, sound = record_starts.find(data, *one)
-    assert sound.tolist() == [True]
-    assert starts.tolist() == expected
+    layout = record_starts.find(data, *one)
+    assert layout.sound.tolist() == [True]
+    assert layout.starts.tolist() == expected
+    assert layout.ends.tolist() == [*expected[1:], end]
 
 
 def test_values_that_look_like_records_mislead_only_for_a_while() -> None:
@@ -227,6 +229,21 @@ def test_no_timestamp_and_timestamps_of_64_bits() -> None:
     for stamps in ([-1, -1], [-1, NOW], [2**63 - 1, -(2**63), 0], [NOW, NOW - 10**9, NOW + 10**9]):
         records = [Record(n, stamp, None, b"v") for n, stamp in enumerate(stamps)]
         assert decode(*response([records])) == records
+
+
+def test_timestamps_in_microseconds_never_overflow_in_silence() -> None:
+    fits = [-1, 0, NOW, -NOW, 9_223_372_036_853_000, -9_223_372_036_853_000]
+    decoded = decode_batches(
+        response([[Record(n, stamp, None, b"") for n, stamp in enumerate(fits)]]), **ALL
+    )
+    assert decoded.timestamps_us().tolist() == [stamp * 1000 for stamp in fits]
+    for stamp in (9_223_372_036_855_000, -9_223_372_036_856_000, 2**63 - 1, -(2**63)):
+        records = [Record(6, 0, None, b""), Record(7, stamp, None, b"")]
+        decoded = decode_batches(response([records]), **ALL)
+        with pytest.raises(DecodeError, match=f"offset 7: timestamp {stamp} ms"):
+            decoded.timestamps_us()
+    with pytest.raises(ValueError, match="not wanted"):
+        decode_batches([], **ALL, wanted=frozenset()).timestamps_us()
 
 
 def test_message_format_0_has_no_timestamp_type() -> None:
@@ -385,8 +402,6 @@ def test_slices_share_memory() -> None:
 
 
 def test_too_much_for_one_array_is_an_error_not_wrong_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sparkkafka.errors import DecodeError
-
     def overflow(arrays: list[pa.Array]) -> pa.Array:
         raise pa.ArrowInvalid("offset overflow while concatenating arrays")
 
