@@ -1,0 +1,156 @@
+"""Three brokers, one killed and started again during a 1M-row write and during a read.
+
+No row may be lost, none may be there twice (idempotence), and the job may not fail.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from sparkkafka.client.cluster import TopicPartition
+from sparkkafka.client.offsets import LATEST, list_offsets
+from tests.client.support import open_cluster
+
+pytestmark = [pytest.mark.real, pytest.mark.spark]
+
+ROWS = 1_000_000
+PARTITIONS = 6
+
+
+@pytest.fixture(scope="module")
+def three_brokers() -> Iterator:
+    from sparkkafka.testing.kafka_cluster import KafkaCluster
+
+    with KafkaCluster(3, {"min.insync.replicas": 2}) as cluster:
+        yield cluster
+
+
+def rows(spark: SparkSession, count: int = ROWS) -> DataFrame:
+    number = F.col("id").cast("string")
+    return spark.range(0, count, 1, 4).select(
+        number.alias("key"), F.rpad(number, 100, "-").alias("value")
+    )
+
+
+def written(cluster, topic: str) -> int:
+    """How many offsets the topic has by now."""
+    tps = [TopicPartition(topic, p) for p in range(PARTITIONS)]
+    with open_cluster(cluster) as client:
+        found = list_offsets(client, dict.fromkeys(tps, LATEST))
+    return sum(row.offset for row in found.values())
+
+
+@contextmanager
+def killed_once(cluster, when: Callable[[], bool]) -> Iterator[list[str]]:
+    """Kill a broker as soon as `when` says so, start it 3 s later; lists what was done."""
+    done: list[str] = []
+    over = threading.Event()
+
+    def strike() -> None:
+        while not over.wait(0.05):
+            if when():
+                cluster.kill(1)
+                done.append("killed")
+                over.wait(3)
+                cluster.start(1)
+                done.append("started")
+                return
+
+    thread = threading.Thread(target=strike)
+    thread.start()
+    try:
+        yield done
+    finally:
+        over.set()
+        thread.join(120)
+        assert not thread.is_alive()
+
+
+def read(spark: SparkSession, cluster, topic: str, **options: str) -> DataFrame:
+    return (
+        spark.read.format("pykafka")
+        .option("kafka.bootstrap.servers", cluster.bootstrap_servers)
+        .option("subscribe", topic)
+        .options(**options)
+        .load()
+    )
+
+
+def counts(df: DataFrame) -> tuple[int, int, int]:
+    """(rows, distinct keys, keys out of range)."""
+    number = F.col("key").cast("string").cast("bigint")
+    row = df.agg(
+        F.count("*"),
+        F.count_distinct(number),
+        F.count(F.when((number < 0) | (number >= ROWS) | number.isNull(), 1)),
+    ).first()
+    assert row is not None
+    return tuple(row)
+
+
+def test_a_broker_dies_during_a_write_and_during_a_read(spark, three_brokers):
+    topic = "survives"
+    three_brokers.create_topic(topic, partitions=PARTITIONS, replication_factor=3)
+
+    def in_the_middle() -> bool:
+        return written(three_brokers, topic) > ROWS // 10
+
+    with killed_once(three_brokers, in_the_middle) as done:
+        (
+            rows(spark)
+            .write.format("pykafka")
+            .option("kafka.bootstrap.servers", three_brokers.bootstrap_servers)
+            .option("topic", topic)
+            # Small batches and requests, so that many are in flight when the broker dies.
+            .option("kafka.batch.size", 32_768)
+            .option("kafka.request.timeout.ms", 5_000)
+            .mode("append")
+            .save()
+        )
+        assert "killed" in done, "the write was over before the broker was killed"
+    assert done == ["killed", "started"]
+    assert counts(read(spark, three_brokers, topic)) == (ROWS, ROWS, 0)
+
+    # Small fetches keep the read going long enough for the kill to hit it.
+    started = time.monotonic()
+    with killed_once(three_brokers, lambda: time.monotonic() - started > 1.5) as done:
+        slow = read(
+            spark,
+            three_brokers,
+            topic,
+            **{
+                "kafka.max.partition.fetch.bytes": "20000",
+                "kafka.request.timeout.ms": "5000",
+            },
+        )
+        assert counts(slow) == (ROWS, ROWS, 0)
+        assert "killed" in done, "the read was over before the broker was killed"
+    assert done == ["killed", "started"]
+
+
+def test_the_records_are_where_javas_partitioner_puts_them(spark, three_brokers, jvm_connector):
+    """The same rows through the JVM connector's sink: the same partition for each key."""
+    for topic, sink in (("by-java", jvm_connector), ("by-us", "pykafka")):
+        three_brokers.create_topic(topic, partitions=PARTITIONS, replication_factor=3)
+        (
+            rows(spark, 5_000)
+            .write.format(sink)
+            .option("kafka.bootstrap.servers", three_brokers.bootstrap_servers)
+            .option("topic", topic)
+            .mode("append")
+            .save()
+        )
+    both = [
+        read(spark, three_brokers, topic).select("key", "value", "partition").distinct()
+        for topic in ("by-java", "by-us")
+    ]
+    assert both[0].count() == 5_000
+    assert both[0].exceptAll(both[1]).count() == 0
+    assert both[1].exceptAll(both[0]).count() == 0
