@@ -179,7 +179,7 @@ def test_default_mode_is_refused_by_spark(spark: Any, write: Write) -> None:
         ("value string", ("v",), {"topic": "t", "deliveryGuarantee": "exactly-once"}, "yet"),
         ("value string", ("v",), {"topic": "no-such-topic"}, "no-such-topic"),
         ("value string", ("v",), {"topic": "a/b"}, "a/b"),
-        ("value string, topic string", ("v", None), {}, "KAFKA_NULL_TOPIC_IN_DATA"),
+        ("value string, topic string", ("v", None), {}, "null topic present in the data"),
         ("value string, partition int", ("v", 7), {"topic": "TOPIC"}, "partition 7 of topic TOPIC"),
         ("value string, partition int", ("v", -1), {"topic": "TOPIC"}, "partition -1 of topic"),
         (

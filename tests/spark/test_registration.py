@@ -1,0 +1,180 @@
+"""format("pykafka") without a call, in classic and Connect sessions, and the workers' Python.
+
+Each session runs in a process of its own: a process can have one kind of session only, and one JVM.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import textwrap
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sparkkafka
+from sparkkafka.spark import registration
+
+ROOT = Path(__file__).parent.parent.parent
+AUTOLOAD = ROOT / "sparkkafka/spark/autoload/pyspark_pykafka.py"
+
+
+def run(script: str, *arguments: str, **environment: str) -> str:
+    """Run a script as a newcomer would: this interpreter, no activated environment."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK", "SPARK_"))}
+    env |= {"SPARK_LOCAL_IP": "127.0.0.1", **environment}
+    # A PATH without this interpreter's directory; its python3, if any, is another Python.
+    here = Path(sys.executable).parent
+    env["PATH"] = os.pathsep.join(p for p in env["PATH"].split(os.pathsep) if Path(p) != here)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(script), *arguments],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+# --- what is installed -------------------------------------------------------------------------
+
+
+def test_the_module_that_spark_looks_for_is_installed_and_current() -> None:
+    """An editable install holds a copy of the file: install again if this fails."""
+    spec = importlib.util.find_spec("pyspark_pykafka")
+    assert spec is not None
+    assert Path(spec.origin or "").read_text() == AUTOLOAD.read_text()
+
+
+def test_wheels_hold_it_at_their_root() -> None:
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    included = config["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    assert included == {str(AUTOLOAD.relative_to(ROOT)): "pyspark_pykafka.py"}
+
+
+def test_imports_stay_few() -> None:
+    """Spark imports pyspark_pykafka in each session's first query, Kafka or not; and the client
+    library is of use without pyspark."""
+    loaded = "import sys; print([m for m in ('pyspark', 'numpy', 'pyarrow') if m in sys.modules])"
+    assert run(f"import sparkkafka; {loaded}") == "[]\n"
+    assert "'pyspark'" not in run(f"import sparkkafka.client.producer; {loaded}")
+    script = """
+        import sys, pyspark_pykafka
+        print([m for m in sys.modules if m.startswith("sparkkafka.") and
+               m.split(".")[1] in ("client", "protocol")])
+    """
+    assert run(script) == "[]\n"
+
+
+def test_exports() -> None:
+    from sparkkafka.spark.datasource import KafkaDataSource
+
+    assert sparkkafka.__all__ == ["KafkaDataSource", "__version__", "register"]
+    assert sparkkafka.KafkaDataSource is KafkaDataSource
+    assert sparkkafka.KafkaDataSource.name() == "pykafka"
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = sparkkafka.nothing
+
+
+# --- the workers' Python -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """No Spark, nothing chosen, another python3 on the PATH."""
+    for name in ("PYSPARK_PYTHON", "PYSPARK_GATEWAY_PORT", "SPARK_ENV_LOADED"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(registration, "_jvm_started", lambda: "SPARK_ENV_LOADED" in os.environ)
+    monkeypatch.setattr(registration.shutil, "which", lambda name: "/elsewhere/python3")
+    return monkeypatch
+
+
+def test_worker_python_is_chosen_where_nothing_else_decides(bare: pytest.MonkeyPatch) -> None:
+    registration.choose_worker_python()
+    assert os.environ.pop("PYSPARK_PYTHON") == sys.executable
+
+
+def test_worker_python_is_left_alone_where_something_else_decides(
+    bare: pytest.MonkeyPatch,
+) -> None:
+    bare.setenv("PYSPARK_PYTHON", "mine")
+    registration.choose_worker_python()
+    assert os.environ["PYSPARK_PYTHON"] == "mine"
+    bare.delenv("PYSPARK_PYTHON")
+    bare.setenv("SPARK_ENV_LOADED", "1")
+    registration.choose_worker_python()
+    assert "PYSPARK_PYTHON" not in os.environ
+    bare.delenv("SPARK_ENV_LOADED")
+    activated = str(Path(sys.executable).parent / "python3")
+    bare.setattr(registration.shutil, "which", lambda name: activated)
+    registration.choose_worker_python()
+    assert "PYSPARK_PYTHON" not in os.environ
+
+
+# --- sessions --------------------------------------------------------------------------------
+
+ROUND_TRIP = """
+    rows = [(f"k{i}", f"v{i}") for i in range(100)]
+    df = spark.createDataFrame(rows, "key string, value string")
+    kafka = {"kafka.bootstrap.servers": servers}
+    df.write.format("pykafka").options(**kafka).option("topic", topic).mode("append").save()
+    got = spark.read.format("pykafka").options(**kafka).option("subscribe", topic).load()
+    got = got.selectExpr("cast(key as string)", "cast(value as string)").collect()
+    assert sorted(map(tuple, got)) == sorted(rows), got[:5]
+    print("same", len(got))
+    spark.stop()
+"""
+
+CLASSIC = """
+    import sys
+    servers, topic = sys.argv[1:]
+    import sparkkafka
+    from pyspark.sql import SparkSession
+    spark = (SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+             .config("spark.driver.host", "127.0.0.1").getOrCreate())
+"""
+
+REGISTERED_LATE = """
+    import sys
+    servers, topic = sys.argv[1:]
+    from pyspark.sql import SparkSession
+    spark = (SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+             .config("spark.driver.host", "127.0.0.1").getOrCreate())
+    import sparkkafka
+    sparkkafka.register(spark)
+"""
+
+CONNECT = """
+    import sys
+    servers, topic = sys.argv[1:]
+    import sparkkafka
+    from pyspark.sql import SparkSession
+    spark = SparkSession.builder.remote("local[2]").getOrCreate()
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+    assert isinstance(spark, ConnectSession)
+"""
+
+CONNECT_REGISTERED = CONNECT + "    sparkkafka.register(spark)\n"
+
+
+@pytest.mark.real
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    "start",
+    [
+        pytest.param(CLASSIC, id="classic, without a call"),
+        pytest.param(REGISTERED_LATE, id="classic, registered after the session was made"),
+        pytest.param(CONNECT, id="Connect, without a call"),
+        pytest.param(CONNECT_REGISTERED, id="Connect, registered"),
+    ],
+)
+def test_write_and_read(kafka_cluster: Any, new_topic: Callable[..., str], start: str) -> None:
+    script = textwrap.dedent(start) + textwrap.dedent(ROUND_TRIP)
+    topic = new_topic(partitions=2)
+    assert "same 100" in run(script, kafka_cluster.bootstrap_servers, topic)
