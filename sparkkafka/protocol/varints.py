@@ -26,7 +26,7 @@ def read(data: Bytes, at: Ints, bits: int = VARINT_BITS) -> tuple[Ints, Ints]:
 
     Positions outside `data` read its nearest byte instead of failing, so the result is only
     worth something once the caller has seen that the positions after it lie inside the record.
-    `at` must not be empty. Raises BadVarintError for more than 5 (10) bytes or 32 (64) bits. Varints
+    `at` is not empty. Raises BadVarintError for more than 5 (10) bytes or 32 (64) bits. Varints
     longer than they need to be are accepted, as Java accepts them.
     """
     raw, after = _read_raw(data, at, 0, bits)
