@@ -80,6 +80,14 @@ class TopicMetadata:
     refreshed_s: float = field(default_factory=time.monotonic, compare=False)
 
 
+class _Unreachable(NamedTuple):
+    """A broker that could not be connected to: not tried again until then."""
+
+    until_s: float
+    reason: str
+    backoff: Backoff
+
+
 class Cluster:
     """A Kafka cluster, found through `options.bootstrap_servers`. Use it under `with`."""
 
@@ -91,6 +99,7 @@ class Cluster:
         self._topics: dict[str, TopicMetadata] = {}
         self._connections: dict[int, Connection] = {}
         self._bootstrap: Connection | None = None
+        self._unreachable: dict[int, _Unreachable] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -123,7 +132,8 @@ class Cluster:
     def connection(self, node_id: int, deadline: Deadline) -> Connection:
         """The connection to a broker, opened if need be. One attempt.
 
-        Raises KafkaConnectionError if the broker is unknown or cannot be reached.
+        Raises KafkaConnectionError if the broker is unknown or cannot be reached; after a failed
+        attempt for reconnect.backoff.ms (growing to reconnect.backoff.max.ms) without trying.
         """
         connection = self.open_connection(node_id)
         if connection is not None:
@@ -131,9 +141,27 @@ class Cluster:
         broker = self.brokers.get(node_id)
         if broker is None:
             raise KafkaConnectionError(f"broker {node_id} is not in the cluster's metadata")
-        connection = Connection.open(broker.host, broker.port, self.options, deadline)
+        unreachable = self._unreachable.get(node_id)
+        if unreachable is not None and time.monotonic() < unreachable.until_s:
+            raise KafkaConnectionError(unreachable.reason)
+        try:
+            connection = Connection.open(broker.host, broker.port, self.options, deadline)
+        except KafkaError as error:
+            self._note_unreachable(node_id, str(error))
+            raise
+        self._unreachable.pop(node_id, None)
         self._connections[node_id] = connection
         return connection
+
+    def _note_unreachable(self, node_id: int, reason: str) -> None:
+        known = self._unreachable.get(node_id)
+        backoff = (
+            known.backoff
+            if known is not None
+            else Backoff(self.options.reconnect_backoff_ms, self.options.reconnect_backoff_max_ms)
+        )
+        until_s = time.monotonic() + backoff.next_ms() / 1000
+        self._unreachable[node_id] = _Unreachable(until_s, reason, backoff)
 
     def open_connection(self, node_id: int) -> Connection | None:
         """The connection to a broker if there is one that is open; never makes one."""

@@ -1,0 +1,76 @@
+"""What the README shows works: its Python runs, its make targets and paths exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text("utf-8")
+SNIPPETS = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
+
+
+@pytest.mark.real
+@pytest.mark.spark
+def test_the_snippets_run_in_order(spark, kafka_cluster, capsys):
+    for topic in ("orders", "shouted"):
+        kafka_cluster.create_topic(topic)
+    rows = [("1", "one"), ("2", "two"), ("3", "three")]
+    (
+        spark.createDataFrame(rows, "key string, value string")
+        .coalesce(1)
+        .write.format("pykafka")
+        .option("kafka.bootstrap.servers", kafka_cluster.bootstrap_servers)
+        .option("topic", "orders")
+        .mode("append")
+        .save()
+    )
+    names: dict[str, object] = {}
+    for snippet in SNIPPETS:
+        exec(snippet.replace("localhost:9092", kafka_cluster.bootstrap_servers), names)
+    printed = capsys.readouterr().out
+    assert re.search(r"\|\s*three\|", printed)  # orders.show()
+    assert "\n2\n" in printed  # shouted from offset 1 on
+    assert re.search(r"^127\.0\.0\.1:\d+$", printed, re.MULTILINE)  # the broker of one's own
+    shouted = (
+        names["spark"]
+        .read.format("pykafka")
+        .options(
+            **{"kafka.bootstrap.servers": kafka_cluster.bootstrap_servers, "subscribe": "shouted"}
+        )
+    )
+    values = [row.value for row in shouted.load().orderBy("offset").select("value").collect()]
+    assert values == [b"ONE", b"TWO", b"THREE"]
+
+
+def test_there_are_snippets_to_run():
+    assert len(SNIPPETS) >= 4
+
+
+def test_make_targets_that_are_named_exist():
+    named = set(re.findall(r"\bmake ([a-z]+)\b", README))
+    assert {"demo", "test"} <= named
+    for target in named - {"sure"}:
+        assert re.search(rf"^{target}:", MAKEFILE, re.MULTILINE), f"no target {target}"
+
+
+def test_paths_that_are_named_exist():
+    named = set(re.findall(r"`?\b((?:sparkkafka|tests|conf|notebooks)/[\w/.]*)", README))
+    assert len(named) > 6
+    missing = [path for path in named if not (ROOT / path).exists()]
+    assert missing == []
+
+
+def test_the_file_map_names_every_module_of_client_and_spark():
+    section = README.split("## Where things are")[1].split("Imports go down")[0]
+    words = set(re.findall(r"[a-z_]+", section))
+    modules = {
+        path.stem
+        for folder in ("client", "spark")
+        for path in (ROOT / "sparkkafka" / folder).glob("*.py")
+        if path.stem != "__init__"
+    }
+    assert sorted(modules - words) == []
