@@ -39,7 +39,7 @@ def byte_view(value: BytesLike) -> memoryview:
         view = memoryview(value)
     except TypeError:
         raise EncodeError(f"{type(value).__name__} where bytes are required") from None
-    if not view.c_contiguous or not view.nbytes:  # an empty view cannot always be cast
+    if not view.c_contiguous or not view.nbytes:  # (0, 3) cannot be cast
         return memoryview(view.tobytes())
     return view if view.format == "B" and view.ndim == 1 else view.cast("B")
 

@@ -10,6 +10,7 @@ import timeit
 import uuid as uuid_module
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sparkkafka.errors import DecodeError, EncodeError, UnsupportedVersionError
@@ -331,7 +332,7 @@ def test_a_tagged_field_cannot_read_beyond_itself() -> None:
         (b"abcdef",),
         memoryview(b"fedcba")[::-1],
         [memoryview(b"axbxcx")[::2], memoryview(struct_module.pack(">H", 0x6465)).cast("H"), b"f"],
-        [b"", b"abcdef", memoryview(b"").cast("H")],
+        [b"", b"abcdef", memoryview(np.empty((0, 3), np.uint8))],
     ],
     ids=lambda value: type(value).__name__,
 )
