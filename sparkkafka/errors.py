@@ -330,6 +330,7 @@ class ErrorCode(enum.IntEnum):
     STREAMS_TOPOLOGY_FENCED = 132
     SHARE_SESSION_LIMIT_REACHED = 133, True
 
+
 _BY_NUMBER: dict[int, ErrorCode] = {int(row): row for row in ErrorCode}
 
 # What a person can do about the codes that mean "you", not "the broker".

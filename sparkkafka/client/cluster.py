@@ -99,6 +99,7 @@ class Cluster:
         self._topics: dict[str, TopicMetadata] = {}
         self._connections: dict[int, Connection] = {}
         self._bootstrap: Connection | None = None
+        self._bootstrap_failures: dict[tuple[str, int], str] = {}
         self._unreachable: dict[int, _Unreachable] = {}
 
     def __enter__(self) -> Self:
@@ -183,20 +184,22 @@ class Cluster:
         first = list(self.options.bootstrap_servers)
         random.shuffle(known)
         random.shuffle(first)
-        failures: list[str] = []
-        for host, port in dict.fromkeys(known + first):
-            if failures and deadline.expired:
-                failures.append("no time left for the others")
+        failed = False
+        for address in dict.fromkeys(known + first):
+            if failed and deadline.expired:
                 break
             try:
-                self._bootstrap = Connection.open(host, port, self.options, deadline)
+                self._bootstrap = Connection.open(*address, self.options, deadline)
             except (KafkaConnectionError, KafkaTimeoutError) as error:
                 log.info("bootstrap: %s", error)
-                failures.append(str(error))
+                self._bootstrap_failures[address] = str(error)
+                failed = True
             else:
                 return self._bootstrap
+        # Failures of earlier attempts are kept: the last one may run out of time half-way.
         raise KafkaConnectionError(
-            "no broker of kafka.bootstrap.servers can be reached: " + "; ".join(failures)
+            "no broker of kafka.bootstrap.servers can be reached: "
+            + "; ".join(self._bootstrap_failures.values())
         )
 
     # --- requests -------------------------------------------------------------------------------
