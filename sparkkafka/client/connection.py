@@ -30,6 +30,10 @@ log = logging.getLogger(__name__)
 
 PREFIX_BYTES = 4
 
+# The first flexible one; a broker of 2.4 or later knows it, and 4.x too. Version 4 changes nothing
+# for a client, and asking for it would cost brokers before 3.9 a second question.
+HANDSHAKE_VERSION = 3
+
 
 class Connection:
     """A connected, handshaken socket to `host:port`. Make one with `Connection.open`.
@@ -61,17 +65,16 @@ class Connection:
         return connection
 
     def _handshake(self, deadline: Deadline) -> None:
-        """ApiVersions first (KIP-35): newest version that we know, then what the broker offers."""
+        """ApiVersions first (KIP-35), in the version that brokers know since 2.4; older ones say
+        what they know."""
         request = ApiVersionsRequest(
             client_software_name="sparkkafka", client_software_version=__version__
         )
-        response = self.call(request, deadline, version=ApiVersionsRequest.MAX_VERSION)
+        response = self.call(request, deadline, version=HANDSHAKE_VERSION)
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
             # KIP-511: the refusal is a v0 body, since 2.4 with ApiVersions' own range in it.
             offered = {row.api_key: row.max_version for row in response.api_keys}
-            version = min(
-                offered.get(ApiVersionsRequest.API_KEY, 0), ApiVersionsRequest.MAX_VERSION - 1
-            )
+            version = min(offered.get(ApiVersionsRequest.API_KEY, 0), HANDSHAKE_VERSION - 1)
             response = self.call(request, deadline, version=max(version, 0))
         if response.error_code:
             raise BrokerError(response.error_code, f"ApiVersions @ {self}")

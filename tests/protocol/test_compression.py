@@ -322,14 +322,14 @@ def test_bombs_are_stopped(bomb: str) -> None:
     packed = make()
     pa_before = pa.default_memory_pool().bytes_allocated()
     tracemalloc.start()
-    started = time.perf_counter()
+    started = time.process_time()
     try:
         with pytest.raises(OutputTooLargeError, match="1048576"):
             decompress(codec, packed, MIB)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2
     assert peak < 4 * MIB + len(packed)
     assert pa.default_memory_pool().bytes_allocated() - pa_before < MIB
     # Not a verdict about the bytes: whoever allows them gets them.
@@ -391,10 +391,10 @@ def test_many_tiny_members_take_linear_time() -> None:
         (Codec.ZSTD, zstandard.ZstdCompressor().compress(b"") * 20_000),
         (Codec.LZ4, compress(Codec.LZ4, b"")[:7] + b"\x01\0\0\x80x" * 50_000 + bytes(4)),
     ]:
-        started = time.perf_counter()
+        started = time.process_time()
         out = decompress(codec, packed, MIB)
         assert len(out) in (0, 50_000)
-        assert time.perf_counter() - started < 3, codec.name
+        assert time.process_time() - started < 3, codec.name
 
 
 SMALL = JSON_LINES[:150] + bytes(50)

@@ -90,11 +90,11 @@ def test_evil_lengths_cost_nothing(cls: type[Message]) -> None:
         try:
             tracemalloc.reset_peak()
             before = tracemalloc.get_traced_memory()[0]
-            begin = time.perf_counter()
+            begin = time.process_time()
             for at in range(len(data)):
                 for evil in EVIL_LENGTHS:
                     outcome(cls, version, data[:at] + evil + data[at + len(evil) :])
-            per_decode_s = (time.perf_counter() - begin) / (len(EVIL_LENGTHS) * len(data) or 1)
+            per_decode_s = (time.process_time() - begin) / (len(EVIL_LENGTHS) * len(data) or 1)
             peak = tracemalloc.get_traced_memory()[1] - before
         finally:
             tracemalloc.stop()
@@ -134,11 +134,11 @@ def test_any_bytes(case: tuple[type[Message], int], data: bytes) -> None:
 def test_a_megabyte_of_rubbish(filler: bytes | None) -> None:
     size = 2**20
     data = random.Random(1).randbytes(size) if filler is None else filler * size
-    begin = time.perf_counter()
+    begin = time.process_time()
     for cls in (MetadataResponse, FetchResponse):
         for version in (cls.MIN_VERSION, cls.MAX_VERSION):
             outcome(cls, version, data)
-    assert time.perf_counter() - begin < 10
+    assert time.process_time() - begin < 10
 
 
 def position_of(cls: type[Any], version: int, data: bytes) -> tuple[str, int | None]:

@@ -177,7 +177,7 @@ def test_every_byte_flipped(sample: str) -> None:
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_every_byte_flipped_under_a_right_crc(sample: str) -> None:
     data = SAMPLES[sample]()
-    started = time.perf_counter()
+    started = time.process_time()
     tracemalloc.start()
     try:
         for index, flip in itertools.product(range(len(data)), (0x01, 0x02, 0x40, 0x80, 0xFF)):
@@ -187,7 +187,7 @@ def test_every_byte_flipped_under_a_right_crc(sample: str) -> None:
         assert tracemalloc.get_traced_memory()[1] < 4 * MIB
     finally:
         tracemalloc.stop()
-    assert time.perf_counter() - started < 15
+    assert time.process_time() - started < 15
 
 
 def extremes(form: str) -> Iterator[int]:
@@ -283,10 +283,10 @@ def test_many_tiny_batches_take_linear_time() -> None:
     one = 61
     data = b"".join(reference.encode_batch(base_offset=offset) for offset in range(2000))
     assert len(data) == 2000 * one
-    started = time.perf_counter()
+    started = time.process_time()
     for _ in range(10):
         assert len(split_batches(data)) == 2000
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2
 
 
 @settings(max_examples=400, deadline=None)
