@@ -1,0 +1,208 @@
+"""The notebooks run from top to bottom on a real broker, and are committed without outputs.
+
+Each runs in a process of its own: what nbclient and the kernel warn of stays there, their
+environment is not that of the other tests, and a deadline can end it. The environment points every
+place where Jupyter, IPython and matplotlib keep things into the test's temp folder.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+from sparkkafka.testing.jars import cache_directory, ensure_jars, kafka_jars
+from sparkkafka.testing.java import export_java_home, find_java
+from sparkkafka.testing.process import LeashedProcess, UnavailableError
+
+ROOT = Path(__file__).parent.parent
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+# What a notebook's outputs must hold, besides that no cell fails.
+SHOWN = {
+    "01_batch.ipynb": (
+        r"headers: array",
+        r"\[source=shop\]",
+        r"\| +0\| +100\| +10\|",  # partition 0 from offset 100 to 110
+        r"\| orders\|10001\|\n\|returns\| +1\|",
+        r"OptionError: .*did you mean 'startingOffsets'\?",
+    ),
+}
+
+CELL_SECONDS = 180
+NOTEBOOK_SECONDS = 400
+
+# Leaves the executed notebook, and the words of a failure, in files beside each other.
+_RUNNER = """
+import sys
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, CellTimeoutError
+
+source, executed, failure, cell_seconds = sys.argv[1:]
+notebook = nbformat.read(source, as_version=4)
+client = NotebookClient(
+    notebook,
+    kernel_name="python3",
+    timeout=float(cell_seconds),
+    on_cell_start=lambda cell, cell_index: print(f"cell {cell_index}", flush=True),
+)
+try:
+    client.execute()
+except (CellExecutionError, CellTimeoutError) as error:
+    open(failure, "w").write(str(error))
+    sys.exit(1)
+nbformat.write(notebook, executed)
+"""
+
+
+def execute(
+    notebook: Path,
+    folder: Path,
+    *,
+    cell_seconds: float = CELL_SECONDS,
+    seconds: float = NOTEBOOK_SECONDS,
+) -> Any:
+    """The notebook with its outputs; everything that the run leaves is in `folder`.
+
+    Fails the test with the error of the cell that failed. Folders in `folder`: `run`, where the
+    notebook ran; `tmp`, its temp folder; `home`.
+    """
+    run, tmp, home = (folder / name for name in ("run", "tmp", "home"))
+    for made in (run, tmp, home):
+        made.mkdir()
+    log, executed, failure = (folder / name for name in ("log", "executed.ipynb", "failure"))
+    environment = {
+        **os.environ,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_DIRS": str(tmp),
+        "TMPDIR": str(tmp),
+        "HOME": str(home),
+        "XDG_CACHE_HOME": str(cache_directory().parent),  # Kafka's jars are not fetched again
+        "JUPYTER_CONFIG_DIR": str(home / "jupyter"),
+        "JUPYTER_DATA_DIR": str(home / "jupyter"),
+        "JUPYTER_RUNTIME_DIR": str(home / "jupyter"),
+        "JUPYTER_PREFER_ENV_PATH": "1",  # this environment's kernel, not the machine's
+        "IPYTHONDIR": str(home / "ipython"),
+        "MPLCONFIGDIR": str(home / "matplotlib"),
+    }
+    environment.pop("JUPYTER_PATH", None)
+    environment.pop("MPLBACKEND", None)  # the kernel chooses
+    command = [sys.executable, "-c", _RUNNER]
+    command += [str(notebook), str(executed), str(failure), str(cell_seconds)]
+    with log.open("wb") as output:
+        process = LeashedProcess(
+            command, output=output, environment=environment, working_directory=run
+        )
+        try:
+            status: int | None = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            status = None
+        finally:
+            process.close()  # a kernel ends when the process that started it is gone
+    if status == 0:
+        return nbformat.read(executed, as_version=4)
+    if failure.exists():
+        pytest.fail(f"{notebook.name}: {failure.read_text()}", pytrace=False)
+    what = f"not done after {seconds:.0f} s" if status is None else f"status {status}"
+    tail = "\n".join(log.read_text(errors="replace").splitlines()[-40:])
+    pytest.fail(f"{notebook.name}: {what}; the end of its log:\n{tail}", pytrace=False)
+
+
+def text_of(notebook: Any) -> str:
+    return "".join(
+        str(output.get("text", "")) + str(output.get("data", {}).get("text/plain", ""))
+        for cell in notebook.cells
+        for output in cell.get("outputs", ())
+    )
+
+
+def plots_in(notebook: Any) -> int:
+    return sum(
+        "image/png" in output.get("data", {})
+        for cell in notebook.cells
+        for output in cell.get("outputs", ())
+    )
+
+
+@pytest.fixture
+def kafka() -> None:
+    """Java and Kafka's jars. Without them: a failure where CI is set, else the test is skipped."""
+    try:
+        export_java_home(find_java())
+        ensure_jars(kafka_jars())
+    except UnavailableError as error:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(f"no real Kafka: {error}")
+
+
+@pytest.mark.notebook
+@pytest.mark.real
+@pytest.mark.spark
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_notebook_runs(path: Path, tmp_path: Path, kafka: None) -> None:
+    committed = path.read_bytes()
+    beside = set(path.parent.rglob("*"))
+    notebook = execute(path, tmp_path)
+    text = text_of(notebook)
+    for pattern in SHOWN[path.name]:
+        assert re.search(pattern, text), f"{pattern} is not in\n{text}"
+    assert plots_in(notebook) == 1
+    # Whoever runs it in the clone finds nothing new there, and no broker's data elsewhere. (Spark's
+    # own temp folders go when its JVM ends, which may be a moment after the kernel.)
+    assert list((tmp_path / "run").iterdir()) == []
+    assert list((tmp_path / "tmp").glob("sparkkafka-*")) == []
+    assert set(path.parent.rglob("*")) == beside
+    assert path.read_bytes() == committed
+
+
+@pytest.mark.notebook
+@pytest.mark.parametrize(
+    ("code", "limits", "words"),
+    [
+        ("wrong = 1 / 0", {}, r"(?s)^bad\.ipynb: .*wrong = 1 / 0.*ZeroDivisionError"),
+        ("import time; time.sleep(99)", {"cell_seconds": 1}, r"(?s)timed out.*time\.sleep\(99\)"),
+        ("import time; time.sleep(99)", {"seconds": 1}, r"^bad\.ipynb: not done after 1 s"),
+    ],
+    ids=["error", "slow-cell", "slow-notebook"],
+)
+def test_a_notebook_that_fails_says_where(
+    tmp_path: Path, code: str, limits: dict[str, float], words: str
+) -> None:
+    cells = [nbformat.v4.new_code_cell("fine = 1"), nbformat.v4.new_code_cell(code)]
+    path = tmp_path / "bad.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
+    with pytest.raises(pytest.fail.Exception, match=words):
+        execute(path, tmp_path, **limits)
+
+
+def test_there_are_notebooks_and_each_is_checked() -> None:
+    assert {path.name for path in NOTEBOOKS} == set(SHOWN)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_notebook_is_committed_clean(path: Path) -> None:
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    for cell in notebook.cells:
+        assert cell.metadata == {}
+        if cell.cell_type == "code":
+            assert (cell.outputs, cell.execution_count) == ([], None)
+    # The version of a Python or an editor's settings would change with each machine.
+    assert set(notebook.metadata) == {"kernelspec", "language_info"}
+    assert notebook.metadata.kernelspec.name == "python3"
+    assert notebook.metadata.language_info == {"name": "python"}
+    first = notebook.cells[0]
+    assert first.cell_type == "markdown"
+    assert "Databricks" in first.source
+    text = path.read_text()
+    assert str(ROOT) not in text
+    found = re.search(r"(?<![\w.])/(home|Users|root|tmp|var|opt|mnt|usr|work)/|[A-Z]:\\\\", text)
+    assert found is None
