@@ -1,8 +1,8 @@
 """Every exception of the package, and Kafka's error code table.
 
     KafkaError
-    ├── OptionError (ValueError)          an option or argument is wrong; names it, its value, what to do
-    ├── DecodeError                       bytes from a broker do not follow the protocol; has a position
+    ├── OptionError (ValueError)          an option or argument is wrong; names it and its value
+    ├── DecodeError                       bytes do not follow the protocol; has a position
     │   └── CorruptRecordError            the same inside records; names topic, partition, offset
     ├── EncodeError (ValueError)          a value cannot be put on the wire
     ├── UnsupportedVersionError           broker and client share no version of a request
@@ -49,7 +49,7 @@ class OptionError(KafkaError, ValueError):
 
 
 class DecodeError(KafkaError):
-    """Bytes do not follow the protocol. `position` is an offset into the decoded buffer, or None."""
+    """Bytes do not follow the protocol. `position` counts in the decoded buffer, or is None."""
 
     def __init__(self, message: str, position: int | None = None) -> None:
         super().__init__(message if position is None else f"{message} (at byte {position})")

@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -169,6 +170,8 @@ def _spark(folder: Path) -> Iterator[SparkSession]:
         .config("spark.driver.extraJavaOptions", " ".join(java_options))
         .getOrCreate()
     )
+    # pyspark's own handler cancels jobs over the very connection that was interrupted.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield spark
     finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -16,6 +15,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from sparkkafka.errors import BrokerError, KafkaTimeoutError
+from sparkkafka.testing.broker import read_properties
 from sparkkafka.testing.kafka_cluster import (
     MANAGED_PROPERTIES,
     KafkaCluster,
@@ -204,7 +204,7 @@ def _processes_naming(text: str) -> list[int]:
 def test_conf_broker_properties_are_accepted_by_a_real_broker(
     kafka_cluster_factory: KafkaClusterFactory,
 ) -> None:
-    ours = {k: v for k, v in read_properties(CONF).items() if k not in MANAGED_PROPERTIES}
+    ours = read_properties(CONF)
     cluster = kafka_cluster_factory(1, ours)
     used = broker_configs(cluster.bootstrap_servers, 0)
     assert {name: used[name] for name in ours} == ours
@@ -213,18 +213,9 @@ def test_conf_broker_properties_are_accepted_by_a_real_broker(
 # -- without a broker ----------------------------------------------------------------------
 
 
-def read_properties(path: Path) -> dict[str, str]:
-    pairs = (
-        re.split(r"\s*=\s*", line.strip(), maxsplit=1)
-        for line in path.read_text().splitlines()
-        if line.strip() and not line.startswith("#")
-    )
-    return {name: value for name, value in pairs}
-
-
 def test_conf_broker_properties_are_what_the_cluster_uses() -> None:
     """The package must not read conf/, so the same values stand in code; here they are compared."""
-    ours = {k: v for k, v in read_properties(CONF).items() if k not in MANAGED_PROPERTIES}
+    ours = read_properties(CONF)
     assert ours == default_properties(1)
 
 
