@@ -12,9 +12,10 @@ from pathlib import Path
 
 from sparkkafka.errors import KafkaError
 from sparkkafka.testing.java import find_java, say
-from sparkkafka.testing.kafka_cluster import MANAGED_PROPERTIES, KafkaCluster
+from sparkkafka.testing.kafka_cluster import KafkaCluster
 from sparkkafka.testing.ports import ReservedPorts
 from sparkkafka.testing.process import UnavailableError
+from sparkkafka.testing.properties import MANAGED_PROPERTIES
 
 USUAL_PORT = 9092
 

@@ -30,6 +30,7 @@ from sparkkafka.testing.java import find_java
 from sparkkafka.testing.java import say as say_on_stderr
 from sparkkafka.testing.ports import LOOPBACK, ReservedPorts
 from sparkkafka.testing.process import LeashedProcess, UnavailableError
+from sparkkafka.testing.properties import as_texts, default_properties, write_properties
 
 CLIENT_LISTENER = "CLIENT"
 _CONTROLLER_LISTENER = "CONTROLLER"
@@ -39,49 +40,6 @@ _FORMAT_SECONDS = 60.0
 _CALL_SECONDS = 5.0
 _POLL_SECONDS = 0.05
 _PORT_ATTEMPTS = 3
-
-#: What the cluster decides itself: identity, addresses and places.
-MANAGED_PROPERTIES = frozenset(
-    {
-        "process.roles",
-        "node.id",
-        "controller.quorum.voters",
-        "controller.listener.names",
-        "inter.broker.listener.name",
-        "listeners",
-        "advertised.listeners",
-        "listener.security.protocol.map",
-        "log.dirs",
-    }
-)
-
-
-def default_properties(brokers: int) -> dict[str, str]:
-    """Broker properties for tests: quick start, quick failover, nothing deleted by its age."""
-    copies = str(min(brokers, 3))
-    return {
-        "offsets.topic.replication.factor": copies,
-        "offsets.topic.num.partitions": "4",
-        "transaction.state.log.replication.factor": copies,
-        "transaction.state.log.min.isr": "2" if brokers > 2 else "1",
-        "transaction.state.log.num.partitions": "4",
-        "share.coordinator.state.topic.replication.factor": copies,
-        "share.coordinator.state.topic.min.isr": "2" if brokers > 2 else "1",
-        "share.coordinator.state.topic.num.partitions": "1",
-        "default.replication.factor": "1",
-        # A group's first member need not wait for others.
-        "group.initial.rebalance.delay.ms": "0",
-        # A test that misspells a topic must fail.
-        "auto.create.topics.enable": "false",
-        # A killed broker's leaders move, and it may register again, after this time (9000 in
-        # Kafka). Below some seconds a busy machine loses brokers that are alive.
-        "broker.session.timeout.ms": "5000",
-        "broker.heartbeat.interval.ms": "500",
-        # Tests write timestamps of any age.
-        "log.retention.ms": "-1",
-        # 128 MB in Kafka, of a heap that is small here.
-        "log.cleaner.dedupe.buffer.size": "16777216",
-    }
 
 
 @dataclass
@@ -142,9 +100,9 @@ class KafkaCluster:
             raise ValueError(f"brokers must be at least 1, got {brokers}")
         if len(client_ports) > brokers:
             raise ValueError(f"{len(client_ports)} client_ports for {brokers} brokers")
-        self._properties = _texts(properties or {})
+        self._properties = as_texts(properties or {})
         self._broker_properties = {
-            number: _texts(values) for number, values in (broker_properties or {}).items()
+            number: as_texts(values) for number, values in (broker_properties or {}).items()
         }
         for number in self._broker_properties:
             if not 0 <= number < brokers:
@@ -313,7 +271,7 @@ class KafkaCluster:
         Raises `BrokerError` with the broker's words (36: it exists), `KafkaTimeoutError`.
         """
         deadline = time.monotonic() + timeout_seconds
-        settings = _texts(configs or {})
+        settings = as_texts(configs or {})
         last_error: Exception | None = None
         while True:
             for broker in self._running():
@@ -396,7 +354,7 @@ class KafkaCluster:
             self._brokers[number] = _Broker(number, folder, ports)
         for broker in self._brokers.values():
             broker.properties = self._properties_of(broker)
-            _write_properties(broker.config, broker.properties)
+            write_properties(broker.config, broker.properties)
         self._ports.hand_over()
         self._format()
         for broker in self._brokers.values():
@@ -513,31 +471,6 @@ class KafkaCluster:
 
 class _PortClashError(Exception):
     """Another program took a port between its choice and the broker's start."""
-
-
-def _texts(properties: Mapping[str, object]) -> dict[str, str]:
-    for name in properties:
-        if name in MANAGED_PROPERTIES:
-            raise ValueError(f"{name} is set by KafkaCluster itself (see its parameters)")
-    return {
-        name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in properties.items()
-    }
-
-
-def _write_properties(path: Path, properties: Mapping[str, str]) -> None:
-    """Java's format: ISO 8859-1 with \\uXXXX for the rest, so escape all that is not plain."""
-
-    def escaped(text: str) -> str:
-        units = text.encode("utf-16-be")
-        codes = [int.from_bytes(units[i : i + 2]) for i in range(0, len(units), 2)]
-        return "".join(
-            chr(code) if 0x20 < code < 0x7F and chr(code) not in "\\:=#!" else f"\\u{code:04x}"
-            for code in codes
-        )
-
-    lines = [f"{escaped(name)}={escaped(value)}\n" for name, value in properties.items()]
-    path.write_text("".join(lines), encoding="ascii")
 
 
 def _tail(path: Path, lines: int = 40) -> str:

@@ -16,13 +16,10 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from sparkkafka.errors import BrokerError, KafkaTimeoutError
 from sparkkafka.testing.broker import read_properties
-from sparkkafka.testing.kafka_cluster import (
-    MANAGED_PROPERTIES,
-    KafkaCluster,
-    default_properties,
-)
+from sparkkafka.testing.kafka_cluster import KafkaCluster
 from sparkkafka.testing.ports import LOOPBACK, ReservedPorts
 from sparkkafka.testing.process import UnavailableError
+from sparkkafka.testing.properties import MANAGED_PROPERTIES, default_properties
 from sparkkafka.testing.pytest_plugin import KafkaClusterFactory
 
 CONF = Path(__file__).parents[2] / "conf" / "broker.properties"

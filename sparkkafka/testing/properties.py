@@ -1,0 +1,75 @@
+"""Broker properties of test clusters: defaults, what may not be set, and Java's file format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+#: What the cluster decides itself: identity, addresses and places.
+MANAGED_PROPERTIES = frozenset(
+    {
+        "process.roles",
+        "node.id",
+        "controller.quorum.voters",
+        "controller.listener.names",
+        "inter.broker.listener.name",
+        "listeners",
+        "advertised.listeners",
+        "listener.security.protocol.map",
+        "log.dirs",
+    }
+)
+
+
+def default_properties(brokers: int) -> dict[str, str]:
+    """Broker properties for tests: quick start, quick failover, nothing deleted by its age."""
+    copies = str(min(brokers, 3))
+    return {
+        "offsets.topic.replication.factor": copies,
+        "offsets.topic.num.partitions": "4",
+        "transaction.state.log.replication.factor": copies,
+        "transaction.state.log.min.isr": "2" if brokers > 2 else "1",
+        "transaction.state.log.num.partitions": "4",
+        "share.coordinator.state.topic.replication.factor": copies,
+        "share.coordinator.state.topic.min.isr": "2" if brokers > 2 else "1",
+        "share.coordinator.state.topic.num.partitions": "1",
+        "default.replication.factor": "1",
+        # A group's first member need not wait for others.
+        "group.initial.rebalance.delay.ms": "0",
+        # A test that misspells a topic must fail.
+        "auto.create.topics.enable": "false",
+        # A killed broker's leaders move, and it may register again, after this time (9000 in
+        # Kafka). Below some seconds a busy machine loses brokers that are alive.
+        "broker.session.timeout.ms": "5000",
+        "broker.heartbeat.interval.ms": "500",
+        # Tests write timestamps of any age.
+        "log.retention.ms": "-1",
+        # 128 MB in Kafka, of a heap that is small here.
+        "log.cleaner.dedupe.buffer.size": "16777216",
+    }
+
+
+def as_texts(properties: Mapping[str, object]) -> dict[str, str]:
+    """Values as Kafka spells them. Raises ValueError for `MANAGED_PROPERTIES`."""
+    for name in properties:
+        if name in MANAGED_PROPERTIES:
+            raise ValueError(f"{name} is set by KafkaCluster itself (see its parameters)")
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in properties.items()
+    }
+
+
+def write_properties(path: Path, properties: Mapping[str, str]) -> None:
+    """Java's format: ISO 8859-1 with \\uXXXX for the rest, so escape all that is not plain."""
+
+    def escaped(text: str) -> str:
+        units = text.encode("utf-16-be")
+        codes = [int.from_bytes(units[i : i + 2]) for i in range(0, len(units), 2)]
+        return "".join(
+            chr(code) if 0x20 < code < 0x7F and chr(code) not in "\\:=#!" else f"\\u{code:04x}"
+            for code in codes
+        )
+
+    lines = [f"{escaped(name)}={escaped(value)}\n" for name, value in properties.items()]
+    path.write_text("".join(lines), encoding="ascii")
