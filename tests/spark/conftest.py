@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +11,6 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-sys.path.append(str(Path(__file__).parent.parent / "real"))
 
 _numbers = itertools.count()
 

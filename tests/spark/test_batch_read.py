@@ -11,12 +11,18 @@ from typing import Any
 import confluent_kafka.admin
 import pytest
 from chispa import assert_df_equality
-from peers import Record, confluent_read, confluent_transaction, confluent_write, mixed_records
 from pyspark.errors import PySparkException
 
 from sparkkafka.errors import DataLossError
 from sparkkafka.options import parse_read_options
 from sparkkafka.spark.reader import KafkaBatchReader
+from tests.real.peers import (
+    Record,
+    confluent_read,
+    confluent_transaction,
+    confluent_write,
+    mixed_records,
+)
 
 pytestmark = [pytest.mark.real, pytest.mark.spark]
 

@@ -8,8 +8,9 @@ from typing import Any
 import confluent_kafka
 import pytest
 from chispa import assert_df_equality
-from peers import CODECS, confluent_read, confluent_write, mixed_records
 from pyspark.errors import PySparkException
+
+from tests.real.peers import CODECS, confluent_read, confluent_write, mixed_records
 
 pytestmark = [pytest.mark.real, pytest.mark.spark]
 
