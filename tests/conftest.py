@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ROOT = Path(__file__).parent.parent
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def new_topic(kafka_cluster: Any) -> Callable[..., str]:
+    """Make a topic with a name of its own: `new_topic(partitions=4, configs={…})`."""
+
+    def make(
+        partitions: int = 1, configs: Mapping[str, str] | None = None, prefix: str = "topic"
+    ) -> str:
+        name = f"{prefix}-{next(_numbers)}"
+        kafka_cluster.create_topic(name, partitions=partitions, configs=dict(configs or {}))
+        return name
+
+    return make
 
 
 @pytest.fixture(scope="session")

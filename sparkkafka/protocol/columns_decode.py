@@ -58,7 +58,6 @@ CHUNK_BYTES = 4 << 20
 CHUNK_RECORDS = 16384
 """Rows decoded together: few enough to stay in the L2 cache, enough to outweigh numpy's calls."""
 
-_MAX_SECONDS = (1 << 63) // 1_000_000 - 1
 _MAX_CHUNK_BYTES = (1 << 31) - 1  # Arrow's binary type counts in int32
 _FEW_ROWS = 16  # below, a plain loop over headers is faster than numpy steps
 
@@ -82,22 +81,6 @@ class DecodedRecords:
 
     def __len__(self) -> int:
         return len(self.offsets)
-
-    def timestamps_us(self) -> Ints:
-        """Microseconds since 1970, as Spark counts.
-
-        Raises DecodeError for a timestamp that does not fit 64 bits then (beyond the year 294,000);
-        the JVM connector fails there, too. There must be timestamps.
-        """
-        if self.timestamps_ms is None:
-            raise ValueError("timestamps were not wanted")
-        bad = np.abs(self.timestamps_ms // 1000) > _MAX_SECONDS
-        if bad.any():
-            row = int(bad.argmax())
-            raise DecodeError(
-                f"offset {self.offsets[row]}: timestamp {self.timestamps_ms[row]} ms is too far off"
-            )
-        return self.timestamps_ms * 1000
 
     def slice(self, start: int, stop: int) -> DecodedRecords:
         """Rows start..stop, sharing the memory."""

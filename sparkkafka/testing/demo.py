@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 TOPIC = "demo"
+WARM_UP_TOPIC = "demo-warm-up"
+WARM_UP_ROWS = 20_000
 PARTITIONS = 4
 _ROW_BYTES = 100
 _PROGRESS_SECONDS = 2.0
@@ -54,7 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         export_java_home(find_java(install=True))
         say("starting Kafka")
         with KafkaCluster(say=say) as cluster:
-            cluster.create_topic(TOPIC, PARTITIONS)
+            for topic in (TOPIC, WARM_UP_TOPIC):
+                cluster.create_topic(topic, PARTITIONS)
             say("starting Spark")
             with _spark(folder) as spark:
                 same = _run(spark, cluster.bootstrap_servers, options.rows)
@@ -71,26 +74,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(spark: SparkSession, bootstrap_servers: str, rows: int) -> bool:
+    say(f"warming Spark up with {WARM_UP_ROWS:,} rows: it compiles and starts workers at first use")
+    _write(_rows(spark, WARM_UP_ROWS), bootstrap_servers, WARM_UP_TOPIC)
+    _count_and_hash(_read(spark, bootstrap_servers, WARM_UP_TOPIC))
+
     written = _rows(spark, rows)
     expected_count, expected_hash = _count_and_hash(written)
-
     with _timed(spark, "written with df.write", rows):
-        (
-            written.write.format("pykafka")
-            .option("kafka.bootstrap.servers", bootstrap_servers)
-            .option("topic", TOPIC)
-            .mode("append")
-            .save()
-        )
+        _write(written, bootstrap_servers, TOPIC)
     with _timed(spark, "read with spark.read", rows):
-        read = (
-            spark.read.format("pykafka")
-            .option("kafka.bootstrap.servers", bootstrap_servers)
-            .option("subscribe", TOPIC)
-            .load()
-            .selectExpr("cast(key as string) as key", "cast(value as string) as value")
-        )
-        count, hash_sum = _count_and_hash(read)
+        count, hash_sum = _count_and_hash(_read(spark, bootstrap_servers, TOPIC))
     same = (count, hash_sum) == (expected_count, expected_hash)
     say(
         f"written: {expected_count:,} rows, sum of hashes {expected_hash}\n"
@@ -98,6 +91,26 @@ def _run(spark: SparkSession, bootstrap_servers: str, rows: int) -> bool:
         + ("the same" if same else "NOT THE SAME: this is a bug")
     )
     return same
+
+
+def _write(frame: DataFrame, bootstrap_servers: str, topic: str) -> None:
+    (
+        frame.write.format("pykafka")
+        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .option("topic", topic)
+        .mode("append")
+        .save()
+    )
+
+
+def _read(spark: SparkSession, bootstrap_servers: str, topic: str) -> DataFrame:
+    return (
+        spark.read.format("pykafka")
+        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .option("subscribe", topic)
+        .load()
+        .selectExpr("cast(key as string) as key", "cast(value as string) as value")
+    )
 
 
 def _rows(spark: SparkSession, rows: int) -> DataFrame:

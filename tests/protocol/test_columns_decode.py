@@ -231,21 +231,6 @@ def test_no_timestamp_and_timestamps_of_64_bits() -> None:
         assert decode(*response([records])) == records
 
 
-def test_timestamps_in_microseconds_never_overflow_in_silence() -> None:
-    fits = [-1, 0, NOW, -NOW, 9_223_372_036_853_000, -9_223_372_036_853_000]
-    decoded = decode_batches(
-        response([[Record(n, stamp, None, b"") for n, stamp in enumerate(fits)]]), **ALL
-    )
-    assert decoded.timestamps_us().tolist() == [stamp * 1000 for stamp in fits]
-    for stamp in (9_223_372_036_855_000, -9_223_372_036_856_000, 2**63 - 1, -(2**63)):
-        records = [Record(6, 0, None, b""), Record(7, stamp, None, b"")]
-        decoded = decode_batches(response([records]), **ALL)
-        with pytest.raises(DecodeError, match=f"offset 7: timestamp {stamp} ms"):
-            decoded.timestamps_us()
-    with pytest.raises(ValueError, match="not wanted"):
-        decode_batches([], **ALL, wanted=frozenset()).timestamps_us()
-
-
 def test_message_format_0_has_no_timestamp_type() -> None:
     batch = batch_of(
         reference.encode_payload(equal_records(2, 3), base_offset=0, base_timestamp=-1), 2

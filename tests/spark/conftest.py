@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-
-_numbers = itertools.count()
-
-
-@pytest.fixture
-def new_topic(kafka_cluster: Any) -> Callable[..., str]:
-    """Make a topic with a name of its own: `new_topic(partitions=4, configs={…})`."""
-
-    def make(
-        partitions: int = 1, configs: Mapping[str, str] | None = None, prefix: str = "df"
-    ) -> str:
-        name = f"{prefix}-{next(_numbers)}"
-        kafka_cluster.create_topic(name, partitions=partitions, configs=dict(configs or {}))
-        return name
-
-    return make
 
 
 @pytest.fixture
