@@ -1,0 +1,52 @@
+"""What an install ships: one pure wheel, typed, licensed, with the module that Spark looks for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    folder = tmp_path_factory.mktemp("wheel")
+    built = subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert built.returncode == 0, built.stderr
+    (path,) = folder.glob("*.whl")
+    assert path.name.endswith("-py3-none-any.whl")
+    with zipfile.ZipFile(path) as archive:
+        yield archive
+
+
+def test_it_holds_the_package_and_the_module_that_spark_imports(wheel):
+    names = set(wheel.namelist())
+    assert {"sparkkafka/__init__.py", "sparkkafka/py.typed", "pyspark_pykafka.py"} <= names
+    tops = {name.split("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {
+        "sparkkafka",
+        "pyspark_pykafka.py",
+    }
+    modules = {str(p.relative_to(ROOT)) for p in (ROOT / "sparkkafka").rglob("*.py")}
+    # pyspark_pykafka.py lies in this folder here and at the top of the wheel.
+    assert {name for name in modules if "/autoload/" not in name} <= names
+
+
+def test_metadata(wheel):
+    (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+    lines = wheel.read(name).decode().split("\n\n")[0].splitlines()
+    assert "License-Expression: Apache-2.0" in lines
+    assert "Requires-Python: >=3.11" in lines
+    assert "Requires-Dist: pyspark>=4.0" in lines
+    assert any(n.endswith("licenses/LICENSE") for n in wheel.namelist())
