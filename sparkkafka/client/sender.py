@@ -3,7 +3,8 @@
 A `Sender` holds a `PartitionQueue` for each partition and keeps up to `max_in_flight` Produce
 requests on the way to each leader. It has no thread of its own: `step` sends what can be sent,
 takes the answers that have come, and returns. Order and sequence numbers are the matter of
-`partition_queue.py`; sockets, time and the meaning of each error code are decided here.
+`partition_queue.py`, the meaning of error codes that of `produce_errors.py`; sockets and time are
+handled here.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from sparkkafka.client.cluster import Cluster, TopicPartition
 from sparkkafka.client.connection import Connection
 from sparkkafka.client.deadline import Backoff, Deadline
 from sparkkafka.client.partition_queue import PartitionQueue, ProducerBatch
+from sparkkafka.client.produce_errors import Action, Verdict, judge
 from sparkkafka.errors import (
     BrokerError,
     ErrorCode,
@@ -48,20 +50,6 @@ log = logging.getLogger(__name__)
 
 ZSTD_PRODUCE_VERSION = 7  # KIP-110
 NO_TRANSACTION_TIMEOUT_MS = 60_000  # not used by the broker without a transactional id
-
-# The batch was refused as a whole and may be sent again in parts.
-TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
-
-# Retriable answers that leave open whether the batch is in the log. (NETWORK_EXCEPTION is what a
-# proxying broker says of a leader that it lost.)
-PERHAPS_WRITTEN = frozenset(
-    {
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.UNKNOWN_SERVER_ERROR,
-    }
-)
 
 
 @dataclass(slots=True)
@@ -387,11 +375,19 @@ class Sender:
             row = answered.get(queue.tp)
             code = int(ErrorCode.UNKNOWN_SERVER_ERROR) if row is None else row.error_code
             message = "the answer leaves the partition out" if row is None else row.error_message
+            verdict = judge(
+                code,
+                record_count=batch.encoded.record_count,
+                is_head=queue.is_head(batch),
+                maybe_written=batch.maybe_written,
+                attempts_left=batch.attempts <= self._options.retries,
+            )
             entry = self._partitions[queue.tp]
-            if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+            if verdict.action is Action.DONE:
                 self._acknowledged(entry, batch, base_offset=-1 if row is None else row.base_offset)
             else:
-                self._refused(entry, batch, BrokerError(code, f"{where} for {queue.tp}", message))
+                error = BrokerError(code, f"{where} for {queue.tp}", message)
+                self._refused(entry, batch, verdict, error)
 
     def _acknowledged(self, entry: _Partition, batch: ProducerBatch, base_offset: int) -> None:
         entry.queue.acknowledged(batch)
@@ -408,46 +404,41 @@ class Sender:
             first, last = metrics.offsets.get(entry.queue.tp, (base_offset, base_offset))
             metrics.offsets[entry.queue.tp] = (min(first, base_offset), max(last, base_offset))
 
-    def _refused(self, entry: _Partition, batch: ProducerBatch, error: BrokerError) -> None:
-        """Decide what an error code means for a batch: send again, split, or fail."""
-        queue, code = entry.queue, error.code
+    def _refused(
+        self, entry: _Partition, batch: ProducerBatch, verdict: Verdict, error: BrokerError
+    ) -> None:
+        """Carry out the verdict on a batch that a broker did not take."""
+        queue = entry.queue
         entry.last_error = error
-        perhaps = code in PERHAPS_WRITTEN
-        if code in TOO_LARGE and batch.encoded.record_count > 1 and not batch.maybe_written:
-            log.info("%s; sending it in two", error)
+        if verdict.action is Action.FAIL:
+            raise self._final_error(entry, batch, verdict, error) from error
+        log.info("%s; %s", error, verdict.action.value)
+        if verdict.action is Action.SPLIT:
             parts = split_encoded(batch.encoded)
-            self.queued_bytes += sum(len(p.payload) for p in parts) - batch.size_bytes
+            self.queued_bytes += sum(len(part.payload) for part in parts) - batch.size_bytes
             queue.split(batch, parts)
             return
-        if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and not queue.is_head(batch):
-            # Its predecessor failed and is sent again first: this refusal was bound to come.
-            queue.failed(batch, maybe_written=False)
-            return
-        if code == ErrorCode.UNKNOWN_PRODUCER_ID and not batch.maybe_written:
-            # The broker dropped our state with the records that carried it (retention,
-            # DeleteRecords; KIP-360). Nothing of this batch is written: go on under a new id.
-            log.info("%s; going on under a new producer id", error)
-            queue.failed(batch, maybe_written=False)
+        queue.failed(batch, maybe_written=verdict.perhaps_written)
+        if verdict.action is Action.NEW_PRODUCER_ID:
             self._identity = None
             queue.forget_identity()
-            return
-        if is_retriable(code) and batch.attempts <= self._options.retries:
-            self._cluster.note_error(queue.tp, code)
-            queue.failed(batch, maybe_written=perhaps)
+        elif verdict.action is Action.RETRY:
+            self._cluster.note_error(queue.tp, error.code)
             self._back_off(entry)
-            log.info("%s; sending it again", error)
-            return
+
+    def _final_error(
+        self, entry: _Partition, batch: ProducerBatch, verdict: Verdict, error: BrokerError
+    ) -> ProduceError:
         text = str(error)
-        if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+        if error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             text += (
                 ": the partition lost records that it had acknowledged (an unclean leader "
                 "election?); records before this batch are missing"
             )
-        elif is_retriable(code):
+        elif is_retriable(error.code):
             text += f" ({batch.attempts} attempts, kafka.retries={self._options.retries})"
-        raise self._delivery_error(
-            entry, batch, text, perhaps=perhaps or batch.maybe_written, code=code
-        ) from error
+        perhaps = verdict.perhaps_written or batch.maybe_written
+        return self._delivery_error(entry, batch, text, perhaps=perhaps, code=error.code)
 
     def _broker_lost(self, node_id: int, error: KafkaError, entries: Iterable[_Partition]) -> None:
         """The connection is gone: everything that was on it may or may not be written."""

@@ -1,0 +1,76 @@
+"""What to do about an error code that a broker gives for a batch, and whether it may be written.
+
+Pure: a table and the few rules that depend on the batch's history. After librdkafka's produce table
+(what an error is, what to do about it, and what is known about the records are three questions).
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+from sparkkafka.errors import ErrorCode, is_retriable
+
+
+class Action(enum.Enum):
+    """What becomes of a batch."""
+
+    DONE = "it is in the log"
+    SPLIT = "send it again in parts"
+    AFTER_PREDECESSOR = "send it again, behind the batch before it"
+    NEW_PRODUCER_ID = "send it again under a new producer id"
+    RETRY = "send it again as it is"
+    FAIL = "give up"
+
+
+class Verdict(NamedTuple):
+    """`perhaps_written`: this answer leaves open whether the batch is in the log."""
+
+    action: Action
+    perhaps_written: bool
+
+
+# The batch was refused as a whole; smaller ones may be taken.
+TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
+
+# NETWORK_EXCEPTION is what a broker says of a leader that it lost while it asked on our behalf, and
+# UNKNOWN_SERVER_ERROR may have struck after the append.
+PERHAPS_WRITTEN = frozenset(
+    {
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    }
+)
+
+
+def judge(
+    code: int,
+    *,
+    record_count: int,
+    is_head: bool,
+    maybe_written: bool,
+    attempts_left: bool,
+) -> Verdict:
+    """The verdict on one answer.
+
+    `is_head`: every earlier batch of the partition is acknowledged. `maybe_written`: an earlier
+    attempt may have reached the log. `attempts_left`: kafka.retries allows another attempt.
+    """
+    perhaps = code in PERHAPS_WRITTEN
+    if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+        # A duplicate is the copy of an attempt whose answer was lost.
+        return Verdict(Action.DONE, perhaps_written=False)
+    if code in TOO_LARGE and record_count > 1 and not maybe_written:
+        return Verdict(Action.SPLIT, perhaps)
+    if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and not is_head:
+        # Its predecessor failed and goes again first: this refusal was bound to come.
+        return Verdict(Action.AFTER_PREDECESSOR, perhaps)
+    if code == ErrorCode.UNKNOWN_PRODUCER_ID and not maybe_written:
+        # The broker dropped our state with the records that carried it (retention, DeleteRecords;
+        # KIP-360), so nothing of this batch is written.
+        return Verdict(Action.NEW_PRODUCER_ID, perhaps)
+    if is_retriable(code) and attempts_left:
+        return Verdict(Action.RETRY, perhaps)
+    return Verdict(Action.FAIL, perhaps)

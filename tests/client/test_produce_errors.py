@@ -1,0 +1,56 @@
+"""The verdict on each error code of a Produce answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkkafka.client.produce_errors import PERHAPS_WRITTEN, Action, judge
+from sparkkafka.errors import ErrorCode
+
+
+def verdict(code, **facts):
+    given = {
+        "record_count": 5,
+        "is_head": True,
+        "maybe_written": False,
+        "attempts_left": True,
+        **facts,
+    }
+    return judge(code, **given)
+
+
+@pytest.mark.parametrize("code", list(ErrorCode), ids=lambda code: code.name)
+def test_every_code_has_a_verdict_that_agrees_with_kafkas_table(code):
+    special = {
+        ErrorCode.NONE: Action.DONE,
+        ErrorCode.DUPLICATE_SEQUENCE_NUMBER: Action.DONE,
+        ErrorCode.MESSAGE_TOO_LARGE: Action.SPLIT,
+        ErrorCode.RECORD_LIST_TOO_LARGE: Action.SPLIT,
+        ErrorCode.UNKNOWN_PRODUCER_ID: Action.NEW_PRODUCER_ID,
+    }
+    expected = special.get(code, Action.RETRY if code.retriable else Action.FAIL)
+    assert verdict(code).action is expected
+    assert verdict(code).perhaps_written == (code in PERHAPS_WRITTEN)
+
+
+def test_without_attempts_left_a_retriable_code_is_final():
+    assert verdict(ErrorCode.NOT_ENOUGH_REPLICAS, attempts_left=False).action is Action.FAIL
+
+
+def test_a_number_that_nobody_knows_is_final():
+    assert verdict(9999) == (Action.FAIL, False)
+
+
+def test_out_of_order_is_expected_behind_a_failed_batch_only():
+    code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert verdict(code, is_head=False).action is Action.AFTER_PREDECESSOR
+    assert verdict(code, is_head=True).action is Action.FAIL
+
+
+@pytest.mark.parametrize("code", [ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.UNKNOWN_PRODUCER_ID])
+def test_a_batch_that_may_be_written_is_never_sent_in_another_form(code):
+    assert verdict(code, maybe_written=True).action is Action.FAIL
+
+
+def test_a_single_record_cannot_be_split():
+    assert verdict(ErrorCode.MESSAGE_TOO_LARGE, record_count=1).action is Action.FAIL
