@@ -12,11 +12,17 @@ import logging
 import random
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
 from sparkkafka.client.connection import Connection
 from sparkkafka.client.deadline import Backoff, Deadline, Retry
+from sparkkafka.client.metadata import (
+    Broker,
+    PartitionMetadata,
+    TopicMetadata,
+    TopicPartition,
+    read_topics,
+)
 from sparkkafka.errors import (
     BrokerError,
     ErrorCode,
@@ -37,47 +43,17 @@ from sparkkafka.protocol.messages import (
 log = logging.getLogger(__name__)
 
 # A topic that was just created is unknown to some brokers for a moment, and a broker that was just
-# started may not know any. After this long an unknown topic is believed to be missing.
+# started may not know any. After this long an unknown topic is believed to be missing; one that is
+# known to have been there gets more time, since the price of believing it too soon is a failed job.
 UNKNOWN_TOPIC_GRACE_MS = 5_000
+KNOWN_TOPIC_GRACE_MS = 30_000
 
-NO_LEADER = -1
+# An answer may be used for this long whatever metadata.max.age.ms says: with an age of 0 it would
+# be too old before its first use.
+MIN_METADATA_AGE_MS = 1_000
+
 COORDINATOR_FOR_GROUP = 0
 COORDINATOR_FOR_TRANSACTION = 1
-
-
-class TopicPartition(NamedTuple):
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
-
-
-class Broker(NamedTuple):
-    node_id: int
-    host: str
-    port: int
-    rack: str | None = None
-
-    def __str__(self) -> str:
-        return f"broker {self.node_id} ({self.host}:{self.port})"
-
-
-class PartitionMetadata(NamedTuple):
-    """`leader` is a broker's node id, NO_LEADER while there is none; epoch -1 if not known."""
-
-    leader: int
-    leader_epoch: int
-    error_code: int
-
-
-@dataclass(frozen=True, slots=True)
-class TopicMetadata:
-    name: str
-    topic_id: bytes | None
-    is_internal: bool
-    partitions: Mapping[int, PartitionMetadata]
-    refreshed_s: float = field(default_factory=time.monotonic, compare=False)
 
 
 class _Unreachable(NamedTuple):
@@ -101,6 +77,8 @@ class Cluster:
         self._bootstrap: Connection | None = None
         self._bootstrap_failures: dict[tuple[str, int], str] = {}
         self._unreachable: dict[int, _Unreachable] = {}
+        self._known_topics: set[str] = set()
+        self._leaders: dict[TopicPartition, int] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -136,12 +114,14 @@ class Cluster:
         Raises KafkaConnectionError if the broker is unknown or cannot be reached; after a failed
         attempt for reconnect.backoff.ms (growing to reconnect.backoff.max.ms) without trying.
         """
-        connection = self.open_connection(node_id)
-        if connection is not None:
-            return connection
         broker = self.brokers.get(node_id)
         if broker is None:
             raise KafkaConnectionError(f"broker {node_id} is not in the cluster's metadata")
+        connection = self.open_connection(node_id)
+        if connection is not None:
+            if connection.in_flight or (connection.host, connection.port) == broker[1:3]:
+                return connection
+            connection.close()  # the broker moved to another address (a restarted container)
         unreachable = self._unreachable.get(node_id)
         if unreachable is not None and time.monotonic() < unreachable.until_s:
             raise KafkaConnectionError(unreachable.reason)
@@ -184,23 +164,27 @@ class Cluster:
         first = list(self.options.bootstrap_servers)
         random.shuffle(known)
         random.shuffle(first)
-        failed = False
+        failures: list[KafkaError] = []
         for address in dict.fromkeys(known + first):
-            if failed and deadline.expired:
+            if failures and deadline.expired:
                 break
             try:
                 self._bootstrap = Connection.open(*address, self.options, deadline)
-            except (KafkaConnectionError, KafkaTimeoutError) as error:
+            except KafkaError as error:
+                # Also a port that is not Kafka's: the other entries may be right.
                 log.info("bootstrap: %s", error)
                 self._bootstrap_failures[address] = str(error)
-                failed = True
+                failures.append(error)
             else:
                 return self._bootstrap
         # Failures of earlier attempts are kept: the last one may run out of time half-way.
-        raise KafkaConnectionError(
+        nobody = KafkaConnectionError(
             "no broker of kafka.bootstrap.servers can be reached: "
             + "; ".join(self._bootstrap_failures.values())
         )
+        # If nobody there speaks Kafka, waiting does not help.
+        nobody.retriable = any(error.retriable for error in failures)
+        raise nobody
 
     # --- requests -------------------------------------------------------------------------------
 
@@ -339,13 +323,15 @@ class Cluster:
     ) -> dict[str, TopicMetadata]:
         """Metadata of these topics, fresh from a broker.
 
-        A topic that stays unknown for UNKNOWN_TOPIC_GRACE_MS (or to the deadline, if sooner) raises
-        UnknownTopicError, another error that is not retriable BrokerError; both name the topics.
-        A partition without leader is no error here (see `leader`).
+        A topic that stays unknown for UNKNOWN_TOPIC_GRACE_MS (KNOWN_TOPIC_GRACE_MS if it was seen
+        before, or `expect`ed), or to the deadline if that is sooner, raises UnknownTopicError;
+        another error that is not retriable BrokerError. Both name the topics. A partition without
+        leader is no error here (see `leader`).
         """
         wanted = list(dict.fromkeys(names))
         deadline = deadline or self.deadline()
-        grace = deadline.sooner(UNKNOWN_TOPIC_GRACE_MS)
+        new = any(name not in self._known_topics for name in wanted)
+        grace = deadline.sooner(UNKNOWN_TOPIC_GRACE_MS if new else KNOWN_TOPIC_GRACE_MS)
         retry = self.retry(deadline, f"metadata of {_some(wanted)}")
         while True:
             failed = self._refresh(wanted, deadline)
@@ -365,9 +351,31 @@ class Cluster:
                 raise
 
     def all_topics(self, deadline: Deadline | None = None) -> dict[str, TopicMetadata]:
-        """Metadata of every topic that this user may see. Topics in an error state are left out."""
-        self._refresh(None, deadline or self.deadline())
-        return dict(self._topics)
+        """Metadata of every topic that this user may see.
+
+        Waits for topics whose metadata cannot be told at the moment (to the deadline); those that
+        are being deleted, or have another error that is not retriable, are left out.
+        """
+        deadline = deadline or self.deadline()
+        retry = self.retry(deadline, "metadata of all topics")
+        while True:
+            failed = self._refresh(None, deadline)
+            for name, code in failed.items():
+                error = BrokerError(code, f"Metadata of topic {name}")
+                if error.retriable and code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    retry.after(error)
+                    break
+            else:
+                return dict(self._topics)
+
+    def expect(self, topic: str) -> None:
+        """The caller knows that this topic exists: be slow to believe otherwise."""
+        self._known_topics.add(topic)
+
+    def topic_id(self, topic: str) -> bytes | None:
+        """The id of a topic in the cache (Kafka 2.8+), None if it is not known."""
+        known = self._topics.get(topic)
+        return known.topic_id if known is not None else None
 
     def leader(self, tp: TopicPartition, deadline: Deadline) -> PartitionMetadata:
         """The partition's leader, from metadata not older than metadata.max.age.ms.
@@ -420,59 +428,42 @@ class Cluster:
             self.forget(tp.topic)
 
     def _too_old(self, topic: TopicMetadata) -> bool:
-        return (time.monotonic() - topic.refreshed_s) * 1000 > self.options.metadata_max_age_ms
+        limit_ms = max(self.options.metadata_max_age_ms, MIN_METADATA_AGE_MS)
+        return (time.monotonic() - topic.refreshed_s) * 1000 > limit_ms
 
     def _refresh_brokers(self, deadline: Deadline) -> None:
         self._refresh([], deadline)
 
     def _refresh(self, names: list[str] | None, deadline: Deadline) -> dict[str, int]:
         """Ask for metadata (None: all topics), keep it, return {topic: error code} of failures."""
-        topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
-        request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+        wanted = None if names is None else [MetadataRequestTopic(name=name) for name in names]
+        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
         response = self.call(request, deadline=deadline, what=f"metadata of {_some(names)}")
         if response.brokers:
-            self._replace_brokers(
-                {
-                    row.node_id: Broker(row.node_id, row.host, row.port, row.rack)
-                    for row in response.brokers
-                }
-            )
+            self.brokers = {
+                row.node_id: Broker(row.node_id, row.host, row.port, row.rack)
+                for row in response.brokers
+            }
         self.cluster_id = response.cluster_id
         self.controller_id = response.controller_id
         if names is None:
             self._topics.clear()
-        failed: dict[str, int] = {}
-        answered = set()
-        for topic in response.topics or ():
-            answered.add(topic.name)
-            if topic.error_code and topic.error_code != ErrorCode.LEADER_NOT_AVAILABLE:
-                failed[topic.name] = topic.error_code
-                self._topics.pop(topic.name, None)
-                continue
-            self._topics[topic.name] = TopicMetadata(
-                name=topic.name,
-                topic_id=_topic_id(topic.topic_id),
-                is_internal=topic.is_internal,
-                partitions={
-                    row.partition_index: PartitionMetadata(
-                        row.leader_id, row.leader_epoch, row.error_code
-                    )
-                    for row in topic.partitions
-                },
-            )
-        for name in names or ():
-            if name not in answered:
-                failed[name] = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        topics, failed = read_topics(response.topics or (), names)
+        self._note_moved_leaders(topics)
+        self._topics.update(topics)
+        self._known_topics.update(topics)
+        for name in failed:
+            self._topics.pop(name, None)
         return failed
 
-    def _replace_brokers(self, brokers: dict[int, Broker]) -> None:
-        for node_id, connection in list(self._connections.items()):
-            # A node id that moved to another address (a restarted container) must not keep the
-            # old connection.
-            if brokers.get(node_id) != self.brokers.get(node_id) and not connection.in_flight:
-                connection.close()
-                del self._connections[node_id]
-        self.brokers = brokers
+    def _note_moved_leaders(self, topics: Mapping[str, TopicMetadata]) -> None:
+        for name, topic in topics.items():
+            for partition, leader in topic.partitions.items():
+                key = TopicPartition(name, partition)
+                before = self._leaders.get(key, leader.leader)
+                if before != leader.leader:
+                    log.info("%s: the leader moved from %d to %d", key, before, leader.leader)
+                self._leaders[key] = leader.leader
 
 
 def throttle(response: Any, deadline: Deadline) -> None:
@@ -480,12 +471,7 @@ def throttle(response: Any, deadline: Deadline) -> None:
     wait_ms = getattr(response, "throttle_time_ms", 0)
     if wait_ms > 0:
         log.info("throttled by the broker for %d ms", wait_ms)
-        time.sleep(min(wait_ms / 1000.0, deadline.remaining_s()))
-
-
-def _topic_id(value: Any) -> bytes | None:
-    raw = bytes(getattr(value, "bytes", value) or b"")
-    return raw if any(raw) else None
+        deadline.pause(wait_ms)
 
 
 def _some(names: Iterable[str] | None, most: int = 5) -> str:

@@ -62,6 +62,7 @@ class Connection:
         except BaseException:
             connection.close()
             raise
+        log.debug("connected to %s", connection)
         return connection
 
     def _handshake(self, deadline: Deadline) -> None:

@@ -1,8 +1,8 @@
-"""Deadlines, and the one retry loop of the package.
+"""Deadlines, and the retry loop of everything but the sender (whose batches have their own clock).
 
-Every wait in `client` ends at a `Deadline`; every repeated attempt goes through `Retry`. Nothing
-else sleeps or counts attempts, so the longest time that a call can take is the deadline that its
-caller passed (plus one socket operation's granularity).
+Every wait in `client` ends at a `Deadline`, so the longest time that a call can take is the
+deadline that its caller passed. One thing has no deadline: the operating system's look-up of a host
+name.
 """
 
 from __future__ import annotations
@@ -32,6 +32,10 @@ class Deadline:
     def remaining_s(self) -> float:
         """Seconds left, never negative."""
         return max(0.0, self._at_s - time.monotonic())
+
+    def pause(self, wait_ms: float) -> None:
+        """Sleep, at most to the deadline."""
+        time.sleep(min(wait_ms / 1000.0, self.remaining_s()))
 
     def sooner(self, limit_ms: float) -> Deadline:
         """This deadline, or one `limit_ms` from now, whichever comes first."""

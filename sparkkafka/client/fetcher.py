@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 
 from sparkkafka.client.cluster import Cluster, PartitionMetadata, TopicPartition, throttle
 from sparkkafka.client.connection import Connection
-from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.deadline import Backoff, Deadline
 from sparkkafka.client.offsets import (
     CONSUMER_REPLICA_ID,
     ISOLATION_LEVELS,
@@ -45,8 +45,7 @@ log = logging.getLogger(__name__)
 NO_SESSION_ID = 0
 NO_SESSION_EPOCH = -1
 
-# What one batch may take once decompressed: a codec can blow 1 MiB up a thousandfold. A topic that
-# really holds larger batches is read by raising this through `max_payload_bytes`.
+# What one batch may take once decompressed: a codec can blow 1 MiB up a thousandfold.
 MAX_PAYLOAD_BYTES = 1 << 30
 
 # The largest single batch that is asked for when one does not fit the fetch size. Brokers refuse
@@ -59,6 +58,12 @@ MAX_BATCH_BYTES = 200 << 20
 SHORT_LOG_GRACE_MS = 10_000
 
 
+# Waits after an answer that holds nothing new, in case the broker does not wait itself (it is told
+# to by fetch.max.wait.ms, which may be 0).
+IDLE_BACKOFF_MS = 10
+IDLE_BACKOFF_MAX_MS = 200
+
+
 class LostRange(NamedTuple):
     """Offsets [start, end) that were asked for and are no longer there."""
 
@@ -66,12 +71,17 @@ class LostRange(NamedTuple):
     end: int
 
 
+class _TopicMadeAgainError(Exception):
+    """The topic that was planned is gone; another one has its name."""
+
+
 class Fetcher:
     """Iterate over one partition's records in [start_offset, end_offset). Use it under `with`.
 
     `poll_timeout_ms` bounds the time without progress (new records, or an offset that moves).
     With `fail_on_data_loss` an offset that is gone raises DataLossError; without it the loss is
-    logged, kept in `lost`, and the rest is read.
+    logged, kept in `lost`, and the rest is read. With a `topic_id` (Kafka 2.8+) a topic that was
+    deleted and made again under the same name counts as such a loss.
     """
 
     def __init__(
@@ -85,8 +95,9 @@ class Fetcher:
         wanted: frozenset[str],
         poll_timeout_ms: int,
         fail_on_data_loss: bool = True,
-        max_payload_bytes: int = MAX_PAYLOAD_BYTES,
+        topic_id: bytes | None = None,
     ) -> None:
+        cluster.expect(tp.topic)
         self._cluster = cluster
         self._tp = tp
         self.position = start_offset
@@ -95,8 +106,10 @@ class Fetcher:
         self._wanted = wanted
         self._poll_timeout_ms = poll_timeout_ms
         self._fail_on_data_loss = fail_on_data_loss
-        self._max_payload_bytes = max_payload_bytes
-        self._fetch_bytes = options.max_partition_fetch_bytes
+        self._topic_id = topic_id
+        self._start = start_offset
+        self._grown: int | None = None
+        self._idle = Backoff(IDLE_BACKOFF_MS, IDLE_BACKOFF_MAX_MS)
         self._connection: Connection | None = None
         self._read_committed = options.isolation_level == "read_committed"
         self.lost: list[LostRange] = []
@@ -142,6 +155,7 @@ class Fetcher:
                 partition = self._answer(deadline)
                 batches = self._take(partition)
                 if self.position > before:
+                    self._idle.reset()
                     return batches
                 if short_log.expired and 0 <= partition.high_watermark <= self.position:
                     self._lose(self._end, f"the log ends at {partition.high_watermark}")
@@ -149,6 +163,9 @@ class Fetcher:
                 self._no_progress(partition, deadline)
             except DataLossError:
                 raise
+            except _TopicMadeAgainError:
+                self._lose(self._end, "the topic was deleted and made again since")
+                return []
             except CorruptRecordError as error:
                 raise error.at(self._tp.topic, self._tp.partition, self.position) from error
             except KafkaError as error:
@@ -181,9 +198,12 @@ class Fetcher:
                     else ""
                 )
             )
+        deadline.pause(self._idle.next_ms())
 
     def _ask_ahead(self) -> None:
         """Send the next Fetch while the last answer is still to be decoded; failures can wait."""
+        if self._connection is None or not self._connection.is_open:
+            return
         try:
             self._ask(Deadline(self._poll_timeout_ms))
         except KafkaError:
@@ -199,13 +219,14 @@ class Fetcher:
         else:
             leader = self._cluster.leader(self._tp, deadline)
             epoch = leader.leader_epoch
+            self._check_topic_id()
             self._connection = self._open(leader, deadline)
         options = self._options
         request = FetchRequest(
             replica_id=CONSUMER_REPLICA_ID,
             max_wait_ms=options.fetch_max_wait_ms,
             min_bytes=options.fetch_min_bytes,
-            max_bytes=max(options.fetch_max_bytes, self._fetch_bytes),
+            max_bytes=self._grown or options.fetch_max_bytes,
             isolation_level=ISOLATION_LEVELS[options.isolation_level],
             session_id=NO_SESSION_ID,
             session_epoch=NO_SESSION_EPOCH,
@@ -217,13 +238,19 @@ class Fetcher:
                             partition=self._tp.partition,
                             current_leader_epoch=epoch,
                             fetch_offset=self.position,
-                            partition_max_bytes=self._fetch_bytes,
+                            partition_max_bytes=self._grown or options.max_partition_fetch_bytes,
                         )
                     ],
                 )
             ],
         )
         self._connection.send(request, deadline)
+
+    def _check_topic_id(self) -> None:
+        """A topic made again has other records at the same offsets; only its id tells."""
+        found = self._cluster.topic_id(self._tp.topic)
+        if self._topic_id is not None and found is not None and found != self._topic_id:
+            raise _TopicMadeAgainError
 
     def _open(self, leader: PartitionMetadata, deadline: Deadline) -> Connection:
         # A connection of its own: a long-polling Fetch blocks everything behind it.
@@ -245,13 +272,6 @@ class Fetcher:
                 if topic.topic == self._tp.topic and row.partition_index == self._tp.partition:
                     if row.error_code:
                         raise BrokerError(row.error_code, where)
-                    if row.diverging_epoch is not None and row.diverging_epoch.epoch >= 0:
-                        raise DataLossError(
-                            f"{self._tp}: the log was truncated below offset {self.position} "
-                            f"(leader epoch {row.diverging_epoch.epoch} ends at offset "
-                            f"{row.diverging_epoch.end_offset}); records that were read "
-                            "before may have been replaced"
-                        )
                     return row
         raise BrokerError(
             ErrorCode.UNKNOWN_SERVER_ERROR, where, "the answer leaves the partition out"
@@ -262,7 +282,7 @@ class Fetcher:
         data = partition.records
         if data is None or len(data) == 0:
             return []
-        batches = split_batches(data, check_crcs=self._options.check_crcs)
+        batches = split_batches(data, check_crcs=self._options.check_crcs, end_offset=self._end)
         if not batches:
             self._grow(data)
             return []
@@ -287,12 +307,12 @@ class Fetcher:
         """The answer holds no whole batch: ask for one that is large enough (KIP-74 says the first
         batch is always whole; not every broker keeps to it)."""
         size = first_batch_size(data)
-        if size is None or size <= self._fetch_bytes or size > MAX_BATCH_BYTES:
+        if size is None or size <= (self._grown or 0) or not len(data) < size <= MAX_BATCH_BYTES:
             raise CorruptRecordError(
                 f"{len(data)} bytes of records without one whole batch"
                 + (f"; the first says it has {size} bytes" if size is not None else "")
             )
-        self._fetch_bytes = size
+        self._grown = size
 
     def _decode(self, batches: list[RecordBatch]) -> Iterator[DecodedRecords]:
         try:
@@ -301,7 +321,7 @@ class Fetcher:
                 start_offset=self._start,
                 end_offset=self._end,
                 wanted=self._wanted,
-                max_payload_bytes=self._max_payload_bytes,
+                max_payload_bytes=MAX_PAYLOAD_BYTES,
             )
         except CorruptRecordError as error:
             raise error.at(self._tp.topic, self._tp.partition, self._start) from error

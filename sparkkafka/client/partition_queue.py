@@ -8,6 +8,8 @@ Sender, broker's ProducerAppendInfo):
   repetition by (producer id, epoch, first and last sequence) of the last five batches, without
   looking at the data. Only after MESSAGE_TOO_LARGE, which says that nothing was written, is a
   batch cut; the halves share out the same sequence numbers.
+- All batches in flight are on their way to one broker. When the leader moves, the new one gets
+  nothing before the old one has answered.
 - After a failure nothing more is sent until every batch of the partition that is in flight has been
   answered (`draining`); then all that is left goes again, in sequence order. Without this wait a
   batch could reach the new leader before its predecessor that is still on its way to the old one.
@@ -71,6 +73,7 @@ class PartitionQueue:
         self.producer_epoch = NO_PRODUCER_EPOCH
         self.batches: deque[ProducerBatch] = deque()
         self.in_flight = 0
+        self.node_id: int | None = None
         self._next_sequence = 0
         self._draining = False
         self._known_to_broker = False
@@ -82,14 +85,18 @@ class PartitionQueue:
     def has_identity(self) -> bool:
         return self.producer_id != NO_PRODUCER_ID
 
+    @property
+    def has_unsent(self) -> bool:
+        return len(self.batches) > self.in_flight
+
     def identify(self, producer_id: int, producer_epoch: int) -> None:
         """Write under this producer id from now on, from sequence 0.
 
-        Only while nothing is in flight: batches that were sent under another id and are still
-        here are known not to be written, and are built anew.
+        Only while nothing is in flight, and while no batch that was sent under another id may be
+        written: they are built anew, and the broker could not tell them from new ones.
         """
-        if self.in_flight:
-            raise RuntimeError(f"{self.tp}: a new producer id while batches are in flight")
+        if self.in_flight or any(batch.maybe_written for batch in self.batches):
+            raise RuntimeError(f"{self.tp}: a new producer id while batches may be written")
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self._next_sequence = 0
@@ -105,8 +112,14 @@ class PartitionQueue:
     def append(self, batch: ProducerBatch) -> None:
         self.batches.append(batch)
 
-    def next_batch(self) -> ProducerBatch | None:
-        """The batch to send now, or None: all are in flight, or answers must come first."""
+    def next_batch(self, node_id: int) -> ProducerBatch | None:
+        """The batch to send to this broker now.
+
+        None if all are in flight, or answers must come first: of a failure, of a producer id's
+        first batch, or of another broker, which led the partition before.
+        """
+        if self.in_flight and self.node_id != node_id:
+            return None
         if self.in_flight and self.has_identity and not self._known_to_broker:
             return None
         if self._draining:
@@ -118,7 +131,8 @@ class PartitionQueue:
                 return batch
         return None
 
-    def sent(self, batch: ProducerBatch) -> None:
+    def sent(self, batch: ProducerBatch, node_id: int) -> None:
+        self.node_id = node_id
         batch.in_flight = True
         batch.attempts += 1
         self.in_flight += 1

@@ -33,10 +33,13 @@ class Verdict(NamedTuple):
 # The batch was refused as a whole; smaller ones may be taken.
 TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
-# NETWORK_EXCEPTION is what a broker says of a leader that it lost while it asked on our behalf, and
-# UNKNOWN_SERVER_ERROR may have struck after the append.
+# A leader that loses its place, or its disk, while acks=all waits says so of records that it has
+# appended; NETWORK_EXCEPTION is what a broker says of a leader that it lost while it asked on our
+# behalf; UNKNOWN_SERVER_ERROR may have struck after the append.
 PERHAPS_WRITTEN = frozenset(
     {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.KAFKA_STORAGE_ERROR,
         ErrorCode.REQUEST_TIMED_OUT,
         ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
         ErrorCode.NETWORK_EXCEPTION,

@@ -10,6 +10,7 @@ can go on after a gap by mistake.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Self
 
@@ -23,6 +24,8 @@ from sparkkafka.errors import ErrorCode, KafkaError, KafkaTimeoutError, ProduceE
 from sparkkafka.options import ProducerOptions
 from sparkkafka.protocol.columns import RecordColumns, encode_batches, record_sizes
 from sparkkafka.protocol.records import HEADER_BYTES
+
+STEP_INTERVAL_S = 0.002
 
 
 class _Pending:
@@ -51,7 +54,9 @@ class Producer:
         self._sender = Sender(cluster, options)
         self._pending: dict[TopicPartition, _Pending] = {}
         self._pending_bytes = 0
-        self._linger_check_s = 0.0
+        # (since, partition) of pending rows, oldest first; what was sealed since is passed over.
+        self._lingering: deque[tuple[float, TopicPartition]] = deque()
+        self._next_step_s = 0.0
         self._failure: KafkaError | None = None
 
     @property
@@ -103,13 +108,13 @@ class Producer:
             pending = self._pending[tp] = _Pending()
         if not pending.columns:
             pending.since_s = time.monotonic()
+            self._lingering.append((pending.since_s, tp))
         pending.columns.append(columns)
         pending.size_bytes += size_bytes
         self._pending_bytes += size_bytes
         if pending.size_bytes >= self._options.batch_size or self._options.linger_ms == 0:
             self._seal(tp, pending)
-        else:
-            self._seal_lingering()
+        self._seal_lingering()
         self._make_room()
 
     def _flush(self) -> None:
@@ -117,12 +122,18 @@ class Producer:
         self._sender.finish()
 
     def _make_room(self) -> None:
-        self._sender.step(wait=False)
         limit = self._options.buffer_memory
+        now_s = time.monotonic()
         if self.buffered_bytes <= limit:
+            # A step looks at every partition that has something to send, and rows can go to
+            # thousands of them: not after each handful of rows.
+            if now_s >= self._next_step_s:
+                self._sender.step(wait=False)
+                self._next_step_s = time.monotonic() + STEP_INTERVAL_S
             return
         deadline = Deadline(self._options.max_block_ms)
         self._seal_all()
+        self._sender.step(wait=False)
         while self._sender.queued_bytes > limit:
             if deadline.expired:
                 raise KafkaTimeoutError(
@@ -148,14 +159,12 @@ class Producer:
     # --- columns to batches ---------------------------------------------------------------------
 
     def _seal_lingering(self) -> None:
-        """Seal what has waited for linger.ms. Looks at all partitions only every quarter of it."""
-        now_s = time.monotonic()
-        linger_s = self._options.linger_ms / 1000
-        if now_s - self._linger_check_s < linger_s / 4:
-            return
-        self._linger_check_s = now_s
-        for tp, pending in self._pending.items():
-            if pending.columns and now_s - pending.since_s >= linger_s:
+        """Seal what has waited for linger.ms."""
+        limit_s = time.monotonic() - self._options.linger_ms / 1000
+        while self._lingering and self._lingering[0][0] <= limit_s:
+            since_s, tp = self._lingering.popleft()
+            pending = self._pending[tp]
+            if pending.columns and pending.since_s == since_s:
                 self._seal(tp, pending)
 
     def _seal_all(self) -> None:
@@ -171,7 +180,8 @@ class Producer:
         self._pending_bytes -= total
         pending.columns, pending.size_bytes = [], 0
         # Even cuts: 1.1 batches' worth becomes two of 0.55, not one full and one almost empty.
-        limit = max(self._options.batch_size - HEADER_BYTES, 1)
+        options = self._options
+        limit = max(min(options.batch_size, options.max_request_size) - HEADER_BYTES, 1)
         share = -(-total // -(-total // limit))
         cut = min(limit, share + int(record_sizes(columns).max())) + HEADER_BYTES
         self._sender.add(tp, encode_batches(columns, max_batch_bytes=cut))

@@ -44,11 +44,12 @@ from sparkkafka.protocol.messages import (
     ProduceRequest,
     TopicProduceData,
 )
-from sparkkafka.protocol.records import build_batch
+from sparkkafka.protocol.records import HEADER_BYTES, build_batch
 
 log = logging.getLogger(__name__)
 
 ZSTD_PRODUCE_VERSION = 7  # KIP-110
+BUSY_CONNECT_MS = 3_000  # how long connecting may take while other brokers are being written to
 NO_TRANSACTION_TIMEOUT_MS = 60_000  # not used by the broker without a transactional id
 
 
@@ -178,22 +179,29 @@ class Sender:
         """{leader: what could go to it now}, at most one batch a partition."""
         now_s = time.monotonic()
         waiting = [
-            (entry, batch)
+            entry
             for entry in self._busy.values()
-            if entry.not_before_s <= now_s and (batch := entry.queue.next_batch()) is not None
+            if entry.not_before_s <= now_s and entry.queue.has_unsent
         ]
-        self._learn_leaders([entry for entry, _ in waiting])
+        self._learn_leaders(waiting)
         by_leader: dict[int, list[tuple[_Partition, ProducerBatch]]] = {}
-        for entry, batch in waiting:
+        for entry in waiting:
             leader = self._cluster.known_leader(entry.queue.tp)
             if leader is None or entry.not_before_s > now_s:
-                self._back_off(entry)
                 continue
-            if self._muted_until_s.get(leader.leader, 0.0) > now_s:
+            node_id = leader.leader
+            if (
+                len(self._sent.get(node_id, ())) >= self._options.max_in_flight
+                or self._muted_until_s.get(node_id, 0.0) > now_s
+            ):
                 continue
             if self._options.enable_idempotence and not entry.queue.has_identity:
+                if entry.queue.in_flight:
+                    continue
                 self._identify(entry)
-            by_leader.setdefault(leader.leader, []).append((entry, batch))
+            batch = entry.queue.next_batch(node_id)
+            if batch is not None:
+                by_leader.setdefault(node_id, []).append((entry, batch))
         return by_leader
 
     def _learn_leaders(self, entries: Iterable[_Partition]) -> None:
@@ -201,9 +209,7 @@ class Sender:
         unknown = [entry for entry in entries if self._cluster.known_leader(entry.queue.tp) is None]
         if not unknown:
             return
-        deadline = Deadline(
-            min(self._options.max_block_ms, self._cluster.options.request_timeout_ms)
-        )
+        deadline = Deadline(self._cluster.options.request_timeout_ms)
         try:
             topics = self._cluster.topics({e.queue.tp.topic for e in unknown}, deadline)
         except UnknownTopicError as error:
@@ -225,21 +231,39 @@ class Sender:
                     f"the topic has {len(topics[tp.topic].partitions)} partitions, counted from 0",
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 )
-            if self._cluster.known_leader(tp) is None:
-                entry.last_error = BrokerError(
-                    row.error_code or ErrorCode.LEADER_NOT_AVAILABLE, f"Metadata of {tp}"
-                )
-                self._cluster.forget(tp.topic)
+        leaderless = [e for e in unknown if self._cluster.known_leader(e.queue.tp) is None]
+        for entry in leaderless:
+            entry.last_error = BrokerError(
+                ErrorCode.LEADER_NOT_AVAILABLE, f"Metadata of {entry.queue.tp}"
+            )
+            self._back_off(entry)
+        for topic in {entry.queue.tp.topic for entry in leaderless}:
+            self._cluster.forget(topic)
 
     def _identify(self, entry: _Partition) -> None:
-        if self._identity is None:
-            response = self._cluster.call(
-                InitProducerIdRequest(
-                    transactional_id=None, transaction_timeout_ms=NO_TRANSACTION_TIMEOUT_MS
-                ),
-                deadline=Deadline(self._options.max_block_ms),
-                what="getting a producer id",
+        """Give the partition a producer id: the task's, or a new one after it was forgotten."""
+        unsure = next((batch for batch in entry.queue.batches if batch.maybe_written), None)
+        if unsure is not None:
+            raise self._delivery_error(
+                entry,
+                unsure,
+                "the broker forgot this producer while an answer was missing, so nobody can tell "
+                "whether sending again would double records",
+                perhaps=True,
             )
+        if self._identity is None:
+            limit_ms = min(self._options.max_block_ms, self._options.delivery_timeout_ms)
+            try:
+                response = self._cluster.call(
+                    InitProducerIdRequest(
+                        transactional_id=None, transaction_timeout_ms=NO_TRANSACTION_TIMEOUT_MS
+                    ),
+                    deadline=Deadline(limit_ms),
+                    what="getting a producer id",
+                )
+            except KafkaError as error:
+                code = getattr(error, "code", None)
+                raise self._metadata_error(entry, str(error), code) from error
             self._identity = (response.producer_id, response.producer_epoch)
         entry.queue.identify(*self._identity)
 
@@ -252,8 +276,12 @@ class Sender:
                 node_id, KafkaConnectionError(f"broker {node_id}: the connection broke"), entries
             )
             return False
+        # A leader that does not answer must not hold up the others for long.
+        others = any(sent for other, sent in self._sent.items() if other != node_id)
         try:
-            connection = self._cluster.connection(node_id, deadline)
+            connection = self._cluster.connection(
+                node_id, deadline.sooner(BUSY_CONNECT_MS) if others else deadline
+            )
             self._check_codec(connection)
         except UnsupportedVersionError:
             raise
@@ -283,7 +311,7 @@ class Sender:
         )
         for entry, batch in chosen:
             self.metrics.retries += batch.attempts > 0
-            entry.queue.sent(batch)
+            entry.queue.sent(batch, node_id)
         self.metrics.requests += 1
         sent = _Sent(deadline, [(entry.queue, batch) for entry, batch in chosen])
         self._sent.setdefault(node_id, deque()).append(sent)
@@ -317,6 +345,10 @@ class Sender:
                 producer_epoch=queue.producer_epoch,
                 base_sequence=batch.base_sequence,
             )
+            if self._codec is Codec.NONE:
+                # The same bytes are in `wire` now: let the first copy go.
+                payload = memoryview(batch.wire)[HEADER_BYTES:]
+                batch.encoded = batch.encoded._replace(payload=payload)
         return batch.wire
 
     def _check_codec(self, connection: Connection) -> None:
@@ -441,7 +473,10 @@ class Sender:
         return self._delivery_error(entry, batch, text, perhaps=perhaps, code=error.code)
 
     def _broker_lost(self, node_id: int, error: KafkaError, entries: Iterable[_Partition]) -> None:
-        """The connection is gone: everything that was on it may or may not be written."""
+        """The connection is gone: everything that was on it may or may not be written.
+
+        Raises ProduceError if `error` is not one that passes (a port that is not Kafka's).
+        """
         log.info("%s", error)
         touched = list(entries)
         for sent in self._sent.pop(node_id, ()):
@@ -461,6 +496,11 @@ class Sender:
             entry.last_error = error
             self._cluster.forget(entry.queue.tp.topic)
             self._back_off(entry)
+            head = entry.queue.batches[0]
+            if not error.retriable:
+                raise self._delivery_error(
+                    entry, head, str(error), perhaps=head.maybe_written
+                ) from error
 
     def _back_off(self, entry: _Partition) -> None:
         entry.not_before_s = time.monotonic() + entry.backoff.next_ms() / 1000

@@ -44,11 +44,11 @@ def new_queue(*sizes: int) -> PartitionQueue:
     return queue
 
 
-def send_next(queue: PartitionQueue) -> ProducerBatch | None:
-    ready = queue.next_batch()
+def send_next(queue: PartitionQueue, node_id: int = 0) -> ProducerBatch | None:
+    ready = queue.next_batch(node_id)
     if ready is not None:
         queue.take_sequence(ready)
-        queue.sent(ready)
+        queue.sent(ready, node_id)
     return ready
 
 
@@ -89,6 +89,14 @@ def test_the_first_batch_of_a_producer_id_goes_alone():
     assert send_next(queue) is None
     queue.acknowledged(first)
     assert send_next(queue) is not None
+
+
+def test_the_new_leader_gets_nothing_before_the_old_one_has_answered():
+    queue = queue_of(1, 1)
+    first = send_next(queue, node_id=1)
+    assert send_next(queue, node_id=2) is None
+    queue.failed(first, maybe_written=True)
+    assert send_next(queue, node_id=2) is first
 
 
 def test_after_a_failure_nothing_is_sent_until_all_are_answered():
@@ -152,7 +160,10 @@ def test_a_new_producer_id_starts_from_zero_and_builds_anew():
 
 def test_a_new_producer_id_is_refused_while_batches_are_in_flight():
     queue = queue_of(1)
-    send_next(queue)
+    sent = send_next(queue)
+    with pytest.raises(RuntimeError, match="t-0"):
+        queue.identify(8, 0)
+    queue.failed(sent, maybe_written=True)
     with pytest.raises(RuntimeError, match="t-0"):
         queue.identify(8, 0)
 

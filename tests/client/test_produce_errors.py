@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkkafka.client.produce_errors import PERHAPS_WRITTEN, Action, judge
+from sparkkafka.client.produce_errors import Action, judge
 from sparkkafka.errors import ErrorCode
 
 
@@ -30,7 +30,19 @@ def test_every_code_has_a_verdict_that_agrees_with_kafkas_table(code):
     }
     expected = special.get(code, Action.RETRY if code.retriable else Action.FAIL)
     assert verdict(code).action is expected
-    assert verdict(code).perhaps_written == (code in PERHAPS_WRITTEN)
+
+
+def test_codes_that_leave_open_whether_the_batch_is_written():
+    """Those that a broker may give after it has appended the records."""
+    perhaps = {code.name for code in ErrorCode if verdict(code).perhaps_written}
+    assert perhaps == {
+        "UNKNOWN_SERVER_ERROR",
+        "NOT_LEADER_OR_FOLLOWER",  # lost its place while acks=all waited
+        "REQUEST_TIMED_OUT",
+        "NETWORK_EXCEPTION",
+        "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
+        "KAFKA_STORAGE_ERROR",
+    }
 
 
 def test_without_attempts_left_a_retriable_code_is_final():
