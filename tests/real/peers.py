@@ -18,6 +18,8 @@ from sparkkafka.client.fetcher import Fetcher
 from sparkkafka.client.offsets import earliest_and_latest
 from sparkkafka.options import parse_client_options, parse_fetch_options
 from sparkkafka.protocol.columns import ALL_COLUMNS
+from sparkkafka.protocol.messages import FetchPartition, FetchRequest, FetchTopic
+from sparkkafka.protocol.records import split_batches
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 WAIT_S = 30.0
@@ -171,7 +173,12 @@ def for_kafka_python(records: Iterable[Record]) -> list[Record]:
 
 
 def kafka_python_write(
-    bootstrap: str, topic: str, records: Iterable[Record], codec: str = "none", **config: Any
+    bootstrap: str,
+    topic: str,
+    records: Iterable[Record],
+    codec: str = "none",
+    partition: int = 0,
+    **config: Any,
 ) -> None:
     producer = kafka.KafkaProducer(
         bootstrap_servers=bootstrap,
@@ -185,7 +192,7 @@ def kafka_python_write(
                 key=record.key,
                 value=record.value,
                 headers=list(record.headers),
-                partition=0,
+                partition=partition,
                 timestamp_ms=record.timestamp_ms,
             )
             for record in for_kafka_python(records)
@@ -246,6 +253,26 @@ def our_rows(bootstrap: str, topic: str, partitions: int = 1, **config: Any) -> 
             ) as fetcher:
                 for records in fetcher:
                     yield from rows_of(tp.partition, records)
+
+
+def codecs_in(bootstrap: str, topic: str, partitions: int = 1) -> set[str]:
+    """How the first batches of each partition are compressed: a producer may have chosen not to."""
+    found = set()
+    with Cluster(parse_client_options({"bootstrap.servers": bootstrap})) as cluster:
+        for partition in range(partitions):
+            leader = cluster.leader(TopicPartition(topic, partition), cluster.deadline()).leader
+            wanted = FetchPartition(
+                partition=partition, fetch_offset=0, partition_max_bytes=1_000_000
+            )
+            request = FetchRequest(
+                max_wait_ms=0,
+                min_bytes=1,
+                topics=[FetchTopic(topic=topic, partitions=[wanted])],
+            )
+            response = cluster.call(request, node_id=leader)
+            (row,) = response.responses[0].partitions
+            found |= {batch.codec.name.lower() for batch in split_batches(row.records)}
+    return found
 
 
 def rows_of(partition: int, records: Any) -> Iterator[Row]:
