@@ -1,0 +1,118 @@
+"""A broker that refuses: errors come soon, name the topic and say which permission is missing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import confluent_kafka.admin
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
+from pyspark.errors import PySparkException
+
+from tests.real.peers import Record, confluent_write
+
+pytestmark = [pytest.mark.real, pytest.mark.spark]
+
+# What a client without credentials may do with a topic, by the topic's name. A topic that has any
+# rule allows nothing else; READ and WRITE include DESCRIBE, so "hidden" denies that.
+RULES = {
+    "write-only": [(AclOperation.WRITE, AclPermissionType.ALLOW)],
+    "read-only": [(AclOperation.READ, AclPermissionType.ALLOW)],
+    "hidden": [(AclOperation.DESCRIBE, AclPermissionType.DENY)],
+}
+SOON_S = 20  # a retry loop would last default.api.timeout.ms, a minute; Spark itself needs a few
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Any]:
+    """One broker with an authorizer. It and all clients are User:ANONYMOUS, who may do anything to
+    what has no rules: so the cluster itself works, and only these topics are guarded."""
+    from sparkkafka.testing.kafka_cluster import KafkaCluster
+
+    properties = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": True,
+    }
+    with KafkaCluster(1, properties) as cluster:
+        for name in RULES:
+            cluster.create_topic(name)
+            confluent_write(cluster.bootstrap_servers, name, [Record(None, b"v")])
+        admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+        rules = [
+            AclBinding(
+                ResourceType.TOPIC, name, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*", *rule
+            )
+            for name, of_topic in RULES.items()
+            for rule in of_topic
+        ]
+        for future in admin.create_acls(rules, request_timeout=30).values():
+            future.result(30)
+        yield cluster
+
+
+def read(spark: Any, cluster: Any, **options: str) -> list[Any]:
+    return (
+        spark.read.format("pykafka")
+        .options(**{"kafka.bootstrap.servers": cluster.bootstrap_servers, **options})
+        .load()
+        .collect()
+    )
+
+
+def write(spark: Any, cluster: Any, topic: str, **options: str) -> None:
+    (
+        spark.createDataFrame([("v",)], "value string")
+        .write.format("pykafka")
+        .options(**{"kafka.bootstrap.servers": cluster.bootstrap_servers, **options})
+        .option("topic", topic)
+        .mode("append")
+        .save()
+    )
+
+
+def refused(topic: str, permission: str, started_s: float, error: Exception) -> None:
+    assert time.monotonic() - started_s < SOON_S
+    text = str(error)
+    assert "TOPIC_AUTHORIZATION_FAILED" in text
+    # One sentence has both: the topic's name elsewhere (Spark prints the plan) proves nothing.
+    (line, *_) = [line for line in text.splitlines() if "TOPIC_AUTHORIZATION_FAILED" in line]
+    assert topic in line
+    assert permission in line
+
+
+@pytest.mark.parametrize("topic", ["write-only", "hidden"])
+@pytest.mark.parametrize("strategy", ["subscribe", "assign"])
+def test_reading(spark: Any, guarded: Any, topic: str, strategy: str) -> None:
+    value = topic if strategy == "subscribe" else f'{{"{topic}":[0]}}'
+    started_s = time.monotonic()
+    with pytest.raises(PySparkException) as caught:
+        read(spark, guarded, **{strategy: value})
+    refused(topic, "READ", started_s, caught.value)
+
+
+@pytest.mark.parametrize("topic", ["read-only", "hidden"])
+@pytest.mark.parametrize("idempotence", ["true", "false"])
+def test_writing(spark: Any, guarded: Any, topic: str, idempotence: str) -> None:
+    started_s = time.monotonic()
+    with pytest.raises(PySparkException) as caught:
+        write(spark, guarded, topic, **{"kafka.enable.idempotence": idempotence})
+    refused(topic, "WRITE", started_s, caught.value)
+
+
+def test_what_is_allowed_works(spark: Any, guarded: Any) -> None:
+    write(spark, guarded, "write-only")
+    assert [bytes(row.value) for row in read(spark, guarded, subscribe="read-only")] == [b"v"]
+
+
+def test_a_pattern_finds_what_this_user_may_see(spark: Any, guarded: Any) -> None:
+    """Brokers leave hidden topics out of a list of all topics; that is no error."""
+    rows = read(spark, guarded, subscribePattern="^(read-only|hidden)$")
+    assert [row.topic for row in rows] == ["read-only"]
