@@ -1,4 +1,4 @@
-"""Every exception of the package, and Kafka's error code table.
+"""Every exception of the package; Kafka's error codes come along from `error_codes`.
 
     KafkaError
     ├── OptionError (ValueError)          an option or argument is wrong; names it and its value
@@ -13,14 +13,43 @@
     ├── ProduceError                      records of a partition were not (or perhaps not) written
     └── DataLossError                     records that were asked for are no longer there
 
-An error is a table row (`ErrorCode`), an exception says where it happened. Nothing here prints a
-password: exceptions are built from names, numbers and broker addresses only.
+An error code is a table row (`ErrorCode`), an exception says where it happened. Nothing here prints
+a password: exceptions are built from names, numbers and broker addresses only.
 """
 
 from __future__ import annotations
 
 import enum
 from typing import Any
+
+from sparkkafka.error_codes import (
+    ErrorCode,
+    error_description,
+    error_name,
+    is_retriable,
+    needs_metadata,
+)
+
+__all__ = [
+    "BrokerError",
+    "CorruptRecordError",
+    "DataLossError",
+    "DecodeError",
+    "EncodeError",
+    "ErrorCode",
+    "KafkaConnectionError",
+    "KafkaError",
+    "KafkaTimeoutError",
+    "OptionError",
+    "ProduceError",
+    "UnknownTopicError",
+    "UnsupportedVersionError",
+    "Written",
+    "error_description",
+    "error_name",
+    "is_retriable",
+    "needs_metadata",
+]
 
 
 class KafkaError(Exception):
@@ -105,7 +134,11 @@ class KafkaTimeoutError(KafkaError, TimeoutError):
 
 
 class BrokerError(KafkaError):
-    """A broker answered with an error code. The number survives even if it is not in the table."""
+    """A broker answered with an error code. The number survives even if it is not in the table.
+
+    `where` is the request and what it was about; `message` is the broker's own, if it gave any,
+    and stands instead of the table's description.
+    """
 
     def __init__(self, code: int, where: str = "", message: str | None = None) -> None:
         self.code = code
@@ -114,11 +147,7 @@ class BrokerError(KafkaError):
         text = f"error {code} {error_name(code)}"
         if where:
             text += f" from {where}"
-        if message:
-            text += f": {message}"
-        elif code in _HINTS:
-            text += f": {_HINTS[code]}"
-        super().__init__(text)
+        super().__init__(f"{text}: {message or error_description(code)}")
 
     @property
     def retriable(self) -> bool:  # type: ignore[override]
@@ -176,198 +205,3 @@ def _where(topic: str | None, partition: int | None) -> str:
     if topic is None:
         return ""
     return f"topic {topic}" if partition is None else f"topic {topic} partition {partition}"
-
-
-class ErrorCode(enum.IntEnum):
-    """Kafka's error codes (`org.apache.kafka.common.protocol.Errors`).
-
-    Columns: number, retriable (Java's RetriableException), refresh metadata before the retry.
-    """
-
-    retriable: bool
-    refresh: bool
-
-    def __new__(cls, number: int, retriable: bool = False, refresh: bool = False) -> ErrorCode:
-        row = int.__new__(cls, number)
-        row._value_ = number
-        row.retriable = retriable
-        row.refresh = refresh
-        return row
-
-    UNKNOWN_SERVER_ERROR = -1
-    NONE = 0
-    OFFSET_OUT_OF_RANGE = 1
-    CORRUPT_MESSAGE = 2, True
-    UNKNOWN_TOPIC_OR_PARTITION = 3, True, True
-    INVALID_FETCH_SIZE = 4
-    LEADER_NOT_AVAILABLE = 5, True, True
-    NOT_LEADER_OR_FOLLOWER = 6, True, True
-    REQUEST_TIMED_OUT = 7, True
-    BROKER_NOT_AVAILABLE = 8
-    REPLICA_NOT_AVAILABLE = 9, True, True
-    MESSAGE_TOO_LARGE = 10
-    STALE_CONTROLLER_EPOCH = 11
-    OFFSET_METADATA_TOO_LARGE = 12
-    NETWORK_EXCEPTION = 13, True, True
-    COORDINATOR_LOAD_IN_PROGRESS = 14, True
-    COORDINATOR_NOT_AVAILABLE = 15, True
-    NOT_COORDINATOR = 16, True
-    INVALID_TOPIC_EXCEPTION = 17
-    RECORD_LIST_TOO_LARGE = 18
-    NOT_ENOUGH_REPLICAS = 19, True
-    NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20, True
-    INVALID_REQUIRED_ACKS = 21
-    ILLEGAL_GENERATION = 22
-    INCONSISTENT_GROUP_PROTOCOL = 23
-    INVALID_GROUP_ID = 24
-    UNKNOWN_MEMBER_ID = 25
-    INVALID_SESSION_TIMEOUT = 26
-    REBALANCE_IN_PROGRESS = 27
-    INVALID_COMMIT_OFFSET_SIZE = 28
-    TOPIC_AUTHORIZATION_FAILED = 29
-    GROUP_AUTHORIZATION_FAILED = 30
-    CLUSTER_AUTHORIZATION_FAILED = 31
-    INVALID_TIMESTAMP = 32
-    UNSUPPORTED_SASL_MECHANISM = 33
-    ILLEGAL_SASL_STATE = 34
-    UNSUPPORTED_VERSION = 35
-    TOPIC_ALREADY_EXISTS = 36
-    INVALID_PARTITIONS = 37
-    INVALID_REPLICATION_FACTOR = 38
-    INVALID_REPLICA_ASSIGNMENT = 39
-    INVALID_CONFIG = 40
-    NOT_CONTROLLER = 41, True
-    INVALID_REQUEST = 42
-    UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
-    POLICY_VIOLATION = 44
-    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
-    DUPLICATE_SEQUENCE_NUMBER = 46
-    INVALID_PRODUCER_EPOCH = 47
-    INVALID_TXN_STATE = 48
-    INVALID_PRODUCER_ID_MAPPING = 49
-    INVALID_TRANSACTION_TIMEOUT = 50
-    CONCURRENT_TRANSACTIONS = 51, True
-    TRANSACTION_COORDINATOR_FENCED = 52
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
-    SECURITY_DISABLED = 54
-    OPERATION_NOT_ATTEMPTED = 55
-    KAFKA_STORAGE_ERROR = 56, True, True
-    LOG_DIR_NOT_FOUND = 57
-    SASL_AUTHENTICATION_FAILED = 58
-    UNKNOWN_PRODUCER_ID = 59
-    REASSIGNMENT_IN_PROGRESS = 60
-    DELEGATION_TOKEN_AUTH_DISABLED = 61
-    DELEGATION_TOKEN_NOT_FOUND = 62
-    DELEGATION_TOKEN_OWNER_MISMATCH = 63
-    DELEGATION_TOKEN_REQUEST_NOT_ALLOWED = 64
-    DELEGATION_TOKEN_AUTHORIZATION_FAILED = 65
-    DELEGATION_TOKEN_EXPIRED = 66
-    INVALID_PRINCIPAL_TYPE = 67
-    NON_EMPTY_GROUP = 68
-    GROUP_ID_NOT_FOUND = 69
-    FETCH_SESSION_ID_NOT_FOUND = 70, True
-    INVALID_FETCH_SESSION_EPOCH = 71, True
-    LISTENER_NOT_FOUND = 72, True, True
-    TOPIC_DELETION_DISABLED = 73
-    FENCED_LEADER_EPOCH = 74, True, True
-    UNKNOWN_LEADER_EPOCH = 75, True
-    UNSUPPORTED_COMPRESSION_TYPE = 76
-    STALE_BROKER_EPOCH = 77
-    OFFSET_NOT_AVAILABLE = 78, True
-    MEMBER_ID_REQUIRED = 79
-    PREFERRED_LEADER_NOT_AVAILABLE = 80, True, True
-    GROUP_MAX_SIZE_REACHED = 81
-    FENCED_INSTANCE_ID = 82
-    ELIGIBLE_LEADERS_NOT_AVAILABLE = 83, True, True
-    ELECTION_NOT_NEEDED = 84, True, True
-    NO_REASSIGNMENT_IN_PROGRESS = 85
-    GROUP_SUBSCRIBED_TO_TOPIC = 86
-    INVALID_RECORD = 87
-    UNSTABLE_OFFSET_COMMIT = 88, True
-    THROTTLING_QUOTA_EXCEEDED = 89, True
-    PRODUCER_FENCED = 90
-    RESOURCE_NOT_FOUND = 91
-    DUPLICATE_RESOURCE = 92
-    UNACCEPTABLE_CREDENTIAL = 93
-    INCONSISTENT_VOTER_SET = 94
-    INVALID_UPDATE_VERSION = 95
-    FEATURE_UPDATE_FAILED = 96
-    PRINCIPAL_DESERIALIZATION_FAILURE = 97
-    SNAPSHOT_NOT_FOUND = 98
-    POSITION_OUT_OF_RANGE = 99
-    UNKNOWN_TOPIC_ID = 100, True, True
-    DUPLICATE_BROKER_REGISTRATION = 101
-    BROKER_ID_NOT_REGISTERED = 102
-    INCONSISTENT_TOPIC_ID = 103, True, True
-    INCONSISTENT_CLUSTER_ID = 104
-    TRANSACTIONAL_ID_NOT_FOUND = 105
-    FETCH_SESSION_TOPIC_ID_ERROR = 106, True
-    INELIGIBLE_REPLICA = 107
-    NEW_LEADER_ELECTED = 108
-    OFFSET_MOVED_TO_TIERED_STORAGE = 109
-    FENCED_MEMBER_EPOCH = 110
-    UNRELEASED_INSTANCE_ID = 111
-    UNSUPPORTED_ASSIGNOR = 112
-    STALE_MEMBER_EPOCH = 113
-    MISMATCHED_ENDPOINT_TYPE = 114
-    UNSUPPORTED_ENDPOINT_TYPE = 115
-    UNKNOWN_CONTROLLER_ID = 116
-    UNKNOWN_SUBSCRIPTION_ID = 117
-    TELEMETRY_TOO_LARGE = 118
-    INVALID_REGISTRATION = 119
-    TRANSACTION_ABORTABLE = 120
-    INVALID_RECORD_STATE = 121
-    SHARE_SESSION_NOT_FOUND = 122, True
-    INVALID_SHARE_SESSION_EPOCH = 123, True
-    FENCED_STATE_EPOCH = 124
-    INVALID_VOTER_KEY = 125
-    DUPLICATE_VOTER = 126
-    VOTER_NOT_FOUND = 127
-    INVALID_REGULAR_EXPRESSION = 128
-    REBOOTSTRAP_REQUIRED = 129
-    STREAMS_INVALID_TOPOLOGY = 130
-    STREAMS_INVALID_TOPOLOGY_EPOCH = 131
-    STREAMS_TOPOLOGY_FENCED = 132
-    SHARE_SESSION_LIMIT_REACHED = 133, True
-
-
-_BY_NUMBER: dict[int, ErrorCode] = {int(row): row for row in ErrorCode}
-
-# What a person can do about the codes that mean "you", not "the broker".
-_HINTS: dict[int, str] = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "the topic or partition does not exist, or this user "
-    "may not see it (needs DESCRIBE on the topic)",
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "this user has no permission on the topic; grant READ "
-    "to read it, WRITE to write it",
-    ErrorCode.GROUP_AUTHORIZATION_FAILED: "this user has no permission on the group; grant READ",
-    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "this user lacks a permission on the cluster "
-    "(IDEMPOTENT_WRITE for idempotent producers before Kafka 2.8)",
-    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "this user has no permission on the "
-    "transactional id; grant WRITE and DESCRIBE",
-    ErrorCode.MESSAGE_TOO_LARGE: "larger than max.message.bytes of the topic (or "
-    "message.max.bytes of the broker)",
-    ErrorCode.INVALID_TOPIC_EXCEPTION: "a topic name has 1 to 249 characters of a-z A-Z 0-9 . _ - "
-    "and is not '.' or '..'",
-    ErrorCode.NOT_ENOUGH_REPLICAS: "fewer replicas in sync than the topic's min.insync.replicas",
-    ErrorCode.INVALID_RECORD: "the broker refused the records; a compacted topic needs a key in "
-    "each record",
-    ErrorCode.INVALID_TIMESTAMP: "a timestamp lies outside what message.timestamp.*.max.ms allows",
-}
-
-
-def error_name(code: int) -> str:
-    """Kafka's name of an error code, or `UNKNOWN_ERROR_CODE` for a number not in the table."""
-    row = _BY_NUMBER.get(code)
-    return row.name if row is not None else "UNKNOWN_ERROR_CODE"
-
-
-def is_retriable(code: int) -> bool:
-    """Java's retriable flag. Unknown codes are not retriable."""
-    row = _BY_NUMBER.get(code)
-    return row is not None and row.retriable
-
-
-def needs_metadata(code: int) -> bool:
-    """Whether metadata must be refreshed before a retry."""
-    row = _BY_NUMBER.get(code)
-    return row is not None and row.refresh

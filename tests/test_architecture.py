@@ -19,9 +19,11 @@ PACKAGE = Path(sparkkafka.__file__).parent
 ROOT = "sparkkafka"
 
 # Layer -> the layers that it may import, besides itself. A module of the package's top folder
-# other than `errors` belongs to `options`: the option table and what parses it.
+# other than the first two belongs to `options`: the option table and what parses it. The error
+# codes are imported from `errors` by all, so that there is one place for them.
 LAYERS: Mapping[str, frozenset[str]] = {
-    "errors": frozenset(),
+    "error_codes": frozenset(),
+    "errors": frozenset({"error_codes"}),
     "options": frozenset({"errors"}),
     "protocol": frozenset({"errors"}),
     "client": frozenset({"errors", "options", "protocol"}),
@@ -33,6 +35,7 @@ LAYERS: Mapping[str, frozenset[str]] = {
 # protocol/ turns values into bytes: sockets, time and chance come from client/ as arguments.
 # pyspark belongs to spark/ alone, so that the client is usable without it.
 FORBIDDEN: Mapping[str, frozenset[str]] = {
+    "error_codes": frozenset({"pyspark"}),
     "errors": frozenset({"pyspark"}),
     "options": frozenset({"pyspark", "socket", "ssl"}),
     "protocol": frozenset({"socket", "ssl", "time", "random", "logging", "pyspark"}),
@@ -171,7 +174,8 @@ def test_the_layers_are_there() -> None:
 
 SOUND: Mapping[str, str] = {
     "__init__.py": "__version__ = '1'\nfrom sparkkafka.spark.reader import read\n",
-    "errors.py": "import enum\n",
+    "error_codes.py": "import enum\n",
+    "errors.py": "import enum\nfrom sparkkafka.error_codes import C\n",
     "options.py": "import logging\nfrom sparkkafka.errors import E\n",
     "protocol/__init__.py": "",
     "protocol/wire.py": "from sparkkafka.errors import E\n",
@@ -220,6 +224,8 @@ def test_checker_passes_a_sound_package(tmp_path: Path) -> None:
         ("options.py", "from sparkkafka.client.cluster import C", "options imports client"),
         ("offset_json.py", "from sparkkafka.protocol.wire import R", "options imports protocol"),
         ("errors.py", "from sparkkafka.options import O", "errors imports options"),
+        ("error_codes.py", "from sparkkafka.errors import E", "error_codes imports errors"),
+        ("client/cluster.py", "from sparkkafka.error_codes import C", "client imports error_codes"),
         ("spark/reader.py", "from sparkkafka.testing.fake import F", "spark imports testing"),
         ("__init__.py", "from sparkkafka.testing import fake", "root imports testing"),
         ("testing/fake.py", "from sparkkafka.spark.reader import r", "testing imports spark"),
