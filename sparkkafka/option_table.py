@@ -362,7 +362,7 @@ KAFKA: tuple[Option, ...] = (
         "Bytes of records in a task that wait to be sent or answered.",
     ),
     _used(
-        "max.block.ms", _WRITE, "producer.max_block_ms", long_ms(0),
+        "max.block.ms", _WRITE, "producer.max_block_ms", long_ms(1),
         "How long a task waits for metadata or for room in buffer.memory.",
     ),
     # Words of the JVM connector's KafkaSourceProvider first, since people search for them.

@@ -148,6 +148,7 @@ class Fetcher:
         retry = self._cluster.retry(
             deadline, f"reading {self._tp} at offset {self.position} (end {self._end})"
         )
+        partition: Any = None
         while True:
             before = self.position
             try:
@@ -181,6 +182,8 @@ class Fetcher:
                         error = BrokerError(ErrorCode.OFFSET_NOT_AVAILABLE, error.where)
                 else:
                     self._cluster.forget(self._tp.topic)
+                if deadline.expired and partition is not None:
+                    self._no_progress(partition, deadline)  # it says why; this error is only late
                 retry.after(error)
 
     def _no_progress(self, partition: Any, deadline: Deadline) -> None:

@@ -13,6 +13,8 @@ Sender, broker's ProducerAppendInfo):
 - After a failure nothing more is sent until every batch of the partition that is in flight has been
   answered (`draining`); then all that is left goes again, in sequence order. Without this wait a
   batch could reach the new leader before its predecessor that is still on its way to the old one.
+- Nothing new is sent while a batch that was sent before is under way again: it may be in the log,
+  and the broker recognises it only among the last five.
 - Until a producer id's first batch is acknowledged, it is alone in flight. A broker that knows
   nothing of a producer id takes any sequence number for its first (ProducerAppendInfo): were the
   first batch refused and the second taken, the first could never be written any more.
@@ -115,8 +117,8 @@ class PartitionQueue:
     def next_batch(self, node_id: int) -> ProducerBatch | None:
         """The batch to send to this broker now.
 
-        None if all are in flight, or answers must come first: of a failure, of a producer id's
-        first batch, or of another broker, which led the partition before.
+        None if all are in flight, or answers must come first: of a failure, of a repeated batch, of
+        a producer id's first batch, or of another broker, which led the partition before.
         """
         if self.in_flight and self.node_id != node_id:
             return None
@@ -126,9 +128,11 @@ class PartitionQueue:
             if self.in_flight:
                 return None
             self._draining = False
+        repeated = False
         for batch in self.batches:
             if not batch.in_flight:
-                return batch
+                return None if repeated and not batch.attempts else batch
+            repeated = repeated or batch.attempts > 1
         return None
 
     def sent(self, batch: ProducerBatch, node_id: int) -> None:
@@ -169,7 +173,7 @@ class PartitionQueue:
         replacements = []
         for part in parts:
             new = ProducerBatch(part, batch.created_s)
-            new.attempts = batch.attempts
+            new.maybe_written = batch.maybe_written
             if sequence != NO_SEQUENCE:
                 new.base_sequence = sequence
                 sequence = next_sequence(sequence, part.record_count)

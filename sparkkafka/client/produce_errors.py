@@ -65,7 +65,9 @@ def judge(
     if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
         # A duplicate is the copy of an attempt whose answer was lost.
         return Verdict(Action.DONE, perhaps_written=False)
-    if code in TOO_LARGE and record_count > 1 and not maybe_written:
+    if code in TOO_LARGE and record_count > 1:
+        # Also after an attempt of unknown outcome: a batch above the limit cannot have been taken
+        # (and if the limit has been lowered since, the broker refuses the parts as out of order).
         return Verdict(Action.SPLIT, perhaps)
     if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and not is_head:
         # Its predecessor failed and goes again first: this refusal was bound to come.

@@ -35,12 +35,16 @@ _MAX_MS = (2**63 - 1) // 1000  # what fits into Spark's microseconds
 
 @dataclass(frozen=True)
 class KafkaInputPartition(InputPartition):
-    """One task: the records of one partition with start <= offset < end."""
+    """One task: the records of one partition with start <= offset < end.
+
+    `topic_id` (16 bytes; None before Kafka 2.8) tells the topic from a later one of its name.
+    """
 
     topic: str
     partition: int
     start: int
     end: int
+    topic_id: bytes | None = None
 
 
 class KafkaBatchReader(DataSourceReader):
@@ -63,6 +67,7 @@ class KafkaBatchReader(DataSourceReader):
             earliest, latest = earliest_and_latest(
                 cluster, chosen, isolation_level=options.fetch.isolation_level
             )
+            topic_ids = {tp.topic: cluster.topic_id(tp.topic) for tp in chosen}
         ranges, losses = planning.plan_ranges(
             chosen, options.starting, options.ending, earliest, latest
         )
@@ -70,7 +75,10 @@ class KafkaBatchReader(DataSourceReader):
             if options.fail_on_data_loss:
                 raise planning.loss_error(losses)
             logger.warning("%s", planning.loss_warning(losses))
-        return [KafkaInputPartition(r.topic, r.partition, r.start, r.end) for r in ranges]
+        return [
+            KafkaInputPartition(r.topic, r.partition, r.start, r.end, topic_ids[r.topic])
+            for r in ranges
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The range's records as Arrow batches. Runs on an executor."""
@@ -117,6 +125,7 @@ def _read(options: ReadOptions, part: KafkaInputPartition) -> Iterator[pa.Record
             wanted=ALL_COLUMNS if options.include_headers else ALL_COLUMNS - {HEADERS},
             poll_timeout_ms=options.poll_timeout_ms,
             fail_on_data_loss=options.fail_on_data_loss,
+            topic_id=part.topic_id,
         ) as fetcher,
     ):
         shaper = BatchShaper(part.topic, part.partition, include_headers=options.include_headers)

@@ -19,6 +19,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from sparkkafka.client.cluster import Cluster, TopicPartition
+from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.producer import Producer
 from sparkkafka.options import WriteOptions
 from sparkkafka.spark.rows import Router, RowColumns, input_columns
@@ -108,7 +109,10 @@ class _Task:
         self._columns = columns
         self._router = Router(
             lambda topics: {
-                name: len(topic.partitions) for name, topic in cluster.topics(topics).items()
+                name: len(topic.partitions)
+                for name, topic in cluster.topics(
+                    topics, Deadline(options.producer.max_block_ms)
+                ).items()
             },
             sticky_bytes=options.producer.batch_size,
             pick=random.randrange,

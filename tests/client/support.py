@@ -70,6 +70,7 @@ def fetcher(
 ) -> Fetcher:
     fail = config.pop("fail_on_data_loss", True)
     timeout_ms = config.pop("poll_timeout_ms", 5_000)
+    topic_id = config.pop("topic_id", None)
     return Fetcher(
         cluster,
         TopicPartition(topic, partition),
@@ -79,6 +80,7 @@ def fetcher(
         wanted=ALL_COLUMNS,
         poll_timeout_ms=timeout_ms,
         fail_on_data_loss=fail,
+        topic_id=topic_id,
     )
 
 

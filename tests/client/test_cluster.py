@@ -96,3 +96,45 @@ def test_a_partition_that_gets_no_leader_is_named(fake_cluster):
     with open_cluster(fake_cluster, default_api_timeout_ms=500) as cluster:
         with pytest.raises(KafkaTimeoutError, match="partition 1 of topic t has no leader"):
             list_offsets(cluster, {TopicPartition("t", 0): LATEST, TopicPartition("t", 1): LATEST})
+
+
+@pytest.mark.parametrize("turn", range(8))
+def test_a_bootstrap_entry_that_is_not_kafka_does_not_spoil_the_list(fake_cluster_factory, turn):
+    """The list is asked in a random order, so several times."""
+    good, bad = fake_cluster_factory(1), fake_cluster_factory(1)
+    good.create_topic("t")
+    bad.fault(Garbage(b"HTTP/1.1 400 Bad Request\r\n\r\n"), api="ApiVersions", times=None)
+    with open_cluster(f"{bad.bootstrap_servers},{good.bootstrap_servers}") as cluster:
+        assert list(cluster.topics(["t"])) == ["t"]
+
+
+def test_a_topic_whose_partitions_a_broker_does_not_know_yet_is_not_an_empty_topic(fake_cluster):
+    fake_cluster.create_topic("t", partitions=3)
+    rule = fake_cluster.fault(ErrorCode.LEADER_NOT_AVAILABLE, api="Metadata", topic="t", times=2)
+    with open_cluster(fake_cluster) as cluster:
+        assert len(cluster.topics(["t"])["t"].partitions) == 3
+    assert rule.fired == 2
+
+
+def test_a_pattern_waits_for_topics_that_cannot_be_told_at_the_moment(fake_cluster):
+    fake_cluster.create_topic("t")
+    fake_cluster.fault(ErrorCode.LEADER_NOT_AVAILABLE, api="Metadata", times=2)
+    with open_cluster(fake_cluster) as cluster:
+        assert list(cluster.all_topics()) == ["t"]
+
+
+def test_offsets_by_timestamp_ask_all_leaders_at_once(fake_cluster):
+    fake_cluster.create_topic("t", partitions=3)
+    write(fake_cluster, "t", 300, partitions=3)
+    tps = [TopicPartition("t", p) for p in range(3)]
+    fake_cluster.clear_requests()
+    with open_cluster(fake_cluster) as cluster:
+        before = list_offsets(cluster, dict.fromkeys(tps, 1_600_000_000_000))
+        exact = list_offsets(cluster, dict.fromkeys(tps, 1_700_000_000_000))
+        after = list_offsets(cluster, dict.fromkeys(tps, 1_700_000_000_001))
+    assert {row.offset for row in before.values()} == {0}
+    assert {(row.offset, row.timestamp_ms) for row in exact.values()} == {(0, 1_700_000_000_000)}
+    assert {row.offset for row in after.values()} == {-1}
+    asked = fake_cluster.requests_of("ListOffsets")
+    assert [request.broker for request in asked[:3]] != [asked[0].broker] * 3
+    assert len(asked) == 9  # three look-ups, one request to each of three leaders

@@ -16,6 +16,7 @@ from sparkkafka.errors import (
     ErrorCode,
     KafkaTimeoutError,
 )
+from sparkkafka.protocol.records import build_batch
 from sparkkafka.testing.faults import (
     Answer,
     CutFrame,
@@ -25,6 +26,7 @@ from sparkkafka.testing.faults import (
     Throttle,
     WrongCorrelationId,
 )
+from tests import reference
 from tests.client.support import (
     fetcher,
     numbers,
@@ -144,13 +146,58 @@ def test_the_next_fetch_is_sent_before_the_last_is_decoded(filled):
         filled.wait_for_requests("Fetch", 2)
 
 
-def test_without_progress_it_gives_up_and_says_where(filled):
-    """An open transaction holds read_committed readers back; the end offset lies behind it."""
+def test_without_an_answer_it_gives_up_and_says_where(filled):
     filled.fault(Delay(30_000, before=True), api="Fetch", times=None)
     started = time.monotonic()
     with open_cluster(filled) as cluster, pytest.raises(KafkaTimeoutError, match="t-0 at offset 0"):
         read_range(cluster, "t", 0, 1_000, poll_timeout_ms=800, request_timeout_ms=300)
     assert time.monotonic() - started < 8
+
+
+def test_an_open_transaction_that_holds_readers_back_is_named(fake_cluster):
+    fake_cluster.create_topic("t")
+    payload = reference.encode_payload(
+        [reference.Record(0, 0, None, b"open")], base_offset=0, base_timestamp=0
+    )
+    data = build_batch(
+        payload,
+        record_count=1,
+        base_timestamp=0,
+        max_timestamp=0,
+        producer_id=7,
+        producer_epoch=0,
+        base_sequence=0,
+        transactional=True,
+    )
+    fake_cluster.append("t", 0, data)
+    with open_cluster(fake_cluster) as cluster:
+        with pytest.raises(KafkaTimeoutError, match="open transaction"):
+            read_range(
+                cluster,
+                "t",
+                0,
+                1,
+                isolation_level="read_committed",
+                poll_timeout_ms=400,
+                fetch_max_wait_ms=50,
+            )
+
+
+def test_a_broker_that_does_not_wait_is_not_asked_without_pause(filled):
+    with open_cluster(filled) as cluster, pytest.raises((DataLossError, KafkaTimeoutError)):
+        read_range(cluster, "t", 1_000, 1_001, poll_timeout_ms=1_500, fetch_max_wait_ms=0)
+    assert len(filled.requests_of("Fetch")) < 60
+
+
+def test_fetch_sizes_go_over_the_wire(filled):
+    config = {"fetch_max_bytes": 1_200, "max_partition_fetch_bytes": 800, "fetch_min_bytes": 3}
+    assert read(filled, "t", **config) == numbers(1_000)
+    for request in filled.requests_of("Fetch"):
+        (topic,) = request.message.topics
+        (partition,) = topic.partitions
+        assert request.message.max_bytes == 1_200
+        assert request.message.min_bytes == 3
+        assert partition.partition_max_bytes == 800
 
 
 # --- data loss -----------------------------------------------------------------------------------
@@ -194,7 +241,7 @@ def test_records_deleted_while_they_are_read(filled):
 def test_a_topic_deleted_while_it_is_read(filled):
     filled.fault(lambda request: filled.delete_topic("t"), api="Fetch", nth=2)
     with open_cluster(filled) as cluster, pytest.raises(DataLossError, match="t-0"):
-        read_range(cluster, "t", 0, 1_000, poll_timeout_ms=30_000, **SMALL_FETCH)
+        read_range(cluster, "t", 0, 1_000, poll_timeout_ms=3_000, **SMALL_FETCH)
 
 
 def test_a_topic_made_again_with_fewer_records(filled):
@@ -202,6 +249,44 @@ def test_a_topic_made_again_with_fewer_records(filled):
     write(filled, "t", 10)
     with open_cluster(filled) as cluster, pytest.raises(DataLossError, match=r"\[0, 10\)"):
         read_range(cluster, "t", 500, 1_000)
+
+
+def topic_id(cluster) -> bytes | None:
+    with open_cluster(cluster) as client:
+        client.topics(["t"])
+        return client.topic_id("t")
+
+
+def test_a_topic_made_again_with_as_many_records_is_known_by_its_id(filled):
+    planned = topic_id(filled)
+    filled.recreate_topic("t")
+    write(filled, "t", 1_000)
+    with open_cluster(filled) as cluster:
+        with pytest.raises(DataLossError, match=r"t-0: offsets 0 to 999.*made again"):
+            read_range(cluster, "t", 0, 1_000, topic_id=planned)
+        with fetcher(cluster, "t", 0, 1_000, topic_id=planned, fail_on_data_loss=False) as source:
+            assert list(source) == []
+        assert source.lost == [LostRange(0, 1_000)]
+        assert read_range(cluster, "t", 0, 1_000, topic_id=topic_id(filled)) == numbers(1_000)
+
+
+def test_a_topic_that_is_unknown_for_a_while_loses_nothing(filled):
+    """Also with failOnDataLoss=false: brokers that start may not know a topic for seconds."""
+    since: list[float] = []
+
+    def unknown_at_first(request):
+        since.append(time.monotonic())
+        lost = time.monotonic() - since[0] < 6
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if lost else None
+
+    filled.fault(unknown_at_first, api="Metadata", times=None)
+    with (
+        open_cluster(filled) as cluster,
+        fetcher(cluster, "t", 0, 1_000, fail_on_data_loss=False, poll_timeout_ms=20_000) as source,
+    ):
+        values = [value for records in source for value in records.values.to_pylist()]
+    assert values == numbers(1_000)
+    assert source.lost == []
 
 
 def test_a_log_that_ends_below_the_range(filled):
@@ -229,6 +314,17 @@ def test_a_flipped_bit_fails_the_checksum_and_names_the_place(filled):
         ),
     ):
         read_range(cluster, "bad", 0, 1_000)
+
+
+def test_damage_behind_the_range_is_nobodys_business(filled):
+    raw = bytearray(stored(filled))
+    raw[-30] ^= 4
+    filled.create_topic("bad")
+    filled.append("bad", 0, bytes(raw), end_offset=1_000)
+    with open_cluster(filled) as cluster:
+        assert read_range(cluster, "bad", 0, 20) == numbers(20)
+        with pytest.raises(CorruptRecordError, match="topic bad partition 0"):
+            read_range(cluster, "bad", 0, 1_000)
 
 
 def test_every_truncation_of_the_records_ends_in_an_error_or_the_records(filled):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 
 import numpy as np
@@ -459,3 +460,54 @@ def test_partition_that_does_not_exist(fake_cluster):
     fake_cluster.create_topic("t", partitions=2)
     with pytest.raises(ProduceError, match="2 partitions"):
         write(fake_cluster, "t", 500, partitions=3)
+
+
+def test_a_batch_that_is_applied_and_refused_twice_stays_known_to_the_broker(fake_cluster):
+    """Were new batches sent meanwhile, the broker, which remembers five, would forget it."""
+    fake_cluster.create_topic("t")
+    timed_out = Answer(ErrorCode.REQUEST_TIMED_OUT, applied=True)
+    fake_cluster.fault(timed_out, api="Produce", nth=3)
+    fake_cluster.fault(timed_out, api="Produce", nth=7)
+    fake_cluster.fault(timed_out, api="Produce", nth=8)
+    write(fake_cluster, "t", 2_000, **SMALL)
+    assert log_values(fake_cluster, "t") == numbers(2_000)
+
+
+def test_too_large_after_a_lost_answer_still_goes_in_parts(fake_cluster):
+    fake_cluster.create_topic("t", configs={"max.message.bytes": "300"})
+    fake_cluster.fault(Drop.BEFORE, api="Produce")
+    write(fake_cluster, "t", 500, batch_size=2_000)
+    assert log_values(fake_cluster, "t") == numbers(500)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_faults_over_partitions_and_brokers(fake_cluster_factory, seed):
+    """Whatever goes wrong, each partition holds its records once and in order."""
+    chance = random.Random(seed)
+    cluster = fake_cluster_factory(3)
+    cluster.create_topic("t", partitions=5)
+
+    def misfortune(request):
+        dice = chance.random()
+        if dice < 0.04:
+            cluster.move_leader("t", chance.randrange(5), chance.randrange(3))
+        if dice < 0.70:
+            return None
+        return chance.choice(
+            [
+                Drop.BEFORE,
+                Drop.AFTER,
+                CutFrame(chance.randrange(40)),
+                Delay(chance.randrange(30)),
+                Answer(ErrorCode.NOT_ENOUGH_REPLICAS),
+                Answer(ErrorCode.NOT_LEADER_OR_FOLLOWER),
+                Answer(ErrorCode.REQUEST_TIMED_OUT, applied=True),
+                Answer(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, applied=True),
+            ]
+        )
+
+    cluster.fault(misfortune, api="Produce", times=None)
+    write(cluster, "t", 4_000, partitions=5, per_send=40, **SMALL)
+    for partition in range(5):
+        expected = [b"%d" % n for n in range(4_000) if (n // 40) % 5 == partition]
+        assert log_values(cluster, "t", partition) == expected

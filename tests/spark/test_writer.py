@@ -351,7 +351,7 @@ class FakeCluster:
     def __exit__(self, *rest: object) -> None:
         pass
 
-    def topics(self, names: list[str]) -> dict[str, Any]:
+    def topics(self, names: list[str], deadline: Any = None) -> dict[str, Any]:
         class Topic:
             partitions = {0: None, 1: None}  # noqa: RUF012
 
