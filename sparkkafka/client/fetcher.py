@@ -12,9 +12,10 @@ import logging
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Self
 
-from sparkkafka.client.cluster import Cluster, PartitionMetadata, TopicPartition, throttle
+from sparkkafka.client.cluster import Cluster, throttle
 from sparkkafka.client.connection import Connection
 from sparkkafka.client.deadline import Backoff, Deadline
+from sparkkafka.client.metadata import PartitionMetadata, TopicPartition
 from sparkkafka.client.offsets import (
     CONSUMER_REPLICA_ID,
     ISOLATION_LEVELS,

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from sparkkafka.client.cluster import Cluster, TopicPartition
+from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError
 from sparkkafka.protocol.messages import (
     ListOffsetsPartition,

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from sparkkafka.client.cluster import TopicPartition
+from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.protocol.columns import EncodedBatch
 
 NO_PRODUCER_ID = -1

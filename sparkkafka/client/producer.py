@@ -17,8 +17,9 @@ from typing import Self
 import numpy as np
 import pyarrow as pa
 
-from sparkkafka.client.cluster import Cluster, TopicPartition
+from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.sender import ProducerMetrics, Sender
 from sparkkafka.errors import ErrorCode, KafkaError, KafkaTimeoutError, ProduceError, Written
 from sparkkafka.options import ProducerOptions

@@ -17,9 +17,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from sparkkafka.client.cluster import Cluster, TopicPartition
+from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.connection import Connection
 from sparkkafka.client.deadline import Backoff, Deadline
+from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.partition_queue import PartitionQueue, ProducerBatch
 from sparkkafka.client.produce_errors import Action, Verdict, judge
 from sparkkafka.errors import (
@@ -418,8 +419,8 @@ class Sender:
             if verdict.action is Action.DONE:
                 self._acknowledged(entry, batch, base_offset=-1 if row is None else row.base_offset)
             else:
-                error = BrokerError(code, f"{where} for {queue.tp}", message)
-                self._refused(entry, batch, verdict, error)
+                refusal = BrokerError(code, f"{where} for {queue.tp}", message)
+                self._refused(entry, batch, verdict, refusal)
 
     def _acknowledged(self, entry: _Partition, batch: ProducerBatch, base_offset: int) -> None:
         entry.queue.acknowledged(batch)

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sparkkafka.client.cluster import TopicPartition
+from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.errors import DataLossError, OptionError
 from sparkkafka.offset_json import EARLIEST_OFFSET, LATEST_OFFSET, PartitionKey
 from sparkkafka.source_options import OffsetBound
@@ -138,7 +138,8 @@ def check_named(option: str, bound: OffsetBound, partitions: Collection[TopicPar
     """
     if bound.kind != "specific":
         return
-    named, read = set(bound.offsets), set(map(tuple, partitions))
+    named = set(bound.offsets)
+    read: set[PartitionKey] = {(tp.topic, tp.partition) for tp in partitions}
     if named != read:
         raise OptionError(
             f"[KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED] {option} must name all partitions that "

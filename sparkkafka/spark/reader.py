@@ -14,8 +14,9 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from sparkkafka.client.cluster import Cluster, TopicPartition
+from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.fetcher import Fetcher
+from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.offsets import earliest_and_latest
 from sparkkafka.errors import DecodeError
 from sparkkafka.options import ReadOptions

@@ -22,7 +22,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from sparkkafka.client.cluster import TopicPartition
+from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.errors import EncodeError, OptionError
 from sparkkafka.protocol.columns import RecordColumns
 from sparkkafka.protocol.partitioner import murmur2_partitions

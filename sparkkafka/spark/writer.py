@@ -18,8 +18,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from sparkkafka.client.cluster import Cluster, TopicPartition
+from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.producer import Producer
 from sparkkafka.options import WriteOptions
 from sparkkafka.spark.rows import Router, RowColumns, input_columns

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sparkkafka.client.cluster import Cluster, TopicPartition
+from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.fetcher import Fetcher
+from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.offsets import earliest_and_latest
 from sparkkafka.client.producer import Producer
 from sparkkafka.options import parse_client_options, parse_fetch_options, parse_producer_options

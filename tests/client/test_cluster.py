@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from sparkkafka.client.cluster import TopicPartition
+from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.offsets import LATEST, list_offsets
 from sparkkafka.errors import (
     BrokerError,

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import confluent_kafka
 import kafka
 
-from sparkkafka.client.cluster import Cluster, TopicPartition
+from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.fetcher import Fetcher
+from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.offsets import earliest_and_latest
 from sparkkafka.options import parse_client_options, parse_fetch_options
 from sparkkafka.protocol.columns import ALL_COLUMNS
@@ -63,7 +64,9 @@ def mixed_records(count: int = 300) -> list[Record]:
 def confluent_write(
     bootstrap: str, topic: str, records: Iterable[Record], partition: int = 0, **config: Any
 ) -> None:
-    settings = {"bootstrap.servers": bootstrap} | {
+    # A broker may refuse the first batches of a new topic (it is told of its leadership after the
+    # metadata shows it); with more than one in flight the next ones would overtake them.
+    settings = {"bootstrap.servers": bootstrap, "max.in.flight.requests.per.connection": 1} | {
         name.replace("_", "."): value for name, value in config.items()
     }
     producer = confluent_kafka.Producer(settings)

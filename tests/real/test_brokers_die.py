@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sparkkafka.client.cluster import TopicPartition
+from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.offsets import LATEST, list_offsets
 from tests.client.support import open_cluster
 

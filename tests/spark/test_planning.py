@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkkafka.client.cluster import TopicPartition
+from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.errors import DataLossError, OptionError
 from sparkkafka.source_options import FROM_EARLIEST, TO_LATEST, OffsetBound
 from sparkkafka.spark.planning import (

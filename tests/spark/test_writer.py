@@ -24,7 +24,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from sparkkafka.client.cluster import TopicPartition
+from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.errors import EncodeError, OptionError
 from sparkkafka.options import parse_write_options
 from sparkkafka.protocol.partitioner import murmur2_partitions
