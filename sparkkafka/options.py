@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import logging
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,8 @@ from sparkkafka.source_options import (
 logger = logging.getLogger(__name__)
 
 _PREFIX = "kafka."
+# Properties, or near misses of them, that must not be passed over: security, and where to connect.
+_VITAL = re.compile(r"(?:security|ssl|sasl|bootstrap)\.")
 _CONNECTOR = {row.key: row for row in CONNECTOR if row.status is not Status.IGNORED}
 _IGNORED = {(row.key, row.side): row for row in CONNECTOR if row.status is Status.IGNORED}
 _KAFKA = {row.key: row for row in KAFKA}
@@ -263,10 +266,16 @@ class _Given:
         if row is None:
             if not self.prefix:
                 raise OptionError(f"unknown setting {name!r}{_nearest(key, _KAFKA)}")
-            _warn(
-                name,
-                f"unknown Kafka property {name!r} has no effect{_nearest(key, _KAFKA, _PREFIX)}",
-            )
+            near = _nearest(key, _KAFKA, _PREFIX)
+            close = difflib.get_close_matches(key, _KAFKA, n=1, cutoff=0.85)
+            if any(map(_VITAL.match, [key, *close])):
+                # Without what such a name was to switch on, a job would talk to the wrong cluster
+                # or in plain text.
+                raise OptionError(
+                    f"unknown Kafka property {name!r}{near} (TLS and SASL are not supported by "
+                    "this version of sparkkafka yet)"
+                )
+            _warn(name, f"unknown Kafka property {name!r} has no effect{near}")
             return
         shown = self.prefix + row.name
         if not row.side.covers(self.side):
@@ -276,7 +285,10 @@ class _Given:
 
     def _take(self, row: Option, text: str, shown: str) -> None:
         if row.status is Status.LATER:
-            raise OptionError(f"option {shown} is not supported by this version of sparkkafka yet")
+            raise OptionError(
+                f"option {shown} is not supported by this version of sparkkafka yet; remove it, "
+                "or see Limits in the README for a way round"
+            )
         if row.status is Status.REFUSED:
             raise OptionError(f"Kafka option '{row.name}' is not supported. {row.doc}")
         if row.status is Status.IGNORED:

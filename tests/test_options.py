@@ -151,7 +151,8 @@ def test_options_of_later_versions_are_refused(row: option_table.Option) -> None
     with pytest.raises(OptionError) as caught:
         parse({**base, row.name: "1"})
     assert str(caught.value) == (
-        f"option {row.name} is not supported by this version of sparkkafka yet"
+        f"option {row.name} is not supported by this version of sparkkafka yet; remove it, "
+        "or see Limits in the README for a way round"
     )
 
 
@@ -546,3 +547,22 @@ def test_unknown_properties_are_not_kept() -> None:
 def test_options_survive_pickle() -> None:
     for parsed in (read(startingOffsets='{"t":{"0":1}}'), write()):
         assert pickle.loads(pickle.dumps(parsed)) == parsed
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "kafka.security.protocl",
+        "kafka.security.foo",
+        "kafka.sasl.mechanisms",
+        "kafka.sasl.password",
+        "kafka.ssl.ca.location",
+        "kafka.bootstrap.server",
+        "kafka.boostrap.servers",
+    ],
+)
+def test_unknown_properties_that_matter_are_errors(name: str) -> None:
+    """A job must not talk in plain text, or to the wrong cluster, because of a typo."""
+    with pytest.raises(OptionError, match=f"unknown Kafka property '{name}'") as raised:
+        parse_read_options({"kafka.bootstrap.servers": "h:1", "subscribe": "t", name: "hunter2"})
+    assert "hunter2" not in str(raised.value)

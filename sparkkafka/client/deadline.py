@@ -16,6 +16,9 @@ from sparkkafka.errors import KafkaError, KafkaTimeoutError
 log = logging.getLogger(__name__)
 
 
+SLOW_S = 4.0
+
+
 class Deadline:
     """A point in monotonic time. Immutable; cheap to pass around."""
 
@@ -79,6 +82,8 @@ class Retry:
         self._backoff = backoff
         self._what = what
         self.failures = 0
+        self._started_s = time.monotonic()
+        self._warned = False
 
     def after(self, error: KafkaError) -> None:
         """Wait before the next attempt, or raise.
@@ -96,4 +101,13 @@ class Retry:
                 f"{self.failures} failed attempts; the last failure: {error}"
             ) from error
         log.info("%s: attempt %d failed, trying again: %s", self._what, self.failures, error)
+        if not self._warned and time.monotonic() - self._started_s > SLOW_S:
+            # A person is waiting by now.
+            self._warned = True
+            log.warning(
+                "%s: trying again until %g s are over: %s",
+                self._what,
+                self.deadline.total_ms / 1000,
+                error,
+            )
         time.sleep(wait_s)

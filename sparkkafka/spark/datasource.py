@@ -67,8 +67,10 @@ class KafkaDataSource(DataSource):
         return spark_schema(include_headers=word == "true")
 
     def reader(self, schema: StructType) -> KafkaBatchReader:
+        from sparkkafka.spark.logs import set_up_logging
         from sparkkafka.spark.schema import spark_schema
 
+        set_up_logging()
         options = parse_read_options(self.options)
         expected = spark_schema(options.include_headers)
         # A SQL table hands over the columns that its creation stored; those are the same.
@@ -83,8 +85,10 @@ class KafkaDataSource(DataSource):
         return KafkaBatchReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> KafkaBatchWriter:
+        from sparkkafka.spark.logs import set_up_logging
         from sparkkafka.spark.writer import KafkaBatchWriter
 
+        set_up_logging()
         if overwrite:
             raise OptionError(
                 "Kafka topics can only be appended to, so mode('overwrite') and INSERT OVERWRITE "

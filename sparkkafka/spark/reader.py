@@ -22,6 +22,7 @@ from sparkkafka.errors import DecodeError
 from sparkkafka.options import ReadOptions
 from sparkkafka.protocol.columns import ALL_COLUMNS, HEADERS, HEADERS_TYPE, DecodedRecords
 from sparkkafka.spark import planning
+from sparkkafka.spark.logs import set_up_logging
 from sparkkafka.spark.schema import arrow_schema
 
 logger = logging.getLogger(__name__)
@@ -59,6 +60,7 @@ class KafkaBatchReader(DataSourceReader):
 
         Raises OptionError, DataLossError (failOnDataLoss), or a connection's or broker's error.
         """
+        set_up_logging()
         options = self.options
         planning.check_bounds(options.starting, options.ending)
         with Cluster(options.client) as cluster:
@@ -86,6 +88,7 @@ class KafkaBatchReader(DataSourceReader):
         if not isinstance(partition, KafkaInputPartition):
             # Spark turns an empty list of partitions into one InputPartition(None).
             return iter(())
+        set_up_logging()
         return _read(self.options, partition)
 
 

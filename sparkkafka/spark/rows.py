@@ -100,6 +100,7 @@ def input_columns(schema: StructType, topic: str | None) -> RowColumns:
             raise OptionError(
                 f"{name} attribute unsupported type "
                 f"{schema.fields[position].dataType.simpleString()}. {name} must be a(n) {wanted}"
+                f"{_HELP.get(name, '')}"
             )
         return position
 
@@ -121,6 +122,14 @@ def input_columns(schema: StructType, topic: str | None) -> RowColumns:
         partition=find("partition", lambda kind: isinstance(kind, IntegerType), "int"),
         fixed_topic=topic,
     )
+
+
+_HELP = {
+    "value": ": cast it, or put several columns in one with to_json(struct(*))",
+    "key": ": cast it",
+    "topic": ": cast it",
+    "partition": ": cast it",
+}
 
 
 def _near(positions: Mapping[str, int], name: str) -> str:

@@ -23,6 +23,7 @@ from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.producer import Producer
 from sparkkafka.options import WriteOptions
+from sparkkafka.spark.logs import set_up_logging
 from sparkkafka.spark.rows import Router, RowColumns, input_columns
 
 logger = logging.getLogger(__name__)
@@ -60,6 +61,7 @@ class KafkaBatchWriter(DataSourceArrowWriter):
         Raises ProduceError (topic, partition, the broker's words, written or not), EncodeError for
         rows that cannot be written, or a connection's or broker's error.
         """
+        set_up_logging()
         batches = (piece for batch in iterator for piece in _pieces(batch))
         first = next(batches, None)
         if first is None:
@@ -77,6 +79,7 @@ class KafkaBatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """One line with the totals. The records are visible already."""
+        set_up_logging()
         done = [message for message in messages if isinstance(message, KafkaCommitMessage)]
         partitions = {key for message in done for key in message.partition_rows}
         logger.info(
@@ -90,6 +93,7 @@ class KafkaBatchWriter(DataSourceArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Says what a failed job leaves behind: Kafka cannot take records back."""
+        set_up_logging()
         done = [message for message in messages if isinstance(message, KafkaCommitMessage)]
         logger.warning(
             "the write failed, and writes are at-least-once: %d rows of %d finished tasks, and "

@@ -57,8 +57,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--port", type=int, help=f"of the first broker ({USUAL_PORT} if free, else any free one)"
     )
-    parser.add_argument("--topic", default="demo", help="made at the start (demo)")
-    parser.add_argument("--partitions", type=int, default=4, help="of the topic (4)")
+    parser.add_argument(
+        "--topics", default="orders,shouted", help="made at the start (orders,shouted)"
+    )
+    parser.add_argument("--partitions", type=int, default=1, help="of each topic (1)")
     parser.add_argument("--properties", type=Path, help="file with broker properties")
     options = parser.parse_args(arguments)
     raise_on_sigterm()
@@ -70,8 +72,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.brokers, properties, client_ports=[_port(options.port)], say=say
         )
         with cluster:
-            cluster.create_topic(options.topic, options.partitions, min(options.brokers, 3))
-            say(_instructions(cluster.bootstrap_servers, options.topic))
+            topics = [name.strip() for name in options.topics.split(",") if name.strip()]
+            for topic in topics:
+                cluster.create_topic(topic, options.partitions, min(options.brokers, 3))
+            say(_instructions(cluster.bootstrap_servers, topics))
             while all(map(cluster.is_running, cluster.broker_ids)):
                 time.sleep(0.5)
             for broker_id in cluster.broker_ids:
@@ -98,11 +102,12 @@ def _port(wanted: int | None) -> int:
             return ports.take()
 
 
-def _instructions(bootstrap_servers: str, topic: str) -> str:
+def _instructions(bootstrap_servers: str, topics: Sequence[str]) -> str:
+    topic = topics[0] if topics else "orders"
     servers = f'.option("kafka.bootstrap.servers", "{bootstrap_servers}")'
     pyspark = Path(sys.executable).with_name("pyspark")
     return f"""
-Kafka answers at {bootstrap_servers} and has the topic "{topic}".
+Kafka answers at {bootstrap_servers} and has these topics: {", ".join(topics)}.
 Ctrl-C stops it and removes its data.
 
 Start Spark in another terminal:

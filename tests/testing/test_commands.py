@@ -35,7 +35,7 @@ def test_a_broker_runs_until_it_is_told_to_stop(
             line = run.stderr.readline()
             assert line, told
             told += line
-        assert f'Kafka answers at 127.0.0.1:{port} and has the topic "demo"' in told
+        assert f"Kafka answers at 127.0.0.1:{port} and has these topics: orders, shouted" in told
         socket.create_connection((LOOPBACK, port), 5).close()
         run.send_signal(number)
         assert "stopped, and its data removed" in run.stderr.read()

@@ -1,0 +1,45 @@
+"""Logging in Spark's Python processes: who is speaking is said, and a file may decide."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+CONF = Path(__file__).parent.parent.parent / "conf"
+SCRIPT = """
+import logging
+from sparkkafka.spark.logs import set_up_logging
+set_up_logging()
+set_up_logging()
+logging.getLogger("sparkkafka.client.x").warning("a warning")
+logging.getLogger("sparkkafka.client.x").info("an info")
+"""
+
+
+def run(**environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_warnings_say_who_speaks_and_come_once():
+    (line,) = run().stderr.splitlines()
+    assert line.endswith("WARNING sparkkafka.client.x: a warning")
+
+
+def test_a_file_decides():
+    lines = run(SPARKKAFKA_LOGGING=str(CONF / "logging.ini")).stderr.splitlines()
+    assert [line.rpartition(" - ")[2] for line in lines] == ["a warning", "an info"]
+
+
+def test_a_bad_file_is_named():
+    ran = run(SPARKKAFKA_LOGGING="/no/such/file.ini")
+    assert ran.returncode != 0
+    assert "OptionError: SPARKKAFKA_LOGGING=/no/such/file.ini" in ran.stderr
