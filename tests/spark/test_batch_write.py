@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import time
 from collections.abc import Callable
 from typing import Any
 
 import confluent_kafka
+import kafka
 import pytest
 from chispa import assert_df_equality
 from pyspark.errors import PySparkException
 
-from tests.real.peers import CODECS, confluent_read, confluent_write, mixed_records
+from tests.real.peers import (
+    CODECS,
+    Row,
+    confluent_read,
+    confluent_write,
+    kafka_python_read,
+    mixed_records,
+)
 
 pytestmark = [pytest.mark.real, pytest.mark.spark]
 
 HEADERS = "array<struct<key:string,value:binary>>"
 Read = Callable[..., Any]
 Write = Callable[..., None]
+
+
+def seen_by_others(cluster: Any, topic: str, partitions: int = 1) -> list[Row]:
+    """The topic's rows, for confluent-kafka and kafka-python the same ones."""
+    rows = confluent_read(cluster.bootstrap_servers, topic, partitions)
+    assert rows == kafka_python_read(cluster.bootstrap_servers, topic, partitions)
+    return rows
 
 
 def test_keys_values_headers_and_tombstones(
@@ -32,7 +50,7 @@ def test_keys_values_headers_and_tombstones(
     df = spark.createDataFrame(rows, f"key binary, value binary, headers {HEADERS}").coalesce(1)
     topic = new_topic()
     write(df, topic=topic)
-    got = confluent_read(kafka_cluster.bootstrap_servers, topic)
+    got = seen_by_others(kafka_cluster, topic)
     assert [(row.key, row.value, row.headers) for row in got] == [
         (key, value, tuple(map(tuple, headers)) if headers else None)
         for key, value, headers in rows
@@ -46,24 +64,33 @@ def test_strings(
 ) -> None:
     topic = new_topic()
     write(spark.createDataFrame([("ключ", "wért")], "key string, value string"), topic=topic)
-    (row,) = confluent_read(kafka_cluster.bootstrap_servers, topic)
+    (row,) = seen_by_others(kafka_cluster, topic)
     assert (row.key.decode(), row.value.decode()) == ("ключ", "wért")
 
 
+@pytest.mark.parametrize("other", ["confluent-kafka", "kafka-python"])
 def test_partitions_are_those_of_a_producer_with_murmur2(
-    spark: Any, kafka_cluster: Any, new_topic: Callable[..., str], write: Write
+    spark: Any, kafka_cluster: Any, new_topic: Callable[..., str], write: Write, other: str
 ) -> None:
     ours, theirs = new_topic(partitions=7), new_topic(partitions=7)
     keys = [f"key-{'x' * (i % 9)}{i}" for i in range(500)]
     write(spark.createDataFrame([(k, k) for k in keys], "key string, value string"), topic=ours)
-    producer = confluent_kafka.Producer(
-        {"bootstrap.servers": kafka_cluster.bootstrap_servers, "partitioner": "murmur2_random"}
-    )
-    for key in keys:
-        producer.produce(theirs, key=key, value=key)
-    assert producer.flush(30) == 0
+    servers = kafka_cluster.bootstrap_servers
+    if other == "confluent-kafka":
+        producer = confluent_kafka.Producer(
+            {"bootstrap.servers": servers, "partitioner": "murmur2_random"}
+        )
+        for key in keys:
+            producer.produce(theirs, key=key, value=key)
+        assert producer.flush(30) == 0
+    else:
+        # Its default partitioner is Java's.
+        producer = kafka.KafkaProducer(bootstrap_servers=servers)
+        sent = [producer.send(theirs, key=key.encode(), value=key.encode()) for key in keys]
+        producer.close(30)
+        assert all(future.succeeded() for future in sent)
     placed = [
-        {(row.partition, row.key) for row in confluent_read(kafka_cluster.bootstrap_servers, t, 7)}
+        {(row.partition, row.key) for row in seen_by_others(kafka_cluster, t, 7)}
         for t in (ours, theirs)
     ]
     assert placed[0] == placed[1]
@@ -80,7 +107,7 @@ def test_topic_and_partition_columns(
     )
     write(df.coalesce(1))
     for topic, partition in ((first, 0), (second, 1)):
-        got = confluent_read(kafka_cluster.bootstrap_servers, topic, 2)
+        got = seen_by_others(kafka_cluster, topic, 2)
         assert {row.partition for row in got} == {partition}
         assert [int(row.value) for row in got] == list(range(partition, 100, 2))
 
@@ -90,7 +117,7 @@ def test_the_option_overrides_the_column(
 ) -> None:
     topic = new_topic()
     write(spark.createDataFrame([("v", 5)], "value string, topic int"), topic=f" {topic} ")
-    assert len(confluent_read(kafka_cluster.bootstrap_servers, topic)) == 1
+    assert len(seen_by_others(kafka_cluster, topic)) == 1
 
 
 def test_rows_without_keys_are_spread(
@@ -100,7 +127,7 @@ def test_rows_without_keys_are_spread(
     df = spark.range(20_000).selectExpr("repeat('x', 100) as value").coalesce(1)
     write(df, topic=topic, kafka__batch__size="16384")
     counts = [0] * 4
-    for row in confluent_read(kafka_cluster.bootstrap_servers, topic, 4):
+    for row in seen_by_others(kafka_cluster, topic, 4):
         counts[row.partition] += 1
     assert sum(counts) == 20_000
     assert min(counts) > 4_000
@@ -113,7 +140,7 @@ def test_codecs(
     topic = new_topic()
     df = spark.range(3_000).selectExpr("cast(id as string) as key", "repeat('v', id % 50) as value")
     write(df.coalesce(1), topic=topic, kafka__compression__type=codec)
-    got = confluent_read(kafka_cluster.bootstrap_servers, topic)
+    got = seen_by_others(kafka_cluster, topic)
     assert [(r.key, r.value) for r in got] == [(b"%d" % i, b"v" * (i % 50)) for i in range(3_000)]
 
 
@@ -152,7 +179,7 @@ def test_nothing_to_write(
 ) -> None:
     topic = new_topic()
     write(spark.createDataFrame([], "value string"), topic=topic)
-    assert confluent_read(kafka_cluster.bootstrap_servers, topic) == []
+    assert seen_by_others(kafka_cluster, topic) == []
 
 
 # --- errors ----------------------------------------------------------------------------------
@@ -221,3 +248,29 @@ def test_a_record_that_is_too_large_is_an_error_with_its_place(
         write(spark.range(1).selectExpr("repeat('x', 5000) as value"), topic=topic)
     assert f"topic {topic} partition 0" in str(caught.value)
     assert "MESSAGE_TOO_LARGE" in str(caught.value)
+
+
+def test_a_cluster_that_cannot_be_reached(spark: Any) -> None:
+    """Two addresses refuse, one takes the connection and never answers: each is named in time."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(3)]
+        for unused in sockets:
+            unused.bind(("127.0.0.1", 0))  # bound, not listening: connections are refused
+        sockets[0].listen()
+        addresses = [f"127.0.0.1:{unused.getsockname()[1]}" for unused in sockets]
+        started_s = time.monotonic()
+        with pytest.raises(PySparkException) as caught:
+            (
+                spark.createDataFrame([("v",)], "value string")
+                .write.format("pykafka")
+                .option("kafka.bootstrap.servers", ",".join(addresses))
+                .option("kafka.request.timeout.ms", "1000")
+                .option("kafka.max.block.ms", "4000")
+                .option("topic", "t")
+                .mode("append")
+                .save()
+            )
+        # The default is a minute; what is above 4 s is Spark's own.
+        assert 3 < time.monotonic() - started_s < 20
+    reasons = [line for line in str(caught.value).splitlines() if "can be reached" in line]
+    assert reasons and all(address in reasons[-1] for address in addresses)
