@@ -58,23 +58,6 @@ def test_a_port_in_use_is_one_clear_line(kafka_cluster: KafkaCluster) -> None:
     assert f"cannot use port {port} of 127.0.0.1" in run.stderr.splitlines()[-1]
 
 
-@pytest.mark.real
-@pytest.mark.spark
-def test_the_demo_compares_what_it_read_with_what_it_wrote(kafka_cluster: KafkaCluster) -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", "sparkkafka.testing.demo", "--rows", "5000"],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    hashes = re.findall(r"^(?:written|read): +5,000 rows, sum of hashes (-?\d+)$", run.stderr, re.M)
-    assert len(hashes) == 2 and hashes[0] == hashes[1] and int(hashes[0]) != 0
-    for step in ("written with df.write: 5,000 rows", "read with spark.read: 5,000 rows"):
-        assert re.search(rf"^{step}.* rows/s$", run.stderr, re.M)
-
-
 def test_properties_files(tmp_path: Path) -> None:
     file = tmp_path / "p"
     file.write_text("# comment\n! other\n\n a.b = c d \nlisteners=X://:1\nempty=\n")
