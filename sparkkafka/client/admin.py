@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, UnknownTopicError
+from sparkkafka.errors import (
+    BrokerError,
+    ErrorCode,
+    KafkaError,
+    KafkaTimeoutError,
+    UnknownTopicError,
+)
 from sparkkafka.protocol.messages import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -52,9 +57,10 @@ def create_topic(
         ],
         timeout_ms=cluster.options.request_timeout_ms,
     )
-    repeated = _to_controller(cluster, request, deadline, f"creating topic {name}")
-    for row in repeated.topics:
-        if row.error_code:
+    response, repeated = _to_controller(cluster, request, deadline, f"creating topic {name}")
+    for row in response.topics:
+        # After a lost answer, "there already" is the answer that was lost.
+        if row.error_code and not (repeated and row.error_code == ErrorCode.TOPIC_ALREADY_EXISTS):
             raise BrokerError(row.error_code, f"CreateTopics of {name}", row.error_message)
     _wait_for_leaders(cluster, name, deadline)
 
@@ -62,10 +68,10 @@ def create_topic(
 def delete_topic(cluster: Cluster, name: str, *, deadline: Deadline | None = None) -> None:
     """Delete a topic and wait until metadata no longer shows it.
 
-    Raises BrokerError UNKNOWN_TOPIC_OR_PARTITION and so on.
+    Raises BrokerError UNKNOWN_TOPIC_OR_PARTITION and so on, KafkaTimeoutError if it stays.
     """
     deadline = deadline or cluster.deadline()
-    response = _to_controller(
+    response, repeated = _to_controller(
         cluster,
         lambda version: (
             DeleteTopicsRequest(
@@ -81,12 +87,16 @@ def delete_topic(cluster: Cluster, name: str, *, deadline: Deadline | None = Non
         request_type=DeleteTopicsRequest,
     )
     for row in response.responses:
-        if row.error_code:
+        gone = repeated and row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if row.error_code and not gone:
             raise BrokerError(row.error_code, f"DeleteTopics of {name}")
-    while not deadline.expired:
-        if name not in cluster.all_topics(deadline):
-            return
-        time.sleep(0.05)
+    while name in cluster.all_topics(deadline):
+        if deadline.expired:
+            raise KafkaTimeoutError(
+                f"topic {name} is marked for deletion, and still there after "
+                f"{deadline.total_ms / 1000:g} s"
+            )
+        deadline.pause(50)
 
 
 def topic_configs(
@@ -122,19 +132,25 @@ def _to_controller(
     what: str,
     *,
     request_type: Any = None,
-) -> Any:
-    """Send to the controller, found anew when it moved. `request` may depend on the version."""
+) -> tuple[Any, bool]:
+    """Send to the controller, found anew when it moved. `request` may depend on the version.
+
+    Returns the answer, and whether an earlier attempt may have been carried out unanswered.
+    """
+    repeated = False
     retry = cluster.retry(deadline, what)
     while True:
         try:
             attempt = deadline.sooner(cluster.options.request_timeout_ms)
             connection = cluster.connection(cluster.controller(deadline), attempt)
             if request_type is None:
-                return _checked(cluster, connection.call(request, attempt))
+                return _checked(cluster, connection.call(request, attempt)), repeated
             version = connection.choose(request_type)
-            return _checked(cluster, connection.call(request(version), attempt, version=version))
+            answer = connection.call(request(version), attempt, version=version)
+            return _checked(cluster, answer), repeated
         except KafkaError as error:
             retry.after(error)
+            repeated = repeated or not isinstance(error, BrokerError)
             cluster.controller_id = None
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import time
 from typing import Any, Self
 
 from sparkkafka import __version__
@@ -153,12 +154,13 @@ class Connection:
         """
         sock = self._open_socket()
         correlation_id, frame = self._framing.send(request, version, expect_reply=expect_reply)
+        started_s = time.monotonic()
         try:
             sock.settimeout(max(deadline.remaining_s(), 0.001))
             sock.sendall(frame)
         except OSError as error:
             self.close()
-            raise self._failure(f"sending {request.API_NAME}", error, deadline) from error
+            raise self._failure(f"sending {request.API_NAME}", error, started_s) from error
         except BaseException:
             self.close()
             raise
@@ -170,6 +172,7 @@ class Connection:
         The response's record fields are views of the frame's own buffer.
         """
         sock = self._open_socket()
+        started_s = time.monotonic()
         try:
             self._read_into(sock, memoryview(self._prefix), deadline)
             frame = bytearray(self._framing.frame_length(bytes(self._prefix)))
@@ -181,7 +184,7 @@ class Connection:
         except OSError as error:
             # KafkaConnectionError is an OSError: the end of the stream comes through here too.
             self.close()
-            raise self._failure("waiting for a reply", error, deadline) from error
+            raise self._failure("waiting for a reply", error, started_s) from error
         except BaseException:
             self.close()
             raise
@@ -201,12 +204,12 @@ class Connection:
         return self._sock
 
     def _failure(
-        self, doing: str, error: OSError, deadline: Deadline
+        self, doing: str, error: OSError, started_s: float
     ) -> KafkaConnectionError | KafkaTimeoutError:
         if isinstance(error, TimeoutError):
             # Retriable for those who may ask again: nothing says that the broker is gone.
             timeout = KafkaTimeoutError(
-                f"{self}: no answer within {deadline.total_ms / 1000:g} s while {doing}"
+                f"{self}: no answer within {time.monotonic() - started_s:.1f} s while {doing}"
             )
             timeout.retriable = True
             return timeout

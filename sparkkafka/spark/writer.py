@@ -116,7 +116,10 @@ class _Task:
             lambda topics: {
                 name: len(topic.partitions)
                 for name, topic in cluster.topics(
-                    topics, Deadline(options.producer.max_block_ms)
+                    topics,
+                    Deadline(
+                        min(options.producer.max_block_ms, options.client.default_api_timeout_ms)
+                    ),
                 ).items()
             },
             sticky_bytes=options.producer.batch_size,
