@@ -139,7 +139,9 @@ def parse_servers(text: str) -> tuple[tuple[str, int], ...]:
                 hint = "; an IPv6 address needs brackets: [::1]:9092"
             elif ":" not in entry.split("://")[-1]:
                 hint = "; the port is missing"
-            raise ValueError(f"{entry!r} is not host:port{hint}")
+            # What stands before an @ may be a password; Kafka has no such form.
+            shown = f"…@{entry.rpartition('@')[2]}" if "@" in entry else entry
+            raise ValueError(f"{shown[:200]!r} is not host:port{hint}")
         server = match[1].strip("[]"), int(match[2])
         if server not in servers:
             servers.append(server)

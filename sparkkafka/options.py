@@ -201,16 +201,21 @@ def parse_producer_options(config: Mapping[str, Any]) -> ProducerOptions:
 
 
 def forget_unused(options: Mapping[str, Any]) -> dict[str, str]:
-    """The options in lower case, without the values of `kafka.*` properties that nobody knows.
+    """The options in lower case, without the values that nothing reads.
 
-    Their names stay, so that the warning can still be given.
+    Those of unknown options, and of known ones that this version refuses or ignores: they may be
+    secrets. Their names stay, so that the error or warning can still be given.
     """
     kept = {}
     for name, value in options.items():
         key = name.lower()
-        unknown = key.startswith(_PREFIX) and key.removeprefix(_PREFIX) not in _KAFKA
+        if key.startswith(_PREFIX):
+            row = _KAFKA.get(key.removeprefix(_PREFIX))
+        else:
+            row = _CONNECTOR.get(key)
+        used = (row is not None and row.status is Status.USED) or key == "path"
         if value is not None:
-            kept[key] = "" if unknown else as_text(value)
+            kept[key] = as_text(value) if used else ""
     return kept
 
 
@@ -252,8 +257,8 @@ class _Given:
                 # load("x") and save("x") arrive as this option, and so does the folder that
                 # Spark's catalog makes up for a SQL table.
                 raise OptionError(
-                    f"option path ({text!r}) has no meaning for Kafka: call load() or save() "
-                    "without an argument and name topics with subscribe or topic"
+                    f"option path ({shortened(text)}) has no meaning for Kafka: call load() or "
+                    "save() without an argument and name topics with subscribe or topic"
                 )
             raise OptionError(f"unknown option {name!r}{_nearest(key, _all_names())}")
         if not row.side.covers(self.side):
@@ -300,12 +305,18 @@ class _Given:
             value = row.kind.parse(text)
         except ValueError as error:
             reason = f": {error}" if str(error) and not row.secret else ""
-            got = "" if row.secret else f", got {text!r}"
+            hidden = row.secret or "@" in text  # user:password@host is a mistake that people make
+            got = "" if hidden else f", got {shortened(text)}"
             raise OptionError(f"{shown} must be {row.kind.values}{got}{reason}") from None
         self.values[row.name] = value
         self.raw[row.name] = text
         group, _, attribute = row.field.partition(".")
         self._fields.setdefault(group, {})[attribute] = value
+
+
+def shortened(text: str, most: int = 200) -> str:
+    """The text in quotes, cut if it is long: a message is for reading."""
+    return repr(text) if len(text) <= most else f"{text[:most]!r}… ({len(text)} characters)"
 
 
 def as_text(value: object) -> str:

@@ -30,6 +30,7 @@ from sparkkafka.errors import (
     KafkaError,
     KafkaTimeoutError,
     UnknownTopicError,
+    is_retriable,
     needs_metadata,
 )
 from sparkkafka.options import ClientOptions
@@ -52,6 +53,8 @@ KNOWN_TOPIC_GRACE_MS = 30_000
 # be too old before its first use.
 MIN_METADATA_AGE_MS = 1_000
 
+MIN_SHARE_MS = 1_000  # the least that a bootstrap server gets to answer, if there is so much time
+
 COORDINATOR_FOR_GROUP = 0
 COORDINATOR_FOR_TRANSACTION = 1
 
@@ -72,6 +75,7 @@ class Cluster:
         self.cluster_id: str | None = None
         self.controller_id: int | None = None
         self.brokers: dict[int, Broker] = {}
+        self.topic_errors: dict[str, int] = {}
         self._topics: dict[str, TopicMetadata] = {}
         self._connections: dict[int, Connection] = {}
         self._bootstrap: Connection | None = None
@@ -165,11 +169,16 @@ class Cluster:
         random.shuffle(known)
         random.shuffle(first)
         failures: list[KafkaError] = []
-        for address in dict.fromkeys(known + first):
+        addresses = list(dict.fromkeys(known + first))
+        for number, address in enumerate(addresses):
             if failures and deadline.expired:
                 break
+            # A server that accepts and never answers must leave time for the others.
+            share_ms = deadline.remaining_s() * 1000 / (len(addresses) - number)
             try:
-                self._bootstrap = Connection.open(*address, self.options, deadline)
+                self._bootstrap = Connection.open(
+                    *address, self.options, deadline.sooner(max(share_ms, MIN_SHARE_MS))
+                )
             except KafkaError as error:
                 # Also a port that is not Kafka's: the other entries may be right.
                 log.info("bootstrap: %s", error)
@@ -353,20 +362,28 @@ class Cluster:
     def all_topics(self, deadline: Deadline | None = None) -> dict[str, TopicMetadata]:
         """Metadata of every topic that this user may see.
 
-        Waits for topics whose metadata cannot be told at the moment (to the deadline); those that
-        are being deleted, or have another error that is not retriable, are left out.
+        Waits for topics whose metadata cannot be told at the moment (to the deadline). Those with
+        an error that does not pass are left out and stand in `topic_errors`, {name: error code};
+        topics that are being deleted are left out.
         """
         deadline = deadline or self.deadline()
         retry = self.retry(deadline, "metadata of all topics")
         while True:
             failed = self._refresh(None, deadline)
-            for name, code in failed.items():
-                error = BrokerError(code, f"Metadata of topic {name}")
-                if error.retriable and code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                    retry.after(error)
-                    break
-            else:
+            failed = {
+                name: code
+                for name, code in failed.items()
+                if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            }
+            passing = [
+                BrokerError(code, f"Metadata of topic {name}")
+                for name, code in failed.items()
+                if is_retriable(code)
+            ]
+            if not passing:
+                self.topic_errors = failed
                 return dict(self._topics)
+            retry.after(passing[0])
 
     def expect(self, topic: str) -> None:
         """The caller knows that this topic exists: be slow to believe otherwise."""

@@ -18,7 +18,7 @@ from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.fetcher import Fetcher
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.offsets import earliest_and_latest
-from sparkkafka.errors import DecodeError
+from sparkkafka.errors import BrokerError, DecodeError
 from sparkkafka.options import ReadOptions
 from sparkkafka.protocol.columns import ALL_COLUMNS, HEADERS, HEADERS_TYPE, DecodedRecords
 from sparkkafka.spark import planning
@@ -105,6 +105,9 @@ def subscribed_partitions(cluster: Cluster, options: ReadOptions) -> list[TopicP
         names = planning.matching_topics(
             pattern, {name: topic.is_internal for name, topic in topics.items()}
         )
+        broken = planning.matching_topics(pattern, dict.fromkeys(cluster.topic_errors, False))
+        if broken:
+            raise BrokerError(cluster.topic_errors[broken[0]], f"Metadata of topic {broken[0]}")
         if not names:
             logger.warning("subscribePattern %r matches no topic", subscription.pattern)
     else:

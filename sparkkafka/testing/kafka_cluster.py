@@ -23,7 +23,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
+from sparkkafka.client.cluster import Cluster
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.metadata import TopicPartition
+from sparkkafka.client.offsets import LATEST, list_offsets
 from sparkkafka.errors import BrokerError, KafkaTimeoutError, is_retriable
+from sparkkafka.options import parse_client_options
 from sparkkafka.testing import admin
 from sparkkafka.testing.jars import KAFKA_VERSION, ensure_jars, kafka_jars
 from sparkkafka.testing.java import find_java
@@ -266,7 +271,8 @@ class KafkaCluster:
         *,
         timeout_seconds: float = 30.0,
     ) -> None:
-        """Creates a topic; returns when every running broker knows a leader for each partition.
+        """Creates a topic; returns when every running broker knows a leader for each
+        partition, and the leaders serve it.
 
         Raises `BrokerError` with the broker's words (36: it exists), `KafkaTimeoutError`.
         """
@@ -289,6 +295,7 @@ class KafkaCluster:
                     continue
                 if code == 0:
                     self._wait_for_leaders(name, partitions, deadline)
+                    self._wait_until_served(name, partitions, deadline)
                     return
                 last_error = BrokerError(code, f"CreateTopics {name}", words)
                 # 38: the other brokers have not registered yet.
@@ -316,6 +323,15 @@ class KafkaCluster:
                         f"broker {broker.id} knows no leader for every partition of {topic}"
                     )
                 time.sleep(_POLL_SECONDS)
+
+    def _wait_until_served(self, topic: str, partitions: int, deadline: float) -> None:
+        """Metadata names a leader a moment before it accepts: a producer that comes at once, and
+        keeps several requests in flight without idempotence, would see its order change."""
+        options = parse_client_options({"bootstrap.servers": self.bootstrap_servers})
+        wanted = {TopicPartition(topic, number): LATEST for number in range(partitions)}
+        with Cluster(options) as cluster:
+            remaining_ms = max(1.0, (deadline - time.monotonic()) * 1000)
+            list_offsets(cluster, wanted, deadline=Deadline(remaining_ms))
 
     # -- inside ----------------------------------------------------------------------------
 

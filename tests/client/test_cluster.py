@@ -15,7 +15,9 @@ from sparkkafka.errors import (
     KafkaTimeoutError,
     UnknownTopicError,
 )
-from sparkkafka.testing.faults import Garbage
+from sparkkafka.options import parse_read_options
+from sparkkafka.spark.reader import KafkaBatchReader
+from sparkkafka.testing.faults import Answer, Delay, Garbage
 from tests.client.support import numbers, open_cluster, read, write
 
 
@@ -138,3 +140,29 @@ def test_offsets_by_timestamp_ask_all_leaders_at_once(fake_cluster):
     asked = fake_cluster.requests_of("ListOffsets")
     assert [request.broker for request in asked[:3]] != [asked[0].broker] * 3
     assert len(asked) == 9  # three look-ups, one request to each of three leaders
+
+
+def test_a_topic_with_a_lasting_error_is_not_left_out_of_a_pattern(fake_cluster):
+    for name in ("pat1", "pat2", "other"):
+        fake_cluster.create_topic(name)
+    options = {
+        "kafka.bootstrap.servers": fake_cluster.bootstrap_servers,
+        "subscribePattern": "^pat",
+    }
+    fake_cluster.fault(
+        Answer(ErrorCode.UNKNOWN_SERVER_ERROR), api="Metadata", topic="pat2", times=None
+    )
+    with pytest.raises(BrokerError, match=r"UNKNOWN_SERVER_ERROR.*topic pat2"):
+        KafkaBatchReader(parse_read_options(options)).partitions()
+
+
+def test_bootstrap_servers_that_never_answer_leave_time_for_the_others(fake_cluster_factory):
+    good, silent = fake_cluster_factory(1), fake_cluster_factory(2)
+    good.create_topic("t")
+    silent.fault(Delay(60_000), api="ApiVersions", times=None)
+    servers = f"{silent.bootstrap_servers},{good.bootstrap_servers}"
+    for _ in range(3):
+        with open_cluster(
+            servers, default_api_timeout_ms=6_000, request_timeout_ms=3_000
+        ) as cluster:
+            assert list(cluster.topics(["t"])) == ["t"]
