@@ -32,8 +32,9 @@ def test_the_snippets_run_in_order(spark, kafka_cluster, capsys):
             **{"kafka.bootstrap.servers": kafka_cluster.bootstrap_servers, "subscribe": "shouted"}
         )
     )
-    values = [row.value for row in shouted.load().orderBy("offset").select("value").collect()]
-    assert values == [b"ONE", b"TWO", b"THREE"]
+    # Two tasks wrote them, each its own rows: the order between the tasks is anybody's guess.
+    values = sorted(row.value for row in shouted.load().select("value").collect())
+    assert values == [b"ONE", b"THREE", b"TWO"]
 
 
 def test_there_are_snippets_to_run():
