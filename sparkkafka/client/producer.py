@@ -32,11 +32,12 @@ STEP_INTERVAL_S = 0.002
 class _Pending:
     """A partition's rows that do not fill a batch yet. `since_s` is when the first of them came."""
 
-    __slots__ = ("columns", "since_s", "size_bytes")
+    __slots__ = ("columns", "largest_bytes", "since_s", "size_bytes")
 
     def __init__(self) -> None:
         self.columns: list[RecordColumns] = []
         self.size_bytes = 0
+        self.largest_bytes = 0
         self.since_s = 0.0
 
 
@@ -88,7 +89,7 @@ class Producer:
             return
         tp = TopicPartition(topic, partition)
         self._check_sizes(tp, sizes)
-        self._guard(lambda: self._send(tp, columns, int(sizes.sum())))
+        self._guard(lambda: self._send(tp, columns, int(sizes.sum()), int(sizes.max())))
 
     def flush(self) -> None:
         """Send everything and wait until it is acknowledged. Raises ProduceError."""
@@ -103,7 +104,9 @@ class Producer:
             self._failure = error
             raise
 
-    def _send(self, tp: TopicPartition, columns: RecordColumns, size_bytes: int) -> None:
+    def _send(
+        self, tp: TopicPartition, columns: RecordColumns, size_bytes: int, largest_bytes: int
+    ) -> None:
         pending = self._pending.get(tp)
         if pending is None:
             pending = self._pending[tp] = _Pending()
@@ -112,6 +115,7 @@ class Producer:
             self._lingering.append((pending.since_s, tp))
         pending.columns.append(columns)
         pending.size_bytes += size_bytes
+        pending.largest_bytes = max(pending.largest_bytes, largest_bytes)
         self._pending_bytes += size_bytes
         if pending.size_bytes >= self._options.batch_size or self._options.linger_ms == 0:
             self._seal(tp, pending)
@@ -177,14 +181,14 @@ class Producer:
         if not pending.columns:
             return
         columns = concat_columns(pending.columns)
-        total = pending.size_bytes
+        total, largest = pending.size_bytes, pending.largest_bytes
         self._pending_bytes -= total
-        pending.columns, pending.size_bytes = [], 0
+        pending.columns, pending.size_bytes, pending.largest_bytes = [], 0, 0
         # Even cuts: 1.1 batches' worth becomes two of 0.55, not one full and one almost empty.
         options = self._options
         limit = max(min(options.batch_size, options.max_request_size) - HEADER_BYTES, 1)
         share = -(-total // -(-total // limit))
-        cut = min(limit, share + int(record_sizes(columns).max())) + HEADER_BYTES
+        cut = min(limit, share + largest) + HEADER_BYTES
         self._sender.add(tp, encode_batches(columns, max_batch_bytes=cut))
 
 

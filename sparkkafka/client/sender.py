@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.connection import Connection
-from sparkkafka.client.deadline import Backoff, Deadline
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.delivery import PartitionDelivery
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.partition_queue import PartitionQueue, ProducerBatch
 from sparkkafka.client.produce_errors import Action, Verdict, judge
@@ -32,7 +33,6 @@ from sparkkafka.errors import (
     ProduceError,
     UnknownTopicError,
     UnsupportedVersionError,
-    Written,
     is_retriable,
 )
 from sparkkafka.options import ProducerOptions
@@ -74,16 +74,6 @@ class _Sent(NamedTuple):
     batches: list[tuple[PartitionQueue, ProducerBatch]]
 
 
-class _Partition:
-    """A partition's queue, and when it may be tried again."""
-
-    def __init__(self, tp: TopicPartition, backoff: Backoff) -> None:
-        self.queue = PartitionQueue(tp)
-        self.not_before_s = 0.0
-        self.backoff = backoff
-        self.last_error: KafkaError | None = None
-
-
 class Sender:
     """Sends queued batches. Any error that it raises is final: some partition has a gap."""
 
@@ -91,26 +81,21 @@ class Sender:
         self._cluster = cluster
         self._options = options
         self._codec = codec_by_name(options.compression_type)
-        self._partitions: dict[TopicPartition, _Partition] = {}
+        self._partitions: dict[TopicPartition, PartitionDelivery] = {}
         # Those with batches to send or to be answered. Rows can go to hundreds of topics, and each
         # step looks at every partition here.
-        self._busy: dict[TopicPartition, _Partition] = {}
+        self._busy: dict[TopicPartition, PartitionDelivery] = {}
         self._sent: dict[int, deque[_Sent]] = {}
         self._muted_until_s: dict[int, float] = {}
         self._identity: tuple[int, int] | None = None
         self.queued_bytes = 0
         self.metrics = ProducerMetrics()
 
-    @property
-    def busy(self) -> bool:
-        """Whether anything is not acknowledged yet."""
-        return bool(self._busy)
-
     def add(self, tp: TopicPartition, encoded: Iterable[EncodedBatch]) -> None:
         """Queue batches of one partition behind what it has already."""
         entry = self._partitions.get(tp)
         if entry is None:
-            entry = self._partitions[tp] = _Partition(tp, self._cluster.backoff())
+            entry = self._partitions[tp] = PartitionDelivery(tp, self._cluster.backoff())
         now_s = time.monotonic()
         for one in encoded:
             batch = ProducerBatch(one, now_s)
@@ -148,8 +133,7 @@ class Sender:
         for entry in self._busy.values():
             if entry.queue.batches and now_s - entry.queue.batches[0].created_s > limit_s:
                 batch = entry.queue.batches[0]
-                raise self._delivery_error(
-                    entry,
+                raise entry.delivery_error(
                     batch,
                     f"not acknowledged within kafka.delivery.timeout.ms="
                     f"{self._options.delivery_timeout_ms} after {batch.attempts} attempts",
@@ -176,7 +160,7 @@ class Sender:
             if not progress:
                 return
 
-    def _ready(self) -> dict[int, list[tuple[_Partition, ProducerBatch]]]:
+    def _ready(self) -> dict[int, list[tuple[PartitionDelivery, ProducerBatch]]]:
         """{leader: what could go to it now}, at most one batch a partition."""
         now_s = time.monotonic()
         waiting = [
@@ -185,7 +169,7 @@ class Sender:
             if entry.not_before_s <= now_s and entry.queue.has_unsent
         ]
         self._learn_leaders(waiting)
-        by_leader: dict[int, list[tuple[_Partition, ProducerBatch]]] = {}
+        by_leader: dict[int, list[tuple[PartitionDelivery, ProducerBatch]]] = {}
         for entry in waiting:
             leader = self._cluster.known_leader(entry.queue.tp)
             if leader is None or entry.not_before_s > now_s:
@@ -205,7 +189,7 @@ class Sender:
                 by_leader.setdefault(node_id, []).append((entry, batch))
         return by_leader
 
-    def _learn_leaders(self, entries: Iterable[_Partition]) -> None:
+    def _learn_leaders(self, entries: Iterable[PartitionDelivery]) -> None:
         """One metadata request for all topics of which the cache knows no leader."""
         unknown = [entry for entry in entries if self._cluster.known_leader(entry.queue.tp) is None]
         if not unknown:
@@ -214,11 +198,11 @@ class Sender:
         try:
             topics = self._cluster.topics({e.queue.tp.topic for e in unknown}, deadline)
         except UnknownTopicError as error:
-            raise self._metadata_error(unknown[0], str(error), error.code) from error
+            raise unknown[0].metadata_error(str(error), error.code) from error
         except KafkaError as error:
             if not (error.retriable or isinstance(error, KafkaTimeoutError)):
                 code = getattr(error, "code", None)
-                raise self._metadata_error(unknown[0], str(error), code) from error
+                raise unknown[0].metadata_error(str(error), code) from error
             for entry in unknown:
                 entry.last_error = error
                 self._back_off(entry)
@@ -227,8 +211,7 @@ class Sender:
             tp = entry.queue.tp
             row = topics[tp.topic].partitions.get(tp.partition)
             if row is None:
-                raise self._metadata_error(
-                    entry,
+                raise entry.metadata_error(
                     f"the topic has {len(topics[tp.topic].partitions)} partitions, counted from 0",
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 )
@@ -241,12 +224,11 @@ class Sender:
         for topic in {entry.queue.tp.topic for entry in leaderless}:
             self._cluster.forget(topic)
 
-    def _identify(self, entry: _Partition) -> None:
+    def _identify(self, entry: PartitionDelivery) -> None:
         """Give the partition a producer id: the task's, or a new one after it was forgotten."""
         unsure = next((batch for batch in entry.queue.batches if batch.maybe_written), None)
         if unsure is not None:
-            raise self._delivery_error(
-                entry,
+            raise entry.delivery_error(
                 unsure,
                 "the broker forgot this producer while an answer was missing, so nobody can tell "
                 "whether sending again would double records",
@@ -264,11 +246,13 @@ class Sender:
                 )
             except KafkaError as error:
                 code = getattr(error, "code", None)
-                raise self._metadata_error(entry, str(error), code) from error
+                raise entry.metadata_error(str(error), code) from error
             self._identity = (response.producer_id, response.producer_epoch)
         entry.queue.identify(*self._identity)
 
-    def _send_request(self, node_id: int, ready: list[tuple[_Partition, ProducerBatch]]) -> bool:
+    def _send_request(
+        self, node_id: int, ready: list[tuple[PartitionDelivery, ProducerBatch]]
+    ) -> bool:
         """Send one Produce request with as many of these batches as max.request.size lets in."""
         deadline = Deadline(self._cluster.options.request_timeout_ms)
         entries = [entry for entry, _ in ready]
@@ -289,7 +273,7 @@ class Sender:
         except KafkaError as error:
             self._broker_lost(node_id, error, entries)
             return False
-        chosen: list[tuple[_Partition, ProducerBatch]] = []
+        chosen: list[tuple[PartitionDelivery, ProducerBatch]] = []
         total = 0
         for entry, batch in ready:
             wire = self._build(entry.queue, batch)
@@ -422,7 +406,9 @@ class Sender:
                 refusal = BrokerError(code, f"{where} for {queue.tp}", message)
                 self._refused(entry, batch, verdict, refusal)
 
-    def _acknowledged(self, entry: _Partition, batch: ProducerBatch, base_offset: int) -> None:
+    def _acknowledged(
+        self, entry: PartitionDelivery, batch: ProducerBatch, base_offset: int
+    ) -> None:
         entry.queue.acknowledged(batch)
         if not entry.queue.batches:
             self._busy.pop(entry.queue.tp, None)
@@ -438,7 +424,7 @@ class Sender:
             metrics.offsets[entry.queue.tp] = (min(first, base_offset), max(last, base_offset))
 
     def _refused(
-        self, entry: _Partition, batch: ProducerBatch, verdict: Verdict, error: BrokerError
+        self, entry: PartitionDelivery, batch: ProducerBatch, verdict: Verdict, error: BrokerError
     ) -> None:
         """Carry out the verdict on a batch that a broker did not take."""
         queue = entry.queue
@@ -460,7 +446,7 @@ class Sender:
             self._back_off(entry)
 
     def _final_error(
-        self, entry: _Partition, batch: ProducerBatch, verdict: Verdict, error: BrokerError
+        self, entry: PartitionDelivery, batch: ProducerBatch, verdict: Verdict, error: BrokerError
     ) -> ProduceError:
         text = str(error)
         if error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
@@ -471,9 +457,11 @@ class Sender:
         elif is_retriable(error.code):
             text += f" ({batch.attempts} attempts, kafka.retries={self._options.retries})"
         perhaps = verdict.perhaps_written or batch.maybe_written
-        return self._delivery_error(entry, batch, text, perhaps=perhaps, code=error.code)
+        return entry.delivery_error(batch, text, perhaps=perhaps, code=error.code)
 
-    def _broker_lost(self, node_id: int, error: KafkaError, entries: Iterable[_Partition]) -> None:
+    def _broker_lost(
+        self, node_id: int, error: KafkaError, entries: Iterable[PartitionDelivery]
+    ) -> None:
         """The connection is gone: everything that was on it may or may not be written.
 
         Raises ProduceError if `error` is not one that passes (a port that is not Kafka's).
@@ -486,8 +474,7 @@ class Sender:
                 queue.failed(batch, maybe_written=True)
                 touched.append(entry)
                 if batch.attempts > self._options.retries:
-                    raise self._delivery_error(
-                        entry,
+                    raise entry.delivery_error(
                         batch,
                         f"{error} ({batch.attempts} attempts, "
                         f"kafka.retries={self._options.retries})",
@@ -499,11 +486,9 @@ class Sender:
             self._back_off(entry)
             head = entry.queue.batches[0]
             if not error.retriable:
-                raise self._delivery_error(
-                    entry, head, str(error), perhaps=head.maybe_written
-                ) from error
+                raise entry.delivery_error(head, str(error), perhaps=head.maybe_written) from error
 
-    def _back_off(self, entry: _Partition) -> None:
+    def _back_off(self, entry: PartitionDelivery) -> None:
         entry.not_before_s = time.monotonic() + entry.backoff.next_ms() / 1000
 
     def _barrier(self) -> None:
@@ -518,35 +503,3 @@ class Sender:
                 connection.call(ApiVersionsRequest(), deadline)
             except KafkaError as error:
                 log.warning("acks=0: broker %d may have lost records: %s", node_id, error)
-
-    # --- errors ---------------------------------------------------------------------------------
-
-    def _delivery_error(
-        self,
-        entry: _Partition,
-        batch: ProducerBatch,
-        text: str,
-        *,
-        perhaps: bool,
-        code: int | None = None,
-    ) -> ProduceError:
-        if entry.last_error is not None and str(entry.last_error) not in text:
-            text += f"; the last failure: {entry.last_error}"
-        return ProduceError(
-            f"{text} ({batch.encoded.record_count} records in this batch, "
-            f"{sum(b.encoded.record_count for b in entry.queue.batches)} not acknowledged)",
-            topic=entry.queue.tp.topic,
-            partition=entry.queue.tp.partition,
-            written=Written.UNKNOWN if perhaps else Written.NO,
-            code=code,
-        )
-
-    def _metadata_error(self, entry: _Partition, text: str, code: int | None) -> ProduceError:
-        perhaps = any(batch.maybe_written for batch in entry.queue.batches)
-        return ProduceError(
-            text,
-            topic=entry.queue.tp.topic,
-            partition=entry.queue.tp.partition,
-            written=Written.UNKNOWN if perhaps else Written.NO,
-            code=code,
-        )
