@@ -12,11 +12,11 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(PY)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test lint bench broker clean
+.PHONY: help demo test lint bench bench-quick broker clean
 .DEFAULT_GOAL := help
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
 
 demo: $(STAMP) ## one real broker, 1,000,000 rows written and read back by Spark, then all removed
 	@$(PY) -m sparkkafka.testing.demo
@@ -30,10 +30,13 @@ lint: $(STAMP) ## ruff and mypy
 	@$(PY) -m ruff format --check
 	@$(PY) -m mypy
 
-bench: $(STAMP) ## every tests/bench/bench_*.py
+bench: $(STAMP) ## us beside the rivals, a quarter of an hour; renews docs/benchmarks.*
 	@$(PY) -m sparkkafka.testing.jars connector
-	@for script in tests/bench/bench_*.py; do \
-	  echo "$$script"; $(PY) "$$script" || exit 1; done
+	@$(PY) tests/bench/run.py --write
+
+bench-quick: $(STAMP) ## a part of it in three minutes; changes no file
+	@$(PY) -m sparkkafka.testing.jars connector
+	@$(PY) tests/bench/run.py --quick
 
 broker: $(STAMP) ## one real broker until Ctrl-C, for trying things
 	@$(PY) -m sparkkafka.testing.broker --properties conf/broker.properties

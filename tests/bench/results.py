@@ -10,13 +10,16 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+WORKER_RSS_TARGET_MB = 150.0
+"""Most memory that a row may take in a Python worker, beyond an idle worker's."""
+
 
 @dataclass
 class Row:
     """One line of the table. `ours[i]` and `theirs[i]` were measured one after the other."""
 
     group: str
-    """Heading that the row stands under: "read", "write", "latency", "client", "growth"."""
+    """Heading that the row stands under: "read", "read, gzip", "write", "latency", "client", …"""
     name: str
     """What was done: "100 B, 16 KB batches, none, noop"."""
     unit: str
@@ -64,6 +67,13 @@ class Row:
         if self.target_kind == "difference":
             return median_difference(self.ours, self.theirs) <= self.target
         return self.ratio >= self.target
+
+    @property
+    def rss_met(self) -> bool | None:
+        """Whether the workers stayed below `WORKER_RSS_TARGET_MB`; None if nobody looked."""
+        if self.worker_rss_mb is None:
+            return None
+        return self.worker_rss_mb <= WORKER_RSS_TARGET_MB
 
 
 def median_difference(ours: Sequence[float], theirs: Sequence[float]) -> float:

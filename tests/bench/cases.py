@@ -1,0 +1,173 @@
+"""What is measured in Spark, with which targets: the table that `run.py` works through.
+
+Rows per topic are chosen so that one run takes about a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import product
+
+from tests.bench.data import KILO_BATCH, MEGA_BATCH, Topic
+
+JVM = "JVM connector"
+NOOP, SUM = "noop", "sum(length(value))"
+PARTITIONS = 4
+
+#: Least ratios wanted.
+READ_TARGET = 2.0
+CODEC_TARGET = VARIABLE_TARGET = 1.5
+#: Seconds that a read of one row may take longer than the JVM connector's.
+ONE_ROW_TARGET_S = 0.5
+
+SIZE_NAMES: dict[int | str, str] = {
+    10: "10 B",
+    100: "100 B",
+    1000: "1 KB",
+    10_000: "10 KB",
+    "uniform": "10 B to 2 KB",
+    "lognormal": "lognormal, median 150 B",
+}
+BATCH_NAMES = {KILO_BATCH: "16 KB batches", MEGA_BATCH: "1 MB batches"}
+CODECS = ("gzip", "snappy", "lz4", "zstd")
+
+#: Headings, as the table has them; client rows come last.
+GROUPS = (
+    *("read", "read, sizes that vary", *(f"read, {codec}" for codec in CODECS), "read, a part"),
+    *("write", "latency", "growth"),
+)
+
+_ROWS: dict[int | str, int] = {
+    10: 2_000_000,
+    100: 1_200_000,
+    1000: 200_000,
+    10_000: 20_000,
+    "uniform": 200_000,
+    "lognormal": 600_000,
+}
+
+
+@dataclass(frozen=True)
+class Read:
+    """One row about reading. `last_share`: of each partition only its last records, 0.01 is 1 %."""
+
+    group: str
+    name: str
+    topic: Topic
+    sink: str = NOOP
+    target: float | None = None
+    pairs: int = 3
+    last_share: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Write:
+    """One row about writing `rows` rows without key, or with keys of 8 bytes."""
+
+    name: str
+    value_bytes: int
+    rows: int
+    target: float | None
+    with_keys: bool = False
+    settings: dict[str, str] = field(default_factory=dict)
+    pairs: int = 3
+    note: str = ""
+
+
+def reads(*, quick: bool) -> Iterator[Read]:
+    """Rows of one topic follow each other. Those of most interest come first."""
+    if quick:
+        yield from _plain_reads((100, 1000), pairs=2, sinks=(NOOP,))
+        yield from _codec_reads(("lz4",), (100,), (MEGA_BATCH,), pairs=2, sinks=(NOOP,))
+        yield from _variable_reads(("lognormal",), (MEGA_BATCH,), pairs=2, sinks=(NOOP,))
+        return
+    sinks = (NOOP, SUM)
+    batches = (KILO_BATCH, MEGA_BATCH)
+    yield from _plain_reads((10, 100, 1000, 10_000), pairs=3, sinks=sinks)
+    yield from _variable_reads(("uniform", "lognormal"), batches, pairs=3, sinks=sinks)
+    yield _last_share()
+    yield from _growth()
+    yield from _codec_reads(CODECS, (10, 100, 1000, 10_000), batches, pairs=3, sinks=sinks)
+
+
+def _plain_reads(sizes: tuple[int, ...], *, pairs: int, sinks: tuple[str, ...]) -> Iterator[Read]:
+    for size, batch in product(sizes, (KILO_BATCH, MEGA_BATCH)):
+        topic = Topic(size, _ROWS[size], batch)
+        for sink in sinks:
+            name = f"{SIZE_NAMES[size]}, {BATCH_NAMES[batch]}, {sink}"
+            yield Read("read", name, topic, sink, READ_TARGET, pairs)
+
+
+def _variable_reads(
+    names: tuple[str, ...], batches: tuple[int, ...], *, pairs: int, sinks: tuple[str, ...]
+) -> Iterator[Read]:
+    for values, batch in product(names, batches):
+        topic = Topic(values, _ROWS[values], batch)
+        for sink in sinks:
+            name = f"{SIZE_NAMES[values]}, {BATCH_NAMES[batch]}, {sink}"
+            yield Read("read, sizes that vary", name, topic, sink, VARIABLE_TARGET, pairs)
+
+
+def _codec_reads(
+    codecs: tuple[str, ...],
+    sizes: tuple[int, ...],
+    batches: tuple[int, ...],
+    *,
+    pairs: int,
+    sinks: tuple[str, ...],
+) -> Iterator[Read]:
+    for codec, size, batch in product(codecs, sizes, batches):
+        topic = Topic(size, _ROWS[size] * 2 // 3, batch, codec)
+        for sink in sinks:
+            name = f"{SIZE_NAMES[size]}, {BATCH_NAMES[batch]}, {sink}"
+            yield Read(f"read, {codec}", name, topic, sink, CODEC_TARGET, pairs)
+
+
+def _last_share() -> Read:
+    """A part of a topic.
+
+    To come with the options they need: only the value by a schema of the user's own, and records of
+    the last 1 % by timestamp.
+    """
+    topic = Topic(100, 4_000_000)
+    name = "last 1 % by startingOffsets, 100 B, 1 MB batches, noop"
+    return Read("read, a part", name, topic, NOOP, None, last_share=0.01)
+
+
+def _growth() -> Iterator[Read]:
+    group = "growth"
+    for partitions in (1, 4, 16, 64):
+        topic = Topic(100, 1_280_000, MEGA_BATCH, partitions=partitions)
+        words = "1 partition" if partitions == 1 else f"{partitions} partitions"
+        yield Read(group, f"100 B, 1.28M rows of {words}, {SUM}", topic, SUM, pairs=2)
+    for millions in (1, 10):
+        topic = Topic(100, millions * 1_000_000, MEGA_BATCH)
+        name = f"100 B, {millions}M rows of 4 partitions, {SUM}"
+        yield Read(group, name, topic, SUM, pairs=2)
+
+
+#: The same for both: batches of up to 1 MB that wait for 20 ms, and room for them.
+TUNED = {
+    "kafka.linger.ms": "20",
+    "kafka.batch.size": str(1 << 20),
+    "kafka.max.request.size": str(8 << 20),
+    "kafka.buffer.memory": str(64 << 20),
+}
+
+
+def writes(*, quick: bool) -> Iterator[Write]:
+    small, large = (400_000, 80_000) if quick else (800_000, 160_000)
+    pairs = 2 if quick else 3
+    yield Write("100 B, defaults", 100, small, 2.5, pairs=pairs)
+    yield Write("1 KB, defaults", 1000, large, 1.3, pairs=pairs)
+    yield Write("100 B, tuned", 100, small, 1.3, settings=TUNED, pairs=pairs)
+    yield Write("1 KB, tuned", 1000, large, 1.0, settings=TUNED, pairs=pairs)
+    if not quick:
+        name = "100 B and keys of 8 B, defaults"
+        yield Write(name, 100, small, None, with_keys=True, pairs=pairs)
+
+
+def one_row_pairs(*, quick: bool) -> int:
+    return 3 if quick else 7

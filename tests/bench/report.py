@@ -1,0 +1,349 @@
+"""What a run of the benchmarks leaves: a table, JSON, a plot, and a block of the README.
+
+JSON is the source: the pages are made of it alone, and a test holds them to it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import statistics
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.bench.results import WORKER_RSS_TARGET_MB, Row, median_difference
+
+README_START, README_END = "<!-- benchmarks -->", "<!-- /benchmarks -->"
+
+#: (group, name) of the README's rows; those of client rows with their first rival.
+README_ROWS = (
+    ("read", "100 B, 16 KB batches, noop"),
+    ("read", "100 B, 1 MB batches, noop"),
+    ("read", "1 KB, 16 KB batches, noop"),
+    ("read", "1 KB, 1 MB batches, noop"),
+    ("read", "1 KB, 1 MB batches, sum(length(value))"),
+    ("read, sizes that vary", "lognormal, median 150 B, 1 MB batches, noop"),
+    ("read, lz4", "100 B, 1 MB batches, noop"),
+    ("read, zstd", "1 KB, 1 MB batches, noop"),
+    ("write", "100 B, defaults"),
+    ("write", "1 KB, defaults"),
+    ("write", "100 B, tuned"),
+    ("write", "1 KB, tuned"),
+    ("latency", "one row of one partition, collect()"),
+)
+
+_HEAD = ("what", "pykafka", "rival", "ratio: median (from to)", "target", "", "worker memory")
+_PACKAGES = ("sparkkafka", "pyspark", "pyarrow", "numpy", "confluent-kafka", "kafka-python")
+
+
+@dataclass
+class Report:
+    """All rows of a run and where they come from. `about` is flat text by name."""
+
+    about: dict[str, str]
+    rows: list[Row] = field(default_factory=list)
+
+    def to_json(self) -> str:
+        rows = [dataclasses.asdict(_rounded(row)) for row in self.rows]
+        return json.dumps({"about": self.about, "rows": rows}, indent=1, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Report:
+        document: dict[str, Any] = json.loads(text)
+        return cls(document["about"], [Row(**row) for row in document["rows"]])
+
+    @property
+    def groups(self) -> dict[str, list[Row]]:
+        """Rows by their heading, both in the order of the first appearance."""
+        groups: dict[str, list[Row]] = {}
+        for row in self.rows:
+            groups.setdefault(row.group, []).append(row)
+        return groups
+
+
+# --- one row -------------------------------------------------------------------------------------
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """The row's texts, one for each of the table's columns."""
+    verdict = {True: "met", False: "MISSED", None: ""}[row.met]
+    memory = ""
+    if row.worker_rss_mb is not None:
+        memory = f"{row.worker_rss_mb:.0f} MB" + ("" if row.rss_met else ", MISSED")
+    return (
+        row.name,
+        _figure(row.ours, row.unit),
+        f"{_figure(row.theirs, row.unit)} {row.rival}",
+        _ratio_words(row),
+        _target_words(row),
+        verdict,
+        memory,
+    )
+
+
+def _ratio_words(row: Row) -> str:
+    low, high = row.spread
+    words = f"{row.ratio:.2f} ({low:.2f} to {high:.2f})"
+    if row.target_kind == "difference":
+        return f"{words}, {median_difference(row.ours, row.theirs):+.2f} {row.unit}"
+    return words
+
+
+def _target_words(row: Row) -> str:
+    if row.target is None:
+        return ""
+    if row.target_kind == "absolute":
+        return f"{row.target:g} {row.unit}"
+    if row.target_kind == "difference":
+        return f"at most {row.target:+g} {row.unit}"
+    return f"{row.target:g} times"
+
+
+def _figure(figures: Sequence[float], unit: str) -> str:
+    middle = statistics.median(figures)
+    if unit != "rows/s":
+        return f"{middle:.2f} {unit}" if middle >= 0.1 else f"{middle:.3g} {unit}"
+    if middle >= 1e6:
+        return f"{middle / 1e6:.2f}M rows/s"
+    return f"{middle / 1e3:.0f}K rows/s" if middle >= 1e4 else f"{middle:.0f} rows/s"
+
+
+def _rounded(row: Row) -> Row:
+    def four_digits(figures: list[float]) -> list[float]:
+        return [float(f"{figure:.4g}") for figure in figures]
+
+    memory = None if row.worker_rss_mb is None else round(row.worker_rss_mb, 1)
+    ours, theirs = four_digits(row.ours), four_digits(row.theirs)
+    return dataclasses.replace(row, ours=ours, theirs=theirs, worker_rss_mb=memory)
+
+
+# --- pages ---------------------------------------------------------------------------------------
+
+
+def plain_table(report: Report) -> str:
+    """For a terminal."""
+    lines = []
+    table = {group: [cells(row) for row in rows] for group, rows in report.groups.items()}
+    everything = [_HEAD, *(row for rows in table.values() for row in rows)]
+    widths = [max(len(row[i]) for row in everything) for i in range(len(_HEAD))]
+    for group, rows in table.items():
+        lines.append(f"\n{group}")
+        for row in (_HEAD, *rows):
+            padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            lines.append(("  " + "  ".join(padded)).rstrip())
+    lines += ["", summary(report.rows)]
+    return "\n".join(lines)
+
+
+def markdown_table(rows: Sequence[Row], *, with_group: bool = False) -> str:
+    lines = [f"| {' | '.join(_HEAD)} |", "|" + "---|" * len(_HEAD)]
+    for row in rows:
+        name, *others = cells(row)
+        if with_group:
+            name = f"{row.group}: {name}"
+        texts = [text.replace("|", "\\|") for text in (name, *others)]
+        lines.append(f"| {' | '.join(texts)} |".replace("MISSED", "**missed**"))
+    return "\n".join(lines) + "\n"
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """How many targets are met, and which are not."""
+    judged = [row for row in rows if row.met is not None]
+    missed = [row for row in judged if not row.met]
+    looked_at = [row for row in rows if row.rss_met is not None]
+    fat = [row for row in looked_at if not row.rss_met]
+    lines = [f"{len(judged) - len(missed)} of {len(judged)} targets of speed are met."]
+    if looked_at:
+        lines.append(
+            f"Of {len(looked_at)} rows {len(looked_at) - len(fat)} take at most "
+            f"{WORKER_RSS_TARGET_MB:.0f} MB in a worker."
+        )
+    return " ".join(lines)
+
+
+def page(report: Report) -> str:
+    """docs/benchmarks.md."""
+    parts = [_PAGE_HEAD.format(memory=report.about.get("worker memory", "")), summary(report.rows)]
+    parts.append("\n![Ratios of all rows](benchmarks.png)\n")
+    for group, rows in report.groups.items():
+        parts.append(f"## {group[0].upper()}{group[1:]}\n\n{markdown_table(rows)}")
+        notes = dict.fromkeys(f"- {row.name} ({row.rival}): {row.note}" for row in rows if row.note)
+        if notes:
+            parts.append("\n".join(notes) + "\n")
+    parts.append("## Where it ran\n\n| | |\n|---|---|")
+    parts += [f"| {name} | {value} |" for name, value in report.about.items()]
+    return "\n".join(parts) + "\n"
+
+
+def update_readme(text: str, report: Report) -> str:
+    """The README's text with its table made current."""
+    before, found, rest = text.partition(README_START)
+    _, closed, after = rest.partition(README_END)
+    if not found or not closed:
+        raise ValueError(f"no {README_START} … {README_END} in the text")
+    return f"{before}{README_START}\n{readme_block(report)}{README_END}{after}"
+
+
+def readme_block(report: Report) -> str:
+    """A table of the rows that a reader looks for first, and how the rest fared."""
+    known = {(row.group, row.name): row for row in reversed(report.rows)}
+    chosen = [known[key] for key in README_ROWS if key in known]
+    return f"{markdown_table(chosen, with_group=True)}\nOf all rows: {summary(report.rows)}\n"
+
+
+_PAGE_HEAD = """\
+# Benchmarks
+
+Made by `make bench`; [the figures](benchmarks.json). `make bench-quick` measures a part in under
+three minutes and writes nothing.
+
+How it is measured:
+
+- One real broker and one Spark session (`local[2]`) with both formats in it, on one machine. Topics
+  have 4 partitions unless the row says otherwise.
+- Runs alternate: `pykafka`, rival, `pykafka`, rival. A row is judged by the **median of the ratios
+  of neighbouring runs**; above 1 we are faster. In parentheses the smallest and the largest ratio.
+  Figures of their own (rows/s) depend on the machine and its mood; they are medians too.
+- A run goes from `load()` to the end of the job, planning included, of one to a few seconds. What a
+  job costs that reads nothing is under "Latency", what larger ones cost under "Growth".
+- Both have read the same topic, or written the same rows, before the first run that counts.
+- Both read or write the same bytes with the same `kafka.*` settings. On every topic both must give
+  the count and the sum of lengths that were written; after writes the topics' records are counted.
+- `noop` is Spark's sink that throws rows away; `sum(length(value))` looks at every value. "16 KB
+  batches": the topic was written with `batch.size=16384`. Values are text that looks like JSON;
+  zstd shrinks batches of it 1.6- (10 B) to 4.6-fold (10 KB). Keys have 8 bytes.
+- Writes come from a DataFrame that is cached in memory. "Tuned" is, for both,
+  `kafka.linger.ms=20`, `kafka.batch.size=1048576`, `kafka.max.request.size=8388608` and
+  `kafka.buffer.memory=67108864`.
+- Worker memory is the peak of the largest of Spark's Python workers beyond that of a worker which
+  handed Arrow batches through and did nothing else ({memory}). Target: 150 MB.
+- Client rows measure without Spark, against other Python clients.
+"""
+
+
+# --- the plot ------------------------------------------------------------------------------------
+
+_ROW_INCHES, _PANEL_INCHES = 0.23, 0.75  # of a bar; of a panel's title and axis
+_COLUMN_INCHES, _LABEL_INCHES = 8.4, 4.2
+_COLOURS = {True: "#2b8a5e", False: "#c8503c", None: "#7d8794"}
+
+
+def plot(report: Report, path: Path) -> None:
+    """Bars of the ratios, grouped as the table is, with the spread as error bars."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+    from matplotlib.patches import Patch
+
+    columns = _columns(report.groups)
+    height = max(sum(_panel_inches(rows) for _, rows in column) for column in columns) + 0.8
+    width = _COLUMN_INCHES * len(columns)
+    figure = pyplot.figure(figsize=(width, height))
+    for number, column in enumerate(columns):
+        top = height - 0.7
+        left = (number * _COLUMN_INCHES + _LABEL_INCHES) / width
+        for group, rows in column:
+            inches = _panel_inches(rows)
+            bars = len(rows) * _ROW_INCHES
+            share = (_COLUMN_INCHES - _LABEL_INCHES - 0.5) / width
+            axes = figure.add_axes((left, (top - 0.3 - bars) / height, share, bars / height))
+            _draw_panel(axes, group, rows)
+            top -= inches
+    words = {True: "target met", False: "target missed", None: "no target"}
+    handles = [Patch(color=_COLOURS[met], label=text) for met, text in words.items()]
+    figure.legend(handles=handles, loc="upper right", ncols=3, frameon=False)
+    title = "How many times as fast as the rival (median; line: smallest to largest; mark: target)"
+    figure.text(0.01, 1 - 0.3 / height, title, fontsize=11, weight="bold")
+    # Without the date of the file, the same figures give the same bytes.
+    figure.savefig(path, dpi=100, metadata={"Software": None})
+    pyplot.close(figure)
+
+
+def _draw_panel(axes: Any, group: str, rows: Sequence[Row]) -> None:
+    places = range(len(rows))
+    ratios = [row.ratio for row in rows]
+    axes.barh(places, ratios, height=0.68, color=[_COLOURS[row.met] for row in rows])
+    spread = [
+        [row.ratio - row.spread[0] for row in rows],
+        [row.spread[1] - row.ratio for row in rows],
+    ]
+    axes.errorbar(ratios, places, xerr=spread, fmt="none", ecolor="#222222", elinewidth=1)
+    edge = max(row.spread[1] for row in rows)
+    for place, row in enumerate(rows):
+        if row.target is not None and row.target_kind == "ratio":
+            edge = max(edge, row.target)
+            axes.plot([row.target] * 2, [place - 0.42, place + 0.42], color="black", linewidth=2)
+    for place, row in enumerate(rows):
+        axes.text(row.spread[1] + edge * 0.012, place, f" {row.ratio:.2f}", va="center", fontsize=8)
+    axes.axvline(1, color="#222222", linewidth=0.9, linestyle="--")
+    rivals = {row.rival for row in rows}
+    several = len(rivals) > 1
+    labels = [f"{row.name} / {row.rival.split()[0]}" if several else row.name for row in rows]
+    axes.set_yticks(places, labels, fontsize=8)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.set_xlim(0, edge * 1.12)
+    axes.tick_params(axis="x", labelsize=8)
+    axes.set_title(group if several else f"{group} / {rivals.pop()}", fontsize=10, loc="left")
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _panel_inches(rows: Sequence[Row]) -> float:
+    return len(rows) * _ROW_INCHES + _PANEL_INCHES
+
+
+def _columns(groups: dict[str, list[Row]]) -> list[list[tuple[str, list[Row]]]]:
+    """Two columns of about the same height, read down the first, then down the second."""
+    half = sum(map(_panel_inches, groups.values())) / 2
+    columns: list[list[tuple[str, list[Row]]]] = [[], []]
+    done = 0.0
+    for group, rows in groups.items():
+        inches = _panel_inches(rows)
+        columns[1 if columns[1] or done + inches / 2 > half else 0].append((group, rows))
+        done += inches
+    return [column for column in columns if column]
+
+
+# --- where it ran --------------------------------------------------------------------------------
+
+
+def about(command: str, *, kafka: str, connector: Sequence[Path], java: Path) -> dict[str, str]:
+    """Date, versions and machine. Without names of hosts or users: this is published."""
+    import psutil
+
+    facts = {"date": datetime.datetime.now(datetime.UTC).date().isoformat(), "command": command}
+    facts |= {name: importlib.metadata.version(name) for name in _PACKAGES}
+    facts["Kafka broker"] = kafka
+    facts["JVM connector's jars"] = ", ".join(sorted(path.stem for path in connector))
+    facts["Java"] = _java_words(java)
+    facts["Python"] = platform.python_version()
+    facts["system"] = f"{platform.system()} {platform.machine()}"
+    facts["CPU"] = _cpu_model()
+    facts["cores"] = str(os.cpu_count())
+    facts["RAM"] = f"{psutil.virtual_memory().total / 2**30:.0f} GiB"
+    return facts
+
+
+def _java_words(java: Path) -> str:
+    answer = subprocess.run(
+        [str(java), "-version"], capture_output=True, text=True, timeout=60, check=True
+    )
+    match = re.search(r'version "([^"]+)"', answer.stderr + answer.stdout)
+    return match[1] if match else "unknown"
+
+
+def _cpu_model() -> str:
+    try:
+        match = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        match = None
+    return match[1] if match else platform.processor() or "unknown"

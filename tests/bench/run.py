@@ -1,0 +1,203 @@
+"""Measures sparkkafka beside its rivals: `python tests/bench/run.py [--quick] [--only TEXT]`.
+
+Starts one broker and one Spark session; both, and all data, are gone afterwards. `--write` brings
+docs/benchmarks.* and the README's table up to date. Returns 1 if a row failed (not if it missed
+its target), and names it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import itertools
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a script has only its own folder
+
+from sparkkafka.errors import KafkaError
+from sparkkafka.testing.broker import raise_on_sigterm
+from sparkkafka.testing.jars import CONNECTOR_JARS, KAFKA_VERSION, find_jars
+from sparkkafka.testing.java import export_java_home, find_java
+from sparkkafka.testing.kafka_cluster import KafkaCluster
+from tests.bench import cases, report
+from tests.bench.report import Report
+from tests.bench.results import Row
+from tests.bench.spark_rows import SparkBench, open_spark
+
+ROOT = Path(__file__).resolve().parents[2]
+#: After so long, rows get two pairs of runs instead of three: a slow machine ends in time too.
+_PATIENCE_S = 9 * 60
+_CLIENT = "client"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="the rows of most interest")
+    parser.add_argument(
+        "--only", default="", metavar="TEXT", help="rows whose 'group: name' contains it"
+    )
+    parser.add_argument("--write", action="store_true", help="docs/benchmarks.* and README.md")
+    options = parser.parse_args(arguments)
+    if options.write and (options.quick or options.only):
+        parser.error("--write is for a whole run")
+    raise_on_sigterm()
+    folder = Path(tempfile.mkdtemp(prefix="sparkkafka-bench-"))
+    try:
+        return _run(options, folder)
+    except KeyboardInterrupt:
+        print("\ninterrupted: everything is stopped and removed", file=sys.stderr)
+        return 130
+    except KafkaError as error:
+        print(error, file=sys.stderr)
+        return 1
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run(options: argparse.Namespace, folder: Path) -> int:
+    connector = find_jars(CONNECTOR_JARS)
+    if connector is None:
+        print("first run: python -m sparkkafka.testing.jars connector", file=sys.stderr)
+        return 1
+    java = find_java()
+    export_java_home(java)
+    command = "make bench" if options.write else "python tests/bench/run.py"
+    command += " --quick" * options.quick
+    facts = report.about(command, kafka=KAFKA_VERSION, connector=connector, java=java)
+    bench = Bench(options.quick, options.only)
+    with KafkaCluster() as cluster:
+        bench.say("Kafka is up")
+        if bench.wants_spark:
+            with open_spark(folder, connector) as spark:
+                bench.say("Spark is up")
+                spark_bench = SparkBench(
+                    spark, cluster.bootstrap_servers, bench.say, bench.pairs_of
+                )
+                bench.run_spark(spark_bench)
+                facts["worker memory"] = spark_bench.memory.words
+        bench.run_client(cluster.bootstrap_servers)
+    result = Report(facts, bench.rows)
+    print(report.plain_table(result))
+    for name, reason in bench.failures:
+        print(f"FAILED: {name}: {reason}", file=sys.stderr)
+    bench.say("done")
+    if bench.failures or not bench.rows:
+        print("nothing is written: rows failed" if bench.rows else "no such row", file=sys.stderr)
+        return 1
+    if options.write:
+        _write(result)
+    return 0
+
+
+def _write(result: Report) -> None:
+    docs = ROOT / "docs"
+    docs.mkdir(exist_ok=True)
+    text = result.to_json()
+    (docs / "benchmarks.json").write_text(text, "utf-8")
+    # Pages are made of what the JSON says, which is rounded: a test makes them again.
+    result = Report.from_json(text)
+    (docs / "benchmarks.md").write_text(report.page(result), "utf-8")
+    report.plot(result, docs / "benchmarks.png")
+    readme = ROOT / "README.md"
+    readme.write_text(report.update_readme(readme.read_text("utf-8"), result), "utf-8")
+    print("docs/benchmarks.md, .json and .png and the table in README.md are written")
+
+
+class Bench:
+    """Works through the cases and collects rows and failures."""
+
+    def __init__(self, quick: bool, only: str) -> None:
+        self.rows: list[Row] = []
+        self.failures: list[tuple[str, str]] = []
+        self._quick = quick
+        self._only = only
+        self._started_s = time.monotonic()
+        self._in_haste = False
+        self._reads = [
+            case for case in cases.reads(quick=quick) if self._wanted(f"{case.group}: {case.name}")
+        ]
+        self._writes = [
+            case for case in cases.writes(quick=quick) if self._wanted(f"write: {case.name}")
+        ]
+        self._one_row = self._wanted("latency: one row of one partition")
+        self._total = len(self._reads) + len(self._writes) + self._one_row
+
+    @property
+    def wants_spark(self) -> bool:
+        return self._total > 0
+
+    def say(self, text: str) -> None:
+        print(f"[{time.monotonic() - self._started_s:4.0f} s] {text}", flush=True)
+
+    def pairs_of(self, wanted: int) -> int:
+        if time.monotonic() - self._started_s < _PATIENCE_S:
+            return wanted
+        if not self._in_haste:
+            self._in_haste = True
+            self.say("this machine is slow: two pairs of runs a row from here on")
+        return min(wanted, 2)
+
+    def run_spark(self, spark: SparkBench) -> None:
+        # Without it no figure would mean anything, so it may raise.
+        spark.warm_up()
+        self.say("warmed up")
+        if self._one_row:
+            pairs = cases.one_row_pairs(quick=self._quick)
+            self._collect("latency", lambda: iter([spark.one_row(pairs)]))
+        for number, case in enumerate(self._writes):
+            self._collect(
+                f"write: {case.name}",
+                lambda case=case, number=number: iter([spark.write(case, number)]),
+            )
+        for topic, group in itertools.groupby(self._reads, key=lambda case: case.topic):
+            chosen = list(group)
+            names = "; ".join(f"{case.group}: {case.name}" for case in chosen)
+            self._collect(names, lambda topic=topic, chosen=chosen: spark.reads(topic, chosen))
+        order = {name: number for number, name in enumerate(cases.GROUPS)}
+        self.rows.sort(key=lambda row: order.get(row.group, len(order)))
+
+    def run_client(self, bootstrap_servers: str) -> None:
+        """Rows without Spark, of a module of its own."""
+        if not self._wanted(_CLIENT):
+            return
+        if importlib.util.find_spec("tests.bench.client_rows") is None:
+            self.say("tests/bench/client_rows.py is missing: no client rows")
+            return
+        from tests.bench.client_rows import client_rows
+
+        self._collect(
+            _CLIENT,
+            lambda: iter(client_rows(bootstrap_servers, quick=self._quick, say=self.say)),
+        )
+
+    def _wanted(self, name: str) -> bool:
+        return self._only in name
+
+    def _collect(self, names: str, measure: Callable[[], Iterator[Row]]) -> None:
+        """Takes the rows over; what goes wrong is remembered, and the other rows go on."""
+        try:
+            for row in measure():
+                self.rows.append(row)
+                if row.group != _CLIENT:  # those have told already
+                    done = sum(1 for row in self.rows if row.group != _CLIENT)
+                    self.say(f"{done}/{self._total} {row.group}: {_line(row)}")
+        except Exception as error:
+            traceback.print_exc()
+            lines = str(error).strip().splitlines()
+            self.failures.append((names, f"{type(error).__name__}: {lines[0] if lines else ''}"))
+            self.say(f"FAILED: {names}")
+
+
+def _line(row: Row) -> str:
+    name, ours, theirs, ratio, _, verdict, memory = report.cells(row)
+    return f"{name}: {ours} / {theirs} = {ratio} {verdict}, workers {memory}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,284 @@
+"""Measures reads and writes of both formats in one Spark session, in turns."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.bench import data
+from tests.bench.cases import JVM, NOOP, ONE_ROW_TARGET_S, PARTITIONS, SUM, Read, Write
+from tests.bench.data import Contents, Topic
+from tests.bench.results import Row
+from tests.bench.worker_memory import WorkerMemory
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+OURS, THEIRS = "pykafka", "kafka"
+FORMATS = (OURS, THEIRS)
+
+_WARM_UP_ROUNDS = 3
+_LOGGING = """\
+rootLogger.level = error
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
+"""
+
+
+class WrongResultError(AssertionError):
+    """A read or write that was measured did not do what it should have done."""
+
+
+class SparkBench:
+    """Rows of a session. `say` gets a line for each; `pairs_of` decides how many pairs of runs a
+    row gets that wants so many."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        bootstrap_servers: str,
+        say: Callable[[str], None],
+        pairs_of: Callable[[int], int] = lambda wanted: wanted,
+    ) -> None:
+        self._spark = spark
+        self._servers = bootstrap_servers
+        self._say = say
+        self._pairs_of = pairs_of
+        self.memory = WorkerMemory()
+
+    def warm_up(self) -> None:
+        """Java compiles what runs often, Python workers are forked, classes loaded."""
+        topic = Topic(100, 300_000)
+        with self._filled(topic) as contents:
+            for _ in range(_WARM_UP_ROUNDS):
+                for name in FORMATS:
+                    self._act(self._load(name, topic), NOOP)
+                    self._check(self._load(name, topic), topic.name, contents)
+        with (
+            self._cached(Write("warm-up", 100, 100_000, None)) as frame,
+            self._write_topics("warm") as topics,
+        ):
+            for _ in range(_WARM_UP_ROUNDS):
+                for name in FORMATS:
+                    self._write(name, frame, topics[name], {})
+        self.memory.measure_idle(self._spark)
+
+    # --- reads ----------------------------------------------------------------------------------
+
+    def reads(self, topic: Topic, cases: Sequence[Read]) -> Iterator[Row]:
+        """The rows of one topic, which exists only meanwhile."""
+        with self._filled(topic) as contents:
+            self.memory.renew_workers()
+            # Both must give what was written; the largest topic's own runs are checks enough.
+            if not all(case.sink == SUM for case in cases):
+                for name in FORMATS:
+                    self._check(self._load(name, topic), topic.name, contents)
+            for case in cases:
+                yield self._read(case, contents)
+
+    def _read(self, case: Read, contents: Contents) -> Row:
+        options, rows = {}, contents.rows
+        if case.last_share is not None:
+            options["startingOffsets"], rows = _last_offsets(case.topic, case.last_share)
+            for name in FORMATS:
+                found = self._load(name, case.topic, options).count()
+                _expect(found, rows, f"{name}: rows of {case.name}")
+
+        def run(name: str) -> None:
+            result = self._act(self._load(name, case.topic, options), case.sink)
+            if case.sink == SUM:
+                _expect(result, contents.value_bytes, f"{name}: {SUM} of {case.name}")
+
+        row = Row(case.group, case.name, "rows/s", JVM, target=case.target, note=case.note)
+        return self._in_turns(row, case.pairs, run, per_second=rows)
+
+    def one_row(self, pairs: int) -> Row:
+        """What a read costs that reads nothing to speak of."""
+        topic = Topic(100, 1, partitions=1)
+        row = Row(
+            *("latency", "one row of one partition, collect()", "s", JVM),
+            target=ONE_ROW_TARGET_S,
+            target_kind="difference",
+        )
+        with self._filled(topic):
+
+            def run(name: str) -> None:
+                _expect(len(self._load(name, topic).collect()), 1, f"{name}: rows of {row.name}")
+
+            for name in FORMATS:
+                run(name)
+            return self._in_turns(row, pairs, run)
+
+    def _load(self, name: str, topic: Topic, options: Mapping[str, str] | None = None) -> DataFrame:
+        return (
+            self._spark.read.format(name)
+            .option("kafka.bootstrap.servers", self._servers)
+            .option("subscribe", topic.name)
+            .options(**(options or {}))
+            .load()
+        )
+
+    def _act(self, frame: DataFrame, sink: str) -> int | None:
+        if sink == NOOP:
+            frame.write.format("noop").mode("overwrite").save()
+            return None
+        first = frame.selectExpr(SUM).first()
+        return None if first is None else first[0]
+
+    def _check(self, frame: DataFrame, what: str, contents: Contents) -> None:
+        first = frame.selectExpr("count(*)", SUM).first()
+        found = None if first is None else Contents(*first)
+        _expect(found, contents, what)
+
+    # --- writes ---------------------------------------------------------------------------------
+
+    def write(self, case: Write, number: int) -> Row:
+        row = Row("write", case.name, "rows/s", JVM, target=case.target, note=case.note)
+        with self._cached(case) as frame, self._write_topics(str(number)) as topics:
+            self.memory.renew_workers()
+            runs = dict.fromkeys(FORMATS, 0)
+
+            def run(name: str) -> None:
+                self._write(name, frame, topics[name], case.settings)
+                runs[name] += 1
+
+            for name in FORMATS:
+                run(name)
+            self._in_turns(row, case.pairs, run, per_second=case.rows)
+            for name in FORMATS:
+                found = data.records_in(self._servers, topics[name], PARTITIONS)
+                _expect(found, runs[name] * case.rows, f"{name}: rows written by {case.name}")
+        return row
+
+    def _write(self, name: str, frame: DataFrame, topic: str, settings: Mapping[str, str]) -> None:
+        (
+            frame.write.format(name)
+            .option("kafka.bootstrap.servers", self._servers)
+            .option("topic", topic)
+            .options(**settings)
+            .mode("append")
+            .save()
+        )
+
+    @contextlib.contextmanager
+    def _cached(self, case: Write) -> Iterator[DataFrame]:
+        """Rows in memory, so that both write what nobody needs to make."""
+        # Hashes as hex, and 8 equal bytes after each 16: texts that differ, as texts do.
+        parts = -(-case.value_bytes // 24)
+        text = ", ".join(f"hex(xxhash64(id, {seed})), 'username'" for seed in range(parts))
+        columns = [
+            f"substring(rpad(concat({text}), {case.value_bytes}, 'x'), 1, "
+            f"{case.value_bytes}) as value"
+        ]
+        if case.with_keys:
+            columns.insert(0, "lpad(hex(id), 8, '0') as key")
+        frame = self._spark.range(0, case.rows, 1, PARTITIONS).selectExpr(*columns).persist()
+        try:
+            _expect(frame.count(), case.rows, f"rows to write for {case.name}")
+            yield frame
+        finally:
+            frame.unpersist(blocking=True)
+
+    @contextlib.contextmanager
+    def _write_topics(self, label: str) -> Iterator[dict[str, str]]:
+        topics = {name: f"bench-write-{label}-{name}" for name in FORMATS}
+        with data.open_cluster(self._servers) as cluster:
+            for topic in topics.values():
+                data.make_topic(cluster, topic, PARTITIONS)
+        try:
+            yield topics
+        finally:
+            for topic in topics.values():
+                data.remove_topic(self._servers, topic)
+
+    # --- both -----------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _filled(self, topic: Topic) -> Iterator[Contents]:
+        contents = data.write_topic(self._servers, topic)
+        try:
+            yield contents
+        finally:
+            data.remove_topic(self._servers, topic.name)
+
+    def _in_turns(
+        self, row: Row, pairs: int, run: Callable[[str], None], *, per_second: int | None = None
+    ) -> Row:
+        """Ours, theirs, ours, theirs, … Figures are seconds, or `per_second` rows by seconds."""
+        self.memory.reset()
+        for _ in range(self._pairs_of(pairs)):
+            with self.memory.watch():
+                ours_s = _seconds(run, OURS)
+            theirs_s = _seconds(run, THEIRS)
+            row.ours.append(per_second / ours_s if per_second else ours_s)
+            row.theirs.append(per_second / theirs_s if per_second else theirs_s)
+        row.worker_rss_mb = self.memory.beyond_idle_mb
+        return row
+
+
+def _seconds(run: Callable[[str], None], name: str) -> float:
+    started = time.monotonic()
+    run(name)
+    return time.monotonic() - started
+
+
+def _last_offsets(topic: Topic, share: float) -> tuple[str, int]:
+    """startingOffsets of the last records of each partition, and how many they are in all."""
+    held = topic.rows // topic.partitions
+    wanted = int(held * share)
+    offsets = ", ".join(f'"{number}": {held - wanted}' for number in range(topic.partitions))
+    return f'{{"{topic.name}": {{{offsets}}}}}', wanted * topic.partitions
+
+
+def _expect(found: object, wanted: object, what: str) -> None:
+    if found != wanted:
+        raise WrongResultError(f"{what}: {found} instead of {wanted}")
+
+
+@contextlib.contextmanager
+def open_spark(folder: Path, connector: Sequence[Path]) -> Iterator[SparkSession]:
+    """local[2] with both connectors. What Spark keeps on disk goes into `folder`."""
+    # Before pyspark starts its JVM: workers must run this interpreter, which has the package.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    # Spark says so of a pandas that it does not use here, in each worker.
+    os.environ["PYTHONWARNINGS"] = "ignore:PySpark does not yet fully support pandas:FutureWarning"
+    from pyspark.sql import SparkSession
+
+    (folder / "tmp").mkdir()
+    (folder / "log4j2.properties").write_text(_LOGGING)
+    java_options = (
+        f"-Djava.io.tmpdir={folder / 'tmp'}",
+        f"-Dlog4j2.configurationFile=file:{folder / 'log4j2.properties'}",
+    )
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .appName("sparkkafka-bench")
+        .config("spark.jars", ",".join(map(str, connector)))
+        .config("spark.driver.memory", "2g")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.local.dir", str(folder / "local"))
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .config("spark.driver.extraJavaOptions", " ".join(java_options))
+        .getOrCreate()
+    )
+    # pyspark's own handler cancels jobs over the very connection that was interrupted.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield spark
+    finally:
+        spark.stop()
