@@ -1,0 +1,226 @@
+"""The client without Spark, beside confluent-kafka and kafka-python: decoding and encoding on one
+core, then reading from and writing to a broker. `python tests/bench/client_rows.py [--quick]`
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Mapping
+
+from sparkkafka.client.fetcher import Fetcher
+from sparkkafka.client.metadata import TopicPartition
+from sparkkafka.client.producer import Producer
+from sparkkafka.options import parse_fetch_options, parse_producer_options
+from sparkkafka.protocol.columns import RecordColumns
+from sparkkafka.testing.kafka_cluster import KafkaCluster
+from tests.bench import rivals
+from tests.bench.codec_rows import KILO_BATCH, MEGA_BATCH, WANTED, codec_rows, columns, cut
+from tests.bench.data import make_topic, open_cluster, records_in, remove_topic
+from tests.bench.results import Row
+from tests.bench.turns import take_turns
+
+PARTITIONS = 4
+SEND_ROWS = 16384
+CONFLUENT_TARGET, KAFKA_PYTHON_TARGET = 4.0, 12.0  # reading values of 100 B
+_POLL_TIMEOUT_MS = 60_000
+_DEFAULT_QUEUE_RECORDS = PARTITIONS * 100_000  # below, librdkafka's defaults do not hold it back
+_BYTES_PER_RECORD = 8  # that `columns` counts besides the value
+
+_NAMES = {100: "100 B", 1000: "1 KB"}
+
+# By size of values: records that ours and confluent-kafka, and that kafka-python reads or writes.
+_FULL = {100: (64 * SEND_ROWS, 60_000), 1000: (12 * SEND_ROWS, 24_000)}
+_QUICK = {100: (12 * SEND_ROWS, 16_000), 1000: (4 * SEND_ROWS, 6_000)}
+
+
+def client_rows(bootstrap_servers: str, *, quick: bool, say: Callable[[str], None]) -> list[Row]:
+    """All rows of the group "client". Makes topics and deletes them."""
+    return [
+        *codec_rows(quick=quick, say=say),
+        *broker_rows(bootstrap_servers, quick=quick, say=say),
+    ]
+
+
+def broker_rows(bootstrap_servers: str, *, quick: bool, say: Callable[[str], None]) -> list[Row]:
+    """Reading and writing."""
+    rows = []
+    for value_bytes, (many, few) in (_QUICK if quick else _FULL).items():
+        data = columns(str(value_bytes), many * (value_bytes + _BYTES_PER_RECORD) + 1)
+        pairs = _Pairs(bootstrap_servers, value_bytes, data, few, 2 if quick else 3, say)
+        for batch_name, batch_bytes in (("16 KB", KILO_BATCH), ("1 MB", MEGA_BATCH)):
+            if batch_bytes == KILO_BATCH or value_bytes == 100:
+                rows += pairs.read(batch_name, batch_bytes)
+        rows += pairs.write()
+    return rows
+
+
+class _Pairs:
+    """Rows of one size of values. `few` records are enough for kafka-python, which is slow."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        value_bytes: int,
+        data: RecordColumns,
+        few: int,
+        pairs: int,
+        say: Callable[[str], None],
+    ) -> None:
+        self._bootstrap = bootstrap
+        self._value_bytes = value_bytes
+        self._data = data
+        self._count = len(data.timestamps_ms)
+        self._few = few
+        self._pairs = pairs
+        self._say = say
+
+    def read(self, batch_name: str, batch_bytes: int) -> list[Row]:
+        topic = f"bench-client-read-{self._value_bytes}-{batch_bytes}"
+        what = f"read {_NAMES[self._value_bytes]}, {batch_name} batches, {PARTITIONS} partitions"
+        wanted = self._value_bytes == 100
+        with open_cluster(self._bootstrap) as cluster:
+            make_topic(cluster, topic, PARTITIONS)
+        try:
+            write(self._bootstrap, topic, self._data, batch_bytes)
+            ends = dict.fromkeys(range(PARTITIONS), self._count // PARTITIONS)
+            few_ends = dict.fromkeys(ends, self._few // PARTITIONS)
+
+            def ours() -> float:
+                return self._count / 1e6 / read(self._bootstrap, topic, ends)
+
+            def confluent(config: Mapping[str, object]) -> Callable[[], float]:
+                return lambda: (
+                    self._count / 1e6 / rivals.confluent_read(self._bootstrap, topic, ends, config)
+                )
+
+            def kafka_python() -> float:
+                seconds = rivals.kafka_python_read(self._bootstrap, topic, few_ends)
+                return self._few / 1e6 / seconds
+
+            target = CONFLUENT_TARGET if wanted else None
+            tuning = ", ".join(f"{name}={value}" for name, value in rivals.TUNED_FETCH.items())
+            tuned = confluent(rivals.TUNED_FETCH)
+            note = f"{tuning}; its CRC check is off, as by default, ours on"
+            rows = [self._row(f"{what}, rival tuned", rivals.CONFLUENT, tuned, ours, target, note)]
+            if batch_bytes != KILO_BATCH:
+                return rows
+            if self._count > _DEFAULT_QUEUE_RECORDS:
+                note = "its defaults; its CRC check is off, ours on"
+                plain = confluent({})
+                rows.append(self._row(what, rivals.CONFLUENT, plain, ours, target, note))
+            target = KAFKA_PYTHON_TARGET if wanted else None
+            rows.append(self._row(what, rivals.KAFKA_PYTHON, kafka_python, ours, target))
+            return rows
+        finally:
+            remove_topic(self._bootstrap, topic)
+
+    def write(self) -> list[Row]:
+        topic = f"bench-client-write-{self._value_bytes}"
+        what = f"write {_NAMES[self._value_bytes]}, {PARTITIONS} partitions"
+        values = self._data.values.to_pylist()
+        with open_cluster(self._bootstrap) as cluster:
+            make_topic(cluster, topic, PARTITIONS)
+
+        def rate(count: int, work: Callable[[], float]) -> float:
+            before = records_in(self._bootstrap, topic, PARTITIONS)
+            seconds = work()
+            written = records_in(self._bootstrap, topic, PARTITIONS) - before
+            assert written == count, f"{written} records of {count} in {topic}"
+            return count / 1e6 / seconds
+
+        def ours() -> float:
+            return rate(
+                self._count,
+                lambda: write(self._bootstrap, topic, self._data, rivals.BATCH_BYTES),
+            )
+
+        def confluent() -> float:
+            return rate(
+                self._count,
+                lambda: rivals.confluent_write(self._bootstrap, topic, values, PARTITIONS),
+            )
+
+        def kafka_python() -> float:
+            some = values[: self._few]
+            return rate(
+                self._few,
+                lambda: rivals.kafka_python_write(self._bootstrap, topic, some, PARTITIONS),
+            )
+
+        try:
+            return [
+                self._row(what, rivals.CONFLUENT, confluent, ours),
+                self._row(what, rivals.KAFKA_PYTHON, kafka_python, ours),
+            ]
+        finally:
+            remove_topic(self._bootstrap, topic)
+
+    def _row(
+        self,
+        name: str,
+        rival: str,
+        theirs: Callable[[], float],
+        ours: Callable[[], float],
+        target: float | None = None,
+        note: str = "",
+    ) -> Row:
+        row = Row("client", name, "M records/s", rival, target=target, note=note)
+        return take_turns(row, ours, theirs, self._pairs, self._say)
+
+
+def read(bootstrap_servers: str, topic: str, ends: Mapping[int, int]) -> float:
+    """Seconds to read offsets [0, end) of each partition, one after the other."""
+    count = 0
+    begin = time.perf_counter()
+    with open_cluster(bootstrap_servers) as cluster:
+        options = parse_fetch_options({"bootstrap.servers": bootstrap_servers})
+        for partition, end in ends.items():
+            with Fetcher(
+                cluster,
+                TopicPartition(topic, partition),
+                0,
+                end,
+                options,
+                wanted=WANTED,
+                poll_timeout_ms=_POLL_TIMEOUT_MS,
+            ) as fetcher:
+                count += sum(len(records) for records in fetcher)
+    seconds = time.perf_counter() - begin
+    assert count == sum(ends.values()), f"{count} records of {topic}, not {sum(ends.values())}"
+    return seconds
+
+
+def write(bootstrap_servers: str, topic: str, data: RecordColumns, batch_bytes: int) -> float:
+    """Seconds until all records, in turn to each partition, are acknowledged."""
+    begin = time.perf_counter()
+    options = parse_producer_options(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "batch.size": str(batch_bytes),
+            "linger.ms": str(rivals.LINGER_MS),
+        }
+    )
+    with open_cluster(bootstrap_servers) as cluster, Producer(cluster, options) as producer:
+        for turn, low in enumerate(range(0, len(data.timestamps_ms), SEND_ROWS)):
+            producer.send(topic, turn % PARTITIONS, cut(data, low, SEND_ROWS))
+        producer.flush()
+    return time.perf_counter() - begin
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="less data, fewer pairs")
+    quick = parser.parse_args().quick
+
+    def say(text: str) -> None:
+        print(f"{time.monotonic() - started_s:5.0f} s  {text}", flush=True)
+
+    with KafkaCluster() as cluster:
+        started_s = time.monotonic()
+        rows = client_rows(cluster.bootstrap_servers, quick=quick, say=say)
+        print(f"{len(rows)} rows in {time.monotonic() - started_s:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

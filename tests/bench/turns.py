@@ -1,0 +1,44 @@
+"""Measuring in turn: ours, the rival, ours, the rival, … in one quiet process."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable, Iterator
+
+from tests.bench.results import Row
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """No garbage collection in between; reference counting frees what both sides make."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.unfreeze()
+
+
+def take_turns(
+    row: Row,
+    ours: Callable[[], float],
+    theirs: Callable[[], float],
+    pairs: int,
+    say: Callable[[str], None],
+) -> Row:
+    """Fills the row. Both give a figure in the row's unit; the first of each is a warm-up."""
+    with quiet():
+        ours(), theirs()
+        for _ in range(pairs):
+            row.ours.append(ours())
+            row.theirs.append(theirs())
+    low, high = row.spread
+    goal = "" if row.met is None else f", target {row.target:g} {'met' if row.met else 'MISSED'}"
+    say(
+        f"{row.name}: {sorted(row.ours)[pairs // 2]:.3f} {row.unit}, {row.ratio:.1f} "
+        f"({low:.1f} to {high:.1f}) times {row.rival}{goal}"
+    )
+    return row
