@@ -55,6 +55,7 @@ PROTOCOL_ORDERS: tuple[tuple[str, ...], ...] = (
         "record_starts",
         "record_damage",
         "columns_decode",
+        "columns_join",
         "columns_encode",
         "columns",
         "partitioner",

@@ -8,9 +8,11 @@ call raises KafkaConnectionError.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import socket
 import time
+from collections import deque
 from typing import Any, Self
 
 from sparkkafka import __version__
@@ -26,6 +28,7 @@ from sparkkafka.errors import (
 from sparkkafka.options import ClientOptions
 from sparkkafka.protocol.framing import Framing
 from sparkkafka.protocol.messages import ApiVersionsRequest
+from sparkkafka.protocol.wire import BytesLike, byte_view
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +37,8 @@ PREFIX_BYTES = 4
 # The first flexible one; a broker of 2.4 or later knows it, and 4.x too. Version 4 changes nothing
 # for a client, and asking for it would cost brokers before 3.9 a second question.
 HANDSHAKE_VERSION = 3
+
+_PARTS_AT_ONCE = 64  # far below what systems allow in one call (IOV_MAX, 1024)
 
 
 class Connection:
@@ -153,11 +158,12 @@ class Connection:
         KafkaConnectionError or KafkaTimeoutError after which the connection is closed.
         """
         sock = self._open_socket()
-        correlation_id, frame = self._framing.send(request, version, expect_reply=expect_reply)
+        correlation_id, parts = self._framing.send_parts(
+            request, version, expect_reply=expect_reply
+        )
         started_s = time.monotonic()
         try:
-            sock.settimeout(max(deadline.remaining_s(), 0.001))
-            sock.sendall(frame)
+            self._write(sock, parts, deadline)
         except OSError as error:
             self.close()
             raise self._failure(f"sending {request.API_NAME}", error, started_s) from error
@@ -188,6 +194,17 @@ class Connection:
         except BaseException:
             self.close()
             raise
+
+    def _write(self, sock: socket.socket, parts: list[BytesLike], deadline: Deadline) -> None:
+        """Send all parts as one stream of bytes; records go to the kernel from where they lie."""
+        left = deque(map(byte_view, parts))
+        while left:
+            sock.settimeout(max(deadline.remaining_s(), 0.001))
+            sent = sock.sendmsg(itertools.islice(left, _PARTS_AT_ONCE))
+            while left and sent >= len(left[0]):
+                sent -= len(left.popleft())
+            if sent:
+                left[0] = left[0][sent:]
 
     def _read_into(self, sock: socket.socket, view: memoryview, deadline: Deadline) -> None:
         done = 0

@@ -27,6 +27,7 @@ from collections.abc import Sequence
 
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.protocol.columns import EncodedBatch
+from sparkkafka.protocol.wire import BytesLike
 
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
@@ -40,7 +41,10 @@ def next_sequence(sequence: int, record_count: int) -> int:
 
 
 class ProducerBatch:
-    """One record batch on its way. `wire` is set at the first send and never changes after it."""
+    """One record batch on its way.
+
+    `wire`, its header and its records as sent, is set at the first send and never changes after it.
+    """
 
     __slots__ = (
         "attempts",
@@ -56,7 +60,7 @@ class ProducerBatch:
         self.encoded = encoded
         self.created_s = created_s
         self.base_sequence = NO_SEQUENCE
-        self.wire: bytes | None = None
+        self.wire: tuple[bytes, BytesLike] | None = None
         self.attempts = 0
         self.in_flight = False
         self.maybe_written = False
@@ -64,6 +68,11 @@ class ProducerBatch:
     @property
     def size_bytes(self) -> int:
         return len(self.encoded.payload)
+
+    @property
+    def wire_bytes(self) -> int:
+        """Bytes of the batch as sent; 0 before the first time."""
+        return sum(map(len, self.wire or ()))
 
 
 class PartitionQueue:

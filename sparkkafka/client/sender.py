@@ -45,7 +45,7 @@ from sparkkafka.protocol.messages import (
     ProduceRequest,
     TopicProduceData,
 )
-from sparkkafka.protocol.records import HEADER_BYTES, build_batch
+from sparkkafka.protocol.records import batch_parts
 
 log = logging.getLogger(__name__)
 
@@ -276,11 +276,11 @@ class Sender:
         chosen: list[tuple[PartitionDelivery, ProducerBatch]] = []
         total = 0
         for entry, batch in ready:
-            wire = self._build(entry.queue, batch)
-            if chosen and total + len(wire) > self._options.max_request_size:
+            self._build(entry.queue, batch)
+            if chosen and total + batch.wire_bytes > self._options.max_request_size:
                 break
             chosen.append((entry, batch))
-            total += len(wire)
+            total += batch.wire_bytes
         topics: dict[str, list[PartitionProduceData]] = {}
         for entry, batch in chosen:
             topics.setdefault(entry.queue.tp.topic, []).append(
@@ -313,13 +313,12 @@ class Sender:
                 self._acknowledged(entry, batch, base_offset=-1)
         return True
 
-    def _build(self, queue: PartitionQueue, batch: ProducerBatch) -> bytes:
+    def _build(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         """The batch's bytes: made once, at the first send."""
         if batch.wire is None:
-            idempotent = self._options.enable_idempotence
-            if idempotent:
+            if self._options.enable_idempotence:
                 queue.take_sequence(batch)
-            batch.wire = build_batch(
+            batch.wire = batch_parts(
                 batch.encoded.payload,
                 record_count=batch.encoded.record_count,
                 base_timestamp=batch.encoded.base_timestamp,
@@ -330,11 +329,6 @@ class Sender:
                 producer_epoch=queue.producer_epoch,
                 base_sequence=batch.base_sequence,
             )
-            if self._codec is Codec.NONE:
-                # The same bytes are in `wire` now: let the first copy go.
-                payload = memoryview(batch.wire)[HEADER_BYTES:]
-                batch.encoded = batch.encoded._replace(payload=payload)
-        return batch.wire
 
     def _check_codec(self, connection: Connection) -> None:
         if self._codec == Codec.ZSTD and not connection.supports(
@@ -418,7 +412,7 @@ class Sender:
         metrics = self.metrics
         metrics.records += batch.encoded.record_count
         metrics.batches += 1
-        metrics.batch_bytes += len(batch.wire or b"")
+        metrics.batch_bytes += batch.wire_bytes
         if base_offset >= 0:
             first, last = metrics.offsets.get(entry.queue.tp, (base_offset, base_offset))
             metrics.offsets[entry.queue.tp] = (min(first, base_offset), max(last, base_offset))

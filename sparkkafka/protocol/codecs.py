@@ -24,7 +24,7 @@ from sparkkafka.protocol.fields import (
     WireType,
     fields,
 )
-from sparkkafka.protocol.wire import Reader, Writer, byte_view
+from sparkkafka.protocol.wire import BytesLike, Reader, Writer, byte_view
 
 ReadValue: TypeAlias = Callable[[Reader], Any]
 WriteValue: TypeAlias = Callable[[Writer, Any], None]
@@ -258,7 +258,7 @@ def _tagged_step(rows: list[Field], version: int) -> _Step:
             except EncodeError as error:
                 _note(error, row.name)
                 raise
-            parts.append((tag, part.buffer))
+            parts.append((tag, part.getvalue()))
         writer.tagged_fields(parts)
 
     return _Step("", 1, read, write)
@@ -287,17 +287,18 @@ def _primitive_codec(kind: Primitive[Any], *, nullable: bool, flexible: bool) ->
         return Codec(least, _reader(bytes_method), write_bytes)
 
     def write_records(writer: Writer, value: RecordsLike | None) -> None:
-        if not isinstance(value, (list, tuple)):
+        if value is None:
             write_bytes(writer, value)
             return
-        views = [byte_view(part) for part in value]
+        parts = value if isinstance(value, (list, tuple)) else [cast(BytesLike, value)]
+        views = [byte_view(part) for part in parts]
         size = sum(map(len, views))
         if flexible:
             writer.unsigned_varint(size + 1)
         else:
             writer.int32(size)
         for view in views:
-            writer.buffer += view
+            writer.lend(view)
 
     return Codec(least, _reader(form + "view"), write_records)
 

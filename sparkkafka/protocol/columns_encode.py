@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from sparkkafka.errors import EncodeError
 from sparkkafka.protocol.columns_decode import decode_batches
+from sparkkafka.protocol.columns_join import Blobs, join_records
 from sparkkafka.protocol.records import (
     HEADER_BYTES,
     MAGIC,
@@ -161,9 +162,6 @@ class _Numbers(NamedTuple):
         unsigned = zigzag(values)
         return cls(unsigned, widths(unsigned))
 
-    def slice(self, low: int, high: int) -> _Numbers:
-        return _Numbers(self.unsigned[low:high], self.sizes[low:high])
-
 
 class _Rows:
     """All rows of one call, in the form that encoding needs."""
@@ -205,10 +203,43 @@ class _Rows:
         """The batches that begin at the given rows; the last number is the end of the last one."""
         low, high = cuts[0], cuts[-1]
         begins = np.array(cuts[:-1], np.int64) - low
-        counts: Ints = np.array(cuts[1:], np.int64) - np.array(cuts[:-1], np.int64)
+        counts: Ints = np.diff(cuts)
         timestamps = self.timestamps[low:high]
         # Deltas wrap around 64 bits as Java's do; the reader's sum wraps back.
-        timestamp_deltas = _Numbers.of(timestamps - np.repeat(timestamps[begins], counts))
+        deltas = timestamps - np.repeat(timestamps[begins], counts)
+        content, edges = self._usual_records(low, high, deltas, counts) or self._any_records(
+            low, high, deltas, begins, counts
+        )
+        marks = edges[np.append(begins, high - low)].tolist()
+        return [
+            EncodedBatch(content[begin:end], count, base, largest)
+            for begin, end, count, base, largest in zip(
+                marks[:-1],
+                marks[1:],
+                counts.tolist(),
+                timestamps[begins].tolist(),
+                np.maximum.reduceat(timestamps, begins).tolist(),
+                strict=True,
+            )
+        ]
+
+    def _usual_records(
+        self, low: int, high: int, deltas: Ints, counts: Ints
+    ) -> tuple[memoryview, Ints] | None:
+        """The fast way, for records of the usual shape."""
+        if self.headers is not None or self.values is None:
+            return None
+        values = self.values.plain(low, high)
+        keys = None if self.keys is None else self.keys.plain(low, high)
+        if values is None or (self.keys is not None and keys is None):
+            return None
+        return join_records(keys, values, deltas, counts.tolist())
+
+    def _any_records(
+        self, low: int, high: int, deltas: Ints, begins: Ints, counts: Ints
+    ) -> tuple[memoryview, Ints]:
+        """The general way: the bytes of all records, where each begins, and where the last ends."""
+        timestamp_deltas = _Numbers.of(deltas)
         offset_deltas = _Numbers.of(
             np.arange(high - low, dtype=np.int64) - np.repeat(begins, counts)
         )
@@ -226,38 +257,21 @@ class _Rows:
             if column is None:
                 numbers.append(_NULL)
             else:
-                numbers.append(column.lengths.slice(low, high))
+                numbers.append(column.numbers(low, high))
                 pieces += [_pack(numbers, high - low), column.slice(low, high)]
                 numbers = []
         if self.headers is not None:
-            numbers.append(self.headers.counts.slice(low, high))
+            numbers.append(self.headers.numbers(low, high))
             pieces += [_pack(numbers, high - low), self.headers.slice(low, high)]
         elif numbers:
             pieces.append(_pack(numbers, high - low))
-        return self._slices(_join(pieces), cuts, timestamps, begins, int(trailing))
-
-    def _slices(
-        self, joined: pa.Array, cuts: Sequence[int], timestamps: Ints, begins: Ints, shift: int
-    ) -> list[EncodedBatch]:
-        _, offsets_buffer, content = joined.buffers()
-        offsets = np.frombuffer(offsets_buffer, np.int32)
+        _, offsets_buffer, content = _join(pieces).buffers()
         view = memoryview(content)
-        edges = [int(offsets[row - cuts[0]]) + shift for row in cuts]
-        batches = [
-            EncodedBatch(view[begin:end], count, base, largest)
-            for begin, end, count, base, largest in zip(
-                edges[:-1],
-                edges[1:],
-                np.diff(cuts).tolist(),
-                timestamps[begins].tolist(),
-                np.maximum.reduceat(timestamps, begins).tolist(),
-                strict=True,
-            )
-        ]
-        if shift:  # the last record's zero has no next record to stand in front of
-            last = batches[-1]
-            batches[-1] = last._replace(payload=b"".join((last.payload, b"\0")))
-        return batches
+        edges = np.frombuffer(offsets_buffer, np.int32)[: high - low + 1].astype(np.int64)
+        if trailing:  # the last record's zero has no next record to stand in front of
+            view = memoryview(b"".join((view, b"\0")))
+            edges += 1
+        return view, edges
 
 
 _NULL = 1  # zigzag of -1, the length of a null key or value
@@ -300,18 +314,34 @@ class _Blobs:
         large = pa.types.is_large_binary(self.array.type)
         offsets_buffer = self.array.buffers()[1]
         first, count = self.array.offset, len(self.array)
+        self.offsets: Ints = np.zeros(1, np.int64)
         if count:
             offsets = np.frombuffer(offsets_buffer, np.int64 if large else np.int32)
-            lengths = np.diff(offsets[first : first + count + 1]).astype(np.int64)
-        else:
-            lengths = np.empty(0, np.int64)
-        taken = lengths
+            self.offsets = offsets[first : first + count + 1].astype(np.int64)
+        taken = self.lengths = np.diff(self.offsets)
+        """Bytes of each row, -1 for null."""
         if self.array.null_count:
             null = self.array.is_null().to_numpy(zero_copy_only=False)
-            lengths = np.where(null, -1, lengths)
-            taken = np.where(null, 0, lengths)
-        self.lengths = _Numbers.of(lengths)
-        self.sizes = taken + self.lengths.sizes
+            self.lengths = np.where(null, -1, taken)
+            taken = np.where(null, 0, taken)
+        self.smallest = int(self.lengths.min()) if count else 0
+        self.largest = int(self.lengths.max()) if count else 0
+        even = self.smallest >= 0 and width(2 * self.smallest) == width(2 * self.largest)
+        number_sizes: Any = width(2 * self.largest) if even else widths(zigzag(self.lengths))
+        self.sizes: Ints = taken + number_sizes
+        """Bytes of each row and of the number in front of it."""
+
+    def numbers(self, low: int, high: int) -> _Numbers:
+        return _Numbers.of(self.lengths[low:high])
+
+    def plain(self, low: int, high: int) -> Blobs | None:
+        """Rows low..high for `join_records`, which needs 32 bit offsets; else None."""
+        if not pa.types.is_binary(self.array.type):
+            return None
+        content = self.array.buffers()[2]
+        data = np.frombuffer(b"" if content is None else content, np.uint8)
+        lengths = self.lengths[low:high]
+        return Blobs(data, self.offsets[low:high], lengths, self.smallest, self.largest)
 
     def slice(self, low: int, high: int) -> pa.Array:
         part = self.array.slice(low, high - low)
@@ -355,7 +385,7 @@ class _Headers:
             raise EncodeError(f"headers have fields {sorted(fields)}; they must be key and value")
         lengths = pc.fill_null(pc.list_value_length(column), 0)
         counts = lengths.to_numpy(zero_copy_only=False).astype(np.int64)
-        self.counts = _Numbers.of(counts)
+        self._counts = counts
         self._edges = np.zeros(len(counts) + 1, np.int64)
         np.cumsum(counts, out=self._edges[1:])
         # Both flatten() leave out what lies under null lists and pass down null structs.
@@ -368,7 +398,10 @@ class _Headers:
             raise EncodeError(f"row {row}: a header key is null")
         ends = np.zeros(int(self._edges[-1]) + 1, np.int64)
         np.cumsum(self._names.sizes + self._contents.sizes, out=ends[1:])
-        self.sizes = np.diff(ends[self._edges]) + self.counts.sizes
+        self.sizes = np.diff(ends[self._edges]) + widths(zigzag(counts))
+
+    def numbers(self, low: int, high: int) -> _Numbers:
+        return _Numbers.of(self._counts[low:high])
 
     def slice(self, low: int, high: int) -> pa.Array:
         """The encoded headers of each row, without their count."""
@@ -378,9 +411,9 @@ class _Headers:
             return pa.nulls(high - low, pa.binary())
         entries = _join(
             [
-                _pack([self._names.lengths.slice(first, last)], last - first),
+                _pack([self._names.numbers(first, last)], last - first),
                 self._names.slice(first, last),
-                _pack([self._contents.lengths.slice(first, last)], last - first),
+                _pack([self._contents.numbers(first, last)], last - first),
                 self._contents.slice(first, last),
             ]
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from sparkkafka.errors import DecodeError, EncodeError, UnsupportedVersionError
 from sparkkafka.protocol.messages import REQUESTS, ApiVersionsRequest
@@ -105,6 +105,17 @@ class Framing:
         acks 0, which brokers do not answer. Raises EncodeError and UnsupportedVersionError, and
         then nothing has changed.
         """
+        correlation_id, parts = self.send_parts(request, version, expect_reply=expect_reply)
+        return correlation_id, b"".join(parts)
+
+    def send_parts(
+        self,
+        request: Request[Any],
+        version: int | None = None,
+        *,
+        expect_reply: bool = True,
+    ) -> tuple[int, list[BytesLike]]:
+        """`send` with the frame in parts, so that large records need not be copied into it."""
         request_type = type(request)
         if version is None:
             version = self.choose(request_type)
@@ -118,11 +129,11 @@ class Framing:
         if is_flexible(request_type, version):
             writer.tagged_fields([])
         encode_into(writer, request, version)
-        frame = _sized(writer, request)
+        parts = _sized(writer, request)
         self._next_correlation_id = 0 if correlation_id == _MAX_INT32 else correlation_id + 1
         if expect_reply:
             self._pending.append(_Pending(correlation_id, request_type, version))
-        return correlation_id, frame
+        return correlation_id, parts
 
     def frame_length(self, prefix: BytesLike) -> int:
         """The number of bytes that follow the 4 bytes of `prefix`.
@@ -201,15 +212,16 @@ def encode_response(response: Response, version: int, correlation_id: int) -> by
     if response.REQUEST is not ApiVersionsRequest and is_flexible(type(response), version):
         writer.tagged_fields([])
     encode_into(writer, response, version)
-    return _sized(writer, response)
+    return b"".join(_sized(writer, response))
 
 
-def _sized(writer: Writer, message: Message) -> bytes:
-    size = len(writer.buffer) - PREFIX_BYTES
+def _sized(writer: Writer, message: Message) -> list[BytesLike]:
+    parts = writer.parts()
+    size = sum(map(len, parts)) - PREFIX_BYTES
     if size > _MAX_INT32:
         raise EncodeError(f"{type(message).__name__}: {size} bytes are more than a frame holds")
-    writer.buffer[:PREFIX_BYTES] = size.to_bytes(PREFIX_BYTES, "big")
-    return writer.getvalue()
+    cast(bytearray, parts[0])[:PREFIX_BYTES] = size.to_bytes(PREFIX_BYTES, "big")
+    return parts
 
 
 def _what_else(prefix: bytes, size: int, max_frame_bytes: int) -> str:

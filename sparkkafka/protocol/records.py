@@ -415,7 +415,48 @@ def build_batch(
     last_offset_delta: int | None = None,
     partition_leader_epoch: int = NO_LEADER_EPOCH,
 ) -> bytes:
-    """A whole batch around encoded, uncompressed records. What is built is never changed again.
+    """A whole batch around encoded, uncompressed records, in one piece; see `batch_parts`."""
+    return b"".join(
+        batch_parts(
+            payload,
+            record_count=record_count,
+            base_timestamp=base_timestamp,
+            max_timestamp=max_timestamp,
+            codec=codec,
+            level=level,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+            transactional=transactional,
+            control=control,
+            log_append_time=log_append_time,
+            base_offset=base_offset,
+            last_offset_delta=last_offset_delta,
+            partition_leader_epoch=partition_leader_epoch,
+        )
+    )
+
+
+def batch_parts(
+    payload: BytesLike,
+    *,
+    record_count: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    codec: Codec = Codec.NONE,
+    level: int | None = None,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    transactional: bool = False,
+    control: bool = False,
+    log_append_time: bool = False,
+    base_offset: int = 0,
+    last_offset_delta: int | None = None,
+    partition_leader_epoch: int = NO_LEADER_EPOCH,
+) -> tuple[bytes, BytesLike]:
+    """The header of a batch, and its records as they are to be sent: `payload` itself, not
+    copied, or what compression made of it. What is built is never changed again.
 
     `last_offset_delta` defaults to `record_count - 1`, which a broker demands of producers.
     If compression does not make the payload smaller it is sent as it is, as librdkafka does: so
@@ -453,8 +494,7 @@ def build_batch(
             base_sequence,
             record_count,
         )
-        # The CRC runs over header and payload where they lie, so the one join below is the only
-        # copy of the payload and the only large allocation.
+        # The CRC runs over header and payload where they lie.
         front = _FRONT.pack(
             base_offset,
             MIN_BATCH_LENGTH + len(payload),
@@ -464,4 +504,4 @@ def build_batch(
         )
     except struct.error as error:
         raise EncodeError(f"a batch header field is out of range: {error}") from error
-    return b"".join((front, checked, payload))
+    return front + checked, payload

@@ -272,16 +272,36 @@ class Reader:
         return count
 
 
+LENT_BYTES = 16384
+"""From this size on a message holds a view of record bytes: copying them would cost more."""
+
+
 class Writer:
     """Appends primitives to `buffer`. A value that its type cannot hold is an `EncodeError`."""
 
-    __slots__ = ("buffer",)
+    __slots__ = ("_before", "buffer")
 
     def __init__(self) -> None:
         self.buffer = bytearray()
+        self._before: list[BytesLike] = []
 
     def getvalue(self) -> bytes:
-        return bytes(self.buffer)
+        return b"".join(self.parts())
+
+    def parts(self) -> list[BytesLike]:
+        """Everything written so far, in order, without a copy; the first part is a bytearray."""
+        return [*self._before, self.buffer]
+
+    def lend(self, view: memoryview) -> None:
+        """Append bytes that stay as they are until the message is sent: large ones are not copied.
+
+        Use `parts` or `getvalue` afterwards; `buffer` holds what came after the last large one.
+        """
+        if len(view) < LENT_BYTES:
+            self.buffer += view
+        else:
+            self._before += (self.buffer, view)
+            self.buffer = bytearray()
 
     # Numbers
 
