@@ -23,10 +23,13 @@ from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.sender import ProducerMetrics, Sender
 from sparkkafka.errors import ErrorCode, KafkaError, KafkaTimeoutError, ProduceError, Written
 from sparkkafka.options import ProducerOptions
-from sparkkafka.protocol.columns import RecordColumns, encode_batches, record_sizes
+from sparkkafka.protocol.columns import RecordColumns, encode_batches, record_sizes, size_estimate
 from sparkkafka.protocol.records import HEADER_BYTES
 
 STEP_INTERVAL_S = 0.002
+
+SIZE_SLACK_BYTES = 64
+"""Records that may be too large by so little are measured one by one."""
 
 
 class _Pending:
@@ -84,12 +87,13 @@ class Producer:
         a record is larger than max.request.size (before anything of `columns` is sent), or for
         anything that went wrong with earlier records; KafkaTimeoutError after max.block.ms.
         """
-        sizes = record_sizes(columns)
-        if not len(sizes):
+        size_bytes, largest_bytes = size_estimate(columns)
+        if not size_bytes:
             return
         tp = TopicPartition(topic, partition)
-        self._check_sizes(tp, sizes)
-        self._guard(lambda: self._send(tp, columns, int(sizes.sum()), int(sizes.max())))
+        if HEADER_BYTES + largest_bytes + SIZE_SLACK_BYTES > self._options.max_request_size:
+            self._check_sizes(tp, record_sizes(columns))
+        self._guard(lambda: self._send(tp, columns, size_bytes, largest_bytes))
 
     def flush(self) -> None:
         """Send everything and wait until it is acknowledged. Raises ProduceError."""

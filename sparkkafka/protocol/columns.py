@@ -21,8 +21,10 @@ from sparkkafka.protocol.columns_decode import (
 from sparkkafka.protocol.columns_encode import (
     EncodedBatch,
     RecordColumns,
+    blob_offsets,
     encode_batches,
     record_sizes,
+    size_estimate,
     split_encoded,
 )
 
@@ -36,9 +38,11 @@ __all__ = [
     "DecodedRecords",
     "EncodedBatch",
     "RecordColumns",
+    "blob_offsets",
     "decode_batches",
     "decode_chunks",
     "encode_batches",
     "record_sizes",
+    "size_estimate",
     "split_encoded",
 ]

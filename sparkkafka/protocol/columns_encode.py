@@ -99,6 +99,46 @@ def record_sizes(columns: RecordColumns) -> Ints:
     return _Rows(columns).size_bounds(MAX_BATCH_BYTES)
 
 
+def size_estimate(columns: RecordColumns) -> tuple[int, int]:
+    """Encoded bytes of all records together, and of the largest one, without a look at each record.
+
+    Both are a little too high rather than too low, unless a batch gets more than a million records
+    or timestamps of other columns that lie far away. Raises EncodeError for a column that cannot be
+    written.
+    """
+    if columns.headers is not None:
+        sizes = record_sizes(columns)
+        return (int(sizes.sum()), int(sizes.max())) if len(sizes) else (0, 0)
+    count = len(columns.timestamps_ms)
+    if not count:
+        return 0, 0
+    total = largest = 0
+    numbers = 1 + 3 + 1  # attributes, offset delta, the count of headers
+    numbers += width(2 * int(columns.timestamps_ms.max() - columns.timestamps_ms.min()))
+    for column, name in ((columns.keys, "key"), (columns.values, "value")):
+        longest = 0
+        if column is not None:
+            offsets = blob_offsets(as_binary(column, name))
+            longest = int(np.diff(offsets).max())
+            total += int(offsets[-1]) - int(offsets[0])
+        numbers += width(2 * longest)
+        largest += longest
+    numbers += width(2 * (largest + numbers))
+    return total + numbers * count, largest + numbers
+
+
+def blob_offsets(column: pa.Array) -> NDArray[Any]:
+    """Arrow's offsets of a binary or large_binary array: row i is bytes [offsets[i], offsets[i+1]).
+
+    Of the array's own type (int32 or int64); what lies under a null is not always empty.
+    """
+    if not len(column):
+        return np.zeros(1, np.int32)
+    kind = np.int64 if pa.types.is_large_binary(column.type) else np.int32
+    offsets = np.frombuffer(column.buffers()[1], kind)
+    return offsets[column.offset : column.offset + len(column) + 1]
+
+
 def split_encoded(batch: EncodedBatch) -> list[EncodedBatch]:
     """The same records in two batches, for a broker that says MESSAGE_TOO_LARGE.
 
@@ -311,21 +351,15 @@ class _Blobs:
 
     def __init__(self, column: pa.Array, name: str) -> None:
         self.array = as_binary(column, name)
-        large = pa.types.is_large_binary(self.array.type)
-        offsets_buffer = self.array.buffers()[1]
-        first, count = self.array.offset, len(self.array)
-        self.offsets: Ints = np.zeros(1, np.int64)
-        if count:
-            offsets = np.frombuffer(offsets_buffer, np.int64 if large else np.int32)
-            self.offsets = offsets[first : first + count + 1].astype(np.int64)
+        self.offsets: Ints = blob_offsets(self.array).astype(np.int64)
         taken = self.lengths = np.diff(self.offsets)
         """Bytes of each row, -1 for null."""
         if self.array.null_count:
             null = self.array.is_null().to_numpy(zero_copy_only=False)
             self.lengths = np.where(null, -1, taken)
             taken = np.where(null, 0, taken)
-        self.smallest = int(self.lengths.min()) if count else 0
-        self.largest = int(self.lengths.max()) if count else 0
+        self.smallest = int(self.lengths.min()) if len(taken) else 0
+        self.largest = int(self.lengths.max()) if len(taken) else 0
         even = self.smallest >= 0 and width(2 * self.smallest) == width(2 * self.largest)
         number_sizes: Any = width(2 * self.largest) if even else widths(zigzag(self.lengths))
         self.sizes: Ints = taken + number_sizes

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ from pyspark.sql.types import (
 
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.errors import EncodeError, OptionError
-from sparkkafka.protocol.columns import RecordColumns
+from sparkkafka.protocol.columns import RecordColumns, blob_offsets
 from sparkkafka.protocol.partitioner import murmur2_partitions
 
 # --- columns ---------------------------------------------------------------------------------
@@ -78,11 +79,7 @@ class Rows(NamedTuple):
     @property
     def payload_bytes(self) -> int:
         """Bytes of keys and values, nulls as none."""
-        return sum(
-            int(pc.sum(pc.binary_length(column)).as_py() or 0)
-            for column in (self.keys, self.values)
-            if column is not None
-        )
+        return sum(_bytes_in(column) for column in (self.keys, self.values) if column is not None)
 
 
 def input_columns(schema: StructType, topic: str | None) -> RowColumns:
@@ -194,8 +191,9 @@ class Router:
     def route(
         self, rows: Rows, timestamp_ms: int
     ) -> Iterator[tuple[TopicPartition, RecordColumns]]:
-        """Runs in order of first appearance of their topic, then by partition; each run keeps the
-        rows' order. Everything is checked before the first run is given out.
+        """Runs of rows of one partition, each in the rows' order: one for each partition, by first
+        appearance of their topic, then by partition; or, when no row says where it belongs, as the
+        partitions take turns. Everything is checked before the first run is given out.
 
         Raises EncodeError naming row facts for a null topic, a partition that does not exist, or a
         null header key.
@@ -205,6 +203,8 @@ class Router:
         self._check_headers(rows, first_row)
         topics, topic_of_row = self._topics(rows, first_row)
         self._learn([name for name in topics if name not in self._counts])
+        if topic_of_row is None and rows.partitions is None and _all_null(rows.keys):
+            return self._sticky_runs(topics[0], rows, timestamp_ms)
 
         partitions = np.full(rows.length, -1, np.int64)
         if rows.partitions is not None:
@@ -285,6 +285,10 @@ class Router:
     def _fill(self, name: str, here: np.ndarray | None, partitions: np.ndarray, rows: Rows) -> None:
         """Partitions of one topic's rows that gave none: by key, else sticky."""
         count = self._counts[name]
+        if here is None and rows.partitions is None and rows.keys is not None:
+            partitions[:] = murmur2_partitions(rows.keys, count)
+            if not rows.keys.null_count:
+                return
         open_rows = partitions < 0 if here is None else here & (partitions < 0)
         if not open_rows.any():
             return
@@ -301,14 +305,38 @@ class Router:
             partitions[at] = self._sticky(name, count, lengths[at])
 
     def _sticky(self, name: str, count: int, lengths: np.ndarray) -> np.ndarray:
+        """Partitions of rows without key and partition."""
+        ends = np.zeros(len(lengths) + 1, np.int64)
+        np.cumsum(lengths, out=ends[1:])
+        starts = self._sticky_starts(name, count, ends)
+        return (self._stuck_start[name] + starts // self._sticky_bytes) % count
+
+    def _sticky_starts(self, name: str, count: int, ends: np.ndarray) -> np.ndarray:
+        """Bytes that the topic got before each row; `ends` are the rows' own, running up from
+        their first value."""
         if name not in self._stuck_start:
             self._stuck_start[name] = self._pick(count)
-        before = self._stuck_bytes.get(name, 0)
         # 16 bytes stand for a record's own fields, so that tombstones move on as well.
-        ends = before + np.cumsum(lengths.astype(np.int64) + 16)
-        starts = np.concatenate([[before], ends[:-1]])
-        self._stuck_bytes[name] = int(ends[-1])
-        return (self._stuck_start[name] + starts // self._sticky_bytes) % count
+        starts = ends + np.arange(0, 16 * len(ends), 16)
+        starts += self._stuck_bytes.get(name, 0) - int(ends[0])
+        self._stuck_bytes[name] = int(starts[-1])
+        return starts[:-1]
+
+    def _sticky_runs(
+        self, name: str, rows: Rows, timestamp_ms: int
+    ) -> Iterator[tuple[TopicPartition, RecordColumns]]:
+        """Runs of rows that are all without key and partition, in the rows' own order: what
+        `_fill` and `_runs` would do, without a look at each row."""
+        count = self._counts[name]
+        starts = self._sticky_starts(name, count, blob_offsets(rows.values).astype(np.int64))
+        first = int(starts[0]) // self._sticky_bytes
+        steps = range(first + 1, int(starts[-1]) // self._sticky_bytes + 1) if count > 1 else ()
+        cuts = np.searchsorted(starts, np.array(steps, np.int64) * self._sticky_bytes).tolist()
+        timestamps_ms = np.broadcast_to(np.int64(timestamp_ms), rows.length)
+        for step, (start, end) in enumerate(pairwise([0, *cuts, rows.length])):
+            if start < end:  # a row can be larger than what a partition gets in one go
+                partition = (self._stuck_start[name] + first + step) % count
+                yield TopicPartition(name, partition), _slice(rows, timestamps_ms, start, end)
 
     # --- runs ---
 
@@ -324,27 +352,46 @@ class Router:
         span = int(partitions.max()) + 1
         if topic_of_row is not None:
             targets = topic_of_row.astype(np.int64) * span + partitions
-        keys, values, headers = rows.keys, rows.values, rows.headers
+        cuts = np.flatnonzero(targets[1:] != targets[:-1]) + 1
         if (targets[1:] < targets[:-1]).any():
-            # Stable: records of one partition keep the rows' order.
-            order = np.argsort(targets, kind="stable")
+            # Few different ones sort much faster as 16 bits. Stable: records of one partition keep
+            # the rows' order.
+            small = targets.astype(np.uint16) if int(targets.max()) < 1 << 16 else targets
+            order = np.argsort(small, kind="stable")
             targets = targets[order]
             take = pa.array(order)
-            keys, values, headers = (
-                None if column is None else column.take(take) for column in (keys, values, headers)
+            rows = rows._replace(
+                keys=None if rows.keys is None else rows.keys.take(take),
+                values=rows.values.take(take),
+                headers=None if rows.headers is None else rows.headers.take(take),
             )
-        cuts = np.flatnonzero(targets[1:] != targets[:-1]) + 1
-        for start, end in zip([0, *cuts.tolist()], [*cuts.tolist(), len(targets)], strict=True):
+            cuts = np.flatnonzero(targets[1:] != targets[:-1]) + 1
+        timestamps_ms = np.broadcast_to(np.int64(timestamp_ms), rows.length)
+        for start, end in pairwise([0, *cuts.tolist(), len(targets)]):
             topic_code, partition = divmod(int(targets[start]), span)
-            yield (
-                TopicPartition(topics[topic_code], partition),
-                RecordColumns(
-                    keys=None if keys is None else keys.slice(start, end - start),
-                    values=values.slice(start, end - start),
-                    headers=None if headers is None else headers.slice(start, end - start),
-                    timestamps_ms=np.full(end - start, timestamp_ms, np.int64),
-                ),
-            )
+            tp = TopicPartition(topics[topic_code], partition)
+            yield tp, _slice(rows, timestamps_ms, start, end)
+
+
+def _slice(rows: Rows, timestamps_ms: np.ndarray, start: int, end: int) -> RecordColumns:
+    count = end - start
+    return RecordColumns(
+        keys=None if rows.keys is None else rows.keys.slice(start, count),
+        values=rows.values.slice(start, count),
+        headers=None if rows.headers is None else rows.headers.slice(start, count),
+        timestamps_ms=timestamps_ms[start:end],
+    )
+
+
+def _all_null(column: pa.Array | None) -> bool:
+    return column is None or column.null_count == len(column)
+
+
+def _bytes_in(column: pa.Array) -> int:
+    if column.null_count:  # Arrow does not say what lies under a null
+        return int(pc.sum(pc.binary_length(column)).as_py() or 0)
+    offsets = blob_offsets(column)
+    return int(offsets[-1]) - int(offsets[0])
 
 
 def _valid(column: pa.Array) -> np.ndarray:
