@@ -31,8 +31,8 @@ from tests.bench.results import Row
 from tests.bench.spark_rows import SparkBench, open_spark
 
 ROOT = Path(__file__).resolve().parents[2]
-#: After so long, rows get two pairs of runs instead of three: a slow machine ends in time too.
-_PATIENCE_S = 9 * 60
+#: After so many seconds a row gets at most so many pairs: a slow machine ends in time too.
+_PATIENCE = ((10 * 60, 1), (6 * 60, 2))
 _CLIENT = "client"
 
 
@@ -118,7 +118,6 @@ class Bench:
         self._quick = quick
         self._only = only
         self._started_s = time.monotonic()
-        self._in_haste = False
         self._reads = [
             case for case in cases.reads(quick=quick) if self._wanted(f"{case.group}: {case.name}")
         ]
@@ -136,12 +135,10 @@ class Bench:
         print(f"[{time.monotonic() - self._started_s:4.0f} s] {text}", flush=True)
 
     def pairs_of(self, wanted: int) -> int:
-        if time.monotonic() - self._started_s < _PATIENCE_S:
-            return wanted
-        if not self._in_haste:
-            self._in_haste = True
-            self.say("this machine is slow: two pairs of runs a row from here on")
-        return min(wanted, 2)
+        """How many pairs of runs a row gets that wants so many."""
+        passed_s = time.monotonic() - self._started_s
+        most = next((pairs for after_s, pairs in _PATIENCE if passed_s >= after_s), wanted)
+        return min(wanted, most)
 
     def run_spark(self, spark: SparkBench) -> None:
         # Without it no figure would mean anything, so it may raise.
