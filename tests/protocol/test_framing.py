@@ -276,3 +276,27 @@ def test_own_limit() -> None:
         framing.frame_length(b"\0\0\0\x65")
     # With a limit that high the same bytes are a size, and no guess is made.
     assert Framing("c", max_frame_bytes=2**31 - 1).frame_length(b"HTTP") == 0x48545450
+
+
+def test_large_records_stand_in_the_frame_as_they_are(framing):
+    small, large = bytes(100), bytes(range(256)) * 256
+    request = ProduceRequest(
+        topic_data=[
+            TopicProduceData(
+                name="t",
+                partition_data=[
+                    PartitionProduceData(index=0, records=[b"head", large]),
+                    PartitionProduceData(index=1, records=small),
+                    PartitionProduceData(index=2, records=large),
+                ],
+            )
+        ]
+    )
+    for version in (3, 9):
+        _, parts = framing.send_parts(request, version)
+        assert sum(part is large or getattr(part, "obj", None) is large for part in parts) == 2
+        frame = b"".join(parts)
+        assert struct.unpack_from(">i", frame)[0] == len(frame) - 4
+        message = decode_request(frame[4:]).message
+        found = [bytes(row.records) for row in message.topic_data[0].partition_data]
+        assert found == [b"head" + large, small, large]

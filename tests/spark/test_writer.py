@@ -259,6 +259,32 @@ def test_no_row_is_lost_doubled_or_reordered(data: list[Any], sticky_bytes: int)
     assert sorted(seen) == list(range(len(data)))
 
 
+@given(
+    st.lists(
+        st.lists(st.one_of(st.none(), st.binary(max_size=300)), min_size=1, max_size=30),
+        min_size=1,
+        max_size=4,
+    ),
+    st.sampled_from((1, 16, 100, 1000)),
+    st.sampled_from("abc"),
+)
+def test_rows_without_key_or_partition_go_the_same_way_when_looked_at_one_by_one(
+    batches, sticky_bytes, topic
+):
+    # A column of partitions that are all null sends rows the general way.
+    fast, slow = router(sticky_bytes), router(sticky_bytes)
+    for values in batches:
+        partition_of = {}
+        for some, partitions in ((fast, None), (slow, [None] * len(values))):
+            batch = rows(values, partitions=partitions, topic=topic)
+            seen: dict[TopicPartition, list[bytes | None]] = {}
+            for tp, records in some.route(batch, 99):
+                assert len(records.timestamps_ms) == len(records.values)
+                seen.setdefault(tp, []).extend(records.values.to_pylist())
+            partition_of[some] = seen
+        assert partition_of[fast] == partition_of[slow]
+
+
 # --- rows that cannot be written -----------------------------------------------------------------
 
 
