@@ -178,9 +178,13 @@ def page(report: Report) -> str:
     parts.append("\n![Ratios of all rows](benchmarks.png)\n")
     for group, rows in report.groups.items():
         parts.append(f"## {group[0].upper()}{group[1:]}\n\n{markdown_table(rows)}")
-        notes = dict.fromkeys(f"- {row.name} ({row.rival}): {row.note}" for row in rows if row.note)
+        notes: dict[str, list[str]] = {}
+        for row in rows:
+            if row.note:
+                notes.setdefault(row.note, []).append(f"{row.name} ({row.rival})")
         if notes:
-            parts.append("\n".join(notes) + "\n")
+            lines = (f"- {'; '.join(names)}: {note}" for note, names in notes.items())
+            parts.append("\n".join(lines) + "\n")
     parts.append("## Where it ran\n\n| | |\n|---|---|")
     parts += [f"| {name} | {value} |" for name, value in report.about.items()]
     return "\n".join(parts) + "\n"
@@ -222,8 +226,8 @@ How it is measured:
   the count and the sum of lengths that were written; after writes the topics' records are counted.
 - **Much of the lead in short reads is a pause of the JVM connector**: its task waits up to 0.5 s
   (`fetch.max.wait.ms`) when it comes to the end of a partition that gets no new records. Rows of
-  "all but the last 5 %" stop before that end, where neither waits; those of "Growth" show what the
-  pause means with many partitions, and that it does not matter with many rows.
+  "all but the last 5 %" stop before that end, where neither waits: they compare the speed alone.
+  Those of "Growth" show what the pause means with many partitions, and what with many rows.
 - `noop` is Spark's sink that throws rows away; `sum(length(value))` looks at every value. "16 KB
   batches": the topic was written with `batch.size=16384`. Values are text that looks like JSON;
   zstd shrinks batches of it 1.6- (10 B) to 4.6-fold (10 KB). Keys have 8 bytes.

@@ -32,7 +32,7 @@ from tests.bench.spark_rows import SparkBench, open_spark
 
 ROOT = Path(__file__).resolve().parents[2]
 #: After so many seconds a row gets at most so many pairs: a slow machine ends in time too.
-_PATIENCE = ((10 * 60, 1), (6 * 60, 2))
+_PATIENCE = ((9 * 60, 1), (5 * 60, 2))
 _CLIENT = "client"
 
 

@@ -1,0 +1,220 @@
+"""What the benchmarks' pages say is what was measured: medians, verdicts, one source for all."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.bench import cases, report
+from tests.bench.data import KILO_BATCH, Topic, make_columns, value_lengths
+from tests.bench.report import Report
+from tests.bench.results import WORKER_RSS_TARGET_MB, Row
+
+ROOT = Path(__file__).parent.parent
+JSON = ROOT / "docs" / "benchmarks.json"
+
+
+def a_row(**changes) -> Row:
+    given = {
+        "group": "read",
+        "name": "100 B",
+        "unit": "rows/s",
+        "rival": "JVM connector",
+        "ours": [3e6, 2e6, 4e6],
+        "theirs": [1e6, 2e6, 1e6],
+        "target": 2.0,
+    }
+    return Row(**{**given, **changes})
+
+
+def a_report(*rows: Row) -> Report:
+    return Report({"date": "2026-01-01", "CPU": "a | b"}, list(rows))
+
+
+@pytest.fixture(scope="module")
+def published() -> Report:
+    return Report.from_json(JSON.read_text("utf-8"))
+
+
+# --- rows ---------------------------------------------------------------------------------------
+
+
+def test_a_row_is_judged_by_the_median_of_its_pairs_ratios():
+    row = a_row()  # 3, 1 and 4 times: not the ratio of the medians, which is 3e6 / 1e6 by chance
+    assert row.ratio == 3
+    assert row.spread == (1, 4)
+    row = a_row(ours=[1e6, 5e6, 9e6], theirs=[1e6, 10e6, 3e6])
+    assert row.ratio == 1  # the medians' would be 5/3
+
+
+def test_of_seconds_fewer_are_better():
+    row = a_row(unit="s", ours=[0.5], theirs=[1.0])
+    assert row.ratio == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "met"),
+    [
+        ({"target": None}, None),
+        ({"target": 3.0}, True),
+        ({"target": 3.1}, False),
+        ({"target": 3e6, "target_kind": "absolute"}, True),
+        ({"target": 3.1e6, "target_kind": "absolute"}, False),
+        (
+            {
+                "target": 0.5,
+                "target_kind": "difference",
+                "unit": "s",
+                "ours": [1.0],
+                "theirs": [0.5],
+            },
+            True,
+        ),
+        (
+            {
+                "target": 0.5,
+                "target_kind": "difference",
+                "unit": "s",
+                "ours": [1.1],
+                "theirs": [0.5],
+            },
+            False,
+        ),
+    ],
+)
+def test_targets(changes, met):
+    row = a_row(**changes)
+    assert row.met is met
+    verdict = report.cells(row)[5]
+    assert verdict == {True: "met", False: "MISSED", None: ""}[met]
+
+
+def test_memory_has_a_target_of_its_own():
+    assert a_row().rss_met is None
+    assert report.cells(a_row())[6] == ""
+    assert report.cells(a_row(worker_rss_mb=WORKER_RSS_TARGET_MB))[6] == "150 MB"
+    assert report.cells(a_row(worker_rss_mb=151.0))[6] == "151 MB, MISSED"
+
+
+@pytest.mark.parametrize(
+    ("figures", "unit", "words"),
+    [
+        ([1_234_567.0], "rows/s", "1.23M rows/s"),
+        ([123_456.0], "rows/s", "123K rows/s"),
+        ([1_234.0], "rows/s", "1234 rows/s"),
+        ([0.3, 0.2, 0.4], "s", "0.30 s"),
+        ([0.0123], "M records/s", "0.0123 M records/s"),
+    ],
+)
+def test_figures_are_medians_in_short(figures, unit, words):
+    assert report.cells(a_row(ours=figures, theirs=figures, unit=unit))[1] == words
+
+
+# --- pages --------------------------------------------------------------------------------------
+
+
+def test_json_keeps_everything():
+    rows = [a_row(), a_row(worker_rss_mb=12.3, note="why", target_kind="absolute", target=None)]
+    before = a_report(*rows)
+    assert Report.from_json(before.to_json()) == before
+
+
+def test_markdown_shows_misses_plainly_and_keeps_its_columns():
+    text = report.markdown_table([a_row(name="a|b", target=9.0), a_row(worker_rss_mb=400.0)])
+    lines = text.splitlines()
+    assert "**missed**" in lines[2]
+    assert "400 MB, **missed**" in lines[3]
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {8}
+
+
+def test_the_summary_counts_targets_and_memory():
+    rows = [a_row(), a_row(target=9.0, worker_rss_mb=10.0), a_row(target=None, worker_rss_mb=500.0)]
+    words = report.summary(rows)
+    assert "1 of 2 targets" in words
+    assert "Of 2 rows 1 take" in words
+
+
+def test_the_page_holds_each_group_and_note():
+    page = report.page(a_report(a_row(), a_row(group="write", note="said of it")))
+    assert page.index("## Read") < page.index("## Write") < page.index("## Where it ran")
+    assert "- 100 B (JVM connector): said of it" in page
+
+
+def test_a_readme_without_markers_is_an_error():
+    with pytest.raises(ValueError, match="benchmarks"):
+        report.update_readme("# sparkkafka\n", a_report())
+
+
+def test_the_readme_keeps_what_stands_around_the_block():
+    text = f"before\n{report.README_START}\nold\n{report.README_END}\nafter\n"
+    group, name = report.README_ROWS[0]
+    made = report.update_readme(text, a_report(a_row(group=group, name=name)))
+    assert made.startswith(f"before\n{report.README_START}\n| what")
+    assert made.endswith(f"{report.README_END}\nafter\n")
+    assert "old" not in made
+    assert f"| {group}: {name} |" in made
+
+
+def test_the_plot_can_be_drawn(tmp_path):
+    rows = [a_row(), a_row(target=9.0), a_row(target=None), a_row(group="x", rival="other 1.2")]
+    report.plot(a_report(*rows), tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+# --- what is published --------------------------------------------------------------------------
+
+
+def test_the_published_page_is_made_of_the_json(published):
+    assert (ROOT / "docs" / "benchmarks.md").read_text("utf-8") == report.page(published)
+
+
+def test_the_readme_is_made_of_the_json(published):
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert report.update_readme(readme, published) == readme
+
+
+def test_the_published_run_has_every_row_that_the_readme_wants(published):
+    measured = {(row.group, row.name) for row in published.rows}
+    assert set(report.README_ROWS) <= measured
+
+
+def test_the_published_run_is_a_whole_one(published):
+    measured = {(row.group, row.name) for row in published.rows}
+    wanted = {(case.group, case.name) for case in cases.reads(quick=False)}
+    wanted |= {("write", case.name) for case in cases.writes(quick=False)}
+    assert wanted <= measured
+    assert published.about["command"] == "make bench"
+    assert all(len(row.ours) == len(row.theirs) >= 1 for row in published.rows)
+
+
+# --- cases and data -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_the_rows_of_a_topic_follow_each_other_and_have_names_of_their_own(quick):
+    chosen = list(cases.reads(quick=quick))
+    names = [(case.group, case.name) for case in chosen]
+    assert len(set(names)) == len(names)
+    topics = [case.topic for case in chosen]
+    seen = [topic for i, topic in enumerate(topics) if i == 0 or topics[i - 1] != topic]
+    assert len(set(seen)) == len(seen)
+    assert {case.group for case in chosen} <= set(cases.GROUPS)
+    assert all(case.topic.rows % case.topic.partitions == 0 for case in chosen)
+
+
+def test_names_of_topics_are_fit_for_kafka():
+    assert re.fullmatch(r"[\w.-]{1,249}", Topic("uniform", 10, KILO_BATCH, "lz4").name)
+
+
+@pytest.mark.parametrize("values", [10, "uniform", "lognormal"])
+def test_values_have_the_sizes_that_were_asked_for(values):
+    columns = make_columns(values, 1000)
+    lengths = np.array([len(value) for value in columns.values.to_pylist()])
+    assert len(lengths) == len(columns.keys) == len(columns.timestamps_ms) == 1000
+    assert (lengths == value_lengths(values, 1000)).all()
+    assert {len(key) for key in columns.keys.to_pylist()} == {8}
+    assert lengths.min() >= 10
+    assert lengths.max() <= 2048
