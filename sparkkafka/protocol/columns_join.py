@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from sparkkafka.protocol.varints import Bytes, Ints, width, zigzag
 
-Words = NDArray[np.uint64]
+Words = NDArray[np.uint64] | np.uint64
 """One for each row, or a single one for all rows."""
 
 _VIEW_BYTES = 16
@@ -54,10 +54,12 @@ class _Numbers(NamedTuple):
     def of(cls, values: Ints) -> _Numbers | None:
         """None if some take more than three bytes."""
         smallest, largest = int(values.min()), int(values.max())
+        if smallest == largest:
+            return cls.of_all(smallest)
         widest = width(max(2 * largest, -2 * smallest - 1))
         if widest > _MOST_NUMBER_BYTES:
             return None
-        codes: Any = zigzag(np.array(largest) if smallest == largest else values)
+        codes = zigzag(values)
         packed: Any = codes
         size = _ONE
         if widest > 1:
@@ -68,6 +70,18 @@ class _Numbers(NamedTuple):
             group = (codes >> np.uint64(7 * index)) & _SEVEN_BITS
             packed |= longer << np.uint64(8 * index - 1) | group << np.uint64(8 * index)
         return cls(packed, size, widest)
+
+    @classmethod
+    def of_all(cls, value: int) -> _Numbers | None:
+        """The same number in all rows."""
+        code = 2 * value if value >= 0 else -2 * value - 1
+        size = width(code)
+        if size > _MOST_NUMBER_BYTES:
+            return None
+        packed = code & 0x7F
+        for index in range(1, size):
+            packed |= 0x80 << 8 * (index - 1) | (code >> 7 * index & 0x7F) << 8 * index
+        return cls(np.uint64(packed), np.uint64(size), size)
 
     def then(self, other: _Numbers) -> _Numbers:
         """Both, one behind the other."""
@@ -81,7 +95,15 @@ _SEVEN_BITS = np.uint64(0x7F)
 _ZERO: Any = np.uint64(0)
 _ZERO_BYTE = _Numbers(_ZERO, _ONE, 1)
 _NULL = _Numbers(_ONE, _ONE, 1)  # the length -1
-_ALL_OFFSETS = _Numbers.of(np.arange(_MOST_RECORDS))
+
+
+def _offset_tables() -> list[NDArray[np.uint64]]:
+    """Bytes and width of each offset delta below `_MOST_RECORDS`."""
+    numbers = _Numbers.of(np.arange(_MOST_RECORDS))
+    return [np.asarray(part) for part in numbers[:2]] if numbers else []
+
+
+_ALL_OFFSETS = _offset_tables()
 
 
 def _views_can_be_cast() -> bool:
@@ -104,7 +126,12 @@ def join_records(
     the last record. None if the numbers of some record take more than there is place for.
     """
     columns = [values] if keys is None else [keys, values]
-    lengths = [_Numbers.of(_lengths(blobs)) for blobs in columns]
+    lengths = [
+        _Numbers.of_all(blobs.largest)
+        if blobs.smallest == blobs.largest
+        else _Numbers.of(blobs.lengths)
+        for blobs in columns
+    ]
     timestamp = _Numbers.of(timestamp_deltas)
     offset = _offset_deltas(counts)
     first, last = lengths[0], lengths[-1]
@@ -115,7 +142,10 @@ def join_records(
     sizes: Any = offset.width + (timestamp.width + first.width + np.uint64(fixed))
     body = sizes.astype(np.int64)
     for blobs in columns:
-        body += np.maximum(_lengths(blobs), 0)
+        if blobs.smallest == blobs.largest:
+            body += max(blobs.largest, 0)
+        else:
+            body += blobs.lengths if blobs.smallest >= 0 else np.maximum(blobs.lengths, 0)
     body_length = _Numbers.of(body)
     if body_length is None:
         return None
@@ -153,23 +183,16 @@ def join_records(
     return memoryview(content), edges
 
 
-def _lengths(blobs: Blobs) -> Ints:
-    """One number if all are the same."""
-    if blobs.smallest == blobs.largest:
-        return np.array(blobs.largest, np.int64)
-    return blobs.lengths
-
-
 def _offset_deltas(counts: Sequence[int]) -> _Numbers | None:
-    """0, 1, 2, … for each batch, from a table."""
+    """0, 1, 2, … for each batch, from tables."""
     most = max(counts)
-    if _ALL_OFFSETS is None or most > _MOST_RECORDS:
+    if most > _MOST_RECORDS:
         return None
     packed, size = (
         np.concatenate([table[:count] for count in counts]) if len(counts) > 1 else table[:most]
-        for table in (_ALL_OFFSETS.packed, _ALL_OFFSETS.width)
+        for table in _ALL_OFFSETS
     )
-    return _Numbers(packed, size, int(_ALL_OFFSETS.width[most - 1]))
+    return _Numbers(packed, size, int(_ALL_OFFSETS[1][most - 1]))
 
 
 def _put(

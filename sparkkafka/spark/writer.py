@@ -32,6 +32,11 @@ PIECE_BYTES = 2**30
 """Arrow batches above this are halved, so that offsets of a column always fit into 32 bits."""
 
 
+STICKY_BYTES = 2**20
+"""Rows without key and partition go to one partition until it got so much (or batch.size, if that
+is more), then to the next: rows that are encoded together cost less, also for small batches."""
+
+
 @dataclass(frozen=True)
 class KafkaCommitMessage(WriterCommitMessage):
     """What one task wrote, all of it acknowledged as `kafka.acks` says.
@@ -122,7 +127,7 @@ class _Task:
                     ),
                 ).items()
             },
-            sticky_bytes=options.producer.batch_size,
+            sticky_bytes=max(STICKY_BYTES, options.producer.batch_size),
             pick=random.randrange,
         )
         self._rows = 0
