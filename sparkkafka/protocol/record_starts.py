@@ -1,13 +1,15 @@
 """Where each record of a fetch starts: the one step of decoding that is sequential by nature.
 
 A record is known to start only where the one before it ends, so the plain way is to follow the
-length prefixes one by one. Three ways go faster; which one depends on the shape of the batches:
+length prefixes one by one. Faster ways, by the shape of the batches:
 
-- `equal_runs`: records of one size. If the same length prefix stands at every multiple of the first
-  record's size, a whole run of starts is an arithmetic series. Many producers write this.
+- `_alike`: batches of equal bytes and counts are taken for copies of one of them: records of one
+  size in small batches.
+- `equal_runs`: records of one size in a large batch. If the same length prefix stands at every
+  multiple of the first record's size, a whole run of starts is an arithmetic series.
 - `lockstep`: follow the prefixes of many chains at once, one numpy step for the next record of all.
-  The chains are the batches of a fetch (16 KB producers: ~120 records each), and pieces of large
-  batches: `_seeds` guesses positions inside that look like starts.
+  The chains are the batches of a fetch (16 KB producers: ~120 records each), where counts are
+  known; and pieces of large batches: `_seeds_of_all` guesses positions that look like starts.
 - `chase`: the plain loop, for what is left.
 
 Nothing here raises or is believed: a guess may be wrong, bytes may be damaged. `verify` says which
@@ -55,6 +57,7 @@ def _advance_table() -> Ints:
 
 
 _ADVANCE = _advance_table()
+_ADVANCE_PAIRS = np.repeat(_ADVANCE, 2).reshape(-1, 2)  # for the positions of both bytes
 
 
 class Layout(NamedTuple):
@@ -75,51 +78,94 @@ def find(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> Layout:
     overlapping; `counts` (all positive) are the record counts of the batch headers; a batch has at
     least MIN_RECORD_BYTES for each. The positions in a batch that is not sound mean nothing.
     """
-    found: list[Ints | None] = [None] * len(begins)
-    chains: list[Ints] = []  # begins of chains
-    limits: list[Ints] = []
-    in_lockstep = np.ones(len(begins), np.bool_)
-    large = np.flatnonzero(counts >= _LARGE_BATCH_RECORDS)
-    for index in large.tolist():
-        begin, end, count = int(begins[index]), int(ends[index]), int(counts[index])
-        found[index] = equal_runs(data, begin, end, count)
-        if found[index] is not None:
-            in_lockstep[index] = False
-            continue
-        seeds = _seeds(data, begin, end, count)
-        if len(seeds) > 1:
-            in_lockstep[index] = False
-            chains.append(seeds)
-            limits.append(np.append(seeds[1:], end))
-    if in_lockstep.any():
-        chains.append(begins[in_lockstep])
-        limits.append(ends[in_lockstep])
+    alike, model = _alike(data, begins, ends, counts)
+    if model is None:
+        starts = _guess(data, begins, ends, counts)
+    elif alike.all():
+        starts = (begins[:, None] + model).ravel()
+    else:
+        starts = np.empty(int(counts.sum()), np.int64)
+        rows = np.repeat(alike, counts)
+        starts[rows] = (begins[alike][:, None] + model).ravel()
+        others = ~alike
+        starts[~rows] = _guess(data, begins[others], ends[others], counts[others])
+    layout = verify(data, starts, begins, ends, counts)
+    if layout.sound.all():
+        return layout
+    # A wrong guess looks like damage: only the plain loop can tell.
+    bad = ~layout.sound
+    rows = np.repeat(bad, counts)
+    begins, ends, counts = begins[bad], ends[bad], counts[bad]
+    again = verify(data, _chase_each(data, begins, ends, counts), begins, ends, counts)
+    layout.starts[rows] = again.starts
+    layout.bodies[rows] = again.bodies
+    layout.ends[rows] = again.ends
+    layout.sound[bad] = again.sound
+    return layout
+
+
+def _alike(
+    data: Bytes, begins: Ints, ends: Ints, counts: Ints
+) -> tuple[NDArray[np.bool_], Ints | None]:
+    """Batches of equal bytes and counts, and the starts in such a batch, relative to its begin.
+
+    Records of one size make batches of one layout: one is looked at, the others are its copies
+    until `verify` says otherwise. None if that does not look likely.
+    """
+    sizes = ends - begins
+    middle = len(begins) // 2  # the first and the last one are the likeliest to be shorter
+    alike = (sizes == sizes[middle]) & (counts == counts[middle])
+    chosen = np.flatnonzero(alike)
+    if 2 * len(chosen) < len(begins) or len(chosen) < 2:
+        return alike, None
+    one = slice(middle, middle + 1)
+    starts = _guess(data, begins[one], ends[one], counts[one])
+    model: Ints = starts - begins[one]
+    # One more is tried before all are written down, so that an attempt in vain costs little.
+    index = int(chosen[-1] if chosen[-1] != middle else chosen[0])
+    one = slice(index, index + 1)
+    sound = verify(data, begins[one] + model, begins[one], ends[one], counts[one]).sound[0]
+    return alike, model if sound else None
+
+
+def _guess(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> Ints:
+    """The starts in all batches, in the way that suits each; right if the bytes are sound and
+    nothing in them misleads."""
+    large = counts >= _LARGE_BATCH_RECORDS
+    if not large.any():
+        return lockstep_counted(data, begins, ends, counts)
+    starts = np.empty(int(counts.sum()), np.int64)
+    firsts = np.cumsum(counts) - counts
+    chosen = np.flatnonzero(large)
+    found = [
+        equal_runs(data, int(begins[index]), int(ends[index]), int(counts[index]))
+        for index in chosen.tolist()
+    ]
+    pending = chosen[[some is None for some in found]]
     # Too few chains: left to the plain loop below, which knows their counts.
-    if sum(map(len, chains)) >= _FEW_CHAINS:
-        pending = [index for index, starts in enumerate(found) if starts is None]
-        positions = lockstep(data, np.concatenate(chains), np.concatenate(limits))
+    chains, limits = _seeds_of_all(data, begins[pending], ends[pending], counts[pending])
+    if len(chains) >= _FEW_CHAINS:
+        positions = lockstep(data, chains, limits)
         lows = np.searchsorted(positions, begins)
         highs = np.searchsorted(positions, ends)
-        if len(pending) == len(begins) and np.array_equal(highs - lows, counts):
-            layout = verify(data, positions, begins, ends, counts)
-            if layout.sound.all():
-                return layout
-        for index in pending:
-            found[index] = positions[lows[index] : highs[index]]
-    for index, some in enumerate(found):
-        count = int(counts[index])
+    for index, some in zip(chosen.tolist(), found, strict=True):
+        if some is None and len(chains) >= _FEW_CHAINS:
+            some = positions[lows[index] : highs[index]]
+        first, count = int(firsts[index]), int(counts[index])
         if some is None or len(some) != count:
-            found[index] = chase(data, int(begins[index]), int(ends[index]), count)
-    starts = np.concatenate([some for some in found if some is not None])
-    layout = verify(data, starts, begins, ends, counts)
-    if not layout.sound.all():
-        # A wrong guess looks like damage: only the plain loop can tell.
-        firsts = np.cumsum(counts) - counts
-        for index in np.flatnonzero(~layout.sound).tolist():
-            first, count = int(firsts[index]), int(counts[index])
-            starts[first : first + count] = chase(data, int(begins[index]), int(ends[index]), count)
-        layout = verify(data, starts, begins, ends, counts)
-    return layout
+            some = chase(data, int(begins[index]), int(ends[index]), count)
+        starts[first : first + count] = some
+    small = ~large
+    if small.any():
+        starts[np.repeat(small, counts)] = lockstep_counted(
+            data, begins[small], ends[small], counts[small]
+        )
+    return starts
+
+
+def _chase_each(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> Ints:
+    rows = zip(begins.tolist(), ends.tolist(), counts.tolist(), strict=True)
+    return np.concatenate([chase(data, begin, end, count) for begin, end, count in rows])
 
 
 def verify(data: Bytes, starts: Ints, begins: Ints, ends: Ints, counts: Ints) -> Layout:
@@ -131,13 +177,15 @@ def verify(data: Bytes, starts: Ints, begins: Ints, ends: Ints, counts: Ints) ->
     try:
         lengths, bodies = read(data, starts)
     except BadVarintError:
-        sound = np.zeros(len(begins), np.bool_)
-        if len(begins) > 1:  # one bad number must not make all batches look bad
-            for index, (first, count) in enumerate(zip(firsts, counts, strict=True)):
-                one = slice(index, index + 1)
-                part = starts[first : first + count]
-                sound[one] = verify(data, part, begins[one], ends[one], counts[one]).sound
-        return Layout(starts, starts, record_ends, sound)
+        if len(begins) == 1:
+            return Layout(starts, starts.copy(), record_ends, np.zeros(1, np.bool_))
+        # One bad number must not make all batches look bad.
+        parts = []
+        for index, (first, count) in enumerate(zip(firsts, counts, strict=True)):
+            one = slice(index, index + 1)
+            part = starts[first : first + count]
+            parts.append(verify(data, part, begins[one], ends[one], counts[one]))
+        return Layout(*map(np.concatenate, zip(*parts, strict=True)))
     bad = bodies + lengths != record_ends
     bad[firsts] |= starts[firsts] != begins
     if bad.any():
@@ -238,38 +286,93 @@ def _long_advance(data: Bytes, position: int) -> int:
     return 0
 
 
+def lockstep_counted(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> Ints:
+    """The starts in all chains, one chain after the other. Wrong from a prefix on that the table
+    does not know."""
+    total = int(counts.sum())
+    if len(begins) < _FEW_CHAINS:
+        return _chase_each(data, begins, ends, counts)
+    most = int(counts.max())
+    if most * len(begins) > 2 * total:
+        # Rows of zeros would take more room than the starts. Those above twice the mean are
+        # fewer than half, so this ends.
+        long = counts * len(begins) > 2 * total
+        starts = np.empty(total, np.int64)
+        rows = np.repeat(long, counts)
+        starts[rows] = lockstep_counted(data, begins[long], ends[long], counts[long])
+        short = ~long
+        starts[~rows] = _walk(data, begins[short], counts[short])
+        return starts
+    return _walk(data, begins, counts)
+
+
+def _walk(data: Bytes, begins: Ints, counts: Ints) -> Ints:
+    most = int(counts.max())
+    steps = np.empty((most, len(begins), 2), np.int64)
+    _step(data, begins, steps)
+    positions = steps[:, :, 0].T
+    if int(counts.min()) == most:
+        return positions.ravel()
+    return positions[np.arange(most) < counts[:, None]]
+
+
+def _step(data: Bytes, begins: Ints, steps: Ints) -> Ints:
+    """Fills `steps` (steps, chains, 2) with the positions of the two bytes that begin each record,
+    and returns where the next records begin. A chain stays where the table cannot tell."""
+    steps[0, :, 0] = begins
+    np.add(begins, 1, out=steps[0, :, 1])
+    pair = np.empty((len(begins), 2), np.uint8)
+    index = pair.view("<u2").ravel()
+    advance = np.empty((len(begins), 2), np.int64)
+    for row in range(len(steps)):
+        # Positions need not stay inside: whatever is read there, `verify` sees the outcome.
+        data.take(steps[row], out=pair, mode="clip")
+        _ADVANCE_PAIRS.take(index, axis=0, out=advance, mode="clip")
+        if row + 1 < len(steps):
+            np.add(steps[row], advance, out=steps[row + 1])
+    return steps[-1, :, 0] + advance[:, 0]
+
+
 def lockstep(data: Bytes, begins: Ints, limits: Ints) -> Ints:
     """All record starts of many chains, ascending.
 
     A chain goes from its begin to its limit; it is left early where no record can start.
     """
-    # One gather reads two bytes. No record starts in the last byte, so chains stop before it.
-    if len(data) < 2:
-        return np.empty(0, np.int64)
-    pairs: NDArray[np.uint16] = np.ndarray((len(data) - 1,), "<u2", data, strides=(1,))
-    position = begins.astype(np.int64)
-    limit = np.minimum(limits, len(data) - 2)
-    pieces: list[Ints] = []
-    while len(position) >= _FEW_CHAINS:
-        steps = np.empty((_STEPS, len(position)), np.int64)
-        for row in steps:
-            row[:] = position
-            # Where the table cannot tell it says 0: the chain waits for the end of this block.
-            position += _ADVANCE.take(pairs[position])
-            np.minimum(position, limit, out=position)
-        last = steps[-1]
-        for index in np.flatnonzero((position == last) & (last < limit)).tolist():
+    # No record starts in the last byte, so chains stop before it.
+    limit = np.minimum(limits, max(len(data) - 2, 0))
+    chain = np.flatnonzero(begins < limit)  # those that are not done
+    position, limit = begins[chain], limit[chain]
+    counts = np.zeros(len(begins), np.int64)  # found so far
+    blocks: list[tuple[Ints, Ints, Ints, NDArray[np.bool_]]] = []
+    while len(chain) >= _FEW_CHAINS:
+        block = np.empty((_STEPS, len(chain), 2), np.int64)
+        following = _step(data, position, block)
+        steps = block[:, :, 0].T
+        inside = steps < limit[:, None]
+        # Where the table cannot tell it says 0: the chain waits for the end of the block.
+        last = steps[:, -1]
+        for index in np.flatnonzero((following == last) & (last < limit)).tolist():
             advance = _long_advance(data, int(last[index]))
-            position[index] = min(last[index] + advance, limit[index]) if advance else limit[index]
-        pieces.append(steps[steps < limit])
-        active = position < limit
-        if not active.all():
-            position, limit = position[active], limit[active]
-    for begin, end in zip(position.tolist(), limit.tolist(), strict=True):
-        pieces.append(_chase_all(data, begin, end))
-    starts = np.sort(np.concatenate(pieces)) if pieces else np.empty(0, np.int64)
-    again = starts[1:] == starts[:-1]
-    return np.delete(starts, np.flatnonzero(again)) if again.any() else starts
+            following[index] = last[index] + advance if advance else limit[index]
+            inside[index, 1:] &= steps[index, 1:] != steps[index, :-1]
+        blocks.append((chain, counts[chain], steps, inside))
+        counts[chain] += inside.sum(axis=1)
+        active = following < limit
+        chain, position, limit = chain[active], following[active], limit[active]
+    ends_of_chains = []
+    for index, begin, end in zip(chain.tolist(), position.tolist(), limit.tolist(), strict=True):
+        some = _chase_all(data, begin, end)
+        ends_of_chains.append((index, int(counts[index]), some))
+        counts[index] += len(some)
+    firsts = np.cumsum(counts) - counts
+    starts = np.empty(int(counts.sum()), np.int64)
+    for chain, before, steps, inside in blocks:
+        place = (firsts[chain] + before)[:, None] + np.arange(_STEPS)
+        starts[place[inside]] = steps[inside]
+    for index, before_it, some in ends_of_chains:
+        first = int(firsts[index]) + before_it
+        starts[first : first + len(some)] = some
+    return starts
 
 
 def _chase_all(data: Bytes, begin: int, end: int) -> Ints:
@@ -284,38 +387,53 @@ def _chase_all(data: Bytes, begin: int, end: int) -> Ints:
 
 
 def _seeds(data: Bytes, begin: int, end: int, count: int) -> Ints:
-    """Positions in one large batch that look like record starts, `begin` first.
+    """The begins of chains in one large batch."""
+    return _seeds_of_all(data, *(np.array([number], np.int64) for number in (begin, end, count)))[0]
+
+
+def _seeds_of_all(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> tuple[Ints, Ints]:
+    """Positions in large batches that look like record starts, the batches' begins among them, and
+    where a chain from each has to end: (begins of chains, limits).
 
     Looks for a zero byte (attributes) behind a length prefix that leads to another such place, four
     times in a row, and takes the last place: chains that begin wrong often meet the right one. A
     wrong seed costs time, never a wrong record: see `find`.
     """
-    mean = (end - begin) // count
-    pieces = count // _RECORDS_PER_SEED
-    first = np.array([begin], np.int64)
-    if mean > _MAX_SEEDED_RECORD_BYTES or pieces < _FEW_CHAINS:
-        return first
-    window = 2 * mean + 16
-    anchors = begin + (end - begin) // pieces * np.arange(1, pieces, dtype=np.int64)
-    anchors = anchors[anchors + window < end]
+    sizes = ends - begins
+    means = sizes // counts
+    pieces = counts // _RECORDS_PER_SEED
+    pieces[(means > _MAX_SEEDED_RECORD_BYTES) | (pieces < _FEW_CHAINS)] = 1
+    seeded = pieces > 1
+    if not seeded.any():
+        return begins, ends
+    # One size of window for all: with the mean it is sure to take a small part of the bytes.
+    window = 2 * int(sizes[seeded].sum() // counts[seeded].sum()) + 16
+    more = pieces - 1  # anchors; `number` counts 1, 2, … in each batch
+    number = np.arange(1, int(more.sum()) + 1) - np.repeat(np.cumsum(more) - more, more)
+    anchors = np.repeat(begins, more) + np.repeat(sizes // pieces, more) * number
+    batch_end = np.repeat(ends, more)
+    inside = anchors + window < batch_end
+    anchors, last = anchors[inside], batch_end[inside] - MIN_RECORD_BYTES
     if not len(anchors):
-        return first
+        return begins, ends
     windows = as_strided(data, (len(data) - window + 1, window), (1, 1))[anchors]
-    piece, column = np.nonzero(windows[:, 2:] == 0)
-    attributes = anchors[piece] + column + 2
+    # `nonzero` of two dimensions takes ten times as long.
+    piece, column = np.divmod(np.flatnonzero(windows == 0), window)
+    inside = column >= 2
+    piece, column = piece[inside], column[inside]
+    attributes = anchors[piece] + column
     # The prefix is two bytes long if the byte before the last one says that it goes on.
-    start = attributes - 1 - (data[attributes - 2] >> 7)
-    alive = np.arange(len(start))
-    position = start
-    last = end - MIN_RECORD_BYTES
+    position = attributes - 1 - (data[attributes - 2] >> 7)
     for _ in range(4):
-        first_byte = data[position].astype(np.int64)
-        second_byte = data[position + 1].astype(np.int64)
-        advance = _ADVANCE.take(first_byte | second_byte << 8)
+        first_byte = data[position]
+        advance = _ADVANCE.take(first_byte | data[position + 1].astype(np.int64) << 8)
         attributes = position + 1 + (first_byte >> 7)
-        good = (advance != 0) & (data[attributes] == 0)
         position = position + advance
-        good &= position <= last
-        alive, position = alive[good], position[good]
-    _, index = np.unique(piece[alive], return_index=True)
-    return np.concatenate([first, np.unique(position[index])])
+        good = (advance != 0) & (data[attributes] == 0) & (position <= last[piece])
+        piece, position = piece[good], position[good]
+    _, index = np.unique(piece, return_index=True)
+    chains = np.unique(np.concatenate([begins, position[index]]))
+    limits = np.minimum(
+        np.append(chains[1:], ends[-1]), ends[np.searchsorted(begins, chains, "right") - 1]
+    )
+    return chains, limits
