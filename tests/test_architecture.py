@@ -54,6 +54,7 @@ PROTOCOL_ORDERS: tuple[tuple[str, ...], ...] = (
         "records",
         "record_starts",
         "record_damage",
+        "arrow",
         "columns_decode",
         "columns_join",
         "columns_encode",

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparkkafka.errors import EncodeError
+from sparkkafka.protocol.arrow import is_valid, to_numpy
 from sparkkafka.protocol.columns_decode import decode_batches
 from sparkkafka.protocol.columns_join import Blobs, join_records
 from sparkkafka.protocol.records import (
@@ -355,7 +356,7 @@ class _Blobs:
         taken = self.lengths = np.diff(self.offsets)
         """Bytes of each row, -1 for null."""
         if self.array.null_count:
-            null = self.array.is_null().to_numpy(zero_copy_only=False)
+            null = ~is_valid(self.array)
             self.lengths = np.where(null, -1, taken)
             taken = np.where(null, 0, taken)
         self.smallest = int(self.lengths.min()) if len(taken) else 0
@@ -417,8 +418,7 @@ class _Headers:
         fields = {field.name: index for index, field in enumerate(kind.value_type)}
         if set(fields) != {"key", "value"}:
             raise EncodeError(f"headers have fields {sorted(fields)}; they must be key and value")
-        lengths = pc.fill_null(pc.list_value_length(column), 0)
-        counts = lengths.to_numpy(zero_copy_only=False).astype(np.int64)
+        counts = to_numpy(pc.fill_null(pc.list_value_length(column), 0)).astype(np.int64)
         self._counts = counts
         self._edges = np.zeros(len(counts) + 1, np.int64)
         np.cumsum(counts, out=self._edges[1:])
@@ -427,8 +427,8 @@ class _Headers:
         self._names = _Blobs(children[fields["key"]], "header key")
         self._contents = _Blobs(children[fields["value"]], "header value")
         if self._names.array.null_count:
-            null = self._names.array.is_null().to_numpy(zero_copy_only=False)
-            row = int(np.searchsorted(self._edges, int(null.argmax()), "right")) - 1
+            null = int(is_valid(self._names.array).argmin())
+            row = int(np.searchsorted(self._edges, null, "right")) - 1
             raise EncodeError(f"row {row}: a header key is null")
         ends = np.zeros(int(self._edges[-1]) + 1, np.int64)
         np.cumsum(self._names.sizes + self._contents.sizes, out=ends[1:])

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from sparkkafka.protocol.arrow import is_valid
 from sparkkafka.protocol.columns_encode import as_binary
 from sparkkafka.protocol.varints import Bytes, Ints
 
@@ -39,7 +40,7 @@ def murmur2_partitions(keys: pa.Array, partition_count: int) -> NDArray[np.int32
     hashes = murmur2(keys)
     partitions = ((hashes & np.uint32(0x7FFFFFFF)) % np.uint32(partition_count)).astype(np.int32)
     if keys.null_count:
-        partitions[keys.is_null().to_numpy(zero_copy_only=False)] = NO_PARTITION
+        partitions[~is_valid(keys)] = NO_PARTITION
     return partitions
 
 

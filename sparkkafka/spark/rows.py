@@ -25,6 +25,7 @@ from pyspark.sql.types import (
 
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.errors import EncodeError, OptionError
+from sparkkafka.protocol.arrow import from_numpy, is_valid, to_numpy
 from sparkkafka.protocol.columns import RecordColumns, blob_offsets
 from sparkkafka.protocol.partitioner import murmur2_partitions
 
@@ -208,10 +209,8 @@ class Router:
 
         partitions = np.full(rows.length, -1, np.int64)
         if rows.partitions is not None:
-            partitions = np.asarray(
-                rows.partitions.fill_null(0).to_numpy(zero_copy_only=False), np.int64
-            ).copy()
-            given = _valid(rows.partitions)
+            partitions = to_numpy(rows.partitions).astype(np.int64)
+            given = is_valid(rows.partitions)
             self._check_given(topics, topic_of_row, partitions, given, first_row)
             partitions[~given] = -1
         for code, name in enumerate(topics):
@@ -226,7 +225,7 @@ class Router:
         if rows.topics is None:
             return [rows.fixed_topic or ""], None
         if rows.topics.null_count:
-            row = int(np.argmin(_valid(rows.topics)))
+            row = int(np.argmin(is_valid(rows.topics)))
             raise EncodeError(
                 "[KAFKA_NULL_TOPIC_IN_DATA] null topic present in the data. Use the topic option "
                 f"for setting a topic. (row {first_row + row} of this task"
@@ -236,7 +235,7 @@ class Router:
         names = coded.dictionary.to_pylist()
         if len(names) == 1:
             return names, None
-        return names, coded.indices.to_numpy(zero_copy_only=False)
+        return names, to_numpy(coded.indices)
 
     def _learn(self, names: list[str]) -> None:
         if names:
@@ -248,8 +247,8 @@ class Router:
         structs = rows.headers.flatten()
         if not structs.null_count and not structs.field(0).null_count:
             return
-        bad = np.flatnonzero(~(_valid(structs) & _valid(structs.field(0))))[0]
-        lengths = pc.list_value_length(rows.headers).fill_null(0).to_numpy(zero_copy_only=False)
+        bad = np.flatnonzero(~(is_valid(structs) & is_valid(structs.field(0))))[0]
+        lengths = to_numpy(pc.list_value_length(rows.headers).fill_null(0))
         row = int(np.searchsorted(np.cumsum(lengths), bad, side="right"))
         raise EncodeError(
             f"a header without a key (row {first_row + row} of this task{_key_fact(rows, row)}): "
@@ -297,11 +296,11 @@ class Router:
                 partitions[:] = murmur2_partitions(rows.keys, count)
             else:
                 at = np.flatnonzero(open_rows)
-                partitions[at] = murmur2_partitions(rows.keys.take(pa.array(at)), count)
+                partitions[at] = murmur2_partitions(rows.keys.take(from_numpy(at)), count)
             open_rows &= partitions < 0
         at = np.flatnonzero(open_rows)
         if len(at):
-            lengths = pc.binary_length(rows.values).fill_null(0).to_numpy(zero_copy_only=False)
+            lengths = to_numpy(pc.binary_length(rows.values).fill_null(0))
             partitions[at] = self._sticky(name, count, lengths[at])
 
     def _sticky(self, name: str, count: int, lengths: np.ndarray) -> np.ndarray:
@@ -359,7 +358,7 @@ class Router:
             small = targets.astype(np.uint16) if int(targets.max()) < 1 << 16 else targets
             order = np.argsort(small, kind="stable")
             targets = targets[order]
-            take = pa.array(order)
+            take = from_numpy(order)
             rows = rows._replace(
                 keys=None if rows.keys is None else rows.keys.take(take),
                 values=rows.values.take(take),
@@ -392,10 +391,6 @@ def _bytes_in(column: pa.Array) -> int:
         return int(pc.sum(pc.binary_length(column)).as_py() or 0)
     offsets = blob_offsets(column)
     return int(offsets[-1]) - int(offsets[0])
-
-
-def _valid(column: pa.Array) -> np.ndarray:
-    return np.asarray(column.is_valid().to_numpy(zero_copy_only=False), bool)
 
 
 def _key_fact(rows: Rows, row: int) -> str:

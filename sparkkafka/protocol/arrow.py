@@ -1,0 +1,49 @@
+"""Numpy arrays as Arrow arrays and back, without a copy, and without pandas.
+
+pyarrow's own `pa.array(…)` and `Array.to_numpy` import pandas where it is installed: half a second in
+each new worker process of Spark, and we need nothing of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+_TYPES = {
+    np.dtype(np.int32): pa.int32(),
+    np.dtype(np.int64): pa.int64(),
+    np.dtype(np.uint16): pa.uint16(),
+}
+
+
+def from_numpy(values: NDArray[Any], kind: pa.DataType | None = None) -> pa.Array:
+    """Integers, or booleans, as an Arrow array without nulls; `kind` reads the same bits otherwise
+    (int64 as timestamp). Shares the memory, unless that of `values` has gaps."""
+    if values.dtype == np.bool_:
+        bits = pa.py_buffer(np.packbits(values, bitorder="little"))
+        return pa.Array.from_buffers(pa.bool_(), len(values), [None, bits])
+    buffer = pa.py_buffer(np.ascontiguousarray(values))
+    return pa.Array.from_buffers(kind or _TYPES[values.dtype], len(values), [None, buffer])
+
+
+def to_numpy(array: pa.Array) -> NDArray[Any]:
+    """The integers of an array, read-only; what stands under a null means nothing."""
+    width = array.type.bit_width // 8
+    kind = np.dtype(f"{'i' if pa.types.is_signed_integer(array.type) else 'u'}{width}")
+    if not len(array):
+        return np.zeros(0, kind)
+    return np.frombuffer(array.buffers()[1], kind)[array.offset : array.offset + len(array)]
+
+
+def is_valid(array: pa.Array) -> NDArray[np.bool_]:
+    """True for each row that is not null."""
+    if not array.null_count:
+        return np.ones(len(array), np.bool_)
+    bitmap = array.buffers()[0]
+    if bitmap is None:  # the null type has no bitmap
+        return np.zeros(len(array), np.bool_)
+    bits = np.unpackbits(np.frombuffer(bitmap, np.uint8), bitorder="little")
+    return bits[array.offset : array.offset + len(array)].view(np.bool_)
