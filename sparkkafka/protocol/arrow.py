@@ -1,7 +1,7 @@
 """Numpy arrays as Arrow arrays and back, without a copy, and without pandas.
 
-pyarrow's own `pa.array(…)` and `Array.to_numpy` import pandas where it is installed: half a second in
-each new worker process of Spark, and we need nothing of it.
+pyarrow's own `pa.array(…)` and `Array.to_numpy` import pandas where it is installed: half a second
+in each new worker process of Spark, and we need nothing of it.
 """
 
 from __future__ import annotations
