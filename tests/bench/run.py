@@ -33,6 +33,7 @@ from tests.bench.spark_rows import SparkBench, open_spark
 ROOT = Path(__file__).resolve().parents[2]
 #: After so many seconds a row gets at most so many pairs: a slow machine ends in time too.
 _PATIENCE = ((9 * 60, 1), (5 * 60, 2))
+_QUICK_PATIENCE = ((90, 1),)
 _CLIENT = "client"
 
 
@@ -137,7 +138,8 @@ class Bench:
     def pairs_of(self, wanted: int) -> int:
         """How many pairs of runs a row gets that wants so many."""
         passed_s = time.monotonic() - self._started_s
-        most = next((pairs for after_s, pairs in _PATIENCE if passed_s >= after_s), wanted)
+        patience = _QUICK_PATIENCE if self._quick else _PATIENCE
+        most = next((pairs for after_s, pairs in patience if passed_s >= after_s), wanted)
         return min(wanted, most)
 
     def run_spark(self, spark: SparkBench) -> None:
