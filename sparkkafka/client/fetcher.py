@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, Self
 
 from sparkkafka.client.cluster import Cluster, throttle
-from sparkkafka.client.connection import Connection
+from sparkkafka.client.connection import Connection, FrameBuffer
 from sparkkafka.client.deadline import Backoff, Deadline
 from sparkkafka.client.metadata import PartitionMetadata, TopicPartition
 from sparkkafka.client.offsets import (
@@ -133,8 +133,11 @@ class Fetcher:
         BrokerError for what a retry cannot mend, and KafkaTimeoutError when nothing moved for
         `poll_timeout_ms`.
         """
+        # One iterator's own: the answer in it is decoded before the next one is received. (Decoded
+        # columns are copies.)
+        buffer = FrameBuffer()
         while self.position < self._end:
-            batches = self._next_batches()
+            batches = self._next_batches(buffer)
             if self.position < self._end:
                 self._ask_ahead()
             if batches:
@@ -142,7 +145,7 @@ class Fetcher:
 
     # --- one step forward -----------------------------------------------------------------------
 
-    def _next_batches(self) -> list[RecordBatch]:
+    def _next_batches(self, buffer: FrameBuffer) -> list[RecordBatch]:
         """Visible batches of the next fetch that moves the position; empty if all were skipped."""
         deadline = Deadline(self._poll_timeout_ms)
         short_log = Deadline(min(SHORT_LOG_GRACE_MS, self._poll_timeout_ms / 2))
@@ -154,7 +157,7 @@ class Fetcher:
             before = self.position
             try:
                 self._ask(deadline)
-                partition = self._answer(deadline)
+                partition = self._answer(deadline, buffer)
                 batches = self._take(partition)
                 if self.position > before:
                     self._idle.reset()
@@ -261,12 +264,12 @@ class Fetcher:
         broker = self._cluster.brokers[leader.leader]
         return Connection.open(broker.host, broker.port, self._cluster.options, deadline)
 
-    def _answer(self, deadline: Deadline) -> Any:
+    def _answer(self, deadline: Deadline, buffer: FrameBuffer) -> Any:
         connection = self._connection
         if connection is None:  # cannot happen: _ask opens one or raises
             raise BrokerError(ErrorCode.NETWORK_EXCEPTION, f"Fetch of {self._tp}")
         limit_ms = self._cluster.options.request_timeout_ms + self._options.fetch_max_wait_ms
-        _, response = connection.receive(deadline.sooner(limit_ms))
+        _, response = connection.receive(deadline.sooner(limit_ms), buffer)
         throttle(response, deadline)
         where = f"Fetch of {self._tp} @ {connection}"
         if response.error_code:
@@ -295,14 +298,8 @@ class Fetcher:
             if self._read_committed
             else []
         )
-        visible = [
-            batch
-            for batch in batches
-            if aborted.visible(batch)
-            and batch.record_count
-            and batch.next_offset > self.position
-            and batch.base_offset < self._end
-        ]
+        # Those before the position and behind the end are left out by `decode_chunks`.
+        visible = [batch for batch in aborted.visible_of(batches) if batch.record_count]
         self._start = self.position
         self.position = max(self.position, batches[-1].next_offset)
         return visible

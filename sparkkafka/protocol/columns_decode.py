@@ -239,6 +239,7 @@ class _Chunk:
         self.timestamp_types[np.array(fields.magic) == 0] = NO_TIMESTAMP_TYPE
         self.timestamp_types = self.timestamp_types.astype(np.int32)
         self.buffer = pa.py_buffer(self.data)
+        self.batch_of_row: Ints | None = None  # made when asked for
 
     def decode(
         self, start_offset: int, end_offset: int, wanted: frozenset[str]
@@ -332,7 +333,9 @@ class _Chunk:
         """Index of each row's batch, or None when there is only one batch."""
         if len(self.batches) == 1:
             return None
-        return np.repeat(np.arange(len(self.batches)), self.counts)[low : low + count]
+        if self.batch_of_row is None:
+            self.batch_of_row = np.repeat(np.arange(len(self.batches)), self.counts)
+        return self.batch_of_row[low : low + count]
 
     def _headers(self, at: Ints, ends: Ints, counts: Ints) -> pa.Array:
         key_at, key_lengths, value_at, value_lengths = _read_headers(self.data, at, ends, counts)

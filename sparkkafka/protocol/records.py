@@ -220,6 +220,8 @@ def split_batches(
     batches: list[RecordBatch] = []
     position = next_offset = 0
     room_bytes = max_payload_bytes
+    # RecordBatch(...) without its __new__ in Python: small batches come by the thousand.
+    new_tuple = tuple.__new__
     while end_offset is None or next_offset < end_offset or not batches:
         if size - position < HEADER_BYTES or view[position + MAGIC_POSITION] != MAGIC:
             if entry_size(view, position) is None or view[position + MAGIC_POSITION] == MAGIC:
@@ -280,23 +282,22 @@ def split_batches(
             raise CorruptRecordError(
                 f"{record_count} records in {end - start} bytes", position + 57, offset=base_offset
             )
-        batches.append(
-            RecordBatch(
-                base_offset,
-                leader_epoch,
-                magic,
-                attributes,
-                last_offset_delta,
-                base_timestamp,
-                max_timestamp,
-                producer_id,
-                producer_epoch,
-                base_sequence,
-                record_count,
-                view[start:end],
-                end - position,
-            )
+        fields = (
+            base_offset,
+            leader_epoch,
+            magic,
+            attributes,
+            last_offset_delta,
+            base_timestamp,
+            max_timestamp,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            record_count,
+            view[start:end],
+            end - position,
         )
+        batches.append(new_tuple(RecordBatch, fields))
         position = end
     return batches
 
@@ -344,6 +345,13 @@ class AbortedTransactions:
         self._pending = [(first_offset, producer_id) for producer_id, first_offset in aborted or ()]
         heapq.heapify(self._pending)
         self._aborting: set[int] = set()
+
+    def visible_of(self, batches: Iterable[RecordBatch]) -> list[RecordBatch]:
+        """Those of the batches that are `visible`."""
+        if self._pending or self._aborting:
+            return [batch for batch in batches if self.visible(batch)]
+        # Small batches come by the thousand, and nothing but markers is to be left out.
+        return [batch for batch in batches if not batch.attributes & CONTROL_FLAG]
 
     def visible(self, batch: RecordBatch) -> bool:
         """Whether its records are for the reader. Ask for every batch, in offset order.

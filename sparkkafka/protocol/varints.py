@@ -7,6 +7,8 @@ Signed values are zigzag coded (0, -1, 1, -2, … as 0, 1, 2, 3, …), see Kafka
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,6 +31,36 @@ def read(data: Bytes, at: Ints, bits: int = VARINT_BITS) -> tuple[Ints, Ints]:
     `at` is not empty. Raises BadVarintError for more than 5 (10) bytes or 32 (64) bits. Varints
     longer than they need to be are accepted, as Java accepts them.
     """
+    byte = data.take(at, mode="clip")
+    after = at + 1
+    if int(byte.max()) < 0x80:
+        return _unzigzag_narrow(byte, np.int8), after
+    # One or two bytes: nearly all columns. Narrow numbers are several times as fast to work on, and
+    # so is a second byte for all rows, of which those that have none keep nothing.
+    goes_on = byte >> 7
+    second = data.take(after, mode="clip")
+    second &= np.negative(goes_on)
+    if int(second.max()) < 0x80:
+        byte &= 0x7F
+        short = second.astype(np.uint16)
+        short <<= 7
+        short |= byte
+        after += goes_on
+        return _unzigzag_narrow(short, np.int16), after
+    return read_any(data, at, bits)
+
+
+def _unzigzag_narrow(raw: NDArray[Any], signed: type[np.signedinteger[Any]]) -> Ints:
+    """Zigzag decoded in its own width; overwrites `raw`."""
+    sign = raw & 1
+    np.negative(sign, out=sign)
+    raw >>= 1
+    raw ^= sign
+    return raw.view(signed).astype(np.int64)
+
+
+def read_any(data: Bytes, at: Ints, bits: int = VARINT_BITS) -> tuple[Ints, Ints]:
+    """`read` for varints of any length; the same results."""
     raw, after = _read_raw(data, at, 0, bits)
     values = (raw >> np.uint64(1)).view(np.int64)
     sign = raw.view(np.int64)
