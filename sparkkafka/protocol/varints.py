@@ -40,14 +40,19 @@ def read(data: Bytes, at: Ints, bits: int = VARINT_BITS) -> tuple[Ints, Ints]:
     goes_on = byte >> 7
     second = data.take(after, mode="clip")
     second &= np.negative(goes_on)
-    if int(second.max()) < 0x80:
-        byte &= 0x7F
-        short = second.astype(np.uint16)
-        short <<= 7
-        short |= byte
-        after += goes_on
-        return _unzigzag_narrow(short, np.int16), after
-    return read_any(data, at, bits)
+    longer = np.flatnonzero(second >= 0x80) if int(second.max()) >= 0x80 else second[:0]
+    if 2 * len(longer) > len(at):
+        return read_any(data, at, bits)
+    byte &= 0x7F
+    second &= 0x7F
+    short = second.astype(np.uint16)
+    short <<= 7
+    short |= byte
+    after += goes_on
+    values = _unzigzag_narrow(short, np.int16)
+    if len(longer):
+        values[longer], after[longer] = read_any(data, at[longer], bits)
+    return values, after
 
 
 def _unzigzag_narrow(raw: NDArray[Any], signed: type[np.signedinteger[Any]]) -> Ints:
