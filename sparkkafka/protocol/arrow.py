@@ -1,7 +1,7 @@
 """Numpy arrays as Arrow arrays and back, without a copy, and without pandas.
 
-pyarrow's own `pa.array(…)` and `Array.to_numpy` import pandas where it is installed: half a second
-in each new worker process of Spark, and we need nothing of it.
+pyarrow's own `pa.array(…)`, `pa.scalar(…)` and `Array.to_numpy` import pandas where that is there:
+half a second in each new worker process of Spark, and we need nothing of it.
 """
 
 from __future__ import annotations
@@ -36,6 +36,20 @@ def to_numpy(array: pa.Array) -> NDArray[Any]:
     if not len(array):
         return np.zeros(0, kind)
     return np.frombuffer(array.buffers()[1], kind)[array.offset : array.offset + len(array)]
+
+
+def or_zero(array: pa.Array) -> NDArray[Any]:
+    """The integers of an array, with 0 for null."""
+    values = to_numpy(array)
+    return values * is_valid(array) if array.null_count else values
+
+
+def repeat_text(text: str, count: int) -> pa.Array:
+    """`count` times the same string."""
+    data = text.encode()
+    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(len(data))
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data * count)]
+    return pa.Array.from_buffers(pa.string(), count, buffers)
 
 
 def is_valid(array: pa.Array) -> NDArray[np.bool_]:

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 from sparkkafka.errors import CorruptRecordError, DecodeError
 from sparkkafka.protocol import record_starts
+from sparkkafka.protocol.arrow import from_numpy
 from sparkkafka.protocol.record_damage import MIN_HEADER_BYTES, check_batch, read_one
 from sparkkafka.protocol.records import (
     CODEC_MASK,
@@ -148,9 +149,9 @@ def _empty(wanted: frozenset[str]) -> DecodedRecords:
         np.empty(0, np.int64),
         np.empty(0, np.int64) if TIMESTAMP in wanted else None,
         np.empty(0, np.int32),
-        pa.array([], pa.binary()) if KEY in wanted else None,
-        pa.array([], pa.binary()) if VALUE in wanted else None,
-        pa.array([], HEADERS_TYPE) if HEADERS in wanted else None,
+        pa.nulls(0, pa.binary()) if KEY in wanted else None,
+        pa.nulls(0, pa.binary()) if VALUE in wanted else None,
+        pa.nulls(0, HEADERS_TYPE) if HEADERS in wanted else None,
     )
 
 
@@ -317,7 +318,7 @@ class _Chunk:
             offsets = offsets[keep]
             timestamps = None if timestamps is None else timestamps[keep]
             timestamp_types = timestamp_types[keep]
-            headers = None if headers is None else headers.filter(pa.array(keep))
+            headers = None if headers is None else headers.filter(from_numpy(keep))
             key_at, key_lengths = key_at[keep], key_lengths[keep]
             value_at, value_lengths = value_at[keep], value_lengths[keep]
         return DecodedRecords(
@@ -401,7 +402,7 @@ def _skip(at: Ints, lengths: Ints) -> Ints:
     return at + lengths if smallest >= 0 else at + np.maximum(lengths, 0)
 
 
-_EVEN: list[pa.Array] = [pa.array(np.arange(0, 2 * CHUNK_RECORDS, 2, dtype=np.int32))]
+_EVEN: list[pa.Array] = [from_numpy(np.arange(0, 2 * CHUNK_RECORDS, 2, dtype=np.int32))]
 
 
 def gather(data: pa.Buffer, starts: Ints, lengths: Ints) -> pa.Array:
@@ -419,7 +420,7 @@ def gather(data: pa.Buffer, starts: Ints, lengths: Ints) -> pa.Array:
     pairs[1::2] = starts + (lengths if smallest >= 0 else np.maximum(lengths, 0))
     both = pa.Array.from_buffers(pa.binary(), 2 * count - 1, [None, pa.py_buffer(pairs), data])
     while len(_EVEN[0]) < count:
-        _EVEN[0] = pa.array(np.arange(0, 4 * len(_EVEN[0]), 2, dtype=np.int32))
+        _EVEN[0] = from_numpy(np.arange(0, 4 * len(_EVEN[0]), 2, dtype=np.int32))
     taken = both.take(_EVEN[0].slice(0, count))
     if smallest >= 0:
         return taken

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparkkafka.errors import EncodeError
-from sparkkafka.protocol.arrow import is_valid, to_numpy
+from sparkkafka.protocol.arrow import is_valid, or_zero, repeat_text
 from sparkkafka.protocol.columns_decode import decode_batches
 from sparkkafka.protocol.columns_join import Blobs, join_records
 from sparkkafka.protocol.records import (
@@ -37,6 +37,8 @@ MAX_BATCH_BYTES = (1 << 31) - 1
 
 _GROUP_BYTES = 4 << 20  # measured: one join of about 4 MB; never near Arrow's int32 limit
 _GROUP_RECORDS = 32768
+
+_NOTHING = repeat_text("", 1).cast(pa.binary())[0]  # b"" itself would make pyarrow import pandas
 
 
 class RecordColumns(NamedTuple):
@@ -344,7 +346,9 @@ def _join(pieces: Sequence[Any]) -> pa.Array:
     """Concatenates arrays of binary row by row; null counts as empty."""
     if len(pieces) == 1:
         return pieces[0]
-    return pc.binary_join_element_wise(*pieces, b"", null_handling="replace", null_replacement=b"")
+    return pc.binary_join_element_wise(
+        *pieces, _NOTHING, null_handling="replace", null_replacement=b""
+    )
 
 
 class _Blobs:
@@ -418,7 +422,7 @@ class _Headers:
         fields = {field.name: index for index, field in enumerate(kind.value_type)}
         if set(fields) != {"key", "value"}:
             raise EncodeError(f"headers have fields {sorted(fields)}; they must be key and value")
-        counts = to_numpy(pc.fill_null(pc.list_value_length(column), 0)).astype(np.int64)
+        counts = or_zero(pc.list_value_length(column)).astype(np.int64)
         self._counts = counts
         self._edges = np.zeros(len(counts) + 1, np.int64)
         np.cumsum(counts, out=self._edges[1:])

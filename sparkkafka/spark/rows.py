@@ -1,69 +1,25 @@
-"""Rows of a DataFrame -> records of partitions: column checks, partition choice, sorting.
+"""Rows of a DataFrame -> records of partitions: checks of their values, partition choice, sorting.
 
-Pure: the number of a topic's partitions and the random choice come as arguments.
-Rules are those of Spark's KafkaWriter (columns) and of Java's default partitioner (partitions).
+Pure: the number of a topic's partitions and the random choice come as arguments. Rules are those of
+Java's default partitioner; which columns there are is the matter of `row_columns`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    IntegerType,
-    StringType,
-    StructType,
-)
 
 from sparkkafka.client.metadata import TopicPartition
-from sparkkafka.errors import EncodeError, OptionError
-from sparkkafka.protocol.arrow import from_numpy, is_valid, to_numpy
+from sparkkafka.errors import EncodeError
+from sparkkafka.protocol.arrow import from_numpy, is_valid, or_zero, to_numpy
 from sparkkafka.protocol.columns import RecordColumns, blob_offsets
 from sparkkafka.protocol.partitioner import murmur2_partitions
-
-# --- columns ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class RowColumns:
-    """Where the columns of a record stand in the DataFrame; None for those it does not have.
-
-    Positions, not names: a DataFrame may hold a name twice, and the first one counts.
-    """
-
-    value: int
-    key: int | None = None
-    headers: int | None = None
-    topic: int | None = None
-    partition: int | None = None
-    fixed_topic: str | None = None
-
-    def extract(self, batch: pa.RecordBatch) -> Rows:
-        """The columns of one Arrow batch in the types that the protocol needs."""
-        topics = (
-            _cast(batch.column(self.topic), pa.string())
-            if self.fixed_topic is None and self.topic is not None
-            else None
-        )
-        return Rows(
-            length=batch.num_rows,
-            keys=None if self.key is None else _cast(batch.column(self.key), pa.binary()),
-            values=_cast(batch.column(self.value), pa.binary()),
-            headers=None if self.headers is None else batch.column(self.headers),
-            topics=topics,
-            fixed_topic=self.fixed_topic,
-            partitions=(
-                None if self.partition is None else _cast(batch.column(self.partition), pa.int32())
-            ),
-        )
+from sparkkafka.spark.row_columns import RowColumns
 
 
 class Rows(NamedTuple):
@@ -77,82 +33,30 @@ class Rows(NamedTuple):
     fixed_topic: str | None
     partitions: pa.Array | None
 
+    @classmethod
+    def of(cls, batch: pa.RecordBatch, columns: RowColumns) -> Rows:
+        """The columns of one Arrow batch in the types that the protocol needs."""
+        at = columns
+        return cls(
+            length=batch.num_rows,
+            keys=None if at.key is None else _cast(batch.column(at.key), pa.binary()),
+            values=_cast(batch.column(at.value), pa.binary()),
+            headers=None if at.headers is None else batch.column(at.headers),
+            topics=(
+                _cast(batch.column(at.topic), pa.string())
+                if at.fixed_topic is None and at.topic is not None
+                else None
+            ),
+            fixed_topic=at.fixed_topic,
+            partitions=(
+                None if at.partition is None else _cast(batch.column(at.partition), pa.int32())
+            ),
+        )
+
     @property
     def payload_bytes(self) -> int:
         """Bytes of keys and values, nulls as none."""
         return sum(_bytes_in(column) for column in (self.keys, self.values) if column is not None)
-
-
-def input_columns(schema: StructType, topic: str | None) -> RowColumns:
-    """Finds and checks the columns; names count in their exact case, other columns are ignored.
-
-    Raises OptionError in the words of the JVM connector's AnalysisException.
-    """
-    positions: dict[str, int] = {}
-    for position, column in enumerate(schema.fields):
-        positions.setdefault(column.name, position)
-
-    def find(name: str, fits: Callable[[DataType], bool], wanted: str) -> int | None:
-        position = positions.get(name)
-        if position is not None and not fits(schema.fields[position].dataType):
-            raise OptionError(
-                f"{name} attribute unsupported type "
-                f"{schema.fields[position].dataType.simpleString()}. {name} must be a(n) {wanted}"
-                f"{_HELP.get(name, '')}"
-            )
-        return position
-
-    # With the option set, the column is not looked at, whatever its type.
-    topic_at = find("topic", _is_text, "string") if topic is None else None
-    if topic is None and topic_at is None:
-        raise OptionError(
-            "topic option required when no 'topic' attribute is present. "
-            f"Use the topic option for setting a topic.{_near(positions, 'topic')}"
-        )
-    value_at = find("value", _is_bytes, "string or binary")
-    if value_at is None:
-        raise OptionError(f"Required attribute 'value' not found{_near(positions, 'value')}")
-    return RowColumns(
-        value=value_at,
-        key=find("key", _is_bytes, "string or binary"),
-        headers=find("headers", _is_headers, "array<struct<key:string,value:binary>>"),
-        topic=topic_at,
-        partition=find("partition", lambda kind: isinstance(kind, IntegerType), "int"),
-        fixed_topic=topic,
-    )
-
-
-_HELP = {
-    "value": ": cast it, or put several columns in one with to_json(struct(*))",
-    "key": ": cast it",
-    "topic": ": cast it",
-    "partition": ": cast it",
-}
-
-
-def _near(positions: Mapping[str, int], name: str) -> str:
-    """A column that differs in case only is the likely mistake: names count as written."""
-    other = next((known for known in positions if known.lower() == name), None)
-    return f" (the column {other!r} must be written {name!r})" if other else ""
-
-
-def _is_text(kind: DataType) -> bool:
-    return isinstance(kind, StringType)
-
-
-def _is_bytes(kind: DataType) -> bool:
-    return isinstance(kind, StringType | BinaryType)
-
-
-def _is_headers(kind: DataType) -> bool:
-    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
-        return False
-    fields = kind.elementType.fields
-    return (
-        [field.name for field in fields] == ["key", "value"]
-        and _is_text(fields[0].dataType)
-        and isinstance(fields[1].dataType, BinaryType)
-    )
 
 
 def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -160,9 +64,6 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     return column if column.type == kind else column.cast(kind)
-
-
-# --- routing ---------------------------------------------------------------------------------
 
 
 class Router:
@@ -248,7 +149,7 @@ class Router:
         if not structs.null_count and not structs.field(0).null_count:
             return
         bad = np.flatnonzero(~(is_valid(structs) & is_valid(structs.field(0))))[0]
-        lengths = to_numpy(pc.list_value_length(rows.headers).fill_null(0))
+        lengths = or_zero(pc.list_value_length(rows.headers))
         row = int(np.searchsorted(np.cumsum(lengths), bad, side="right"))
         raise EncodeError(
             f"a header without a key (row {first_row + row} of this task{_key_fact(rows, row)}): "
@@ -300,7 +201,7 @@ class Router:
             open_rows &= partitions < 0
         at = np.flatnonzero(open_rows)
         if len(at):
-            lengths = to_numpy(pc.binary_length(rows.values).fill_null(0))
+            lengths = or_zero(pc.binary_length(rows.values))
             partitions[at] = self._sticky(name, count, lengths[at])
 
     def _sticky(self, name: str, count: int, lengths: np.ndarray) -> np.ndarray:
@@ -388,7 +289,7 @@ def _all_null(column: pa.Array | None) -> bool:
 
 def _bytes_in(column: pa.Array) -> int:
     if column.null_count:  # Arrow does not say what lies under a null
-        return int(pc.sum(pc.binary_length(column)).as_py() or 0)
+        return int(or_zero(pc.binary_length(column)).sum(dtype=np.int64))
     offsets = blob_offsets(column)
     return int(offsets[-1]) - int(offsets[0])
 

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sparkkafka.protocol.arrow import from_numpy, is_valid, to_numpy
+from sparkkafka.protocol.arrow import from_numpy, is_valid, or_zero, repeat_text, to_numpy
 
 
 @pytest.mark.parametrize("kind", [np.int32, np.int64, np.uint16, np.bool_])
@@ -54,3 +54,18 @@ def test_to_numpy(kind):
 def test_is_valid(array):
     for part in (array, array.slice(1), array.slice(len(array))):
         assert is_valid(part).tolist() == part.is_valid().to_pylist()
+
+
+def test_or_zero():
+    array = pa.array([1, None, -3, None, 5, 6, 7, 8, 9, None], pa.int32())
+    for part in (array, array.slice(1), array.slice(4, 5), array.slice(len(array))):
+        assert or_zero(part).tolist() == part.fill_null(0).to_pylist()
+        assert or_zero(part).dtype == np.int32
+
+
+@pytest.mark.parametrize("text", ["", "t", "größer", "x" * 249])
+@pytest.mark.parametrize("count", [0, 1, 9])
+def test_repeat_text(text, count):
+    array = repeat_text(text, count)
+    array.validate(full=True)
+    assert array.equals(pa.repeat(pa.scalar(text), count))

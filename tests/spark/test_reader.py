@@ -14,9 +14,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from sparkkafka.errors import DecodeError, OptionError
 from sparkkafka.options import parse_read_options
 from sparkkafka.protocol.columns import HEADERS_TYPE, DecodedRecords
-from sparkkafka.spark import reader as reader_module
+from sparkkafka.spark import read_task
 from sparkkafka.spark.datasource import KafkaDataSource
-from sparkkafka.spark.reader import BatchShaper, KafkaBatchReader, KafkaInputPartition
+from sparkkafka.spark.read_task import BatchShaper
+from sparkkafka.spark.reader import KafkaBatchReader, KafkaInputPartition
 from sparkkafka.spark.schema import arrow_schema, spark_schema
 
 READ = {"kafka.bootstrap.servers": "nowhere.invalid:9092", "subscribe": "t"}
@@ -96,13 +97,13 @@ def test_batches_are_of_about_8k_rows(rows: int, sizes: list[int]) -> None:
 
 
 def test_large_records_make_shorter_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader_module, "BYTES_PER_BATCH", 10_000)
+    monkeypatch.setattr(read_task, "BYTES_PER_BATCH", 10_000)
     batches = list(
         BatchShaper("t", 0, include_headers=False).batches(decoded(100, value=b"x" * 1000))
     )
     assert all(batch.num_rows <= 10 for batch in batches)
     assert sum(batch.num_rows for batch in batches) == 100
-    monkeypatch.setattr(reader_module, "BYTES_PER_BATCH", 10)
+    monkeypatch.setattr(read_task, "BYTES_PER_BATCH", 10)
     assert (
         len(list(BatchShaper("t", 0, include_headers=False).batches(decoded(3, value=b"x" * 1000))))
         == 3

@@ -28,9 +28,10 @@ from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.errors import EncodeError, OptionError
 from sparkkafka.options import parse_write_options
 from sparkkafka.protocol.partitioner import murmur2_partitions
-from sparkkafka.spark import writer as writer_module
+from sparkkafka.spark import write_task
 from sparkkafka.spark.datasource import KafkaDataSource
-from sparkkafka.spark.rows import Router, Rows, input_columns
+from sparkkafka.spark.row_columns import input_columns
+from sparkkafka.spark.rows import Router, Rows
 from sparkkafka.spark.writer import KafkaBatchWriter, KafkaCommitMessage
 
 WRITE = {"kafka.bootstrap.servers": "nowhere.invalid:9092"}
@@ -159,7 +160,7 @@ def test_strings_and_large_types_become_binary() -> None:
             [pa.array(["k", None], text), pa.array([None, "é"], text), pa.array(["a", "b"], text)],
             names=["key", "value", "topic"],
         )
-        got = columns.extract(batch)
+        got = Rows.of(batch, columns)
         assert got.keys.equals(pa.array([b"k", None], pa.binary()))
         assert got.values.equals(pa.array([None, "é".encode()], pa.binary()))
         assert got.topics.equals(pa.array(["a", "b"], pa.string()))
@@ -386,8 +387,8 @@ class FakeCluster:
 
 @pytest.fixture
 def fakes(monkeypatch: pytest.MonkeyPatch) -> type[FakeProducer]:
-    monkeypatch.setattr(writer_module, "Producer", FakeProducer)
-    monkeypatch.setattr(writer_module, "Cluster", FakeCluster)
+    monkeypatch.setattr(write_task, "Producer", FakeProducer)
+    monkeypatch.setattr(write_task, "Cluster", FakeCluster)
     monkeypatch.setattr(FakeProducer, "made", [])
     return FakeProducer
 
@@ -431,7 +432,7 @@ def test_a_failing_task_does_not_flush(fakes: type[FakeProducer]) -> None:
 def test_huge_arrow_batches_are_halved(
     fakes: type[FakeProducer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer_module, "PIECE_BYTES", 40)
+    monkeypatch.setattr(write_task, "PIECE_BYTES", 40)
     values = [b"%03d" % i for i in range(20)]
     message = writer("value binary, partition int", topic="t").write(
         iter([batch_of(values, [0] * 20)])

@@ -1,0 +1,94 @@
+"""What Spark's short-lived Python processes import: they start anew for each query or task, so what
+they do not need they must not load."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pyarrow as pa
+import pytest
+
+HEAVY = ("numpy", "pandas", "pyarrow")
+
+
+def loaded_by(code: str, data: bytes = b"") -> set[str]:
+    """The heavy modules that a new Python has loaded after it ran `code`."""
+    report = f"import sys; print(*[name for name in {HEAVY} if name in sys.modules])"
+    run = subprocess.run(
+        [sys.executable, "-c", f"{code}\n{report}"],
+        input=data,
+        capture_output=True,
+        timeout=120,
+        check=True,
+    )
+    return set(run.stdout.decode().split())
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import sparkkafka",
+        "from sparkkafka.spark.datasource import KafkaDataSource as K; K({}).schema()",
+        # Planning a read talks to brokers, so the client is loaded, but no codec of records.
+        "import sparkkafka.spark.reader",
+        # Planning and committing a write need neither client nor codec.
+        """
+from pyspark.sql.types import StructType
+from sparkkafka.spark.datasource import KafkaDataSource
+options = {"kafka.bootstrap.servers": "127.0.0.1:9", "topic": "t"}
+writer = KafkaDataSource(options).writer(StructType().add("value", "string"), False)
+writer.commit([])
+import sys
+assert "sparkkafka.client.cluster" not in sys.modules
+""",
+    ],
+)
+def test_the_driver_s_processes_stay_light(code: str) -> None:
+    assert loaded_by(code) == set()
+
+
+def test_tasks_do_without_pandas() -> None:
+    """pyarrow imports pandas for `pa.array(ndarray)` and `to_numpy`: half a second a worker."""
+    pytest.importorskip("pandas")
+    headers = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    batch = pa.record_batch(
+        {
+            "key": pa.array([b"a", None, b"c"]),
+            "value": pa.array([b"x", b"yy", None]),
+            "partition": pa.array([None, 2, None], pa.int32()),
+            "topic": pa.array(["t", "u", "t"]),
+            "headers": pa.array([[("h", b"1")], None, []], headers),
+        }
+    )
+    sink = pa.BufferOutputStream()  # made here: pa.array of a list imports pandas as well
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write(batch)
+    loaded = loaded_by(ROUND_TRIP, sink.getvalue().to_pybytes())
+    assert loaded == {"numpy", "pyarrow"}
+
+
+ROUND_TRIP = """
+import sys
+import pyarrow as pa
+import sparkkafka.spark.read_task as read_task
+import sparkkafka.spark.write_task
+from sparkkafka.protocol.columns import decode_batches, encode_batches
+from sparkkafka.protocol.records import batch_parts, split_batches
+from sparkkafka.spark.row_columns import RowColumns
+from sparkkafka.spark.rows import Router, Rows
+
+batch = pa.ipc.open_stream(sys.stdin.buffer).read_next_batch()
+columns = RowColumns(key=0, value=1, partition=2, topic=3, headers=4)
+router = Router(lambda names: dict.fromkeys(names, 3), sticky_bytes=100, pick=lambda n: 0)
+rows = 0
+for tp, records in router.route(Rows.of(batch, columns), 1000):
+    data = b""
+    for encoded in encode_batches(records, max_batch_bytes=1000):
+        data += b"".join(batch_parts(**encoded._asdict()))
+    shaper = read_task.BatchShaper(tp.topic, tp.partition, include_headers=True)
+    decoded = decode_batches(split_batches(data), start_offset=0, end_offset=10)
+    for shaped in shaper.batches(decoded):
+        rows += shaped.num_rows
+assert rows == 3
+"""
