@@ -123,7 +123,7 @@ class Bench:
             case for case in cases.reads(quick=quick) if self._wanted(f"{case.group}: {case.name}")
         ]
         self._writes = [
-            case for case in cases.writes(quick=quick) if self._wanted(f"write: {case.name}")
+            case for case in cases.writes(quick=quick) if self._wanted(f"{case.group}: {case.name}")
         ]
         self._one_row = self._wanted("latency: one row of one partition")
         self._total = len(self._reads) + len(self._writes) + self._one_row
@@ -151,7 +151,7 @@ class Bench:
             self._collect("latency", lambda: iter([spark.one_row(pairs)]))
         for number, case in enumerate(self._writes):
             self._collect(
-                f"write: {case.name}",
+                f"{case.group}: {case.name}",
                 lambda case=case, number=number: iter([spark.write(case, number)]),
             )
         for topic, group in itertools.groupby(self._reads, key=lambda case: case.topic):

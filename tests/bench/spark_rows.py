@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.bench import data
+from tests.bench import data, floor
 from tests.bench.cases import JVM, ONE_ROW_TARGET_S, PARTITIONS, SUM, Read, Write
 from tests.bench.data import Contents, Topic
+from tests.bench.floor import FLOOR_FORMAT, floor_options
 from tests.bench.results import Row
 from tests.bench.worker_memory import WorkerMemory
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 OURS, THEIRS = "pykafka", "kafka"
 FORMATS = (OURS, THEIRS)
+_RIVALS = {JVM: THEIRS, floor.FLOOR: FLOOR_FORMAT}
 
 _WARM_UP_ROUNDS = 2
 _LOGGING = """\
@@ -59,6 +61,7 @@ class SparkBench:
 
     def warm_up(self) -> None:
         """Java compiles what runs often, Python workers are forked, classes loaded."""
+        floor.register(self._spark)
         topic = Topic(100, 200_000)
         with self._filled(topic) as contents:
             for _ in range(_WARM_UP_ROUNDS):
@@ -94,6 +97,8 @@ class SparkBench:
         self._noop(self._load(OURS, topic, options))
 
     def _read(self, case: Read, contents: Contents) -> Row:
+        if case.rival == floor.FLOOR:
+            return self._floor_read(case, contents)
         options, rows = _part(case, contents.rows)
         if options:
             for name in FORMATS:
@@ -107,7 +112,19 @@ class SparkBench:
             else:
                 self._noop(frame)
 
-        row = Row(case.group, case.name, "rows/s", JVM, target=case.target, note=case.note)
+        row = Row(case.group, case.name, "rows/s", case.rival, target=case.target)
+        return self._in_turns(row, case.pairs, run, per_second=rows)
+
+    def _floor_read(self, case: Read, contents: Contents) -> Row:
+        topic, rows = case.topic, contents.rows
+        options = floor_options(contents.value_bytes // rows, rows, topic.partitions)
+        prebuilt = self._spark.read.format(FLOOR_FORMAT).options(**options).load()
+        _expect(prebuilt.count(), rows, f"prebuilt rows of {case.name}")
+
+        def run(name: str) -> None:
+            self._noop(self._load(name, topic) if name == OURS else prebuilt)
+
+        row = Row(case.group, case.name, "rows/s", case.rival, target=case.target)
         return self._in_turns(row, case.pairs, run, per_second=rows)
 
     def one_row(self, pairs: int) -> Row:
@@ -148,19 +165,20 @@ class SparkBench:
     # --- writes ---------------------------------------------------------------------------------
 
     def write(self, case: Write, number: int) -> Row:
-        row = Row("write", case.name, "rows/s", JVM, target=case.target, note=case.note)
-        with self._cached(case) as frame, self._write_topics(str(number)) as topics:
+        row = Row(case.group, case.name, "rows/s", case.rival, target=case.target)
+        formats = (OURS, _RIVALS[case.rival])
+        with self._cached(case) as frame, self._write_topics(str(number), formats) as topics:
             self.memory.renew_workers()
-            runs = dict.fromkeys(FORMATS, 0)
+            runs = dict.fromkeys(formats, 0)
 
             def run(name: str) -> None:
                 self._write(name, frame, topics[name], case.settings)
                 runs[name] += 1
 
-            for name in FORMATS:
+            for name in formats:
                 run(name)
             self._in_turns(row, case.pairs, run, per_second=case.rows)
-            for name in FORMATS:
+            for name in set(formats) & set(FORMATS):
                 found = data.records_in(self._servers, topics[name], PARTITIONS)
                 _expect(found, runs[name] * case.rows, f"{name}: rows written by {case.name}")
         return row
@@ -195,8 +213,10 @@ class SparkBench:
             frame.unpersist(blocking=True)
 
     @contextlib.contextmanager
-    def _write_topics(self, label: str) -> Iterator[dict[str, str]]:
-        topics = {name: f"bench-write-{label}-{name}" for name in FORMATS}
+    def _write_topics(
+        self, label: str, formats: Sequence[str] = FORMATS
+    ) -> Iterator[dict[str, str]]:
+        topics = {name: f"bench-write-{label}-{name}" for name in formats}
         with data.open_cluster(self._servers) as cluster:
             for topic in topics.values():
                 data.make_topic(cluster, topic, PARTITIONS)
@@ -224,7 +244,7 @@ class SparkBench:
         for _ in range(self._pairs_of(pairs)):
             with self.memory.watch():
                 ours_s = _seconds(run, OURS)
-            theirs_s = _seconds(run, THEIRS)
+            theirs_s = _seconds(run, _RIVALS[row.rival])
             row.ours.append(per_second / ours_s if per_second else ours_s)
             row.theirs.append(per_second / theirs_s if per_second else theirs_s)
         row.worker_rss_mb = self.memory.beyond_idle_mb
