@@ -74,7 +74,7 @@ def make_columns(values: int | str, rows: int) -> RecordColumns:
         keys=_binary(np.arange(count + 1) * KEY_BYTES, _hex_digits(count * KEY_BYTES)),
         values=_binary(offsets, _words(int(offsets[-1]))),
         headers=None,
-        timestamps_ms=_START_MS + np.arange(count) // 100,
+        timestamps_ms=_timestamps_ms(0, count),
     )
 
 
@@ -128,17 +128,27 @@ def _pieces(topic: Topic) -> Iterator[RecordColumns]:
     block = _block(topic.values)
     block_rows = len(block.timestamps_ms)
     step = max(1, block_rows * _SEND_BYTES // _value_bytes(block))
-    left = topic.rows // topic.partitions
+    rows = left = topic.rows // topic.partitions
     while left:
         for start in range(0, block_rows, step):
             count = min(step, left, block_rows - start)
             if not count:
                 return
-            left -= count
             yield RecordColumns(
                 *(None if column is None else column.slice(start, count) for column in block[:3]),
-                block.timestamps_ms[start : start + count],
+                _timestamps_ms(rows - left, count),
             )
+            left -= count
+
+
+def last_timestamp_ms(topic: Topic, share: float) -> int:
+    """That share of each partition's records, or a little more, are of this time or later."""
+    rows = topic.rows // topic.partitions
+    return int(_timestamps_ms(int(rows * (1 - share)), 1)[0])
+
+
+def _timestamps_ms(first: int, count: int) -> np.ndarray:
+    return _START_MS + np.arange(first, first + count) // 100
 
 
 @functools.lru_cache(maxsize=2)  # topics of one size follow each other

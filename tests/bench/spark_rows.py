@@ -106,7 +106,9 @@ class SparkBench:
                 _expect(found, rows, f"{name}: rows of {case.name}")
 
         def run(name: str) -> None:
-            frame = self._load(name, case.topic, options)
+            frame = self._load(name, case.topic, options).selectExpr(case.select)
+            if case.where:
+                frame = frame.where(case.where)
             if case.sink == SUM:
                 self._check(frame, f"{name}: {case.name}", contents)
             else:
