@@ -207,11 +207,16 @@ def update_readme(text: str, report: Report) -> str:
 
 def readme_block(report: Report) -> str:
     """A table of the rows that a reader looks for first, and how the rest fared."""
-    chosen = []
+    chosen = readme_rows(report)
+    return f"{markdown_table(chosen, with_group=True)}\nOf all rows: {summary(report.rows)}\n"
+
+
+def readme_rows(report: Report) -> list[Row]:
+    chosen: list[Row] = []
     for group, name, *rival in README_ROWS:
         known = (row for row in report.rows if (row.group, row.name) == (group, name))
         chosen += [row for row in known if row.rival.startswith("".join(rival))][:1]
-    return f"{markdown_table(chosen, with_group=True)}\nOf all rows: {summary(report.rows)}\n"
+    return chosen
 
 
 _PAGE_HEAD = """\
