@@ -109,6 +109,7 @@ def size_estimate(columns: RecordColumns) -> tuple[int, int]:
     or timestamps of other columns that lie far away. Raises EncodeError for a column that cannot be
     written.
     """
+    _check_lengths(columns)
     if columns.headers is not None:
         sizes = record_sizes(columns)
         return (int(sizes.sum()), int(sizes.max())) if len(sizes) else (0, 0)
@@ -117,7 +118,7 @@ def size_estimate(columns: RecordColumns) -> tuple[int, int]:
         return 0, 0
     total = largest = 0
     numbers = 1 + 3 + 1  # attributes, offset delta, the count of headers
-    numbers += width(2 * int(columns.timestamps_ms.max() - columns.timestamps_ms.min()))
+    numbers += width(2 * (int(columns.timestamps_ms.max()) - int(columns.timestamps_ms.min())))
     for column, name in ((columns.keys, "key"), (columns.values, "value")):
         longest = 0
         if column is not None:
@@ -128,6 +129,13 @@ def size_estimate(columns: RecordColumns) -> tuple[int, int]:
         largest += longest
     numbers += width(2 * (largest + numbers))
     return total + numbers * count, largest + numbers
+
+
+def _check_lengths(columns: RecordColumns) -> None:
+    count = len(columns.timestamps_ms)
+    for name, column in zip(("key", "value", "headers"), columns[:3], strict=True):
+        if column is not None and len(column) != count:
+            raise EncodeError(f"{name} column has {len(column)} rows, timestamps {count}")
 
 
 def blob_offsets(column: pa.Array) -> NDArray[Any]:
@@ -212,9 +220,7 @@ class _Rows:
     def __init__(self, columns: RecordColumns) -> None:
         self.timestamps = np.asarray(columns.timestamps_ms, np.int64)
         self.count = len(self.timestamps)
-        for name, column in zip(("key", "value", "headers"), columns[:3], strict=True):
-            if column is not None and len(column) != self.count:
-                raise EncodeError(f"{name} column has {len(column)} rows, timestamps {self.count}")
+        _check_lengths(columns)
         self.keys = None if columns.keys is None else _Blobs(columns.keys, "key")
         self.values = None if columns.values is None else _Blobs(columns.values, "value")
         self.headers = None if columns.headers is None else _Headers(columns.headers)

@@ -28,7 +28,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from sparkkafka.protocol.records import MIN_RECORD_BYTES
-from sparkkafka.protocol.varints import BadVarintError, Bytes, Ints, read
+from sparkkafka.protocol.varints import VARINT_BITS, BadVarintError, Bytes, Ints, read
 
 _MIN_BODY_BYTES = MIN_RECORD_BYTES - 1
 
@@ -38,6 +38,7 @@ _RECORDS_PER_SEED = 64
 _MAX_SEEDED_RECORD_BYTES = 4096  # larger mean: so few records that the plain loop costs nothing
 
 _FEW_RECORDS_BYTES = 2048
+_FIFTH_BYTE_END = 1 << (VARINT_BITS - 28)  # from here on a fifth byte leaves 32 bits, or goes on
 _STEPS = 16  # of all chains between looks at which chains are done
 
 
@@ -90,17 +91,19 @@ def find(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> Layout:
         others = ~alike
         starts[~rows] = _guess(data, begins[others], ends[others], counts[others])
     layout = verify(data, starts, begins, ends, counts)
-    if layout.sound.all():
-        return layout
-    # A wrong guess looks like damage: only the plain loop can tell.
-    bad = ~layout.sound
-    rows = np.repeat(bad, counts)
-    begins, ends, counts = begins[bad], ends[bad], counts[bad]
-    again = verify(data, _chase_each(data, begins, ends, counts), begins, ends, counts)
-    layout.starts[rows] = again.starts
-    layout.bodies[rows] = again.bodies
-    layout.ends[rows] = again.ends
-    layout.sound[bad] = again.sound
+    # What was copied in vain is looked at on its own. After that, a wrong guess looks like damage:
+    # only the plain loop can tell.
+    for look in (_guess, _chase_each) if model is not None else (_chase_each,):
+        if layout.sound.all():
+            break
+        bad = ~layout.sound
+        rows = np.repeat(bad, counts)
+        batches = (begins[bad], ends[bad], counts[bad])
+        again = verify(data, look(data, *batches), *batches)
+        layout.starts[rows] = again.starts
+        layout.bodies[rows] = again.bodies
+        layout.ends[rows] = again.ends
+        layout.sound[bad] = again.sound
     return layout
 
 
@@ -174,23 +177,30 @@ def verify(data: Bytes, starts: Ints, begins: Ints, ends: Ints, counts: Ints) ->
     record_ends = np.empty_like(starts)  # the next one's start, or the batch's end
     record_ends[:-1] = starts[1:]
     record_ends[firsts + counts - 1] = ends
-    try:
-        lengths, bodies = read(data, starts)
-    except BadVarintError:
-        if len(begins) == 1:
-            return Layout(starts, starts.copy(), record_ends, np.zeros(1, np.bool_))
-        # One bad number must not make all batches look bad.
-        parts = []
-        for index, (first, count) in enumerate(zip(firsts, counts, strict=True)):
-            one = slice(index, index + 1)
-            part = starts[first : first + count]
-            parts.append(verify(data, part, begins[one], ends[one], counts[one]))
-        return Layout(*map(np.concatenate, zip(*parts, strict=True)))
+    lengths, bodies, endless = _lengths(data, starts)
     bad = bodies + lengths != record_ends
+    if endless is not None:
+        bad |= endless
     bad[firsts] |= starts[firsts] != begins
     if bad.any():
         return Layout(starts, bodies, record_ends, ~np.logical_or.reduceat(bad, firsts))
     return Layout(starts, bodies, record_ends, np.ones(len(begins), np.bool_))
+
+
+def _lengths(data: Bytes, starts: Ints) -> tuple[Ints, Ints, NDArray[np.bool_] | None]:
+    """`read` of the length prefixes, and which of them are none (or None): one bad number must not
+    make all batches look bad, nor cost more than a few looks at each."""
+    try:
+        return (*read(data, starts), None)
+    except BadVarintError:
+        endless: NDArray[np.bool_] = data.take(starts + 4, mode="clip") >= _FIFTH_BYTE_END
+        for index in range(4):
+            endless &= data.take(starts + index, mode="clip") >= 0x80
+    lengths, bodies = np.zeros_like(starts), starts.copy()
+    fine = ~endless
+    if fine.any():
+        lengths[fine], bodies[fine] = read(data, starts[fine])
+    return lengths, bodies, endless
 
 
 def chase(data: Bytes, begin: int, end: int, count: int) -> Ints:

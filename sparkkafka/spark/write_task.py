@@ -22,6 +22,7 @@ PIECE_BYTES = 2**30
 
 STICKY_BYTES = 2**20
 STICKY_BATCHES = 8
+MIN_STICKY_BYTES = 2**14
 """Rows without key and partition go to one partition until it got so many bytes, then to the next:
 rows that are encoded together cost less. Small batches (batch.size) take turns earlier, so that
 little data is spread as well; large ones are filled."""
@@ -103,7 +104,8 @@ class _Task:
 
 
 def _sticky_bytes(batch_size: int) -> int:
-    return max(batch_size, min(STICKY_BYTES, STICKY_BATCHES * batch_size))
+    # Not less than Java's default batch: a run of rows for each tiny batch would cost far more.
+    return max(MIN_STICKY_BYTES, batch_size, min(STICKY_BYTES, STICKY_BATCHES * batch_size))
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

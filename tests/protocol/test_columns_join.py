@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sparkkafka.errors import EncodeError
 from sparkkafka.protocol import columns_encode
 from sparkkafka.protocol.columns import RecordColumns, encode_batches, record_sizes, size_estimate
 from sparkkafka.protocol.columns_join import Blobs, join_records
@@ -110,3 +111,22 @@ def test_what_does_not_fit_is_left_to_the_general_way():
     assert join([5, 5], [0, 1 << 20], [2]) is None  # a timestamp delta of four bytes
     assert join([5] * 65_537, [0] * 65_537, [65_537]) is None  # more records than the table has
     assert join([5] * 65_537, [0] * 65_537, [65_536, 1]) is not None
+
+
+def test_columns_of_unequal_length_are_refused_before_they_are_queued() -> None:
+    two = np.zeros(2, np.int64)
+    for columns in (
+        RecordColumns(pa.array([b"k"]), pa.array([b"a", b"b"]), None, two),
+        RecordColumns(None, pa.array([b"a", b"b", b"c"]), None, two),
+        RecordColumns(None, pa.array([b"a"]), None, two[:0]),
+    ):
+        with pytest.raises(EncodeError, match=r"column has . rows, timestamps"):
+            size_estimate(columns)
+
+
+def test_timestamps_at_both_ends_of_time() -> None:
+    far = np.array([-(2**63), 2**63 - 1])
+    columns = RecordColumns(None, pa.array([b"a", b"b"]), None, far)
+    total, largest = size_estimate(columns)
+    assert total >= int(record_sizes(columns).sum())
+    assert largest >= int(record_sizes(columns).max())

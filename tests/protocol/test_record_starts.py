@@ -142,6 +142,41 @@ def test_one_damaged_copy(at: int) -> None:
     assert same_as_slow(batches) == [index != at for index in range(20)]
 
 
+def test_batches_of_one_size_and_another_layout_are_not_looked_at_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Copying fails for nearly all of them, in the middle of bytes that are no number at all."""
+    long, short = (b"\x46" + bytes(5) + b"\xff" * 30, b"\x0a" + bytes(5))
+    batches = [(long + short, 2)] * 300
+    batches[150] = batches[299] = (short + long, 2)
+    calls = []
+
+    def counted(name: str) -> None:
+        way = getattr(record_starts, name)
+        monkeypatch.setattr(record_starts, name, lambda *args: calls.append(name) or way(*args))
+
+    counted("verify")
+    counted("chase")
+    assert all(same_as_slow(batches))
+    assert len(calls) <= 5, calls
+
+
+@given(st.lists(st.lists(st.sampled_from([0x80, 0xFF, 0x90, 0x0F, 0x10, 0x02]), min_size=1)))
+def test_lengths_that_are_no_numbers(rows: list[list[int]]) -> None:
+    data = np.array([byte for row in rows for byte in [*row, 2]] + [2] * 8, np.uint8)
+    starts = np.arange(len(data) - 5)
+    lengths, bodies, endless = record_starts._lengths(data, starts)
+    for at in starts.tolist():
+        try:
+            expected = reference.decode_varint(data.tobytes(), at, len(data))
+        except reference.Damaged:
+            assert endless is not None
+            assert endless[at]
+            continue
+        assert endless is None or not endless[at]
+        assert (int(lengths[at]), int(bodies[at])) == expected
+
+
 def test_counts_that_are_not_true() -> None:
     plain = records([20, 21, 22] * 20)
     for count in (1, 59, 61, len(plain) // 7):
