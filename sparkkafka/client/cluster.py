@@ -53,6 +53,11 @@ KNOWN_TOPIC_GRACE_MS = 30_000
 # be too old before its first use.
 MIN_METADATA_AGE_MS = 1_000
 
+_NO_TOPIC = (
+    "the topic does not exist, or this user may not see it (needs DESCRIBE on the topic): check its "
+    "name, or create it first"
+)
+
 MIN_SHARE_MS = 1_000  # the least that a bootstrap server gets to answer, if there is so much time
 
 COORDINATOR_FOR_GROUP = 0
@@ -351,12 +356,12 @@ class Cluster:
             where = f"Metadata of {_some(bad)}"
             unknown = code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             if unknown and grace.expired:
-                raise UnknownTopicError(code, where)
+                raise UnknownTopicError(code, where, _NO_TOPIC)
             try:
                 retry.after(BrokerError(code, where))
             except KafkaTimeoutError as error:
                 if unknown:
-                    raise UnknownTopicError(code, where) from error
+                    raise UnknownTopicError(code, where, _NO_TOPIC) from error
                 raise
 
     def all_topics(self, deadline: Deadline | None = None) -> dict[str, TopicMetadata]:

@@ -105,7 +105,7 @@ class Retry:
             # A person is waiting by now.
             self._warned = True
             log.warning(
-                "%s: trying again until %g s are over: %s",
+                "%s: trying again, for %g s at most: %s",
                 self._what,
                 self.deadline.total_ms / 1000,
                 error,

@@ -48,7 +48,7 @@ README_ROWS: tuple[tuple[str, ...], ...] = (
     ("client", "write 100 B, 4 partitions", "kafka-python"),
 )
 
-_HEAD = ("what", "pykafka", "rival", "ratio: median (from to)", "target", "", "worker memory")
+_HEAD = ("what", "pykafka", "rival", "ratio: median (from to)", "target", "speed", "worker memory")
 _PACKAGES = ("sparkkafka", "pyspark", "pyarrow", "numpy", "confluent-kafka", "kafka-python")
 
 
@@ -231,8 +231,9 @@ How it is measured:
   have 4 partitions unless the row says otherwise.
 - Runs alternate: `pykafka`, rival, `pykafka`, rival. A row is judged by the **median of the ratios
   of neighbouring runs**; above 1 we are faster. In parentheses the smallest and the largest ratio.
-  Figures of their own (rows/s) depend on the machine and its mood; they are medians too. Rows have
-  three pairs of runs, or two or one where runs are many or long.
+  Figures of their own (rows/s) depend on the machine and its mood; they are medians too, so their
+  quotient is not the median ratio. Most rows have two or three pairs of runs; **where it says "one
+  pair", runs are many or long, and the row is worth as much as one run is**.
 - A run goes from `load()` to the end of the job, planning included: one to a few seconds. What a
   job costs that reads next to nothing is under "Latency".
 - Both read or write the same bytes with the same `kafka.*` settings. On every topic both must give
@@ -250,6 +251,10 @@ How it is measured:
 - Writes come from a DataFrame that is cached in memory. "Tuned" is, for both,
   `kafka.linger.ms=20`, `kafka.batch.size=1048576`, `kafka.max.request.size=8388608` and
   `kafka.buffer.memory=67108864`.
+- The JVM connector's jars (names below) are the newest complete set that could be had; they are a
+  little older than Spark itself.
+- A row of "a part" counts the rows it gives (offsets) or looks at (select, where). The row of
+  latency has a target in seconds: how much longer than the connector it may take.
 - Worker memory is the peak of the largest of Spark's Python workers beyond that of a worker which
   handed Arrow batches through and did nothing else ({memory}). Target: 150 MB.
 - Client rows measure without Spark, against other Python clients.
@@ -317,7 +322,11 @@ def _draw_panel(axes: Any, group: str, rows: Sequence[Row]) -> None:
     labels = [f"{row.name} / {row.rival.split()[0]}" if several else row.name for row in rows]
     axes.set_yticks(places, labels, fontsize=8)
     axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.set_xlim(0, edge * 1.12)
+    if max(ratios) > 20:  # small ratios could not be told apart
+        axes.set_xscale("log")
+        axes.set_xlim(min(1, *ratios) * 0.8, edge * 1.6)
+    else:
+        axes.set_xlim(0, edge * 1.12)
     axes.tick_params(axis="x", labelsize=8)
     axes.set_title(group if several else f"{group} / {rivals.pop()}", fontsize=10, loc="left")
     for side in ("top", "right"):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import itertools
+import os
 import shutil
 import sys
 import tempfile
@@ -35,6 +36,8 @@ ROOT = Path(__file__).resolve().parents[2]
 _PATIENCE = ((9 * 60, 1), (5 * 60, 2))
 _QUICK_PATIENCE = ((90, 1),)
 _CLIENT = "client"
+#: More than this before anything was started means that others work too.
+_BUSY_LOAD = 1.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -72,6 +75,15 @@ def _run(options: argparse.Namespace, folder: Path) -> int:
     command += " --quick" * options.quick
     facts = report.about(command, kafka=KAFKA_VERSION, connector=connector, java=java)
     bench = Bench(options.quick, options.only)
+    if not bench.wants_anything:
+        groups = sorted({case.group for case in cases.reads(quick=options.quick)})
+        groups += ["write", "latency", cases.SPARK_ALONE, _CLIENT]
+        print(
+            f"no row has {options.only!r} in its 'group: name'; groups are: {', '.join(groups)}",
+            file=sys.stderr,
+        )
+        return 2
+    bench.say(f"load of the machine: {bench.load:.1f}; warming up takes a minute")
     with KafkaCluster() as cluster:
         bench.say("Kafka is up")
         if bench.wants_spark:
@@ -85,11 +97,18 @@ def _run(options: argparse.Namespace, folder: Path) -> int:
         bench.run_client(cluster.bootstrap_servers)
     result = Report(facts, bench.rows)
     print(report.plain_table(result))
+    if any(len(row.ours) == 1 and row.met is not None for row in bench.rows):
+        print("One pair of runs is not a verdict: on a busy machine rows get fewer pairs.")
+    if bench.load > _BUSY_LOAD:
+        print(
+            f"The machine was busy when this started (load {bench.load:.1f} on {os.cpu_count()} "
+            "cores): figures and ratios are not to be trusted."
+        )
     for name, reason in bench.failures:
         print(f"FAILED: {name}: {reason}", file=sys.stderr)
     bench.say("done")
     if bench.failures or not bench.rows:
-        print("nothing is written: rows failed" if bench.rows else "no such row", file=sys.stderr)
+        print("nothing is written: rows failed", file=sys.stderr)
         return 1
     if options.write:
         _write(result)
@@ -116,6 +135,7 @@ class Bench:
     def __init__(self, quick: bool, only: str) -> None:
         self.rows: list[Row] = []
         self.failures: list[tuple[str, str]] = []
+        self.load = os.getloadavg()[0]
         self._quick = quick
         self._only = only
         self._started_s = time.monotonic()
@@ -131,6 +151,10 @@ class Bench:
     @property
     def wants_spark(self) -> bool:
         return self._total > 0
+
+    @property
+    def wants_anything(self) -> bool:
+        return self.wants_spark or self._wanted(_CLIENT)
 
     def say(self, text: str) -> None:
         print(f"[{time.monotonic() - self._started_s:4.0f} s] {text}", flush=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import statistics
 from collections.abc import Callable, Iterator
 
 from tests.bench.results import Row
@@ -38,7 +39,7 @@ def take_turns(
     low, high = row.spread
     goal = "" if row.met is None else f", target {row.target:g} {'met' if row.met else 'MISSED'}"
     say(
-        f"{row.name}: {sorted(row.ours)[pairs // 2]:.3f} {row.unit}, {row.ratio:.1f} "
+        f"{row.name}: {statistics.median(row.ours):.3f} {row.unit}, {row.ratio:.1f} "
         f"({low:.1f} to {high:.1f}) times {row.rival}{goal}"
     )
     return row
