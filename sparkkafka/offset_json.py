@@ -1,6 +1,7 @@
 """The JSON of offsets and of assigned partitions, as Spark's Kafka source writes and reads it.
 
     offsets      {"topicA": {"0": 23, "1": -1}, "topicB": {"0": -2}}
+    timestamps   {"topicA": {"0": 1700000000000}}
     partitions   {"topicA": [0, 1], "topicB": [2]}
 
 Stricter than the JVM connector's `JsonUtils` where that one would guess: a partition that is
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sparkkafka.errors import OptionError
@@ -29,6 +30,7 @@ PartitionKey = tuple[str, int]
 """(topic, partition). A client `TopicPartition` compares and hashes equal to it."""
 
 _OFFSETS_EXAMPLE = '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}'
+_TIMESTAMPS_EXAMPLE = '{"topicA":{"0":123456789,"1":123456789},"topicB":{"0":123456789}}'
 _ASSIGN_EXAMPLE = '{"topicA":[0,1],"topicB":[0,1]}'
 _PARTITION = re.compile(r"[0-9]{1,10}")
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -44,31 +46,55 @@ def parse_offsets(text: str, option: str) -> dict[PartitionKey, int]:
     Raises OptionError for anything but an object of objects of whole numbers >= -2, and for
     topics or partitions that are named twice.
     """
-    fail = _Failure(option, _OFFSETS_EXAMPLE, text)
-    offsets: dict[PartitionKey, int] = {}
+
+    def check(offset: int) -> str:
+        if offset < EARLIEST_OFFSET:
+            return (
+                f"is {offset}; negative values other than -1 (latest) and -2 (earliest) have no "
+                "meaning"
+            )
+        return ""
+
+    return _numbers(text, _Failure(option, _OFFSETS_EXAMPLE, text), "offset", check)
+
+
+def parse_timestamps(text: str, option: str) -> dict[PartitionKey, int]:
+    """Milliseconds since 1970 by (topic, partition).
+
+    Raises OptionError for anything but an object of objects of whole numbers >= 0, and for topics
+    or partitions that are named twice.
+    """
+
+    def check(timestamp_ms: int) -> str:
+        return f"is {timestamp_ms}, before 1970" if timestamp_ms < 0 else ""
+
+    return _numbers(text, _Failure(option, _TIMESTAMPS_EXAMPLE, text), "timestamp", check)
+
+
+def _numbers(
+    text: str, fail: _Failure, noun: str, check: Callable[[int], str]
+) -> dict[PartitionKey, int]:
+    numbers: dict[PartitionKey, int] = {}
     for topic, partitions in _topics(text, fail):
         if not isinstance(partitions, _Pairs):
-            raise fail(f'the offsets of topic {topic!r} are not an object {{"partition": offset}}')
-        for name, offset in partitions:
+            raise fail(f'the {noun}s of topic {topic!r} are not an object {{"partition": {noun}}}')
+        for name, number in partitions:
             # json has no integer keys: Spark writes the partition number as a string.
             if not _PARTITION.fullmatch(name) or int(name) > MAX_PARTITION:
                 raise fail(f"{name!r} of topic {topic!r} is not a partition number")
             key = (topic, int(name))
             where = f"topic {topic!r} partition {key[1]}"
-            if key in offsets:
+            if key in numbers:
                 raise fail(f"{where} is given twice")
             # bool is an int in Python; `true` is no offset.
-            if type(offset) is not int:
-                raise fail(f"the offset of {where} is not a whole number: {_shown(offset)}")
-            if offset < EARLIEST_OFFSET:
-                raise fail(
-                    f"the offset of {where} is {offset}; negative values other than "
-                    "-1 (latest) and -2 (earliest) have no meaning"
-                )
-            if offset > MAX_OFFSET:
-                raise fail(f"the offset of {where} does not fit into 64 bits: {offset}")
-            offsets[key] = offset
-    return offsets
+            if type(number) is not int:
+                raise fail(f"the {noun} of {where} is not a whole number: {_shown(number)}")
+            if reason := check(number):
+                raise fail(f"the {noun} of {where} {reason}")
+            if number > MAX_OFFSET:
+                raise fail(f"the {noun} of {where} does not fit into 64 bits: {number}")
+            numbers[key] = number
+    return numbers
 
 
 def parse_assign(text: str, option: str = "assign") -> tuple[PartitionKey, ...]:

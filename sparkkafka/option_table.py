@@ -199,6 +199,47 @@ CONNECTOR: tuple[Option, ...] = (
         default_text="latest",
     ),
     _used(
+        "startingTimestamp", _READ, "read.starting", Kind("milliseconds since 1970", str),
+        "Starts at the first record of this time or later, in each partition. Overrides "
+        "startingOffsetsByTimestamp and startingOffsets.",
+        default_text="",
+    ),
+    _used(
+        "endingTimestamp", _READ, "read.ending", Kind("milliseconds since 1970", str),
+        "Stops before the first record of this time or later; where there is none, at the end. "
+        "Overrides endingOffsetsByTimestamp and endingOffsets.",
+        default_text="",
+    ),
+    _used(
+        "startingOffsetsByTimestamp", _READ, "read.starting", Kind("JSON", str),
+        'As startingTimestamp, by partition: {"topic":{"0":1700000000000}}. Must name each '
+        "partition that is read. Overrides startingOffsets.",
+        default_text="",
+    ),
+    _used(
+        "endingOffsetsByTimestamp", _READ, "read.ending", Kind("JSON", str),
+        "As endingTimestamp, by partition. Overrides endingOffsets.",
+        default_text="",
+    ),
+    _used(
+        "startingOffsetsByTimestampStrategy", _READ, "read.no_match_strategy",
+        one_of("error", "latest", fold=str.lower),
+        "What a start by time means in a partition without a record of that time or later: an "
+        "error, or to read nothing of it.",
+    ),
+    _used(
+        "minPartitions", _READ, "read.min_partitions", integer(1),
+        "Least number of tasks: ranges of partitions are split, the largest first. By default one "
+        "task reads one partition.",
+        default_text="",
+    ),
+    _used(
+        "maxRecordsPerPartition", _READ, "read.max_records_per_partition", integer(1, INT64_MAX),
+        "Most offsets that one task reads: larger ranges are split evenly, before minPartitions "
+        "is looked at.",
+        default_text="",
+    ),
+    _used(
         "failOnDataLoss", _READ, "read.fail_on_data_loss", BOOLEAN,
         "true: a read whose offsets are no longer (or not yet) there fails. false: what is missing "
         "is counted in a warning, and the rest is read.",
@@ -214,8 +255,7 @@ CONNECTOR: tuple[Option, ...] = (
     ),
     *_each(
         Status.LATER, _READ,
-        "startingTimestamp endingTimestamp startingOffsetsByTimestamp endingOffsetsByTimestamp "
-        "startingOffsetsByTimestampStrategy minPartitions maxRecordsPerPartition groupIdPrefix "
+        "groupIdPrefix "
         "maxOffsetsPerTrigger minOffsetsPerTrigger maxTriggerDelay maxBytesPerTrigger "
         "fetchOffset.numRetries fetchOffset.retryIntervalMs filterPushdown",
         "",

@@ -133,6 +133,9 @@ class ReadOptions(_Masked):
     fail_on_data_loss: bool = True
     include_headers: bool = False
     poll_timeout_ms: int = 120_000
+    no_match_strategy: str = "error"
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -159,12 +162,12 @@ def parse_read_options(options: Mapping[str, Any]) -> ReadOptions:
         client=_client(given),
         fetch=FetchOptions(**given.group("fetch")),
         subscription=parse_subscription(given.raw),
-        starting=parse_bound(given.raw, "startingOffsets", "earliest"),
-        ending=parse_bound(given.raw, "endingOffsets", "latest"),
+        starting=parse_bound(given.raw, "starting"),
+        ending=parse_bound(given.raw, "ending"),
         **{
             name: value
             for name, value in given.group("read").items()
-            if name in ("fail_on_data_loss", "include_headers", "poll_timeout_ms")
+            if name not in ("subscription", "starting", "ending")  # parsed together, above
         },
     )
 

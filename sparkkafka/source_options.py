@@ -6,6 +6,7 @@ which people search for.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -14,9 +15,11 @@ from sparkkafka.errors import OptionError
 from sparkkafka.offset_json import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
+    MAX_OFFSET,
     PartitionKey,
     parse_assign,
     parse_offsets,
+    parse_timestamps,
 )
 
 
@@ -32,13 +35,23 @@ class Subscription:
 
 @dataclass(frozen=True)
 class OffsetBound:
-    """Where a range starts or ends: "earliest", "latest", or "specific" offsets by partition.
+    """Where a range starts or ends. The JVM connector's KafkaOffsetRangeLimit.
 
-    Specific offsets may be -1 (latest) or -2 (earliest). The JVM connector's OffsetRangeLimit.
+    "earliest", "latest"; "specific": `offsets` by partition, which may be -1 (latest) or -2
+    (earliest); "timestamp": the first record of `timestamp_ms` or later; "timestamps": likewise by
+    partition, `offsets` then holding milliseconds. `option` is where it was given; `from_time`
+    marks specific offsets that a time was turned into.
     """
 
-    kind: Literal["earliest", "latest", "specific"]
+    kind: Literal["earliest", "latest", "specific", "timestamp", "timestamps"]
     offsets: Mapping[PartitionKey, int] = field(default_factory=dict)
+    timestamp_ms: int = 0
+    option: str = field(default="", compare=False)
+    from_time: bool = False
+
+    @property
+    def by_time(self) -> bool:
+        return self.kind in ("timestamp", "timestamps")
 
 
 FROM_EARLIEST = OffsetBound("earliest")
@@ -87,25 +100,33 @@ def parse_subscription(raw: Mapping[str, str]) -> Subscription:
     return Subscription("assign", partitions=parse_assign(text))
 
 
-def parse_bound(
-    raw: Mapping[str, str], option: str, default: Literal["earliest", "latest"]
-) -> OffsetBound:
-    """An endpoint of a batch read: startingOffsets or endingOffsets.
+def parse_bound(raw: Mapping[str, str], end: Literal["starting", "ending"]) -> OffsetBound:
+    """An endpoint of a batch read: startingTimestamp, else startingOffsetsByTimestamp, else
+    startingOffsets, else the default (earliest); likewise for the ending.
 
-    Raises OptionError if it is the opposite end, as a word or for one partition.
+    As in the JVM connector, options of lower rank are not even looked at. Raises OptionError, also
+    if the offset is the opposite end, as a word or for one partition.
     """
+    option = f"{end}Timestamp"
+    if option in raw:
+        return OffsetBound("timestamp", timestamp_ms=_timestamp(raw[option], option), option=option)
+    option = f"{end}OffsetsByTimestamp"
+    if option in raw:
+        return OffsetBound("timestamps", parse_timestamps(raw[option], option), option=option)
+    option = f"{end}Offsets"
+    default: Literal["earliest", "latest"] = "earliest" if end == "starting" else "latest"
     if option not in raw:
-        return OffsetBound(default)
-    start = option == "startingOffsets"
-    banned, banned_offset = ("latest", LATEST_OFFSET) if start else ("earliest", EARLIEST_OFFSET)
+        return OffsetBound(default, option=option)
+    banned, banned_offset = (
+        ("latest", LATEST_OFFSET) if end == "starting" else ("earliest", EARLIEST_OFFSET)
+    )
     word = raw[option].strip().lower()
     if word == banned:
-        end = "starting" if start else "ending"
         raise OptionError(
             f"{end} offset can't be {banned} for batch queries on Kafka ({option}={banned})"
         )
     if word == default:
-        return OffsetBound(default)
+        return OffsetBound(default, option=option)
     if not word.startswith("{"):
         raise OptionError(
             f"{option} must be {default} or JSON like "
@@ -117,4 +138,17 @@ def parse_bound(
             raise OptionError(
                 f"{option} for {topic}-{partition} can't be {banned} for batch queries on Kafka"
             )
-    return OffsetBound("specific", offsets)
+    return OffsetBound("specific", offsets, option=option)
+
+
+_MILLISECONDS = re.compile(r"[+-]?[0-9]{1,30}")
+
+
+def _timestamp(text: str, option: str) -> int:
+    word = text.strip()
+    if not _MILLISECONDS.fullmatch(word) or not 0 <= int(word) <= MAX_OFFSET:
+        raise OptionError(
+            f"{option}: Expected a single long value, got {text[:200]}: it is in milliseconds "
+            "since 1970, for example 1700000000000"
+        )
+    return int(word)

@@ -396,6 +396,52 @@ def test_specific_offsets() -> None:
     assert bounds.ending.offsets == {("t", 0): -1, ("t", 1): 9}
 
 
+def test_times_come_before_offsets_and_the_whole_before_partitions() -> None:
+    by_partition = '{"t":{"0":5}}'
+    both = read(startingTimestamp=" 7 ", startingOffsetsByTimestamp="no JSON", startingOffsets="x")
+    assert (both.starting.kind, both.starting.timestamp_ms) == ("timestamp", 7)
+    assert both.starting.option == "startingTimestamp"
+    some = read(endingOffsetsByTimestamp=by_partition, endingOffsets="earliest")
+    assert (some.ending.kind, some.ending.offsets) == ("timestamps", {("t", 0): 5})
+    assert some.starting.kind == "earliest"
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "words"),
+    [
+        ("startingTimestamp", "yesterday", "Expected a single long value, got yesterday"),
+        ("endingTimestamp", "-1", "Expected a single long value, got -1"),
+        ("endingTimestamp", str(2**63), "Expected a single long value"),
+        (
+            "startingOffsetsByTimestamp",
+            '{"t":{"0":-1}}',
+            "'t' partition 0 is -1, before 1970",
+        ),
+        ("endingOffsetsByTimestamp", '{"t":{"0":1.5}}', "partition 0 is not a whole number: 1.5"),
+        ("endingOffsetsByTimestamp", "earliest", "Expected e.g. {"),
+        ("startingOffsetsByTimestampStrategy", "first", "must be error or latest, got 'first'"),
+        ("minPartitions", "0", "minPartitions must be a whole number of 1 or more"),
+        ("maxRecordsPerPartition", "-1", "maxRecordsPerPartition must be a whole number of 1"),
+    ],
+)
+def test_times_and_splits_that_mean_nothing(option: str, text: str, words: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        parse_read_options({**READ, option: text})
+    assert words in str(caught.value)
+    assert option in str(caught.value)
+
+
+def test_splits_and_strategy() -> None:
+    given = read(
+        minPartitions="8",
+        maxRecordsPerPartition="5000000000",
+        startingOffsetsByTimestampStrategy="Latest",
+    )
+    assert (given.min_partitions, given.max_records_per_partition) == (8, 5_000_000_000)
+    assert given.no_match_strategy == "latest"
+    assert (read().min_partitions, read().no_match_strategy) == (None, "error")
+
+
 # --- rules between settings --------------------------------------------------------------------
 
 

@@ -111,41 +111,96 @@ def check_assigned(
 
 def check_bounds(starting: OffsetBound, ending: OffsetBound) -> None:
     """What can be said before a broker is asked. Raises OptionError."""
-    if starting.kind != "specific" or ending.kind != "specific":
+    first_name = starting.option or "startingOffsets"
+    last_name = ending.option or "endingOffsets"
+    if starting.kind == ending.kind == "timestamp":
+        if starting.timestamp_ms > ending.timestamp_ms:
+            raise OptionError(
+                "[UNRESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET] startingTimestamp "
+                f"{starting.timestamp_ms} is greater than endingTimestamp {ending.timestamp_ms}"
+            )
+        return
+    if starting.kind != ending.kind or starting.kind not in ("specific", "timestamps"):
         return
     first, last = starting.offsets, ending.offsets
     if set(first) != set(last):
         raise OptionError(
-            "[MISMATCHED_TOPIC_PARTITIONS_BETWEEN_START_OFFSET_AND_END_OFFSET] startingOffsets and "
-            "endingOffsets must name the same partitions; only in startingOffsets: "
-            f"{_listed(_keys(set(first) - set(last)))}; only in endingOffsets: "
+            "[MISMATCHED_TOPIC_PARTITIONS_BETWEEN_START_OFFSET_AND_END_OFFSET] "
+            f"{first_name} and {last_name} must name the same partitions; only in {first_name}: "
+            f"{_listed(_keys(set(first) - set(last)))}; only in {last_name}: "
             f"{_listed(_keys(set(last) - set(first)))}"
         )
+    if starting.from_time or ending.from_time:
+        return
     for key in sorted(first):
         if 0 <= last[key] < first[key]:
             raise OptionError(
                 "[UNRESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET] "
-                f"{TopicPartition(*key)}: startingOffsets {first[key]} is greater than "
-                f"endingOffsets {last[key]}"
+                f"{TopicPartition(*key)}: {first_name} {first[key]} is greater than "
+                f"{last_name} {last[key]}"
             )
 
 
 def check_named(option: str, bound: OffsetBound, partitions: Collection[TopicPartition]) -> None:
-    """Offsets by partition must name each partition that is read, and no other one.
+    """Offsets or times by partition must name each partition that is read, and no other one.
 
     Raises OptionError. (The words "start offset" in the condition's name are the JVM connector's
     for both ends.)
     """
-    if bound.kind != "specific":
+    if bound.kind not in ("specific", "timestamps"):
         return
     named = set(bound.offsets)
     read: set[PartitionKey] = {(tp.topic, tp.partition) for tp in partitions}
     if named != read:
+        condition, hint = "KAFKA_START_OFFSET", " (use -2 for earliest, -1 for latest)"
+        if bound.by_time:
+            condition, hint = "KAFKA_TIMESTAMP_OFFSET", ""
         raise OptionError(
-            f"[KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED] {option} must name all partitions that "
-            f"are read (use -2 for earliest, -1 for latest) and no others. "
+            f"[{condition}_DOES_NOT_MATCH_ASSIGNED] {bound.option or option} must name all "
+            f"partitions that are read{hint} and no others. "
             f"Missing: {_listed(_keys(read - named))}; too many: {_listed(_keys(named - read))}"
         )
+
+
+def times_of(
+    bound: OffsetBound, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """The milliseconds whose offsets a bound by time asks for; empty for other bounds."""
+    if bound.kind == "timestamp":
+        return dict.fromkeys(partitions, bound.timestamp_ms)
+    if bound.kind == "timestamps":
+        return {tp: bound.offsets[tp] for tp in partitions}
+    return {}
+
+
+def start_at_times(
+    bound: OffsetBound, found: Mapping[TopicPartition, int], *, no_match_strategy: str
+) -> OffsetBound:
+    """A start by time as offsets. `found` has -1 where no record is of the time or later.
+
+    With the strategy "latest" nothing is read of such a partition; with "error" this raises
+    OptionError.
+    """
+    missing = sorted(tp for tp, offset in found.items() if offset < 0)
+    if missing and no_match_strategy == "error":
+        raise OptionError(
+            f"No offset matched from request of topic-partition {missing[0]} and timestamp "
+            f"{times_of(bound, missing)[missing[0]]} ({bound.option}"
+            + (f"; {len(missing) - 1} more partitions likewise" if len(missing) > 1 else "")
+            + "): no record there is of that time or later. Set "
+            "startingOffsetsByTimestampStrategy=latest to read nothing of such partitions"
+        )
+    return _resolved(bound, found)
+
+
+def end_at_times(bound: OffsetBound, found: Mapping[TopicPartition, int]) -> OffsetBound:
+    """An end by time as offsets: where no record is so late, the end of the log (-1)."""
+    return _resolved(bound, found)
+
+
+def _resolved(bound: OffsetBound, found: Mapping[TopicPartition, int]) -> OffsetBound:
+    offsets: dict[PartitionKey, int] = {(tp.topic, tp.partition): at for tp, at in found.items()}
+    return OffsetBound("specific", offsets, option=bound.option, from_time=True)
 
 
 def plan_ranges(
@@ -164,6 +219,7 @@ def plan_ranges(
     check_bounds(starting, ending)
     check_named("startingOffsets", starting, partitions)
     check_named("endingOffsets", ending, partitions)
+    from_time = starting.from_time or ending.from_time
     ranges, losses = [], []
     for tp in sorted(partitions):
         first, last = earliest[tp], latest[tp]
@@ -172,6 +228,13 @@ def plan_ranges(
         wanted_to = _given(ending, tp)
         if start == end:
             continue
+        if start > end and from_time:
+            if _given(starting, tp) is None:
+                continue  # nothing was found to start with
+            raise OptionError(
+                f"[RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET] {tp}: {starting.option} means "
+                f"offset {start}, which is behind {ending.option}, offset {end}"
+            )
         if start > end:
             # Both ends given was refused above, so one of them is what the log holds: the wanted
             # records are all deleted (start is earliest), or were never there (end is latest).

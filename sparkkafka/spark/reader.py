@@ -15,11 +15,13 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.metadata import TopicPartition
-from sparkkafka.client.offsets import earliest_and_latest
+from sparkkafka.client.offsets import earliest_and_latest, list_offsets
 from sparkkafka.errors import BrokerError
 from sparkkafka.options import ReadOptions
+from sparkkafka.source_options import OffsetBound
 from sparkkafka.spark import planning
 from sparkkafka.spark.logs import set_up_logging
+from sparkkafka.spark.splitting import split_ranges
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,20 +61,25 @@ class KafkaBatchReader(DataSourceReader):
             chosen = subscribed_partitions(cluster, options)
             planning.check_named("startingOffsets", options.starting, chosen)
             planning.check_named("endingOffsets", options.ending, chosen)
+            # Before the ends of the logs are looked up, which may grow: a start is never behind.
+            starting, ending = _at_offsets(cluster, options, chosen)
             earliest, latest = earliest_and_latest(
                 cluster, chosen, isolation_level=options.fetch.isolation_level
             )
             topic_ids = {tp.topic: cluster.topic_id(tp.topic) for tp in chosen}
-        ranges, losses = planning.plan_ranges(
-            chosen, options.starting, options.ending, earliest, latest
-        )
+        ranges, losses = planning.plan_ranges(chosen, starting, ending, earliest, latest)
         if losses:
             if options.fail_on_data_loss:
                 raise planning.loss_error(losses)
             logger.warning("%s", planning.loss_warning(losses))
+        pieces = split_ranges(
+            ranges,
+            min_partitions=options.min_partitions,
+            max_records=options.max_records_per_partition,
+        )
         return [
             KafkaInputPartition(r.topic, r.partition, r.start, r.end, topic_ids[r.topic])
-            for r in ranges
+            for r in pieces
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -87,6 +94,28 @@ class KafkaBatchReader(DataSourceReader):
         tp = TopicPartition(partition.topic, partition.partition)
         start, end = partition.start, partition.end
         return read_range(self.options, tp, start, end, topic_id=partition.topic_id)
+
+
+def _at_offsets(
+    cluster: Cluster, options: ReadOptions, chosen: list[TopicPartition]
+) -> tuple[OffsetBound, OffsetBound]:
+    """Both ends of a read; those that were given as times are looked up."""
+
+    def found(bound: OffsetBound) -> dict[TopicPartition, int]:
+        listed = list_offsets(
+            cluster,
+            planning.times_of(bound, chosen),
+            isolation_level=options.fetch.isolation_level,
+        )
+        return {tp: row.offset for tp, row in listed.items()}
+
+    starting, ending = options.starting, options.ending
+    if starting.by_time:
+        strategy = options.no_match_strategy
+        starting = planning.start_at_times(starting, found(starting), no_match_strategy=strategy)
+    if ending.by_time:
+        ending = planning.end_at_times(ending, found(ending))
+    return starting, ending
 
 
 def subscribed_partitions(cluster: Cluster, options: ReadOptions) -> list[TopicPartition]:

@@ -14,11 +14,15 @@ from sparkkafka.spark.planning import (
     OffsetRange,
     check_assigned,
     check_bounds,
+    check_named,
     compile_pattern,
+    end_at_times,
     loss_error,
     loss_warning,
     matching_topics,
     plan_ranges,
+    start_at_times,
+    times_of,
 )
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -191,6 +195,67 @@ def test_each_partition_must_be_named(
 def test_no_other_partition_may_be_named() -> None:
     with pytest.raises(OptionError, match="Missing: none; too many: t-1"):
         plan(at(0, 0), TO_LATEST, (0, 1))
+
+
+# --- times -----------------------------------------------------------------------------------
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+AT_100 = OffsetBound("timestamp", timestamp_ms=100, option="startingTimestamp")
+BY_PARTITION = OffsetBound("timestamps", {("t", 0): 7, ("t", 1): 9}, option="a")
+
+
+def test_times_of_partitions() -> None:
+    assert times_of(AT_100, [T0, T1]) == {T0: 100, T1: 100}
+    assert times_of(BY_PARTITION, [T0, T1]) == {T0: 7, T1: 9}
+    assert times_of(TO_LATEST, [T0]) == {}
+
+
+def test_a_start_without_a_record_is_an_error_or_reads_nothing() -> None:
+    with pytest.raises(OptionError) as caught:
+        start_at_times(AT_100, {T0: 5, T1: -1}, no_match_strategy="error")
+    assert "No offset matched from request of topic-partition t-1 and timestamp 100" in str(
+        caught.value
+    )
+    assert "startingOffsetsByTimestampStrategy=latest" in str(caught.value)
+    start = start_at_times(AT_100, {T0: 5, T1: -1}, no_match_strategy="latest")
+    ranges = [OffsetRange("t", 0, 5, 9)]
+    assert plan(start, TO_LATEST, (0, 9), (0, 9)) == (ranges, [])
+    # The end that was given is before the end of the log: still nothing, and no loss.
+    assert plan(start, at(9, 3), (0, 9), (0, 9)) == (ranges, [])
+
+
+def test_an_end_without_a_record_is_the_end_of_the_log() -> None:
+    end = end_at_times(AT_100, {T0: -1, T1: 4})
+    assert plan(FROM_EARLIEST, end, (0, 9), (2, 9)) == (
+        [OffsetRange("t", 0, 0, 9), OffsetRange("t", 1, 2, 4)],
+        [],
+    )
+
+
+def test_a_time_that_contradicts_an_offset_is_an_error() -> None:
+    start = start_at_times(AT_100, {T0: 5}, no_match_strategy="error")
+    with pytest.raises(OptionError, match=r"\[RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET\] t-0"):
+        plan(start, at(3), (0, 9))
+
+
+def test_times_that_contradict_each_other() -> None:
+    before = OffsetBound("timestamp", timestamp_ms=99, option="endingTimestamp")
+    check_bounds(AT_100, AT_100)
+    with pytest.raises(
+        OptionError, match="startingTimestamp 100 is greater than endingTimestamp 99"
+    ):
+        check_bounds(AT_100, before)
+    with pytest.raises(OptionError, match="UNRESOLVED.* t-1: a 9 is greater than b 8"):
+        check_bounds(
+            BY_PARTITION, OffsetBound("timestamps", {("t", 0): 7, ("t", 1): 8}, option="b")
+        )
+
+
+def test_times_must_name_each_partition() -> None:
+    with pytest.raises(
+        OptionError, match="KAFKA_TIMESTAMP_OFFSET_DOES_NOT_MATCH_ASSIGNED.* a must"
+    ):
+        check_named("startingOffsets", BY_PARTITION, [T0])
 
 
 def test_loss_error_says_what_was_wanted_what_is_there_and_what_to_do() -> None:

@@ -1,0 +1,243 @@
+"""Both connectors on the same topics with the same options: the same rows, or both refuse.
+
+Where they differ on purpose the README says so, and `DIFFERENT` below names it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
+from tests.real.peers import Record, confluent_write
+
+pytestmark = [pytest.mark.real, pytest.mark.spark, pytest.mark.jvm]
+
+T0 = 1_700_000_000_000
+"""Time of the first records, in ms. A step is a second."""
+
+REFUSED = "refused"
+Read = Callable[..., Any]
+
+
+def ms(step: float) -> str:
+    return str(T0 + int(1000 * step))
+
+
+@dataclass(frozen=True)
+class Topics:
+    """`a` has three partitions: ten records a second apart; ten whose times go back and forth;
+    none. `b` has one, of five records, later by an hour."""
+
+    a: str
+    b: str
+
+
+@pytest.fixture(scope="module")
+def topics(kafka_cluster: Any) -> Topics:
+    a, b = "parityone", "paritytwo"
+    kafka_cluster.create_topic(a, partitions=3)
+    kafka_cluster.create_topic(b, partitions=1)
+    servers = kafka_cluster.bootstrap_servers
+    straight = [Record(b"k%d" % i, b"%d" % i, (), T0 + 1000 * i) for i in range(10)]
+    jumping = [
+        Record(None, b"%d" % i, (("h", b"x"),), T0 + 1000 * step)
+        for i, step in enumerate((5, 1, 9, 2, 0, 7, 3, 8, 4, 6))
+    ]
+    late = [Record(None, None if i == 2 else b"b", (), T0 + 3_600_000 + i) for i in range(5)]
+    confluent_write(servers, a, straight, 0)
+    confluent_write(servers, a, jumping, 1)
+    confluent_write(servers, b, late, 0)
+    return Topics(a, b)
+
+
+def by_partition(topic: str, *numbers: int | str) -> str:
+    """JSON of offsets or times of the partitions 0, 1, …"""
+    return json.dumps({topic: {str(at): int(number) for at, number in enumerate(numbers)}})
+
+
+LATEST = {"startingOffsetsByTimestampStrategy": "latest"}
+
+
+def case(name: str, topic: str = "A", **options: Any) -> Any:
+    """Options of one read. "A" and "B" stand for the topics; tuples for JSON by partition of A."""
+    chosen = {"subscribe", "subscribePattern", "assign"} & set(options)
+    given = options if chosen else {"subscribe": topic, **options}
+    return pytest.param(given, id=name)
+
+
+CASES = [
+    case("whole topic"),
+    case("two topics", subscribe="A,B"),
+    case("topics with blanks", subscribe=" A , B ,"),
+    case("pattern", subscribePattern="^(A|B)$"),
+    case("pattern, part of a name", subscribePattern="^A"),
+    case("pattern without a match", subscribePattern="^no-such-topic-at-all$"),
+    case("bad pattern", subscribePattern="(("),
+    case("assign one", assign='{"A":[1]}'),
+    case("assign all of two topics", assign='{"A":[0,1,2],"B":[0]}'),
+    case("assign no JSON", assign="A:0"),
+    case("assign bad JSON", assign='{"A":[0'),
+    case("assign text for numbers", assign='{"A":["x"]}'),
+    case("two subscriptions", subscribe="A", assign='{"A":[0]}'),
+    case("no subscription", topic=""),
+    case("earliest", startingOffsets="earliest", endingOffsets="latest"),
+    case("words in capitals", startingOffsets=" EARLIEST ", endingOffsets="Latest"),
+    case("starts at the latest", startingOffsets="latest"),
+    case("ends at the earliest", endingOffsets="earliest"),
+    case("starts at a word", startingOffsets="begin"),
+    case("starting offsets", startingOffsets=(3, 0, 0)),
+    case("starting offsets, earliest by number", startingOffsets=(-2, 4, -2)),
+    case("starting offsets, latest by number", startingOffsets=(-1, 4, -2)),
+    case("ending offsets", endingOffsets=(3, 10, 0)),
+    case("ending offsets, latest by number", endingOffsets=(-1, 4, -1)),
+    case("ending offsets, earliest by number", endingOffsets=(-2, 4, -1)),
+    case("both offsets", startingOffsets=(2, 3, 0), endingOffsets=(5, 9, 0)),
+    case("empty ranges", startingOffsets=(5, 10, 0), endingOffsets=(5, 10, 0)),
+    case("start behind end", startingOffsets=(6, 0, 0), endingOffsets=(5, 1, 0)),
+    case("a partition is missing", startingOffsets=(1, 1)),
+    case("a partition too many", startingOffsets=(1, 1, 0, 0)),
+    case("a missing one at the end", endingOffsets=(1, 1)),
+    case(
+        "other partitions at both ends",
+        assign='{"A":[0]}',
+        startingOffsets=(1,),
+        endingOffsets='{"A":{"1":2}}',
+    ),
+    case("offsets of another topic", startingOffsets='{"B":{"0":1}}'),
+    case("offsets that are text", startingOffsets='{"A":{"0":"x"}}'),
+    case("offsets that are a list", startingOffsets='{"A":[1]}'),
+    case("offsets cut off", startingOffsets='{"A":{"0":1'),
+    case("starting time", startingTimestamp=ms(3), **LATEST),
+    case("starting time between records", startingTimestamp=ms(3.5), **LATEST),
+    case(
+        "strategy in capitals", startingTimestamp=ms(3), startingOffsetsByTimestampStrategy="LATEST"
+    ),
+    case("starting time before all, error", assign='{"A":[0,1]}', startingTimestamp=ms(-5)),
+    case("starting time, an empty partition", startingTimestamp=ms(3)),
+    case("starting time behind all", startingTimestamp=ms(50)),
+    case("starting time behind all, latest", startingTimestamp=ms(50), **LATEST),
+    case("bad strategy", startingTimestamp=ms(50), startingOffsetsByTimestampStrategy="first"),
+    case("starting time is a word", startingTimestamp="yesterday"),
+    case("starting time is a date", startingTimestamp="2023-11-14"),
+    case("ending time", endingTimestamp=ms(4)),
+    case("ending time before all", endingTimestamp=ms(-1)),
+    case("ending time behind all", endingTimestamp=ms(99)),
+    case("both times", startingTimestamp=ms(2), endingTimestamp=ms(7), **LATEST),
+    case("both times, equal", startingTimestamp=ms(2), endingTimestamp=ms(2), **LATEST),
+    case("start time behind end time", startingTimestamp=ms(7), endingTimestamp=ms(2), **LATEST),
+    case(
+        "times by partition",
+        startingOffsetsByTimestamp=(ms(3), ms(8), ms(0)),
+        **LATEST,
+    ),
+    case(
+        "times by partition at both ends",
+        startingOffsetsByTimestamp=(ms(3), ms(1), ms(0)),
+        endingOffsetsByTimestamp=(ms(8), ms(9), ms(1)),
+        **LATEST,
+    ),
+    case("ending times by partition", endingOffsetsByTimestamp=(ms(3), ms(8), ms(0))),
+    case("times by partition, one missing", startingOffsetsByTimestamp=(ms(3), ms(8)), **LATEST),
+    case(
+        "times by partition, start behind end",
+        startingOffsetsByTimestamp=(ms(3), ms(8), ms(0)),
+        endingOffsetsByTimestamp=(ms(2), ms(9), ms(1)),
+        **LATEST,
+    ),
+    case("times by partition, bad JSON", startingOffsetsByTimestamp='{"A":{"0":', **LATEST),
+    case(
+        "time before offsets",
+        startingTimestamp=ms(5),
+        startingOffsets=(0, 0, 0),
+        **LATEST,
+    ),
+    case(
+        "time by partition before offsets",
+        startingOffsetsByTimestamp=(ms(5), ms(5), ms(5)),
+        startingOffsets="latest",
+        **LATEST,
+    ),
+    case(
+        "time before time by partition",
+        startingTimestamp=ms(5),
+        startingOffsetsByTimestamp="no JSON",
+        **LATEST,
+    ),
+    case("ending time before offsets", endingTimestamp=ms(5), endingOffsets="earliest"),
+    case(
+        "starting time, ending offsets",
+        startingTimestamp=ms(3),
+        endingOffsets=(9, 9, 0),
+        **LATEST,
+    ),
+    case(
+        "starting time behind ending offsets",
+        startingTimestamp=ms(8),
+        endingOffsets=(2, 10, 0),
+        **LATEST,
+    ),
+    case(
+        "starting offsets, ending time",
+        startingOffsets=(1, 0, 0),
+        endingTimestamp=ms(6),
+    ),
+    case("minPartitions", minPartitions="7"),
+    case("minPartitions of no use", minPartitions="1"),
+    case("minPartitions 0", minPartitions="0"),
+    case("minPartitions no number", minPartitions="many"),
+    case("maxRecordsPerPartition", maxRecordsPerPartition="3"),
+    case("maxRecordsPerPartition 0", maxRecordsPerPartition="0"),
+    case("both splits", maxRecordsPerPartition="6", minPartitions="9"),
+    case("splits of offsets", minPartitions="5", startingOffsets=(2, 3, 0)),
+    case("headers", includeHeaders="true"),
+    case("headers in capitals", includeHeaders="TRUE"),
+    case("failOnDataLoss no boolean", failOnDataLoss="maybe"),
+    case("end behind the log", endingOffsets=(99, 10, 0)),
+    case("end behind the log, may lose", endingOffsets=(99, 10, 0), failOnDataLoss="false"),
+    case("start behind the log", startingOffsets=(99, 0, 0)),
+    case("no such topic", subscribe="no-such-topic-at-all"),
+    case("refused property", kafka__auto__offset__reset="earliest"),
+    case("refused deserializer", kafka__key__deserializer="x"),
+    case("refused commit", kafka__enable__auto__commit="true"),
+    case("isolation", kafka__isolation__level="read_committed"),
+    case("bad isolation", kafka__isolation__level="maybe"),
+]
+
+DIFFERENT = {
+    # The JVM connector waits until it times out, after minutes, and drops what is missing.
+    "end behind the log": "",
+    "end behind the log, may lose": "",
+    "start behind the log": "",
+    "pattern without a match": "",
+}
+
+
+@pytest.mark.parametrize("options", CASES)
+def test_same_rows_or_both_refuse(
+    options: dict[str, Any], topics: Topics, read: Read, jvm_connector: str
+) -> None:
+    given = {name: _text(value, topics) for name, value in options.items()}
+    given = {name: text for name, text in given.items() if text}
+    given["kafkaConsumer.pollTimeoutMs"] = "3000"  # the JVM connector waits for what never comes
+    ours, theirs = _rows(read, "pykafka", given), _rows(read, jvm_connector, given)
+    assert ours == theirs
+
+
+def _text(value: Any, topics: Topics) -> str:
+    text = by_partition("A", *value) if isinstance(value, tuple) else str(value)
+    names = {"A": topics.a, "B": topics.b}
+    return re.sub(r"\b[AB]\b", lambda match: names[match[0]], text)
+
+
+def _rows(read: Read, format: str, options: dict[str, str]) -> Any:
+    try:
+        return sorted(map(repr, read(format, **options).collect()))
+    except (PySparkException, Py4JJavaError):
+        return REFUSED
