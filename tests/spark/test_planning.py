@@ -245,7 +245,7 @@ def test_times_that_contradict_each_other() -> None:
         OptionError, match="startingTimestamp 100 is greater than endingTimestamp 99"
     ):
         check_bounds(AT_100, before)
-    with pytest.raises(OptionError, match="UNRESOLVED.* t-1: a 9 is greater than b 8"):
+    with pytest.raises(OptionError, match=r"UNRESOLVED.* t-1: a 9 is greater than b 8"):
         check_bounds(
             BY_PARTITION, OffsetBound("timestamps", {("t", 0): 7, ("t", 1): 8}, option="b")
         )
@@ -253,7 +253,7 @@ def test_times_that_contradict_each_other() -> None:
 
 def test_times_must_name_each_partition() -> None:
     with pytest.raises(
-        OptionError, match="KAFKA_TIMESTAMP_OFFSET_DOES_NOT_MATCH_ASSIGNED.* a must"
+        OptionError, match=r"KAFKA_TIMESTAMP_OFFSET_DOES_NOT_MATCH_ASSIGNED.* a must"
     ):
         check_named("startingOffsets", BY_PARTITION, [T0])
 
