@@ -246,6 +246,10 @@ CONNECTOR: tuple[Option, ...] = (
     ),
     _used("includeHeaders", _READ, "read.include_headers", BOOLEAN, "Adds the column headers."),
     _used(
+        "invalidUtf8", _READ, "read.invalid_utf8", one_of("error", "null", fold=str.lower),
+        "What a key or value is that `.schema(…)` wants as a string and that is not UTF-8.",
+    ),
+    _used(
         "kafkaConsumer.pollTimeoutMs", _READ, "read.poll_timeout_ms", long_ms(1),
         "How long a task waits for the next records before it fails.",
     ),

@@ -134,6 +134,7 @@ class ReadOptions(_Masked):
     include_headers: bool = False
     poll_timeout_ms: int = 120_000
     no_match_strategy: str = "error"
+    invalid_utf8: str = "error"
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
 

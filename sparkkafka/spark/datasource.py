@@ -44,7 +44,8 @@ class KafkaDataSource(DataSource):
 
     Columns of a read, all nullable: key binary, value binary, topic string, partition int, offset
     bigint, timestamp timestamp, timestampType int; with includeHeaders=true also headers
-    array<struct<key: string, value: binary>>. Columns of a write: value (required), key, headers,
+    array<struct<key: string, value: binary>>. `.schema("value string, offset bigint")` chooses
+    among them, key and value also as strings. Columns of a write: value (required), key, headers,
     topic, partition.
     """
 
@@ -68,21 +69,11 @@ class KafkaDataSource(DataSource):
 
     def reader(self, schema: StructType) -> KafkaBatchReader:
         from sparkkafka.spark.logs import set_up_logging
-        from sparkkafka.spark.schema import spark_schema
+        from sparkkafka.spark.reader import KafkaBatchReader
+        from sparkkafka.spark.schema import chosen_columns
 
         set_up_logging()
-        options = parse_read_options(self.options)
-        expected = spark_schema(options.include_headers)
-        # A SQL table hands over the columns that its creation stored; those are the same.
-        if schema != expected:
-            raise OptionError(
-                "a schema of your own (.schema(...), or columns of CREATE TABLE) is not supported "
-                f"by this version of sparkkafka yet; without it the columns are "
-                f"{expected.simpleString()}; got {schema.simpleString()}"
-            )
-        from sparkkafka.spark.reader import KafkaBatchReader
-
-        return KafkaBatchReader(options)
+        return KafkaBatchReader(parse_read_options(self.options), chosen_columns(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> KafkaBatchWriter:
         from sparkkafka.spark.logs import set_up_logging

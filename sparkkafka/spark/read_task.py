@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.fetcher import Fetcher
@@ -13,8 +14,8 @@ from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.errors import DecodeError
 from sparkkafka.options import ReadOptions
 from sparkkafka.protocol.arrow import from_numpy, repeat_text
-from sparkkafka.protocol.columns import ALL_COLUMNS, HEADERS, HEADERS_TYPE, DecodedRecords
-from sparkkafka.spark.schema import arrow_schema
+from sparkkafka.protocol.columns import ALL_COLUMNS, HEADERS_TYPE, DecodedRecords
+from sparkkafka.spark.schema import ReadColumn, arrow_schema_of
 
 ROWS_PER_BATCH = 8192
 """Rows of an Arrow batch handed to Spark. 64K rows were slower at 1 KB a row (measured)."""
@@ -25,11 +26,17 @@ _MAX_MS = (2**63 - 1) // 1000  # what fits into Spark's microseconds
 
 
 def read_range(
-    options: ReadOptions, tp: TopicPartition, start: int, end: int, *, topic_id: bytes | None
+    options: ReadOptions,
+    columns: tuple[ReadColumn, ...],
+    tp: TopicPartition,
+    start: int,
+    end: int,
+    *,
+    topic_id: bytes | None,
 ) -> Iterator[pa.RecordBatch]:
-    """The records with start <= offset < end as Arrow batches.
+    """The records with start <= offset < end as Arrow batches of those columns.
 
-    Raises what `Fetcher` says, and DecodeError for a timestamp that Spark cannot hold.
+    Raises what `Fetcher` says, and DecodeError for a timestamp or text that Spark cannot hold.
     """
     with (
         Cluster(options.client) as cluster,
@@ -39,27 +46,47 @@ def read_range(
             start,
             end,
             options.fetch,
-            wanted=ALL_COLUMNS if options.include_headers else ALL_COLUMNS - {HEADERS},
+            wanted=ALL_COLUMNS & {column.name for column in columns},
             poll_timeout_ms=options.poll_timeout_ms,
             fail_on_data_loss=options.fail_on_data_loss,
             topic_id=topic_id,
         ) as fetcher,
     ):
-        shaper = BatchShaper(tp.topic, tp.partition, include_headers=options.include_headers)
+        shaper = BatchShaper(
+            tp.topic, tp.partition, columns, null_for_bad_text=options.invalid_utf8 == "null"
+        )
         for records in fetcher:
             yield from shaper.batches(records)
 
 
 class BatchShaper:
-    """Decoded records of one partition -> Arrow batches with the columns of `schema`."""
+    """Decoded records of one partition -> Arrow batches with the chosen columns of `schema`."""
 
-    def __init__(self, topic: str, partition: int, *, include_headers: bool) -> None:
-        self._schema = arrow_schema(include_headers)
-        self._include_headers = include_headers
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        columns: tuple[ReadColumn, ...],
+        *,
+        null_for_bad_text: bool = False,
+    ) -> None:
+        self._schema = arrow_schema_of(columns)
         self._place = f"topic {topic} partition {partition}"
+        self._null_for_bad_text = null_for_bad_text
         # Constant columns are made once and sliced, which copies nothing.
-        self._topics = repeat_text(topic, ROWS_PER_BATCH)
-        self._partitions = from_numpy(np.full(ROWS_PER_BATCH, partition, np.int32))
+        topics = repeat_text(topic, ROWS_PER_BATCH)
+        partitions = from_numpy(np.full(ROWS_PER_BATCH, partition, np.int32))
+        makers: dict[str, Callable[[DecodedRecords], pa.Array]] = {
+            "key": lambda records: _or_nulls(records.keys, len(records), pa.binary()),
+            "value": lambda records: _or_nulls(records.values, len(records), pa.binary()),
+            "topic": lambda records: topics.slice(0, len(records)),
+            "partition": lambda records: partitions.slice(0, len(records)),
+            "offset": lambda records: from_numpy(records.offsets),
+            "timestamp": self._timestamps,
+            "timestampType": lambda records: from_numpy(records.timestamp_types),
+            "headers": lambda records: _or_nulls(records.headers, len(records), HEADERS_TYPE),
+        }
+        self._columns = [(column, makers[column.name]) for column in columns]
 
     def batches(self, records: DecodedRecords) -> Iterator[pa.RecordBatch]:
         rows = len(records)
@@ -75,20 +102,28 @@ class BatchShaper:
             yield self._batch(records.slice(start, min(start + step, rows)))
 
     def _batch(self, records: DecodedRecords) -> pa.RecordBatch:
-        rows = len(records)
-        columns = [
-            _binary(records.keys, rows),
-            _binary(records.values, rows),
-            self._topics.slice(0, rows),
-            self._partitions.slice(0, rows),
-            from_numpy(records.offsets),
-            self._timestamps(records),
-            from_numpy(records.timestamp_types),
+        arrays = [
+            self._text(column.name, make(records), records) if column.as_text else make(records)
+            for column, make in self._columns
         ]
-        if self._include_headers:
-            headers = records.headers
-            columns.append(pa.nulls(rows, HEADERS_TYPE) if headers is None else headers)
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _text(self, name: str, array: pa.Array, records: DecodedRecords) -> pa.Array:
+        """The bytes as a string column, which must be UTF-8."""
+        try:
+            return array.cast(pa.string())
+        except pa.ArrowInvalid:
+            bad = bad_text_rows(array)
+        if self._null_for_bad_text:
+            keep = np.ones(len(array), np.bool_)
+            keep[bad] = False
+            return array.filter(from_numpy(keep)).cast(pa.string()).take(_places(keep))
+        offset = int(records.offsets[bad[0]])
+        raise DecodeError(
+            f"{self._place} offset {offset}: the {name} is not UTF-8 "
+            f"({array[bad[0]].as_py()[:40]!r}). Read it as binary, or set invalidUtf8=null to get "
+            "null for such values"
+        )
 
     def _timestamps(self, records: DecodedRecords) -> pa.Array:
         """Milliseconds -> Spark's microseconds. Kafka's "no timestamp", -1 ms, becomes
@@ -105,5 +140,28 @@ class BatchShaper:
         return from_numpy(ms * 1000, pa.timestamp("us", tz="UTC"))
 
 
-def _binary(column: pa.Array | None, rows: int) -> pa.Array:
-    return pa.nulls(rows, pa.binary()) if column is None else column
+def bad_text_rows(array: pa.Array) -> list[int]:
+    """Rows of a binary column that are not UTF-8, by halves: they are few, if there are any."""
+    bad: list[int] = []
+    pending = [(0, len(array))]
+    while pending:
+        start, count = pending.pop()
+        try:
+            array.slice(start, count).cast(pa.string())
+        except pa.ArrowInvalid:
+            if count == 1:
+                bad.append(start)
+            else:
+                pending += [(start + count // 2, count - count // 2), (start, count // 2)]
+    return bad
+
+
+def _places(keep: NDArray[np.bool_]) -> pa.Array:
+    """For `take`: where each kept row went, null for the others."""
+    places = from_numpy(np.cumsum(keep) - 1)
+    validity = from_numpy(keep).buffers()[1]
+    return pa.Array.from_buffers(places.type, len(places), [validity, places.buffers()[1]])
+
+
+def _or_nulls(column: pa.Array | None, rows: int, kind: pa.DataType) -> pa.Array:
+    return pa.nulls(rows, kind) if column is None else column

@@ -21,6 +21,7 @@ from sparkkafka.options import ReadOptions
 from sparkkafka.source_options import OffsetBound
 from sparkkafka.spark import planning
 from sparkkafka.spark.logs import set_up_logging
+from sparkkafka.spark.schema import ReadColumn, default_columns
 from sparkkafka.spark.splitting import split_ranges
 
 if TYPE_CHECKING:
@@ -46,8 +47,9 @@ class KafkaInputPartition(InputPartition):
 class KafkaBatchReader(DataSourceReader):
     """Reads a snapshot: what lies between the offsets bound when the read is planned."""
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: ReadOptions, columns: tuple[ReadColumn, ...] | None = None) -> None:
         self.options = options
+        self.columns = columns or default_columns(options.include_headers)
 
     def partitions(self) -> list[InputPartition]:
         """One input partition for each range that is not empty. Runs on the driver.
@@ -93,7 +95,7 @@ class KafkaBatchReader(DataSourceReader):
         set_up_logging()
         tp = TopicPartition(partition.topic, partition.partition)
         start, end = partition.start, partition.end
-        return read_range(self.options, tp, start, end, topic_id=partition.topic_id)
+        return read_range(self.options, self.columns, tp, start, end, topic_id=partition.topic_id)
 
 
 def _at_offsets(

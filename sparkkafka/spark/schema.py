@@ -1,17 +1,21 @@
 """The columns that a read gives, as Spark types and as Arrow types.
 
-Names, order, types and nullability are those of Spark's own Kafka source. Spark compares the first
-Arrow schema of a read with the declared one field by field, so both are written down here. Arrow
-itself is imported where it is used: Spark asks for the schema in a process of its own.
+Names, order, types and nullability are those of Spark's own Kafka source, unless the user names
+columns (`.schema(…)`): any of them, in any order, key and value also as strings. Spark compares the
+first Arrow schema of a read with the declared one field by field, so both are written down here.
+Arrow itself is imported where it is used: Spark asks for the schema in a process of its own.
 """
 
 from __future__ import annotations
 
+import difflib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    DataType,
     IntegerType,
     LongType,
     StringType,
@@ -20,6 +24,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from sparkkafka.errors import OptionError
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -27,39 +33,112 @@ _HEADERS = ArrayType(
     StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 )
 
-_COLUMNS = (
-    ("key", BinaryType()),
-    ("value", BinaryType()),
-    ("topic", StringType()),
-    ("partition", IntegerType()),
-    ("offset", LongType()),
-    ("timestamp", TimestampType()),
-    ("timestampType", IntegerType()),
-)
+_TYPES: dict[str, DataType] = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "timestampType": IntegerType(),
+    "headers": _HEADERS,
+}
+_MAY_BE_TEXT = ("key", "value")
+_MAY_BE_NULL = ("key", "value", "headers")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadColumn:
+    """One column of a read; `as_text`: key or value as a string."""
+
+    name: str
+    as_text: bool = False
+    nullable: bool = True
+
+
+def default_columns(include_headers: bool) -> tuple[ReadColumn, ...]:
+    """Those of Spark's Kafka source."""
+    return tuple(ReadColumn(name) for name in _TYPES if name != "headers" or include_headers)
 
 
 def spark_schema(include_headers: bool) -> StructType:
     """Seven columns, all nullable; with `include_headers` an eighth, headers."""
-    schema = StructType([StructField(name, kind) for name, kind in _COLUMNS])
-    return schema.add("headers", _HEADERS) if include_headers else schema
+    names = [column.name for column in default_columns(include_headers)]
+    return StructType([StructField(name, _TYPES[name]) for name in names])
+
+
+def chosen_columns(schema: StructType) -> tuple[ReadColumn, ...]:
+    """The columns that a schema names. Raises OptionError for a column that does not exist, exists
+    with another type, is named twice, or cannot promise what it says (NOT NULL)."""
+    if not schema.fields:
+        raise OptionError(f"the schema has no columns; there are {_names()}")
+    columns = []
+    for number, field in enumerate(schema.fields):
+        wanted = _TYPES.get(field.name)
+        if wanted is None:
+            near = [name for name in _TYPES if name.lower() == field.name.lower()]
+            near = near or difflib.get_close_matches(field.name, _TYPES, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise OptionError(
+                f"column {field.name!r} of the schema does not exist in a Kafka source: there are "
+                f"{_names()}{hint}"
+            )
+        if field.name in [other.name for other in schema.fields[:number]]:
+            raise OptionError(f"column {field.name!r} stands twice in the schema")
+        as_text = field.name in _MAY_BE_TEXT and isinstance(field.dataType, StringType)
+        if not as_text and not _same_type(field.dataType, wanted):
+            words = wanted.simpleString()
+            if field.name in _MAY_BE_TEXT:
+                words += " or string"
+            raise OptionError(
+                f"column {field.name!r} of the schema must be {words}, not "
+                f"{field.dataType.simpleString()}: cast it after the read"
+            )
+        if not field.nullable and field.name in _MAY_BE_NULL:
+            raise OptionError(
+                f"column {field.name!r} of the schema cannot be NOT NULL: records without one exist"
+            )
+        columns.append(ReadColumn(field.name, as_text, field.nullable))
+    return tuple(columns)
 
 
 def arrow_schema(include_headers: bool) -> pa.Schema:
     """The Arrow form of `spark_schema`, as Spark expects it from a reader."""
+    return arrow_schema_of(default_columns(include_headers))
+
+
+def arrow_schema_of(columns: tuple[ReadColumn, ...]) -> pa.Schema:
+    """The Arrow form of some columns."""
     import pyarrow as pa
 
     from sparkkafka.protocol.columns import HEADERS_TYPE
 
-    types = (
-        pa.binary(),
-        pa.binary(),
-        pa.string(),
-        pa.int32(),
-        pa.int64(),
-        pa.timestamp("us", tz="UTC"),
-        pa.int32(),
+    types = {
+        "key": pa.binary(),
+        "value": pa.binary(),
+        "topic": pa.string(),
+        "partition": pa.int32(),
+        "offset": pa.int64(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+        "timestampType": pa.int32(),
+        "headers": HEADERS_TYPE,
+    }
+    return pa.schema(
+        [
+            pa.field(
+                column.name,
+                pa.string() if column.as_text else types[column.name],
+                nullable=column.nullable,
+            )
+            for column in columns
+        ]
     )
-    fields = [pa.field(name, kind) for (name, _), kind in zip(_COLUMNS, types, strict=True)]
-    if include_headers:
-        fields.append(pa.field("headers", HEADERS_TYPE))
-    return pa.schema(fields)
+
+
+def _same_type(given: DataType, wanted: DataType) -> bool:
+    """Whether they are the same but for nullability inside, which says nothing of the data."""
+    return given.simpleString() == wanted.simpleString()
+
+
+def _names() -> str:
+    return ", ".join(_TYPES)

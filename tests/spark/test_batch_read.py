@@ -281,16 +281,54 @@ def test_errors_name_the_culprit(
     assert words.replace("TOPIC", topic) in str(caught.value)
 
 
-def test_a_schema_of_the_users_own_is_refused(spark: Any, kafka_cluster: Any) -> None:
-    df = (
-        spark.read.format("pykafka")
-        .schema("value string")
-        .option("kafka.bootstrap.servers", kafka_cluster.bootstrap_servers)
-        .option("subscribe", "t")
-        .load()
+@pytest.fixture
+def read_columns(spark: Any, kafka_cluster: Any) -> Callable[..., Any]:
+    """`read_columns("value string", topic)`."""
+
+    def load(schema: str, topic: str, **options: str) -> Any:
+        return (
+            spark.read.format("pykafka")
+            .schema(schema)
+            .option("kafka.bootstrap.servers", kafka_cluster.bootstrap_servers)
+            .option("subscribe", topic)
+            .options(**options)
+            .load()
+        )
+
+    return load
+
+
+def test_columns_of_the_users_own(numbered: str, read: Read, read_columns: Read) -> None:
+    schema = "offset bigint, value string, partition int"
+    df = read_columns(schema, numbered)
+    assert df.schema.simpleString() == "struct<offset:bigint,value:string,partition:int>"
+    expected = read(subscribe=numbered).selectExpr(
+        "offset", "cast(value as string) as value", "partition"
     )
-    with pytest.raises(PySparkException, match="a schema of your own"):
-        df.collect()
+    assert_df_equality(df.orderBy("value"), expected.orderBy("value"))
+    # Headers need no option, and counting reads but what the schema names.
+    assert (
+        read_columns("headers array<struct<key:string,value:binary>>", numbered).first().headers
+        is None
+    )
+    assert read_columns("partition int", numbered).count() == 20
+
+
+def test_bytes_that_are_no_text(
+    kafka_cluster: Any, new_topic: Callable[..., str], read_columns: Read
+) -> None:
+    topic = new_topic()
+    records = [Record(None, value) for value in (b"good", b"\xff\xfe", None)]
+    confluent_write(kafka_cluster.bootstrap_servers, topic, records)
+    with pytest.raises(PySparkException, match=f"topic {topic} partition 0 offset 1: the value is"):
+        read_columns("value string", topic).collect()
+    found = read_columns("value string", topic, invalidUtf8="null").collect()
+    assert [row.value for row in found] == ["good", None, None]
+
+
+def test_columns_that_do_not_exist(read_columns: Read) -> None:
+    with pytest.raises(PySparkException, match="did you mean 'value'"):
+        read_columns("valeu string", "t").collect()
 
 
 def test_a_cluster_that_cannot_be_reached(read: Read) -> None:

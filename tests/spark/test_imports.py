@@ -77,16 +77,18 @@ from sparkkafka.protocol.columns import decode_batches, encode_batches
 from sparkkafka.protocol.records import batch_parts, split_batches
 from sparkkafka.spark.row_columns import RowColumns
 from sparkkafka.spark.rows import Router, Rows
+from sparkkafka.spark.schema import default_columns
 
 batch = pa.ipc.open_stream(sys.stdin.buffer).read_next_batch()
 columns = RowColumns(key=0, value=1, partition=2, topic=3, headers=4)
 router = Router(lambda names: dict.fromkeys(names, 3), sticky_bytes=100, pick=lambda n: 0)
+columns_of_a_read = default_columns(True)
 rows = 0
 for tp, records in router.route(Rows.of(batch, columns), 1000):
     data = b""
     for encoded in encode_batches(records, max_batch_bytes=1000):
         data += b"".join(batch_parts(**encoded._asdict()))
-    shaper = read_task.BatchShaper(tp.topic, tp.partition, include_headers=True)
+    shaper = read_task.BatchShaper(tp.topic, tp.partition, columns_of_a_read)
     decoded = decode_batches(split_batches(data), start_offset=0, end_offset=10)
     for shaped in shaper.batches(decoded):
         rows += shaped.num_rows

@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import pickle
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    BinaryType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+)
 
 from sparkkafka.errors import DecodeError, OptionError
 from sparkkafka.options import parse_read_options
 from sparkkafka.protocol.columns import HEADERS_TYPE, DecodedRecords
 from sparkkafka.spark import read_task
 from sparkkafka.spark.datasource import KafkaDataSource
-from sparkkafka.spark.read_task import BatchShaper
+from sparkkafka.spark.read_task import BatchShaper, bad_text_rows
 from sparkkafka.spark.reader import KafkaBatchReader, KafkaInputPartition
-from sparkkafka.spark.schema import arrow_schema, spark_schema
+from sparkkafka.spark.schema import arrow_schema, chosen_columns, default_columns, spark_schema
 
 READ = {"kafka.bootstrap.servers": "nowhere.invalid:9092", "subscribe": "t"}
 
@@ -57,7 +69,7 @@ def test_rows() -> None:
         values=pa.array([None, b""], pa.binary()),
         headers=pa.array([[("a", b"1"), ("a", None)], None], HEADERS_TYPE),
     )
-    (batch,) = BatchShaper("top", 4, include_headers=True).batches(records)
+    (batch,) = BatchShaper("top", 4, default_columns(True)).batches(records)
     batch.validate(full=True)
     assert batch.schema.equals(arrow_schema(True))
     first, second = batch.to_pylist()
@@ -80,7 +92,7 @@ def test_missing_columns_are_null() -> None:
     records = DecodedRecords(
         np.array([1]), np.array([0]), np.array([0], np.int32), None, None, None
     )
-    (batch,) = BatchShaper("t", 0, include_headers=True).batches(records)
+    (batch,) = BatchShaper("t", 0, default_columns(True)).batches(records)
     row = batch.to_pylist()[0]
     assert (row["key"], row["value"], row["headers"]) == (None, None, None)
 
@@ -90,7 +102,7 @@ def test_missing_columns_are_null() -> None:
     [(0, []), (1, [1]), (8192, [8192]), (8193, [4097, 4096]), (20_000, [6667, 6667, 6666])],
 )
 def test_batches_are_of_about_8k_rows(rows: int, sizes: list[int]) -> None:
-    batches = list(BatchShaper("t", 0, include_headers=False).batches(decoded(rows)))
+    batches = list(BatchShaper("t", 0, default_columns(False)).batches(decoded(rows)))
     assert [batch.num_rows for batch in batches] == sizes
     offsets = [o for batch in batches for o in batch.column("offset").to_pylist()]
     assert offsets == list(range(7, 7 + rows))
@@ -99,13 +111,15 @@ def test_batches_are_of_about_8k_rows(rows: int, sizes: list[int]) -> None:
 def test_large_records_make_shorter_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_task, "BYTES_PER_BATCH", 10_000)
     batches = list(
-        BatchShaper("t", 0, include_headers=False).batches(decoded(100, value=b"x" * 1000))
+        BatchShaper("t", 0, default_columns(False)).batches(decoded(100, value=b"x" * 1000))
     )
     assert all(batch.num_rows <= 10 for batch in batches)
     assert sum(batch.num_rows for batch in batches) == 100
     monkeypatch.setattr(read_task, "BYTES_PER_BATCH", 10)
     assert (
-        len(list(BatchShaper("t", 0, include_headers=False).batches(decoded(3, value=b"x" * 1000))))
+        len(
+            list(BatchShaper("t", 0, default_columns(False)).batches(decoded(3, value=b"x" * 1000)))
+        )
         == 3
     )
 
@@ -116,7 +130,7 @@ def test_timestamps_that_do_not_fit_microseconds(timestamp_ms: int) -> None:
         DecodeError, match=rf"topic t partition 0 offset 7: the timestamp {timestamp_ms}"
     ):
         list(
-            BatchShaper("t", 0, include_headers=False).batches(
+            BatchShaper("t", 0, default_columns(False)).batches(
                 decoded(1, timestamp_ms=timestamp_ms)
             )
         )
@@ -152,11 +166,126 @@ def test_data_source_needs_no_network_and_shows_no_values() -> None:
     assert KafkaDataSource({**READ, "IncludeHeaders": "TRUE"}).schema()[7].name == "headers"
 
 
-def test_a_schema_of_the_users_own_is_refused() -> None:
-    source = KafkaDataSource(READ)
-    for schema in (spark_schema(True), type(spark_schema(False))(spark_schema(False).fields[:2])):
-        with pytest.raises(OptionError, match="schema of your own"):
-            source.reader(schema)
+# --- columns of the user's own ---------------------------------------------------------------
+
+
+TYPES = {
+    "binary": BinaryType(),
+    "string": StringType(),
+    "int": IntegerType(),
+    "bigint": LongType(),
+    "timestamp": TimestampType(),
+    "headers": spark_schema(True)["headers"].dataType,
+    "map": MapType(StringType(), BinaryType()),
+}
+
+
+def ddl(text: str) -> StructType:
+    """Like StructType.fromDDL, which needs a JVM."""
+    schema = StructType()
+    for column in text.split(", "):
+        name, kind, *never_null = column.split(" ")
+        schema.add(name, TYPES[kind], nullable=not never_null)
+    return schema
+
+
+def shaped(text: str, records: DecodedRecords, **more: Any) -> pa.RecordBatch:
+    columns = chosen_columns(ddl(text))
+    (batch,) = BatchShaper("t", 3, columns, **more).batches(records)
+    batch.validate(full=True)
+    assert batch.schema.equals(to_arrow_schema(ddl(text), timezone="UTC"))
+    return batch
+
+
+def test_any_columns_in_any_order() -> None:
+    records = decoded(2)
+    batch = shaped("offset bigint, topic string, value string", records)
+    assert batch.to_pylist() == [
+        {"offset": 7, "topic": "t", "value": "v"},
+        {"offset": 8, "topic": "t", "value": "v"},
+    ]
+    everything = shaped(
+        "headers headers, timestampType int, partition int, "
+        "timestamp timestamp, key string, value binary",
+        records,
+    )
+    assert everything.num_columns == 6
+
+
+def test_columns_that_are_never_null_may_say_so() -> None:
+    shaped("topic string not null, partition int not null, offset bigint not null", decoded(1))
+    with pytest.raises(OptionError, match="'value' of the schema cannot be NOT NULL"):
+        chosen_columns(ddl("value binary not null"))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("valeu binary", "'valeu' of the schema does not exist.*did you mean 'value'"),
+        ("Value binary", "did you mean 'value'"),
+        ("timestamptype int", "did you mean 'timestampType'"),
+        ("x int", "there are key, value, topic, partition, offset, timestamp, timestampType, head"),
+        ("value int", "'value' of the schema must be binary or string, not int: cast it after"),
+        ("partition bigint", "'partition' of the schema must be int, not bigint"),
+        ("topic binary", "'topic' of the schema must be string"),
+        ("headers map", "'headers' of the schema must be array<struct<"),
+        ("offset bigint, offset bigint", "'offset' stands twice"),
+    ],
+)
+def test_columns_that_cannot_be(text: str, words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        KafkaDataSource(READ).reader(ddl(text))
+
+
+def test_a_schema_without_columns_is_refused() -> None:
+    with pytest.raises(OptionError, match="no columns"):
+        chosen_columns(StructType([]))
+
+
+def with_values(*values: bytes | None) -> DecodedRecords:
+    count = len(values)
+    return DecodedRecords(
+        offsets=np.arange(7, 7 + count),
+        timestamps_ms=None,
+        timestamp_types=np.zeros(count, np.int32),
+        keys=None,
+        values=pa.array(values, pa.binary()),
+        headers=None,
+    )
+
+
+def test_text_that_is_no_utf8_is_an_error_that_says_where() -> None:
+    records = with_values(b"a", None, "é".encode(), b"\xff\xfe", b"\xc3")
+    with pytest.raises(DecodeError) as caught:
+        shaped("value string", records)
+    words = "topic t partition 3 offset 10: the value is not UTF-8 (b'\\xff\\xfe')"
+    assert words in str(caught.value)
+    assert "invalidUtf8=null" in str(caught.value)
+
+
+def test_or_it_is_null() -> None:
+    values = [b"a", None, b"\xff", "é".encode(), b"\xc3", b""]
+    batch = shaped("value string", with_values(*values), null_for_bad_text=True)
+    assert batch.column(0).to_pylist() == ["a", None, None, "é", None, ""]
+    batch = shaped("value string", with_values(b"\xff"), null_for_bad_text=True)
+    assert batch.column(0).to_pylist() == [None]
+
+
+@given(st.lists(st.one_of(st.none(), st.binary(max_size=6), st.text(max_size=4).map(str.encode))))
+def test_bad_text_against_pythons_own_decoder(values: list[bytes | None]) -> None:
+    def text(value: bytes | None) -> str | None:
+        try:
+            return None if value is None else value.decode()
+        except UnicodeDecodeError:
+            return "BAD"
+
+    array = pa.array(values, pa.binary())
+    bad = [i for i, value in enumerate(values) if text(value) == "BAD" and value != b"BAD"]
+    assert bad_text_rows(array) == bad
+    if values:
+        batch = shaped("value string", with_values(*values), null_for_bad_text=True)
+        expected = [None if i in bad else text(value) for i, value in enumerate(values)]
+        assert batch.column(0).to_pylist() == expected
 
 
 def test_streams_are_refused_for_now() -> None:
