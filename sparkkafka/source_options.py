@@ -130,7 +130,7 @@ def parse_bound(raw: Mapping[str, str], end: Literal["starting", "ending"]) -> O
     if not word.startswith("{"):
         raise OptionError(
             f"{option} must be {default} or JSON like "
-            f'{{"topicA":{{"0":23,"1":-1}},"topicB":{{"0":-2}}}}, got {raw[option]!r}'
+            f'{{"topicA":{{"0":23,"1":{-3 - banned_offset}}}}}, got {raw[option]!r}'
         )
     offsets = parse_offsets(raw[option], option)
     for (topic, partition), offset in sorted(offsets.items()):

@@ -54,8 +54,8 @@ KNOWN_TOPIC_GRACE_MS = 30_000
 MIN_METADATA_AGE_MS = 1_000
 
 _NO_TOPIC = (
-    "the topic does not exist, or this user may not see it (needs DESCRIBE on the topic): check its "
-    "name, or create it first"
+    "the topic does not exist, or this user may not see it (needs DESCRIBE on the topic): check "
+    "its name, or create it first"
 )
 
 MIN_SHARE_MS = 1_000  # the least that a bootstrap server gets to answer, if there is so much time

@@ -152,7 +152,8 @@ def check_named(option: str, bound: OffsetBound, partitions: Collection[TopicPar
     named = set(bound.offsets)
     read: set[PartitionKey] = {(tp.topic, tp.partition) for tp in partitions}
     if named != read:
-        condition, hint = "KAFKA_START_OFFSET", " (use -2 for earliest, -1 for latest)"
+        hint = " (use -2 for earliest)" if "starting" in option else " (use -1 for latest)"
+        condition = "KAFKA_START_OFFSET"
         if bound.by_time:
             condition, hint = "KAFKA_TIMESTAMP_OFFSET", ""
         raise OptionError(
