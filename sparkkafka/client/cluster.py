@@ -347,14 +347,22 @@ class Cluster:
         new = any(name not in self._known_topics for name in wanted)
         grace = deadline.sooner(UNKNOWN_TOPIC_GRACE_MS if new else KNOWN_TOPIC_GRACE_MS)
         retry = self.retry(deadline, f"metadata of {_some(wanted)}")
+        missing = ""
         while True:
-            failed = self._refresh(wanted, deadline)
+            try:
+                failed = self._refresh(wanted, deadline)
+            except KafkaTimeoutError as error:
+                if missing:  # what was seen says more than that a last look came too late
+                    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    raise UnknownTopicError(code, missing, _NO_TOPIC) from error
+                raise
             if not failed:
                 return {name: self._topics[name] for name in wanted}
             code = next(iter(failed.values()))
             bad = [name for name, other in failed.items() if other == code]
             where = f"Metadata of {_some(bad)}"
             unknown = code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            missing = where if unknown else ""
             if unknown and grace.expired:
                 raise UnknownTopicError(code, where, _NO_TOPIC)
             try:

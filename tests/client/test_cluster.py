@@ -61,6 +61,17 @@ def test_an_unknown_topic_is_an_error_that_names_it(fake_cluster):
     assert time.monotonic() - started < 4
 
 
+def test_a_last_look_that_is_not_answered_hides_nothing(fake_cluster):
+    def silence_from_now_on(request):
+        fake_cluster.fault(Delay(5_000), api="Metadata", times=None)
+
+    # The first request is the one for the brokers, the second sees that the topic is missing.
+    fake_cluster.fault(silence_from_now_on, api="Metadata", nth=2)
+    with open_cluster(fake_cluster, default_api_timeout_ms=800) as cluster:
+        with pytest.raises(UnknownTopicError, match=r"topic nowhere.*create it first"):
+            cluster.topics(["nowhere"])
+
+
 def test_a_topic_that_appears_late_is_waited_for(fake_cluster):
     def create(request):
         fake_cluster.create_topic("late")

@@ -285,6 +285,8 @@ def test_every_version_makes_and_deletes_topics(cluster):
         request = CreateTopicsRequest(topics=[topic], timeout_ms=10_000)
         (row,) = ask(cluster, request, version).topics
         assert (row.name, row.error_code) == (name, 0), version
+        # The controller answers before the broker knows.
+        assert eventually(lambda name=name: name in cluster.all_topics())
         assert topic_configs(cluster, name, ["retention.ms"]) == {"retention.ms": "77777"}
     gone = set()
     for version, name in zip(versions(cluster, DeleteTopicsRequest), names.values(), strict=False):

@@ -266,7 +266,7 @@ def test_offsets_behind_the_end(numbered: str, read: Read) -> None:
         ({"subscribe": "TOPIC", "startingOffsets": '{"TOPIC":'}, "Expected e.g."),
         ({"subscribe": "TOPIC", "startingOffsets": "latest"}, "can't be latest for batch"),
         ({"subscribe": "TOPIC", "startingOfsets": "earliest"}, "did you mean 'startingOffsets'?"),
-        ({"subscribe": "TOPIC", "minPartitions": "9"}, "minPartitions is not supported by this"),
+        ({"subscribe": "TOPIC", "groupIdPrefix": "g"}, "groupIdPrefix is not supported by this"),
         ({"subscribePattern": "("}, "not a regular expression"),
         ({}, "One of the following options must be specified"),
     ],
