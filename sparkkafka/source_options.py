@@ -6,7 +6,6 @@ which people search for.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -15,12 +14,12 @@ from sparkkafka.errors import OptionError
 from sparkkafka.offset_json import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
-    MAX_OFFSET,
     PartitionKey,
     parse_assign,
     parse_offsets,
     parse_timestamps,
 )
+from sparkkafka.option_table import INT64_MAX, integer
 
 
 @dataclass(frozen=True)
@@ -141,14 +140,15 @@ def parse_bound(raw: Mapping[str, str], end: Literal["starting", "ending"]) -> O
     return OffsetBound("specific", offsets, option=option)
 
 
-_MILLISECONDS = re.compile(r"[+-]?[0-9]{1,30}")
+_MILLISECONDS = integer(0, INT64_MAX)
 
 
 def _timestamp(text: str, option: str) -> int:
-    word = text.strip()
-    if not _MILLISECONDS.fullmatch(word) or not 0 <= int(word) <= MAX_OFFSET:
+    try:
+        value: int = _MILLISECONDS.parse(text)
+    except ValueError:
         raise OptionError(
             f"{option}: Expected a single long value, got {text[:200]}: it is in milliseconds "
             "since 1970, for example 1700000000000"
-        )
-    return int(word)
+        ) from None
+    return value

@@ -351,25 +351,19 @@ class Cluster:
         while True:
             try:
                 failed = self._refresh(wanted, deadline)
+                if not failed:
+                    return {name: self._topics[name] for name in wanted}
+                code = next(iter(failed.values()))
+                bad = [name for name, other in failed.items() if other == code]
+                where = f"Metadata of {_some(bad)}"
+                missing = where if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else ""
+                if missing and grace.expired:
+                    raise UnknownTopicError(code, where, _NO_TOPIC)
+                retry.after(BrokerError(code, where))
             except KafkaTimeoutError as error:
                 if missing:  # what was seen says more than that a last look came too late
                     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                     raise UnknownTopicError(code, missing, _NO_TOPIC) from error
-                raise
-            if not failed:
-                return {name: self._topics[name] for name in wanted}
-            code = next(iter(failed.values()))
-            bad = [name for name, other in failed.items() if other == code]
-            where = f"Metadata of {_some(bad)}"
-            unknown = code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            missing = where if unknown else ""
-            if unknown and grace.expired:
-                raise UnknownTopicError(code, where, _NO_TOPIC)
-            try:
-                retry.after(BrokerError(code, where))
-            except KafkaTimeoutError as error:
-                if unknown:
-                    raise UnknownTopicError(code, where, _NO_TOPIC) from error
                 raise
 
     def all_topics(self, deadline: Deadline | None = None) -> dict[str, TopicMetadata]:

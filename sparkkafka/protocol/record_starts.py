@@ -396,11 +396,6 @@ def _chase_all(data: Bytes, begin: int, end: int) -> Ints:
     return np.concatenate(pieces)
 
 
-def _seeds(data: Bytes, begin: int, end: int, count: int) -> Ints:
-    """The begins of chains in one large batch."""
-    return _seeds_of_all(data, *(np.array([number], np.int64) for number in (begin, end, count)))[0]
-
-
 def _seeds_of_all(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> tuple[Ints, Ints]:
     """Positions in large batches that look like record starts, the batches' begins among them, and
     where a chain from each has to end: (begins of chains, limits).

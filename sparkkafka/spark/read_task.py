@@ -15,7 +15,7 @@ from sparkkafka.errors import DecodeError
 from sparkkafka.options import ReadOptions
 from sparkkafka.protocol.arrow import from_numpy, repeat_text
 from sparkkafka.protocol.columns import ALL_COLUMNS, HEADERS_TYPE, DecodedRecords
-from sparkkafka.spark.schema import ReadColumn, arrow_schema_of
+from sparkkafka.spark.schema import ReadColumn, arrow_schema
 
 ROWS_PER_BATCH = 8192
 """Rows of an Arrow batch handed to Spark. 64K rows were slower at 1 KB a row (measured)."""
@@ -70,7 +70,7 @@ class BatchShaper:
         *,
         null_for_bad_text: bool = False,
     ) -> None:
-        self._schema = arrow_schema_of(columns)
+        self._schema = arrow_schema(columns)
         self._place = f"topic {topic} partition {partition}"
         self._null_for_bad_text = null_for_bad_text
         # Constant columns are made once and sliced, which copies nothing.

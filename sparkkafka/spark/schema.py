@@ -76,9 +76,9 @@ def chosen_columns(schema: StructType) -> tuple[ReadColumn, ...]:
     for number, field in enumerate(schema.fields):
         wanted = _TYPES.get(field.name)
         if wanted is None:
-            near = [name for name in _TYPES if name.lower() == field.name.lower()]
-            near = near or difflib.get_close_matches(field.name, _TYPES, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            names = {name.lower(): name for name in _TYPES}
+            near = difflib.get_close_matches(field.name.lower(), names, n=1)
+            hint = f"; did you mean {names[near[0]]!r}?" if near else ""
             raise OptionError(
                 f"column {field.name!r} of the schema does not exist in a Kafka source: there are "
                 f"{_names()}{hint}"
@@ -102,13 +102,8 @@ def chosen_columns(schema: StructType) -> tuple[ReadColumn, ...]:
     return tuple(columns)
 
 
-def arrow_schema(include_headers: bool) -> pa.Schema:
-    """The Arrow form of `spark_schema`, as Spark expects it from a reader."""
-    return arrow_schema_of(default_columns(include_headers))
-
-
-def arrow_schema_of(columns: tuple[ReadColumn, ...]) -> pa.Schema:
-    """The Arrow form of some columns."""
+def arrow_schema(columns: tuple[ReadColumn, ...]) -> pa.Schema:
+    """The Arrow form of the columns, as Spark expects it from a reader."""
     import pyarrow as pa
 
     from sparkkafka.protocol.columns import HEADERS_TYPE

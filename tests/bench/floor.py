@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from sparkkafka.spark.schema import arrow_schema, spark_schema
+from sparkkafka.spark.schema import arrow_schema, default_columns, spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,7 +71,7 @@ class PrebuiltReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // self.value_bytes, self.rows))
-        schema = arrow_schema(include_headers=False)
+        schema = arrow_schema(default_columns(include_headers=False))
         zeros = pa.array([0] * rows, pa.int64())
         columns = {
             "key": pa.array([b"12345678"] * rows, pa.binary()),

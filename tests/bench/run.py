@@ -76,8 +76,7 @@ def _run(options: argparse.Namespace, folder: Path) -> int:
     facts = report.about(command, kafka=KAFKA_VERSION, connector=connector, java=java)
     bench = Bench(options.quick, options.only)
     if not bench.wants_anything:
-        groups = sorted({case.group for case in cases.reads(quick=options.quick)})
-        groups += ["write", "latency", cases.SPARK_ALONE, _CLIENT]
+        groups = (*cases.GROUPS, _CLIENT)
         print(
             f"no row has {options.only!r} in its 'group: name'; groups are: {', '.join(groups)}",
             file=sys.stderr,

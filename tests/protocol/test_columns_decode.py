@@ -107,6 +107,12 @@ def slow_starts(payload: bytes) -> list[int]:
     return starts
 
 
+def seeds_of(data, end, count):
+    """Begins of chains in one batch that fills `data` to `end`."""
+    one = (np.array([number], np.int64) for number in (0, end, count))
+    return record_starts._seeds_of_all(data, *one)[0]
+
+
 @pytest.mark.parametrize("content", CONTENT)
 def test_each_way_to_find_starts(content: str) -> None:
     count = 2000
@@ -125,7 +131,7 @@ def test_each_way_to_find_starts(content: str) -> None:
     chains = np.array(expected[::97])
     limits = np.append(chains[1:], end)
     assert record_starts.lockstep(data, chains, limits).tolist() == expected
-    seeds = record_starts._seeds(data, 0, end, count)
+    seeds = seeds_of(data, end, count)
     assert seeds[0] == 0
     if content in ("equal sizes", "mixed sizes"):
         assert len(seeds) > count // 64 // 2
@@ -144,7 +150,7 @@ def test_values_that_look_like_records_mislead_only_for_a_while() -> None:
     payload = reference.encode_payload(records, base_offset=0, base_timestamp=NOW)
     expected = slow_starts(payload)
     data = np.frombuffer(payload, np.uint8)
-    seeds = record_starts._seeds(data, 0, len(data), 2000)
+    seeds = seeds_of(data, len(data), 2000)
     assert not set(seeds.tolist()) <= set(expected)
     assert decode(batch_of(payload, 2000)) == records
 

@@ -13,15 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import (
-    BinaryType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructType
 
 from sparkkafka.errors import DecodeError, OptionError
 from sparkkafka.options import parse_read_options
@@ -31,6 +23,7 @@ from sparkkafka.spark.datasource import KafkaDataSource
 from sparkkafka.spark.read_task import BatchShaper, bad_text_rows
 from sparkkafka.spark.reader import KafkaBatchReader, KafkaInputPartition
 from sparkkafka.spark.schema import arrow_schema, chosen_columns, default_columns, spark_schema
+from tests.spark.schemas import ddl
 
 READ = {"kafka.bootstrap.servers": "nowhere.invalid:9092", "subscribe": "t"}
 
@@ -49,7 +42,9 @@ def decoded(rows: int, *, value: bytes = b"v", timestamp_ms: int = 0) -> Decoded
 @pytest.mark.parametrize("headers", [False, True])
 def test_arrow_schema_is_what_spark_makes_of_the_declared_one(headers: bool) -> None:
     """Spark refuses a first batch whose schema differs in anything."""
-    assert to_arrow_schema(spark_schema(headers), timezone="UTC").equals(arrow_schema(headers))
+    assert to_arrow_schema(spark_schema(headers), timezone="UTC").equals(
+        arrow_schema(default_columns(headers))
+    )
 
 
 def test_schema_is_the_jvm_connectors() -> None:
@@ -71,7 +66,7 @@ def test_rows() -> None:
     )
     (batch,) = BatchShaper("top", 4, default_columns(True)).batches(records)
     batch.validate(full=True)
-    assert batch.schema.equals(arrow_schema(True))
+    assert batch.schema.equals(arrow_schema(default_columns(True)))
     first, second = batch.to_pylist()
     assert first == {
         "key": b"k",
@@ -169,26 +164,6 @@ def test_data_source_needs_no_network_and_shows_no_values() -> None:
 # --- columns of the user's own ---------------------------------------------------------------
 
 
-TYPES = {
-    "binary": BinaryType(),
-    "string": StringType(),
-    "int": IntegerType(),
-    "bigint": LongType(),
-    "timestamp": TimestampType(),
-    "headers": spark_schema(True)["headers"].dataType,
-    "map": MapType(StringType(), BinaryType()),
-}
-
-
-def ddl(text: str) -> StructType:
-    """Like StructType.fromDDL, which needs a JVM."""
-    schema = StructType()
-    for column in text.split(", "):
-        name, kind, *never_null = column.split(" ")
-        schema.add(name, TYPES[kind], nullable=not never_null)
-    return schema
-
-
 def shaped(text: str, records: DecodedRecords, **more: Any) -> pa.RecordBatch:
     columns = chosen_columns(ddl(text))
     (batch,) = BatchShaper("t", 3, columns, **more).batches(records)
@@ -205,7 +180,7 @@ def test_any_columns_in_any_order() -> None:
         {"offset": 8, "topic": "t", "value": "v"},
     ]
     everything = shaped(
-        "headers headers, timestampType int, partition int, "
+        "headers array<struct<key:string,value:binary>>, timestampType int, partition int, "
         "timestamp timestamp, key string, value binary",
         records,
     )
@@ -228,7 +203,7 @@ def test_columns_that_are_never_null_may_say_so() -> None:
         ("value int", "'value' of the schema must be binary or string, not int: cast it after"),
         ("partition bigint", "'partition' of the schema must be int, not bigint"),
         ("topic binary", "'topic' of the schema must be string"),
-        ("headers map", "'headers' of the schema must be array<struct<"),
+        ("headers map<string,binary>", "'headers' of the schema must be array<struct<"),
         ("offset bigint, offset bigint", "'offset' stands twice"),
     ],
 )

@@ -12,17 +12,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-)
 
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.errors import EncodeError, OptionError
@@ -33,31 +22,11 @@ from sparkkafka.spark.datasource import KafkaDataSource
 from sparkkafka.spark.row_columns import input_columns
 from sparkkafka.spark.rows import Router, Rows
 from sparkkafka.spark.writer import KafkaBatchWriter, KafkaCommitMessage
+from tests.spark.schemas import ddl
 
 WRITE = {"kafka.bootstrap.servers": "nowhere.invalid:9092"}
 HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
 COUNTS = {"a": 4, "b": 3, "c": 1}
-
-
-def headers_type(value: DataType) -> ArrayType:
-    return ArrayType(StructType([StructField("key", StringType()), StructField("value", value)]))
-
-
-TYPES: dict[str, DataType] = {
-    "string": StringType(),
-    "binary": BinaryType(),
-    "int": IntegerType(),
-    "bigint": LongType(),
-    "map<string,binary>": MapType(StringType(), BinaryType()),
-    "array<struct<key:string,value:binary>>": headers_type(BinaryType()),
-    "array<struct<key:string,value:string>>": headers_type(StringType()),
-}
-
-
-def ddl(text: str) -> StructType:
-    """Like StructType.fromDDL, which needs a JVM."""
-    columns = (column.split(" ") for column in text.split(", "))
-    return StructType([StructField(name, TYPES[kind]) for name, kind in columns])
 
 
 def router(sticky_bytes: int = 1000, counts: dict[str, int] = COUNTS) -> Router:

@@ -1,0 +1,41 @@
+"""Schemas from text, for tests without a JVM."""
+
+from __future__ import annotations
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+
+def headers_type(value: DataType) -> ArrayType:
+    return ArrayType(StructType([StructField("key", StringType()), StructField("value", value)]))
+
+
+TYPES: dict[str, DataType] = {
+    "string": StringType(),
+    "binary": BinaryType(),
+    "int": IntegerType(),
+    "bigint": LongType(),
+    "timestamp": TimestampType(),
+    "map<string,binary>": MapType(StringType(), BinaryType()),
+    "array<struct<key:string,value:binary>>": headers_type(BinaryType()),
+    "array<struct<key:string,value:string>>": headers_type(StringType()),
+}
+
+
+def ddl(text: str) -> StructType:
+    """Like StructType.fromDDL, which needs a JVM: "value string, offset bigint not null"."""
+    schema = StructType()
+    for column in text.split(", "):
+        name, kind, *never_null = column.split(" ")
+        schema.add(name, TYPES[kind], nullable=not never_null)
+    return schema
