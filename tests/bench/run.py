@@ -78,7 +78,7 @@ def _run(options: argparse.Namespace, folder: Path) -> int:
     if not bench.wants_anything:
         groups = (*cases.GROUPS, _CLIENT)
         print(
-            f"no row has {options.only!r} in its 'group: name'; groups are: {', '.join(groups)}",
+            f"no row has {options.only!r} in its 'group: name'; groups are: {'; '.join(groups)}",
             file=sys.stderr,
         )
         return 2
