@@ -9,9 +9,9 @@
 
 It speaks enough of the protocol for reading and writing (`fake_handlers.HANDLERS`), applies the
 rules of a real broker to what it is sent, and fails where a `fault` says so. There is no
-replication, no group and no transaction, nothing is kept on disk, and nothing is deleted unless a
-test says so. Messages are encoded by this package's own code, so an error in that cannot show
-here; tests against real brokers and with other clients are for that.
+replication, no group member and no transaction, nothing is kept on disk, and nothing is deleted
+unless a test says so. Messages are encoded by this package's own code, so an error in that cannot
+show here; tests against real brokers and with other clients are for that.
 """
 
 from __future__ import annotations
@@ -289,6 +289,29 @@ class FakeCluster:
         with self._changed:
             self._state.move_leader(self._state.partition(topic, partition), to)
             self._changed.notify_all()
+
+    # --- consumer groups -------------------------------------------------------------------------
+
+    def committed(self, group_id: str) -> dict[tuple[str, int], int]:
+        """The offsets of a group: {(topic, partition): offset}."""
+        with self._changed:
+            return {key: row.offset for key, row in self._state.group(group_id).offsets.items()}
+
+    def set_group_members(self, group_id: str, present: bool = True) -> None:
+        """A group with members takes no commits from outside."""
+        with self._changed:
+            self._state.group(group_id).has_members = present
+
+    def coordinator(self, key: str) -> int:
+        """The broker that looks after a group or transactional id, -1 if none is up."""
+        with self._changed:
+            found = self._state.coordinator(key)
+            return -1 if found is None else found
+
+    def move_coordinator(self, key: str, to: int) -> None:
+        """Another broker looks after the group or transactional id, as long as it is up."""
+        with self._changed:
+            self._state.coordinators[key] = to
 
     # --- faults and the request log --------------------------------------------------------------
 

@@ -1,12 +1,11 @@
 """The handler table of the fake broker, and the answers about the cluster and its topics.
 
-A new API is a function here (or in fake_data.py) and a row in `HANDLERS`; the row also makes
-brokers offer it in ApiVersions (fake_versions.py says since which release).
+A new API is a function here (or in fake_data.py, fake_groups.py) and a row in `HANDLERS`; the row
+also makes brokers offer it in ApiVersions (fake_versions.py says since which release).
 """
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterable, Mapping
 
 from sparkkafka.errors import ErrorCode
@@ -15,7 +14,6 @@ from sparkkafka.protocol.messages import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
-    Coordinator,
     CreatableTopic,
     CreatableTopicConfigs,
     CreatableTopicResult,
@@ -32,7 +30,6 @@ from sparkkafka.protocol.messages import (
     DescribeConfigsResponse,
     DescribeConfigsResult,
     DescribeConfigsSynonym,
-    FindCoordinatorResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
     MetadataRequest,
@@ -43,6 +40,7 @@ from sparkkafka.protocol.messages import (
 )
 from sparkkafka.testing.fake_call import Call, Handler
 from sparkkafka.testing.fake_data import fetch, list_offsets, produce
+from sparkkafka.testing.fake_groups import find_coordinator, offset_commit, offset_fetch
 from sparkkafka.testing.fake_producers import Refused
 from sparkkafka.testing.fake_state import (
     NO_LEADER,
@@ -63,8 +61,6 @@ SOURCE_DEFAULT = 5
 BROKER_DEFAULT = -1
 DEFAULT_PARTITIONS = 1
 DEFAULT_REPLICATION = 1
-COORDINATOR_TYPES = (0, 1)  # group, transaction
-COORDINATOR_VERSION_WITH_LIST = 4
 DELETE_TOPICS_VERSION_WITH_IDS = 6
 CREATE_TOPICS_VERSION_WITH_CONFIGS = 5
 NOT_A_CONTROLLER = "This is not the correct controller for this cluster."
@@ -203,7 +199,7 @@ def describe_cluster(call: Call) -> DescribeClusterResponse:
     )
 
 
-# --- producers and coordinators -------------------------------------------------------------------
+# --- producers ----------------------------------------------------------------------------------
 
 
 def init_producer_id(call: Call) -> InitProducerIdResponse:
@@ -216,37 +212,6 @@ def init_producer_id(call: Call) -> InitProducerIdResponse:
         return InitProducerIdResponse(error_code=code, producer_epoch=-1)
     # Without a transactional id a broker gives a new id even if one was named (KIP-360).
     return InitProducerIdResponse(producer_id=call.state.new_producer_id(), producer_epoch=0)
-
-
-def find_coordinator(call: Call) -> FindCoordinatorResponse:
-    message = call.message
-    batched = call.version >= COORDINATOR_VERSION_WITH_LIST
-    answer = call.top_level or call.injected()
-    code = answer.code if answer is not None else 0
-    if message.key_type not in COORDINATOR_TYPES and not code:
-        code = ErrorCode.INVALID_REQUEST
-    rows = []
-    for key in message.coordinator_keys if batched else [message.key]:
-        live = _live_brokers(call)
-        if not live:  # this broker went down meanwhile
-            code = code or ErrorCode.COORDINATOR_NOT_AVAILABLE
-        row = live[zlib.crc32(key.encode()) % len(live)] if live else None
-        rows.append(
-            Coordinator(key=key, node_id=-1, host="", port=-1, error_code=code, error_message=None)
-            if code or row is None
-            else Coordinator(
-                key=key, node_id=row.node_id, host=row.host, port=row.port, error_message=None
-            )
-        )
-    if batched:
-        return FindCoordinatorResponse(coordinators=rows)
-    return FindCoordinatorResponse(
-        error_code=rows[0].error_code,
-        error_message=None,
-        node_id=rows[0].node_id,
-        host=rows[0].host,
-        port=rows[0].port,
-    )
 
 
 # --- topics and configurations --------------------------------------------------------------------
@@ -425,6 +390,8 @@ HANDLERS: dict[str, Handler] = {
     "InitProducerId": init_producer_id,
     "ListOffsets": list_offsets,
     "Metadata": metadata,
+    "OffsetCommit": offset_commit,
+    "OffsetFetch": offset_fetch,
     "Produce": produce,
 }
 

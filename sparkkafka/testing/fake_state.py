@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 import uuid
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sparkkafka.errors import ErrorCode
@@ -74,10 +75,25 @@ class FakeTopic:
     is_internal: bool = False
 
 
+class CommittedOffset(NamedTuple):
+    offset: int
+    leader_epoch: int
+    metadata: str
+
+
+@dataclass(slots=True)
+class FakeGroup:
+    """A consumer group. With `has_members` it takes no commits from outside."""
+
+    offsets: dict[tuple[str, int], CommittedOffset] = field(default_factory=dict)
+    has_members: bool = False
+
+
 class ClusterState:
     """Brokers and topics of one fake cluster.
 
     `live` are the brokers that metadata names; a broker that just died may be among them still.
+    `coordinators` are those that a test has put somewhere.
     """
 
     def __init__(self, *, default_configs: Mapping[str, str]) -> None:
@@ -85,6 +101,8 @@ class ClusterState:
         self.addresses: dict[int, BrokerAddress] = {}
         self.live: set[int] = set()
         self.topics: dict[str, FakeTopic] = {}
+        self.groups: dict[str, FakeGroup] = {}
+        self.coordinators: dict[str, int] = {}
         self._defaults = {
             name: default_configs.get(name, row.value) for name, row in TOPIC_CONFIGS.items()
         }
@@ -137,6 +155,16 @@ class ClusterState:
                 "is not the current leader.",
             )
         return partition
+
+    def group(self, group_id: str) -> FakeGroup:
+        return self.groups.setdefault(group_id, FakeGroup())
+
+    def coordinator(self, key: str) -> int | None:
+        """The broker that looks after a group or transactional id: where it was put, or any."""
+        if self.coordinators.get(key) in self.live:
+            return self.coordinators[key]
+        live = sorted(self.live)
+        return live[zlib.crc32(key.encode()) % len(live)] if live else None
 
     def topic_by_id(self, topic_id: uuid.UUID) -> FakeTopic | None:
         return next((row for row in self.topics.values() if row.topic_id == topic_id), None)

@@ -198,6 +198,8 @@ def _topic_partitions(message: Any) -> Iterable[tuple[str, int | None]]:
     for resource in getattr(message, "resources", None) or ():
         if resource.resource_type == RESOURCE_TOPIC:
             yield resource.resource_name, None
+    for group in getattr(message, "groups", None) or ():
+        yield from _topic_partitions(group)
     for field in ("topic_data", "topics", "topic_names"):
         for topic in getattr(message, field, None) or ():
             if isinstance(topic, str):
@@ -206,7 +208,14 @@ def _topic_partitions(message: Any) -> Iterable[tuple[str, int | None]]:
             name = getattr(topic, "name", None) or getattr(topic, "topic", None)
             if name is None:
                 continue
-            rows = getattr(topic, "partition_data", None) or getattr(topic, "partitions", None)
+            rows = next(
+                (
+                    getattr(topic, attribute)
+                    for attribute in ("partition_data", "partitions", "partition_indexes")
+                    if getattr(topic, attribute, None)
+                ),
+                None,
+            )
             if not rows:
                 yield name, None
                 continue

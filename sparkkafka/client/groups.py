@@ -1,0 +1,297 @@
+"""Offsets of a consumer group, read and committed without being a member of it.
+
+Kafka keeps offsets for any group name. A group without members takes commits from anybody
+(generation -1, member ""); one with members takes them from those alone. The coordinator is looked
+up by each call, and again after each failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from sparkkafka.client.cluster import (
+    COORDINATOR_FOR_GROUP,
+    UNKNOWN_TOPIC_GRACE_MS,
+    Cluster,
+    throttle,
+)
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.metadata import TopicPartition
+from sparkkafka.errors import (
+    BrokerError,
+    ErrorCode,
+    KafkaError,
+    UnknownTopicError,
+    is_retriable,
+)
+from sparkkafka.protocol.messages import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+)
+
+NO_OFFSET = -1
+NO_GENERATION = -1
+NO_MEMBER = ""
+
+REQUIRE_STABLE_VERSION = 7
+GROUPS_VERSION = 8  # the layout of OffsetFetch changed
+
+# A broker writes the offsets of one request as one batch, and refuses a batch above its
+# message.max.bytes (1 MB), 4.x without saying why. So many offsets go in several requests.
+COMMIT_BYTES = 512_000
+# Of one offset's record, beside the names: lengths, versions, two numbers and two timestamps.
+RECORD_OVERHEAD_BYTES = 80
+
+# What a coordinator says to a commit from outside of a group that has members.
+_MEMBERS_ONLY = frozenset(
+    {
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        ErrorCode.STALE_MEMBER_EPOCH,
+    }
+)
+
+_MESSAGES: Mapping[int, str] = {
+    **dict.fromkeys(
+        _MEMBERS_ONLY,
+        "the group has active consumers, and only they may commit to it: use another group id, "
+        "or stop them first",
+    ),
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: (
+        "this user may not use the group: grant READ on it (DESCRIBE is enough to look up offsets)"
+    ),
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: (
+        "this user may not use the topic's offsets: grant READ on the topic (DESCRIBE is enough "
+        "to look them up)"
+    ),
+}
+
+
+def fetch_committed(
+    cluster: Cluster,
+    group_id: str,
+    partitions: Iterable[TopicPartition],
+    *,
+    deadline: Deadline | None = None,
+) -> dict[TopicPartition, int]:
+    """The group's committed offsets; partitions without one are left out.
+
+    Offsets that an open transaction is about to change are waited for (Kafka 2.5+). Raises
+    BrokerError naming group and partitions, KafkaTimeoutError (with the last failure).
+    """
+    pending = dict.fromkeys(partitions)
+    found: dict[TopicPartition, int] = {}
+    coordinator = _Coordinator(
+        cluster, group_id, deadline, f"looking up the offsets of group {group_id!r}"
+    )
+    while pending:
+        response = coordinator.call(
+            OffsetFetchRequest, partial(_fetch_request, group_id, list(pending))
+        )
+        if response is None:
+            continue
+        group = response.groups[0] if response.groups else response
+        errors: dict[TopicPartition, int] = {}
+        if group.error_code:
+            errors = dict.fromkeys(pending, group.error_code)
+        else:
+            for tp, row in _rows(group, pending):
+                if row.error_code:
+                    errors[tp] = row.error_code
+                    continue
+                del pending[tp]
+                if row.committed_offset != NO_OFFSET:
+                    found[tp] = row.committed_offset
+        coordinator.judge("OffsetFetch", errors, pending)
+    return found
+
+
+def commit_offsets(
+    cluster: Cluster,
+    group_id: str,
+    offsets: Mapping[TopicPartition, int],
+    *,
+    metadata: str = "",
+    deadline: Deadline | None = None,
+) -> None:
+    """Commit offsets (the next ones to read) of a group that has no members at the moment.
+
+    Raises BrokerError, naming group and partitions, if the group has members or the broker
+    refuses for another reason; KafkaTimeoutError (with the last failure). In both cases a part
+    may have been committed.
+    """
+    coordinator = _Coordinator(
+        cluster, group_id, deadline, f"committing offsets of group {group_id!r}"
+    )
+    for part in _parts(group_id, offsets, len(metadata.encode())):
+        pending = dict(part)
+        while pending:
+            response = coordinator.call(
+                OffsetCommitRequest, partial(_commit_request, group_id, pending, metadata)
+            )
+            if response is None:
+                continue
+            errors = {}
+            for tp, row in _rows(response, pending):
+                if row.error_code:
+                    errors[tp] = row.error_code
+                else:
+                    del pending[tp]
+            coordinator.judge("OffsetCommit", errors, pending)
+
+
+class _Coordinator:
+    """The coordinator of a group, for the requests of one call; found anew after failures."""
+
+    def __init__(
+        self, cluster: Cluster, group_id: str, deadline: Deadline | None, what: str
+    ) -> None:
+        self._cluster = cluster
+        self._group_id = group_id
+        self._deadline = deadline or cluster.deadline()
+        self._retry = cluster.retry(self._deadline, what)
+        # Brokers learn of a new topic one by one.
+        self._grace = self._deadline.sooner(UNKNOWN_TOPIC_GRACE_MS)
+        self._node_id: int | None = None
+
+    def call(self, request_type: Any, request_of: Callable[[int], Any]) -> Any:
+        """One attempt; None after a failure that may pass, which has been waited for."""
+        cluster = self._cluster
+        try:
+            if self._node_id is None:
+                self._node_id = cluster.coordinator(
+                    self._group_id, COORDINATOR_FOR_GROUP, self._deadline
+                )
+            attempt = self._deadline.sooner(cluster.options.request_timeout_ms)
+            connection = cluster.connection(self._node_id, attempt)
+            version = connection.choose(request_type)
+            response = connection.call(request_of(version), attempt, version=version)
+        except KafkaError as error:
+            self._node_id = None
+            if isinstance(error, BrokerError) and error.code in _MESSAGES:
+                error = BrokerError(
+                    error.code,
+                    f"FindCoordinator of group {self._group_id!r}",
+                    _MESSAGES[error.code],
+                )
+            self._retry.after(error)
+            return None
+        throttle(response, self._deadline)
+        return response
+
+    def judge(
+        self,
+        api: str,
+        errors: Mapping[TopicPartition, int],
+        pending: Mapping[TopicPartition, Any],
+    ) -> None:
+        """Raise for what does not pass, wait for what may; return at once if nothing is pending."""
+        if not pending:
+            return
+        if not errors:
+            raise BrokerError(
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+                self._where(api, pending),
+                "the broker's answer leaves them out",
+            )
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        code = min(errors.values(), key=is_retriable)  # what does not pass is told first
+        final = is_retriable(code) and unknown in errors.values() and self._grace.expired
+        if final:
+            code = unknown
+        where = self._where(api, [tp for tp, other in errors.items() if other == code])
+        if final:
+            raise UnknownTopicError(code, where)
+        self._node_id = None
+        self._retry.after(BrokerError(code, where, _MESSAGES.get(code)))
+
+    def _where(self, api: str, partitions: Iterable[TopicPartition], most: int = 5) -> str:
+        names = [str(tp) for tp in partitions]
+        text = ", ".join(names[:most])
+        if len(names) > most:
+            text += f" and {len(names) - most} more"
+        return f"{api} of group {self._group_id!r} for {text}"
+
+
+def _rows(
+    answer: Any, wanted: Mapping[TopicPartition, Any]
+) -> Iterator[tuple[TopicPartition, Any]]:
+    for topic in answer.topics:
+        for row in topic.partitions:
+            tp = TopicPartition(topic.name, row.partition_index)
+            if tp in wanted:
+                yield tp, row
+
+
+def _fetch_request(
+    group_id: str, partitions: Iterable[TopicPartition], version: int
+) -> OffsetFetchRequest:
+    topics: dict[str, list[int]] = {}
+    for tp in partitions:
+        topics.setdefault(tp.topic, []).append(tp.partition)
+    if version >= GROUPS_VERSION:
+        group = OffsetFetchRequestGroup(
+            group_id=group_id,
+            topics=[
+                OffsetFetchRequestTopics(name=name, partition_indexes=numbers)
+                for name, numbers in topics.items()
+            ],
+        )
+        return OffsetFetchRequest(groups=[group], require_stable=True)
+    return OffsetFetchRequest(
+        group_id=group_id,
+        topics=[
+            OffsetFetchRequestTopic(name=name, partition_indexes=numbers)
+            for name, numbers in topics.items()
+        ],
+        require_stable=version >= REQUIRE_STABLE_VERSION,
+    )
+
+
+def _commit_request(
+    group_id: str, offsets: Mapping[TopicPartition, int], metadata: str, _version: int
+) -> OffsetCommitRequest:
+    topics: dict[str, list[OffsetCommitRequestPartition]] = {}
+    for tp, offset in offsets.items():
+        topics.setdefault(tp.topic, []).append(
+            OffsetCommitRequestPartition(
+                partition_index=tp.partition,
+                committed_offset=offset,
+                committed_metadata=metadata,
+            )
+        )
+    return OffsetCommitRequest(
+        group_id=group_id,
+        generation_id_or_member_epoch=NO_GENERATION,
+        member_id=NO_MEMBER,
+        topics=[
+            OffsetCommitRequestTopic(name=name, partitions=rows) for name, rows in topics.items()
+        ],
+    )
+
+
+def _parts(
+    group_id: str, offsets: Mapping[TopicPartition, int], metadata_bytes: int
+) -> Iterator[dict[TopicPartition, int]]:
+    """The offsets in parts whose records a broker can write as one batch."""
+    part: dict[TopicPartition, int] = {}
+    size_bytes = 0
+    fixed_bytes = RECORD_OVERHEAD_BYTES + len(group_id.encode()) + metadata_bytes
+    for tp, offset in offsets.items():
+        record_bytes = fixed_bytes + len(tp.topic)
+        if part and size_bytes + record_bytes > COMMIT_BYTES:
+            yield part
+            part, size_bytes = {}, 0
+        part[tp] = offset
+        size_bytes += record_bytes
+    if part:
+        yield part
