@@ -57,13 +57,13 @@ def list_offsets(
     while pending:
         failure: KafkaError | None = None
         try:
-            by_leader = _group_by_leader(cluster, pending, deadline)
+            by_leader = leaders_of(cluster, pending, deadline)
         except KafkaError as error:
             retry.after(error)
             continue
         requests = {
-            node_id: _request(partitions, ISOLATION_LEVELS[isolation_level])
-            for node_id, partitions in by_leader.items()
+            node_id: _request(pending, epochs, ISOLATION_LEVELS[isolation_level])
+            for node_id, epochs in by_leader.items()
         }
         for node_id, response in cluster.call_each(requests, deadline).items():
             if isinstance(response, KafkaError):
@@ -124,30 +124,31 @@ def earliest_and_latest(
     return first, end
 
 
-def _group_by_leader(
-    cluster: Cluster, partitions: Mapping[TopicPartition, int], deadline: Deadline
-) -> dict[int, dict[TopicPartition, tuple[int, int]]]:
-    """{node id: {partition: (timestamp, leader epoch)}}; one metadata request for all topics."""
+def leaders_of(
+    cluster: Cluster, partitions: Iterable[TopicPartition], deadline: Deadline
+) -> dict[int, dict[TopicPartition, int]]:
+    """{node id: {partition: leader epoch}}; one metadata request for all topics."""
+    partitions = list(partitions)
     missing = {tp.topic for tp in partitions if cluster.known_leader(tp) is None}
     if missing:
         cluster.topics(sorted(missing), deadline)
-    groups: dict[int, dict[TopicPartition, tuple[int, int]]] = {}
-    for tp, timestamp in partitions.items():
+    groups: dict[int, dict[TopicPartition, int]] = {}
+    for tp in partitions:
         leader = cluster.known_leader(tp) or cluster.leader(tp, deadline)
-        groups.setdefault(leader.leader, {})[tp] = (timestamp, leader.leader_epoch)
+        groups.setdefault(leader.leader, {})[tp] = leader.leader_epoch
     return groups
 
 
 def _request(
-    partitions: Mapping[TopicPartition, tuple[int, int]], isolation: int
+    wanted: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int], isolation: int
 ) -> ListOffsetsRequest:
     topics: dict[str, list[ListOffsetsPartition]] = {}
-    for tp, (timestamp, leader_epoch) in partitions.items():
+    for tp, leader_epoch in epochs.items():
         topics.setdefault(tp.topic, []).append(
             ListOffsetsPartition(
                 partition_index=tp.partition,
                 current_leader_epoch=leader_epoch,
-                timestamp=timestamp,
+                timestamp=wanted[tp],
             )
         )
     return ListOffsetsRequest(

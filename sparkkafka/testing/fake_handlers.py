@@ -30,6 +30,11 @@ from sparkkafka.protocol.messages import (
     DescribeConfigsResponse,
     DescribeConfigsResult,
     DescribeConfigsSynonym,
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
     InitProducerIdRequest,
     InitProducerIdResponse,
     MetadataRequest,
@@ -379,12 +384,42 @@ def _config(
     )
 
 
+def describe_log_dirs(call: Call) -> DescribeLogDirsResponse:
+    """One directory with all replicas. A fault rule with a topic fails the directory."""
+    message: DescribeLogDirsRequest = call.message
+    refused = call.top_level or call.injected()
+    if refused is not None:
+        return DescribeLogDirsResponse(error_code=refused.code)
+    result = DescribeLogDirsResult(log_dir=f"/fake/{call.broker_id}")
+    wanted = {(row.topic, number) for row in message.topics or () for number in row.partitions}
+    for topic in call.state.topics.values():
+        rows = []
+        for partition in topic.partitions:
+            if call.broker_id not in partition.replicas or not (
+                message.topics is None or (topic.name, partition.number) in wanted
+            ):
+                continue
+            answer = call.injected(topic.name, partition.number)
+            if answer is not None:
+                result.error_code = answer.code
+                continue
+            rows.append(
+                DescribeLogDirsPartition(
+                    partition_index=partition.number, partition_size=len(partition.log.raw())
+                )
+            )
+        if rows:
+            result.topics.append(DescribeLogDirsTopic(name=topic.name, partitions=rows))
+    return DescribeLogDirsResponse(results=[result])
+
+
 HANDLERS: dict[str, Handler] = {
     "ApiVersions": api_versions,
     "CreateTopics": create_topics,
     "DeleteTopics": delete_topics,
     "DescribeCluster": describe_cluster,
     "DescribeConfigs": describe_configs,
+    "DescribeLogDirs": describe_log_dirs,
     "Fetch": fetch,
     "FindCoordinator": find_coordinator,
     "InitProducerId": init_producer_id,

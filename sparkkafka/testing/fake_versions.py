@@ -23,6 +23,7 @@ _RELEASES: dict[str, dict[str, int]] = {
         "CreateTopics": 3,
         "DeleteTopics": 3,
         "DescribeConfigs": 2,
+        "DescribeLogDirs": 1,
     },
     "2.8": {
         "ApiVersions": 3,
@@ -37,6 +38,7 @@ _RELEASES: dict[str, dict[str, int]] = {
         "CreateTopics": 7,
         "DeleteTopics": 6,
         "DescribeConfigs": 4,
+        "DescribeLogDirs": 2,
         "DescribeCluster": 0,
     },
     "3.9": {
@@ -52,6 +54,7 @@ _RELEASES: dict[str, dict[str, int]] = {
         "CreateTopics": 7,
         "DeleteTopics": 6,
         "DescribeConfigs": 4,
+        "DescribeLogDirs": 4,
         "DescribeCluster": 1,
     },
     "4.0": {
@@ -67,6 +70,7 @@ _RELEASES: dict[str, dict[str, int]] = {
         "CreateTopics": 7,
         "DeleteTopics": 6,
         "DescribeConfigs": 4,
+        "DescribeLogDirs": 4,
         "DescribeCluster": 2,
     },
 }

@@ -64,6 +64,7 @@ VERSIONS = {
     "EndTxn": (0, 4),
     "TxnOffsetCommit": (0, 3),
     "DescribeConfigs": (1, 4),
+    "DescribeLogDirs": (1, 4),
     "SaslAuthenticate": (0, 2),
     "DescribeCluster": (0, 1),
 }

@@ -1,4 +1,5 @@
-"""Topics and their configuration: CreateTopics, DeleteTopics, DescribeConfigs."""
+"""Topics, their configuration, their disks: CreateTopics, DeleteTopics, DescribeConfigs,
+DescribeLogDirs."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from sparkkafka.protocol.schema import (
     int8,
     int16,
     int32,
+    int64,
     nullable_array,
     nullable_string,
     request,
@@ -192,3 +194,56 @@ class DescribeConfigsResponse(Response):
 
     throttle_time_ms: int = int32()
     results: list[DescribeConfigsResult] = array(DescribeConfigsResult)
+
+
+@struct
+class DescribableLogDirTopic:
+    """Partitions of one topic."""
+
+    topic: str = string()
+    partitions: list[int] = array(INT32)
+
+
+@request(api_key=35, versions=(1, 4), flexible=2)
+class DescribeLogDirsRequest(Request["DescribeLogDirsResponse"]):
+    """Asks a broker what it has on disk of these partitions; None means of all."""
+
+    topics: list[DescribableLogDirTopic] | None = nullable_array(DescribableLogDirTopic)
+
+
+@struct
+class DescribeLogDirsPartition:
+    """A replica's log. A future one is a copy that shall replace the one in another directory."""
+
+    partition_index: int = int32()
+    partition_size: int = int64()
+    offset_lag: int = int64()
+    is_future_key: bool = boolean()
+
+
+@struct
+class DescribeLogDirsTopic:
+    """Replicas of one topic in a directory."""
+
+    name: str = string()
+    partitions: list[DescribeLogDirsPartition] = array(DescribeLogDirsPartition)
+
+
+@struct
+class DescribeLogDirsResult:
+    """One directory, and its volume's size without what lies in remote storage."""
+
+    error_code: int = int16()
+    log_dir: str = string()
+    topics: list[DescribeLogDirsTopic] = array(DescribeLogDirsTopic)
+    total_bytes: int = int64(-1, since=4, ignorable=True)
+    usable_bytes: int = int64(-1, since=4, ignorable=True)
+
+
+@response(DescribeLogDirsRequest)
+class DescribeLogDirsResponse(Response):
+    """The broker's directories. Without an error code (before version 3) a refusal has none."""
+
+    throttle_time_ms: int = int32()
+    error_code: int = int16(since=3, ignorable=True)
+    results: list[DescribeLogDirsResult] = array(DescribeLogDirsResult)

@@ -1,0 +1,28 @@
+"""Sizes of partitions on a real broker's disk."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from sparkkafka.client.cluster import Cluster
+from sparkkafka.client.log_dirs import partition_sizes
+from sparkkafka.client.metadata import TopicPartition
+from sparkkafka.options import parse_client_options
+from tests.real.peers import Record, confluent_write
+
+pytestmark = pytest.mark.real
+
+
+def test_the_size_is_about_what_was_written(kafka_cluster, new_topic):
+    topic = new_topic(partitions=3)
+    records = [Record(None, os.urandom(1_000)) for _ in range(500)]
+    for partition, count in ((0, 500), (1, 100)):
+        confluent_write(kafka_cluster.bootstrap_servers, topic, records[:count], partition)
+    settings = {"bootstrap.servers": kafka_cluster.bootstrap_servers}
+    with Cluster(parse_client_options(settings)) as cluster:
+        sizes = partition_sizes(cluster, [TopicPartition(topic, number) for number in range(3)])
+    assert 500_000 < sizes[TopicPartition(topic, 0)] < 550_000
+    assert 100_000 < sizes[TopicPartition(topic, 1)] < 120_000
+    assert sizes[TopicPartition(topic, 2)] == 0
