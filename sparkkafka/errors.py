@@ -162,8 +162,11 @@ class UnknownTopicError(BrokerError):
     """A topic or partition does not exist.
 
     A broker's UNKNOWN_TOPIC_OR_PARTITION is retriable, since brokers learn of new topics one by
-    one; this error is raised once waiting for that has not helped, so it is final.
+    one; this error is raised once waiting for that has not helped, so it is final. `topics` are
+    those that are missing, if the error is about whole topics.
     """
+
+    topics: tuple[str, ...] = ()
 
     @property
     def retriable(self) -> bool:  # type: ignore[override]

@@ -115,12 +115,39 @@ def parse_assign(text: str, option: str = "assign") -> tuple[PartitionKey, ...]:
     return tuple(sorted(assigned))
 
 
-def format_offsets(offsets: Mapping[PartitionKey, int]) -> str:
-    """The JSON of offsets: no blanks, topics and partitions in ascending order."""
+def offsets_of_tree(tree: Any) -> dict[PartitionKey, int]:
+    """Offsets from the parsed JSON of a checkpoint, which may be empty. Raises OptionError."""
+    try:
+        return {
+            (topic, int(partition)): _whole(offset)
+            for topic, partitions in tree.items()
+            for partition, offset in partitions.items()
+        }
+    except (AttributeError, TypeError, ValueError):
+        raise OptionError(
+            f"the checkpoint holds {json.dumps(tree)[:500]}, which are not offsets of Kafka "
+            f"(expected e.g. {_OFFSETS_EXAMPLE}): it belongs to another source; choose another "
+            "checkpointLocation"
+        ) from None
+
+
+def tree_of_offsets(offsets: Mapping[PartitionKey, int]) -> dict[str, dict[str, int]]:
+    """Offsets as nested dictionaries: topics and partitions in ascending order, names as keys."""
     topics: dict[str, dict[str, int]] = {}
     for (topic, partition), offset in sorted(offsets.items()):
         topics.setdefault(topic, {})[str(partition)] = offset
-    return json.dumps(topics, separators=(",", ":"))
+    return topics
+
+
+def _whole(offset: Any) -> int:
+    if type(offset) is not int or not 0 <= offset <= MAX_OFFSET:
+        raise ValueError
+    return offset
+
+
+def format_offsets(offsets: Mapping[PartitionKey, int]) -> str:
+    """The JSON of offsets: no blanks, topics and partitions in ascending order."""
+    return json.dumps(tree_of_offsets(offsets), separators=(",", ":"))
 
 
 class _Failure:

@@ -19,6 +19,7 @@ from sparkkafka.options import (
     FetchOptions,
     ProducerOptions,
     ReadOptions,
+    StreamOptions,
     WriteOptions,
     as_text,
 )
@@ -64,7 +65,7 @@ def markdown_table(which: Literal["read", "write", "kafka"]) -> str:
 
 
 _SIDE_WORDS = {Side.READ: "read", Side.WRITE: "write", Side.BOTH: "both"}
-_GROUPS = (ClientOptions, FetchOptions, ProducerOptions, ReadOptions, WriteOptions)
+_GROUPS = (ClientOptions, FetchOptions, ProducerOptions, ReadOptions, StreamOptions, WriteOptions)
 
 
 def _default(row: Option) -> str:

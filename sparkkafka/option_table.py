@@ -12,16 +12,22 @@ Kafka's `ConsumerConfig`, `ProducerConfig`, `CommonClientConfigs` for names and 
 from __future__ import annotations
 
 import enum
-import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-INT32_MAX = 2**31 - 1
-INT64_MAX = 2**63 - 1
-# Java's "for ever" is Long.MAX_VALUE ms, which overflows the timers of operating systems.
-# 31 years cannot be told from it.
-FOREVER_MS = 10**12
+from sparkkafka.option_kinds import (
+    ACKS,
+    BOOLEAN,
+    DURATION_MS,
+    GZIP_LEVEL,
+    INT64_MAX,
+    SERVERS,
+    TRIMMED,
+    Kind,
+    integer,
+    long_ms,
+    one_of,
+)
 
 
 class Status(enum.Enum):
@@ -42,14 +48,6 @@ class Side(enum.Enum):
         return self is Side.BOTH or other is Side.BOTH or self is other
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """What values an option takes: words for people, and the parser (raises ValueError)."""
-
-    values: str
-    parse: Callable[[str], Any]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
     """One row. `field` is "client.x", "fetch.x", "producer.x", "read.x" or "write.x"."""
@@ -67,95 +65,6 @@ class Option:
     def key(self) -> str:
         """The name as Spark hands it over: lower case."""
         return self.name.lower()
-
-
-def _boolean(text: str) -> bool:
-    word = text.strip().lower()
-    if word not in ("true", "false"):
-        raise ValueError
-    return word == "true"
-
-
-_INTEGER = re.compile(r"[+-]?[0-9]{1,30}")
-
-
-def integer(low: int, high: int = INT32_MAX) -> Kind:
-    """A whole number in [low, high]; high is the type of the wire field or of Java's setting."""
-
-    def parse(text: str) -> int:
-        # int() alone would take "1_000", and digits of other scripts.
-        if not _INTEGER.fullmatch(text.strip()):
-            raise ValueError
-        value = int(text)
-        if not low <= value <= high:
-            raise ValueError
-        return value
-
-    shown = f"from {low} to {high}" if high not in (INT32_MAX, INT64_MAX) else f"of {low} or more"
-    if high == INT32_MAX:
-        shown += " (32 bits)"
-    return Kind(f"a whole number {shown}", parse)
-
-
-def long_ms(low: int) -> Kind:
-    """Milliseconds that Java keeps in a long; "for ever" is cut to FOREVER_MS."""
-    inner = integer(low, INT64_MAX)
-    return Kind(inner.values, lambda text: min(inner.parse(text), FOREVER_MS))
-
-
-def one_of(*words: str, fold: Callable[[str], str] = str) -> Kind:
-    """One of a few words; `fold` makes it insensitive to case where Java is."""
-
-    def parse(text: str) -> str:
-        word = fold(text.strip())
-        if word not in words:
-            raise ValueError
-        return word
-
-    return Kind(" or ".join(words) if len(words) < 3 else "one of " + ", ".join(words), parse)
-
-
-def _acks(text: str) -> int:
-    return {"all": -1, "-1": -1, "0": 0, "1": 1}[one_of("all", "-1", "0", "1").parse(text)]
-
-
-# Java's pattern (Utils.HOST_PORT_PATTERN) allows a listener name before the address.
-_SERVER = re.compile(r"(?:[a-zA-Z][a-zA-Z0-9+._-]*://)?(\[[^\[\]]+\]|[^\[\]:/\s]+):([0-9]{1,5})")
-
-
-def parse_servers(text: str) -> tuple[tuple[str, int], ...]:
-    """`host:port,[::1]:port` -> ((host, port), ...), without brackets, in the given order.
-
-    Raises ValueError naming the entry that cannot be read.
-    """
-    servers: list[tuple[str, int]] = []
-    for entry in (part.strip() for part in text.split(",")):
-        if not entry:
-            continue
-        match = _SERVER.fullmatch(entry)
-        if match is None or not 1 <= int(match[2]) <= 65535:
-            hint = ""
-            if entry.count(":") > 1 and "[" not in entry and "://" not in entry:
-                hint = "; an IPv6 address needs brackets: [::1]:9092"
-            elif ":" not in entry.split("://")[-1]:
-                hint = "; the port is missing"
-            # What stands before an @ may be a password; Kafka has no such form.
-            shown = f"…@{entry.rpartition('@')[2]}" if "@" in entry else entry
-            raise ValueError(f"{shown[:200]!r} is not host:port{hint}")
-        server = match[1].strip("[]"), int(match[2])
-        if server not in servers:
-            servers.append(server)
-    if not servers:
-        raise ValueError("no server is given")
-    return tuple(servers)
-
-
-TEXT = Kind("text", str)
-TRIMMED = Kind("text", str.strip)
-BOOLEAN = Kind("true or false", _boolean)
-SERVERS = Kind("host:port,host:port,…", parse_servers)
-ACKS = Kind("all, -1, 0 or 1", _acks)
-OFFSETS = Kind("earliest, latest or JSON", str)
 
 
 def _used(name: str, side: Side, field: str, kind: Kind, doc: str, **more: Any) -> Option:
@@ -187,15 +96,19 @@ CONNECTOR: tuple[Option, ...] = (
         default_text="",
     ),
     _used(
-        "startingOffsets", _READ, "read.starting", Kind("earliest or JSON", str),
-        'First offsets, e.g. {"topic":{"0":23,"1":-2}}; -2 is earliest. Bound when the read is '
-        "planned. JSON must name each partition that is read.",
-        default_text="earliest",
+        "startingOffsets", _READ, "read.starting",
+        Kind("earliest, latest (streams only), committed or JSON", str),
+        'First offsets, e.g. {"topic":{"0":23,"1":-2}}; -2 is earliest, -1 (streams only) latest. '
+        "JSON must name each partition that is read. Of a stream only its first start counts: "
+        "later ones go on where the checkpoint is, and new partitions begin at earliest. "
+        "committed: the offsets of the group kafka.group.id; committed,earliest or "
+        "committed,latest say what holds for partitions where it has none.",
+        default_text="earliest; streams: latest",
     ),
     _used(
         "endingOffsets", _READ, "read.ending", Kind("latest or JSON", str),
         "Offsets before which to stop; -1 is latest. Bound when the read is planned, so what is "
-        "appended later is not seen.",
+        "appended later is not seen. Batch reads only, as the next two.",
         default_text="latest",
     ),
     _used(
@@ -257,12 +170,40 @@ CONNECTOR: tuple[Option, ...] = (
         "topic", _WRITE, "write.topic", TRIMMED,
         "Topic of all rows; overrides the column topic.", default_text="",
     ),
+    _used(
+        "fetchOffset.numRetries", _READ, "read.fetch_offset_num_retries", integer(1),
+        "How often offsets are looked up, each time for kafka.default.api.timeout.ms at most, "
+        "before the read or the stream fails.",
+    ),
+    _used(
+        "fetchOffset.retryIntervalMs", _READ, "read.fetch_offset_retry_interval_ms", long_ms(0),
+        "Wait between these attempts.",
+    ),
+    _used(
+        "maxOffsetsPerTrigger", _READ, "stream.max_offsets_per_trigger", integer(1, INT64_MAX),
+        "Streams: most offsets of a micro-batch, over all partitions, shared out by backlog. Never "
+        "exceeded.",
+        default_text="",
+    ),
+    _used(
+        "maxBytesPerTrigger", _READ, "stream.max_bytes_per_trigger", integer(1, INT64_MAX),
+        "Streams: about how many bytes a micro-batch reads, as they lie on the brokers' disks "
+        "(compressed), estimated from the sizes of the partitions. Needs DESCRIBE on the cluster.",
+        default_text="",
+    ),
+    _used(
+        "minOffsetsPerTrigger", _READ, "stream.min_offsets_per_trigger", integer(1, INT64_MAX),
+        "Streams: a micro-batch waits until so many offsets are there, or maxTriggerDelay is over.",
+        default_text="",
+    ),
+    _used(
+        "maxTriggerDelay", _READ, "stream.max_trigger_delay_ms", DURATION_MS,
+        "Streams: longest wait for minOffsetsPerTrigger.", default_text="15m",
+    ),
+    *_each(Status.LATER, _READ, "filterPushdown", ""),
     *_each(
-        Status.LATER, _READ,
-        "groupIdPrefix "
-        "maxOffsetsPerTrigger minOffsetsPerTrigger maxTriggerDelay maxBytesPerTrigger "
-        "fetchOffset.numRetries fetchOffset.retryIntervalMs filterPushdown",
-        "",
+        Status.IGNORED, _READ, "groupIdPrefix",
+        "no consumer group is formed, so there is no id to be made up",
     ),
     *_each(
         Status.LATER, _WRITE, "deliveryGuarantee transactionalIdPrefix createTopic", "",
@@ -350,6 +291,11 @@ KAFKA: tuple[Option, ...] = (
         "fetch.max.wait.ms", _READ, "fetch.fetch_max_wait_ms", integer(0),
         "How long the broker may wait for fetch.min.bytes.",
     ),
+    _used(
+        "group.id", _READ, "read.group_id", TRIMMED,
+        "The consumer group whose offsets startingOffsets=committed begins at. No group is formed: "
+        "Spark assigns the partitions and its checkpoint holds the offsets.", default_text="",
+    ),
     _used("check.crcs", _READ, "fetch.check_crcs", BOOLEAN, "Checks each batch's CRC-32C."),
     _used(
         "acks", _WRITE, "producer.acks", ACKS,
@@ -392,7 +338,7 @@ KAFKA: tuple[Option, ...] = (
     ),
     _used(
         "compression.gzip.level", _WRITE, "producer.compression_level",
-        Kind("-1 or a whole number from 1 to 9", lambda text: _gzip_level(text)),
+        GZIP_LEVEL,
         "Level if compression.type is gzip.", default_text="-1",
     ),
     _used(
@@ -441,7 +387,7 @@ KAFKA: tuple[Option, ...] = (
         Status.REFUSED, _WRITE, "transactional.id",
         "Each task needs an id of its own, so one fixed id cannot work.",
     ),
-    *_each(Status.LATER, _READ, "group.id client.rack", ""),
+    *_each(Status.LATER, _READ, "client.rack", ""),
     *_each(
         Status.LATER, _WRITE,
         "partitioner.class partitioner.ignore.keys transaction.timeout.ms", "",
@@ -499,10 +445,3 @@ KAFKA: tuple[Option, ...] = (
         "it belongs to a part of the Java clients that is not needed here",
     ),
 )  # fmt: skip
-
-
-def _gzip_level(text: str) -> int:
-    value: int = integer(-1, 9).parse(text)
-    if value == 0:  # Java refuses it: GzipCompression.MIN_LEVEL is 1
-        raise ValueError
-    return value

@@ -1,6 +1,7 @@
 """Options, parsed once at the edge into frozen values.
 
-    parse_read_options, parse_write_options     what Spark hands over: connector options and kafka.*
+    parse_read_options, parse_stream_options,
+    parse_write_options                         what Spark hands over: connector options and kafka.*
     parse_client_options, parse_fetch_options,
     parse_producer_options                      Kafka's own names without prefix, for `client`
 
@@ -21,7 +22,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkkafka.errors import OptionError
-from sparkkafka.option_table import CONNECTOR, INT32_MAX, KAFKA, Option, Side, Status
+from sparkkafka.option_kinds import INT32_MAX
+from sparkkafka.option_table import CONNECTOR, KAFKA, Option, Side, Status
 from sparkkafka.source_options import (
     FROM_EARLIEST,
     TO_LATEST,
@@ -120,8 +122,20 @@ class ProducerOptions(_Masked):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
+class StreamOptions(_Masked):
+    """How much a micro-batch reads. None: no limit."""
+
+    GROUP = "stream"
+
+    max_offsets_per_trigger: int | None = None
+    max_bytes_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_ms: int = 900_000
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class ReadOptions(_Masked):
-    """Everything a batch read needs."""
+    """Everything a read needs; `stream` counts for streams only, `ending` for batch reads only."""
 
     GROUP = "read"
 
@@ -137,6 +151,11 @@ class ReadOptions(_Masked):
     invalid_utf8: str = "error"
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
+    group_id: str | None = None
+    # Java's code has these defaults; the documentation of Spark's connector says 10 ms.
+    fetch_offset_num_retries: int = 3
+    fetch_offset_retry_interval_ms: int = 1_000
+    stream: StreamOptions = StreamOptions()
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -159,15 +178,55 @@ def parse_read_options(options: Mapping[str, Any]) -> ReadOptions:
     Raises OptionError naming the option, its value and what to do.
     """
     given = _Given(options, Side.READ, prefixed=True)
+    for row in CONNECTOR:
+        if row.name in given.values and (row.field or "").startswith(StreamOptions.GROUP + "."):
+            _warn(row.name, f"option {row.name} has no effect in a batch read: it is for streams")
+    return _read(given, TO_LATEST, streaming=False)
+
+
+def parse_stream_options(options: Mapping[str, Any]) -> ReadOptions:
+    """Options of a streaming read, as Spark hands them over (names in any case).
+
+    Raises OptionError naming the option, its value and what to do.
+    """
+    given = _Given(options, Side.READ, prefixed=True)
+    for name in ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"):
+        if name in given.raw:
+            what = "offset" if name == "endingOffsets" else "timestamp"
+            raise OptionError(
+                f"ending {what} not valid in streaming queries: remove the option {name}, or read "
+                "a batch with spark.read"
+            )
+    stream = StreamOptions(**given.group("stream"))
+    most, least = stream.max_offsets_per_trigger, stream.min_offsets_per_trigger
+    if most is not None and least is not None and least > most:
+        raise OptionError(
+            f"The value of minOffsetPerTrigger({least}) is higher than the maxOffsetsPerTrigger"
+            f"({most}) (options minOffsetsPerTrigger and maxOffsetsPerTrigger)"
+        )
+    return _read(given, TO_LATEST, streaming=True, stream=stream)
+
+
+def _read(given: _Given, ending: OffsetBound, *, streaming: bool, **more: Any) -> ReadOptions:
+    starting = parse_bound(given.raw, "starting", streaming=streaming)
+    if not streaming:
+        ending = parse_bound(given.raw, "ending")
+    fields = given.group("read")
+    if starting.kind == "committed" and not fields.get("group_id"):
+        raise OptionError(
+            f"startingOffsets={given.raw['startingOffsets'].strip()} needs the name of the "
+            "consumer group: set kafka.group.id"
+        )
     return ReadOptions(
         client=_client(given),
         fetch=FetchOptions(**given.group("fetch")),
         subscription=parse_subscription(given.raw),
-        starting=parse_bound(given.raw, "starting"),
-        ending=parse_bound(given.raw, "ending"),
+        starting=starting,
+        ending=ending,
+        **more,
         **{
             name: value
-            for name, value in given.group("read").items()
+            for name, value in fields.items()
             if name not in ("subscription", "starting", "ending")  # parsed together, above
         },
     )

@@ -1,4 +1,4 @@
-"""What to read and from where to where: subscription and offsets of a batch read, parsed.
+"""What to read and from where to where: subscription and offsets of a read, parsed.
 
 Words of errors begin as those of Spark's JVM connector (KafkaSourceProvider.validateBatchOptions),
 which people search for.
@@ -19,7 +19,7 @@ from sparkkafka.offset_json import (
     parse_offsets,
     parse_timestamps,
 )
-from sparkkafka.option_table import INT64_MAX, integer
+from sparkkafka.option_kinds import INT64_MAX, integer
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,15 @@ class OffsetBound:
 
     "earliest", "latest"; "specific": `offsets` by partition, which may be -1 (latest) or -2
     (earliest); "timestamp": the first record of `timestamp_ms` or later; "timestamps": likewise by
-    partition, `offsets` then holding milliseconds. `option` is where it was given; `from_time`
-    marks specific offsets that a time was turned into.
+    partition, `offsets` then holding milliseconds; "committed": those of the consumer group, and
+    `fallback` where it has none ("": that is an error). `option` is where it was given;
+    `from_time` marks specific offsets that a time was turned into.
     """
 
-    kind: Literal["earliest", "latest", "specific", "timestamp", "timestamps"]
+    kind: Literal["earliest", "latest", "specific", "timestamp", "timestamps", "committed"]
     offsets: Mapping[PartitionKey, int] = field(default_factory=dict)
     timestamp_ms: int = 0
+    fallback: Literal["", "earliest", "latest"] = ""
     option: str = field(default="", compare=False)
     from_time: bool = False
 
@@ -99,12 +101,21 @@ def parse_subscription(raw: Mapping[str, str]) -> Subscription:
     return Subscription("assign", partitions=parse_assign(text))
 
 
-def parse_bound(raw: Mapping[str, str], end: Literal["starting", "ending"]) -> OffsetBound:
-    """An endpoint of a batch read: startingTimestamp, else startingOffsetsByTimestamp, else
-    startingOffsets, else the default (earliest); likewise for the ending.
+_COMMITTED: dict[str, Literal["", "earliest", "latest"]] = {
+    "committed": "",
+    "committed,earliest": "earliest",
+    "committed,latest": "latest",
+}
 
-    As in the JVM connector, options of lower rank are not even looked at. Raises OptionError, also
-    if the offset is the opposite end, as a word or for one partition.
+
+def parse_bound(
+    raw: Mapping[str, str], end: Literal["starting", "ending"], *, streaming: bool = False
+) -> OffsetBound:
+    """An endpoint of a read: startingTimestamp, else startingOffsetsByTimestamp, else
+    startingOffsets, else the default (earliest; of a stream latest); likewise for the ending.
+
+    As in the JVM connector, options of lower rank are not even looked at. Raises OptionError, in a
+    batch also if the offset is the opposite end, as a word or for one partition.
     """
     option = f"{end}Timestamp"
     if option in raw:
@@ -113,27 +124,35 @@ def parse_bound(raw: Mapping[str, str], end: Literal["starting", "ending"]) -> O
     if option in raw:
         return OffsetBound("timestamps", parse_timestamps(raw[option], option), option=option)
     option = f"{end}Offsets"
-    default: Literal["earliest", "latest"] = "earliest" if end == "starting" else "latest"
+    words: tuple[Literal["earliest", "latest"], ...] = ("earliest",)
+    banned, banned_offset = "latest", LATEST_OFFSET
+    if end == "ending":
+        words, banned, banned_offset = ("latest",), "earliest", EARLIEST_OFFSET
+    if streaming:
+        words, banned = ("latest", "earliest"), ""
     if option not in raw:
-        return OffsetBound(default, option=option)
-    banned, banned_offset = (
-        ("latest", LATEST_OFFSET) if end == "starting" else ("earliest", EARLIEST_OFFSET)
-    )
-    word = raw[option].strip().lower()
-    if word == banned:
+        return OffsetBound(words[0], option=option)
+    text = raw[option].strip()
+    word = text.lower()
+    if banned and word == banned:
         raise OptionError(
             f"{end} offset can't be {banned} for batch queries on Kafka ({option}={banned})"
         )
-    if word == default:
-        return OffsetBound(default, option=option)
+    for known in words:
+        if word == known:
+            return OffsetBound(known, option=option)
+    as_committed = ",".join(part.strip() for part in word.split(","))
+    if end == "starting" and as_committed in _COMMITTED:
+        return OffsetBound("committed", fallback=_COMMITTED[as_committed], option=option)
     if not word.startswith("{"):
+        listed = [*words, *(("committed",) if end == "starting" else ())]
         raise OptionError(
-            f"{option} must be {default} or JSON like "
+            f"{option} must be {', '.join(listed)} or JSON like "
             f'{{"topicA":{{"0":23,"1":{-3 - banned_offset}}}}}, got {raw[option]!r}'
         )
     offsets = parse_offsets(raw[option], option)
     for (topic, partition), offset in sorted(offsets.items()):
-        if offset == banned_offset:
+        if banned and offset == banned_offset:
             raise OptionError(
                 f"{option} for {topic}-{partition} can't be {banned} for batch queries on Kafka"
             )

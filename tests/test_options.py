@@ -11,18 +11,21 @@ import pytest
 
 from sparkkafka import option_docs, option_table, options
 from sparkkafka.errors import OptionError
-from sparkkafka.option_table import CONNECTOR, KAFKA, Side, Status, parse_servers
+from sparkkafka.option_kinds import parse_servers
+from sparkkafka.option_table import CONNECTOR, KAFKA, Side, Status
 from sparkkafka.options import (
     ClientOptions,
     FetchOptions,
     ProducerOptions,
     ReadOptions,
+    StreamOptions,
     WriteOptions,
     forget_unused,
     parse_client_options,
     parse_fetch_options,
     parse_producer_options,
     parse_read_options,
+    parse_stream_options,
     parse_write_options,
 )
 
@@ -32,7 +35,14 @@ READ = {**SERVERS, "subscribe": "t"}
 WRITE = {**SERVERS, "topic": "t"}
 GROUPS = {
     cls.GROUP: cls
-    for cls in (ClientOptions, FetchOptions, ProducerOptions, ReadOptions, WriteOptions)
+    for cls in (
+        ClientOptions,
+        FetchOptions,
+        ProducerOptions,
+        ReadOptions,
+        StreamOptions,
+        WriteOptions,
+    )
 }
 
 
@@ -58,7 +68,7 @@ def test_each_used_row_fills_a_field_and_each_field_has_a_row() -> None:
         f"{group}.{f.name}"
         for group, cls in GROUPS.items()
         for f in dataclasses.fields(cls)
-        if f.name not in ("client", "fetch", "producer")
+        if f.name not in ("client", "fetch", "producer", "stream")
     }
     assert rows == fields
 
@@ -379,8 +389,8 @@ def test_assign() -> None:
         ),
         ("startingOffsets", '{"t":{"0":-1}}', "startingOffsets for t-0 can't be latest for batch"),
         ("endingOffsets", '{"t":{"3":-2}}', "endingOffsets for t-3 can't be earliest for batch"),
-        ("startingOffsets", "begin", "startingOffsets must be earliest or JSON"),
-        ("startingOffsets", "", "startingOffsets must be earliest or JSON"),
+        ("startingOffsets", "begin", "startingOffsets must be earliest, committed or JSON"),
+        ("startingOffsets", "", "startingOffsets must be earliest, committed or JSON"),
         ("endingOffsets", "end", "endingOffsets must be latest or JSON"),
     ],
 )
@@ -635,3 +645,106 @@ def test_messages_do_not_repeat_long_values_or_passwords() -> None:
         parse_read_options({"kafka.bootstrap.servers": "user:hunter2@host", "subscribe": "t"})
     assert "hunter2" not in str(raised.value)
     assert "host" in str(raised.value)
+
+
+# --- streams ---------------------------------------------------------------------------------
+
+
+def stream(**more: str) -> ReadOptions:
+    return parse_stream_options({**READ, **{k.replace("__", "."): v for k, v in more.items()}})
+
+
+def test_a_stream_starts_at_latest_unless_told() -> None:
+    assert stream().starting.kind == "latest"
+    assert stream(startingOffsets=" Earliest").starting.kind == "earliest"
+    offsets = stream(startingOffsets='{"t":{"0":-1,"1":-2,"2":7}}').starting.offsets
+    assert offsets == {("t", 0): -1, ("t", 1): -2, ("t", 2): 7}
+    assert stream(startingTimestamp="5", startingOffsets="what").starting.timestamp_ms == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "fallback"),
+    [("committed", ""), ("Committed, earliest", "earliest"), ("committed,latest", "latest")],
+)
+def test_committed_offsets_need_a_group(text: str, fallback: str) -> None:
+    for parse in (parse_stream_options, parse_read_options):
+        found = parse({**READ, "startingOffsets": text, "kafka.group.id": "g"})
+        assert (found.starting.kind, found.starting.fallback) == ("committed", fallback)
+        assert found.group_id == "g"
+        with pytest.raises(OptionError, match="set kafka"):
+            parse({**READ, "startingOffsets": text})
+
+
+def test_ends_of_a_stream_are_refused() -> None:
+    for name, what in [
+        ("endingOffsets", "ending offset not valid in streaming queries"),
+        ("endingOffsetsByTimestamp", "ending timestamp not valid in streaming queries"),
+        ("endingTimestamp", "ending timestamp not valid in streaming queries"),
+    ]:
+        with pytest.raises(OptionError, match=what):
+            stream(**{name: "1"})
+
+
+def test_limits_of_a_stream() -> None:
+    assert stream().stream == StreamOptions()
+    found = stream(
+        maxOffsetsPerTrigger="10", minOffsetsPerTrigger="3", maxTriggerDelay="2m",
+        maxBytesPerTrigger="1000",
+    )  # fmt: skip
+    assert found.stream == StreamOptions(
+        max_offsets_per_trigger=10,
+        min_offsets_per_trigger=3,
+        max_trigger_delay_ms=120_000,
+        max_bytes_per_trigger=1000,
+    )
+    for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTrigger"):
+        for bad in ("0", "-1", "x", "1.5"):
+            with pytest.raises(OptionError, match=name):
+                stream(**{name: bad})
+    words = r"minOffsetPerTrigger\(9\) is higher than the maxOffsetsPerTrigger\(3\)"
+    with pytest.raises(OptionError, match=words):
+        stream(maxOffsetsPerTrigger="3", minOffsetsPerTrigger="9")
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("250", 250),
+        ("250ms", 250),
+        ("2s", 2000),
+        ("3 m", 180_000),
+        ("1min", 60_000),
+        ("1h", 3_600_000),
+        ("2D", 172_800_000),
+        ("5000us", 5),
+    ],
+)
+def test_durations(text: str, ms: int) -> None:
+    assert stream(maxTriggerDelay=text).stream.max_trigger_delay_ms == ms
+
+
+@pytest.mark.parametrize("text", ["", "m", "1.5s", "-1s", "1 week", "1s2"])
+def test_bad_durations(text: str) -> None:
+    with pytest.raises(OptionError, match="maxTriggerDelay must be a duration like"):
+        stream(maxTriggerDelay=text)
+
+
+def test_limits_have_no_effect_in_a_batch(caplog: pytest.LogCaptureFixture) -> None:
+    read(maxOffsetsPerTrigger="5", maxTriggerDelay="1s")
+    assert [record.getMessage() for record in caplog.records] == [
+        f"option {name} has no effect in a batch read: it is for streams"
+        for name in ("maxOffsetsPerTrigger", "maxTriggerDelay")
+    ]
+
+
+def test_looking_up_offsets() -> None:
+    assert (read().fetch_offset_num_retries, read().fetch_offset_retry_interval_ms) == (3, 1000)
+    found = read(fetchOffset__numRetries="7", fetchOffset__retryIntervalMs="0")
+    assert (found.fetch_offset_num_retries, found.fetch_offset_retry_interval_ms) == (7, 0)
+    with pytest.raises(OptionError, match=r"fetchOffset\.numRetries"):
+        read(fetchOffset__numRetries="0")
+
+
+def test_a_group_id_prefix_has_nothing_to_name(caplog: pytest.LogCaptureFixture) -> None:
+    stream(groupIdPrefix="g")
+    assert "groupIdPrefix has no effect: no consumer group is formed" in caplog.text

@@ -333,21 +333,27 @@ class Cluster:
                 retry.after(error)
 
     def topics(
-        self, names: Iterable[str], deadline: Deadline | None = None
+        self,
+        names: Iterable[str],
+        deadline: Deadline | None = None,
+        *,
+        grace_ms: float | None = None,
     ) -> dict[str, TopicMetadata]:
         """Metadata of these topics, fresh from a broker.
 
-        A topic that stays unknown for UNKNOWN_TOPIC_GRACE_MS (KNOWN_TOPIC_GRACE_MS if it was seen
-        before, or `expect`ed), or to the deadline if that is sooner, raises UnknownTopicError;
-        another error that is not retriable BrokerError. Both name the topics. A partition without
-        leader is no error here (see `leader`).
+        A topic that stays unknown for `grace_ms` (by default UNKNOWN_TOPIC_GRACE_MS, and
+        KNOWN_TOPIC_GRACE_MS if it was seen before, or `expect`ed), or to the deadline if that is
+        sooner, raises UnknownTopicError; another error that is not retriable BrokerError. Both
+        name the topics. A partition without leader is no error here (see `leader`).
         """
         wanted = list(dict.fromkeys(names))
         deadline = deadline or self.deadline()
-        new = any(name not in self._known_topics for name in wanted)
-        grace = deadline.sooner(UNKNOWN_TOPIC_GRACE_MS if new else KNOWN_TOPIC_GRACE_MS)
+        if grace_ms is None:
+            new = any(name not in self._known_topics for name in wanted)
+            grace_ms = UNKNOWN_TOPIC_GRACE_MS if new else KNOWN_TOPIC_GRACE_MS
+        grace = deadline.sooner(grace_ms)
         retry = self.retry(deadline, f"metadata of {_some(wanted)}")
-        missing = ""
+        missing: list[str] = []
         while True:
             try:
                 failed = self._refresh(wanted, deadline)
@@ -355,15 +361,13 @@ class Cluster:
                     return {name: self._topics[name] for name in wanted}
                 code = next(iter(failed.values()))
                 bad = [name for name, other in failed.items() if other == code]
-                where = f"Metadata of {_some(bad)}"
-                missing = where if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else ""
+                missing = bad if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else []
                 if missing and grace.expired:
-                    raise UnknownTopicError(code, where, _NO_TOPIC)
-                retry.after(BrokerError(code, where))
+                    raise _no_topic(missing)
+                retry.after(BrokerError(code, f"Metadata of {_some(bad)}"))
             except KafkaTimeoutError as error:
                 if missing:  # what was seen says more than that a last look came too late
-                    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                    raise UnknownTopicError(code, missing, _NO_TOPIC) from error
+                    raise _no_topic(missing) from error
                 raise
 
     def all_topics(self, deadline: Deadline | None = None) -> dict[str, TopicMetadata]:
@@ -496,6 +500,13 @@ def throttle(response: Any, deadline: Deadline) -> None:
     if wait_ms > 0:
         log.info("throttled by the broker for %d ms", wait_ms)
         deadline.pause(wait_ms)
+
+
+def _no_topic(names: list[str]) -> UnknownTopicError:
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    error = UnknownTopicError(code, f"Metadata of {_some(names)}", _NO_TOPIC)
+    error.topics = tuple(names)
+    return error
 
 
 def _some(names: Iterable[str] | None, most: int = 5) -> str:

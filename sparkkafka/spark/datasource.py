@@ -7,17 +7,24 @@ Spark makes a DataSource in several short-lived Python processes per query.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import DataSource
 
 from sparkkafka.errors import OptionError
-from sparkkafka.options import forget_unused, parse_read_options, parse_write_options
+from sparkkafka.options import (
+    forget_unused,
+    parse_read_options,
+    parse_stream_options,
+    parse_write_options,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from sparkkafka.spark.reader import KafkaBatchReader
+    from sparkkafka.spark.stream_reader import KafkaStreamReader
     from sparkkafka.spark.writer import KafkaBatchWriter
 
 FORMAT = "pykafka"
@@ -87,10 +94,19 @@ class KafkaDataSource(DataSource):
             )
         return KafkaBatchWriter(parse_write_options(self.options), schema)
 
-    def streamReader(self, schema: StructType) -> NoReturn:
-        raise OptionError(
-            "readStream is not supported by this version of sparkkafka yet; spark.read is"
-        )
+    def streamReader(self, schema: StructType) -> KafkaStreamReader:
+        from sparkkafka.spark.logs import set_up_logging
+        from sparkkafka.spark.schema import chosen_columns
+
+        set_up_logging()
+        options, columns = parse_stream_options(self.options), chosen_columns(schema)
+        if find_spec("pyspark.sql.streaming.datasource"):  # Spark 4.2
+            from sparkkafka.spark.stream_admission import LimitedStreamReader
+
+            return LimitedStreamReader(options, columns)
+        from sparkkafka.spark.stream_reader import UnlimitedStreamReader
+
+        return UnlimitedStreamReader(options, columns)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
         raise OptionError(

@@ -100,7 +100,7 @@ def check_assigned(
             for topic in sorted({tp.topic for tp in missing})
         )
         raise OptionError(
-            f"assign names partitions that do not exist: {_listed(missing)} ({facts}). "
+            f"assign names partitions that do not exist: {listed(missing)} ({facts}). "
             "Remove them from the option"
         )
     return chosen
@@ -127,8 +127,8 @@ def check_bounds(starting: OffsetBound, ending: OffsetBound) -> None:
         raise OptionError(
             "[MISMATCHED_TOPIC_PARTITIONS_BETWEEN_START_OFFSET_AND_END_OFFSET] "
             f"{first_name} and {last_name} must name the same partitions; only in {first_name}: "
-            f"{_listed(_keys(set(first) - set(last)))}; only in {last_name}: "
-            f"{_listed(_keys(set(last) - set(first)))}"
+            f"{listed(_keys(set(first) - set(last)))}; only in {last_name}: "
+            f"{listed(_keys(set(last) - set(first)))}"
         )
     if starting.from_time or ending.from_time:
         return
@@ -159,7 +159,7 @@ def check_named(option: str, bound: OffsetBound, partitions: Collection[TopicPar
         raise OptionError(
             f"[{condition}_DOES_NOT_MATCH_ASSIGNED] {bound.option or option} must name all "
             f"partitions that are read{hint} and no others. "
-            f"Missing: {_listed(_keys(read - named))}; too many: {_listed(_keys(named - read))}"
+            f"Missing: {listed(_keys(read - named))}; too many: {listed(_keys(named - read))}"
         )
 
 
@@ -299,7 +299,7 @@ def _keys(keys: Iterable[PartitionKey]) -> list[TopicPartition]:
     return sorted(TopicPartition(*key) for key in keys)
 
 
-def _listed(partitions: list[TopicPartition]) -> str:
+def listed(partitions: list[TopicPartition]) -> str:
     if not partitions:
         return "none"
     shown = ", ".join(map(str, partitions[:MOST_SHOWN]))

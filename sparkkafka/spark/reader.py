@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from sparkkafka.client.cluster import Cluster
+from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.metadata import TopicPartition
-from sparkkafka.client.offsets import earliest_and_latest, list_offsets
-from sparkkafka.errors import BrokerError
+from sparkkafka.client.offsets import earliest_and_latest
 from sparkkafka.options import ReadOptions
-from sparkkafka.source_options import OffsetBound
-from sparkkafka.spark import planning
+from sparkkafka.spark import lookup, planning
 from sparkkafka.spark.logs import set_up_logging
 from sparkkafka.spark.schema import ReadColumn, default_columns
 from sparkkafka.spark.splitting import split_ranges
@@ -60,16 +59,12 @@ class KafkaBatchReader(DataSourceReader):
         options = self.options
         planning.check_bounds(options.starting, options.ending)
         with Cluster(options.client) as cluster:
-            chosen = subscribed_partitions(cluster, options)
-            planning.check_named("startingOffsets", options.starting, chosen)
-            planning.check_named("endingOffsets", options.ending, chosen)
-            # Before the ends of the logs are looked up, which may grow: a start is never behind.
-            starting, ending = _at_offsets(cluster, options, chosen)
-            earliest, latest = earliest_and_latest(
-                cluster, chosen, isolation_level=options.fetch.isolation_level
+            ranges, losses, topic_ids = lookup.with_attempts(
+                cluster,
+                options,
+                "looking up the offsets of the read",
+                lambda deadline: _bound_ranges(cluster, options, deadline),
             )
-            topic_ids = {tp.topic: cluster.topic_id(tp.topic) for tp in chosen}
-        ranges, losses = planning.plan_ranges(chosen, starting, ending, earliest, latest)
         if losses:
             if options.fail_on_data_loss:
                 raise planning.loss_error(losses)
@@ -86,63 +81,37 @@ class KafkaBatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The range's records as Arrow batches. Runs on an executor."""
-        if not isinstance(partition, KafkaInputPartition):
-            # Spark turns an empty list of partitions into one InputPartition(None).
-            return iter(())
-        # Here, not above: the process that plans a read needs no codec.
-        from sparkkafka.spark.read_task import read_range
-
-        set_up_logging()
-        tp = TopicPartition(partition.topic, partition.partition)
-        start, end = partition.start, partition.end
-        return read_range(self.options, self.columns, tp, start, end, topic_id=partition.topic_id)
+        return read_partition(self.options, self.columns, partition)
 
 
-def _at_offsets(
-    cluster: Cluster, options: ReadOptions, chosen: list[TopicPartition]
-) -> tuple[OffsetBound, OffsetBound]:
-    """Both ends of a read; those that were given as times are looked up."""
+def read_partition(
+    options: ReadOptions, columns: tuple[ReadColumn, ...], partition: InputPartition
+) -> Iterator[pa.RecordBatch]:
+    """The records of one input partition, of a batch read or of a stream, as Arrow batches."""
+    if not isinstance(partition, KafkaInputPartition):
+        # Spark turns an empty list of partitions into one InputPartition(None).
+        return iter(())
+    # Here, not above: the process that plans a read needs no codec.
+    from sparkkafka.spark.read_task import read_range
 
-    def found(bound: OffsetBound) -> dict[TopicPartition, int]:
-        listed = list_offsets(
-            cluster,
-            planning.times_of(bound, chosen),
-            isolation_level=options.fetch.isolation_level,
-        )
-        return {tp: row.offset for tp, row in listed.items()}
-
-    starting, ending = options.starting, options.ending
-    if starting.by_time:
-        strategy = options.no_match_strategy
-        starting = planning.start_at_times(starting, found(starting), no_match_strategy=strategy)
-    if ending.by_time:
-        ending = planning.end_at_times(ending, found(ending))
-    return starting, ending
+    set_up_logging()
+    tp = TopicPartition(partition.topic, partition.partition)
+    start, end = partition.start, partition.end
+    return read_range(options, columns, tp, start, end, topic_id=partition.topic_id)
 
 
-def subscribed_partitions(cluster: Cluster, options: ReadOptions) -> list[TopicPartition]:
-    """All partitions that the subscription names, sorted."""
-    subscription = options.subscription
-    if subscription.strategy == "assign":
-        topics = cluster.topics(sorted({topic for topic, _ in subscription.partitions}))
-        existing = {name: topic.partitions for name, topic in topics.items()}
-        return planning.check_assigned(subscription.partitions, existing)
-    if subscription.strategy == "subscribePattern":
-        pattern = planning.compile_pattern(subscription.pattern)
-        topics = cluster.all_topics()
-        names = planning.matching_topics(
-            pattern, {name: topic.is_internal for name, topic in topics.items()}
-        )
-        broken = planning.matching_topics(pattern, dict.fromkeys(cluster.topic_errors, False))
-        if broken:
-            raise BrokerError(cluster.topic_errors[broken[0]], f"Metadata of topic {broken[0]}")
-        if not names:
-            logger.warning("subscribePattern %r matches no topic", subscription.pattern)
-    else:
-        names = sorted(subscription.topics)
-        topics = cluster.topics(names)
-    return [
-        TopicPartition(name, partition)
-        for name in names
-        for partition in sorted(topics[name].partitions)
-    ]
+def _bound_ranges(
+    cluster: Cluster, options: ReadOptions, deadline: Deadline
+) -> tuple[list[planning.OffsetRange], list[planning.Loss], dict[str, bytes | None]]:
+    """Ranges to read, what is missing of them, and the ids of the topics."""
+    chosen = lookup.subscribed_partitions(cluster, options, deadline)
+    planning.check_named("startingOffsets", options.starting, chosen)
+    planning.check_named("endingOffsets", options.ending, chosen)
+    # Before the ends of the logs are looked up, which may grow: a start is never behind.
+    starting = lookup.bound_start(cluster, options, chosen, deadline)
+    ending = lookup.bound_end(cluster, options, chosen, deadline)
+    earliest, latest = earliest_and_latest(
+        cluster, chosen, isolation_level=options.fetch.isolation_level, deadline=deadline
+    )
+    topic_ids = {tp.topic: cluster.topic_id(tp.topic) for tp in chosen}
+    return *planning.plan_ranges(chosen, starting, ending, earliest, latest), topic_ids

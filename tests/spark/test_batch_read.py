@@ -266,7 +266,7 @@ def test_offsets_behind_the_end(numbered: str, read: Read) -> None:
         ({"subscribe": "TOPIC", "startingOffsets": '{"TOPIC":'}, "Expected e.g."),
         ({"subscribe": "TOPIC", "startingOffsets": "latest"}, "can't be latest for batch"),
         ({"subscribe": "TOPIC", "startingOfsets": "earliest"}, "did you mean 'startingOffsets'?"),
-        ({"subscribe": "TOPIC", "groupIdPrefix": "g"}, "groupIdPrefix is not supported by this"),
+        ({"subscribe": "TOPIC", "startingOffsets": "committed"}, "set kafka.group.id"),
         ({"subscribePattern": "("}, "not a regular expression"),
         ({}, "One of the following options must be specified"),
     ],
@@ -343,24 +343,3 @@ def test_a_cluster_that_cannot_be_reached(read: Read) -> None:
                 kafka__default__api__timeout__ms="3000",
             ).collect()
         assert time.monotonic() - started < 30
-
-
-def test_streams_say_that_they_come_later(spark: Any, kafka_cluster: Any) -> None:
-    options = {"kafka.bootstrap.servers": kafka_cluster.bootstrap_servers, "subscribe": "t"}
-    with pytest.raises(PySparkException, match="readStream is not supported by this version"):
-        query = (
-            spark.readStream.format("pykafka").options(**options).load()
-            .writeStream.format("noop").trigger(availableNow=True).start()
-        )  # fmt: skip
-        query.processAllAvailable()
-
-
-def test_temporary_view_in_sql(spark: Any, kafka_cluster: Any, numbered: str) -> None:
-    spark.sql(
-        "CREATE TEMPORARY VIEW numbered USING pykafka OPTIONS ("
-        f"'kafka.bootstrap.servers' '{kafka_cluster.bootstrap_servers}', subscribe '{numbered}')"
-    )
-    try:
-        assert spark.sql("SELECT count(*) FROM numbered WHERE partition = 1").first()[0] == 10
-    finally:
-        spark.catalog.dropTempView("numbered")

@@ -263,9 +263,7 @@ def test_bad_text_against_pythons_own_decoder(values: list[bytes | None]) -> Non
         assert batch.column(0).to_pylist() == expected
 
 
-def test_streams_are_refused_for_now() -> None:
+def test_streaming_writes_are_refused_for_now() -> None:
     source = KafkaDataSource(READ)
-    with pytest.raises(OptionError, match="readStream is not supported by this version"):
-        source.streamReader(source.schema())
     with pytest.raises(OptionError, match="foreachBatch"):
         source.streamWriter(source.schema(), overwrite=False)

@@ -1,0 +1,136 @@
+"""What values options take: words for people and a parser for each kind.
+
+A parser raises ValueError; its message, if there is one, says what is wrong with the value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+# Java's "for ever" is Long.MAX_VALUE ms, which overflows the timers of operating systems.
+# 31 years cannot be told from it.
+FOREVER_MS = 10**12
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What values an option takes: words for people, and the parser (raises ValueError)."""
+
+    values: str
+    parse: Callable[[str], Any]
+
+
+def _boolean(text: str) -> bool:
+    word = text.strip().lower()
+    if word not in ("true", "false"):
+        raise ValueError
+    return word == "true"
+
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,30}")
+
+
+def integer(low: int, high: int = INT32_MAX) -> Kind:
+    """A whole number in [low, high]; high is the type of the wire field or of Java's setting."""
+
+    def parse(text: str) -> int:
+        # int() alone would take "1_000", and digits of other scripts.
+        if not _INTEGER.fullmatch(text.strip()):
+            raise ValueError
+        value = int(text)
+        if not low <= value <= high:
+            raise ValueError
+        return value
+
+    shown = f"from {low} to {high}" if high not in (INT32_MAX, INT64_MAX) else f"of {low} or more"
+    if high == INT32_MAX:
+        shown += " (32 bits)"
+    return Kind(f"a whole number {shown}", parse)
+
+
+def long_ms(low: int) -> Kind:
+    """Milliseconds that Java keeps in a long; "for ever" is cut to FOREVER_MS."""
+    inner = integer(low, INT64_MAX)
+    return Kind(inner.values, lambda text: min(inner.parse(text), FOREVER_MS))
+
+
+_DURATION = re.compile(r"([0-9]{1,18})\s*(us|ms|s|m|min|h|d|)", re.IGNORECASE)
+_UNITS_MS = {"us": 0.001, "": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000}
+_UNITS_MS |= {"h": 3_600_000, "d": 86_400_000}
+
+
+def _duration_ms(text: str) -> int:
+    """Spark's JavaUtils.timeStringAs: a number with a unit, milliseconds without one."""
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise ValueError
+    return min(int(int(match[1]) * _UNITS_MS[match[2].lower()]), FOREVER_MS)
+
+
+def one_of(*words: str, fold: Callable[[str], str] = str) -> Kind:
+    """One of a few words; `fold` makes it insensitive to case where Java is."""
+
+    def parse(text: str) -> str:
+        word = fold(text.strip())
+        if word not in words:
+            raise ValueError
+        return word
+
+    return Kind(" or ".join(words) if len(words) < 3 else "one of " + ", ".join(words), parse)
+
+
+def _acks(text: str) -> int:
+    return {"all": -1, "-1": -1, "0": 0, "1": 1}[one_of("all", "-1", "0", "1").parse(text)]
+
+
+# Java's pattern (Utils.HOST_PORT_PATTERN) allows a listener name before the address.
+_SERVER = re.compile(r"(?:[a-zA-Z][a-zA-Z0-9+._-]*://)?(\[[^\[\]]+\]|[^\[\]:/\s]+):([0-9]{1,5})")
+
+
+def parse_servers(text: str) -> tuple[tuple[str, int], ...]:
+    """`host:port,[::1]:port` -> ((host, port), ...), without brackets, in the given order.
+
+    Raises ValueError naming the entry that cannot be read.
+    """
+    servers: list[tuple[str, int]] = []
+    for entry in (part.strip() for part in text.split(",")):
+        if not entry:
+            continue
+        match = _SERVER.fullmatch(entry)
+        if match is None or not 1 <= int(match[2]) <= 65535:
+            hint = ""
+            if entry.count(":") > 1 and "[" not in entry and "://" not in entry:
+                hint = "; an IPv6 address needs brackets: [::1]:9092"
+            elif ":" not in entry.split("://")[-1]:
+                hint = "; the port is missing"
+            # What stands before an @ may be a password; Kafka has no such form.
+            shown = f"…@{entry.rpartition('@')[2]}" if "@" in entry else entry
+            raise ValueError(f"{shown[:200]!r} is not host:port{hint}")
+        server = match[1].strip("[]"), int(match[2])
+        if server not in servers:
+            servers.append(server)
+    if not servers:
+        raise ValueError("no server is given")
+    return tuple(servers)
+
+
+def _gzip_level(text: str) -> int:
+    value: int = integer(-1, 9).parse(text)
+    if value == 0:  # Java refuses it: GzipCompression.MIN_LEVEL is 1
+        raise ValueError
+    return value
+
+
+DURATION_MS = Kind(
+    "a duration like 500ms, 30s, 15m or 1h (milliseconds without a unit)", _duration_ms
+)
+TRIMMED = Kind("text", str.strip)
+BOOLEAN = Kind("true or false", _boolean)
+SERVERS = Kind("host:port,host:port,…", parse_servers)
+ACKS = Kind("all, -1, 0 or 1", _acks)
+GZIP_LEVEL = Kind("-1 or a whole number from 1 to 9", _gzip_level)
