@@ -350,6 +350,12 @@ KAFKA: tuple[Option, ...] = (
         "fetch.max.wait.ms", _READ, "fetch.fetch_max_wait_ms", integer(0),
         "How long the broker may wait for fetch.min.bytes.",
     ),
+    _used(
+        "client.rack", _READ, "fetch.client_rack", TEXT,
+        "Where this client is, in the words of the brokers' broker.rack. Brokers whose "
+        "replica.selector.class is org.apache.kafka.common.replica.RackAwareReplicaSelector then "
+        "let it read from a replica in the same rack.",
+    ),
     _used("check.crcs", _READ, "fetch.check_crcs", BOOLEAN, "Checks each batch's CRC-32C."),
     _used(
         "acks", _WRITE, "producer.acks", ACKS,
@@ -441,7 +447,7 @@ KAFKA: tuple[Option, ...] = (
         Status.REFUSED, _WRITE, "transactional.id",
         "Each task needs an id of its own, so one fixed id cannot work.",
     ),
-    *_each(Status.LATER, _READ, "group.id client.rack", ""),
+    *_each(Status.LATER, _READ, "group.id", ""),
     *_each(
         Status.LATER, _WRITE,
         "partitioner.class partitioner.ignore.keys transaction.timeout.ms", "",

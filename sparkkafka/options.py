@@ -95,6 +95,7 @@ class FetchOptions(_Masked):
     max_partition_fetch_bytes: int = 4 * 2**20
     fetch_max_wait_ms: int = 500
     check_crcs: bool = True
+    client_rack: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
