@@ -314,7 +314,8 @@ KAFKA: tuple[Option, ...] = (
     _used(
         "client.dns.lookup", _BOTH, "client.client_dns_lookup",
         one_of("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"),
-        "All addresses of a name are tried in turn (the other choice is not supported yet).",
+        "All addresses of a name are tried in turn. With the second choice the name of a bootstrap "
+        "server stands for the canonical names of all its addresses (reverse look-up).",
     ),
     _used(
         "security.protocol", _BOTH, "client.security_protocol",
