@@ -255,7 +255,8 @@ KAFKA: tuple[Option, ...] = (
     _used(
         "client.dns.lookup", _BOTH, "client.client_dns_lookup",
         one_of("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"),
-        "All addresses of a name are tried in turn (the other choice is not supported yet).",
+        "All addresses of a name are tried in turn. With the second choice the name of a bootstrap "
+        "server stands for the canonical names of all its addresses (reverse look-up).",
     ),
     _used(
         "security.protocol", _BOTH, "client.security_protocol",
@@ -295,6 +296,12 @@ KAFKA: tuple[Option, ...] = (
         "group.id", _READ, "read.group_id", TRIMMED,
         "The consumer group whose offsets startingOffsets=committed begins at. No group is formed: "
         "Spark assigns the partitions and its checkpoint holds the offsets.", default_text="",
+    ),
+    _used(
+        "client.rack", _READ, "fetch.client_rack", TRIMMED,
+        "Where this client is, in the words of the brokers' broker.rack. Brokers whose "
+        "replica.selector.class is org.apache.kafka.common.replica.RackAwareReplicaSelector then "
+        "let it read from a replica in the same rack.",
     ),
     _used("check.crcs", _READ, "fetch.check_crcs", BOOLEAN, "Checks each batch's CRC-32C."),
     _used(
@@ -387,7 +394,6 @@ KAFKA: tuple[Option, ...] = (
         Status.REFUSED, _WRITE, "transactional.id",
         "Each task needs an id of its own, so one fixed id cannot work.",
     ),
-    *_each(Status.LATER, _READ, "client.rack", ""),
     *_each(
         Status.LATER, _WRITE,
         "partitioner.class partitioner.ignore.keys transaction.timeout.ms", "",

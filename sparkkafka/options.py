@@ -97,6 +97,7 @@ class FetchOptions(_Masked):
     max_partition_fetch_bytes: int = 4 * 2**20
     fetch_max_wait_ms: int = 500
     check_crcs: bool = True
+    client_rack: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -437,15 +438,12 @@ def _client(given: _Given) -> ClientOptions:
             )
         raise OptionError(f"Option '{name}' must be specified for configuring Kafka {side}{hint}")
     fields = dict(given.group("client"))
-    for setting, only in (
-        ("security.protocol", "PLAINTEXT"),
-        ("client.dns.lookup", "use_all_dns_ips"),
-    ):
-        if given.values.get(setting, only) != only:
-            raise OptionError(
-                f"option {given.prefix}{setting}={given.values[setting]} is not supported by this "
-                f"version of sparkkafka yet (only {only} is)"
-            )
+    security = given.values.get("security.protocol", "PLAINTEXT")
+    if security != "PLAINTEXT":
+        raise OptionError(
+            f"option {given.prefix}security.protocol={security} is not supported by this "
+            "version of sparkkafka yet (only PLAINTEXT is)"
+        )
     defaults = ClientOptions(bootstrap_servers=())
     # AdminClient's rule: a longer request.timeout.ms moves a default that was not set.
     if "default_api_timeout_ms" not in fields:

@@ -327,16 +327,16 @@ def test_no_option_at_all_hints_at_sql_tables() -> None:
         parse_read_options({})
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"security.protocol": "sasl_ssl"},
-        {"client.dns.lookup": "resolve_canonical_bootstrap_servers_only"},
-    ],
-)
-def test_values_of_later_versions(given: dict[str, str]) -> None:
+def test_values_of_later_versions() -> None:
     with pytest.raises(OptionError, match="not supported by this version"):
-        parse_client_options({"bootstrap.servers": "h:1", **given})
+        parse_client_options({"bootstrap.servers": "h:1", "security.protocol": "sasl_ssl"})
+
+
+def test_dns_lookup() -> None:
+    for choice in ("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"):
+        assert read(kafka__client__dns__lookup=choice).client.client_dns_lookup == choice
+    with pytest.raises(OptionError, match=r"client\.dns\.lookup must be use_all_dns_ips or"):
+        read(kafka__client__dns__lookup="default")
 
 
 def test_security_protocol_in_any_case() -> None:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Self
 
+from sparkkafka.client.bootstrap import BootstrapServers
 from sparkkafka.client.connection import Connection
 from sparkkafka.client.deadline import Backoff, Deadline, Retry
 from sparkkafka.client.metadata import (
@@ -22,6 +23,7 @@ from sparkkafka.client.metadata import (
     TopicMetadata,
     TopicPartition,
     read_topics,
+    some_topics,
 )
 from sparkkafka.errors import (
     BrokerError,
@@ -83,6 +85,7 @@ class Cluster:
         self.topic_errors: dict[str, int] = {}
         self._topics: dict[str, TopicMetadata] = {}
         self._connections: dict[int, Connection] = {}
+        self._servers = BootstrapServers(options)
         self._bootstrap: Connection | None = None
         self._bootstrap_failures: dict[tuple[str, int], str] = {}
         self._unreachable: dict[int, _Unreachable] = {}
@@ -170,7 +173,7 @@ class Cluster:
                 return connection
         # Known brokers first, then the bootstrap list: all known ones may have moved away.
         known = [(broker.host, broker.port) for broker in self.brokers.values()]
-        first = list(self.options.bootstrap_servers)
+        first = self._servers.addresses()
         random.shuffle(known)
         random.shuffle(first)
         failures: list[KafkaError] = []
@@ -352,7 +355,7 @@ class Cluster:
             new = any(name not in self._known_topics for name in wanted)
             grace_ms = UNKNOWN_TOPIC_GRACE_MS if new else KNOWN_TOPIC_GRACE_MS
         grace = deadline.sooner(grace_ms)
-        retry = self.retry(deadline, f"metadata of {_some(wanted)}")
+        retry = self.retry(deadline, f"metadata of {some_topics(wanted)}")
         missing: list[str] = []
         while True:
             try:
@@ -364,7 +367,7 @@ class Cluster:
                 missing = bad if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else []
                 if missing and grace.expired:
                     raise _no_topic(missing)
-                retry.after(BrokerError(code, f"Metadata of {_some(bad)}"))
+                retry.after(BrokerError(code, f"Metadata of {some_topics(bad)}"))
             except KafkaTimeoutError as error:
                 if missing:  # what was seen says more than that a last look came too late
                     raise _no_topic(missing) from error
@@ -466,7 +469,7 @@ class Cluster:
         """Ask for metadata (None: all topics), keep it, return {topic: error code} of failures."""
         wanted = None if names is None else [MetadataRequestTopic(name=name) for name in names]
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
-        response = self.call(request, deadline=deadline, what=f"metadata of {_some(names)}")
+        response = self.call(request, deadline=deadline, what=f"metadata of {some_topics(names)}")
         if response.brokers:
             self.brokers = {
                 row.node_id: Broker(row.node_id, row.host, row.port, row.rack)
@@ -504,18 +507,6 @@ def throttle(response: Any, deadline: Deadline) -> None:
 
 def _no_topic(names: list[str]) -> UnknownTopicError:
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    error = UnknownTopicError(code, f"Metadata of {_some(names)}", _NO_TOPIC)
+    error = UnknownTopicError(code, f"Metadata of {some_topics(names)}", _NO_TOPIC)
     error.topics = tuple(names)
     return error
-
-
-def _some(names: Iterable[str] | None, most: int = 5) -> str:
-    if names is None:
-        return "all topics"
-    listed = list(names)
-    if not listed:
-        return "the brokers"
-    text = ", ".join(listed[:most])
-    if len(listed) > most:
-        text += f" and {len(listed) - most} more"
-    return f"topic {text}" if len(listed) == 1 else f"topics {text}"

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Self
 
-from sparkkafka.client.cluster import Cluster, throttle
+from sparkkafka.client.cluster import MIN_METADATA_AGE_MS, Cluster, throttle
 from sparkkafka.client.connection import Connection, FrameBuffer
 from sparkkafka.client.deadline import Backoff, Deadline
 from sparkkafka.client.metadata import PartitionMetadata, TopicPartition
@@ -21,6 +21,7 @@ from sparkkafka.client.offsets import (
     ISOLATION_LEVELS,
     earliest_and_latest,
 )
+from sparkkafka.client.read_replica import LEADER_ONLY_FETCH_VERSION, ReadReplica
 from sparkkafka.errors import (
     BrokerError,
     CorruptRecordError,
@@ -58,6 +59,10 @@ MAX_BATCH_BYTES = 200 << 20
 # unclean leader took over). A new leader learns the high watermark late, so wait this long first.
 SHORT_LOG_GRACE_MS = 10_000
 
+# A replica that is not the leader learns of new records and of the high watermark within
+# replica.fetch.wait.max.ms (500 ms). One that has nothing to give for so long lags: ask the leader.
+REPLICA_GRACE_MS = 2_000
+
 
 # Waits after an answer that holds nothing new, in case the broker does not wait itself (it is told
 # to by fetch.max.wait.ms, which may be 0).
@@ -79,6 +84,7 @@ class _TopicMadeAgainError(Exception):
 class Fetcher:
     """Iterate over one partition's records in [start_offset, end_offset). Use it under `with`.
 
+    Reads from the leader, or from a replica that the leader names for `options.client_rack`.
     `poll_timeout_ms` bounds the time without progress (new records, or an offset that moves).
     With `fail_on_data_loss` an offset that is gone raises DataLossError; without it the loss is
     logged, kept in `lost`, and the rest is read. With a `topic_id` (Kafka 2.8+) a topic that was
@@ -112,6 +118,10 @@ class Fetcher:
         self._grown: int | None = None
         self._idle = Backoff(IDLE_BACKOFF_MS, IDLE_BACKOFF_MAX_MS)
         self._connection: Connection | None = None
+        self._replica = ReadReplica(
+            max(cluster.options.metadata_max_age_ms, MIN_METADATA_AGE_MS)  # as long as in Java
+        )
+        self._at: int | None = None  # what `_replica.node_id` was when the connection was made
         self._read_committed = options.isolation_level == "read_committed"
         self.lost: list[LostRange] = []
 
@@ -149,6 +159,7 @@ class Fetcher:
         """Visible batches of the next fetch that moves the position; empty if all were skipped."""
         deadline = Deadline(self._poll_timeout_ms)
         short_log = Deadline(min(SHORT_LOG_GRACE_MS, self._poll_timeout_ms / 2))
+        lagging = Deadline(min(REPLICA_GRACE_MS, self._poll_timeout_ms / 4))
         retry = self._cluster.retry(
             deadline, f"reading {self._tp} at offset {self.position} (end {self._end})"
         )
@@ -162,7 +173,17 @@ class Fetcher:
                 if self.position > before:
                     self._idle.reset()
                     return batches
-                if short_log.expired and 0 <= partition.high_watermark <= self.position:
+                if self._at is None and partition.preferred_read_replica >= 0:
+                    self._replica.follow(partition.preferred_read_replica)
+                    continue
+                if self._at is not None and lagging.expired:
+                    self._give_up_replica(f"it has nothing from offset {self.position} on")
+                    continue
+                if (
+                    self._at is None
+                    and short_log.expired
+                    and 0 <= partition.high_watermark <= self.position
+                ):
                     self._lose(self._end, f"the log ends at {partition.high_watermark}")
                     return []
                 self._no_progress(partition, deadline)
@@ -177,6 +198,13 @@ class Fetcher:
                 self.close()
                 if isinstance(error, BrokerError):
                     self._cluster.note_error(self._tp, error.code)
+                else:
+                    self._cluster.forget(self._tp.topic)
+                if self._at is not None:
+                    # Also OFFSET_OUT_OF_RANGE: only the leader can say that records are lost.
+                    self._give_up_replica(str(error))
+                    continue
+                if isinstance(error, BrokerError):
                     if isinstance(error, UnknownTopicError):
                         self._lose(self._end, f"the broker says: {error}")
                         return []
@@ -184,8 +212,6 @@ class Fetcher:
                         if self._skip_lost(deadline):
                             return []
                         error = BrokerError(ErrorCode.OFFSET_NOT_AVAILABLE, error.where)
-                else:
-                    self._cluster.forget(self._tp.topic)
                 if deadline.expired and partition is not None:
                     self._no_progress(partition, deadline)  # it says why; this error is only late
                 retry.after(error)
@@ -211,6 +237,8 @@ class Fetcher:
         """Send the next Fetch while the last answer is still to be decoded; failures can wait."""
         if self._connection is None or not self._connection.is_open:
             return
+        if self._at != self._replica.node_id:
+            return  # another connection is due, which takes time
         try:
             self._ask(Deadline(self._poll_timeout_ms))
         except KafkaError:
@@ -221,9 +249,13 @@ class Fetcher:
         if self._connection is not None and self._connection.is_open:
             if self._connection.in_flight:
                 return
+            if self._at != self._replica.node_id:
+                self.close()
+        if self._connection is not None and self._connection.is_open:
             leader = self._cluster.known_leader(self._tp)
             epoch = leader.leader_epoch if leader else -1
         else:
+            self._at = None  # until the leader is known, failures are not the replica's
             leader = self._cluster.leader(self._tp, deadline)
             epoch = leader.leader_epoch
             self._check_topic_id()
@@ -250,8 +282,12 @@ class Fetcher:
                     ],
                 )
             ],
+            rack_id=options.client_rack,
         )
-        self._connection.send(request, deadline)
+        version = None
+        if self._replica.leader_only:
+            version = min(LEADER_ONLY_FETCH_VERSION, self._connection.choose(FetchRequest))
+        self._connection.send(request, deadline, version=version)
 
     def _check_topic_id(self) -> None:
         """A topic made again has other records at the same offsets; only its id tells."""
@@ -261,7 +297,16 @@ class Fetcher:
 
     def _open(self, leader: PartitionMetadata, deadline: Deadline) -> Connection:
         # A connection of its own: a long-polling Fetch blocks everything behind it.
-        broker = self._cluster.brokers[leader.leader]
+        self._at = self._replica.node_id
+        if self._at is None:
+            broker = self._cluster.brokers[leader.leader]
+        elif self._at in self._cluster.brokers:
+            broker = self._cluster.brokers[self._at]
+            log.info("%s: reading from the replica of %s", self._tp, broker)
+        else:
+            raise BrokerError(
+                ErrorCode.REPLICA_NOT_AVAILABLE, f"Metadata of {self._tp} for broker {self._at}"
+            )
         return Connection.open(broker.host, broker.port, self._cluster.options, deadline)
 
     def _answer(self, deadline: Deadline, buffer: FrameBuffer) -> Any:
@@ -326,6 +371,12 @@ class Fetcher:
             )
         except CorruptRecordError as error:
             raise error.at(self._tp.topic, self._tp.partition, self._start) from error
+
+    def _give_up_replica(self, reason: str) -> None:
+        """Ask the leader itself."""
+        log.info("%s: from broker %s back to the leader: %s", self._tp, self._at, reason)
+        self._replica.give_up()
+        self.close()
 
     # --- data loss ------------------------------------------------------------------------------
 

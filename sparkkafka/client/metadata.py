@@ -82,3 +82,16 @@ def read_topics(
 def _topic_id(value: Any) -> bytes | None:
     raw = bytes(getattr(value, "bytes", value) or b"")
     return raw if any(raw) else None
+
+
+def some_topics(names: Iterable[str] | None, most: int = 5) -> str:
+    """Topics for a message: "topic a", "topics a, b and 7 more"."""
+    if names is None:
+        return "all topics"
+    listed = list(names)
+    if not listed:
+        return "the brokers"
+    text = ", ".join(listed[:most])
+    if len(listed) > most:
+        text += f" and {len(listed) - most} more"
+    return f"topic {text}" if len(listed) == 1 else f"topics {text}"

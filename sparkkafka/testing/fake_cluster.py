@@ -42,6 +42,8 @@ class FakeCluster:
     `api_versions` changes them per API: `{"Produce": (3, 7), "DescribeCluster": None}`.
     `configs` are broker-wide defaults of topic configurations. `check_records` False skips the
     broker's walk over each record that is produced, for large writes. `host` may be "::1".
+    With `rack_aware` leaders send readers to a replica in their rack, as brokers with
+    RackAwareReplicaSelector do; all replicas have the same log.
 
     All methods may be called from any thread, and from callable faults. Leaving the `with` block
     raises RuntimeError if a handler failed: that is a bug of the fake.
@@ -56,6 +58,7 @@ class FakeCluster:
         api_versions: Mapping[str, VersionRange | None] | None = None,
         configs: Mapping[str, str] | None = None,
         racks: Sequence[str] | None = None,
+        rack_aware: bool = False,
         check_records: bool = True,
     ) -> None:
         if brokers < 1:
@@ -69,6 +72,7 @@ class FakeCluster:
                 **(configs or {}),
             }
         )
+        self._state.rack_aware = rack_aware
         self._changed = threading.Condition(threading.RLock())
         self._dispatcher = Dispatcher(
             self._state, offered, self._changed, check_records=check_records

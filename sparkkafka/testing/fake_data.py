@@ -41,6 +41,7 @@ READ_COMMITTED = 1
 BROKER_FETCH_MAX_BYTES = 55 << 20
 # KIP-951: from this version on a refusal names the leader.
 PRODUCE_VERSION_WITH_LEADER = 10
+FETCH_VERSION_WITH_RACK = 11
 LIST_OFFSETS_VERSION_WITH_EPOCH = 4
 LIST_OFFSETS_VERSION_WITH_MAX_TIMESTAMP = 7
 
@@ -181,6 +182,7 @@ def _collect(call: Call, message: FetchRequest, max_bytes: int) -> _Collected:
                 row = _read(call, topic.topic, wanted, message.isolation_level, max_bytes, size)
                 size += len(row.records or b"")
                 at_once = at_once or row.diverging_epoch.epoch >= 0
+                at_once = at_once or row.preferred_read_replica >= 0
             except Refused as error:
                 at_once = True
                 row = PartitionData(
@@ -197,8 +199,13 @@ def _collect(call: Call, message: FetchRequest, max_bytes: int) -> _Collected:
 def _read(
     call: Call, topic: str, wanted: FetchPartition, isolation: int, max_bytes: int, size: int
 ) -> PartitionData:
+    rack_aware = call.state.rack_aware and call.version >= FETCH_VERSION_WITH_RACK
     partition = call.state.led_by(
-        call.broker_id, topic, wanted.partition, wanted.current_leader_epoch
+        call.broker_id,
+        topic,
+        wanted.partition,
+        wanted.current_leader_epoch,
+        or_follows=rack_aware,
     )
     log = partition.log
     row = PartitionData(
@@ -208,6 +215,11 @@ def _read(
         log_start_offset=log.start_offset,
         records=b"",
     )
+    if rack_aware and partition.leader == call.broker_id and call.message.rack_id:
+        near = call.state.near_replica(partition, call.message.rack_id)
+        if near is not None:
+            row.preferred_read_replica = near
+            return row
     if wanted.last_fetched_epoch >= 0:
         epoch, end = log.epoch_end(wanted.last_fetched_epoch)
         if epoch < wanted.last_fetched_epoch or end < wanted.fetch_offset:

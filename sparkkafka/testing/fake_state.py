@@ -101,6 +101,7 @@ class ClusterState:
         self.addresses: dict[int, BrokerAddress] = {}
         self.live: set[int] = set()
         self.topics: dict[str, FakeTopic] = {}
+        self.rack_aware = False
         self.groups: dict[str, FakeGroup] = {}
         self.coordinators: dict[str, int] = {}
         self._defaults = {
@@ -128,9 +129,17 @@ class ClusterState:
         return found.partitions[number]
 
     def led_by(
-        self, node_id: int, topic: str, number: int, leader_epoch: int = -1
+        self,
+        node_id: int,
+        topic: str,
+        number: int,
+        leader_epoch: int = -1,
+        *,
+        or_follows: bool = False,
     ) -> FakePartition:
         """The partition, if this broker leads it in this epoch (-1: any). Raises Refused.
+
+        With `or_follows` any replica will do.
 
         The epoch is checked first (Partition.checkCurrentLeaderEpoch), so that a client with old
         metadata learns from any replica that it is old.
@@ -148,7 +157,7 @@ class ClusterState:
                 raise Refused(ErrorCode.FENCED_LEADER_EPOCH, f"the leader epoch is {epoch}")
             if leader_epoch > epoch:
                 raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH, f"the leader epoch is {epoch}")
-        if partition.leader != node_id:
+        if partition.leader != node_id and not (or_follows and node_id in partition.replicas):
             raise Refused(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
                 "For requests intended only for the leader, this error indicates that the broker "
@@ -172,6 +181,14 @@ class ClusterState:
     def all_partitions(self) -> Iterator[FakePartition]:
         for topic in self.topics.values():
             yield from topic.partitions
+
+    def near_replica(self, partition: FakePartition, rack: str) -> int | None:
+        """A replica in the reader's rack, if the leader is in another one."""
+        if self.addresses[partition.leader].rack == rack:
+            return None
+        return next(
+            (row for row in self.in_sync(partition) if self.addresses[row].rack == rack), None
+        )
 
     def in_sync(self, partition: FakePartition) -> list[int]:
         return [node_id for node_id in partition.replicas if node_id in self.live]
