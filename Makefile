@@ -12,7 +12,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(PY)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test lint bench bench-quick broker clean
+.PHONY: help demo test soak lint bench bench-quick broker clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -23,7 +23,10 @@ demo: $(STAMP) ## one real broker, 1,000,000 rows written and read back by Spark
 
 test: $(STAMP) ## all tests, those with real brokers included
 	@$(PY) -m sparkkafka.testing.jars connector
-	@$(PY) -m pytest -m "not bench"
+	@$(PY) -m pytest -m "not bench and not soak"
+
+soak: $(STAMP) ## the long tests, half an hour: 20 killed drivers, brokers away, 2,000 micro-batches
+	@$(PY) -m pytest -m soak -s
 
 lint: $(STAMP) ## ruff and mypy
 	@$(PY) -m ruff check

@@ -1,0 +1,111 @@
+"""The driver of a stream is killed (`kill -9`: Python, JVM and workers at once) at random moments.
+
+A producer keeps writing meanwhile. After the restarts no row may be lost and none be there twice.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.real.streams import Job, SteadyWriter, assert_each_once, wait_until
+
+pytestmark = [pytest.mark.real, pytest.mark.spark]
+
+ROOT = Path(__file__).parents[2]
+PARTITIONS = 3
+START_S = 60.0
+
+
+@contextmanager
+def driver(job: Job) -> Iterator[subprocess.Popen[bytes]]:
+    """A driver that runs the job; killed at the end with all that it started."""
+    with (Path(job.folder) / "driver.log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.real.stream_job", job.as_json()],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        kill_family(process)
+
+
+def kill_family(process: subprocess.Popen[bytes]) -> None:
+    """As when the machine loses power: none of them can tell the others anything."""
+    try:
+        family = [psutil.Process(process.pid)]
+        family += family[0].children(recursive=True)
+    except psutil.NoSuchProcess:
+        family = []
+    for member in family:
+        try:
+            member.send_signal(signal.SIGKILL)
+        except psutil.NoSuchProcess:
+            pass
+    process.wait(START_S)
+    _, alive = psutil.wait_procs(family, START_S)
+    assert not alive, alive
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            stream.close()
+
+
+def wait_for_start(process: subprocess.Popen[bytes], job: Job) -> None:
+    assert process.stdout is not None
+    ready, _, _ = select.select([process.stdout], [], [], START_S)
+    line = process.stdout.readline() if ready else b"nothing"
+    log = Path(job.folder) / "driver.log"
+    assert line == b"started\n", f"the driver says {line!r}; its log ends: {log.read_text()[-2000:]}"
+
+
+@pytest.mark.parametrize(
+    "kills", [pytest.param(2, id="2"), pytest.param(20, id="20", marks=pytest.mark.soak)]
+)
+def test_no_row_is_lost_or_doubled(
+    kills: int, spark: SparkSession, kafka_cluster, new_topic, tmp_path: Path
+) -> None:
+    seed = int(os.environ.get("SPARKKAFKA_SEED") or time.time_ns() % 1_000_000)
+    moments = random.Random(seed)
+    print(f"SPARKKAFKA_SEED={seed}")  # pytest shows it if the test fails
+    topic = new_topic(partitions=PARTITIONS)
+    bootstrap = kafka_cluster.bootstrap_servers
+    # Small batches, one after the other: the kill may come at any step of one.
+    job = Job(bootstrap, str(tmp_path), {"subscribe": topic, "maxOffsetsPerTrigger": "700"})
+    with SteadyWriter(bootstrap, topic, PARTITIONS, per_second=200) as writer:
+        for number in range(1, kills + 1):
+            _, before = job.batches()
+            started_s = time.monotonic()
+            with driver(job) as process:
+                wait_for_start(process, job)
+                # Every second one while batches follow each other, the others also before the
+                # first batch, which takes a new driver some seconds.
+                if number % 2:
+                    wait_until(lambda: job.batches()[1] > before, "a batch is finished")
+                delay_s = moments.uniform(0, 2 if number % 2 else 6)
+                time.sleep(delay_s)
+                assert process.poll() is None, "the driver ended by itself"
+            planned, finished = job.batches()
+            seconds = time.monotonic() - started_s
+            print(f"kill {number} after {seconds:.1f} s: {planned} planned, {finished} finished")
+        count = writer.stop()
+    job.run_to_end(spark, seconds=300)
+    assert_each_once(job.values(spark), count)
+    planned, finished = job.batches()
+    print(f"{count} rows, {planned} batches")
