@@ -260,9 +260,13 @@ class Rows:
             query.stop()
 
     @property
-    def values(self) -> list[str]:
+    def all(self) -> list[Any]:
         """In the order of batches."""
-        return [row.value for batch in sorted(self.by_batch) for row in self.by_batch[batch]]
+        return [row for batch in sorted(self.by_batch) for row in self.by_batch[batch]]
+
+    @property
+    def values(self) -> list[str]:
+        return [row.value for row in self.all]
 
     def wait_for(self, count: int, query: StreamingQuery) -> None:
         """Until there are so many rows. Raises what the query fails with."""

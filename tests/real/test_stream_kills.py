@@ -13,7 +13,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -55,10 +56,8 @@ def kill_family(process: subprocess.Popen[bytes]) -> None:
     except psutil.NoSuchProcess:
         family = []
     for member in family:
-        try:
+        with suppress(psutil.NoSuchProcess):
             member.send_signal(signal.SIGKILL)
-        except psutil.NoSuchProcess:
-            pass
     process.wait(START_S)
     _, alive = psutil.wait_procs(family, START_S)
     assert not alive, alive
@@ -72,7 +71,13 @@ def wait_for_start(process: subprocess.Popen[bytes], job: Job) -> None:
     ready, _, _ = select.select([process.stdout], [], [], START_S)
     line = process.stdout.readline() if ready else b"nothing"
     log = Path(job.folder) / "driver.log"
-    assert line == b"started\n", f"the driver says {line!r}; its log ends: {log.read_text()[-2000:]}"
+    assert line == b"started\n", (
+        f"the driver says {line!r}; its log ends: {log.read_text()[-2000:]}"
+    )
+
+
+def finished_more(job: Job, before: int) -> bool:
+    return job.batches()[1] > before
 
 
 @pytest.mark.parametrize(
@@ -97,7 +102,7 @@ def test_no_row_is_lost_or_doubled(
                 # Every second one while batches follow each other, the others also before the
                 # first batch, which takes a new driver some seconds.
                 if number % 2:
-                    wait_until(lambda: job.batches()[1] > before, "a batch is finished")
+                    wait_until(partial(finished_more, job, before), "a batch is finished")
                 delay_s = moments.uniform(0, 2 if number % 2 else 6)
                 time.sleep(delay_s)
                 assert process.poll() is None, "the driver ended by itself"
