@@ -20,7 +20,7 @@ import confluent_kafka
 import confluent_kafka.admin
 
 from sparkkafka.client.metadata import TopicPartition
-from sparkkafka.client.offsets import EARLIEST, LATEST, list_offsets
+from sparkkafka.client.offsets import LATEST, list_offsets
 from tests.client.support import open_cluster
 
 if TYPE_CHECKING:
@@ -126,28 +126,19 @@ def write_values(bootstrap: str, topic: str, values: Iterable[object], partition
 # --- asking and changing the cluster -------------------------------------------------------------
 
 
-def ends(cluster: Any, topic: str, partitions: int, **config: str) -> dict[int, int]:
+def ends(cluster: Any, topic: str, partitions: int) -> dict[int, int]:
     """The end of each partition, as a read_uncommitted reader sees it."""
-    return _offsets(cluster, topic, partitions, LATEST)
-
-
-def firsts(cluster: Any, topic: str, partitions: int) -> dict[int, int]:
-    return _offsets(cluster, topic, partitions, EARLIEST)
-
-
-def _offsets(cluster: Any, topic: str, partitions: int, at: int) -> dict[int, int]:
-    wanted = {TopicPartition(topic, number): at for number in range(partitions)}
+    wanted = {TopicPartition(topic, number): LATEST for number in range(partitions)}
     with open_cluster(cluster) as client:
         return {tp.partition: row.offset for tp, row in list_offsets(client, wanted).items()}
 
 
-def admin_of(bootstrap: str) -> confluent_kafka.admin.AdminClient:
-    return confluent_kafka.admin.AdminClient({"bootstrap.servers": bootstrap})
-
-
-def done(futures: Mapping[Any, Any]) -> None:
-    """Waits for what an AdminClient was asked to do."""
-    for future in futures.values():
+def administer(
+    bootstrap: str, ask: Callable[[confluent_kafka.admin.AdminClient], Mapping[Any, Any]]
+) -> None:
+    """Waits for what `ask` asks for. (A client that is let go of cancels its requests.)"""
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": bootstrap})
+    for future in ask(admin).values():
         future.result(WAIT_S)
 
 

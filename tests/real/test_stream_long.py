@@ -1,0 +1,89 @@
+"""Many micro-batches in one query: what the driver's Python process holds stays the same."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.real.streams import position, stream_of, wait_until, write_values
+
+pytestmark = [pytest.mark.real, pytest.mark.spark]
+
+WARM_UP = 25
+PER_BATCH = 4
+PARTITIONS = 2
+GROWTH_BYTES = 20_000_000
+RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"
+
+
+class Held(NamedTuple):
+    rss_bytes: int
+    threads: int
+    open_files: int
+    connections: int
+
+
+def held_by(process: psutil.Process) -> Held:
+    return Held(
+        process.memory_info().rss,
+        process.num_threads(),
+        process.num_fds(),
+        len(process.net_connections("inet")),
+    )
+
+
+def runners() -> set[psutil.Process]:
+    """The processes in which stream readers live on the driver."""
+    found = set()
+    for process in psutil.Process().children(recursive=True):
+        try:
+            if RUNNER in process.cmdline():
+                found.add(process)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+@pytest.mark.parametrize(
+    "batches", [pytest.param(75, id="75"), pytest.param(2000, id="2000", marks=pytest.mark.soak)]
+)
+def test_nothing_grows(
+    batches: int, spark: SparkSession, kafka_cluster: Any, new_topic: Any, tmp_path: Path
+) -> None:
+    bootstrap, topic = kafka_cluster.bootstrap_servers, new_topic(partitions=PARTITIONS)
+    total = (WARM_UP + batches + 20) * PER_BATCH
+    for partition in range(PARTITIONS):
+        write_values(bootstrap, topic, range(total // PARTITIONS), partition)
+    before = runners()
+    options = {"subscribe": topic, "maxOffsetsPerTrigger": str(PER_BATCH)}
+    query = (
+        stream_of(spark, bootstrap, options)
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path))
+        .start()
+    )
+    try:
+
+        def reach(batch: int, seconds: float) -> None:
+            wait_until(lambda: position(query) >= batch * PER_BATCH, f"batch {batch}", seconds)
+
+        reach(WARM_UP, 120)
+        (runner,) = runners() - before
+        first, started_s = held_by(runner), time.monotonic()
+        print(f"after {WARM_UP} batches: {first}")
+        step = max(batches // 8, 25)
+        for batch in range(WARM_UP + step, WARM_UP + batches + 1, step):
+            reach(batch, 10 + 2 * step)
+            now = held_by(runner)
+            seconds = (time.monotonic() - started_s) / (batch - WARM_UP)
+            print(f"after {batch} batches: {now}, {seconds:.3f} s a batch")
+            assert now[1:] == first[1:]
+            assert now.rss_bytes - first.rss_bytes < GROWTH_BYTES
+    finally:
+        query.stop()
+    assert runners() == before, "the process of a query that was stopped is still there"
