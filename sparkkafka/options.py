@@ -160,6 +160,25 @@ class ReadOptions(_Masked):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
+class GroupOptions(_Masked):
+    """What it takes to look at, or commit, offsets of a stream beside it."""
+
+    client: ClientOptions
+    group_id: str | None = None
+    isolation_level: str = "read_uncommitted"
+    subscription: Subscription | None = None
+
+    def reads(self, topic: str, partition: int) -> bool:
+        """Whether the stream reads this partition; yes if the options do not say what it reads."""
+        what = self.subscription
+        if what is None:
+            return True
+        if what.strategy == "subscribePattern":
+            return re.search(what.pattern, topic, re.ASCII) is not None
+        return topic in what.topics or (topic, partition) in what.partitions
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class WriteOptions(_Masked):
     """Everything a write needs. `topic` None: each row names its topic."""
 
@@ -230,6 +249,19 @@ def _read(given: _Given, ending: OffsetBound, *, streaming: bool, **more: Any) -
             for name, value in fields.items()
             if name not in ("subscription", "starting", "ending")  # parsed together, above
         },
+    )
+
+
+def parse_group_options(options: Mapping[str, Any]) -> GroupOptions:
+    """Of a stream's options, those that are needed beside it. Raises OptionError."""
+    given = _Given(options, Side.READ, prefixed=True)
+    named = any(row.field == "read.subscription" and row.name in given.raw for row in CONNECTOR)
+    fetch = FetchOptions(**given.group("fetch"))
+    return GroupOptions(
+        client=_client(given),
+        group_id=given.group("read").get("group_id"),
+        isolation_level=fetch.isolation_level,
+        subscription=parse_subscription(given.raw) if named else None,
     )
 
 
