@@ -241,7 +241,7 @@ class Cluster:
         return response
 
     def call_each(
-        self, requests: Mapping[int, Any], deadline: Deadline
+        self, requests: Mapping[int, Any], deadline: Deadline, *, version: int | None = None
     ) -> dict[int, Any | KafkaError]:
         """One request to each of several brokers, all sent before the first reply is awaited.
 
@@ -253,7 +253,7 @@ class Cluster:
         for node_id, request in requests.items():
             try:
                 connection = self.connection(node_id, attempt)
-                connection.send(request, attempt)
+                connection.send(request, attempt, version=version)
             except KafkaError as error:
                 outcome[node_id] = error
             else:
