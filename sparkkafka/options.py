@@ -137,6 +137,8 @@ class ReadOptions(_Masked):
     invalid_utf8: str = "error"
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
+    filter_pushdown: bool = False
+    max_timestamp_disorder_ms: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -159,6 +161,11 @@ def parse_read_options(options: Mapping[str, Any]) -> ReadOptions:
     Raises OptionError naming the option, its value and what to do.
     """
     given = _Given(options, Side.READ, prefixed=True)
+    if "maxTimestampDisorderMs" in given.values and not given.values.get("filterPushdown"):
+        _warn(
+            "maxTimestampDisorderMs",
+            "option maxTimestampDisorderMs has no effect without filterPushdown=true",
+        )
     return ReadOptions(
         client=_client(given),
         fetch=FetchOptions(**given.group("fetch")),

@@ -21,6 +21,7 @@ from sparkkafka.options import ReadOptions
 from sparkkafka.source_options import OffsetBound
 from sparkkafka.spark import planning
 from sparkkafka.spark.logs import set_up_logging
+from sparkkafka.spark.planning import OffsetRange
 from sparkkafka.spark.schema import ReadColumn, default_columns
 from sparkkafka.spark.splitting import split_ranges
 
@@ -50,6 +51,7 @@ class KafkaBatchReader(DataSourceReader):
     def __init__(self, options: ReadOptions, columns: tuple[ReadColumn, ...] | None = None) -> None:
         self.options = options
         self.columns = columns or default_columns(options.include_headers)
+        self.times_ms: tuple[int, int] | None = None
 
     def partitions(self) -> list[InputPartition]:
         """One input partition for each range that is not empty. Runs on the driver.
@@ -69,11 +71,14 @@ class KafkaBatchReader(DataSourceReader):
                 cluster, chosen, isolation_level=options.fetch.isolation_level
             )
             topic_ids = {tp.topic: cluster.topic_id(tp.topic) for tp in chosen}
-        ranges, losses = planning.plan_ranges(chosen, starting, ending, earliest, latest)
-        if losses:
-            if options.fail_on_data_loss:
-                raise planning.loss_error(losses)
-            logger.warning("%s", planning.loss_warning(losses))
+            ranges, losses = planning.plan_ranges(chosen, starting, ending, earliest, latest)
+            if losses:
+                if options.fail_on_data_loss:
+                    raise planning.loss_error(losses)
+                logger.warning("%s", planning.loss_warning(losses))
+            # Not before the ends of the logs are known: that no record is as late as some time
+            # need not hold for records that are appended in between.
+            ranges = self.narrowed(cluster, ranges)
         pieces = split_ranges(
             ranges,
             min_partitions=options.min_partitions,
@@ -83,6 +88,10 @@ class KafkaBatchReader(DataSourceReader):
             KafkaInputPartition(r.topic, r.partition, r.start, r.end, topic_ids[r.topic])
             for r in pieces
         ]
+
+    def narrowed(self, cluster: Cluster, ranges: list[OffsetRange]) -> list[OffsetRange]:
+        """Of the ranges, what the query needs; all of it unless a subclass knows better."""
+        return ranges
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The range's records as Arrow batches. Runs on an executor."""
@@ -95,7 +104,11 @@ class KafkaBatchReader(DataSourceReader):
         set_up_logging()
         tp = TopicPartition(partition.topic, partition.partition)
         start, end = partition.start, partition.end
-        return read_range(self.options, self.columns, tp, start, end, topic_id=partition.topic_id)
+        return read_range(
+            *(self.options, self.columns, tp, start, end),
+            topic_id=partition.topic_id,
+            times_ms=self.times_ms,
+        )
 
 
 def _at_offsets(
