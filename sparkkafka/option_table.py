@@ -251,8 +251,9 @@ CONNECTOR: tuple[Option, ...] = (
     ),
     _used(
         "filterPushdown", _READ, "read.filter_pushdown", BOOLEAN,
-        "Reads only what the filters on topic, partition, offset and timestamp can need. Spark "
-        "must be 4.1 or later, with spark.sql.python.filterPushdown.enabled=true.",
+        "Reads only what the filters on topic, partition, offset and timestamp can need. Call "
+        "load() anew for each query: see Filter pushdown. Spark must be 4.1 or later, with "
+        "spark.sql.python.filterPushdown.enabled=true.",
     ),
     _used(
         "maxTimestampDisorderMs", _READ, "read.max_timestamp_disorder_ms", integer(0, INT64_MAX),

@@ -30,6 +30,7 @@ from sparkkafka.errors import (
     KafkaError,
     KafkaTimeoutError,
     UnknownTopicError,
+    UnsupportedVersionError,
     is_retriable,
     needs_metadata,
 )
@@ -245,7 +246,8 @@ class Cluster:
     ) -> dict[int, Any | KafkaError]:
         """One request to each of several brokers, all sent before the first reply is awaited.
 
-        One attempt each: the value is the response, or the KafkaError that happened.
+        One attempt each: the value is the response, or the KafkaError that happened
+        (UnsupportedVersionError if a broker does not have the `version`).
         """
         attempt = deadline.sooner(self.options.request_timeout_ms)
         outcome: dict[int, Any | KafkaError] = {}
@@ -253,6 +255,10 @@ class Cluster:
         for node_id, request in requests.items():
             try:
                 connection = self.connection(node_id, attempt)
+                if version is not None and not connection.supports(type(request), version):
+                    raise UnsupportedVersionError(
+                        f"{request.API_NAME} version {version} of {connection}"
+                    )
                 connection.send(request, attempt, version=version)
             except KafkaError as error:
                 outcome[node_id] = error

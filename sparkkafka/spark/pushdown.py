@@ -199,7 +199,8 @@ def _exactly(value: object) -> Span:
 
 
 def _passes(one: Filter, known: str | int) -> bool | None:
-    """Whether a column with this value passes; None if that cannot be told, or is null."""
+    """Whether a column with this value passes; None if that cannot be told. (SQL's null for `IN`
+    is False here: then the opposite is True, and restricts nothing.)"""
     match one:
         case Not(child):
             inner = _passes(child, known)
@@ -211,7 +212,8 @@ def _passes(one: Filter, known: str | int) -> bool | None:
         case In(_, values):
             if known in values:
                 return True
-            return False if all(type(value) is type(known) for value in values) else None
+            others = {type(value) for value in values if value is not None}
+            return False if others <= {type(known)} else None
     value = getattr(one, "value", None)
     return _compares(one, known, value) if type(value) is type(known) else None
 

@@ -33,8 +33,11 @@ class FilterPushdownReader(KafkaBatchReader):
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Spark calls this before `partitions`, on the same object, if there are any filters.
 
-        All are given back: to check them again costs Spark next to nothing, and it keeps two
-        reads with different filters apart in its plans.
+        All are given back: to check them again costs Spark next to nothing.
+
+        What is planned after this stays with the DataFrame's relation in Spark (4.1 to 4.3: one
+        PythonDataSourceV2.readInfo for all its scans), also for a later query that has no filter to
+        push. Nothing that Python is told shows it, hence the README's "load() anew".
         """
         self.bounds = pushdown.bounds_of(filters)
         if self.bounds.times_ms != pushdown.EVERYTHING:
