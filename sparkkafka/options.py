@@ -152,6 +152,8 @@ class ReadOptions(_Masked):
     invalid_utf8: str = "error"
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
+    filter_pushdown: bool = False
+    max_timestamp_disorder_ms: int | None = None
     group_id: str | None = None
     # Java's code has these defaults; the documentation of Spark's connector says 10 ms.
     fetch_offset_num_retries: int = 3
@@ -231,6 +233,15 @@ def _read(given: _Given, ending: OffsetBound, *, streaming: bool, **more: Any) -
     starting = parse_bound(given.raw, "starting", streaming=streaming)
     if not streaming:
         ending = parse_bound(given.raw, "ending")
+    if streaming and given.values.get("filterPushdown"):
+        _warn(
+            "filterPushdown", "option filterPushdown has no effect in a stream: Spark pushes none"
+        )
+    if "maxTimestampDisorderMs" in given.values and not given.values.get("filterPushdown"):
+        _warn(
+            "maxTimestampDisorderMs",
+            "option maxTimestampDisorderMs has no effect without filterPushdown=true",
+        )
     fields = given.group("read")
     if starting.kind == "committed" and not fields.get("group_id"):
         raise OptionError(

@@ -28,7 +28,6 @@ from sparkkafka.spark.stream_admission import LimitedStreamReader
 from sparkkafka.spark.stream_reader import UnlimitedStreamReader
 from sparkkafka.testing.fake_cluster import FakeCluster
 
-
 QUICK = {
     "kafka.request.timeout.ms": "2000",
     "kafka.default.api.timeout.ms": "3000",
