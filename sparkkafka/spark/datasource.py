@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from pyspark.sql.datasource import DataSource, DataSourceReader
 
 from sparkkafka.errors import OptionError
+from sparkkafka.option_check import forget_unused
 from sparkkafka.options import (
-    forget_unused,
     parse_read_options,
     parse_stream_options,
     parse_write_options,
