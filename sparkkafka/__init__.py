@@ -15,24 +15,31 @@ decides; see `sparkkafka.spark.registration` for when it does not.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from sparkkafka.spark.registration import choose_worker_python, register
 
 if TYPE_CHECKING:
+    from sparkkafka.spark.committer import commit_to_group
     from sparkkafka.spark.datasource import KafkaDataSource
+    from sparkkafka.spark.progress import lag
 
 __version__ = "0.1.0.dev0"
-__all__ = ["KafkaDataSource", "__version__", "register"]
+__all__ = ["KafkaDataSource", "__version__", "commit_to_group", "lag", "register"]
+
+# Imported when they are first used, so that `import sparkkafka.client` does not import pyspark.
+_LATE = {
+    "KafkaDataSource": "sparkkafka.spark.datasource",
+    "commit_to_group": "sparkkafka.spark.committer",
+    "lag": "sparkkafka.spark.progress",
+}
 
 
 def __getattr__(name: str) -> Any:
-    # Late, so that `import sparkkafka.client` does not import pyspark.
-    if name == "KafkaDataSource":
-        from sparkkafka.spark.datasource import KafkaDataSource
-
-        return KafkaDataSource
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_LATE[name]), name)
 
 
 choose_worker_python()

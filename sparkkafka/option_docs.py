@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from sparkkafka.errors import OptionError
+from sparkkafka.option_check import as_text
 from sparkkafka.option_table import CONNECTOR, KAFKA, Option, Side, Status
 from sparkkafka.options import (
     ClientOptions,
@@ -21,7 +22,6 @@ from sparkkafka.options import (
     ReadOptions,
     StreamOptions,
     WriteOptions,
-    as_text,
 )
 
 _TABLES: tuple[Literal["read", "write", "kafka"], ...] = ("read", "write", "kafka")

@@ -163,6 +163,19 @@ CONNECTOR: tuple[Option, ...] = (
         "What a key or value is that `.schema(…)` wants as a string and that is not UTF-8.",
     ),
     _used(
+        "filterPushdown", _READ, "read.filter_pushdown", BOOLEAN,
+        "Reads only what the filters on topic, partition, offset and timestamp can need. Call "
+        "load() anew for each query: see Filter pushdown. Spark must be 4.1 or later, with "
+        "spark.sql.python.filterPushdown.enabled=true.",
+    ),
+    _used(
+        "maxTimestampDisorderMs", _READ, "read.max_timestamp_disorder_ms", integer(0, INT64_MAX),
+        "With filterPushdown, your word that a record is at most so much earlier than any record "
+        "before it in its partition. Lets a read by time stop early; records that break it may be "
+        "missed.",
+        default_text="",
+    ),
+    _used(
         "kafkaConsumer.pollTimeoutMs", _READ, "read.poll_timeout_ms", long_ms(1),
         "How long a task waits for the next records before it fails.",
     ),
@@ -200,7 +213,6 @@ CONNECTOR: tuple[Option, ...] = (
         "maxTriggerDelay", _READ, "stream.max_trigger_delay_ms", DURATION_MS,
         "Streams: longest wait for minOffsetsPerTrigger.", default_text="15m",
     ),
-    *_each(Status.LATER, _READ, "filterPushdown", ""),
     *_each(
         Status.IGNORED, _READ, "groupIdPrefix",
         "no consumer group is formed, so there is no id to be made up",

@@ -6,24 +6,21 @@
     parse_producer_options                      Kafka's own names without prefix, for `client`
 
 Rows of `option_table` say what exists, what is accepted, and which field it fills. Here stand the
-fields with their defaults and the rules between fields. An option is
-never ignored in silence: it is used, or refused by name, or named in one warning of the logger
-`sparkkafka.options`. Values of secret options appear in no message and no `repr`.
+fields with their defaults and the rules between fields; `option_check` looks at each by itself.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from sparkkafka.errors import OptionError
+from sparkkafka.option_check import GivenOptions, warn
 from sparkkafka.option_kinds import INT32_MAX
-from sparkkafka.option_table import CONNECTOR, KAFKA, Option, Side, Status
+from sparkkafka.option_table import CONNECTOR, KAFKA, Side
 from sparkkafka.source_options import (
     FROM_EARLIEST,
     TO_LATEST,
@@ -33,14 +30,6 @@ from sparkkafka.source_options import (
     parse_subscription,
 )
 
-logger = logging.getLogger(__name__)
-
-_PREFIX = "kafka."
-# Properties, or near misses of them, that must not be passed over: security, and where to connect.
-_VITAL = re.compile(r"(?:security|ssl|sasl|bootstrap)\.")
-_CONNECTOR = {row.key: row for row in CONNECTOR if row.status is not Status.IGNORED}
-_IGNORED = {(row.key, row.side): row for row in CONNECTOR if row.status is Status.IGNORED}
-_KAFKA = {row.key: row for row in KAFKA}
 _SECRET_FIELDS = frozenset(row.field for row in (*CONNECTOR, *KAFKA) if row.secret and row.field)
 
 
@@ -152,11 +141,32 @@ class ReadOptions(_Masked):
     invalid_utf8: str = "error"
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
+    filter_pushdown: bool = False
+    max_timestamp_disorder_ms: int | None = None
     group_id: str | None = None
     # Java's code has these defaults; the documentation of Spark's connector says 10 ms.
     fetch_offset_num_retries: int = 3
     fetch_offset_retry_interval_ms: int = 1_000
     stream: StreamOptions = StreamOptions()
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class GroupOptions(_Masked):
+    """What it takes to look at, or commit, offsets of a stream beside it."""
+
+    client: ClientOptions
+    group_id: str | None = None
+    isolation_level: str = "read_uncommitted"
+    subscription: Subscription | None = None
+
+    def reads(self, topic: str, partition: int) -> bool:
+        """Whether the stream reads this partition; yes if the options do not say what it reads."""
+        what = self.subscription
+        if what is None:
+            return True
+        if what.strategy == "subscribePattern":
+            return re.search(what.pattern, topic, re.ASCII) is not None
+        return topic in what.topics or (topic, partition) in what.partitions
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -178,10 +188,10 @@ def parse_read_options(options: Mapping[str, Any]) -> ReadOptions:
 
     Raises OptionError naming the option, its value and what to do.
     """
-    given = _Given(options, Side.READ, prefixed=True)
+    given = GivenOptions(options, Side.READ, prefixed=True)
     for row in CONNECTOR:
         if row.name in given.values and (row.field or "").startswith(StreamOptions.GROUP + "."):
-            _warn(row.name, f"option {row.name} has no effect in a batch read: it is for streams")
+            warn(row.name, f"option {row.name} has no effect in a batch read: it is for streams")
     return _read(given, TO_LATEST, streaming=False)
 
 
@@ -190,7 +200,7 @@ def parse_stream_options(options: Mapping[str, Any]) -> ReadOptions:
 
     Raises OptionError naming the option, its value and what to do.
     """
-    given = _Given(options, Side.READ, prefixed=True)
+    given = GivenOptions(options, Side.READ, prefixed=True)
     for name in ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"):
         if name in given.raw:
             what = "offset" if name == "endingOffsets" else "timestamp"
@@ -208,10 +218,17 @@ def parse_stream_options(options: Mapping[str, Any]) -> ReadOptions:
     return _read(given, TO_LATEST, streaming=True, stream=stream)
 
 
-def _read(given: _Given, ending: OffsetBound, *, streaming: bool, **more: Any) -> ReadOptions:
+def _read(given: GivenOptions, ending: OffsetBound, *, streaming: bool, **more: Any) -> ReadOptions:
     starting = parse_bound(given.raw, "starting", streaming=streaming)
     if not streaming:
         ending = parse_bound(given.raw, "ending")
+    if streaming and given.values.get("filterPushdown"):
+        warn("filterPushdown", "option filterPushdown has no effect in a stream: Spark pushes none")
+    if "maxTimestampDisorderMs" in given.values and not given.values.get("filterPushdown"):
+        warn(
+            "maxTimestampDisorderMs",
+            "option maxTimestampDisorderMs has no effect without filterPushdown=true",
+        )
     fields = given.group("read")
     if starting.kind == "committed" and not fields.get("group_id"):
         raise OptionError(
@@ -233,12 +250,25 @@ def _read(given: _Given, ending: OffsetBound, *, streaming: bool, **more: Any) -
     )
 
 
+def parse_group_options(options: Mapping[str, Any]) -> GroupOptions:
+    """Of a stream's options, those that are needed beside it. Raises OptionError."""
+    given = GivenOptions(options, Side.READ, prefixed=True)
+    named = any(row.field == "read.subscription" and row.name in given.raw for row in CONNECTOR)
+    fetch = FetchOptions(**given.group("fetch"))
+    return GroupOptions(
+        client=_client(given),
+        group_id=given.group("read").get("group_id"),
+        isolation_level=fetch.isolation_level,
+        subscription=parse_subscription(given.raw) if named else None,
+    )
+
+
 def parse_write_options(options: Mapping[str, Any]) -> WriteOptions:
     """Options of a write, as Spark hands them over (names in any case).
 
     Raises OptionError naming the option, its value and what to do.
     """
-    given = _Given(options, Side.WRITE, prefixed=True)
+    given = GivenOptions(options, Side.WRITE, prefixed=True)
     topic = given.group("write").get("topic")
     if topic == "":
         raise OptionError("option topic is empty")
@@ -251,179 +281,23 @@ def parse_client_options(config: Mapping[str, Any]) -> ClientOptions:
     The same mapping may hold settings of the fetcher and the producer: each of the three parsers
     takes its own and refuses what none of them knows. Raises OptionError.
     """
-    return _client(_Given(config, Side.BOTH, prefixed=False))
+    return _client(GivenOptions(config, Side.BOTH, prefixed=False))
 
 
 def parse_fetch_options(config: Mapping[str, Any]) -> FetchOptions:
     """Fetcher settings under Kafka's names; see parse_client_options. Raises OptionError."""
-    return FetchOptions(**_Given(config, Side.BOTH, prefixed=False).group("fetch"))
+    return FetchOptions(**GivenOptions(config, Side.BOTH, prefixed=False).group("fetch"))
 
 
 def parse_producer_options(config: Mapping[str, Any]) -> ProducerOptions:
     """Producer settings under Kafka's names; see parse_client_options. Raises OptionError."""
-    return _producer(_Given(config, Side.BOTH, prefixed=False))
-
-
-def forget_unused(options: Mapping[str, Any]) -> dict[str, str]:
-    """The options in lower case, without the values that nothing reads.
-
-    Those of unknown options, and of known ones that this version refuses or ignores: they may be
-    secrets. Their names stay, so that the error or warning can still be given.
-    """
-    kept = {}
-    for name, value in options.items():
-        key = name.lower()
-        if key.startswith(_PREFIX):
-            row = _KAFKA.get(key.removeprefix(_PREFIX))
-        else:
-            row = _CONNECTOR.get(key)
-        used = (row is not None and row.status is Status.USED) or key == "path"
-        if value is not None:
-            kept[key] = as_text(value) if used else ""
-    return kept
-
-
-class _Given:
-    """The options that were given, checked row by row. `values` is keyed by the row's name."""
-
-    def __init__(self, options: Mapping[str, Any], side: Side, *, prefixed: bool) -> None:
-        self.side = side
-        self.prefix = _PREFIX if prefixed else ""
-        self.any = bool(options)
-        self.values: dict[str, Any] = {}
-        self.raw: dict[str, str] = {}
-        self._fields: dict[str, dict[str, Any]] = {}
-        seen: set[str] = set()
-        for name, value in options.items():
-            key = name.lower()
-            if key in seen:
-                raise OptionError(f"option {name} is given twice, in different case")
-            seen.add(key)
-            if value is None:
-                continue
-            if prefixed and not key.startswith(_PREFIX):
-                self._connector(name, key, as_text(value))
-            else:
-                self._kafka(name, key.removeprefix(self.prefix), as_text(value))
-
-    def group(self, name: str) -> dict[str, Any]:
-        """Field values of one dataclass, as far as they were given."""
-        return self._fields.get(name, {})
-
-    def _connector(self, name: str, key: str, text: str) -> None:
-        ignored = _IGNORED.get((key, self.side))
-        if ignored is not None:
-            _warn(ignored.name, f"option {ignored.name} has no effect: {ignored.doc}")
-            return
-        row = _CONNECTOR.get(key)
-        if row is None:
-            if key == "path":
-                # load("x") and save("x") arrive as this option, and so does the folder that
-                # Spark's catalog makes up for a SQL table.
-                raise OptionError(
-                    f"option path ({shortened(text)}) has no meaning for Kafka: call load() or "
-                    "save() without an argument and name topics with subscribe or topic"
-                )
-            raise OptionError(f"unknown option {name!r}{_nearest(key, _all_names())}")
-        if not row.side.covers(self.side):
-            _warn(row.name, f"option {row.name} has no effect here: it is for {_USE[row.side]}")
-            return
-        self._take(row, text, row.name)
-
-    def _kafka(self, name: str, key: str, text: str) -> None:
-        row = _KAFKA.get(key)
-        if row is None:
-            if not self.prefix:
-                raise OptionError(f"unknown setting {name!r}{_nearest(key, _KAFKA)}")
-            near = _nearest(key, _KAFKA, _PREFIX)
-            close = difflib.get_close_matches(key, _KAFKA, n=1, cutoff=0.85)
-            if any(map(_VITAL.match, [key, *close])):
-                # Without what such a name was to switch on, a job would talk to the wrong cluster
-                # or in plain text.
-                raise OptionError(
-                    f"unknown Kafka property {name!r}{near} (TLS and SASL are not supported by "
-                    "this version of sparkkafka yet)"
-                )
-            _warn(name, f"unknown Kafka property {name!r} has no effect{near}")
-            return
-        shown = self.prefix + row.name
-        if not row.side.covers(self.side):
-            _warn(shown, f"option {shown} has no effect here: it is for {_USE[row.side]}")
-            return
-        self._take(row, text, shown)
-
-    def _take(self, row: Option, text: str, shown: str) -> None:
-        if row.status is Status.LATER:
-            raise OptionError(
-                f"option {shown} is not supported by this version of sparkkafka yet; remove it, "
-                "or see Limits in the README for a way round"
-            )
-        if row.status is Status.REFUSED:
-            raise OptionError(f"Kafka option '{row.name}' is not supported. {row.doc}")
-        if row.status is Status.IGNORED:
-            _warn(shown, f"option {shown} has no effect: {row.doc}")
-            return
-        if row.kind is None or row.field is None:
-            raise OptionError(f"option {shown} has a broken row in the option table")
-        try:
-            value = row.kind.parse(text)
-        except ValueError as error:
-            reason = f": {error}" if str(error) and not row.secret else ""
-            hidden = row.secret or "@" in text  # user:password@host is a mistake that people make
-            got = "" if hidden else f", got {shortened(text)}"
-            raise OptionError(f"{shown} must be {row.kind.values}{got}{reason}") from None
-        self.values[row.name] = value
-        self.raw[row.name] = text
-        group, _, attribute = row.field.partition(".")
-        self._fields.setdefault(group, {})[attribute] = value
-
-
-def shortened(text: str, most: int = 200) -> str:
-    """The text in quotes, cut if it is long: a message is for reading."""
-    return repr(text) if len(text) <= most else f"{text[:most]!r}… ({len(text)} characters)"
-
-
-def as_text(value: object) -> str:
-    """An option value as Spark's Python writes it: True becomes "true"."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)
-
-
-def _all_names() -> list[str]:
-    return [*_CONNECTOR, *(_PREFIX + key for key in _KAFKA)]
-
-
-def _canonical(key: str) -> str:
-    if key in _CONNECTOR:
-        return _CONNECTOR[key].name
-    return key
-
-
-def _nearest(key: str, names: Iterable[str], prefix: str = "") -> str:
-    """`; did you mean 'x'?`, or nothing if no name is near."""
-    names = list(names)
-    if f"{_PREFIX}{key}" in names:  # bootstrap.servers without its prefix
-        return f"; did you mean '{_PREFIX}{key}'?"
-    near = difflib.get_close_matches(key, names, n=1, cutoff=0.7)
-    return f"; did you mean '{prefix}{_canonical(near[0])}'?" if near else ""
-
-
-_USE = {Side.READ: "reading", Side.WRITE: "writing", Side.BOTH: "both"}
-_warned: set[str] = set()
-
-
-def _warn(name: str, message: str) -> None:
-    """One line per option and process. Options are parsed on the driver only."""
-    if name not in _warned:
-        _warned.add(name)
-        logger.warning("%s", message)
+    return _producer(GivenOptions(config, Side.BOTH, prefixed=False))
 
 
 # --- rules between fields --------------------------------------------------------------------
 
 
-def _client(given: _Given) -> ClientOptions:
+def _client(given: GivenOptions) -> ClientOptions:
     name = given.prefix + "bootstrap.servers"
     if "bootstrap.servers" not in given.values:
         side = "producer" if given.side is Side.WRITE else "consumer"
@@ -455,7 +329,7 @@ def _client(given: _Given) -> ClientOptions:
         most_ms = fields.get(most, getattr(defaults, most))
         if fields.get(first, getattr(defaults, first)) > most_ms:
             if first in fields:
-                _warn(
+                warn(
                     first,
                     f"{given.prefix}{kind}.backoff.ms is above {kind}.backoff.max.ms; "
                     f"each wait is {most_ms} ms",
@@ -464,7 +338,7 @@ def _client(given: _Given) -> ClientOptions:
     return ClientOptions(**fields)
 
 
-def _producer(given: _Given) -> ProducerOptions:
+def _producer(given: GivenOptions) -> ProducerOptions:
     """Java's KafkaProducer.configureDeliveryTimeout and ProducerConfig.postProcess..."""
     fields = dict(given.group("producer"))
     fields.pop("compression_level", None)
@@ -508,7 +382,7 @@ def _producer(given: _Given) -> ProducerOptions:
                 f"{given.raw[name].strip()}"
             )
         if name != "acks":  # acks=0 and acks=1 say plainly that less is wanted
-            _warn(
+            warn(
                 f"idempotence:{name}",
                 f"{prefix}{name}={given.raw[name].strip()} switches idempotence off: "
                 "retries may double records; set enable.idempotence=false if that is meant",

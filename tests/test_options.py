@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sparkkafka import option_docs, option_table, options
+from sparkkafka import option_check, option_docs, option_table, options
 from sparkkafka.errors import OptionError
+from sparkkafka.option_check import forget_unused
 from sparkkafka.option_kinds import parse_servers
 from sparkkafka.option_table import CONNECTOR, KAFKA, Side, Status
 from sparkkafka.options import (
@@ -20,7 +21,6 @@ from sparkkafka.options import (
     ReadOptions,
     StreamOptions,
     WriteOptions,
-    forget_unused,
     parse_client_options,
     parse_fetch_options,
     parse_producer_options,
@@ -48,7 +48,7 @@ GROUPS = {
 
 @pytest.fixture(autouse=True)
 def no_warnings_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(options, "_warned", set())
+    monkeypatch.setattr(option_check, "_warned", set())
 
 
 def read(**more: str) -> ReadOptions:
@@ -97,7 +97,7 @@ def test_defaults_pass_their_own_parsers() -> None:
         if row.status is Status.USED and row.default_text is None:
             group, _, name = row.field.partition(".")
             default = next(f.default for f in dataclasses.fields(GROUPS[group]) if f.name == name)
-            assert row.kind.parse(options.as_text(default)) == default, row.name
+            assert row.kind.parse(option_check.as_text(default)) == default, row.name
 
 
 def test_readme_tables_are_current() -> None:
@@ -585,8 +585,8 @@ def test_secret_fields_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_secret_values_are_not_in_errors(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = dataclasses.replace(options._KAFKA["request.timeout.ms"], secret=True)
-    monkeypatch.setitem(options._KAFKA, "request.timeout.ms", row)
+    row = dataclasses.replace(option_check._KAFKA["request.timeout.ms"], secret=True)
+    monkeypatch.setitem(option_check._KAFKA, "request.timeout.ms", row)
     with pytest.raises(OptionError, match="must be") as caught:
         read(kafka__request__timeout__ms="hunter2")
     assert "hunter2" not in str(caught.value)

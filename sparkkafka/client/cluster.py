@@ -32,6 +32,7 @@ from sparkkafka.errors import (
     KafkaError,
     KafkaTimeoutError,
     UnknownTopicError,
+    UnsupportedVersionError,
     is_retriable,
     needs_metadata,
 )
@@ -244,11 +245,12 @@ class Cluster:
         return response
 
     def call_each(
-        self, requests: Mapping[int, Any], deadline: Deadline
+        self, requests: Mapping[int, Any], deadline: Deadline, *, version: int | None = None
     ) -> dict[int, Any | KafkaError]:
         """One request to each of several brokers, all sent before the first reply is awaited.
 
-        One attempt each: the value is the response, or the KafkaError that happened.
+        One attempt each: the value is the response, or the KafkaError that happened
+        (UnsupportedVersionError if a broker does not have the `version`).
         """
         attempt = deadline.sooner(self.options.request_timeout_ms)
         outcome: dict[int, Any | KafkaError] = {}
@@ -256,7 +258,11 @@ class Cluster:
         for node_id, request in requests.items():
             try:
                 connection = self.connection(node_id, attempt)
-                connection.send(request, attempt)
+                if version is not None and not connection.supports(type(request), version):
+                    raise UnsupportedVersionError(
+                        f"{request.API_NAME} version {version} of {connection}"
+                    )
+                connection.send(request, attempt, version=version)
             except KafkaError as error:
                 outcome[node_id] = error
             else:

@@ -88,7 +88,8 @@ class Fetcher:
     `poll_timeout_ms` bounds the time without progress (new records, or an offset that moves).
     With `fail_on_data_loss` an offset that is gone raises DataLossError; without it the loss is
     logged, kept in `lost`, and the rest is read. With a `topic_id` (Kafka 2.8+) a topic that was
-    deleted and made again under the same name counts as such a loss.
+    deleted and made again under the same name counts as such a loss. `times_ms` (first, last)
+    leaves out records of other times.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class Fetcher:
         poll_timeout_ms: int,
         fail_on_data_loss: bool = True,
         topic_id: bytes | None = None,
+        times_ms: tuple[int, int] | None = None,
     ) -> None:
         cluster.expect(tp.topic)
         self._cluster = cluster
@@ -114,6 +116,7 @@ class Fetcher:
         self._poll_timeout_ms = poll_timeout_ms
         self._fail_on_data_loss = fail_on_data_loss
         self._topic_id = topic_id
+        self._times_ms = times_ms
         self._start = start_offset
         self._grown: int | None = None
         self._idle = Backoff(IDLE_BACKOFF_MS, IDLE_BACKOFF_MAX_MS)
@@ -367,6 +370,7 @@ class Fetcher:
                 start_offset=self._start,
                 end_offset=self._end,
                 wanted=self._wanted,
+                times_ms=self._times_ms,
                 max_payload_bytes=MAX_PAYLOAD_BYTES,
             )
         except CorruptRecordError as error:

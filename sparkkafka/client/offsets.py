@@ -5,25 +5,30 @@ All leaders are asked at once; partitions whose leader moved are asked again at 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.metadata import TopicPartition
-from sparkkafka.errors import BrokerError, ErrorCode, KafkaError
+from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, UnsupportedVersionError
 from sparkkafka.protocol.messages import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
 
+logger = logging.getLogger(__name__)
+
 # Timestamps with a meaning of their own (ListOffsetsRequest in Kafka's protocol guide).
 LATEST = -1
 EARLIEST = -2
+MAX_TIMESTAMP = -3  # KIP-734, Kafka 3.0
 NO_OFFSET = -1
 
 CONSUMER_REPLICA_ID = -1
+MAX_TIMESTAMP_VERSION = 7
 ISOLATION_LEVELS = {"read_uncommitted": 0, "read_committed": 1}
 
 
@@ -44,10 +49,12 @@ def list_offsets(
     *,
     isolation_level: str = "read_uncommitted",
     deadline: Deadline | None = None,
+    version: int | None = None,
 ) -> dict[TopicPartition, ListedOffset]:
     """For each partition, the offset at `wanted[partition]`: LATEST, EARLIEST, or epoch ms.
 
-    With read_committed, LATEST is the last stable offset. Raises BrokerError naming the partition
+    With read_committed, LATEST is the last stable offset. `version` asks for one version of the
+    request; a broker without it is UnsupportedVersionError. Raises BrokerError naming the partition
     for what a retry cannot mend, KafkaTimeoutError (with the last failure) at the deadline.
     """
     deadline = deadline or cluster.deadline()
@@ -65,7 +72,7 @@ def list_offsets(
             node_id: _request(pending, epochs, ISOLATION_LEVELS[isolation_level])
             for node_id, epochs in by_leader.items()
         }
-        for node_id, response in cluster.call_each(requests, deadline).items():
+        for node_id, response in cluster.call_each(requests, deadline, version=version).items():
             if isinstance(response, KafkaError):
                 # The leader may have moved off a dead broker: ask for the metadata again.
                 for tp in by_leader[node_id]:
@@ -122,6 +129,22 @@ def earliest_and_latest(
         for spec in (EARLIEST, LATEST)
     )
     return first, end
+
+
+def largest_timestamps(
+    cluster: Cluster, partitions: Iterable[TopicPartition], *, deadline: Deadline | None = None
+) -> dict[TopicPartition, int]:
+    """The largest timestamp in each partition, in ms, of all records that its log holds or held.
+
+    Empty if a broker cannot tell. (Before Kafka 3.0 it would take the question for a time.)
+    """
+    wanted = dict.fromkeys(partitions, MAX_TIMESTAMP)
+    try:
+        found = list_offsets(cluster, wanted, deadline=deadline, version=MAX_TIMESTAMP_VERSION)
+    except (UnsupportedVersionError, BrokerError) as error:
+        logger.info("largest timestamps are not known: %s", error)
+        return {}
+    return {tp: row.timestamp_ms for tp, row in found.items() if row.offset != NO_OFFSET}
 
 
 def leaders_of(

@@ -161,12 +161,15 @@ def decode_chunks(
     start_offset: int,
     end_offset: int,
     wanted: frozenset[str] = ALL_COLUMNS,
+    times_ms: tuple[int, int] | None = None,
     max_payload_bytes: int = _MAX_CHUNK_BYTES,
 ) -> Iterator[DecodedRecords]:
     """Decodes the batches of one fetch of one partition, some ten thousand records at a time.
 
     Keeps records with start_offset <= offset < end_offset; batches outside are not even
-    decompressed. `wanted` names columns (KEY, VALUE, HEADERS, TIMESTAMP); offsets always come.
+    decompressed. With `times_ms` (first, last, both included) only records of these times: a batch
+    is passed over if its header says that it has none, else only their keys and values are copied.
+    `wanted` names columns (KEY, VALUE, HEADERS, TIMESTAMP); offsets always come.
     Control and aborted batches are the caller's to leave out. `max_payload_bytes` bounds what each
     batch may decompress to, at most 2 GiB - 1. Empty chunks are not yielded. The columns
     never share memory with the batches, so a receive buffer may be used again.
@@ -190,6 +193,8 @@ def decode_chunks(
             raise CorruptRecordError("offsets of a batch leave 64 bits", offset=base_offset)
         if last_offset < start_offset or base_offset >= end_offset:
             continue
+        if times_ms is not None and _out_of_time(batch, *times_ms):
+            continue
         payload = batch.data
         if batch.attributes & CODEC_MASK or len(payload) > limit:
             payload = memoryview(batch.payload(limit)).cast("B")
@@ -203,13 +208,20 @@ def decode_chunks(
             continue
         # Also keeps a chunk of several batches within Arrow's int32, whatever follows.
         if group and size + length > CHUNK_BYTES:
-            yield from _Chunk(group, payloads).decode(start_offset, end_offset, wanted)
+            yield from _Chunk(group, payloads).decode(start_offset, end_offset, wanted, times_ms)
             group, payloads, size = [], [], 0
         group.append(batch)
         payloads.append(payload)
         size += length
     if group:
-        yield from _Chunk(group, payloads).decode(start_offset, end_offset, wanted)
+        yield from _Chunk(group, payloads).decode(start_offset, end_offset, wanted, times_ms)
+
+
+def _out_of_time(batch: RecordBatch, first_ms: int, last_ms: int) -> bool:
+    """Whether the header alone tells. Of the earliest time it says something only if all records
+    have the same: baseTimestamp is the first record's, and the next may be earlier."""
+    latest_ms = batch.max_timestamp
+    return latest_ms < first_ms or (batch.is_log_append_time and latest_ms > last_ms)
 
 
 class _DamageError(Exception):
@@ -243,7 +255,11 @@ class _Chunk:
         self.batch_of_row: Ints | None = None  # made when asked for
 
     def decode(
-        self, start_offset: int, end_offset: int, wanted: frozenset[str]
+        self,
+        start_offset: int,
+        end_offset: int,
+        wanted: frozenset[str],
+        times_ms: tuple[int, int] | None,
     ) -> Iterator[DecodedRecords]:
         layout = record_starts.find(self.data, self.begins, self.ends, self.counts)
         if not layout.sound.all():
@@ -251,8 +267,9 @@ class _Chunk:
         for low in range(0, len(layout.starts), CHUNK_RECORDS):
             rows = slice(low, low + CHUNK_RECORDS)
             try:
+                bodies, ends = layout.bodies[rows], layout.ends[rows]
                 piece = self._decode_rows(
-                    low, layout.bodies[rows], layout.ends[rows], start_offset, end_offset, wanted
+                    low, bodies, ends, start_offset, end_offset, wanted, times_ms
                 )
             except (_DamageError, BadVarintError):
                 self._raise_damage()
@@ -267,6 +284,7 @@ class _Chunk:
         start_offset: int,
         end_offset: int,
         wanted: frozenset[str],
+        times_ms: tuple[int, int] | None,
     ) -> DecodedRecords:
         data = self.data
         # The first byte of a body, its attributes, is unused by Kafka and ignored by Java.
@@ -296,7 +314,7 @@ class _Chunk:
         offsets = offset_deltas
         offsets += _per_row(self.base_offsets, batch)
         timestamps: Ints | None = None
-        if TIMESTAMP in wanted:
+        if TIMESTAMP in wanted or times_ms is not None:
             timestamps = timestamp_deltas
             if self.append_time.any():
                 timestamps *= ~_per_row(self.append_time, batch)
@@ -304,6 +322,15 @@ class _Chunk:
         timestamp_types: NDArray[np.int32] = np.broadcast_to(
             _per_row(self.timestamp_types, batch), offsets.shape
         )
+
+        keep: NDArray[np.bool_] | None = None
+        if int(offsets.min()) < start_offset or int(offsets.max()) >= end_offset:
+            keep = (offsets >= start_offset) & (offsets < end_offset)
+        if times_ms is not None and timestamps is not None:
+            in_time = (timestamps >= times_ms[0]) & (timestamps <= times_ms[1])
+            keep = in_time if keep is None else keep & in_time
+            if not keep.any():
+                return _empty(wanted)
 
         headers: pa.Array | None = None
         if HEADERS in wanted:
@@ -313,8 +340,7 @@ class _Chunk:
                 if with_headers
                 else pa.nulls(len(bodies), HEADERS_TYPE)
             )
-        if int(offsets.min()) < start_offset or int(offsets.max()) >= end_offset:
-            keep = (offsets >= start_offset) & (offsets < end_offset)
+        if keep is not None and not keep.all():
             offsets = offsets[keep]
             timestamps = None if timestamps is None else timestamps[keep]
             timestamp_types = timestamp_types[keep]
@@ -323,7 +349,7 @@ class _Chunk:
             value_at, value_lengths = value_at[keep], value_lengths[keep]
         return DecodedRecords(
             offsets,
-            timestamps,
+            timestamps if TIMESTAMP in wanted else None,
             timestamp_types,
             gather(self.buffer, key_at, key_lengths) if KEY in wanted else None,
             gather(self.buffer, value_at, value_lengths) if VALUE in wanted else None,

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceReader
 
 from sparkkafka.errors import OptionError
+from sparkkafka.option_check import forget_unused
 from sparkkafka.options import (
-    forget_unused,
     parse_read_options,
     parse_stream_options,
     parse_write_options,
@@ -80,7 +80,17 @@ class KafkaDataSource(DataSource):
         from sparkkafka.spark.schema import chosen_columns
 
         set_up_logging()
-        return KafkaBatchReader(parse_read_options(self.options), chosen_columns(schema))
+        options, columns = parse_read_options(self.options), chosen_columns(schema)
+        if not options.filter_pushdown:
+            return KafkaBatchReader(options, columns)
+        if not hasattr(DataSourceReader, "pushFilters"):
+            raise OptionError(
+                "filterPushdown=true needs Spark 4.1 or later; before it no filter is handed to a "
+                "Python source: remove the option"
+            )
+        from sparkkafka.spark.pushdown_reader import FilterPushdownReader
+
+        return FilterPushdownReader(options, columns)
 
     def writer(self, schema: StructType, overwrite: bool) -> KafkaBatchWriter:
         from sparkkafka.spark.logs import set_up_logging

@@ -33,8 +33,10 @@ def read_range(
     end: int,
     *,
     topic_id: bytes | None,
+    times_ms: tuple[int, int] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The records with start <= offset < end as Arrow batches of those columns.
+    """The records with start <= offset < end as Arrow batches of those columns; with `times_ms`
+    (first, last) without records of other times.
 
     Raises what `Fetcher` says, and DecodeError for a timestamp or text that Spark cannot hold.
     """
@@ -50,6 +52,7 @@ def read_range(
             poll_timeout_ms=options.poll_timeout_ms,
             fail_on_data_loss=options.fail_on_data_loss,
             topic_id=topic_id,
+            times_ms=times_ms,
         ) as fetcher,
     ):
         shaper = BatchShaper(

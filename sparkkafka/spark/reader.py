@@ -20,6 +20,7 @@ from sparkkafka.client.offsets import earliest_and_latest
 from sparkkafka.options import ReadOptions
 from sparkkafka.spark import lookup, planning
 from sparkkafka.spark.logs import set_up_logging
+from sparkkafka.spark.planning import OffsetRange
 from sparkkafka.spark.schema import ReadColumn, default_columns
 from sparkkafka.spark.splitting import split_ranges
 
@@ -49,6 +50,7 @@ class KafkaBatchReader(DataSourceReader):
     def __init__(self, options: ReadOptions, columns: tuple[ReadColumn, ...] | None = None) -> None:
         self.options = options
         self.columns = columns or default_columns(options.include_headers)
+        self.times_ms: tuple[int, int] | None = None
 
     def partitions(self) -> list[InputPartition]:
         """One input partition for each range that is not empty. Runs on the driver.
@@ -65,10 +67,13 @@ class KafkaBatchReader(DataSourceReader):
                 "looking up the offsets of the read",
                 lambda deadline: _bound_ranges(cluster, options, deadline),
             )
-        if losses:
-            if options.fail_on_data_loss:
-                raise planning.loss_error(losses)
-            logger.warning("%s", planning.loss_warning(losses))
+            if losses:
+                if options.fail_on_data_loss:
+                    raise planning.loss_error(losses)
+                logger.warning("%s", planning.loss_warning(losses))
+            # Not before the ends of the logs are known: that no record is as late as some time
+            # need not hold for records that are appended in between.
+            ranges = self.narrowed(cluster, ranges)
         pieces = split_ranges(
             ranges,
             min_partitions=options.min_partitions,
@@ -79,13 +84,21 @@ class KafkaBatchReader(DataSourceReader):
             for r in pieces
         ]
 
+    def narrowed(self, cluster: Cluster, ranges: list[OffsetRange]) -> list[OffsetRange]:
+        """Of the ranges, what the query needs; all of it unless a subclass knows better."""
+        return ranges
+
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The range's records as Arrow batches. Runs on an executor."""
-        return read_partition(self.options, self.columns, partition)
+        return read_partition(self.options, self.columns, partition, times_ms=self.times_ms)
 
 
 def read_partition(
-    options: ReadOptions, columns: tuple[ReadColumn, ...], partition: InputPartition
+    options: ReadOptions,
+    columns: tuple[ReadColumn, ...],
+    partition: InputPartition,
+    *,
+    times_ms: tuple[int, int] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The records of one input partition, of a batch read or of a stream, as Arrow batches."""
     if not isinstance(partition, KafkaInputPartition):
@@ -97,7 +110,9 @@ def read_partition(
     set_up_logging()
     tp = TopicPartition(partition.topic, partition.partition)
     start, end = partition.start, partition.end
-    return read_range(options, columns, tp, start, end, topic_id=partition.topic_id)
+    return read_range(
+        *(options, columns, tp, start, end), topic_id=partition.topic_id, times_ms=times_ms
+    )
 
 
 def _bound_ranges(

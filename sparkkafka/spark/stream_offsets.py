@@ -378,7 +378,7 @@ class StreamOffsets:
         volume = ""
         if batch.size_bytes is not None:
             megabytes = batch.size_bytes / 1e6
-            volume = f", about {megabytes:.3g} MB, {megabytes / seconds:.3g} MB/s"
+            volume = f", about {megabytes:.3f} MB, {megabytes / seconds:.3f} MB/s"
         logger.info(
             "batch of %d offsets in %d partitions%s, %.3f s; lag %d offsets",
             batch.offsets,

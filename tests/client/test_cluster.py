@@ -7,7 +7,7 @@ import time
 import pytest
 
 from sparkkafka.client.metadata import TopicPartition
-from sparkkafka.client.offsets import LATEST, list_offsets
+from sparkkafka.client.offsets import LATEST, largest_timestamps, list_offsets
 from sparkkafka.errors import (
     BrokerError,
     ErrorCode,
@@ -151,6 +151,28 @@ def test_offsets_by_timestamp_ask_all_leaders_at_once(fake_cluster):
     asked = fake_cluster.requests_of("ListOffsets")
     assert [request.broker for request in asked[:3]] != [asked[0].broker] * 3
     assert len(asked) == 9  # three look-ups, one request to each of three leaders
+
+
+def test_largest_timestamps(fake_cluster):
+    fake_cluster.create_topic("t", partitions=3)
+    write(fake_cluster, "t", 300, partitions=2)
+    tps = [TopicPartition("t", p) for p in range(3)]
+    with open_cluster(fake_cluster) as cluster:
+        found = largest_timestamps(cluster, tps)
+        assert largest_timestamps(cluster, []) == {}
+    assert found == dict.fromkeys(tps[:2], 1_700_000_000_000)  # the third has no record
+
+
+@pytest.mark.parametrize("version", [6, 7])
+def test_an_old_broker_is_not_asked_for_the_largest_timestamp(fake_cluster_factory, version):
+    """It would look for the first record of the time -3 ms or later: any record at all."""
+    cluster = fake_cluster_factory(1, api_versions={"ListOffsets": (2, version)})
+    cluster.create_topic("t")
+    write(cluster, "t", 10)
+    cluster.clear_requests()
+    with open_cluster(cluster) as client:
+        known = largest_timestamps(client, [TopicPartition("t", 0)])
+    assert len(known) == len(cluster.requests_of("ListOffsets")) == version - 6
 
 
 def test_a_topic_with_a_lasting_error_is_not_left_out_of_a_pattern(fake_cluster):

@@ -287,6 +287,62 @@ def test_batches_outside_the_range_are_not_even_read() -> None:
     assert good.offsets.tolist() == [3, 4, 5]
 
 
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.booleans(),
+            st.lists(st.integers(-5, 5).map(lambda n: n * 1000), min_size=1, max_size=6),
+        ),
+        max_size=8,
+    ),
+    st.integers(-6, 6).map(lambda n: n * 1000),
+    st.integers(-1000, 6000),
+    st.sampled_from([frozenset({"value"}), frozenset({"timestamp", "value", "headers"})]),
+)
+def test_only_times_that_were_asked_for(
+    groups: list, first_ms: int, more_ms: int, wanted: frozenset
+) -> None:
+    batches, expected, offset = [], [], 0
+    for append_time, stamps in groups:
+        headers = (("h", b"1"),)
+        records = [
+            Record(offset + n, stamp, None, b"%d" % (offset + n), headers)
+            for n, stamp in enumerate(stamps)
+        ]
+        offset += len(records)
+        batches += response([records], attributes=8 if append_time else 0)
+        for record in records:
+            time_ms = max(stamps) if append_time else record.timestamp
+            if first_ms <= time_ms <= first_ms + more_ms:
+                expected.append((record.offset, time_ms))
+    chunks = list(
+        decode_chunks(batches, **ALL, times_ms=(first_ms, first_ms + more_ms), wanted=wanted)
+    )
+    assert [offset for chunk in chunks for offset in chunk.offsets] == [at for at, _ in expected]
+    values = [value for chunk in chunks for value in chunk.values.to_pylist()]
+    assert values == [b"%d" % at for at, _ in expected]
+    for chunk in chunks:
+        assert (chunk.timestamps_ms is not None) == ("timestamp" in wanted)
+        assert chunk.headers is None or len(chunk.headers) == len(chunk)
+    if "timestamp" in wanted:
+        found = [time_ms for chunk in chunks for time_ms in chunk.timestamps_ms]
+        assert found == [time_ms for _, time_ms in expected]
+
+
+def test_batches_of_other_times_are_not_even_read() -> None:
+    """max_timestamp tells of too early records, and of too late ones if all have it."""
+    early, late = response([equal_records(3, 5), equal_records(3, 5, 3)])
+    broken = {"data": memoryview(b"broken")}
+    batches = [
+        early._replace(max_timestamp=99, **broken),
+        late._replace(max_timestamp=201, attributes=8, **broken),
+    ]
+    assert list(decode_chunks(batches, **ALL, times_ms=(100, 200))) == []
+    with pytest.raises(DecodeError):
+        list(decode_chunks([batches[1]._replace(attributes=0)], **ALL, times_ms=(100, 200)))
+
+
 def test_attributes_of_a_record_are_ignored() -> None:
     records = [Record(n, NOW, None, b"v", attributes=n * 37 % 256) for n in range(50)]
     assert decode(*response([records])) == [record._replace(attributes=0) for record in records]

@@ -1,0 +1,181 @@
+"""Options as they were given, checked one by one against the option table.
+
+An option is never ignored in silence: it is taken, or refused by name, or named in one warning of
+the logger `sparkkafka.options`. Values of secret options appear in no message.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sparkkafka.errors import OptionError
+from sparkkafka.option_table import CONNECTOR, KAFKA, Option, Side, Status
+
+logger = logging.getLogger("sparkkafka.options")
+
+_PREFIX = "kafka."
+# Properties, or near misses of them, that must not be passed over: security, and where to connect.
+_VITAL = re.compile(r"(?:security|ssl|sasl|bootstrap)\.")
+_CONNECTOR = {row.key: row for row in CONNECTOR if row.status is not Status.IGNORED}
+_IGNORED = {(row.key, row.side): row for row in CONNECTOR if row.status is Status.IGNORED}
+_KAFKA = {row.key: row for row in KAFKA}
+
+
+def forget_unused(options: Mapping[str, Any]) -> dict[str, str]:
+    """The options in lower case, without the values that nothing reads.
+
+    Those of unknown options, and of known ones that this version refuses or ignores: they may be
+    secrets. Their names stay, so that the error or warning can still be given.
+    """
+    kept = {}
+    for name, value in options.items():
+        key = name.lower()
+        if key.startswith(_PREFIX):
+            row = _KAFKA.get(key.removeprefix(_PREFIX))
+        else:
+            row = _CONNECTOR.get(key)
+        used = (row is not None and row.status is Status.USED) or key == "path"
+        if value is not None:
+            kept[key] = as_text(value) if used else ""
+    return kept
+
+
+class GivenOptions:
+    """The options that were given, checked row by row. `values` is keyed by the row's name."""
+
+    def __init__(self, options: Mapping[str, Any], side: Side, *, prefixed: bool) -> None:
+        self.side = side
+        self.prefix = _PREFIX if prefixed else ""
+        self.any = bool(options)
+        self.values: dict[str, Any] = {}
+        self.raw: dict[str, str] = {}
+        self._fields: dict[str, dict[str, Any]] = {}
+        seen: set[str] = set()
+        for name, value in options.items():
+            key = name.lower()
+            if key in seen:
+                raise OptionError(f"option {name} is given twice, in different case")
+            seen.add(key)
+            if value is None:
+                continue
+            if prefixed and not key.startswith(_PREFIX):
+                self._connector(name, key, as_text(value))
+            else:
+                self._kafka(name, key.removeprefix(self.prefix), as_text(value))
+
+    def group(self, name: str) -> dict[str, Any]:
+        """Field values of one dataclass, as far as they were given."""
+        return self._fields.get(name, {})
+
+    def _connector(self, name: str, key: str, text: str) -> None:
+        ignored = _IGNORED.get((key, self.side))
+        if ignored is not None:
+            warn(ignored.name, f"option {ignored.name} has no effect: {ignored.doc}")
+            return
+        row = _CONNECTOR.get(key)
+        if row is None:
+            if key == "path":
+                # load("x") and save("x") arrive as this option, and so does the folder that
+                # Spark's catalog makes up for a SQL table.
+                raise OptionError(
+                    f"option path ({shortened(text)}) has no meaning for Kafka: call load() or "
+                    "save() without an argument and name topics with subscribe or topic"
+                )
+            raise OptionError(f"unknown option {name!r}{_nearest(key, _all_names())}")
+        if not row.side.covers(self.side):
+            warn(row.name, f"option {row.name} has no effect here: it is for {_USE[row.side]}")
+            return
+        self._take(row, text, row.name)
+
+    def _kafka(self, name: str, key: str, text: str) -> None:
+        row = _KAFKA.get(key)
+        if row is None:
+            if not self.prefix:
+                raise OptionError(f"unknown setting {name!r}{_nearest(key, _KAFKA)}")
+            near = _nearest(key, _KAFKA, _PREFIX)
+            close = difflib.get_close_matches(key, _KAFKA, n=1, cutoff=0.85)
+            if any(map(_VITAL.match, [key, *close])):
+                # Without what such a name was to switch on, a job would talk to the wrong cluster
+                # or in plain text.
+                raise OptionError(
+                    f"unknown Kafka property {name!r}{near} (TLS and SASL are not supported by "
+                    "this version of sparkkafka yet)"
+                )
+            warn(name, f"unknown Kafka property {name!r} has no effect{near}")
+            return
+        shown = self.prefix + row.name
+        if not row.side.covers(self.side):
+            warn(shown, f"option {shown} has no effect here: it is for {_USE[row.side]}")
+            return
+        self._take(row, text, shown)
+
+    def _take(self, row: Option, text: str, shown: str) -> None:
+        if row.status is Status.LATER:
+            raise OptionError(
+                f"option {shown} is not supported by this version of sparkkafka yet; remove it, "
+                "or see Limits in the README for a way round"
+            )
+        if row.status is Status.REFUSED:
+            raise OptionError(f"Kafka option '{row.name}' is not supported. {row.doc}")
+        if row.status is Status.IGNORED:
+            warn(shown, f"option {shown} has no effect: {row.doc}")
+            return
+        if row.kind is None or row.field is None:
+            raise OptionError(f"option {shown} has a broken row in the option table")
+        try:
+            value = row.kind.parse(text)
+        except ValueError as error:
+            reason = f": {error}" if str(error) and not row.secret else ""
+            hidden = row.secret or "@" in text  # user:password@host is a mistake that people make
+            got = "" if hidden else f", got {shortened(text)}"
+            raise OptionError(f"{shown} must be {row.kind.values}{got}{reason}") from None
+        self.values[row.name] = value
+        self.raw[row.name] = text
+        group, _, attribute = row.field.partition(".")
+        self._fields.setdefault(group, {})[attribute] = value
+
+
+def shortened(text: str, most: int = 200) -> str:
+    """The text in quotes, cut if it is long: a message is for reading."""
+    return repr(text) if len(text) <= most else f"{text[:most]!r}… ({len(text)} characters)"
+
+
+def as_text(value: object) -> str:
+    """An option value as Spark's Python writes it: True becomes "true"."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def _all_names() -> list[str]:
+    return [*_CONNECTOR, *(_PREFIX + key for key in _KAFKA)]
+
+
+def _canonical(key: str) -> str:
+    if key in _CONNECTOR:
+        return _CONNECTOR[key].name
+    return key
+
+
+def _nearest(key: str, names: Iterable[str], prefix: str = "") -> str:
+    """`; did you mean 'x'?`, or nothing if no name is near."""
+    names = list(names)
+    if f"{_PREFIX}{key}" in names:  # bootstrap.servers without its prefix
+        return f"; did you mean '{_PREFIX}{key}'?"
+    near = difflib.get_close_matches(key, names, n=1, cutoff=0.7)
+    return f"; did you mean '{prefix}{_canonical(near[0])}'?" if near else ""
+
+
+_USE = {Side.READ: "reading", Side.WRITE: "writing", Side.BOTH: "both"}
+_warned: set[str] = set()
+
+
+def warn(name: str, message: str) -> None:
+    """One line per option and process. Options are parsed on the driver only."""
+    if name not in _warned:
+        _warned.add(name)
+        logger.warning("%s", message)

@@ -1,0 +1,118 @@
+"""Offsets of streaming queries in a consumer group, where lag tools and other clients see them.
+
+Spark keeps a stream's offsets in its checkpoint, and those count. A source is told of a finished
+batch only when the next one begins, and of the last one never; a listener is told at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from sparkkafka.client.cluster import Cluster
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.groups import commit_offsets
+from sparkkafka.errors import KafkaError, OptionError
+from sparkkafka.options import GroupOptions, parse_group_options
+from sparkkafka.spark.progress import Offsets, read_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
+
+COMMIT_TIMEOUT_MS = 10_000
+"""How long one commit may keep Spark's other listeners waiting."""
+
+
+def commit_to_group(
+    spark: SparkSession, options: Mapping[str, Any], query: str | None = None
+) -> GroupCommitter:
+    """Commit the offsets of finished micro-batches to the consumer group `kafka.group.id`.
+
+    `options` are those of the stream: kafka.bootstrap.servers and kafka.group.id are needed, and
+    if it says what is read (subscribe, subscribePattern or assign), no other topic is committed.
+    `query` is the name or the id of one query; without it every query of the session that reads
+    Kafka counts. Call it before the query starts. `spark.streams.removeListener(…)` with what
+    this returns ends it.
+
+    A commit that fails is a warning, and is tried again with the next batch or at the query's end:
+    the checkpoint, not the group, decides where a query goes on. Raises OptionError.
+    """
+    given = parse_group_options(options)
+    if not given.group_id:
+        raise OptionError("commit_to_group needs the name of the group: set kafka.group.id")
+    committer = GroupCommitter(given, query)
+    spark.streams.addListener(committer)
+    return committer
+
+
+class GroupCommitter(StreamingQueryListener):
+    """See `commit_to_group`."""
+
+    def __init__(self, options: GroupOptions, query: str | None = None) -> None:
+        self._options = options
+        self._query = query
+        self._lock = threading.Lock()
+        # By run id: what the group has, and what it is to have.
+        self._committed: dict[str, Offsets] = {}
+        self._pending: dict[str, Offsets] = {}
+
+    def __repr__(self) -> str:
+        return f"GroupCommitter(group_id={self._options.group_id!r}, query={self._query!r})"
+
+    def onQueryStarted(self, event: Any) -> None:
+        """Nothing to do before the first batch is over."""
+
+    def onQueryProgress(self, event: Any) -> None:
+        progress = event.progress
+        if self._query not in (None, progress.name, str(progress.id)):
+            return
+        run = str(progress.runId)
+        with self._lock:
+            self._pending[run] = {
+                tp: offset
+                for tp, offset in read_until(progress).items()
+                if self._options.reads(tp.topic, tp.partition)
+            }
+            self._commit(run)
+
+    def onQueryIdle(self, event: Any) -> None:
+        with self._lock:
+            self._commit(str(event.runId))
+
+    def onQueryTerminated(self, event: Any) -> None:
+        run = str(event.runId)
+        with self._lock:
+            self._commit(run)
+            self._pending.pop(run, None)
+            self._committed.pop(run, None)
+
+    def _commit(self, run: str) -> None:
+        before = self._committed.get(run, {})
+        changed = {
+            tp: offset
+            for tp, offset in self._pending.get(run, {}).items()
+            if before.get(tp) != offset
+        }
+        if not changed:
+            return
+        group_id = self._options.group_id or ""
+        try:
+            # A connection for each commit: none is left idle between batches that are far apart.
+            with Cluster(self._options.client) as cluster:
+                commit_offsets(cluster, group_id, changed, deadline=Deadline(COMMIT_TIMEOUT_MS))
+        except KafkaError as error:
+            logger.warning(
+                "offsets of %d partitions were not committed to group %s (the query is not "
+                "affected; tried again after its next batch): %s",
+                len(changed),
+                group_id,
+                error,
+            )
+            return
+        self._committed[run] = {**before, **changed}

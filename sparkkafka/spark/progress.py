@@ -1,0 +1,110 @@
+"""Offsets in the progress of streaming queries: what a query has read, and how far behind it is.
+
+Spark reports the offsets of each source as JSON; those of Kafka sources are {"topic": {"0": 23}}.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from sparkkafka.client.metadata import TopicPartition
+from sparkkafka.errors import OptionError
+from sparkkafka.offset_json import offsets_of_tree
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+Offsets = dict[TopicPartition, int]
+
+
+def lag(
+    query: StreamingQuery | StreamingQueryProgress | Mapping[str, Any] | str | None,
+    options: Mapping[str, Any] | None = None,
+) -> Offsets:
+    """How many offsets the query's last micro-batch left unread, by partition.
+
+    `query` is a streaming query, one of its progress reports, or such a report as a dictionary or
+    as JSON; of several Kafka sources each partition counts once, with its largest lag. Empty if
+    there was no batch yet.
+
+    Behind what? Without `options`, behind the end of the log when Spark last asked for it: that is
+    in the report (Spark 4.2 and later; on older versions it is not, and this raises OptionError).
+    With `options`, those of the query (`kafka.bootstrap.servers`, …), the brokers are asked now,
+    which raises what looking up offsets raises.
+    """
+    sources = _sources(query)
+    behind: Offsets = {}
+    ends = _ends_now(options, sources) if options is not None else None
+    for read, latest in sources:
+        known = latest if ends is None else ends
+        if known is None:
+            raise OptionError(
+                "the progress of this query does not say where the logs end (Spark 4.2 and later "
+                "does); pass the query's options to ask the brokers: lag(query, options)"
+            )
+        for tp, offset in read.items():
+            if tp in known:
+                behind[tp] = max(behind.get(tp, 0), known[tp] - offset)
+    return dict(sorted(behind.items()))
+
+
+def read_until(progress: Any) -> Offsets:
+    """The offsets that the reported batch has read up to, of all Kafka sources of the query.
+
+    Where two sources read one partition, the smaller one: so far all of them are.
+    """
+    until: Offsets = {}
+    for read, _ in _sources(progress):
+        for tp, offset in read.items():
+            until[tp] = min(offset, until.get(tp, offset))
+    return until
+
+
+def _sources(query: Any) -> list[tuple[Offsets, Offsets | None]]:
+    """(end of the batch, end of the log if it is known) of each Kafka source of a report."""
+    progress = getattr(query, "lastProgress", query)
+    if progress is None:
+        return []
+    if isinstance(progress, str):
+        progress = json.loads(progress)
+    found = []
+    for source in _get(progress, "sources") or ():
+        read = _offsets(_get(source, "endOffset"))
+        if read is not None:
+            found.append((read, _offsets(_get(source, "latestOffset"))))
+    return found
+
+
+def _get(holder: Any, name: str) -> Any:
+    return holder.get(name) if isinstance(holder, Mapping) else getattr(holder, name, None)
+
+
+def _offsets(value: Any) -> Offsets | None:
+    """None for what is not the offsets of a Kafka source."""
+    try:
+        tree = json.loads(value) if isinstance(value, str) else value
+        if not isinstance(tree, Mapping):
+            return None
+        return {TopicPartition(*key): at for key, at in offsets_of_tree(tree).items()}
+    except (ValueError, OptionError):  # another source's
+        return None
+
+
+def _ends_now(
+    options: Mapping[str, Any], sources: Iterable[tuple[Offsets, Offsets | None]]
+) -> Offsets:
+    from sparkkafka.client.cluster import Cluster
+    from sparkkafka.client.offsets import LATEST, list_offsets
+    from sparkkafka.options import parse_group_options
+
+    given = parse_group_options(options)
+    with Cluster(given.client) as cluster:
+        listed = list_offsets(
+            cluster,
+            {tp: LATEST for read, _ in sources for tp in read},
+            isolation_level=given.isolation_level,
+        )
+    return {tp: row.offset for tp, row in listed.items()}
