@@ -70,7 +70,8 @@ class StreamOffsets:
         self._options = options
         self._cluster = Cluster(options.client)
         self.latest: Offsets = {}
-        self._target: Offsets | None = None  # Trigger.AvailableNow: where the query ends
+        self._stops = False  # Trigger.AvailableNow
+        self._target: Offsets | None = None  # where it stops, once that was looked up
         self._offered: Offsets | None = None
         self._topic_ids: dict[str, bytes] = {}
         # Topics made again, and the offsets at which that was noticed: while a batch starts at
@@ -113,9 +114,15 @@ class StreamOffsets:
 
     def stop_at_latest(self) -> None:
         """Trigger.AvailableNow: from now on nothing behind the present end of the log exists."""
-        self._target = self._attempts(
-            "looking up the latest offsets", lambda deadline: self._look({}, deadline)
-        )
+        self._stops = True
+        try:
+            self._target = self._attempts(
+                "looking up the latest offsets", lambda deadline: self._look({}, deadline)
+            )
+        except UnknownTopicError as error:
+            # Perhaps a topic of the checkpoint was deleted. The first look that knows where the
+            # query stands finds that out, and sets the target.
+            logger.info("%s", error)
 
     def plan(
         self, start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]
@@ -153,6 +160,8 @@ class StreamOffsets:
     ) -> Offsets:
         latest = self._look(start or {}, deadline)
         self.latest = latest
+        if self._stops and self._target is None:
+            self._target = latest
         if self._target is not None:
             latest = {tp: self._target[tp] for tp in latest if tp in self._target}
         if not limited or start is None:
@@ -228,7 +237,10 @@ class StreamOffsets:
     ) -> list[TopicPartition]:
         """Those that exist now. A topic is believed to be deleted after a second, longer look."""
         subscription = self._options.subscription
-        seen = {tp.topic for tp in start} | set(self._topic_ids)
+        known = {tp.topic for tp in start}
+        for topic in known:
+            self._cluster.expect(topic)
+        seen = known | set(self._topic_ids)
         if subscription.strategy == "subscribePattern":
             topics = lookup.topics_of_pattern(self._cluster, subscription.pattern, deadline)
             pattern = planning.compile_pattern(subscription.pattern)
@@ -237,6 +249,10 @@ class StreamOffsets:
             return lookup.partitions_of(topics)
         assigned = subscription.partitions
         names = set(subscription.topics) or {topic for topic, _ in assigned}
+        if start and not self._options.fail_on_data_loss:
+            # An earlier run may have gone on without a topic that was deleted. Its checkpoint does
+            # not name that topic any more, so it cannot be told from one that never was.
+            seen |= names
         topics = self._existing(names, seen, deadline)
         if subscription.strategy == "subscribe":
             return lookup.partitions_of(topics)

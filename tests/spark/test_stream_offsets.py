@@ -343,6 +343,46 @@ def test_a_topic_that_is_deleted(
     assert source.latestOffset(again, ReadAllAvailable()) == {"t": {"0": 5}}
 
 
+@pytest.mark.parametrize("how", ["subscribe", "assign"])
+def test_a_restart_when_a_topic_was_deleted_meanwhile(fake: FakeCluster, how: str) -> None:
+    value = {"subscribe": "t,u", "assign": '{"t":[0],"u":[0]}'}[how]
+    fake.create_topic("t")
+    fill(fake, "t", 5)
+    strict, lossy = (reader(fake, **{how: value}, failOnDataLoss=w) for w in ("true", "false"))
+    both = {"t": {"0": 3}, "u": {"0": 3}}
+    for source in (strict, lossy):
+        source.prepareForTriggerAvailableNow()
+        end = source.latestOffset(both, ReadAllAvailable())
+        assert end == {"t": {"0": 5}}
+    with pytest.raises(DataLossError, match="Partitions u-0 have been deleted"):
+        strict.partitions(both, end)
+    assert ranges(lossy.partitions(both, end)) == [("t", 0, 3, 5)]
+    fill(fake, "t", 2)
+    assert lossy.latestOffset(end, ReadAllAvailable()) == end
+
+    # The checkpoint of a run that went on without the topic.
+    strict, lossy = (reader(fake, **{how: value}, failOnDataLoss=w) for w in ("true", "false"))
+    assert lossy.latestOffset(end, ReadAllAvailable()) == {"t": {"0": 7}}
+    with pytest.raises(UnknownTopicError, match="Metadata of topic u: the topic does not exist"):
+        strict.latestOffset(end, ReadAllAvailable())
+    # A new query has no checkpoint: its topics must exist.
+    for source in (strict, lossy):
+        source.prepareForTriggerAvailableNow()
+        with pytest.raises(UnknownTopicError, match="Metadata of topic u: the topic does not"):
+            source.initialOffset()
+
+
+def test_a_topic_of_the_checkpoint_is_given_more_time(
+    fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers that were just started know of no topic for a moment."""
+    monkeypatch.setattr("sparkkafka.client.cluster.KNOWN_TOPIC_GRACE_MS", 2_000)
+    threading.Timer(0.5, fake.create_topic, ["t"]).start()
+    assert reader(fake, subscribe="t").latestOffset({"t": {"0": 0}}, ReadAllAvailable()) == {
+        "t": {"0": 0}
+    }
+
+
 def test_a_planned_batch_whose_topic_is_gone(fake: FakeCluster) -> None:
     for topic in "tu":
         fake.create_topic(topic)
