@@ -59,10 +59,14 @@ def test_brokers_die_one_by_one(
             for number in range(kills):
                 broker = cluster.broker_ids[number % 3]
                 cluster.kill(broker)
-                killed_at = writer.count
+                killed_at, killed_s = writer.count, time.monotonic()
                 # Beyond what there was at the kill: the new leaders are found and read.
                 wait_until(lambda at=killed_at: position(query) > at + 100, "goes on", 90)
+                print(
+                    f"broker {broker}: goes on {time.monotonic() - killed_s:.1f} s after its death"
+                )
                 cluster.start(broker)
+                print(f"broker {broker}: back {time.monotonic() - killed_s:.1f} s after its death")
             count = writer.stop()
             wait_until(lambda: position(query) == count, "the end", 90)
         finally:

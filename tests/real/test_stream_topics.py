@@ -94,8 +94,10 @@ def test_a_topic_is_deleted(
     with rows.running(spark, bootstrap, **options, failOnDataLoss="false") as query:
         write_values(bootstrap, stays, ["more"])
         rows.wait_for(3, query)
-    assert rows.values[2:] == ["more"]
-    assert rows.offsets() == {stays: {"0": 2}}
+    write_values(bootstrap, stays, ["still more"])
+    rows.run_to_end(spark, bootstrap, **options, failOnDataLoss="false")
+    assert rows.values[2:] == ["more", "still more"]
+    assert rows.offsets() == {stays: {"0": 3}}
 
 
 @pytest.mark.parametrize("fail", [True, False])
