@@ -39,7 +39,7 @@ def soak(value: Any) -> Any:
     return pytest.param(value, marks=pytest.mark.soak, id=str(value))
 
 
-@pytest.mark.parametrize("kills", [pytest.param(2, id="2"), soak(12)])
+@pytest.mark.parametrize("kills", [pytest.param(2, id="2"), soak(6)])
 def test_brokers_die_one_by_one(
     kills: int, spark: SparkSession, kafka_cluster_factory: Any, tmp_path: Path
 ) -> None:
