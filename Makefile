@@ -25,7 +25,7 @@ test: $(STAMP) ## all tests, those with real brokers included
 	@$(PY) -m sparkkafka.testing.jars connector
 	@$(PY) -m pytest -m "not bench and not soak"
 
-soak: $(STAMP) ## the long tests, half an hour: 20 killed drivers, brokers away, 2,000 micro-batches
+soak: $(STAMP) ## the long tests, half an hour: killed drivers and brokers, 2,000 micro-batches
 	@$(PY) -m pytest -m soak -s
 
 lint: $(STAMP) ## ruff and mypy
