@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from sparkkafka.client.metadata import TopicPartition
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 Offsets = dict[TopicPartition, int]
+
+# Spark 4.0 and 4.1 show the end of the batch as latestOffset of a Python source.
+_LATEST_IS_REPORTED = find_spec("pyspark.sql.streaming.datasource") is not None
 
 
 def lag(
@@ -74,7 +78,8 @@ def _sources(query: Any) -> list[tuple[Offsets, Offsets | None]]:
     for source in _get(progress, "sources") or ():
         read = _offsets(_get(source, "endOffset"))
         if read is not None:
-            found.append((read, _offsets(_get(source, "latestOffset"))))
+            latest = _offsets(_get(source, "latestOffset")) if _LATEST_IS_REPORTED else None
+            found.append((read, latest))
     return found
 
 
