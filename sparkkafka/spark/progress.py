@@ -34,10 +34,11 @@ def lag(
     as JSON; of several Kafka sources each partition counts once, with its largest lag. Empty if
     there was no batch yet.
 
-    Behind what? Without `options`, behind the end of the log when Spark last asked for it: that is
-    in the report (Spark 4.2 and later; on older versions it is not, and this raises OptionError).
-    With `options`, those of the query (`kafka.bootstrap.servers`, …), the brokers are asked now,
-    which raises what looking up offsets raises.
+    Behind what? Without `options`, behind the end of the log when Spark asked for it before the
+    batch: that is in the report of Spark 4.2 and later, but for a batch that was repeated after
+    a restart; where it is not, this raises OptionError. With `options`, those of the query
+    (`kafka.bootstrap.servers`, …), the brokers are asked now, which always works and raises what
+    looking up offsets raises.
     """
     sources = _sources(query)
     behind: Offsets = {}
@@ -45,9 +46,14 @@ def lag(
     for read, latest in sources:
         known = latest if ends is None else ends
         if known is None:
+            why = (
+                "its last batch is one that was repeated after a restart"
+                if _LATEST_IS_REPORTED
+                else "Spark 4.2 and later does"
+            )
             raise OptionError(
-                "the progress of this query does not say where the logs end (Spark 4.2 and later "
-                "does); pass the query's options to ask the brokers: lag(query, options)"
+                f"the progress of this query does not say where the logs end ({why}); pass the "
+                "query's options to ask the brokers: lag(query, options)"
             )
         for tp, offset in read.items():
             if tp in known:
