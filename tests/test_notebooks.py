@@ -33,6 +33,14 @@ SHOWN = {
         r"\| orders\|10001\|\n\|returns\| +1\|",
         r"OptionError: .*did you mean 'startingOffsets'\?",
     ),
+    "02_streaming.ipynb": (
+        r"clicks-0 is \d+,\d+ offsets behind",
+        r'offsets/2: \{"clicks": ?\{"0": ?\d+, ?"1": ?6000, ?"2": ?3600, ?"3": ?\d+\}\}',
+        r"commits: \['0', '1'",
+        r"60,000 rows, 60,000 different ones",
+        r"\d batches, the largest of 8,000 rows",
+        r"clicks-to-files: \{0: 25000, 1: 15000, 2: 11000, 3: 9000\}",
+    ),
 }
 
 CELL_SECONDS = 180

@@ -58,12 +58,17 @@ class GroupCommitter(StreamingQueryListener):
         self._options = options
         self._query = query
         self._lock = threading.Lock()
-        # By run id: what the group has, and what it is to have.
-        self._committed: dict[str, Offsets] = {}
-        self._pending: dict[str, Offsets] = {}
+        self._committed: Offsets = {}
+        self._pending: dict[str, Offsets] = {}  # by run id of a query: what the group is to have
 
     def __repr__(self) -> str:
         return f"GroupCommitter(group_id={self._options.group_id!r}, query={self._query!r})"
+
+    @property
+    def committed(self) -> Offsets:
+        """What was committed so far, by partition."""
+        with self._lock:
+            return dict(self._committed)
 
     def onQueryStarted(self, event: Any) -> None:
         """Nothing to do before the first batch is over."""
@@ -90,14 +95,12 @@ class GroupCommitter(StreamingQueryListener):
         with self._lock:
             self._commit(run)
             self._pending.pop(run, None)
-            self._committed.pop(run, None)
 
     def _commit(self, run: str) -> None:
-        before = self._committed.get(run, {})
         changed = {
             tp: offset
             for tp, offset in self._pending.get(run, {}).items()
-            if before.get(tp) != offset
+            if self._committed.get(tp) != offset
         }
         if not changed:
             return
@@ -115,4 +118,4 @@ class GroupCommitter(StreamingQueryListener):
                 error,
             )
             return
-        self._committed[run] = {**before, **changed}
+        self._committed |= changed

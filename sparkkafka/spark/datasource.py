@@ -114,9 +114,9 @@ class KafkaDataSource(DataSource):
             from sparkkafka.spark.stream_admission import LimitedStreamReader
 
             return LimitedStreamReader(options, columns)
-        from sparkkafka.spark.stream_reader import UnlimitedStreamReader
+        from sparkkafka.spark.stream_reader import BookkeepingStreamReader
 
-        return UnlimitedStreamReader(options, columns)
+        return BookkeepingStreamReader(options, columns)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
         raise OptionError(

@@ -148,15 +148,17 @@ def start_offsets(
     options: ReadOptions,
     chosen: Collection[TopicPartition],
     deadline: Deadline | None = None,
-) -> dict[TopicPartition, int]:
-    """The start of a stream as plain offsets. Raises OptionError."""
+) -> tuple[dict[TopicPartition, int], set[TopicPartition]]:
+    """The start of a stream as plain offsets, and the partitions that start at the end of their
+    log, wherever that is when it is looked up. Raises OptionError."""
     planning.check_named("startingOffsets", options.starting, chosen)
     bound = bound_start(cluster, options, chosen, deadline)
     words = {"earliest": EARLIEST_OFFSET, "latest": LATEST_OFFSET}
     given = {tp: words.get(bound.kind) or bound.offsets[tp] for tp in chosen}
     # The numbers that stand for earliest and latest are those that ListOffsets has for them.
     wanted = {tp: at for tp, at in given.items() if at in (EARLIEST, LATEST)}
-    return {**given, **offsets_at(cluster, options, wanted, deadline)}
+    at_the_end = {tp for tp, at in given.items() if at == LATEST}
+    return {**given, **offsets_at(cluster, options, wanted, deadline)}, at_the_end
 
 
 def _committed(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from sparkkafka.client.metadata import TopicPartition
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 Offsets = dict[TopicPartition, int]
 
+# Spark 4.0 and 4.1 show the end of the batch as latestOffset of a Python source.
+_LATEST_IS_REPORTED = find_spec("pyspark.sql.streaming.datasource") is not None
+
 
 def lag(
     query: StreamingQuery | StreamingQueryProgress | Mapping[str, Any] | str | None,
@@ -30,10 +34,11 @@ def lag(
     as JSON; of several Kafka sources each partition counts once, with its largest lag. Empty if
     there was no batch yet.
 
-    Behind what? Without `options`, behind the end of the log when Spark last asked for it: that is
-    in the report (Spark 4.2 and later; on older versions it is not, and this raises OptionError).
-    With `options`, those of the query (`kafka.bootstrap.servers`, …), the brokers are asked now,
-    which raises what looking up offsets raises.
+    Behind what? Without `options`, behind the end of the log when Spark asked for it before the
+    batch: that is in the report of Spark 4.2 and later, but for a batch that was repeated after
+    a restart; where it is not, this raises OptionError. With `options`, those of the query
+    (`kafka.bootstrap.servers`, …), the brokers are asked now, which always works and raises what
+    looking up offsets raises.
     """
     sources = _sources(query)
     behind: Offsets = {}
@@ -41,9 +46,14 @@ def lag(
     for read, latest in sources:
         known = latest if ends is None else ends
         if known is None:
+            why = (
+                "its last batch is one that was repeated after a restart"
+                if _LATEST_IS_REPORTED
+                else "Spark 4.2 and later does"
+            )
             raise OptionError(
-                "the progress of this query does not say where the logs end (Spark 4.2 and later "
-                "does); pass the query's options to ask the brokers: lag(query, options)"
+                f"the progress of this query does not say where the logs end ({why}); pass the "
+                "query's options to ask the brokers: lag(query, options)"
             )
         for tp, offset in read.items():
             if tp in known:
@@ -74,7 +84,8 @@ def _sources(query: Any) -> list[tuple[Offsets, Offsets | None]]:
     for source in _get(progress, "sources") or ():
         read = _offsets(_get(source, "endOffset"))
         if read is not None:
-            found.append((read, _offsets(_get(source, "latestOffset"))))
+            latest = _offsets(_get(source, "latestOffset")) if _LATEST_IS_REPORTED else None
+            found.append((read, latest))
     return found
 
 

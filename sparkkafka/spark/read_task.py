@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.fetcher import Fetcher
 from sparkkafka.client.metadata import TopicPartition
-from sparkkafka.errors import DecodeError
+from sparkkafka.errors import DataLossError, DecodeError
 from sparkkafka.options import ReadOptions
 from sparkkafka.protocol.arrow import from_numpy, repeat_text
 from sparkkafka.protocol.columns import ALL_COLUMNS, HEADERS_TYPE, DecodedRecords
@@ -58,8 +58,13 @@ def read_range(
         shaper = BatchShaper(
             tp.topic, tp.partition, columns, null_for_bad_text=options.invalid_utf8 == "null"
         )
-        for records in fetcher:
-            yield from shaper.batches(records)
+        try:
+            for records in fetcher:
+                yield from shaper.batches(records)
+        except DataLossError as error:
+            # The JVM connector's condition, which people search for.
+            condition = "KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE"
+            raise DataLossError(f"[{condition}] {error}") from error
 
 
 class BatchShaper:
@@ -137,8 +142,9 @@ class BatchShaper:
         if len(ms) and (ms.max() > _MAX_MS or ms.min() < -_MAX_MS):
             row = int(np.argmax((ms > _MAX_MS) | (ms < -_MAX_MS)))
             raise DecodeError(
-                f"{self._place} offset {int(records.offsets[row])}: the timestamp {int(ms[row])} "
-                "ms does not fit into Spark's microseconds"
+                f"[KAFKA_MALFORMED_RECORD_TIMESTAMP] {self._place} offset "
+                f"{int(records.offsets[row])}: the timestamp {int(ms[row])} ms does not fit into "
+                "Spark's microseconds; its producer may have written microseconds or nanoseconds"
             )
         return from_numpy(ms * 1000, pa.timestamp("us", tz="UTC"))
 

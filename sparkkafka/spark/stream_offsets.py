@@ -77,6 +77,9 @@ class StreamOffsets:
         # Topics made again, and the offsets at which that was noticed: while a batch starts at
         # them, they are those of the old topic.
         self._recreated: dict[str, Offsets] = {}
+        # Partitions that began at the end of their log; see `initial`.
+        self._began_at_end: set[TopicPartition] = set()
+        self._nothing_offered = True
         self._gone: set[str] = set()
         self._after: TopicPartition | None = None
         self._last_trigger_s: float | None = None
@@ -91,25 +94,33 @@ class StreamOffsets:
     # --- the questions ----------------------------------------------------------------------------
 
     def initial(self) -> Offsets:
-        """Where a new query starts. Raises OptionError, UnknownTopicError, …"""
+        """Where a new query starts. Raises OptionError, UnknownTopicError, …
+
+        Spark writes down where its first batch ends, but not where it starts, and asks again if
+        that batch is to be repeated after a crash. A start at the end of the log is then another
+        one. So a first batch reads nothing of such partitions: its end is their start.
+        """
 
         def look(deadline: Deadline) -> Offsets:
             chosen = lookup.subscribed_partitions(self._cluster, self._options, deadline)
             self._remember_ids(chosen)
-            return lookup.start_offsets(self._cluster, self._options, chosen, deadline)
+            start, self._began_at_end = lookup.start_offsets(
+                self._cluster, self._options, chosen, deadline
+            )
+            return start
 
         return self._attempts("looking up the first offsets", look)
 
-    def next_end(self, start: Mapping[TopicPartition, int] | None, *, limited: bool) -> Offsets:
-        """Where the next micro-batch ends; `start` itself if there is to be none yet.
-
-        `start` None: not known (Spark before 4.2 after a restart), so that no limit can be kept.
-        """
+    def next_end(self, start: Mapping[TopicPartition, int], *, limited: bool) -> Offsets:
+        """Where the next micro-batch ends; `start` itself if there is to be none yet."""
         self.finish_batch()
         self._offered = self._attempts(
             "looking up the latest offsets",
             lambda deadline: self._next_end(start, limited, deadline),
         )
+        if self._nothing_offered:
+            self._offered |= {tp: start[tp] for tp in self._began_at_end if tp in self._offered}
+        self._nothing_offered = False
         return self._offered
 
     def stop_at_latest(self) -> None:
@@ -129,6 +140,12 @@ class StreamOffsets:
     ) -> list[PlannedRange]:
         """The ranges of a micro-batch. Raises DataLossError (failOnDataLoss)."""
         self.finish_batch()
+        # A first batch that is repeated: its end is where these partitions began.
+        start = {
+            tp: min(offset, end.get(tp, offset)) if tp in self._began_at_end else offset
+            for tp, offset in start.items()
+        }
+        self._began_at_end = set()
         plan = self._attempts(
             "looking up the first offsets of a batch",
             lambda deadline: self._plan(start, end, deadline),
@@ -156,15 +173,15 @@ class StreamOffsets:
     # --- ends -------------------------------------------------------------------------------------
 
     def _next_end(
-        self, start: Mapping[TopicPartition, int] | None, limited: bool, deadline: Deadline
+        self, start: Mapping[TopicPartition, int], limited: bool, deadline: Deadline
     ) -> Offsets:
-        latest = self._look(start or {}, deadline)
+        latest = self._look(start, deadline)
         self.latest = latest
         if self._stops and self._target is None:
             self._target = latest
         if self._target is not None:
             latest = {tp: self._target[tp] for tp in latest if tp in self._target}
-        if not limited or start is None:
+        if not limited:
             return latest
         return self._admit(dict(start), latest, deadline)
 

@@ -66,8 +66,7 @@ def plan_micro_batch(
         to, first = end[tp], earliest.get(tp)
         known = tp in start and tp.topic not in recreated
         if first is None:
-            begin = start.get(tp, 0)
-            losses.append(_unreadable(tp, begin, to, "the partition is gone", max(0, to - begin)))
+            losses.append(_gone(tp, start.get(tp), to))
             continue
         begin = start[tp] if known else first
         if to < begin:
@@ -98,6 +97,16 @@ def _deleted(removed: list[TopicPartition]) -> str:
     shown = ", ".join(map(str, removed[:MOST_SHOWN]))
     more = f" and {len(removed) - MOST_SHOWN} more" if len(removed) > MOST_SHOWN else ""
     return f"Partitions {shown}{more} have been deleted"
+
+
+def _gone(tp: TopicPartition, start: int | None, end: int) -> StreamLoss:
+    if start is None:
+        return StreamLoss(
+            "INITIAL_OFFSET_NOT_FOUND_FOR_PARTITIONS",
+            f"Cannot find initial offsets for partitions {tp}. They may have been deleted",
+            end,
+        )
+    return _unreadable(tp, start, end, "the partition is gone", max(0, end - start))
 
 
 def _unreadable(tp: TopicPartition, start: int, end: int, found: str, missing: int) -> StreamLoss:

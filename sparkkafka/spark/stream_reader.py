@@ -7,7 +7,6 @@ Offsets cross as {"topic": {"0": 23}}, the JSON of the JVM connector's checkpoin
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from sparkkafka.spark.stream_offsets import StreamOffsets
-
-logger = logging.getLogger(__name__)
 
 Tree = dict[str, dict[str, int]]
 
@@ -76,28 +73,23 @@ class KafkaStreamReader(DataSourceStreamReader):
             self._live = None
 
 
-class UnlimitedStreamReader(KafkaStreamReader):
+class BookkeepingStreamReader(KafkaStreamReader):
     """For Spark 4.0 and 4.1, which do not say where the next micro-batch starts.
 
-    The start is remembered from the batch before. After a restart it is not known until a batch
-    was planned, so limits do not hold for the first one.
+    It is where the last one ended; after a restart Spark has that planned again, without rows.
+    The first batch of a query starts where the query does, and Spark asks for its end first.
     """
 
+    _first: Tree | None = None
     _at: Tree | None = None
 
     def initialOffset(self) -> Tree:
-        self._at = super().initialOffset()
-        return self._at
+        if self._first is None:
+            self._first = super().initialOffset()
+        return self._first
 
     def latestOffset(self) -> Tree:  # type: ignore[override]
-        limits = self.options.stream
-        capped = limits.max_offsets_per_trigger or limits.max_bytes_per_trigger
-        if self._at is None and capped:
-            logger.warning(
-                "the first micro-batch after a restart is not limited: this version of Spark does "
-                "not say where it starts (4.2 does)"
-            )
-        start = offsets_of(self._at) if self._at is not None else None
+        start = offsets_of(self._at or self.initialOffset())
         return tree_of(self._offsets.next_end(start, limited=True))
 
     def partitions(self, start: Tree, end: Tree) -> Sequence[InputPartition]:

@@ -25,7 +25,7 @@ from sparkkafka.spark import stream_offsets
 from sparkkafka.spark.reader import KafkaBatchReader, KafkaInputPartition
 from sparkkafka.spark.schema import default_columns
 from sparkkafka.spark.stream_admission import LimitedStreamReader
-from sparkkafka.spark.stream_reader import UnlimitedStreamReader
+from sparkkafka.spark.stream_reader import BookkeepingStreamReader
 from sparkkafka.testing.fake_cluster import FakeCluster
 
 QUICK = {
@@ -541,28 +541,54 @@ def test_an_offset_of_another_source_is_refused(fake: FakeCluster) -> None:
             reader(fake).latestOffset(bad, ReadAllAvailable())
 
 
-def test_older_sparks_have_limits_by_bookkeeping(
-    fake: FakeCluster, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_older_sparks_have_limits_by_bookkeeping(fake: FakeCluster) -> None:
     fake.create_topic("t", partitions=2)
     fill(fake, "t", 10, 10)
-    source = reader(fake, UnlimitedStreamReader, maxOffsetsPerTrigger="6")
-    start = source.initialOffset()
+    source = reader(fake, BookkeepingStreamReader, maxOffsetsPerTrigger="6")
     ends = []
+    start = None
     for _ in range(4):
-        end = source.latestOffset()
-        assert source.latestOffset() == end or sum(end["t"].values()) % 6 == 0
+        end = source.latestOffset()  # of a new query Spark asks this first
+        start = start or source.initialOffset()
         source.partitions(start, end)
         ends.append(sum(end["t"].values()))
         start = end
     assert ends == [6, 12, 18, 20]
     assert source.latestOffset() == start
-    # After a restart the first batch is all there is, and the next ones are limited again.
-    source = reader(fake, UnlimitedStreamReader, maxOffsetsPerTrigger="6")
-    assert source.latestOffset() == {"t": {"0": 10, "1": 10}}
-    assert "the first micro-batch after a restart is not limited" in caplog.text
-    source.partitions({"t": {"0": 0, "1": 0}}, {"t": {"0": 3, "1": 3}})
+    # After a restart Spark has the last batch planned again.
+    source = reader(fake, BookkeepingStreamReader, maxOffsetsPerTrigger="6")
+    assert source.partitions({"t": {"0": 3, "1": 3}}, {"t": {"0": 3, "1": 3}}) == []
     assert sum(source.latestOffset()["t"].values()) == 12
+
+
+@pytest.mark.parametrize("kind", [LimitedStreamReader, BookkeepingStreamReader])
+def test_a_first_batch_that_is_repeated_loses_nothing(fake: FakeCluster, kind: Any) -> None:
+    """Spark asks for the start of a first batch again, after a crash in it."""
+    fake.create_topic("t", partitions=2)
+    fill(fake, "t", 10, 10)
+    given = {"startingOffsets": '{"t":{"0":-1,"1":-2}}'}
+
+    def end_of(source: Any, start: Tree) -> Tree:
+        if kind is LimitedStreamReader:
+            return source.latestOffset(start, ReadAllAvailable())
+        return source.latestOffset()
+
+    first = reader(fake, kind, **given)
+    start = first.initialOffset()
+    assert start == {"t": {"0": 10, "1": 0}}
+    fill(fake, "t", 5, 5)  # between the two questions
+    end = end_of(first, start)
+    assert end == {"t": {"0": 10, "1": 15}}
+    second = reader(fake, kind, **given)
+    again = second.initialOffset()
+    assert again == {"t": {"0": 15, "1": 0}}
+    assert ranges(second.partitions(again, end)) == [("t", 1, 0, 15)]
+    after = end_of(second, end)
+    assert ranges(second.partitions(end, after)) == [("t", 0, 10, 15)]
+    # The rule is for the first batch only.
+    fake.truncate("t", 0, 0)
+    with pytest.raises(DataLossError):
+        second.partitions(after, end_of(second, after))
 
 
 def test_a_line_for_each_batch(fake: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:

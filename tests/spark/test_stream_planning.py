@@ -40,7 +40,8 @@ def test_ranges_are_what_is_wanted_and_there(
             assert set(got.get(tp, ())) == wanted
     missing = sum(max(0, to - start.get(tp, earliest.get(tp, 0))) for tp, to in end.items())
     missing -= sum(map(len, got.values()))
-    counted = [x for x in plan.losses if x.condition == "COULD_NOT_READ_OFFSET_RANGE"]
+    names = ("COULD_NOT_READ_OFFSET_RANGE", "INITIAL_OFFSET_NOT_FOUND_FOR_PARTITIONS")
+    counted = [x for x in plan.losses if x.condition in names]
     assert sum(loss.missing for loss in counted) == missing
 
 
@@ -77,6 +78,10 @@ def test_a_new_topic_starts_where_it_begins() -> None:
         (
             {A0: 3}, {A0: 9}, {}, {}, "COULD_NOT_READ_OFFSET_RANGE",
             "offset [3, 9) for topic partition a-0: the partition is gone",
+        ),
+        (
+            {A0: 3}, {A0: 3, A1: 9}, {}, {}, "INITIAL_OFFSET_NOT_FOUND_FOR_PARTITIONS",
+            "Cannot find initial offsets for partitions a-1. They may have been deleted",
         ),
     ],
 )  # fmt: skip

@@ -332,7 +332,8 @@ def test_offsets_in_a_group_and_lag(
         streams.run(streams.frame(**both), name="another")
         # The last batch too, and of the topics only those that the options name.
         ends = {(topic, 0): 10, (topic, 1): 5}
-        until(lambda: group_offsets(streams.servers, group) == ends, "the commit")
+        until(lambda: committer.committed == ends, "the commit")
+        assert group_offsets(streams.servers, group) == ends
     finally:
         spark.streams.removeListener(committer)
     t0, t1, o0 = TopicPartition(topic, 0), TopicPartition(topic, 1), TopicPartition(other, 0)

@@ -1,0 +1,147 @@
+"""Lag and committed offsets from reports of progress. No Spark session."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import sparkkafka
+from sparkkafka.client.metadata import TopicPartition
+from sparkkafka.errors import OptionError
+from sparkkafka.options import parse_group_options
+from sparkkafka.spark import progress as progress_module
+from sparkkafka.spark.committer import GroupCommitter, commit_to_group
+from sparkkafka.spark.progress import read_until
+from sparkkafka.testing.fake_cluster import FakeCluster
+
+T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+RATE = {"description": "RateStreamV2[]", "endOffset": 5, "latestOffset": 7}
+
+
+def source(end: Any, latest: Any = None) -> dict[str, Any]:
+    return {"description": "PythonMicroBatchStream@1", "endOffset": end, "latestOffset": latest}
+
+
+def report(*sources: dict[str, Any], run: str = "r", name: str | None = None) -> Any:
+    shown = [SimpleNamespace(**row) for row in sources]
+    return SimpleNamespace(sources=shown, runId=run, id="id-of-it", name=name, batchId=3)
+
+
+BEHIND = report(source('{"t": {"0": 5, "1": 7}}', '{"t": {"0": 9, "1": 7}}'), RATE)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        BEHIND,
+        SimpleNamespace(lastProgress=BEHIND),
+        {"sources": [RATE, source({"t": {"0": 5, "1": 7}}, {"t": {"0": 9, "1": 7}})]},
+        json.dumps({"sources": [source({"t": {"0": 5, "1": 7}}, {"t": {"0": 9, "1": 7}})]}),
+    ],
+)
+def test_lag_of_all_forms_of_a_report(given: Any) -> None:
+    assert sparkkafka.lag(given) == {T0: 4, T1: 0}
+
+
+def test_lag_before_the_first_batch_and_of_other_sources() -> None:
+    assert sparkkafka.lag(SimpleNamespace(lastProgress=None)) == {}
+    assert sparkkafka.lag(report(RATE)) == {}
+
+
+def test_lag_of_two_sources_counts_a_partition_once() -> None:
+    two = report(
+        source({"t": {"0": 5}}, {"t": {"0": 9}}),
+        source({"t": {"0": 2}, "u": {"0": 1}}, {"t": {"0": 8}, "u": {"0": 4}}),
+    )
+    assert sparkkafka.lag(two) == {T0: 6, U0: 3}
+    assert read_until(two) == {T0: 2, U0: 1}
+
+
+@pytest.mark.parametrize("latest", [None, "null"])
+def test_lag_without_the_end_of_the_log(latest: Any) -> None:
+    with pytest.raises(OptionError, match=r"repeated after a restart.*lag\(query, options\)"):
+        sparkkafka.lag(report(source({"t": {"0": 5}}, latest)))
+
+
+def test_lag_on_older_sparks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_module, "_LATEST_IS_REPORTED", False)
+    with pytest.raises(OptionError, match=r"Spark 4\.2 and later does"):
+        sparkkafka.lag(BEHIND)
+
+
+# --- the committer ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeCluster]:
+    with FakeCluster() as cluster:
+        cluster.create_topic("t", partitions=2)
+        cluster.create_topic("u")
+        yield cluster
+
+
+def committer(fake: FakeCluster, query: str | None = None, **options: str) -> GroupCommitter:
+    given = {
+        "kafka.bootstrap.servers": fake.bootstrap_servers,
+        "kafka.group.id": "g",
+        "kafka.retry.backoff.ms": "5",
+        "kafka.default.api.timeout.ms": "500",
+        **options,
+    }
+    return GroupCommitter(parse_group_options(given), query)
+
+
+def finished(listener: GroupCommitter, tree: Any, **about: Any) -> None:
+    listener.onQueryProgress(SimpleNamespace(progress=report(source(tree), **about)))
+
+
+def test_offsets_of_each_batch_are_committed_and_only_what_changed(fake: FakeCluster) -> None:
+    listener = committer(fake)
+    finished(listener, {"t": {"0": 5, "1": 7}})
+    assert fake.committed("g") == {("t", 0): 5, ("t", 1): 7} == listener.committed
+    fake.clear_requests()
+    finished(listener, {"t": {"0": 5, "1": 7}})
+    assert fake.requests_of("OffsetCommit") == []
+    finished(listener, {"t": {"0": 5, "1": 9}})
+    (request,) = fake.requests_of("OffsetCommit")
+    assert [row.partition_index for row in request.message.topics[0].partitions] == [1]
+    assert fake.committed("g") == {("t", 0): 5, ("t", 1): 9}
+
+
+def test_queries_and_topics_that_are_meant(fake: FakeCluster) -> None:
+    listener = committer(fake, "mine")
+    finished(listener, {"t": {"0": 5}}, name="other")
+    assert fake.committed("g") == {}
+    finished(listener, {"t": {"0": 5}}, name="mine")
+    assert fake.committed("g") == {("t", 0): 5}
+    finished(committer(fake, "id-of-it"), {"t": {"0": 6}})
+    assert fake.committed("g") == {("t", 0): 6}
+    for what in ({"subscribe": "u"}, {"subscribePattern": "^u"}, {"assign": '{"u":[0],"t":[1]}'}):
+        finished(committer(fake, **what), {"t": {"0": 9}, "u": {"0": 2}})
+        assert fake.committed("g") == {("t", 0): 6, ("u", 0): 2}
+
+
+def test_a_failed_commit_is_made_good(fake: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
+    listener = committer(fake)
+    caplog.set_level(logging.WARNING)
+    for at, again in enumerate(("onQueryIdle", "onQueryTerminated")):
+        fake.set_group_members("g")
+        finished(listener, {"t": {"0": 5 + at}})
+        assert "were not committed to group g" in caplog.text
+        assert fake.committed("g").get(("t", 0)) != 5 + at
+        fake.set_group_members("g", present=False)
+        getattr(listener, again)(SimpleNamespace(runId="r"))
+        assert fake.committed("g")[("t", 0)] == 5 + at
+
+
+def test_a_committer_needs_a_group(fake: FakeCluster) -> None:
+    options = {"kafka.bootstrap.servers": fake.bootstrap_servers}
+    with pytest.raises(OptionError, match=r"set kafka\.group\.id"):
+        commit_to_group(SimpleNamespace(), options)
+    with pytest.raises(OptionError, match="unknown option 'topics'"):
+        commit_to_group(SimpleNamespace(), {**options, "topics": "t"})
