@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from tests.bench import cases, report
-from tests.bench.data import KILO_BATCH, Topic, make_columns, value_lengths
+from tests.bench.data import KILO_BATCH, Topic, make_columns, timestamp_ms, value_lengths
 from tests.bench.report import Report
 from tests.bench.results import WORKER_RSS_TARGET_MB, Row
+from tests.bench.stream_rows import quantile
 
 ROOT = Path(__file__).parent.parent
 JSON = ROOT / "docs" / "benchmarks.json"
@@ -106,6 +107,7 @@ def test_memory_has_a_target_of_its_own():
         ([123_456.0], "rows/s", "123K rows/s"),
         ([1_234.0], "rows/s", "1234 rows/s"),
         ([0.3, 0.2, 0.4], "s", "0.30 s"),
+        ([207.4], "ms", "207 ms"),
         ([0.0123], "M records/s", "0.0123 M records/s"),
     ],
 )
@@ -164,6 +166,41 @@ def test_the_plot_can_be_drawn(tmp_path):
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
+# --- a part measured again ----------------------------------------------------------------------
+
+
+def test_later_rows_take_the_places_of_those_before_and_say_of_which_run_they_are():
+    before = a_report(a_row(), a_row(name="1 KB"), a_row(group="client", rival="other 1.0"))
+    later = a_report(
+        a_row(ours=[9e6], theirs=[1e6]),
+        a_row(name="10 KB"),
+        a_row(group="streams"),
+        a_row(group="client", rival="other 2.0"),
+    )
+    later.about = {"date": "2026-02-02", "commit": "abc1234", "CPU": "a | b", "pyspark": "5"}
+    result = report.merged(before, later, ("read", "streams", "client"))
+    assert result.about == before.about
+    names = [(row.group, row.name, row.rival) for row in result.rows]
+    assert names == [
+        ("read", "100 B", "JVM connector"),
+        ("read", "1 KB", "JVM connector"),
+        ("read", "10 KB", "JVM connector"),
+        ("streams", "100 B", "JVM connector"),
+        ("client", "100 B", "other 2.0"),
+    ]
+    words = "2026-02-02 at commit abc1234; pyspark 5"
+    assert [row.measured for row in result.rows] == [words, "", words, words, words]
+    assert result.rows[0].ours == [9e6]
+    assert Report.from_json(result.to_json()) == result
+    page = report.page(result)
+    assert f"Measured in a run of their own: 100 B; 10 KB ({words})." in page
+    assert f"Measured in a run of their own: All of these ({words})." in page
+
+
+def test_rows_measured_with_the_rest_say_nothing_of_it():
+    assert "run of their own" not in report.page(a_report(a_row()))
+
+
 # --- what is published --------------------------------------------------------------------------
 
 
@@ -185,6 +222,7 @@ def test_the_published_run_is_a_whole_one(published):
     measured = {(row.group, row.name) for row in published.rows}
     wanted = {(case.group, case.name) for case in cases.reads(quick=False)}
     wanted |= {(case.group, case.name) for case in cases.writes(quick=False)}
+    wanted |= {(case.group, name) for case in cases.streams(quick=False) for name in case.names}
     assert wanted <= measured
     assert published.about["command"] == "make bench"
     assert all(len(row.ours) == len(row.theirs) >= 1 for row in published.rows)
@@ -203,6 +241,31 @@ def test_the_rows_of_a_topic_follow_each_other_and_have_names_of_their_own(quick
     assert len(set(seen)) == len(seen)
     assert {case.group for case in chosen} <= set(cases.GROUPS)
     assert all(case.topic.rows % case.topic.partitions == 0 for case in chosen)
+
+
+def test_streams_end_with_a_whole_batch_and_have_names_of_their_own():
+    chosen = list(cases.streams(quick=False))
+    names = [name for case in chosen for name in case.names]
+    assert len(set(names)) == 2 * len(chosen)
+    for case in chosen:
+        assert case.topic.rows == case.batch_rows * (case.first_batches + case.batches)
+        assert case.batch_rows % case.partitions == 0
+
+
+@pytest.mark.parametrize(("share", "found"), [(0.5, 10), (0.95, 19), (1.0, 20)])
+def test_quantiles_are_figures_that_were_measured(share, found):
+    assert quantile([float(n) for n in range(20, 0, -1)], share) == found
+
+
+def test_filters_by_time_leave_the_rows_that_they_say():
+    by_time = [case for case in cases.reads(quick=False) if case.found is not None]
+    assert {case.found for case in by_time} == {40_000, 20_000}
+    for case in by_time:
+        held = case.topic.rows // case.topic.partitions
+        times_ms = np.array([timestamp_ms(n) for n in range(0, held, 100)])
+        start_ms, *end_ms = map(int, re.findall(r"timestamp_millis\((\d+)\)", case.where))
+        inside = (times_ms >= start_ms) & (times_ms < (end_ms or [2**62])[0])
+        assert inside.sum() * 100 * case.topic.partitions == case.found
 
 
 def test_names_of_topics_are_fit_for_kafka():

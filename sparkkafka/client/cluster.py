@@ -18,6 +18,7 @@ from sparkkafka.client.bootstrap import BootstrapServers
 from sparkkafka.client.connection import Connection
 from sparkkafka.client.deadline import Backoff, Deadline, Retry
 from sparkkafka.client.metadata import (
+    Address,
     Broker,
     PartitionMetadata,
     TopicMetadata,
@@ -76,9 +77,13 @@ class _Unreachable(NamedTuple):
 
 
 class Cluster:
-    """A Kafka cluster, found through `options.bootstrap_servers`. Use it under `with`."""
+    """A Kafka cluster, found through `options.bootstrap_servers`. Use it under `with`.
 
-    def __init__(self, options: ClientOptions) -> None:
+    `try_first` (host, port) is asked before the bootstrap servers, once: the address of a
+    broker that the caller will need anyway.
+    """
+
+    def __init__(self, options: ClientOptions, *, try_first: Address | None = None) -> None:
         self.options = options
         self.cluster_id: str | None = None
         self.controller_id: int | None = None
@@ -88,6 +93,7 @@ class Cluster:
         self._connections: dict[int, Connection] = {}
         self._servers = BootstrapServers(options)
         self._bootstrap: Connection | None = None
+        self._try_first = [try_first] if try_first else []
         self._bootstrap_failures: dict[tuple[str, int], str] = {}
         self._unreachable: dict[int, _Unreachable] = {}
         self._known_topics: set[str] = set()
@@ -178,7 +184,8 @@ class Cluster:
         random.shuffle(known)
         random.shuffle(first)
         failures: list[KafkaError] = []
-        addresses = list(dict.fromkeys(known + first))
+        addresses = list(dict.fromkeys(self._try_first + known + first))
+        self._try_first = []
         for number, address in enumerate(addresses):
             if failures and deadline.expired:
                 break
@@ -203,6 +210,19 @@ class Cluster:
         # If nobody there speaks Kafka, waiting does not help.
         nobody.retriable = any(error.retriable for error in failures)
         raise nobody
+
+    def give_away(self, broker: Broker) -> Connection | None:
+        """The idle connection that metadata came by, if it leads to this broker; now the caller's.
+
+        A new one would cost two round trips (connect, ApiVersions).
+        """
+        given = self._bootstrap
+        if given is None or not given.is_open or given.in_flight:
+            return None
+        if (given.host, given.port) != (broker.host, broker.port):
+            return None
+        self._bootstrap = None
+        return given
 
     # --- requests -------------------------------------------------------------------------------
 
@@ -454,6 +474,11 @@ class Cluster:
             return None
         partition = topic.partitions.get(tp.partition)
         return partition if partition is not None and partition.leader in self.brokers else None
+
+    def leader_address(self, tp: TopicPartition) -> Address | None:
+        """Where the leader is as far as the cache knows it."""
+        leader = self.known_leader(tp)
+        return None if leader is None else self.brokers[leader.leader][1:3]
 
     def forget(self, topic: str) -> None:
         """Distrust what the cache says of this topic: the next look asks a broker."""

@@ -310,7 +310,9 @@ class Fetcher:
             raise BrokerError(
                 ErrorCode.REPLICA_NOT_AVAILABLE, f"Metadata of {self._tp} for broker {self._at}"
             )
-        return Connection.open(broker.host, broker.port, self._cluster.options, deadline)
+        return self._cluster.give_away(broker) or Connection.open(
+            broker.host, broker.port, self._cluster.options, deadline
+        )
 
     def _answer(self, deadline: Deadline, buffer: FrameBuffer) -> Any:
         connection = self._connection

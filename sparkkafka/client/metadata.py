@@ -12,6 +12,9 @@ from sparkkafka.protocol.messages import MetadataResponseTopic
 
 NO_LEADER = -1
 
+Address = tuple[str, int]
+"""Host and port of a broker."""
+
 
 class TopicPartition(NamedTuple):
     topic: str

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.fetcher import Fetcher
-from sparkkafka.client.metadata import TopicPartition
+from sparkkafka.client.metadata import Address, TopicPartition
 from sparkkafka.errors import DataLossError, DecodeError
 from sparkkafka.options import ReadOptions
 from sparkkafka.protocol.arrow import from_numpy, repeat_text
@@ -33,15 +33,17 @@ def read_range(
     end: int,
     *,
     topic_id: bytes | None,
+    leader: Address | None = None,
     times_ms: tuple[int, int] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The records with start <= offset < end as Arrow batches of those columns; with `times_ms`
-    (first, last) without records of other times.
+    (first, last) without records of other times. `leader` is where the partition's leader was.
 
     Raises what `Fetcher` says, and DecodeError for a timestamp or text that Spark cannot hold.
     """
     with (
-        Cluster(options.client) as cluster,
+        # Metadata come from the leader, if it is there still, and the same connection then fetches.
+        Cluster(options.client, try_first=leader) as cluster,
         Fetcher(
             cluster,
             tp,

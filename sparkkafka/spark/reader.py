@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.metadata import TopicPartition
+from sparkkafka.client.metadata import Address, TopicPartition
 from sparkkafka.client.offsets import earliest_and_latest
 from sparkkafka.options import ReadOptions
 from sparkkafka.spark import lookup, planning
@@ -35,6 +35,7 @@ class KafkaInputPartition(InputPartition):
     """One task: the records of one partition with start <= offset < end.
 
     `topic_id` (16 bytes; None before Kafka 2.8) tells the topic from a later one of its name.
+    `leader` is where the partition's leader was when this was planned: whom to ask first.
     """
 
     topic: str
@@ -42,6 +43,7 @@ class KafkaInputPartition(InputPartition):
     start: int
     end: int
     topic_id: bytes | None = None
+    leader: Address | None = None
 
 
 class KafkaBatchReader(DataSourceReader):
@@ -74,13 +76,20 @@ class KafkaBatchReader(DataSourceReader):
             # Not before the ends of the logs are known: that no record is as late as some time
             # need not hold for records that are appended in between.
             ranges = self.narrowed(cluster, ranges)
+            leaders = {
+                tp: cluster.leader_address(tp)
+                for tp in (TopicPartition(r.topic, r.partition) for r in ranges)
+            }
         pieces = split_ranges(
             ranges,
             min_partitions=options.min_partitions,
             max_records=options.max_records_per_partition,
         )
         return [
-            KafkaInputPartition(r.topic, r.partition, r.start, r.end, topic_ids[r.topic])
+            KafkaInputPartition(
+                *(r.topic, r.partition, r.start, r.end, topic_ids[r.topic]),
+                leader=leaders[TopicPartition(r.topic, r.partition)],
+            )
             for r in pieces
         ]
 
@@ -111,7 +120,10 @@ def read_partition(
     tp = TopicPartition(partition.topic, partition.partition)
     start, end = partition.start, partition.end
     return read_range(
-        *(options, columns, tp, start, end), topic_id=partition.topic_id, times_ms=times_ms
+        *(options, columns, tp, start, end),
+        topic_id=partition.topic_id,
+        leader=partition.leader,
+        times_ms=times_ms,
     )
 
 

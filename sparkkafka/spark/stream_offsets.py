@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 
 from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.metadata import TopicMetadata, TopicPartition
+from sparkkafka.client.metadata import Address, TopicMetadata, TopicPartition
 from sparkkafka.client.offsets import EARLIEST, LATEST
 from sparkkafka.errors import KafkaError, UnknownTopicError
 from sparkkafka.options import ReadOptions
@@ -44,13 +44,15 @@ SIZES_FOR_LOG_MS = 2_000
 
 
 class PlannedRange(NamedTuple):
-    """A range of a micro-batch, and the id of its topic (None before Kafka 2.8)."""
+    """A range of a micro-batch, the id of its topic (None before Kafka 2.8), and where its leader
+    was (None: not known)."""
 
     topic: str
     partition: int
     start: int
     end: int
     topic_id: bytes | None
+    leader: Address | None
 
 
 class _Batch(NamedTuple):
@@ -166,7 +168,11 @@ class StreamOffsets:
             max_records=self._options.max_records_per_partition,
         )
         return [
-            PlannedRange(r.topic, r.partition, r.start, r.end, self._cluster.topic_id(r.topic))
+            PlannedRange(
+                *(r.topic, r.partition, r.start, r.end),
+                topic_id=self._cluster.topic_id(r.topic),
+                leader=self._cluster.leader_address(TopicPartition(r.topic, r.partition)),
+            )
             for r in pieces
         ]
 

@@ -9,16 +9,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
 
-from tests.bench.data import KILO_BATCH, MEGA_BATCH, Topic, last_timestamp_ms
+from tests.bench.data import KILO_BATCH, MEGA_BATCH, Topic, timestamp_ms
 from tests.bench.floor import FLOOR
 
 JVM = "JVM connector"
+ALL_COLUMNS = "pykafka, all columns"
 NOOP, SUM = "noop", "sum(length(value))"
 PARTITIONS = 4
 
 #: Least ratios wanted.
 READ_TARGET = 2.0
 CODEC_TARGET = VARIABLE_TARGET = 1.5
+VALUE_ONLY_TARGET, BY_TIME_TARGET = 1.3, 10.0
 #: Seconds that a read of one row may take longer than the JVM connector's.
 ONE_ROW_TARGET_S = 0.5
 
@@ -34,6 +36,9 @@ BATCH_NAMES = {KILO_BATCH: "16 KB batches", MEGA_BATCH: "1 MB batches"}
 CODECS = ("gzip", "snappy", "lz4", "zstd")
 
 BOUNDED = "read, all but the last 5 %"
+VALUE_ONLY = "read, value alone by schema"
+BY_TIME = "read, by time with filterPushdown"
+MICRO_BATCHES = "micro-batches"
 SPARK_ALONE = "Spark's Arrow transfer alone"
 
 #: Headings, as the table has them; client rows come last.
@@ -43,9 +48,9 @@ GROUPS = (
         BOUNDED,
         "read, sizes that vary",
         *(f"read, {codec}" for codec in CODECS),
-        "read, a part",
+        *("read, a part", VALUE_ONLY, BY_TIME),
     ),
-    *("write", "latency", SPARK_ALONE, "growth"),
+    *("write", "latency", MICRO_BATCHES, SPARK_ALONE, "growth"),
 )
 
 _ROWS: dict[int | str, int] = {
@@ -61,7 +66,8 @@ _ROWS: dict[int | str, int] = {
 @dataclass(frozen=True)
 class Read:
     """One row about reading, of the whole topic or of a part of each partition: `last_share` 0.01
-    is its last 1 %, `first_share` 0.95 all but its last 5 %; `select` and `where` are SQL."""
+    is its last 1 %, `first_share` 0.95 all but its last 5 %; `select` and `where` are SQL. `schema`
+    and `options` are for our format alone. `found`: how many rows `where` must leave."""
 
     group: str
     name: str
@@ -73,7 +79,14 @@ class Read:
     first_share: float | None = None
     select: str = "*"
     where: str = ""
+    found: int | None = None
+    schema: str = ""
+    options: dict[str, str] = field(default_factory=dict)
     rival: str = JVM
+
+    @property
+    def pushes_filters(self) -> bool:
+        return "filterPushdown" in self.options
 
 
 @dataclass(frozen=True)
@@ -89,6 +102,34 @@ class Write:
     pairs: int = 3
     rival: str = JVM
     group: str = "write"
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A streaming query that takes `batch_rows` rows of 100 B in each micro-batch, and two rows of
+    the table about it: median and 95th percentile of `durationMs.triggerExecution`."""
+
+    batch_rows: int
+    partitions: int
+    batches: int
+    first_batches: int = 8
+    """Not counted: Java compiles, workers are forked."""
+    pairs: int = 2
+    group: str = MICRO_BATCHES
+
+    @property
+    def topic(self) -> Topic:
+        rows = self.batch_rows * (self.first_batches + self.batches)
+        return Topic(100, rows, partitions=self.partitions)
+
+    @property
+    def name(self) -> str:
+        rows = f"{self.batch_rows:,} row{'s' * (self.batch_rows > 1)} of 100 B"
+        return f"{rows} of {self.partitions} partition{'s' * (self.partitions > 1)}"
+
+    @property
+    def names(self) -> tuple[str, str]:
+        return f"{self.name}, p50", f"{self.name}, p95"
 
 
 def reads(*, quick: bool) -> Iterator[Read]:
@@ -122,6 +163,7 @@ def _plain_reads(
             if batch == MEGA_BATCH:
                 name = f"read {SIZE_NAMES[size]}, {BATCH_NAMES[batch]}, {NOOP}"
                 yield Read(SPARK_ALONE, name, topic, NOOP, None, pairs, rival=FLOOR)
+                yield _value_only_read(size, topic, pairs)
 
 
 def _bounded_read(size: int, topic: Topic, pairs: int) -> Read:
@@ -131,6 +173,18 @@ def _bounded_read(size: int, topic: Topic, pairs: int) -> Read:
     Spark's Arrow transfer alone is not much more than twice as fast as the connector then."""
     name = f"{SIZE_NAMES[size]}, {BATCH_NAMES[topic.batch_bytes]}, {NOOP}"
     return Read(BOUNDED, name, topic, NOOP, None, pairs, first_share=0.95)
+
+
+def _value_only_read(size: int, topic: Topic, pairs: int) -> Read:
+    return Read(
+        VALUE_ONLY,
+        f"{SIZE_NAMES[size]}, {BATCH_NAMES[topic.batch_bytes]}, {NOOP}",
+        topic,
+        target=VALUE_ONLY_TARGET,
+        pairs=pairs,
+        schema="value binary",
+        rival=ALL_COLUMNS,
+    )
 
 
 def _variable_reads(
@@ -159,14 +213,46 @@ def _codec_reads(
 
 
 def _parts() -> Iterator[Read]:
-    """Parts of a topic: its end, one column, a time. Neither connector skips anything for the last
-    two yet; with a schema of the user's own and `filterPushdown` this one will."""
+    """Parts of a topic: its end, one column, a time; then times that the reader may make use of.
+    In all but the first the connector reads the whole topic, and we do so without the option."""
     topic = Topic(100, 4_000_000)
     group, suffix = "read, a part", "100 B, 1 MB batches, noop"
     yield Read(group, f"last 1 % by startingOffsets, {suffix}", topic, last_share=0.01)
     yield Read(group, f"value only, by select, {suffix}", topic, pairs=2, select="value")
-    late = f"timestamp >= timestamp_millis({last_timestamp_ms(topic, 0.01)})"
-    yield Read(group, f"last 1 % by timestamp, by where, {suffix}", topic, pairs=2, where=late)
+    where, found = _times(topic, 0.99)
+    name = f"last 1 % by timestamp, by where, {suffix}"
+    yield Read(group, name, topic, pairs=2, where=where, found=found)
+
+    topic = Topic(100, 2_000_000)
+    push = {"filterPushdown": "true"}
+    in_order = {**push, "maxTimestampDisorderMs": "0"}
+    last, middle = _times(topic, 0.99), _times(topic, 0.495, 0.505)
+    for name, target, options, (where, found) in (
+        ("last 1 %", BY_TIME_TARGET, push, last),
+        ("middle 1 %, maxTimestampDisorderMs=0", BY_TIME_TARGET, in_order, middle),
+        ("middle 1 %", None, push, middle),
+    ):
+        yield Read(
+            BY_TIME,
+            f"{name}, {suffix}",
+            topic,
+            target=target,
+            where=where,
+            found=found,
+            options=options,
+        )
+
+
+def _times(topic: Topic, start: float, end: float | None = None) -> tuple[str, int]:
+    """A filter on the timestamps of those shares of each partition, and how many rows it leaves.
+
+    A hundred records have the same time, so both ends are a little earlier."""
+    held = topic.rows // topic.partitions
+    first, last = (int(held * share) // 100 * 100 for share in (start, end or 1))
+    where = f"timestamp >= timestamp_millis({timestamp_ms(first)})"
+    if end is not None:
+        where += f" AND timestamp < timestamp_millis({timestamp_ms(last)})"
+    return where, ((last if end else held) - first) * topic.partitions
 
 
 def _growth() -> Iterator[Read]:
@@ -208,3 +294,10 @@ def writes(*, quick: bool) -> Iterator[Write]:
 
 def one_row_pairs(*, quick: bool) -> int:
     return 3 if quick else 7
+
+
+def streams(*, quick: bool) -> Iterator[Stream]:
+    """The smallest micro-batch there can be (one without rows is none), and one of some size."""
+    if not quick:
+        yield Stream(1, 1, 30)
+        yield Stream(10_000, 4, 30)

@@ -141,10 +141,9 @@ def _pieces(topic: Topic) -> Iterator[RecordColumns]:
             left -= count
 
 
-def last_timestamp_ms(topic: Topic, share: float) -> int:
-    """That share of each partition's records, or a little more, are of this time or later."""
-    rows = topic.rows // topic.partitions
-    return int(_timestamps_ms(int(rows * (1 - share)), 1)[0])
+def timestamp_ms(number: int) -> int:
+    """Of the record of that number in each partition; a hundred in a row have the same one."""
+    return int(_timestamps_ms(number, 1)[0])
 
 
 def _timestamps_ms(first: int, count: int) -> np.ndarray:

@@ -35,11 +35,17 @@ README_ROWS: tuple[tuple[str, ...], ...] = (
     ("read, sizes that vary", "lognormal, median 150 B, 1 MB batches, noop"),
     ("read, lz4", "100 B, 1 MB batches, noop"),
     ("read, zstd", "1 KB, 1 MB batches, noop"),
+    ("read, value alone by schema", "100 B, 1 MB batches, noop"),
+    ("read, value alone by schema", "1 KB, 1 MB batches, noop"),
+    ("read, by time with filterPushdown", "last 1 %, 100 B, 1 MB batches, noop"),
     ("write", "100 B, defaults"),
     ("write", "1 KB, defaults"),
     ("write", "100 B, tuned"),
     ("write", "1 KB, tuned"),
     ("latency", "one row of one partition, collect()"),
+    ("micro-batches", "1 row of 100 B of 1 partition, p50"),
+    ("micro-batches", "10,000 rows of 100 B of 4 partitions, p50"),
+    ("micro-batches", "10,000 rows of 100 B of 4 partitions, p95"),
     ("client", "decode 100 B, 1 MB batches, one core"),
     ("client", "encode 100 B, 1 MB batches, one core"),
     ("client", "read 100 B, 16 KB batches, 4 partitions, rival tuned"),
@@ -75,6 +81,36 @@ class Report:
         for row in self.rows:
             groups.setdefault(row.group, []).append(row)
         return groups
+
+
+def merged(published: Report, later: Report, group_order: Sequence[str]) -> Report:
+    """The published rows with those of a later, partial run in their places; new ones come last in
+    their group. `about` stays that of the published run: later rows say themselves what they are
+    of."""
+    words = _later_words(later.about, published.about)
+    renewed = {_key(row): dataclasses.replace(row, measured=words) for row in later.rows}
+    rows = [renewed.pop(_key(row), row) for row in published.rows]
+    order = {group: number for number, group in enumerate(group_order)}
+    rows = sorted([*rows, *renewed.values()], key=lambda row: order.get(row.group, len(order)))
+    return Report(published.about, rows)
+
+
+def _key(row: Row) -> tuple[str, str, str]:
+    return row.group, row.name, row.rival.split()[0]  # a rival's version may be a newer one
+
+
+def _later_words(later: dict[str, str], before: dict[str, str]) -> str:
+    """Date and commit of a run, and in what else it differs from the one before."""
+    of_the_run = {"date", "command", "commit", "load before", "worker memory"}
+    changed = [
+        f"{name} {value}"
+        for name, value in later.items()
+        if name not in of_the_run and before.get(name) != value
+    ]
+    words = f"{later['date']} at commit {later.get('commit', 'unknown')}"
+    if "load before" in later:
+        words += f", load {later['load before']} before it began"
+    return "; ".join([words, *changed])
 
 
 # --- one row -------------------------------------------------------------------------------------
@@ -118,6 +154,8 @@ def _target_words(row: Row) -> str:
 
 def _figure(figures: Sequence[float], unit: str) -> str:
     middle = statistics.median(figures)
+    if unit == "ms":
+        return f"{middle:.0f} ms"
     if unit != "rows/s":
         return f"{middle:.2f} {unit}" if middle >= 0.1 else f"{middle:.3g} {unit}"
     if middle >= 1e6:
@@ -191,6 +229,7 @@ def page(report: Report) -> str:
         if notes:
             lines = (f"- {'; '.join(names)}: {note}" for note, names in notes.items())
             parts.append("\n".join(lines) + "\n")
+        parts += [f"{line}\n" for line in _measured_lines(rows)]
     parts.append("## Where it ran\n\n| | |\n|---|---|")
     parts += [f"| {name} | {value} |" for name, value in report.about.items()]
     return "\n".join(parts) + "\n"
@@ -208,7 +247,23 @@ def update_readme(text: str, report: Report) -> str:
 def readme_block(report: Report) -> str:
     """A table of the rows that a reader looks for first, and how the rest fared."""
     chosen = readme_rows(report)
-    return f"{markdown_table(chosen, with_group=True)}\nOf all rows: {summary(report.rows)}\n"
+    lines = [f"Of all rows: {summary(report.rows)}", *_measured_lines(chosen, with_group=True)]
+    return f"{markdown_table(chosen, with_group=True)}\n" + "\n\n".join(lines) + "\n"
+
+
+def _measured_lines(rows: Sequence[Row], *, with_group: bool = False) -> list[str]:
+    """Which rows are of a run of their own, a line for each such run."""
+    runs: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.measured:
+            runs.setdefault(row.measured, []).append(row)
+    lines = []
+    for words, those in runs.items():
+        names = dict.fromkeys(row.group if with_group else row.name for row in those)
+        all_of_them = len(those) == len(rows)
+        which = "All of these" if all_of_them else "; ".join(names)
+        lines.append(f"Measured in a run of their own: {which} ({words}).")
+    return lines
 
 
 def readme_rows(report: Report) -> list[Row]:
@@ -223,7 +278,8 @@ _PAGE_HEAD = """\
 # Benchmarks
 
 Made by `make bench`; [the figures](benchmarks.json). `make bench-quick` measures a part in under
-three minutes and writes nothing.
+three minutes and writes nothing. Rows that `tests/bench/run.py --only … --write` measured again say
+so below their table.
 
 How it is measured:
 
@@ -255,6 +311,16 @@ How it is measured:
   little older than Spark itself.
 - A row of "a part" counts the rows it gives (offsets) or looks at (select, where). The row of
   latency has a target in seconds: how much longer than the connector it may take.
+- "Value alone by schema" sets `.schema("value binary")` beside our own read of all columns of the
+  same topic. "By time" is the same `where` on both sides, of 2M rows; the connector reads them all,
+  and rows/s counts them all on both sides. Times ascend in each partition; the middle of a topic
+  has an end that only `maxTimestampDisorderMs` lets us stop at.
+- "Micro-batches" are those of one streaming query (`Trigger.AvailableNow`, `maxOffsetsPerTrigger`,
+  `noop`, checkpoint on the local disk) over a topic that is full already: median and 95th
+  percentile of `durationMs.triggerExecution` of 30 batches, the first 8 left out. Two queries of
+  each side in turns make two pairs. Most of such a time is Spark's: a plan and two files for each
+  batch on both sides, and for us a task in Python for each partition
+  ([where the time goes](performance.md#micro-batches)).
 - Worker memory is the peak of the largest of Spark's Python workers beyond that of a worker which
   handed Arrow batches through and did nothing else ({memory}). Target: 150 MB.
 - Client rows measure without Spark, against other Python clients.
@@ -357,6 +423,8 @@ def about(command: str, *, kafka: str, connector: Sequence[Path], java: Path) ->
     import psutil
 
     facts = {"date": datetime.datetime.now(datetime.UTC).date().isoformat(), "command": command}
+    facts["commit"] = _commit()
+    facts["load before"] = f"{os.getloadavg()[0]:.1f}"
     facts |= {name: importlib.metadata.version(name) for name in _PACKAGES}
     facts["Kafka broker"] = kafka
     facts["JVM connector's jars"] = ", ".join(sorted(path.stem for path in connector))
@@ -367,6 +435,20 @@ def about(command: str, *, kafka: str, connector: Sequence[Path], java: Path) ->
     facts["cores"] = str(os.cpu_count())
     facts["RAM"] = f"{psutil.virtual_memory().total / 2**30:.0f} GiB"
     return facts
+
+
+def _commit() -> str:
+    """The short hash, and whether files differ from it."""
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(Path(__file__).parent), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        changed = git("status", "--porcelain", "--untracked-files=no")
+        return git("rev-parse", "--short", "HEAD") + " with changes" * bool(changed)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"  # a copy without git
 
 
 def _java_words(java: Path) -> str:

@@ -35,6 +35,8 @@ class Row:
     worker_rss_mb: float | None = None
     """Peak of the largest Python worker beyond an idle worker's, in MB of 10**6 bytes."""
     note: str = ""
+    measured: str = ""
+    """When and with what, if not in the run that the report is about; for people."""
 
     @property
     def less_is_better(self) -> bool:

@@ -1,8 +1,9 @@
-"""Measures sparkkafka beside its rivals: `python tests/bench/run.py [--quick] [--only TEXT]`.
+"""Measures sparkkafka beside its rivals: `python tests/bench/run.py [--quick] [--only TEXT …]`.
 
 Starts one broker and one Spark session; both, and all data, are gone afterwards. `--write` brings
-docs/benchmarks.* and the README's table up to date. Returns 1 if a row failed (not if it missed
-its target), and names it.
+docs/benchmarks.* and the README's table up to date; with `--only` it renews those rows alone, and
+the pages say when and at which commit. Returns 1 if a row failed (not if it missed its target), and
+names it.
 """
 
 from __future__ import annotations
@@ -44,12 +45,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="the rows of most interest")
     parser.add_argument(
-        "--only", default="", metavar="TEXT", help="rows whose 'group: name' contains it"
+        "--only",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="rows whose 'group: name' contains it, or one of them if given several times",
     )
     parser.add_argument("--write", action="store_true", help="docs/benchmarks.* and README.md")
     options = parser.parse_args(arguments)
-    if options.write and (options.quick or options.only):
-        parser.error("--write is for a whole run")
+    if options.write and options.quick:
+        parser.error("--write is for whole rows: not with --quick")
     raise_on_sigterm()
     folder = Path(tempfile.mkdtemp(prefix="sparkkafka-bench-"))
     try:
@@ -71,14 +76,15 @@ def _run(options: argparse.Namespace, folder: Path) -> int:
         return 1
     java = find_java()
     export_java_home(java)
-    command = "make bench" if options.write else "python tests/bench/run.py"
+    command = "make bench" if options.write and not options.only else "python tests/bench/run.py"
     command += " --quick" * options.quick
     facts = report.about(command, kafka=KAFKA_VERSION, connector=connector, java=java)
     bench = Bench(options.quick, options.only)
     if not bench.wants_anything:
-        groups = (*cases.GROUPS, _CLIENT)
+        groups = "; ".join((*cases.GROUPS, _CLIENT))
+        wanted = " or ".join(map(repr, options.only))
         print(
-            f"no row has {options.only!r} in its 'group: name'; groups are: {'; '.join(groups)}",
+            f"no row has {wanted} in its 'group: name'; groups are: {groups}",
             file=sys.stderr,
         )
         return 2
@@ -110,13 +116,16 @@ def _run(options: argparse.Namespace, folder: Path) -> int:
         print("nothing is written: rows failed", file=sys.stderr)
         return 1
     if options.write:
-        _write(result)
+        _write(result, merge=bool(options.only))
     return 0
 
 
-def _write(result: Report) -> None:
+def _write(result: Report, *, merge: bool) -> None:
     docs = ROOT / "docs"
     docs.mkdir(exist_ok=True)
+    if merge:
+        published = Report.from_json((docs / "benchmarks.json").read_text("utf-8"))
+        result = report.merged(published, result, (*cases.GROUPS, _CLIENT))
     text = result.to_json()
     (docs / "benchmarks.json").write_text(text, "utf-8")
     # Pages are made of what the JSON says, which is rounded: a test makes them again.
@@ -131,7 +140,7 @@ def _write(result: Report) -> None:
 class Bench:
     """Works through the cases and collects rows and failures."""
 
-    def __init__(self, quick: bool, only: str) -> None:
+    def __init__(self, quick: bool, only: Sequence[str]) -> None:
         self.rows: list[Row] = []
         self.failures: list[tuple[str, str]] = []
         self.load = os.getloadavg()[0]
@@ -144,8 +153,14 @@ class Bench:
         self._writes = [
             case for case in cases.writes(quick=quick) if self._wanted(f"{case.group}: {case.name}")
         ]
+        self._streams = [
+            case
+            for case in cases.streams(quick=quick)
+            if any(self._wanted(f"{case.group}: {name}") for name in case.names)
+        ]
         self._one_row = self._wanted("latency: one row of one partition")
         self._total = len(self._reads) + len(self._writes) + self._one_row
+        self._total += sum(len(case.names) for case in self._streams)
 
     @property
     def wants_spark(self) -> bool:
@@ -177,6 +192,8 @@ class Bench:
                 f"{case.group}: {case.name}",
                 lambda case=case, number=number: iter([spark.write(case, number)]),
             )
+        for case in self._streams:
+            self._collect(f"{case.group}: {case.name}", lambda case=case: spark.stream(case))
         for topic, group in itertools.groupby(self._reads, key=lambda case: case.topic):
             chosen = list(group)
             names = "; ".join(f"{case.group}: {case.name}" for case in chosen)
@@ -199,7 +216,7 @@ class Bench:
         )
 
     def _wanted(self, name: str) -> bool:
-        return self._only in name
+        return not self._only or any(text in name for text in self._only)
 
     def _collect(self, names: str, measure: Callable[[], Iterator[Row]]) -> None:
         """Takes the rows over; what goes wrong is remembered, and the other rows go on."""

@@ -13,10 +13,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.bench import data, floor
-from tests.bench.cases import JVM, ONE_ROW_TARGET_S, PARTITIONS, SUM, Read, Write
+from tests.bench.cases import (
+    ALL_COLUMNS,
+    JVM,
+    ONE_ROW_TARGET_S,
+    PARTITIONS,
+    SUM,
+    Read,
+    Stream,
+    Write,
+)
 from tests.bench.data import Contents, Topic
 from tests.bench.floor import FLOOR_FORMAT, floor_options
 from tests.bench.results import Row
+from tests.bench.stream_rows import micro_batches
 from tests.bench.worker_memory import WorkerMemory
 
 if TYPE_CHECKING:
@@ -24,7 +34,8 @@ if TYPE_CHECKING:
 
 OURS, THEIRS = "pykafka", "kafka"
 FORMATS = (OURS, THEIRS)
-_RIVALS = {JVM: THEIRS, floor.FLOOR: FLOOR_FORMAT}
+_RIVALS = {JVM: THEIRS, floor.FLOOR: FLOOR_FORMAT, ALL_COLUMNS: ALL_COLUMNS}
+_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 _WARM_UP_ROUNDS = 2
 _LOGGING = """\
@@ -99,23 +110,42 @@ class SparkBench:
     def _read(self, case: Read, contents: Contents) -> Row:
         if case.rival == floor.FLOOR:
             return self._floor_read(case, contents)
-        options, rows = _part(case, contents.rows)
-        if options:
-            for name in FORMATS:
-                found = self._load(name, case.topic, options).count()
-                _expect(found, rows, f"{name}: rows of {case.name}")
+        part, rows = _part(case, contents.rows)
+
+        def load(name: str) -> DataFrame:
+            if name == OURS:
+                frame = self._load(OURS, case.topic, {**part, **case.options}, case.schema)
+            else:
+                frame = self._load(OURS if name == ALL_COLUMNS else name, case.topic, part)
+            frame = frame.selectExpr(case.select)
+            return frame.where(case.where) if case.where else frame
 
         def run(name: str) -> None:
-            frame = self._load(name, case.topic, options).selectExpr(case.select)
-            if case.where:
-                frame = frame.where(case.where)
             if case.sink == SUM:
-                self._check(frame, f"{name}: {case.name}", contents)
+                self._check(load(name), f"{name}: {case.name}", contents)
             else:
-                self._noop(frame)
+                self._noop(load(name))
 
-        row = Row(case.group, case.name, "rows/s", case.rival, target=case.target)
-        return self._in_turns(row, case.pairs, run, per_second=rows)
+        with self._filter_pushdown(case):
+            if part or case.found is not None:
+                for name in FORMATS:
+                    wanted = rows if case.found is None else case.found
+                    _expect(load(name).count(), wanted, f"{name}: rows of {case.name}")
+            if case.schema:
+                self._check(load(OURS), f"{OURS}: {case.name}", contents)
+            row = Row(case.group, case.name, "rows/s", case.rival, target=case.target)
+            return self._in_turns(row, case.pairs, run, per_second=rows)
+
+    @contextlib.contextmanager
+    def _filter_pushdown(self, case: Read) -> Iterator[None]:
+        if not case.pushes_filters:
+            yield
+            return
+        self._spark.conf.set(_PUSHDOWN, "true")
+        try:
+            yield
+        finally:
+            self._spark.conf.unset(_PUSHDOWN)
 
     def _floor_read(self, case: Read, contents: Contents) -> Row:
         topic, rows = case.topic, contents.rows
@@ -146,14 +176,20 @@ class SparkBench:
                 run(name)
             return self._in_turns(row, pairs, run)
 
-    def _load(self, name: str, topic: Topic, options: Mapping[str, str] | None = None) -> DataFrame:
-        return (
+    def _load(
+        self,
+        name: str,
+        topic: Topic,
+        options: Mapping[str, str] | None = None,
+        schema: str = "",
+    ) -> DataFrame:
+        reader = (
             self._spark.read.format(name)
             .option("kafka.bootstrap.servers", self._servers)
             .option("subscribe", topic.name)
             .options(**(options or {}))
-            .load()
         )
+        return (reader.schema(schema) if schema else reader).load()
 
     def _noop(self, frame: DataFrame) -> None:
         frame.write.format("noop").mode("overwrite").save()
@@ -227,6 +263,12 @@ class SparkBench:
         finally:
             for topic in topics.values():
                 data.remove_topic(self._servers, topic)
+
+    # --- streams --------------------------------------------------------------------------------
+
+    def stream(self, case: Stream) -> Iterator[Row]:
+        pairs = self._pairs_of(case.pairs)
+        return micro_batches(self._spark, self._servers, case, pairs, self.memory, FORMATS)
 
     # --- both -----------------------------------------------------------------------------------
 

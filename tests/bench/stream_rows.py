@@ -1,0 +1,109 @@
+"""Measures micro-batches: what Spark says of each (`recentProgress`), both formats in turns.
+
+Trigger.AvailableNow with a cap works through a topic that was filled before, so batches follow
+each other without a pause and all have the same size. What Spark itself does for every batch (a
+plan, and two files of the checkpoint) counts for both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.bench import data
+from tests.bench.cases import JVM, Stream
+from tests.bench.results import Row
+from tests.bench.worker_memory import WorkerMemory
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: How many batches Spark remembers (100 unless told).
+_REMEMBERED = "spark.sql.streaming.numRecentProgressUpdates"
+_TIMEOUT_S = 300
+
+
+class UnfinishedStreamError(AssertionError):
+    """A query did not read its topic in the batches that it was to take."""
+
+
+def micro_batches(
+    spark: SparkSession,
+    bootstrap_servers: str,
+    case: Stream,
+    pairs: int,
+    memory: WorkerMemory,
+    formats: tuple[str, str],
+) -> Iterator[Row]:
+    """The rows of a case, "p50" and "p95": a pair of figures for each pair of queries."""
+    median, high = (Row(case.group, name, "ms", JVM) for name in case.names)
+    data.write_topic(bootstrap_servers, case.topic)
+    try:
+        memory.renew_workers()
+        memory.reset()
+        with (
+            _remembering(spark, case.first_batches + case.batches),
+            tempfile.TemporaryDirectory(prefix="sparkkafka-bench-") as folder,
+        ):
+            for number in range(pairs):
+                for name in formats:
+                    ours = name == formats[0]
+                    with memory.watch() if ours else contextlib.nullcontext():
+                        durations_ms = _run(
+                            *(spark, bootstrap_servers, case, name),
+                            Path(folder, f"{number}-{name}"),
+                        )
+                    for row, share in ((median, 0.5), (high, 0.95)):
+                        figures = row.ours if ours else row.theirs
+                        figures.append(quantile(durations_ms, share))
+    finally:
+        data.remove_topic(bootstrap_servers, case.topic.name)
+    median.worker_rss_mb = high.worker_rss_mb = memory.beyond_idle_mb
+    yield median
+    yield high
+
+
+def _run(
+    spark: SparkSession, bootstrap_servers: str, case: Stream, name: str, checkpoint: Path
+) -> list[float]:
+    """One query; how long each of its batches took in ms, without the first ones."""
+    query = (
+        spark.readStream.format(name)
+        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .option("subscribe", case.topic.name)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", str(case.batch_rows))
+        .load()
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    try:
+        ended = query.awaitTermination(_TIMEOUT_S)
+    finally:
+        query.stop()
+    # The last trigger finds nothing to do.
+    batches = [batch for batch in query.recentProgress if batch.numInputRows]
+    rows = [batch.numInputRows for batch in batches]
+    if not ended or rows != [case.batch_rows] * (case.first_batches + case.batches):
+        raise UnfinishedStreamError(f"{name}: batches of {rows} rows in {case.name}")
+    return [float(batch.durationMs["triggerExecution"]) for batch in batches[case.first_batches :]]
+
+
+def quantile(figures: list[float], share: float) -> float:
+    """The smallest figure that at least that share of them does not exceed."""
+    return sorted(figures)[max(0, math.ceil(share * len(figures)) - 1)]
+
+
+@contextlib.contextmanager
+def _remembering(spark: SparkSession, batches: int) -> Iterator[None]:
+    spark.conf.set(_REMEMBERED, str(batches + 10))
+    try:
+        yield
+    finally:
+        spark.conf.unset(_REMEMBERED)
