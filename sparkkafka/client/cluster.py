@@ -251,11 +251,13 @@ class Cluster:
                     self._refresh_brokers(deadline)
 
     def _call_once(self, request: Any, node_id: int | None, deadline: Deadline) -> Any:
-        attempt = deadline.sooner(self.options.request_timeout_ms)
+        limit_ms = self.options.request_timeout_ms
         if node_id is None:
             connection = self.any_connection(deadline)
         else:
-            connection = self.connection(node_id, attempt)
+            connection = self.connection(node_id, deadline.sooner(limit_ms))
+        # The request's own time: finding a broker that answers may have taken longer than it.
+        attempt = deadline.sooner(limit_ms)
         response = connection.call(request, attempt)
         code = getattr(response, "error_code", 0)
         if code:
