@@ -76,10 +76,12 @@ class StreamOffsets:
         self._target: Offsets | None = None  # where it stops, once that was looked up
         self._offered: Offsets | None = None
         self._topic_ids: dict[str, bytes] = {}
+        self._former_ids: set[bytes] = set()
         # Topics made again, and the offsets at which that was noticed: while a batch starts at
         # them, they are those of the old topic.
         self._recreated: dict[str, Offsets] = {}
-        # Partitions that began at the end of their log; see `initial`.
+        # Of a new query, and its partitions that began at the end of their log; see `initial`.
+        self._initial: Offsets | None = None
         self._began_at_end: set[TopicPartition] = set()
         self._nothing_offered = True
         self._gone: set[str] = set()
@@ -100,8 +102,11 @@ class StreamOffsets:
 
         Spark writes down where its first batch ends, but not where it starts, and asks again if
         that batch is to be repeated after a crash. A start at the end of the log is then another
-        one. So a first batch reads nothing of such partitions: its end is their start.
+        one. So a first batch reads nothing of such partitions: its end is their start. (Spark
+        also asks twice within one run, and gets the same answer.)
         """
+        if self._initial is not None:
+            return self._initial
 
         def look(deadline: Deadline) -> Offsets:
             chosen = lookup.subscribed_partitions(self._cluster, self._options, deadline)
@@ -111,7 +116,8 @@ class StreamOffsets:
             )
             return start
 
-        return self._attempts("looking up the first offsets", look)
+        self._initial = self._attempts("looking up the first offsets", look)
+        return self._initial
 
     def next_end(self, start: Mapping[TopicPartition, int], *, limited: bool) -> Offsets:
         """Where the next micro-batch ends; `start` itself if there is to be none yet."""
@@ -170,7 +176,7 @@ class StreamOffsets:
         return [
             PlannedRange(
                 *(r.topic, r.partition, r.start, r.end),
-                topic_id=self._cluster.topic_id(r.topic),
+                topic_id=self._topic_ids.get(r.topic),
                 leader=self._cluster.leader_address(TopicPartition(r.topic, r.partition)),
             )
             for r in pieces
@@ -186,10 +192,22 @@ class StreamOffsets:
         if self._stops and self._target is None:
             self._target = latest
         if self._target is not None:
-            latest = {tp: self._target[tp] for tp in latest if tp in self._target}
+            latest = self._until_target(start, latest, self._target)
         if not limited:
             return latest
         return self._admit(dict(start), latest, deadline)
+
+    def _until_target(
+        self, start: Mapping[TopicPartition, int], latest: Offsets, target: Offsets
+    ) -> Offsets:
+        """The end of the log as it was when Trigger.AvailableNow began; never in front of the
+        start, which may have been looked up after it, unless the log is shorter now."""
+        ends: Offsets = {}
+        for tp, now in latest.items():
+            if tp in target or tp in start:
+                begin = 0 if tp.topic in self._recreated else start.get(tp, 0)
+                ends[tp] = min(now, max(target.get(tp, 0), begin))
+        return ends
 
     def _look(self, start: Mapping[TopicPartition, int], deadline: Deadline) -> Offsets:
         """The end of each partition that exists, in order."""
@@ -314,7 +332,7 @@ class StreamOffsets:
     def _remember_ids(self, partitions: Collection[TopicPartition]) -> None:
         for topic in {tp.topic for tp in partitions}:
             found = self._cluster.topic_id(topic)
-            if found is not None:
+            if found is not None and found not in self._former_ids:
                 self._topic_ids[topic] = found
 
     def _notice_recreated(
@@ -326,8 +344,9 @@ class StreamOffsets:
                 del self._recreated[topic]
         for topic in sorted({tp.topic for tp in partitions}):
             found, before = self._cluster.topic_id(topic), self._topic_ids.get(topic)
-            if found is None or before is None or found == before:
-                continue
+            if found is None or before is None or found == before or found in self._former_ids:
+                continue  # a former id comes from a broker that has not heard of the new topic
+            self._former_ids.add(before)
             read = {tp: at for tp, at in start.items() if tp.topic == topic}
             if read:
                 self._report([recreated_loss(topic)])

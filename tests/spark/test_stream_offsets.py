@@ -278,6 +278,29 @@ def test_available_now_ends_where_the_log_ended(fake: FakeCluster) -> None:
     assert ("t", 2, 0, 50) in ranges(source.partitions(ends[-1], end))
 
 
+def test_available_now_that_starts_at_latest_while_records_arrive(fake: FakeCluster) -> None:
+    """Spark asks for the end of the run, then twice for its start."""
+    fake.create_topic("t")
+    fill(fake, "t", 10)
+    source = reader(fake, startingOffsets="latest")
+    source.prepareForTriggerAvailableNow()
+    fill(fake, "t", 1)
+    start = source.initialOffset()
+    assert start == {"t": {"0": 11}}
+    fill(fake, "t", 1)
+    limit = source.getDefaultReadLimit()
+    end = source.latestOffset(start, limit)
+    assert end == start
+    fill(fake, "t", 1)
+    assert source.initialOffset() == start
+    assert source.partitions(source.initialOffset(), end) == []
+    assert source.latestOffset(end, limit) == end
+    # The next run goes on there.
+    source = reader(fake, startingOffsets="latest")
+    source.prepareForTriggerAvailableNow()
+    assert batches(source, end) == [{"t": {"0": 13}}]
+
+
 # --- topics and partitions that come and go --------------------------------------------------
 
 
@@ -434,6 +457,29 @@ def test_a_topic_made_again_while_the_query_runs(
         offsets = [at for first, last in read for at in range(first, last)]
         assert offsets == list(range(new_length))
     assert end == {"t": {"0": new_length}}
+    assert caplog.text.count("was deleted and made again") == 1
+
+
+def test_a_broker_that_has_not_heard_of_the_new_topic(
+    fake: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.create_topic("t")
+    fill(fake, "t", 3)
+    source = reader(fake, failOnDataLoss="false")
+    start = source.initialOffset()
+    end = source.latestOffset(start, ReadAllAvailable())
+    cluster = source._offsets._cluster
+    old_id = cluster.topic_id("t")
+    fake.recreate_topic("t")
+    fill(fake, "t", 5)
+    after = source.latestOffset(end, ReadAllAvailable())
+    assert ranges(source.partitions(end, after)) == [("t", 0, 0, 5)]
+    new_id = cluster.topic_id("t")
+    monkeypatch.setattr(cluster, "topic_id", lambda _: old_id)
+    fill(fake, "t", 1)
+    later = source.latestOffset(after, ReadAllAvailable())
+    (planned,) = source.partitions(after, later)
+    assert (planned.start, planned.end, planned.topic_id) == (5, 6, new_id)
     assert caplog.text.count("was deleted and made again") == 1
 
 
