@@ -119,7 +119,7 @@ def offsets_of_tree(tree: Any) -> dict[PartitionKey, int]:
     """Offsets from the parsed JSON of a checkpoint, which may be empty. Raises OptionError."""
     try:
         return {
-            (topic, int(partition)): _whole(offset)
+            (topic, _number(partition)): _whole(offset)
             for topic, partitions in tree.items()
             for partition, offset in partitions.items()
         }
@@ -137,6 +137,13 @@ def tree_of_offsets(offsets: Mapping[PartitionKey, int]) -> dict[str, dict[str, 
     for (topic, partition), offset in sorted(offsets.items()):
         topics.setdefault(topic, {})[str(partition)] = offset
     return topics
+
+
+def _number(partition: str) -> int:
+    number = int(partition)
+    if str(number) != partition or not 0 <= number <= MAX_PARTITION:
+        raise ValueError  # "00" would be a second name of "0"
+    return number
 
 
 def _whole(offset: Any) -> int:

@@ -317,7 +317,11 @@ class Cluster:
             )
             attempt = deadline.sooner(self.options.request_timeout_ms)
             response = connection.call(request, attempt, version=version)
-            row = response.coordinators[0] if version == 4 and response.coordinators else response
+            if version == 4 and not response.coordinators:
+                raise BrokerError(
+                    ErrorCode.COORDINATOR_NOT_AVAILABLE, f"FindCoordinator of {key!r}"
+                )
+            row = response.coordinators[0] if version == 4 else response
             if row.error_code:
                 raise BrokerError(row.error_code, f"FindCoordinator of {key!r}", row.error_message)
             self.brokers.setdefault(row.node_id, Broker(row.node_id, row.host, row.port))

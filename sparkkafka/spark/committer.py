@@ -97,11 +97,12 @@ class GroupCommitter(StreamingQueryListener):
             self._pending.pop(run, None)
 
     def _commit(self, run: str) -> None:
-        changed = {
-            tp: offset
-            for tp, offset in self._pending.get(run, {}).items()
-            if self._committed.get(tp) != offset
+        # Where several queries read a partition, what all of them have read.
+        wanted = {
+            tp: min(other[tp] for other in self._pending.values() if tp in other)
+            for tp in self._pending.get(run, {})
         }
+        changed = {tp: offset for tp, offset in wanted.items() if self._committed.get(tp) != offset}
         if not changed:
             return
         group_id = self._options.group_id or ""

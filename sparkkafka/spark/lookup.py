@@ -12,7 +12,7 @@ from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.metadata import TopicMetadata, TopicPartition
 from sparkkafka.client.offsets import EARLIEST, LATEST, list_offsets
-from sparkkafka.errors import BrokerError, KafkaError, KafkaTimeoutError, OptionError
+from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, KafkaTimeoutError, OptionError
 from sparkkafka.offset_json import EARLIEST_OFFSET, LATEST_OFFSET, PartitionKey
 from sparkkafka.options import ReadOptions
 from sparkkafka.source_options import OffsetBound
@@ -21,6 +21,8 @@ from sparkkafka.spark import planning
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
+
+_ENDS = {EARLIEST: "begins", LATEST: "ends"}
 
 
 def with_attempts(
@@ -110,6 +112,13 @@ def offsets_at(
     listed = list_offsets(
         cluster, times, isolation_level=options.fetch.isolation_level, deadline=deadline
     )
+    for tp, row in listed.items():
+        if row.offset < 0 and times[tp] in (EARLIEST, LATEST):
+            raise BrokerError(
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+                f"ListOffsets of {tp}",
+                f"the broker says that its log {_ENDS[times[tp]]} at offset {row.offset}",
+            )
     return {tp: row.offset for tp, row in listed.items()}
 
 
@@ -149,16 +158,20 @@ def start_offsets(
     chosen: Collection[TopicPartition],
     deadline: Deadline | None = None,
 ) -> tuple[dict[TopicPartition, int], set[TopicPartition]]:
-    """The start of a stream as plain offsets, and the partitions that start at the end of their
-    log, wherever that is when it is looked up. Raises OptionError."""
+    """The start of a stream as plain offsets, and the partitions whose start may be another one
+    when it is looked up again: the end of the log, or what a group has committed.
+
+    Raises OptionError.
+    """
     planning.check_named("startingOffsets", options.starting, chosen)
     bound = bound_start(cluster, options, chosen, deadline)
     words = {"earliest": EARLIEST_OFFSET, "latest": LATEST_OFFSET}
     given = {tp: words.get(bound.kind) or bound.offsets[tp] for tp in chosen}
     # The numbers that stand for earliest and latest are those that ListOffsets has for them.
     wanted = {tp: at for tp, at in given.items() if at in (EARLIEST, LATEST)}
-    at_the_end = {tp for tp, at in given.items() if at == LATEST}
-    return {**given, **offsets_at(cluster, options, wanted, deadline)}, at_the_end
+    by_group = options.starting.kind == "committed"
+    passing = {tp for tp, at in given.items() if by_group or at == LATEST}
+    return {**given, **offsets_at(cluster, options, wanted, deadline)}, passing
 
 
 def _committed(

@@ -79,7 +79,13 @@ def _sources(query: Any) -> list[tuple[Offsets, Offsets | None]]:
     if progress is None:
         return []
     if isinstance(progress, str):
-        progress = json.loads(progress)
+        try:
+            progress = json.loads(progress)
+        except ValueError:
+            raise OptionError(
+                f"lag() takes a query, a report of its progress, or that as JSON, not "
+                f"{progress[:100]!r}"
+            ) from None
     found = []
     for source in _get(progress, "sources") or ():
         read = _offsets(_get(source, "endOffset"))

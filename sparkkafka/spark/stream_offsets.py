@@ -77,12 +77,13 @@ class StreamOffsets:
         self._offered: Offsets | None = None
         self._topic_ids: dict[str, bytes] = {}
         self._former_ids: set[bytes] = set()
-        # Topics made again, and the offsets at which that was noticed: while a batch starts at
-        # them, they are those of the old topic.
+        # Topics made again, and the offsets of the old ones at which that was noticed. The next
+        # batch reads nothing of them but ends at their first offsets, so that the checkpoint
+        # forgets the old ones, come what may.
         self._recreated: dict[str, Offsets] = {}
-        # Of a new query, and its partitions that began at the end of their log; see `initial`.
+        # Of a new query, and the partitions that its first batch only pins down; see `initial`.
         self._initial: Offsets | None = None
-        self._began_at_end: set[TopicPartition] = set()
+        self._pinned: set[TopicPartition] = set()
         self._nothing_offered = True
         self._gone: set[str] = set()
         self._after: TopicPartition | None = None
@@ -101,9 +102,10 @@ class StreamOffsets:
         """Where a new query starts. Raises OptionError, UnknownTopicError, …
 
         Spark writes down where its first batch ends, but not where it starts, and asks again if
-        that batch is to be repeated after a crash. A start at the end of the log is then another
-        one. So a first batch reads nothing of such partitions: its end is their start. (Spark
-        also asks twice within one run, and gets the same answer.)
+        that batch is to be repeated after a crash. A start at the end of the log, or at an offset
+        that a group has committed, may be another one then. So a first batch reads nothing of such
+        partitions: its end is their start. (Spark also asks twice within one run, and gets the
+        same answer.)
         """
         if self._initial is not None:
             return self._initial
@@ -111,7 +113,7 @@ class StreamOffsets:
         def look(deadline: Deadline) -> Offsets:
             chosen = lookup.subscribed_partitions(self._cluster, self._options, deadline)
             self._remember_ids(chosen)
-            start, self._began_at_end = lookup.start_offsets(
+            start, self._pinned = lookup.start_offsets(
                 self._cluster, self._options, chosen, deadline
             )
             return start
@@ -126,8 +128,8 @@ class StreamOffsets:
             "looking up the latest offsets",
             lambda deadline: self._next_end(start, limited, deadline),
         )
-        if self._nothing_offered:
-            self._offered |= {tp: start[tp] for tp in self._began_at_end if tp in self._offered}
+        if self._nothing_offered and start == self._initial:
+            self._offered |= {tp: start[tp] for tp in self._pinned if tp in self._offered}
         self._nothing_offered = False
         return self._offered
 
@@ -148,12 +150,12 @@ class StreamOffsets:
     ) -> list[PlannedRange]:
         """The ranges of a micro-batch. Raises DataLossError (failOnDataLoss)."""
         self.finish_batch()
-        # A first batch that is repeated: its end is where these partitions began.
-        start = {
-            tp: min(offset, end.get(tp, offset)) if tp in self._began_at_end else offset
-            for tp, offset in start.items()
-        }
-        self._began_at_end = set()
+        if self._nothing_offered and start == self._initial:
+            # A first batch that is repeated after a crash. Partitions that are newer than it wait
+            # for the next one.
+            start = {
+                tp: end[tp] if tp in self._pinned else at for tp, at in start.items() if tp in end
+            }
         plan = self._attempts(
             "looking up the first offsets of a batch",
             lambda deadline: self._plan(start, end, deadline),
@@ -191,6 +193,13 @@ class StreamOffsets:
         self.latest = latest
         if self._stops and self._target is None:
             self._target = latest
+        again = [tp for tp in latest if tp.topic in self._recreated and tp in start]
+        if again:
+            first = self._offsets_at(EARLIEST, again, deadline)
+            end = {tp: first.get(tp, start.get(tp)) for tp in latest if tp in start}
+            if end != start:
+                return end
+            self._recreated.clear()
         if self._target is not None:
             latest = self._until_target(start, latest, self._target)
         if not limited:
@@ -200,20 +209,22 @@ class StreamOffsets:
     def _until_target(
         self, start: Mapping[TopicPartition, int], latest: Offsets, target: Offsets
     ) -> Offsets:
-        """The end of the log as it was when Trigger.AvailableNow began; never in front of the
-        start, which may have been looked up after it, unless the log is shorter now."""
+        """The end of the log as it was when Trigger.AvailableNow began, or what is left of it."""
         ends: Offsets = {}
         for tp, now in latest.items():
             if tp in target or tp in start:
-                begin = 0 if tp.topic in self._recreated else start.get(tp, 0)
-                ends[tp] = min(now, max(target.get(tp, 0), begin))
+                ends[tp] = min(now, max(target.get(tp, 0), start.get(tp, 0)))
         return ends
 
     def _look(self, start: Mapping[TopicPartition, int], deadline: Deadline) -> Offsets:
         """The end of each partition that exists, in order."""
         partitions = self._partitions(start, deadline)
+        try:
+            latest = self._offsets_at(LATEST, partitions, deadline)
+        except UnknownTopicError:  # deleted since
+            partitions = self._partitions(start, deadline)
+            latest = self._offsets_at(LATEST, partitions, deadline)
         self._notice_recreated(start, partitions)
-        latest = self._offsets_at(LATEST, partitions, deadline)
         for _ in range(self._options.fetch_offset_num_retries - 1):
             # KAFKA-7703: a leader that was just elected may know less than the last one did.
             behind = [
@@ -230,9 +241,8 @@ class StreamOffsets:
     def _admit(self, start: Offsets, latest: Offsets, deadline: Deadline) -> Offsets:
         """The end within the limits of the options; `start` if the batch is to wait."""
         limits = self._options.stream
-        known = {tp: at for tp, at in start.items() if tp.topic not in self._recreated}
-        fresh = [tp for tp in latest if tp not in known]
-        begin = {**known, **self._offsets_at(EARLIEST, fresh, deadline)}
+        fresh = [tp for tp in latest if tp not in start]
+        begin = {**start, **self._offsets_at(EARLIEST, fresh, deadline)}
         backlog = {tp: max(0, offset - begin[tp]) for tp, offset in latest.items()}
         total = sum(backlog.values())
         if not total:

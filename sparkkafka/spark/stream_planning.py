@@ -53,7 +53,7 @@ def plan_micro_batch(
 
     `earliest` holds the first offset of each of `partitions_to_check` that exists; `latest` the
     ends of those whose end was not looked up just now (a batch that is planned again after a
-    restart). Topics of `recreated` are read from their first offset, whatever `start` says.
+    restart). Topics of `recreated` have been reported and begin anew at their `end`.
     """
     ranges: list[OffsetRange] = []
     losses: list[StreamLoss] = []
@@ -64,7 +64,9 @@ def plan_micro_batch(
         losses.append(StreamLoss("PARTITIONS_DELETED", _deleted(removed), 0))
     for tp in sorted(partitions_to_check(start, end)):
         to, first = end[tp], earliest.get(tp)
-        known = tp in start and tp.topic not in recreated
+        if tp.topic in recreated:
+            continue
+        known = tp in start
         if first is None:
             losses.append(_gone(tp, start.get(tp), to))
             continue
@@ -72,7 +74,7 @@ def plan_micro_batch(
         if to < begin:
             losses.append(_moved_back(tp, begin, to))
             continue
-        if not known and tp.topic in known_topics and tp.topic not in recreated and first > 0:
+        if not known and tp.topic in known_topics and first > 0:
             losses.append(
                 StreamLoss(
                     "ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO",
@@ -121,7 +123,8 @@ def _moved_back(tp: TopicPartition, start: int, end: int) -> StreamLoss:
     return StreamLoss(
         "PARTITION_OFFSET_CHANGED",
         f"Partition {tp} offset was changed from {start} to {end}: the start offset was set beyond "
-        "the end of the log, or the topic was deleted and made again",
+        "the end of the log, or the topic was deleted and made again (or, if the isolation level "
+        "has become read_committed, a transaction is open)",
         0,
     )
 

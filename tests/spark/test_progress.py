@@ -62,6 +62,12 @@ def test_lag_of_two_sources_counts_a_partition_once() -> None:
     assert read_until(two) == {T0: 2, U0: 1}
 
 
+@pytest.mark.parametrize("text", ["", "no JSON"])
+def test_lag_of_something_else(text: str) -> None:
+    with pytest.raises(OptionError, match="takes a query, a report"):
+        sparkkafka.lag(text)
+
+
 @pytest.mark.parametrize("latest", [None, "null"])
 def test_lag_without_the_end_of_the_log(latest: Any) -> None:
     with pytest.raises(OptionError, match=r"repeated after a restart.*lag\(query, options\)"):
@@ -124,6 +130,18 @@ def test_queries_and_topics_that_are_meant(fake: FakeCluster) -> None:
     for what in ({"subscribe": "u"}, {"subscribePattern": "^u"}, {"assign": '{"u":[0],"t":[1]}'}):
         finished(committer(fake, **what), {"t": {"0": 9}, "u": {"0": 2}})
         assert fake.committed("g") == {("t", 0): 6, ("u", 0): 2}
+
+
+def test_two_queries_of_a_partition_commit_what_both_have_read(fake: FakeCluster) -> None:
+    listener = committer(fake)
+    finished(listener, {"t": {"0": 9}}, run="fast")
+    finished(listener, {"t": {"0": 1}}, run="slow")
+    assert fake.committed("g") == {("t", 0): 1}
+    listener.onQueryIdle(SimpleNamespace(runId="fast"))
+    finished(listener, {"t": {"0": 10}}, run="fast")
+    assert fake.committed("g") == {("t", 0): 1}
+    finished(listener, {"t": {"0": 10}}, run="slow")
+    assert fake.committed("g") == {("t", 0): 10}
 
 
 def test_a_failed_commit_is_made_good(fake: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:

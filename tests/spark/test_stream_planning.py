@@ -99,9 +99,9 @@ def test_losses(
     assert words in loss_warning(losses)
 
 
-def test_a_topic_made_again_is_read_from_its_first_offset() -> None:
-    plan = plan_micro_batch({A0: 30, B0: 2}, {A0: 7, B0: 3}, {A0: 1, B0: 0}, {}, recreated={"a"})
-    assert plan.ranges == [OffsetRange("a", 0, 1, 7), OffsetRange("b", 0, 2, 3)]
+def test_a_topic_made_again_was_reported_and_gives_nothing_yet() -> None:
+    plan = plan_micro_batch({A0: 30, B0: 2}, {A0: 1, B0: 3}, {A0: 1, B0: 0}, {}, recreated={"a"})
+    assert plan.ranges == [OffsetRange("b", 0, 2, 3)]
     assert plan.losses == []
     assert "Topic a was deleted and made again" in str(loss_error([recreated_loss("a")]))
 
