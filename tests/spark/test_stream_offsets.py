@@ -1,4 +1,4 @@
-"""The driver's side of a stream: where it starts, what a batch takes, what is repeated. No Spark."""
+"""The driver's side of a stream: its start, what a batch takes, what is repeated. No Spark."""
 
 from __future__ import annotations
 
