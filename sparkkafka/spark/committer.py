@@ -6,6 +6,7 @@ batch only when the next one begins, and of the last one never; a listener is to
 
 from __future__ import annotations
 
+import atexit
 import logging
 import threading
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ from sparkkafka.spark.progress import Offsets, read_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +40,9 @@ def commit_to_group(
     if it says what is read (subscribe, subscribePattern or assign), no other topic is committed.
     `query` is the name or the id of one query; without it every query of the session that reads
     Kafka counts. Call it before the query starts. `spark.streams.removeListener(…)` with what
-    this returns ends it.
+    this returns ends it. Spark tells its listeners of a batch a moment after it is over; a program
+    that ends at once is held until they have heard of the last one, and `flush(query)` of what this
+    returns commits at once (over Spark Connect: call it before the program ends).
 
     A commit that fails is a warning, and is tried again with the next batch or at the query's end:
     the checkpoint, not the group, decides where a query goes on. Raises OptionError.
@@ -48,7 +52,18 @@ def commit_to_group(
         raise OptionError("commit_to_group needs the name of the group: set kafka.group.id")
     committer = GroupCommitter(given, query)
     spark.streams.addListener(committer)
+    atexit.register(_let_listeners_finish, spark)
     return committer
+
+
+def _let_listeners_finish(spark: SparkSession) -> None:
+    """Wait until Spark's listeners have heard of all batches, if the session is still there."""
+    try:
+        context = spark._jsparkSession.sparkContext()  # type: ignore[attr-defined]
+        if not context.isStopped():
+            context.listenerBus().waitUntilEmpty(COMMIT_TIMEOUT_MS)
+    except Exception as error:  # a Connect session, a JVM that is gone, a timeout: too late anyway
+        logger.debug("did not wait for Spark's listeners: %s", error)
 
 
 class GroupCommitter(StreamingQueryListener):
@@ -70,11 +85,19 @@ class GroupCommitter(StreamingQueryListener):
         with self._lock:
             return dict(self._committed)
 
+    def flush(self, query: StreamingQuery) -> None:
+        """Commit now what the query's last batch has read."""
+        progress = query.lastProgress
+        if progress is not None:
+            self._note(progress)
+
     def onQueryStarted(self, event: Any) -> None:
         """Nothing to do before the first batch is over."""
 
     def onQueryProgress(self, event: Any) -> None:
-        progress = event.progress
+        self._note(event.progress)
+
+    def _note(self, progress: Any) -> None:
         if self._query not in (None, progress.name, str(progress.id)):
             return
         run = str(progress.runId)

@@ -98,7 +98,7 @@ def plan_micro_batch(
 def _deleted(removed: list[TopicPartition]) -> str:
     shown = ", ".join(map(str, removed[:MOST_SHOWN]))
     more = f" and {len(removed) - MOST_SHOWN} more" if len(removed) > MOST_SHOWN else ""
-    return f"Partitions {shown}{more} have been deleted"
+    return f"Partitions {shown}{more} have been deleted (or are no longer subscribed to)"
 
 
 def _gone(tp: TopicPartition, start: int | None, end: int) -> StreamLoss:
@@ -153,10 +153,8 @@ def loss_error(losses: list[StreamLoss]) -> DataLossError:
 def loss_warning(losses: list[StreamLoss]) -> str:
     """The one log line of failOnDataLoss=false."""
     missing = sum(loss.missing for loss in losses)
-    return (
-        f"data loss, failOnDataLoss=false: {len(losses)} findings, at least {missing} offsets "
-        f"skipped: {describe(losses)}"
-    )
+    skipped = f"{missing} offsets or more" if missing else "an unknown number of offsets"
+    return f"data loss, failOnDataLoss=false: {skipped} skipped: {describe(losses)}"
 
 
 def describe(losses: list[StreamLoss]) -> str:

@@ -111,5 +111,5 @@ def test_long_lists_are_cut_and_totals_kept() -> None:
     end = dict.fromkeys(start, 10)
     losses = plan_micro_batch(start, end, dict.fromkeys(start, 4), {}).losses
     text = loss_warning(losses)
-    assert "30 findings, at least 120 offsets skipped" in text
+    assert "failOnDataLoss=false: 120 offsets or more skipped" in text
     assert text.endswith("; and 20 more")
