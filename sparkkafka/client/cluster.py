@@ -40,7 +40,6 @@ from sparkkafka.errors import (
 from sparkkafka.options import ClientOptions
 from sparkkafka.protocol.messages import (
     DescribeClusterRequest,
-    FindCoordinatorRequest,
     MetadataRequest,
     MetadataRequestTopic,
 )
@@ -63,9 +62,6 @@ _NO_TOPIC = (
 )
 
 MIN_SHARE_MS = 1_000  # the least that a bootstrap server gets to answer, if there is so much time
-
-COORDINATOR_FOR_GROUP = 0
-COORDINATOR_FOR_TRANSACTION = 1
 
 
 class _Unreachable(NamedTuple):
@@ -303,36 +299,6 @@ class Cluster:
         if self.controller_id is None or self.controller_id < 0:
             return next(iter(self.brokers))
         return self.controller_id
-
-    def coordinator(self, key: str, kind: int, deadline: Deadline) -> int:
-        """Node id of the coordinator of a group (kind 0) or transactional id (kind 1)."""
-
-        def find() -> int:
-            connection = self.any_connection(deadline)
-            version = 4 if connection.supports(FindCoordinatorRequest, 4) else None
-            request = (
-                FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
-                if version == 4
-                else FindCoordinatorRequest(key_type=kind, key=key)
-            )
-            attempt = deadline.sooner(self.options.request_timeout_ms)
-            response = connection.call(request, attempt, version=version)
-            if version == 4 and not response.coordinators:
-                raise BrokerError(
-                    ErrorCode.COORDINATOR_NOT_AVAILABLE, f"FindCoordinator of {key!r}"
-                )
-            row = response.coordinators[0] if version == 4 else response
-            if row.error_code:
-                raise BrokerError(row.error_code, f"FindCoordinator of {key!r}", row.error_message)
-            self.brokers.setdefault(row.node_id, Broker(row.node_id, row.host, row.port))
-            return int(row.node_id)
-
-        retry = self.retry(deadline, f"finding the coordinator of {key!r}")
-        while True:
-            try:
-                return find()
-            except KafkaError as error:
-                retry.after(error)
 
     # --- metadata -------------------------------------------------------------------------------
 

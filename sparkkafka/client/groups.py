@@ -12,11 +12,11 @@ from functools import partial
 from typing import Any
 
 from sparkkafka.client.cluster import (
-    COORDINATOR_FOR_GROUP,
     UNKNOWN_TOPIC_GRACE_MS,
     Cluster,
     throttle,
 )
+from sparkkafka.client.coordinator import FOR_GROUP, find_coordinator
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.errors import (
@@ -168,9 +168,7 @@ class _Coordinator:
         cluster = self._cluster
         try:
             if self._node_id is None:
-                self._node_id = cluster.coordinator(
-                    self._group_id, COORDINATOR_FOR_GROUP, self._deadline
-                )
+                self._node_id = find_coordinator(cluster, self._group_id, FOR_GROUP, self._deadline)
             attempt = self._deadline.sooner(cluster.options.request_timeout_ms)
             connection = cluster.connection(self._node_id, attempt)
             version = connection.choose(request_type)

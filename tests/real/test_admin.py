@@ -13,7 +13,8 @@ import pytest
 from confluent_kafka.admin import OffsetSpec
 
 from sparkkafka.client.admin import create_topic, delete_topic, topic_configs
-from sparkkafka.client.cluster import COORDINATOR_FOR_GROUP, COORDINATOR_FOR_TRANSACTION, Cluster
+from sparkkafka.client.cluster import Cluster
+from sparkkafka.client.coordinator import FOR_GROUP, FOR_TRANSACTION, find_coordinator
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.offsets import EARLIEST, LATEST, NO_OFFSET, list_offsets
 from sparkkafka.errors import BrokerError, ErrorCode, UnknownTopicError
@@ -143,10 +144,10 @@ def test_the_cluster_is_described_as_it_is(cluster, other, kafka_cluster):
     assert cluster.controller(cluster.deadline()) in kafka_cluster.broker_ids
 
 
-@pytest.mark.parametrize("kind", [COORDINATOR_FOR_GROUP, COORDINATOR_FOR_TRANSACTION])
+@pytest.mark.parametrize("kind", [FOR_GROUP, FOR_TRANSACTION])
 def test_coordinators_are_found(cluster, kafka_cluster, kind):
     """The first look also makes the broker create its internal topic, which takes a moment."""
-    found = cluster.coordinator(a_name(), kind, cluster.deadline())
+    found = find_coordinator(cluster, a_name(), kind, cluster.deadline())
     assert found in kafka_cluster.broker_ids
 
 
