@@ -75,7 +75,9 @@ def test_imports_stay_few() -> None:
 def test_exports() -> None:
     from sparkkafka.spark.datasource import KafkaDataSource
 
-    assert sparkkafka.__all__ == ["KafkaDataSource", "__version__", "register"]
+    late = ["KafkaDataSource", "commit_to_group", "lag"]
+    assert sorted(sparkkafka.__all__) == sorted([*late, "__version__", "register"])
+    assert all(callable(getattr(sparkkafka, name)) for name in late)
     assert sparkkafka.KafkaDataSource is KafkaDataSource
     assert sparkkafka.KafkaDataSource.name() == "pykafka"
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
