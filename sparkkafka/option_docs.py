@@ -15,14 +15,7 @@ from typing import Literal
 from sparkkafka.errors import OptionError
 from sparkkafka.option_check import as_text
 from sparkkafka.option_table import CONNECTOR, KAFKA, Option, Side, Status
-from sparkkafka.options import (
-    ClientOptions,
-    FetchOptions,
-    ProducerOptions,
-    ReadOptions,
-    StreamOptions,
-    WriteOptions,
-)
+from sparkkafka.options import GROUPS
 
 _TABLES: tuple[Literal["read", "write", "kafka"], ...] = ("read", "write", "kafka")
 
@@ -65,17 +58,15 @@ def markdown_table(which: Literal["read", "write", "kafka"]) -> str:
 
 
 _SIDE_WORDS = {Side.READ: "read", Side.WRITE: "write", Side.BOTH: "both"}
-_GROUPS = (ClientOptions, FetchOptions, ProducerOptions, ReadOptions, StreamOptions, WriteOptions)
 
 
 def _default(row: Option) -> str:
     if row.default_text is not None:
         return row.default_text
     group, _, attribute = (row.field or "").partition(".")
-    for cls in _GROUPS:
-        if group == cls.GROUP:
-            value = {f.name: f.default for f in dataclasses.fields(cls)}[attribute]
-            return as_text(value)
+    if group in GROUPS:
+        value = {f.name: f.default for f in dataclasses.fields(GROUPS[group])}[attribute]
+        return as_text(value)
     raise OptionError(f"option {row.name} has a broken row in the option table")
 
 

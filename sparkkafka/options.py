@@ -12,7 +12,6 @@ fields with their defaults and the rules between fields; `option_check` looks at
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -159,15 +158,6 @@ class GroupOptions(_Masked):
     isolation_level: str = "read_uncommitted"
     subscription: Subscription | None = None
 
-    def reads(self, topic: str, partition: int) -> bool:
-        """Whether the stream reads this partition; yes if the options do not say what it reads."""
-        what = self.subscription
-        if what is None:
-            return True
-        if what.strategy == "subscribePattern":
-            return re.search(what.pattern, topic, re.ASCII) is not None
-        return topic in what.topics or (topic, partition) in what.partitions
-
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class WriteOptions(_Masked):
@@ -178,6 +168,20 @@ class WriteOptions(_Masked):
     client: ClientOptions
     producer: ProducerOptions
     topic: str | None = None
+
+
+GROUPS: Mapping[str, type[_Masked]] = {
+    cls.GROUP: cls
+    for cls in (
+        ClientOptions,
+        FetchOptions,
+        ProducerOptions,
+        ReadOptions,
+        StreamOptions,
+        WriteOptions,
+    )
+}
+"""By the first word of `Option.field`, the class that has the field."""
 
 
 # --- parsing ---------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from sparkkafka.option_check import forget_unused
 from sparkkafka.option_kinds import parse_servers
 from sparkkafka.option_table import CONNECTOR, KAFKA, Side, Status
 from sparkkafka.options import (
+    GROUPS,
     ClientOptions,
     FetchOptions,
     ProducerOptions,
@@ -33,17 +34,6 @@ ROOT = Path(__file__).parent.parent
 SERVERS = {"kafka.bootstrap.servers": "host:9092"}
 READ = {**SERVERS, "subscribe": "t"}
 WRITE = {**SERVERS, "topic": "t"}
-GROUPS = {
-    cls.GROUP: cls
-    for cls in (
-        ClientOptions,
-        FetchOptions,
-        ProducerOptions,
-        ReadOptions,
-        StreamOptions,
-        WriteOptions,
-    )
-}
 
 
 @pytest.fixture(autouse=True)

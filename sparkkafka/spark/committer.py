@@ -17,8 +17,10 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.groups import commit_offsets
+from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.errors import KafkaError, OptionError
 from sparkkafka.options import GroupOptions, parse_group_options
+from sparkkafka.spark.planning import compile_pattern
 from sparkkafka.spark.progress import Offsets, read_until
 
 if TYPE_CHECKING:
@@ -72,6 +74,9 @@ class GroupCommitter(StreamingQueryListener):
     def __init__(self, options: GroupOptions, query: str | None = None) -> None:
         self._options = options
         self._query = query
+        what = options.subscription
+        # Compiled here, so that what is wrong with it is said before the query starts.
+        self._pattern = compile_pattern(what.pattern) if what and what.pattern else None
         self._lock = threading.Lock()
         self._committed: Offsets = {}
         self._pending: dict[str, Offsets] = {}  # by run id of a query: what the group is to have
@@ -103,9 +108,7 @@ class GroupCommitter(StreamingQueryListener):
         run = str(progress.runId)
         with self._lock:
             self._pending[run] = {
-                tp: offset
-                for tp, offset in read_until(progress).items()
-                if self._options.reads(tp.topic, tp.partition)
+                tp: offset for tp, offset in read_until(progress).items() if self._reads(tp)
             }
             self._commit(run)
 
@@ -118,6 +121,15 @@ class GroupCommitter(StreamingQueryListener):
         with self._lock:
             self._commit(run)
             self._pending.pop(run, None)
+
+    def _reads(self, tp: TopicPartition) -> bool:
+        """Whether the options mean this partition; yes if they do not say what is read."""
+        what = self._options.subscription
+        if what is None:
+            return True
+        if self._pattern is not None:
+            return self._pattern.search(tp.topic) is not None
+        return tp.topic in what.topics or tp in what.partitions
 
     def _commit(self, run: str) -> None:
         # Where several queries read a partition, what all of them have read.

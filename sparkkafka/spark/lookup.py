@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -65,7 +66,8 @@ def subscribed_partitions(
         existing = {name: topic.partitions for name, topic in topics.items()}
         return planning.check_assigned(subscription.partitions, existing)
     if subscription.strategy == "subscribePattern":
-        topics = topics_of_pattern(cluster, subscription.pattern, deadline)
+        pattern = planning.compile_pattern(subscription.pattern)
+        topics = topics_of_pattern(cluster, pattern, deadline)
         if not topics:
             logger.warning("subscribePattern %r matches no topic", subscription.pattern)
     else:
@@ -74,11 +76,10 @@ def subscribed_partitions(
 
 
 def topics_of_pattern(
-    cluster: Cluster, text: str, deadline: Deadline | None
+    cluster: Cluster, pattern: re.Pattern[str], deadline: Deadline | None
 ) -> dict[str, TopicMetadata]:
     """The topics in whose name the pattern is found. Raises BrokerError for one that it finds and
     whose metadata cannot be had."""
-    pattern = planning.compile_pattern(text)
     topics = cluster.all_topics(deadline)
     names = planning.matching_topics(
         pattern, {name: topic.is_internal for name, topic in topics.items()}

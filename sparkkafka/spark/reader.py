@@ -7,7 +7,7 @@ Sockets live inside `partitions()` and `read()`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -76,22 +76,7 @@ class KafkaBatchReader(DataSourceReader):
             # Not before the ends of the logs are known: that no record is as late as some time
             # need not hold for records that are appended in between.
             ranges = self.narrowed(cluster, ranges)
-            leaders = {
-                tp: cluster.leader_address(tp)
-                for tp in (TopicPartition(r.topic, r.partition) for r in ranges)
-            }
-        pieces = split_ranges(
-            ranges,
-            min_partitions=options.min_partitions,
-            max_records=options.max_records_per_partition,
-        )
-        return [
-            KafkaInputPartition(
-                *(r.topic, r.partition, r.start, r.end, topic_ids[r.topic]),
-                leader=leaders[TopicPartition(r.topic, r.partition)],
-            )
-            for r in pieces
-        ]
+            return input_partitions(cluster, options, ranges, topic_ids)
 
     def narrowed(self, cluster: Cluster, ranges: list[OffsetRange]) -> list[OffsetRange]:
         """Of the ranges, what the query needs; all of it unless a subclass knows better."""
@@ -100,6 +85,28 @@ class KafkaBatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The range's records as Arrow batches. Runs on an executor."""
         return read_partition(self.options, self.columns, partition, times_ms=self.times_ms)
+
+
+def input_partitions(
+    cluster: Cluster,
+    options: ReadOptions,
+    ranges: list[OffsetRange],
+    topic_ids: Mapping[str, bytes | None],
+) -> list[InputPartition]:
+    """The tasks that read the ranges of a batch read or of a micro-batch."""
+    pieces = split_ranges(
+        ranges,
+        min_partitions=options.min_partitions,
+        max_records=options.max_records_per_partition,
+    )
+    return [
+        KafkaInputPartition(
+            *(r.topic, r.partition, r.start, r.end),
+            topic_id=topic_ids.get(r.topic),
+            leader=cluster.leader_address(TopicPartition(r.topic, r.partition)),
+        )
+        for r in pieces
+    ]
 
 
 def read_partition(

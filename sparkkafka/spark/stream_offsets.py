@@ -11,17 +11,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.metadata import Address, TopicMetadata, TopicPartition
+from sparkkafka.client.metadata import TopicMetadata, TopicPartition
 from sparkkafka.client.offsets import EARLIEST, LATEST
 from sparkkafka.errors import KafkaError, UnknownTopicError
 from sparkkafka.options import ReadOptions
 from sparkkafka.spark import lookup, planning
 from sparkkafka.spark.admission import last_served, offsets_within, prorate
-from sparkkafka.spark.splitting import split_ranges
+from sparkkafka.spark.reader import input_partitions
 from sparkkafka.spark.stream_planning import (
     Offsets,
     StreamLoss,
@@ -33,6 +33,9 @@ from sparkkafka.spark.stream_planning import (
     recreated_loss,
 )
 
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import InputPartition
+
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
@@ -41,18 +44,6 @@ SIZES_MAX_AGE_S = 60.0
 """How long mean sizes of records are used for maxBytesPerTrigger and for the log."""
 SIZES_FOR_LOG_MS = 2_000
 """How long a batch waits for sizes that only its log line needs."""
-
-
-class PlannedRange(NamedTuple):
-    """A range of a micro-batch, the id of its topic (None before Kafka 2.8), and where its leader
-    was (None: not known)."""
-
-    topic: str
-    partition: int
-    start: int
-    end: int
-    topic_id: bytes | None
-    leader: Address | None
 
 
 class _Batch(NamedTuple):
@@ -147,8 +138,8 @@ class StreamOffsets:
 
     def plan(
         self, start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]
-    ) -> list[PlannedRange]:
-        """The ranges of a micro-batch. Raises DataLossError (failOnDataLoss)."""
+    ) -> list[InputPartition]:
+        """The tasks of a micro-batch. Raises DataLossError (failOnDataLoss)."""
         self.finish_batch()
         if self._nothing_offered and start == self._initial:
             # A first batch that is repeated after a crash. Partitions that are newer than it wait
@@ -170,19 +161,7 @@ class StreamOffsets:
                 planning.listed(partitions),
             )
         self._begin_batch(plan, end)
-        pieces = split_ranges(
-            plan.ranges,
-            min_partitions=self._options.min_partitions,
-            max_records=self._options.max_records_per_partition,
-        )
-        return [
-            PlannedRange(
-                *(r.topic, r.partition, r.start, r.end),
-                topic_id=self._topic_ids.get(r.topic),
-                leader=self._cluster.leader_address(TopicPartition(r.topic, r.partition)),
-            )
-            for r in pieces
-        ]
+        return input_partitions(self._cluster, self._options, plan.ranges, self._topic_ids)
 
     # --- ends -------------------------------------------------------------------------------------
 
@@ -196,7 +175,7 @@ class StreamOffsets:
         again = [tp for tp in latest if tp.topic in self._recreated and tp in start]
         if again:
             first = self._offsets_at(EARLIEST, again, deadline)
-            end = {tp: first.get(tp, start.get(tp)) for tp in latest if tp in start}
+            end = {tp: first.get(tp, start[tp]) for tp in latest if tp in start}
             if end != start:
                 return end
             self._recreated.clear()
@@ -293,8 +272,8 @@ class StreamOffsets:
             self._cluster.expect(topic)
         seen = known | set(self._topic_ids)
         if subscription.strategy == "subscribePattern":
-            topics = lookup.topics_of_pattern(self._cluster, subscription.pattern, deadline)
             pattern = planning.compile_pattern(subscription.pattern)
+            topics = lookup.topics_of_pattern(self._cluster, pattern, deadline)
             hidden = {tp.topic for tp in start if pattern.search(tp.topic)} - set(topics)
             topics |= self._existing(hidden, seen, deadline)
             return lookup.partitions_of(topics)
@@ -429,8 +408,8 @@ class StreamOffsets:
         sizes = {TopicPartition(r.topic, r.partition): r.end - r.start for r in plan.ranges}
         size_bytes = None
         try:
-            latest = {tp: self.latest[tp] for tp in sizes if tp in self.latest}
-            self._refresh_sizes(latest, sizes, Deadline(SIZES_FOR_LOG_MS))
+            # Of all partitions, not only this batch's: other batches will ask for the others.
+            self._refresh_sizes(self.latest, sizes, Deadline(SIZES_FOR_LOG_MS))
             size_bytes = sum(size * self._offset_bytes[tp] for tp, size in sizes.items())
         except (KafkaError, KeyError) as error:
             logger.debug("no sizes of partitions for the log: %s", error)

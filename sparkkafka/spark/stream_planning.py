@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.errors import DataLossError
-from sparkkafka.spark.planning import MOST_SHOWN, OffsetRange
+from sparkkafka.spark.planning import MOST_SHOWN, OffsetRange, listed
 
 Offsets = dict[TopicPartition, int]
 
@@ -61,7 +61,8 @@ def plan_micro_batch(
     known_topics = {tp.topic for tp in start}
     removed = sorted(tp for tp in start if tp not in end)
     if removed:
-        losses.append(StreamLoss("PARTITIONS_DELETED", _deleted(removed), 0))
+        gone = f"Partitions {listed(removed)} have been deleted (or are no longer subscribed to)"
+        losses.append(StreamLoss("PARTITIONS_DELETED", gone, 0))
     for tp in sorted(partitions_to_check(start, end)):
         to, first = end[tp], earliest.get(tp)
         if tp.topic in recreated:
@@ -93,12 +94,6 @@ def plan_micro_batch(
         if kept_start < kept_end:
             ranges.append(OffsetRange(tp.topic, tp.partition, kept_start, kept_end))
     return StreamPlan(ranges, losses, late_topics)
-
-
-def _deleted(removed: list[TopicPartition]) -> str:
-    shown = ", ".join(map(str, removed[:MOST_SHOWN]))
-    more = f" and {len(removed) - MOST_SHOWN} more" if len(removed) > MOST_SHOWN else ""
-    return f"Partitions {shown}{more} have been deleted (or are no longer subscribed to)"
 
 
 def _gone(tp: TopicPartition, start: int | None, end: int) -> StreamLoss:

@@ -16,7 +16,7 @@ from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.offset_json import offsets_of_tree, tree_of_offsets
 from sparkkafka.options import ReadOptions
 from sparkkafka.spark.logs import set_up_logging
-from sparkkafka.spark.reader import KafkaInputPartition, read_partition
+from sparkkafka.spark.reader import read_partition
 from sparkkafka.spark.schema import ReadColumn
 
 if TYPE_CHECKING:
@@ -54,9 +54,7 @@ class KafkaStreamReader(DataSourceStreamReader):
 
     def partitions(self, start: Tree, end: Tree) -> Sequence[InputPartition]:
         """The tasks of the micro-batch that reads from `start` to `end`."""
-        return [
-            KafkaInputPartition(*r) for r in self._offsets.plan(offsets_of(start), offsets_of(end))
-        ]
+        return self._offsets.plan(offsets_of(start), offsets_of(end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The range's records as Arrow batches. Runs on an executor."""
@@ -80,13 +78,7 @@ class BookkeepingStreamReader(KafkaStreamReader):
     The first batch of a query starts where the query does, and Spark asks for its end first.
     """
 
-    _first: Tree | None = None
     _at: Tree | None = None
-
-    def initialOffset(self) -> Tree:
-        if self._first is None:
-            self._first = super().initialOffset()
-        return self._first
 
     def latestOffset(self) -> Tree:  # type: ignore[override]
         start = offsets_of(self._at or self.initialOffset())

@@ -163,3 +163,5 @@ def test_a_committer_needs_a_group(fake: FakeCluster) -> None:
         commit_to_group(SimpleNamespace(), options)
     with pytest.raises(OptionError, match="unknown option 'topics'"):
         commit_to_group(SimpleNamespace(), {**options, "topics": "t"})
+    with pytest.raises(OptionError, match="not a regular expression"):
+        committer(fake, subscribePattern="(")
