@@ -142,6 +142,13 @@ def _json_default(row: dict[str, Any]) -> object:
     return default if kind == "string" else "struct"
 
 
+# Kafka gives two structs the same name; Java tells them apart by the message around them.
+JSON_NAMES = {
+    "DescribedTransactionState": "TransactionState",
+    "ListedTransactionState": "TransactionState",
+}
+
+
 def class_rows(cls: type[Any], version: int, prefix: str = "") -> Iterator[Row]:
     """The same rows from our declaration."""
     for row in fields(cls):
@@ -151,6 +158,7 @@ def class_rows(cls: type[Any], version: int, prefix: str = "") -> Iterator[Row]:
         kind = row.wire_type
         inner = kind.element if isinstance(kind, ArrayOf) else kind
         name = inner.name if isinstance(inner, Primitive) else inner.__name__
+        name = JSON_NAMES.get(name, name)
         is_struct = not isinstance(inner, Primitive)
         default = row.make_default()
         if is_struct and not isinstance(kind, ArrayOf):

@@ -67,6 +67,8 @@ VERSIONS = {
     "DescribeLogDirs": (1, 4),
     "SaslAuthenticate": (0, 2),
     "DescribeCluster": (0, 1),
+    "DescribeTransactions": (0, 0),
+    "ListTransactions": (0, 2),
 }
 
 

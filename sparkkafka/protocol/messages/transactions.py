@@ -1,5 +1,5 @@
 """Idempotence and transactions: InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn,
-TxnOffsetCommit.
+TxnOffsetCommit, DescribeTransactions, ListTransactions.
 
 The versions end where KIP-890's second part begins (transactions V2): all of these are valid on
 brokers 2.1 to 4.x.
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from sparkkafka.protocol.schema import (
     INT32,
+    INT64,
+    STRING,
     Request,
     Response,
     array,
@@ -186,3 +188,76 @@ class TxnOffsetCommitResponse(Response):
 
     throttle_time_ms: int = int32()
     topics: list[TxnOffsetCommitResponseTopic] = array(TxnOffsetCommitResponseTopic)
+
+
+@request(api_key=65, versions=(0, 0), flexible=0)
+class DescribeTransactionsRequest(Request["DescribeTransactionsResponse"]):
+    """Asks a coordinator for the state of transactional ids of its own (KIP-664, Kafka 3.0)."""
+
+    transactional_ids: list[str] = array(STRING)
+
+
+@struct
+class TopicData:
+    """Partitions of one topic."""
+
+    topic: str = string()
+    partitions: list[int] = array(INT32)
+
+
+@struct
+class DescribedTransactionState:
+    """One transactional id: Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, …
+
+    `topics` are the partitions of the open transaction; while it ends, those without a marker.
+    """
+
+    error_code: int = int16()
+    transactional_id: str = string()
+    transaction_state: str = string()
+    transaction_timeout_ms: int = int32()
+    transaction_start_time_ms: int = int64()
+    producer_id: int = int64()
+    producer_epoch: int = int16()
+    topics: list[TopicData] = array(TopicData)
+
+
+@response(DescribeTransactionsRequest)
+class DescribeTransactionsResponse(Response):
+    """The state of each id."""
+
+    throttle_time_ms: int = int32()
+    transaction_states: list[DescribedTransactionState] = array(DescribedTransactionState)
+
+
+@request(api_key=66, versions=(0, 2), flexible=0)
+class ListTransactionsRequest(Request["ListTransactionsResponse"]):
+    """Asks a coordinator for its transactional ids, those in some states (KIP-664, Kafka 3.0).
+
+    Empty filters let everything through. `transactional_id_pattern` is a regular expression for
+    the whole id (KIP-1152).
+    """
+
+    state_filters: list[str] = array(STRING)
+    producer_id_filters: list[int] = array(INT64)
+    duration_filter: int = int64(-1, since=1)
+    transactional_id_pattern: str | None = nullable_string(None, since=2, nullable_since=2)
+
+
+@struct
+class ListedTransactionState:
+    """One transactional id."""
+
+    transactional_id: str = string()
+    producer_id: int = int64()
+    transaction_state: str = string()
+
+
+@response(ListTransactionsRequest)
+class ListTransactionsResponse(Response):
+    """The ids that this coordinator looks after, as far as the user may see them."""
+
+    throttle_time_ms: int = int32()
+    error_code: int = int16()
+    unknown_state_filters: list[str] = array(STRING)
+    transaction_states: list[ListedTransactionState] = array(ListedTransactionState)
