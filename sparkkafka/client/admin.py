@@ -26,6 +26,7 @@ from sparkkafka.protocol.messages import (
 
 BROKER_DEFAULT = -1
 RESOURCE_TOPIC = 2
+RESOURCE_BROKER = 4
 DELETE_BY_STATE_VERSION = 6  # the request's layout changed
 
 
@@ -107,20 +108,47 @@ def topic_configs(
     deadline: Deadline | None = None,
 ) -> dict[str, str | None]:
     """A topic's settings, all or only `keys`; sensitive ones are None. Raises BrokerError."""
+    return _configs(cluster, RESOURCE_TOPIC, name, keys, deadline, what=f"topic {name}")
+
+
+def broker_configs(
+    cluster: Cluster,
+    node_id: int,
+    keys: Iterable[str] | None = None,
+    *,
+    deadline: Deadline | None = None,
+) -> dict[str, str | None]:
+    """A broker's settings, all or only `keys`; sensitive ones are None. Raises BrokerError."""
+    what = f"broker {node_id}"
+    return _configs(
+        cluster, RESOURCE_BROKER, str(node_id), keys, deadline, what=what, node_id=node_id
+    )
+
+
+def _configs(
+    cluster: Cluster,
+    kind: int,
+    name: str,
+    keys: Iterable[str] | None,
+    deadline: Deadline | None,
+    *,
+    what: str,
+    node_id: int | None = None,
+) -> dict[str, str | None]:
     request = DescribeConfigsRequest(
         resources=[
             DescribeConfigsResource(
-                resource_type=RESOURCE_TOPIC,
+                resource_type=kind,
                 resource_name=name,
                 configuration_keys=None if keys is None else list(keys),
             )
         ]
     )
-    response = cluster.call(request, deadline=deadline, what=f"settings of topic {name}")
+    response = cluster.call(request, node_id=node_id, deadline=deadline, what=f"settings of {what}")
     found: dict[str, str | None] = {}
     for row in response.results:
         if row.error_code:
-            raise BrokerError(row.error_code, f"DescribeConfigs of {name}", row.error_message)
+            raise BrokerError(row.error_code, f"DescribeConfigs of {what}", row.error_message)
         found.update({config.name: config.value for config in row.configs})
     return found
 

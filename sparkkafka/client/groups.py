@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from sparkkafka.client.cluster import (
     UNKNOWN_TOPIC_GRACE_MS,
@@ -39,6 +39,7 @@ from sparkkafka.protocol.messages import (
 NO_OFFSET = -1
 NO_GENERATION = -1
 NO_MEMBER = ""
+ALL_PARTITIONS = None
 
 REQUIRE_STABLE_VERSION = 7
 GROUPS_VERSION = 8  # the layout of OffsetFetch changed
@@ -74,6 +75,48 @@ _MESSAGES: Mapping[int, str] = {
         "to look them up)"
     ),
 }
+
+
+class StoredOffset(NamedTuple):
+    """An offset of a group with the text that is kept beside it (at most 4096 characters)."""
+
+    offset: int
+    metadata: str
+
+
+def fetch_stored(
+    cluster: Cluster, group_id: str, *, deadline: Deadline | None = None
+) -> dict[TopicPartition, StoredOffset]:
+    """All offsets of a group, with the text beside each, of topics that this user may see.
+
+    Waits and raises as `fetch_committed`.
+    """
+    coordinator = _Coordinator(
+        cluster, group_id, deadline, f"looking up the offsets of group {group_id!r}"
+    )
+    while True:
+        response = coordinator.call(
+            OffsetFetchRequest, partial(_fetch_request, group_id, ALL_PARTITIONS)
+        )
+        if response is None:
+            continue
+        group = response.groups[0] if response.groups else response
+        rows = {
+            TopicPartition(topic.name, row.partition_index): row
+            for topic in group.topics
+            for row in topic.partitions
+        }
+        errors = {tp: row.error_code for tp, row in rows.items() if row.error_code}
+        if group.error_code:
+            coordinator.fail("OffsetFetch", group.error_code, ())
+        elif errors:
+            coordinator.judge("OffsetFetch", errors, errors)
+        else:
+            return {
+                tp: StoredOffset(row.committed_offset, row.metadata or "")
+                for tp, row in rows.items()
+                if row.committed_offset != NO_OFFSET
+            }
 
 
 def fetch_committed(
@@ -206,9 +249,14 @@ class _Coordinator:
         final = is_retriable(code) and unknown in errors.values() and self._grace.expired
         if final:
             code = unknown
-        where = self._where(api, [tp for tp, other in errors.items() if other == code])
+        partitions = [tp for tp, other in errors.items() if other == code]
         if final:
-            raise UnknownTopicError(code, where)
+            raise UnknownTopicError(code, self._where(api, partitions))
+        self.fail(api, code, partitions)
+
+    def fail(self, api: str, code: int, partitions: Iterable[TopicPartition]) -> None:
+        """Raise if the error does not pass, else wait."""
+        where = self._where(api, partitions)
         self._node_id = None
         self._retry.after(BrokerError(code, where, _MESSAGES.get(code)))
 
@@ -217,7 +265,7 @@ class _Coordinator:
         text = ", ".join(names[:most])
         if len(names) > most:
             text += f" and {len(names) - most} more"
-        return f"{api} of group {self._group_id!r} for {text}"
+        return f"{api} of group {self._group_id!r}" + (f" for {text}" if text else "")
 
 
 def _rows(
@@ -231,26 +279,26 @@ def _rows(
 
 
 def _fetch_request(
-    group_id: str, partitions: Iterable[TopicPartition], version: int
+    group_id: str, partitions: Iterable[TopicPartition] | None, version: int
 ) -> OffsetFetchRequest:
     topics: dict[str, list[int]] = {}
-    for tp in partitions:
+    for tp in partitions or ():
         topics.setdefault(tp.topic, []).append(tp.partition)
+    every = partitions is ALL_PARTITIONS
     if version >= GROUPS_VERSION:
-        group = OffsetFetchRequestGroup(
-            group_id=group_id,
-            topics=[
-                OffsetFetchRequestTopics(name=name, partition_indexes=numbers)
-                for name, numbers in topics.items()
-            ],
-        )
+        wanted = [
+            OffsetFetchRequestTopics(name=name, partition_indexes=numbers)
+            for name, numbers in topics.items()
+        ]
+        group = OffsetFetchRequestGroup(group_id=group_id, topics=None if every else wanted)
         return OffsetFetchRequest(groups=[group], require_stable=True)
+    rows = [
+        OffsetFetchRequestTopic(name=name, partition_indexes=numbers)
+        for name, numbers in topics.items()
+    ]
     return OffsetFetchRequest(
         group_id=group_id,
-        topics=[
-            OffsetFetchRequestTopic(name=name, partition_indexes=numbers)
-            for name, numbers in topics.items()
-        ],
+        topics=None if every else rows,
         require_stable=version >= REQUIRE_STABLE_VERSION,
     )
 

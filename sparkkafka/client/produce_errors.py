@@ -55,11 +55,13 @@ def judge(
     is_head: bool,
     maybe_written: bool,
     attempts_left: bool,
+    transactional: bool = False,
 ) -> Verdict:
     """The verdict on one answer.
 
     `is_head`: every earlier batch of the partition is acknowledged. `maybe_written`: an earlier
     attempt may have reached the log. `attempts_left`: kafka.retries allows another attempt.
+    `transactional`: the batch is part of a transaction, whose producer id cannot be changed.
     """
     perhaps = code in PERHAPS_WRITTEN
     if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
@@ -72,7 +74,7 @@ def judge(
     if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and not is_head:
         # Its predecessor failed and goes again first: this refusal was bound to come.
         return Verdict(Action.AFTER_PREDECESSOR, perhaps)
-    if code == ErrorCode.UNKNOWN_PRODUCER_ID and not maybe_written:
+    if code == ErrorCode.UNKNOWN_PRODUCER_ID and not maybe_written and not transactional:
         # The broker dropped our state with the records that carried it (retention, DeleteRecords;
         # KIP-360), so nothing of this batch is written.
         return Verdict(Action.NEW_PRODUCER_ID, perhaps)

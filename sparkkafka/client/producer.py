@@ -20,6 +20,7 @@ import pyarrow as pa
 from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.metadata import TopicPartition
+from sparkkafka.client.producer_transaction import ProducerTransaction
 from sparkkafka.client.sender import ProducerMetrics, Sender
 from sparkkafka.errors import ErrorCode, KafkaError, KafkaTimeoutError, ProduceError, Written
 from sparkkafka.options import ProducerOptions
@@ -51,12 +52,18 @@ class Producer:
     ...     producer.send("orders", 0, RecordColumns(keys, values, None, timestamps_ms))
     ...     producer.flush()
 
-    Leaving the block without an exception flushes; with one it drops what is not sent.
+    Leaving the block without an exception flushes; with one it drops what is not sent. With a
+    `transaction` the records are part of it; to end it is left to others.
     """
 
-    def __init__(self, cluster: Cluster, options: ProducerOptions) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        options: ProducerOptions,
+        transaction: ProducerTransaction | None = None,
+    ) -> None:
         self._options = options
-        self._sender = Sender(cluster, options)
+        self._sender = Sender(cluster, options, transaction)
         self._pending: dict[TopicPartition, _Pending] = {}
         self._pending_bytes = 0
         # (since, partition) of pending rows, oldest first; what was sealed since is passed over.

@@ -24,6 +24,7 @@ from sparkkafka.client.delivery import PartitionDelivery
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.partition_queue import PartitionQueue, ProducerBatch
 from sparkkafka.client.produce_errors import Action, Verdict, judge
+from sparkkafka.client.producer_transaction import ProducerTransaction
 from sparkkafka.errors import (
     BrokerError,
     ErrorCode,
@@ -77,9 +78,15 @@ class _Sent(NamedTuple):
 class Sender:
     """Sends queued batches. Any error that it raises is final: some partition has a gap."""
 
-    def __init__(self, cluster: Cluster, options: ProducerOptions) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        options: ProducerOptions,
+        transaction: ProducerTransaction | None = None,
+    ) -> None:
         self._cluster = cluster
         self._options = options
+        self._transaction = transaction
         self._codec = codec_by_name(options.compression_type)
         self._partitions: dict[TopicPartition, PartitionDelivery] = {}
         # Those with batches to send or to be answered. Rows can go to hundreds of topics, and each
@@ -154,6 +161,10 @@ class Sender:
         while True:
             by_leader = self._ready()
             progress = False
+            if self._transaction is not None:
+                self._transaction.add(
+                    entry.queue.tp for batches in by_leader.values() for entry, _ in batches
+                )
             for node_id, batches in by_leader.items():
                 if len(self._sent.get(node_id, ())) < self._options.max_in_flight:
                     progress = self._send_request(node_id, batches) or progress
@@ -234,7 +245,9 @@ class Sender:
                 "whether sending again would double records",
                 perhaps=True,
             )
-        if self._identity is None:
+        if self._transaction is not None:
+            self._identity = self._transaction.begin()[1:]
+        elif self._identity is None:
             limit_ms = min(self._options.max_block_ms, self._options.delivery_timeout_ms)
             try:
                 response = self._cluster.call(
@@ -286,8 +299,9 @@ class Sender:
             topics.setdefault(entry.queue.tp.topic, []).append(
                 PartitionProduceData(index=entry.queue.tp.partition, records=batch.wire)
             )
+        transaction = self._transaction
         request = ProduceRequest(
-            transactional_id=None,
+            transactional_id=None if transaction is None else transaction.transactional_id,
             acks=self._options.acks,
             timeout_ms=self._cluster.options.request_timeout_ms,
             topic_data=[
@@ -328,6 +342,7 @@ class Sender:
                 producer_id=queue.producer_id,
                 producer_epoch=queue.producer_epoch,
                 base_sequence=batch.base_sequence,
+                transactional=self._transaction is not None,
             )
 
     def _check_codec(self, connection: Connection) -> None:
@@ -392,6 +407,7 @@ class Sender:
                 is_head=queue.is_head(batch),
                 maybe_written=batch.maybe_written,
                 attempts_left=batch.attempts <= self._options.retries,
+                transactional=self._transaction is not None,
             )
             entry = self._partitions[queue.tp]
             if verdict.action is Action.DONE:

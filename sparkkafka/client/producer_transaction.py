@@ -1,0 +1,102 @@
+"""The transaction that a producer writes in: begun and filled here, ended elsewhere.
+
+It talks to its coordinator over connections of its own: those of the producer carry record batches
+whose answers are still to come.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Self
+
+from sparkkafka.client.cluster import Cluster
+from sparkkafka.client.coordinator import FOR_TRANSACTION, find_coordinator
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.metadata import TopicPartition
+from sparkkafka.client.transaction_states import max_timeout_ms
+from sparkkafka.client.transactions import (
+    Transaction,
+    add_partitions,
+    init_transactions,
+)
+from sparkkafka.errors import KafkaError
+from sparkkafka.options import ClientOptions
+
+log = logging.getLogger(__name__)
+
+ABORT_TIMEOUT_MS = 10_000
+"""How long a task that failed anyway tries to abort what it wrote."""
+
+
+class ProducerTransaction:
+    """One transaction. Use it under `with`: an exception inside aborts it.
+
+    `timeout_ms` None asks for the longest that the broker allows. `partitions` are those that it
+    has been written to, or is about to.
+    """
+
+    def __init__(
+        self, options: ClientOptions, transactional_id: str, timeout_ms: int | None, block_ms: int
+    ) -> None:
+        self._cluster = Cluster(options)
+        self._timeout_ms = timeout_ms
+        self._block_ms = block_ms
+        self.transactional_id = transactional_id
+        self.identity: Transaction | None = None
+        self.partitions: set[TopicPartition] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, exc_type: type[BaseException] | None, *exc_info: object) -> None:
+        try:
+            if exc_type is not None and self.partitions:
+                self._abort()
+        finally:
+            self._cluster.close()
+
+    def begin(self) -> Transaction:
+        """Take over the transactional id (once): what an earlier writer left open is aborted.
+
+        Raises BrokerError (not authorised, timeout too long), KafkaTimeoutError.
+        """
+        if self.identity is None:
+            deadline = Deadline(self._block_ms)
+            if self._timeout_ms is None:
+                node_id = find_coordinator(
+                    self._cluster, self.transactional_id, FOR_TRANSACTION, deadline
+                )
+                self._timeout_ms = max_timeout_ms(self._cluster, node_id, deadline)
+            self.identity = self._init(self._timeout_ms, deadline)
+        return self.identity
+
+    def add(self, partitions: Iterable[TopicPartition]) -> None:
+        """Make partitions part of it, those that are not yet. Raises as `begin`."""
+        new = set(partitions) - self.partitions
+        if new:
+            transaction = self.begin()
+            # Before the request: if its answer is lost, they may be part of it.
+            self.partitions |= new
+            add_partitions(self._cluster, transaction, sorted(new), Deadline(self._block_ms))
+
+    def _init(self, timeout_ms: int, deadline: Deadline) -> Transaction:
+        tid = self.transactional_id
+        found = init_transactions(self._cluster, [tid], timeout_ms, deadline)[tid]
+        if isinstance(found, KafkaError):
+            raise found
+        return found
+
+    def _abort(self) -> None:
+        """By taking the id over again: whatever of ours is still on its way is then refused, on all
+        versions of brokers. (EndTxn leaves the epoch as it is, and before Kafka 3.6 a late batch
+        would open a transaction that nobody ends.)"""
+        try:
+            self._init(self._timeout_ms or 0, Deadline(ABORT_TIMEOUT_MS))
+        except KafkaError as error:
+            log.warning(
+                "transaction %s could not be aborted (readers wait until the next batch, or "
+                "kafka.transaction.timeout.ms, ends it): %s",
+                self.transactional_id,
+                error,
+            )

@@ -1,0 +1,137 @@
+"""What coordinators know of transactions (KIP-664): the state of some ids, and which are open.
+
+Brokers before 3.0 do not have these requests; `UnsupportedVersionError` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from sparkkafka.client.admin import broker_configs
+from sparkkafka.client.cluster import Cluster
+from sparkkafka.client.coordinator import FOR_TRANSACTION, find_coordinators
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.metadata import TopicPartition
+from sparkkafka.client.transactions import Transaction, explained
+from sparkkafka.errors import BrokerError, ErrorCode, KafkaError
+from sparkkafka.protocol.messages import (
+    DescribeTransactionsRequest,
+    ListTransactionsRequest,
+)
+
+ONGOING = "Ongoing"
+
+MAX_TIMEOUT_CONFIG = "transaction.max.timeout.ms"
+DEFAULT_MAX_TIMEOUT_MS = 900_000
+"""A broker's transaction.max.timeout.ms if nobody changed it."""
+
+
+class TransactionState(NamedTuple):
+    """What a coordinator says of a transactional id. Times in milliseconds since 1970, UTC."""
+
+    transaction: Transaction
+    state: str
+    started_ms: int
+    timeout_ms: int
+    partitions: tuple[TopicPartition, ...]
+
+    @property
+    def is_open(self) -> bool:
+        return self.state == ONGOING
+
+
+def describe_transactions(
+    cluster: Cluster, transactional_ids: Iterable[str], deadline: Deadline
+) -> dict[str, TransactionState]:
+    """The state of each transactional id that its coordinator knows.
+
+    Raises UnsupportedVersionError before Kafka 3.0, BrokerError (not authorised), or
+    KafkaTimeoutError.
+    """
+    found: dict[str, TransactionState] = {}
+    pending = set(transactional_ids)
+    retry = cluster.retry(deadline, "asking for the state of transactions")
+    while pending:
+        failure: KafkaError | None = None
+        by_node: dict[int, list[str]] = {}
+        for key, node in find_coordinators(cluster, pending, FOR_TRANSACTION, deadline).items():
+            by_node.setdefault(node, []).append(key)
+        requests = {
+            node: DescribeTransactionsRequest(transactional_ids=keys)
+            for node, keys in by_node.items()
+        }
+        for answer in cluster.call_each(requests, deadline, version=0).values():
+            if isinstance(answer, KafkaError):
+                failure = answer
+                continue
+            for row in answer.transaction_states:
+                where = f"DescribeTransactions of {row.transactional_id!r}"
+                if row.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+                    pending.discard(row.transactional_id)
+                elif row.error_code:
+                    failure = explained(BrokerError(row.error_code, where))
+                else:
+                    pending.discard(row.transactional_id)
+                    found[row.transactional_id] = _state(row)
+        if pending:
+            retry.after(
+                failure or BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, "DescribeTransactions")
+            )
+    return found
+
+
+def _state(row: Any) -> TransactionState:
+    return TransactionState(
+        Transaction(row.transactional_id, row.producer_id, row.producer_epoch),
+        row.transaction_state,
+        row.transaction_start_time_ms,
+        row.transaction_timeout_ms,
+        tuple(
+            TopicPartition(topic.topic, number)
+            for topic in row.topics
+            for number in topic.partitions
+        ),
+    )
+
+
+def list_open_transactions(cluster: Cluster, prefix: str, deadline: Deadline) -> list[str]:
+    """Transactional ids that begin with `prefix` and have an open transaction, of all brokers.
+
+    Raises UnsupportedVersionError before Kafka 3.0, BrokerError, KafkaTimeoutError.
+    """
+    found: set[str] = set()
+    pending = {broker.node_id for broker in cluster.describe(deadline)}
+    retry = cluster.retry(deadline, "asking for open transactions")
+    while pending:
+        failure: KafkaError | None = None
+        requests = dict.fromkeys(pending, ListTransactionsRequest(state_filters=[ONGOING]))
+        for node, answer in cluster.call_each(requests, deadline).items():
+            if isinstance(answer, KafkaError):
+                failure = answer
+            elif answer.error_code:
+                failure = BrokerError(answer.error_code, f"ListTransactions @ broker {node}")
+            else:
+                pending.discard(node)
+                found.update(
+                    row.transactional_id
+                    for row in answer.transaction_states
+                    if row.transactional_id.startswith(prefix)
+                )
+        if failure is not None:
+            retry.after(failure)
+            # Another coordinator may look after the ids of a broker that died.
+            pending &= {broker.node_id for broker in cluster.describe(deadline)}
+    return sorted(found)
+
+
+def max_timeout_ms(cluster: Cluster, node_id: int, deadline: Deadline) -> int:
+    """The largest transaction timeout that a broker allows; its default if this user may not see
+    settings of brokers. Raises KafkaTimeoutError."""
+    try:
+        configs = broker_configs(cluster, node_id, [MAX_TIMEOUT_CONFIG], deadline=deadline)
+    except BrokerError as error:
+        if error.code != ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            raise
+        return DEFAULT_MAX_TIMEOUT_MS
+    return int(configs.get(MAX_TIMEOUT_CONFIG) or DEFAULT_MAX_TIMEOUT_MS)
