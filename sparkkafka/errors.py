@@ -42,6 +42,7 @@ __all__ = [
     "KafkaTimeoutError",
     "OptionError",
     "ProduceError",
+    "TransactionError",
     "UnknownTopicError",
     "UnsupportedVersionError",
     "Written",
@@ -198,6 +199,10 @@ class ProduceError(KafkaError):
     ) -> None:
         super().__init__(f"{_where(topic, partition)}: {message} (records {written.value})")
         self.topic, self.partition, self.written, self.code = topic, partition, written, code
+
+
+class TransactionError(KafkaError):
+    """A batch was not committed as a whole; the message says what is visible and what to do."""
 
 
 class DataLossError(KafkaError):

@@ -168,6 +168,9 @@ class WriteOptions(_Masked):
     client: ClientOptions
     producer: ProducerOptions
     topic: str | None = None
+    delivery_guarantee: str = "at-least-once"
+    transactional_id_prefix: str | None = None
+    fail_on_data_loss: bool = True
 
 
 GROUPS: Mapping[str, type[_Masked]] = {

@@ -95,8 +95,9 @@ def _state(row: Any) -> TransactionState:
     )
 
 
-def list_open_transactions(cluster: Cluster, prefix: str, deadline: Deadline) -> list[str]:
-    """Transactional ids that begin with `prefix` and have an open transaction, of all brokers.
+def list_open_transactions(cluster: Cluster, deadline: Deadline) -> list[str]:
+    """Transactional ids that have an open transaction, of all brokers, as far as this user may see
+    them.
 
     Raises UnsupportedVersionError before Kafka 3.0, BrokerError, KafkaTimeoutError.
     """
@@ -113,11 +114,7 @@ def list_open_transactions(cluster: Cluster, prefix: str, deadline: Deadline) ->
                 failure = BrokerError(answer.error_code, f"ListTransactions @ broker {node}")
             else:
                 pending.discard(node)
-                found.update(
-                    row.transactional_id
-                    for row in answer.transaction_states
-                    if row.transactional_id.startswith(prefix)
-                )
+                found.update(row.transactional_id for row in answer.transaction_states)
         if failure is not None:
             retry.after(failure)
             # Another coordinator may look after the ids of a broker that died.
