@@ -82,7 +82,7 @@ class FakeCluster(TransactionControls):
         self._state.rack_aware = rack_aware
         transactions = self._state.transactions
         transactions.max_timeout_ms = max_transaction_timeout_ms
-        transactions.bumps_epochs = offered.bumps_epochs
+        transactions.keeps_last_epoch = offered.keeps_last_epoch
         transactions.verifies = offered.verifies_transactions
         if transaction_verification is not None:
             transactions.verifies = transaction_verification

@@ -65,8 +65,6 @@ class FakeTransaction:
     """One transactional id (TransactionMetadata).
 
     `last_epoch` and `previous_producer_id` are what a repeated InitProducerId may still name.
-    `bumped_by_broker`: the broker ended the transaction itself with rules of transactions V2,
-    which count the epoch once more.
     """
 
     transactional_id: str
@@ -78,7 +76,6 @@ class FakeTransaction:
     state: TransactionState = TransactionState.EMPTY
     partitions: set[TopicAndNumber] = field(default_factory=set)
     start_ms: int = NOT_STARTED
-    bumped_by_broker: bool = False
 
     def snapshot(self) -> TransactionSnapshot:
         return TransactionSnapshot(
@@ -96,8 +93,9 @@ class Transactions:
     """All transactional ids of a cluster; its methods raise Refused for what a broker refuses.
 
     `log_of` finds the log of a partition: None if the partition is gone, NoLeaderError if it cannot
-    be written to now. With `bumps_epochs` (brokers from 4.0 on) what the broker aborts itself gets
-    an epoch more. While `holds_markers` is set, ended transactions wait in a Prepare state.
+    be written to now. With `keeps_last_epoch` (brokers from 4.0 on) the writer of a transaction
+    that the broker aborted may name its epoch in InitProducerId. While `holds_markers` is set,
+    ended transactions wait in a Prepare state.
     """
 
     def __init__(
@@ -107,7 +105,7 @@ class Transactions:
     ) -> None:
         self.by_id: dict[str, FakeTransaction] = {}
         self.max_timeout_ms = MAX_TIMEOUT_MS
-        self.bumps_epochs = False
+        self.keeps_last_epoch = False
         self.verifies = True
         self.holds_markers = False
         self._log_of = log_of
@@ -150,7 +148,6 @@ class Transactions:
         found.timeout_ms = timeout_ms
         found.state = TransactionState.EMPTY
         found.start_ms = NOT_STARTED
-        found.bumped_by_broker = False
         return found
 
     def add_partitions(
@@ -169,7 +166,6 @@ class Transactions:
         if found.state is not TransactionState.ONGOING:
             found.state = TransactionState.ONGOING
             found.start_ms = now_ms()
-            found.bumped_by_broker = False
         found.partitions.update(partitions)
 
     def end(
@@ -177,8 +173,7 @@ class Transactions:
     ) -> None:
         """EndTxn up to version 4. The decision stands when this returns; markers may be to come."""
         found = self._known(transactional_id, producer_id)
-        valid = found.producer_epoch - 1 if found.bumped_by_broker else found.producer_epoch
-        if producer_epoch != valid:
+        if producer_epoch != found.producer_epoch:
             raise Refused(ErrorCode.PRODUCER_FENCED, f"the epoch is {found.producer_epoch}")
         if found.state is TransactionState.ONGOING:
             self._prepare(found, commit=commit)
@@ -259,12 +254,9 @@ class Transactions:
 
     def _abort(self, found: FakeTransaction) -> None:
         """The broker's own abort, with an epoch that fences the writer."""
-        found.last_epoch = NO_EPOCH
+        # The last epoch lets the fenced writer go on by KIP-360, with the epoch that fenced it.
+        found.last_epoch = found.producer_epoch if self.keeps_last_epoch else NO_EPOCH
         found.producer_epoch += 1
-        if self.bumps_epochs:
-            found.last_epoch = found.producer_epoch
-            found.producer_epoch += 1
-            found.bumped_by_broker = True
         self._prepare(found, commit=False)
 
     def _known(self, transactional_id: str, producer_id: int) -> FakeTransaction:

@@ -101,8 +101,8 @@ class Release(NamedTuple):
     timestamp_after_max_ms: int
     # KIP-890: a leader asks the coordinator before it writes to a transaction (3.6) ...
     verifies_transactions: bool
-    # ... and what a broker aborts itself gets one more epoch (transactions V2, 4.0).
-    bumps_epochs: bool
+    # ... and keeps the epoch of what it aborts itself as the last one (transactions V2, 4.0).
+    keeps_last_epoch: bool
 
 
 def release(
@@ -135,5 +135,5 @@ def release(
         has_controller_broker=number < (3, 0),
         timestamp_after_max_ms=3_600_000 if number >= (4, 0) else (1 << 63) - 1,
         verifies_transactions=number >= (3, 6),
-        bumps_epochs=number >= (4, 0),
+        keeps_last_epoch=number >= (4, 0),
     )
