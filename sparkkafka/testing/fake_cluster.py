@@ -9,9 +9,9 @@
 
 It speaks enough of the protocol for reading and writing (`fake_handlers.HANDLERS`), applies the
 rules of a real broker to what it is sent, and fails where a `fault` says so. There is no
-replication, no group member and no transaction, nothing is kept on disk, and nothing is deleted
-unless a test says so. Messages are encoded by this package's own code, so an error in that cannot
-show here; tests against real brokers and with other clients are for that.
+replication and no group member, nothing is kept on disk, nothing is deleted and no transaction
+times out unless a test says so. Messages are encoded by this package's own code, so an error in
+that cannot show here; tests against real brokers and with other clients are for that.
 """
 
 from __future__ import annotations
@@ -29,13 +29,15 @@ from sparkkafka.testing.fake_handlers import IMPLEMENTED
 from sparkkafka.testing.fake_log import PartitionLog
 from sparkkafka.testing.fake_producers import Refused
 from sparkkafka.testing.fake_state import BrokerAddress, ClusterState, FakeTopic
+from sparkkafka.testing.fake_transaction_controls import TransactionControls
+from sparkkafka.testing.fake_transactions import MAX_TIMEOUT_MS
 from sparkkafka.testing.fake_versions import DEFAULT_RELEASE, VersionRange, release
 from sparkkafka.testing.faults import Action, Drop, Fault, RecordedRequest
 
 CLOSE_TIMEOUT_S = 10.0
 
 
-class FakeCluster:
+class FakeCluster(TransactionControls):
     """`brokers` fake brokers with the ids 0, 1, …; use it under `with`, or call `close`.
 
     `kafka_version` ("2.1", "2.8", "3.9", "4.0") sets the versions that the brokers offer, and
@@ -44,6 +46,9 @@ class FakeCluster:
     broker's walk over each record that is produced, for large writes. `host` may be "::1".
     With `rack_aware` leaders send readers to a replica in their rack, as brokers with
     RackAwareReplicaSelector do; all replicas have the same log.
+    `max_transaction_timeout_ms` is transaction.max.timeout.ms. `transaction_verification` False is
+    how brokers before 3.6 are: a late write begins a transaction that nobody ends; None is what
+    `kafka_version` says.
 
     All methods may be called from any thread, and from callable faults. Leaving the `with` block
     raises RuntimeError if a handler failed: that is a bug of the fake.
@@ -60,6 +65,8 @@ class FakeCluster:
         racks: Sequence[str] | None = None,
         rack_aware: bool = False,
         check_records: bool = True,
+        max_transaction_timeout_ms: int = MAX_TIMEOUT_MS,
+        transaction_verification: bool | None = None,
     ) -> None:
         if brokers < 1:
             raise ValueError(f"a cluster has at least one broker, got {brokers}")
@@ -73,6 +80,12 @@ class FakeCluster:
             }
         )
         self._state.rack_aware = rack_aware
+        transactions = self._state.transactions
+        transactions.max_timeout_ms = max_transaction_timeout_ms
+        transactions.keeps_last_epoch = offered.keeps_last_epoch
+        transactions.verifies = offered.verifies_transactions
+        if transaction_verification is not None:
+            transactions.verifies = transaction_verification
         self._changed = threading.Condition(threading.RLock())
         self._dispatcher = Dispatcher(
             self._state, offered, self._changed, check_records=check_records
@@ -300,6 +313,11 @@ class FakeCluster:
         """The offsets of a group: {(topic, partition): offset}."""
         with self._changed:
             return {key: row.offset for key, row in self._state.group(group_id).offsets.items()}
+
+    def committed_metadata(self, group_id: str) -> dict[tuple[str, int], str]:
+        """The metadata of a group's offsets: {(topic, partition): text}."""
+        with self._changed:
+            return {key: row.metadata for key, row in self._state.group(group_id).offsets.items()}
 
     def set_group_members(self, group_id: str, present: bool = True) -> None:
         """A group with members takes no commits from outside."""

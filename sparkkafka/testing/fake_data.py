@@ -30,8 +30,9 @@ from sparkkafka.protocol.messages import (
 )
 from sparkkafka.testing.fake_call import Call, CloseConnection
 from sparkkafka.testing.fake_log import EARLIEST, LATEST, MAX_TIMESTAMP
-from sparkkafka.testing.fake_producers import Refused
+from sparkkafka.testing.fake_producers import Refused, transactional_header
 from sparkkafka.testing.fake_state import FakePartition
+from sparkkafka.testing.fake_transaction_apis import verify_write
 
 ALL_REPLICAS = -1
 NO_REPLY = 0
@@ -48,11 +49,12 @@ LIST_OFFSETS_VERSION_WITH_MAX_TIMESTAMP = 7
 
 def produce(call: Call) -> ProduceResponse | None:
     message: ProduceRequest = call.message
+    refused = _refused_whole(message)
     topics = [
         TopicProduceResponse(
             name=topic.name,
             partition_responses=[
-                _produce_row(call, topic.name, row) for row in topic.partition_data
+                _produce_row(call, topic.name, row, refused) for row in topic.partition_data
             ],
         )
         for topic in message.topic_data
@@ -75,14 +77,37 @@ def produce(call: Call) -> ProduceResponse | None:
     )
 
 
-def _produce_row(call: Call, topic: str, row: PartitionProduceData) -> PartitionProduceResponse:
+def _refused_whole(message: ProduceRequest) -> Refused | None:
+    """What is wrong with a request's transaction, whatever the partition."""
+    headers = [
+        header
+        for topic in message.topic_data
+        for row in topic.partition_data
+        if (header := transactional_header(_records(row))) is not None
+    ]
+    if headers and message.transactional_id is None:
+        return Refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "no transactional id")
+    if len({(row.producer_id, row.producer_epoch) for row in headers}) > 1:
+        return Refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "more than one producer")
+    return None
+
+
+def _records(row: PartitionProduceData) -> memoryview:
+    return memoryview(row.records or b"")  # type: ignore[arg-type]  # decoded: no list
+
+
+def _produce_row(
+    call: Call, topic: str, row: PartitionProduceData, refused: Refused | None
+) -> PartitionProduceResponse:
     injected = call.injected(topic, row.index)
-    refused: Refused | None = None
-    if injected is None or injected.applied:
+    if refused is None and (injected is None or injected.applied):
         try:
             partition = _partition_to_write(call, topic, row.index)
+            header = transactional_header(_records(row))
+            if header is not None:
+                verify_write(call, partition.log, (topic, row.index), header)
             appended = partition.log.produce(
-                memoryview(row.records or b""),  # type: ignore[arg-type]  # decoded: no list
+                _records(row),
                 call.version,
                 check_records=call.check_records,
             )

@@ -1,7 +1,8 @@
 """The handler table of the fake broker, and the answers about the cluster and its topics.
 
-A new API is a function here (or in fake_data.py, fake_groups.py) and a row in `HANDLERS`; the row
-also makes brokers offer it in ApiVersions (fake_versions.py says since which release).
+A new API is a function here (or in fake_data.py, fake_groups.py, fake_transaction_apis.py) and a
+row in `HANDLERS`; the row also makes brokers offer it in ApiVersions (fake_versions.py says since
+which release).
 """
 
 from __future__ import annotations
@@ -35,8 +36,6 @@ from sparkkafka.protocol.messages import (
     DescribeLogDirsResponse,
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
     MetadataRequest,
     MetadataResponse,
     MetadataResponseBroker,
@@ -55,6 +54,11 @@ from sparkkafka.testing.fake_state import (
     ConfigDefault,
     FakeTopic,
     check_topic_name,
+)
+from sparkkafka.testing.fake_transaction_apis import (
+    add_partitions_to_txn,
+    end_txn,
+    init_producer_id,
 )
 from sparkkafka.testing.fake_versions import VersionRange
 
@@ -202,21 +206,6 @@ def describe_cluster(call: Call) -> DescribeClusterResponse:
             for row in _live_brokers(call)
         ],
     )
-
-
-# --- producers ----------------------------------------------------------------------------------
-
-
-def init_producer_id(call: Call) -> InitProducerIdResponse:
-    message: InitProducerIdRequest = call.message
-    answer = call.top_level or call.injected()
-    code = answer.code if answer is not None else 0
-    if message.transactional_id is not None and not code:
-        code = ErrorCode.INVALID_REQUEST  # there are no transactions here
-    if code:
-        return InitProducerIdResponse(error_code=code, producer_epoch=-1)
-    # Without a transactional id a broker gives a new id even if one was named (KIP-360).
-    return InitProducerIdResponse(producer_id=call.state.new_producer_id(), producer_epoch=0)
 
 
 # --- topics and configurations --------------------------------------------------------------------
@@ -414,12 +403,14 @@ def describe_log_dirs(call: Call) -> DescribeLogDirsResponse:
 
 
 HANDLERS: dict[str, Handler] = {
+    "AddPartitionsToTxn": add_partitions_to_txn,
     "ApiVersions": api_versions,
     "CreateTopics": create_topics,
     "DeleteTopics": delete_topics,
     "DescribeCluster": describe_cluster,
     "DescribeConfigs": describe_configs,
     "DescribeLogDirs": describe_log_dirs,
+    "EndTxn": end_txn,
     "Fetch": fetch,
     "FindCoordinator": find_coordinator,
     "InitProducerId": init_producer_id,

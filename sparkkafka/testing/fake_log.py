@@ -97,6 +97,9 @@ class PartitionLog:
         self.end_offset = 0
         self.leader_epoch = 0
         self.producers: dict[int, ProducerState] = {}
+        # producer id -> (epoch, lowest sequence) of batches whose transaction was asked for and
+        # that were not written yet (VerificationStateEntry)
+        self._unverified: dict[int, tuple[int, int]] = {}
         self.aborted: list[AbortedTransaction] = []
         self._entries: list[Entry] = []
         self._ends: list[int] = []
@@ -119,6 +122,10 @@ class PartitionLog:
             (state.open_since for state in self.producers.values() if state.open_since is not None),
             default=self.high_watermark,
         )
+
+    def has_open_transaction(self, producer_id: int) -> bool:
+        state = self.producers.get(producer_id)
+        return state is not None and state.open_since is not None
 
     def raw(self) -> bytes:
         """All stored bytes, as a fetch would give them."""
@@ -239,7 +246,8 @@ class PartitionLog:
         """Append what a producer sent, if a broker would. Raises Refused.
 
         `version` is that of the Produce request. `check_records` False skips the walk over each
-        record (a few microseconds each).
+        record (a few microseconds each). Whether a transactional batch is part of a transaction is
+        the caller's business.
         """
         batch, header = checked_batch(
             data, version, self.config, now_ms=now_ms(), check_records=check_records
@@ -248,7 +256,10 @@ class PartitionLog:
         if self.config["message.timestamp.type"] == "LogAppendTime":
             append_time_ms = now_ms()
         if header.producer_id >= 0:
-            known = self.producers.get(header.producer_id, ProducerState()).check(header)
+            _, lowest_sequence = self._unverified.get(header.producer_id, (NO_EPOCH, None))
+            known = self.producers.get(header.producer_id, ProducerState()).check(
+                header, lowest_sequence
+            )
             if known is not None:
                 return Appended(
                     known.base_offset,
@@ -269,6 +280,17 @@ class PartitionLog:
             NO_TIMESTAMP if append_time_ms is None else append_time_ms,
             duplicate=False,
         )
+
+    def begin_verification(self, header: BatchHeader) -> None:
+        """A batch waits for the coordinator's word. One that comes later must not overtake it:
+        until a batch is written, none with a higher sequence than the lowest one is.
+        """
+        epoch, lowest = self._unverified.get(header.producer_id, (NO_EPOCH, 0))
+        if header.producer_epoch > epoch:
+            epoch, lowest = header.producer_epoch, header.base_sequence
+        elif header.producer_epoch == epoch:
+            lowest = min(lowest, header.base_sequence)
+        self._unverified[header.producer_id] = (epoch, lowest)
 
     def append(
         self, data: bytes, *, assign_offsets: bool = False, end_offset: int | None = None
@@ -333,6 +355,8 @@ class PartitionLog:
     def _note_producer(self, entry: Entry, header: BatchHeader) -> None:
         state = self.producers.setdefault(header.producer_id, ProducerState())
         state.note(header, entry.start)
+        if header.is_transactional:
+            self._unverified.pop(header.producer_id, None)
         if header.is_control:
             try:
                 commit = is_commit_marker(entry.data)
@@ -354,6 +378,7 @@ class PartitionLog:
     def forget_producers(self) -> None:
         """Lose all producer state, as after producer.id.expiration.ms."""
         self.producers.clear()
+        self._unverified.clear()
 
     def advance_start(self, offset: int) -> None:
         """Retention or DeleteRecords: records below `offset` are gone."""

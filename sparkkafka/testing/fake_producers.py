@@ -64,14 +64,14 @@ class ProducerState:
     )
     open_since: int | None = None  # first offset of the open transaction
 
-    def check(self, header: BatchHeader) -> RememberedBatch | None:
+    def check(
+        self, header: BatchHeader, lowest_sequence: int | None = None
+    ) -> RememberedBatch | None:
         """The batch that this one repeats, or None if it may be appended. Raises Refused.
 
         A repeat has the same epoch and sequences as one of the remembered batches; the data is
-        not compared.
+        not compared. `lowest_sequence` is that of the batches whose transaction was not verified.
         """
-        if self.epoch == NO_EPOCH:
-            return None  # state was lost or never there: any sequence goes
         if header.producer_epoch == self.epoch:
             for known in self.batches:
                 if (known.first_sequence, known.last_sequence) == (
@@ -85,6 +85,13 @@ class ProducerState:
                 ErrorCode.INVALID_PRODUCER_EPOCH,
                 f"{where}: the epoch is smaller than the last seen one {self.epoch}",
             )
+        if lowest_sequence is not None and header.base_sequence > lowest_sequence:
+            raise Refused(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"{where}: sequence {header.base_sequence} after {lowest_sequence} was refused",
+            )
+        if self.epoch == NO_EPOCH:
+            return None  # state was lost or never there: any sequence goes
         if header.producer_epoch > self.epoch or not self.batches:
             expected = 0
         else:
@@ -93,6 +100,10 @@ class ProducerState:
             raise Refused(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"{where}: sequence {header.base_sequence} where {expected} is next",
+            )
+        if self.open_since is not None and not header.is_transactional:
+            raise Refused(
+                ErrorCode.INVALID_TXN_STATE, f"{where}: a plain batch in an open transaction"
             )
         return None
 
@@ -141,13 +152,17 @@ def checked_batch(
     if not crc_matches(batch, header):
         raise Refused(ErrorCode.CORRUPT_MESSAGE, "the batch's CRC-32C does not match")
     _check_header(header)
-    if header.is_transactional:
-        # What a broker with transaction verification (KIP-890, 3.6) says of a partition that was
-        # not added to a transaction. Here none can be added.
-        raise Refused(ErrorCode.INVALID_TXN_STATE, "the partition is not part of a transaction")
     if check_records:
         _check_records(batch, header, config, now_ms)
     return batch, header
+
+
+def transactional_header(data: bytes | memoryview) -> BatchHeader | None:
+    """The header, if this is one v2 batch that a producer wrote in a transaction."""
+    if len(entry_sizes(data)) != 1 or magic_of(data) != 2:
+        return None
+    header = parse_header(data)
+    return header if header.is_transactional and header.producer_id >= 0 else None
 
 
 def _the_one_batch(data: bytes | memoryview) -> tuple[memoryview, BatchHeader]:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from sparkkafka.errors import ErrorCode
 from sparkkafka.testing.fake_log import PartitionLog
 from sparkkafka.testing.fake_producers import Refused
+from sparkkafka.testing.fake_transactions import NoLeaderError, Transactions
 
 NO_LEADER = -1
 MAX_TOPIC_NAME = 249
@@ -104,6 +105,7 @@ class ClusterState:
         self.rack_aware = False
         self.groups: dict[str, FakeGroup] = {}
         self.coordinators: dict[str, int] = {}
+        self.transactions = Transactions(self._log_for_marker, self.new_producer_id)
         self._defaults = {
             name: default_configs.get(name, row.value) for name, row in TOPIC_CONFIGS.items()
         }
@@ -123,10 +125,21 @@ class ClusterState:
 
     def partition(self, topic: str, number: int) -> FakePartition:
         """Raises KeyError naming what does not exist."""
-        found = self.topics.get(topic)
-        if found is None or not 0 <= number < len(found.partitions):
+        if not self.has_partition(topic, number):
             raise KeyError(f"{topic}-{number} does not exist")
-        return found.partitions[number]
+        return self.topics[topic].partitions[number]
+
+    def has_partition(self, topic: str, number: int) -> bool:
+        found = self.topics.get(topic)
+        return found is not None and 0 <= number < len(found.partitions)
+
+    def _log_for_marker(self, topic: str, number: int) -> PartitionLog | None:
+        if not self.has_partition(topic, number):
+            return None
+        partition = self.partition(topic, number)
+        if partition.leader == NO_LEADER:
+            raise NoLeaderError(f"{topic}-{number}")
+        return partition.log
 
     def led_by(
         self,
@@ -271,6 +284,7 @@ class ClusterState:
             partition.replicas = (*partition.replicas, to)
         partition.leader = to
         partition.log.new_epoch()
+        self.transactions.write_waiting_markers()
 
     def broker_lost(self, node_id: int) -> None:
         """The controller notices: the next live replica leads, or none does."""

@@ -17,6 +17,8 @@ _RELEASES: dict[str, dict[str, int]] = {
         "Fetch": 10,
         "Produce": 7,
         "InitProducerId": 1,
+        "AddPartitionsToTxn": 1,
+        "EndTxn": 1,
         "FindCoordinator": 2,
         "OffsetCommit": 6,
         "OffsetFetch": 5,
@@ -32,6 +34,8 @@ _RELEASES: dict[str, dict[str, int]] = {
         "Fetch": 12,
         "Produce": 9,
         "InitProducerId": 4,
+        "AddPartitionsToTxn": 3,
+        "EndTxn": 3,
         "FindCoordinator": 3,
         "OffsetCommit": 8,
         "OffsetFetch": 7,
@@ -48,6 +52,8 @@ _RELEASES: dict[str, dict[str, int]] = {
         "Fetch": 17,
         "Produce": 11,
         "InitProducerId": 5,
+        "AddPartitionsToTxn": 5,
+        "EndTxn": 4,
         "FindCoordinator": 6,
         "OffsetCommit": 9,
         "OffsetFetch": 9,
@@ -64,6 +70,8 @@ _RELEASES: dict[str, dict[str, int]] = {
         "Fetch": 17,
         "Produce": 12,
         "InitProducerId": 5,
+        "AddPartitionsToTxn": 5,
+        "EndTxn": 5,
         "FindCoordinator": 6,
         "OffsetCommit": 9,
         "OffsetFetch": 9,
@@ -91,6 +99,10 @@ class Release(NamedTuple):
     has_controller_broker: bool
     # message.timestamp.after.max.ms: one hour since 4.0 (KIP-1030)
     timestamp_after_max_ms: int
+    # KIP-890: a leader asks the coordinator before it writes to a transaction (3.6) ...
+    verifies_transactions: bool
+    # ... and keeps the epoch of what it aborts itself as the last one (transactions V2, 4.0).
+    keeps_last_epoch: bool
 
 
 def release(
@@ -122,4 +134,6 @@ def release(
         names_own_range=number >= (2, 4),
         has_controller_broker=number < (3, 0),
         timestamp_after_max_ms=3_600_000 if number >= (4, 0) else (1 << 63) - 1,
+        verifies_transactions=number >= (3, 6),
+        keeps_last_epoch=number >= (4, 0),
     )

@@ -200,7 +200,7 @@ def _topic_partitions(message: Any) -> Iterable[tuple[str, int | None]]:
             yield resource.resource_name, None
     for group in getattr(message, "groups", None) or ():
         yield from _topic_partitions(group)
-    for field in ("topic_data", "topics", "topic_names"):
+    for field in ("topic_data", "topics", "topic_names", "v3_and_below_topics"):
         for topic in getattr(message, field, None) or ():
             if isinstance(topic, str):
                 yield topic, None

@@ -333,7 +333,7 @@ def test_coordinators_and_producer_ids(fake_cluster: FakeCluster, version: int) 
             for _ in range(3)
         }
         assert len(ids) == 3
-        refused = client.call(InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1))
+        refused = client.call(InitProducerIdRequest(transactional_id="", transaction_timeout_ms=1))
         assert refused.error_code == ErrorCode.INVALID_REQUEST
 
 

@@ -112,8 +112,8 @@ GOOD = batch([b"a", b"b"])
         ),
         pytest.param(
             sequenced([b"a"], 0, attributes=TRANSACTIONAL),
-            ErrorCode.INVALID_TXN_STATE,
-            id="transactional",
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            id="no transactional id",
         ),
         pytest.param(
             batch([b"a"], time_ms=int(time.time() * 1000) + 2 * 3_600_000),

@@ -1,0 +1,456 @@
+"""The fake's transaction coordinator against a real one: same requests, same answers.
+
+Each script sends raw requests and notes what came back. It runs on a real broker and on
+FakeCluster, and the notes must be equal; the real broker is right. The requests are those of
+transactions V1, in an old, a middle and the newest version.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, Self
+
+import pytest
+
+from sparkkafka.client.connection import Connection
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.errors import ErrorCode
+from sparkkafka.options import parse_client_options
+from sparkkafka.protocol.messages import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    EndTxnRequest,
+    FindCoordinatorRequest,
+    InitProducerIdRequest,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+    PartitionProduceData,
+)
+from sparkkafka.testing.fake_cluster import FakeCluster
+from tests.testing.raw_client import produce_request, sequenced
+
+pytestmark = pytest.mark.real
+
+TRANSACTIONAL = 0x10
+DEADLINE_MS = 30_000.0
+TIMEOUT_MS = 60_000
+MAX_TIMEOUT_MS = 900_000
+# A real coordinator needs a moment for its markers, and at first for itself.
+NOT_YET = (
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+)
+
+
+class Versions(NamedTuple):
+    init: int
+    add: int
+    end: int
+    produce: int
+
+
+class Owner(NamedTuple):
+    """Who writes: what InitProducerId gave."""
+
+    producer_id: int
+    epoch: int
+
+
+class Script:
+    """Sends requests to one broker and keeps notes of the answers."""
+
+    def __init__(self, bootstrap_servers: str, topic: str, tid: str, versions: Versions) -> None:
+        host, _, port = bootstrap_servers.partition(",")[0].rpartition(":")
+        self.connection = Connection.open(
+            host,
+            int(port),
+            parse_client_options({"bootstrap.servers": bootstrap_servers}),
+            Deadline(DEADLINE_MS),
+        )
+        self.topic = topic
+        self.tid = tid
+        self.versions = versions
+        self.notes: list[str] = []
+        self.expire: Callable[[], Any] = lambda: None  # a real coordinator does it by itself
+        self._ids: list[int] = []
+        self._settled(
+            lambda: self._call(
+                FindCoordinatorRequest(key_type=1, coordinator_keys=[tid]), 4
+            ).coordinators[0]
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.connection.close()
+
+    def _call(self, request: Any, version: int | None = None) -> Any:
+        return self.connection.call(request, Deadline(DEADLINE_MS), version=version)
+
+    def _settled(self, ask: Callable[[], Any], wait: bool = True) -> Any:
+        deadline = Deadline(DEADLINE_MS)
+        while (answer := ask()).error_code in NOT_YET and wait and not deadline.expired:
+            time.sleep(0.02)
+        return answer
+
+    def note(self, what: str, code: int, more: str = "") -> None:
+        self.notes.append(f"{what}: {ErrorCode(code).name}{more}")
+
+    def init(
+        self,
+        what: str,
+        *,
+        timeout_ms: int = TIMEOUT_MS,
+        owner: Owner | None = None,
+        wait: bool = True,
+        tid: str | None = None,
+    ) -> Owner:
+        fields = {} if owner is None else {"producer_id": owner[0], "producer_epoch": owner[1]}
+        request = InitProducerIdRequest(
+            transactional_id=self.tid if tid is None else tid,
+            transaction_timeout_ms=timeout_ms,
+            **fields,
+        )
+        answer = self._settled(lambda: self._call(request, self.versions.init), wait)
+        found = Owner(answer.producer_id, answer.producer_epoch)
+        if found.producer_id not in self._ids:
+            self._ids.append(found.producer_id)
+        which = self._ids.index(found.producer_id)
+        more = "" if answer.error_code else f" id {which} epoch {found.epoch}"
+        self.note(f"init {what}", answer.error_code, more)
+        return found
+
+    def add(
+        self, what: str, owner: Owner, *partitions: int, topic: str = "", tid: str | None = None
+    ) -> None:
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=self.tid if tid is None else tid,
+            v3_and_below_producer_id=owner.producer_id,
+            v3_and_below_producer_epoch=owner.epoch,
+            v3_and_below_topics=[
+                AddPartitionsToTxnTopic(name=name, partitions=list(partitions))
+                for name in [self.topic, *filter(None, [topic])]
+            ],
+        )
+
+        def ask() -> Any:
+            response = self._call(request, self.versions.add)
+            answers = sorted(
+                (row.name == self.topic, item.partition_index, item.partition_error_code)
+                for row in response.results_by_topic_v3_and_below
+                for item in row.results_by_partition
+            )
+            return _Answers(answers[0][2], answers)
+
+        answer = self._settled(ask)
+        self.note(f"add {what}", answer.error_code, f" {answer.more}")
+
+    def end(
+        self, what: str, owner: Owner, *, commit: bool, tid: str | None = None, wait: bool = True
+    ) -> None:
+        request = EndTxnRequest(
+            transactional_id=self.tid if tid is None else tid,
+            producer_id=owner.producer_id,
+            producer_epoch=owner.epoch,
+            committed=commit,
+        )
+        answer = self._settled(lambda: self._call(request, self.versions.end), wait)
+        if not answer.error_code:  # until the markers are written
+            self._settled(lambda: self._call(request, self.versions.end))
+        self.note(f"{'commit' if commit else 'abort'} {what}", answer.error_code)
+
+    def produce(
+        self,
+        what: str,
+        owner: Owner,
+        sequence: int,
+        *,
+        partition: int = 0,
+        tid: str | None = "own",
+        transactional: bool = True,
+        count: int = 1,
+    ) -> None:
+        data = sequenced(
+            [b"v"] * count,
+            sequence,
+            producer_id=owner.producer_id,
+            epoch=owner.epoch,
+            attributes=TRANSACTIONAL if transactional else 0,
+        )
+        request = produce_request(self.topic, partition, data)
+        request.transactional_id = self.tid if tid == "own" else tid
+        answer = self._settled(
+            lambda: self._call(request, self.versions.produce).responses[0].partition_responses[0]
+        )
+        self.note(f"produce {what}", answer.error_code, f" at {answer.base_offset}")
+
+    def produce_two(self, what: str, *owners: Owner) -> None:
+        """One request for partitions 0 and 1, each from its own owner."""
+        rows = [
+            PartitionProduceData(
+                index=index,
+                records=sequenced(
+                    [b"v"],
+                    0,
+                    producer_id=owner.producer_id,
+                    epoch=owner.epoch,
+                    attributes=TRANSACTIONAL,
+                ),
+            )
+            for index, owner in enumerate(owners)
+        ]
+        request = produce_request(self.topic, 0, b"")
+        request.transactional_id = self.tid
+        request.topic_data[0].partition_data = rows
+        response = self._call(request, self.versions.produce)
+        for row in sorted(response.responses[0].partition_responses, key=lambda row: row.index):
+            self.note(f"produce {what} {row.index}", row.error_code)
+
+    def ends(self, what: str, partition: int = 0) -> None:
+        """The log's end and its last stable offset."""
+        found = []
+        for isolation in (0, 1):
+            request = ListOffsetsRequest(
+                replica_id=-1,
+                isolation_level=isolation,
+                topics=[
+                    ListOffsetsTopic(
+                        name=self.topic,
+                        partitions=[ListOffsetsPartition(partition_index=partition, timestamp=-1)],
+                    )
+                ],
+            )
+            found.append(self._call(request, 5).topics[0].partitions[0].offset)
+        self.notes.append(f"ends {what}: {found}")
+
+
+class _Answers(NamedTuple):
+    error_code: int
+    more: Any
+
+
+# --- the scripts ----------------------------------------------------------------------------------
+
+
+def a_commit_and_all_that_may_follow(at: Script) -> None:
+    one = at.init("first")
+    at.produce("before any add", one, 0)
+    at.end("Empty", one, commit=True)
+    at.end("Empty", one, commit=False)
+    at.add("two", one, 0, 1)
+    at.ends("after add")
+    at.produce("first", one, 0)
+    at.produce("the same again", one, 0)
+    at.produce("second", one, 1, count=2)
+    at.produce("a gap", one, 9)
+    at.produce("plain in an open transaction", one, 3, transactional=False)
+    at.produce("plain with tid", one, 3, transactional=False, tid=None)
+    at.produce("without tid", one, 3, tid=None)
+    at.produce("wrong tid, open", one, 3, tid="nobody")
+    at.produce("not added", one, 0, partition=2)
+    at.add("again", one, 0)
+    at.add("more", one, 0, 2)
+    at.produce("added later", one, 0, partition=2)
+    at.ends("open")
+    at.end("first", one, commit=True)
+    at.end("again", one, commit=True)
+    at.end("after commit", one, commit=False)
+    at.ends("committed")
+    at.ends("committed, no data", partition=1)
+    at.produce("late", one, 4)
+    at.produce("late, a duplicate", one, 3)
+    at.produce("late, never written", one, 0, partition=1)
+    at.add("next transaction", one, 0)
+    at.produce("next, too high", one, 5)
+    at.produce("next", one, 4)
+    at.end("next", one, commit=False)
+    at.end("next again", one, commit=False)
+    at.end("next, other", one, commit=True)
+    at.ends("aborted")
+    at.produce("plain afterwards", one, 5, transactional=False, tid=None)
+
+
+def refusals(at: Script) -> None:
+    stranger = Owner(4_999_999, 0)
+    at.end("unknown tid", stranger, commit=True)
+    at.add("unknown tid", stranger, 0)
+    at.produce("unknown tid", stranger, 0)
+    at.end("empty tid", stranger, commit=True, tid="")
+    at.add("empty tid", stranger, 0, tid="")
+    at.init("empty tid", tid="")
+    at.init("longest timeout + 1", timeout_ms=MAX_TIMEOUT_MS + 1)
+    at.init("no timeout", timeout_ms=0)
+    at.end("after refused init", stranger, commit=True)
+    one = at.init("longest timeout", timeout_ms=MAX_TIMEOUT_MS)
+    at.produce_two("two owners", one, stranger)
+    at.add("wrong id", stranger, 0)
+    at.end("wrong id", stranger, commit=True)
+    at.produce("wrong id", stranger, 0)
+    at.add("epoch too high", Owner(one.producer_id, 1), 0)
+    at.end("epoch too high", Owner(one.producer_id, 1), commit=True)
+    at.produce("epoch too high", Owner(one.producer_id, 1), 0)
+    at.add("unknown partition", one, 0, 17)
+    at.add("unknown topic", one, 0, topic="no-such-topic")
+    at.end("nothing was added", one, commit=False)
+
+
+def a_second_owner_fences_the_first(at: Script) -> None:
+    one = at.init("first")
+    at.add("first", one, 0, 1)
+    at.produce("first", one, 0)
+    at.init("while ongoing", wait=False)
+    two = at.init("second")
+    at.ends("aborted by init")
+    at.end("old epoch", one, commit=True)
+    at.end("old epoch", one, commit=False)
+    at.add("old epoch", one, 0)
+    at.produce("old epoch", one, 1)
+    at.produce("old epoch, not added", one, 0, partition=2)
+    at.end("Empty", two, commit=True)
+    at.add("second", two, 0)
+    at.produce("old epoch, open", one, 1)
+    at.produce("new epoch, not from 0", two, 1)
+    at.produce("new epoch", two, 0)
+    at.produce("old epoch, after it", one, 1)
+    at.end("second", two, commit=True)
+    three = at.init("after commit")
+    at.ends("committed")
+    at.end("epoch before", two, commit=True)
+    at.add("epoch before", two, 0)
+    at.produce("epoch before", two, 1)
+    at.produce("epoch before, plain", two, 1, transactional=False, tid=None)
+    at.add("third", three, 1)
+    at.produce("epoch of the marker before", one, 1, partition=1)
+    at.produce("third", three, 0, partition=1)
+    at.init("third while ongoing", wait=False)
+    at.end("old epoch, being aborted", three, commit=True)
+    four = at.init("fourth")
+    at.end("epoch of the third", three, commit=False)
+    at.end("fourth", four, commit=False)
+
+
+def an_owner_that_names_itself(at: Script) -> None:
+    """KIP-360."""
+    at.init("unknown tid, with an id", owner=Owner(12345, 3))
+    two = at.init("plain")
+    three = at.init("bump", owner=two)
+    at.init("bump, the answer got lost", owner=two)
+    at.init("another's id", owner=Owner(two.producer_id + 1_000_000, 0))
+    at.init("old", owner=Owner(two.producer_id, 0))
+    at.init("future", owner=Owner(two.producer_id, 77))
+    at.add("bumped", three, 0)
+    at.produce("bumped", three, 0)
+    at.init("old, while ongoing", owner=two, wait=False)
+    four = at.init("bump after it", owner=three)
+    at.init("plain after it")
+    at.end("before", four, commit=True)
+    at.init("id without epoch", owner=Owner(two.producer_id, -1))
+    at.init("epoch without id", owner=Owner(-1, 0))
+
+
+def a_refused_sequence_is_not_overtaken(at: Script) -> None:
+    one = at.init("first")
+    at.produce("0, not added", one, 0)
+    at.add("then", one, 0)
+    at.produce("1, overtaking", one, 1)
+    at.produce("0", one, 0)
+    at.produce("1", one, 1)
+    at.end("all", one, commit=True)
+    at.ends("all")
+
+
+def a_transaction_times_out(at: Script) -> None:
+    one = at.init("first", timeout_ms=1)
+    at.add("first", one, 0)
+    at.produce("first", one, 0)
+    # The scan comes every ten seconds.
+    deadline = Deadline(DEADLINE_MS)
+    while not deadline.expired:
+        at.ends("?")
+        if "[2, 2]" in at.notes.pop():
+            break
+        time.sleep(0.2)
+        at.expire()
+    at.ends("timed out")
+    at.produce("late", one, 1)
+    at.add("late", one, 0)
+    at.end("late", one, commit=True)
+    at.end("late", one, commit=False)
+    at.init("with its own epoch", owner=one)
+    at.init("next")
+
+
+def late_writes_hang(at: Script) -> None:
+    """Without verification, as before Kafka 3.6."""
+    one = at.init("first")
+    at.produce("not added", one, 0)
+    at.ends("not added")
+    at.end("Empty", one, commit=True)
+    at.add("then", one, 0)
+    at.produce("then", one, 1)
+    at.end("then", one, commit=True)
+    at.ends("committed")
+    at.produce("late", one, 2)
+    at.produce("late, the same again", one, 2)
+    at.end("again", one, commit=True)
+    at.ends("hanging")
+    two = at.init("second")
+    at.ends("hangs still")
+    at.produce("by the next epoch", two, 0)
+    at.add("by the next epoch", two, 0)
+    at.end("by the next epoch", two, commit=False)
+    at.ends("ended by another transaction")
+    at.produce("old epoch", one, 3)
+
+
+OLD, MIDDLE, NEW = Versions(1, 1, 1, 8), Versions(3, 2, 3, 10), Versions(4, 3, 4, 11)
+CASES = [
+    *itertools.product(
+        (a_commit_and_all_that_may_follow, refusals, a_second_owner_fences_the_first),
+        (OLD, MIDDLE, NEW),
+    ),
+    # Versions of InitProducerId before 3 have no field for it.
+    *itertools.product((an_owner_that_names_itself,), (MIDDLE, NEW)),
+    (a_refused_sequence_is_not_overtaken, NEW),
+    (a_transaction_times_out, NEW),  # takes ten seconds
+]
+
+
+@pytest.mark.parametrize(
+    ("script", "versions"),
+    [pytest.param(*row, id=f"{row[0].__name__}-{row[1].produce}") for row in CASES],
+)
+def test_the_fake_answers_as_a_broker(
+    kafka_cluster: Any, new_topic: Any, script: Callable[[Script], None], versions: Versions
+) -> None:
+    compare(kafka_cluster.bootstrap_servers, new_topic(partitions=3), script, versions)
+
+
+def test_without_verification(kafka_cluster_factory: Any) -> None:
+    cluster = kafka_cluster_factory(1, {"transaction.partition.verification.enable": False})
+    cluster.create_topic("t", partitions=3)
+    compare(cluster.bootstrap_servers, "t", late_writes_hang, NEW, transaction_verification=False)
+
+
+def compare(
+    bootstrap_servers: str,
+    topic: str,
+    script: Callable[[Script], None],
+    versions: Versions,
+    **options: Any,
+) -> None:
+    with Script(bootstrap_servers, topic, topic, versions) as real:
+        script(real)
+    with FakeCluster(**options) as fake:
+        fake.create_topic(topic, partitions=3)
+        with Script(fake.bootstrap_servers, topic, topic, versions) as copy:
+            copy.expire = fake.expire_transactions
+            script(copy)
+    assert copy.notes == real.notes
