@@ -161,13 +161,18 @@ class GroupOptions(_Masked):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class WriteOptions(_Masked):
-    """Everything a write needs. `topic` None: each row names its topic."""
+    """Everything a write needs. `topic` None: each row names its topic. `create_…`: what missing
+    topics are made with, None being the broker's default."""
 
     GROUP = "write"
 
     client: ClientOptions
     producer: ProducerOptions
     topic: str | None = None
+    create_topic: bool = False
+    create_partitions: int | None = None
+    create_replication_factor: int | None = None
+    create_configs: tuple[tuple[str, str], ...] = ()
 
 
 GROUPS: Mapping[str, type[_Masked]] = {
@@ -273,10 +278,14 @@ def parse_write_options(options: Mapping[str, Any]) -> WriteOptions:
     Raises OptionError naming the option, its value and what to do.
     """
     given = GivenOptions(options, Side.WRITE, prefixed=True)
-    topic = given.group("write").get("topic")
-    if topic == "":
+    fields = given.group("write")
+    if fields.get("topic") == "":
         raise OptionError("option topic is empty")
-    return WriteOptions(client=_client(given), producer=_producer(given), topic=topic)
+    if not fields.get("create_topic"):
+        for name in given.values:
+            if name.startswith("createTopic."):
+                warn(name, f"option {name} has no effect without createTopic=true")
+    return WriteOptions(client=_client(given), producer=_producer(given), **fields)
 
 
 def parse_client_options(config: Mapping[str, Any]) -> ClientOptions:
