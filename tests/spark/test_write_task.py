@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 import pickle
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -268,40 +267,6 @@ def test_a_slow_broker_holds_the_task_back(
     # record too.
     assert max(buffered) < 2.3 * limit
     assert min(buffered[-20:]) <= limit
-
-
-def test_rows_that_wait_do_not_keep_arrow_batches_in_memory(fake_cluster: Any) -> None:
-    """A partition that gets one row of each Arrow batch would keep all of them for linger.ms."""
-    fake_cluster.create_topic("t", partitions=2)
-    rows = 2000
-    partition = pa.array(np.r_[np.zeros(rows - 1, np.int32), np.int32(1)])
-    before = pa.total_allocated_bytes()
-    peak = 0
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        nonlocal peak
-        for number in range(40):
-            yield pa.record_batch(
-                {
-                    "value": pa.array([b"%04d" % number * 250] * rows, pa.binary()),
-                    "partition": partition,
-                }
-            )
-            time.sleep(0.03)  # never so much at once that buffer.memory is full
-            peak = max(peak, pa.total_allocated_bytes() - before)
-
-    options = parse_write_options(
-        {
-            "kafka.bootstrap.servers": fake_cluster.bootstrap_servers,
-            "topic": "t",
-            "kafka.linger.ms": "60000",
-            "kafka.buffer.memory": str(8 * MIB),
-        }
-    )
-    columns = input_columns(ddl("value binary, partition int"), "t")
-    message = write_task.write_rows(batches(), columns, options)
-    assert message.rows == 40 * rows
-    assert peak < 40 * MIB, "80 MB were written"
 
 
 # --- what the task reports -------------------------------------------------------------------

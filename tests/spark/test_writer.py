@@ -409,6 +409,7 @@ class FakeProducer:
     def __init__(self, cluster: Any, options: Any) -> None:
         self.sent: list[tuple[str, int, list[bytes | None]]] = []
         self.flushed = False
+        self.seals = 0
         self.left_with: type[BaseException] | None = None
         self.metrics = ProducerMetrics(
             batches=7, batch_bytes=70, retries=1, offsets={TopicPartition("t", 1): (10, 11)}
@@ -425,7 +426,7 @@ class FakeProducer:
         return True
 
     def seal(self) -> None:
-        pass
+        self.seals += 1
 
     def send(self, topic: str, partition: int, records: Any) -> None:
         assert isinstance(records.timestamps_ms, np.ndarray)
@@ -511,6 +512,13 @@ def test_huge_arrow_batches_are_halved(
     assert len(sent) > 2
     assert [v for _, _, some in sent for v in some] == values
     assert message.rows == 20
+
+
+def test_rows_that_wait_do_not_keep_arrow_batches_in_memory(fakes: type[FakeProducer]) -> None:
+    """A partition that gets one row of each Arrow batch would keep all of them for linger.ms."""
+    task = writer("value binary, partition int", topic="t", **{"kafka.buffer.memory": "100"})
+    task.write(batch_of([b"x" * 30], [0]) for _ in range(10))
+    assert fakes.made[0].seals == 2  # after each four, which are more than 100 bytes
 
 
 def test_writer_survives_pickle_without_what_it_does_not_need() -> None:
