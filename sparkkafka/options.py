@@ -1,7 +1,8 @@
 """Options, parsed once at the edge into frozen values.
 
     parse_read_options, parse_stream_options,
-    parse_write_options                         what Spark hands over: connector options and kafka.*
+    parse_write_options,
+    parse_stream_write_options                  what Spark hands over: connector options and kafka.*
     parse_client_options, parse_fetch_options,
     parse_producer_options                      Kafka's own names without prefix, for `client`
 
@@ -288,6 +289,22 @@ def parse_write_options(options: Mapping[str, Any]) -> WriteOptions:
     return WriteOptions(client=_client(given), producer=_producer(given), **fields)
 
 
+_SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
+"""Options of writeStream that are Spark's, and that it hands to the sink all the same."""
+
+
+def parse_stream_write_options(options: Mapping[str, Any]) -> WriteOptions:
+    """Options of a streaming write: those of a batch write, beside Spark's. Raises OptionError."""
+    return parse_write_options(
+        {
+            name: value
+            for name, value in options.items()
+            if name.lower() not in _SPARKS_OWN
+            and not name.lower().startswith("asyncprogresstracking")
+        }
+    )
+
+
 def parse_client_options(config: Mapping[str, Any]) -> ClientOptions:
     """Connection settings under Kafka's names, e.g. {"bootstrap.servers": "host:9092"}.
 
@@ -321,7 +338,8 @@ def _client(given: GivenOptions) -> ClientOptions:
             # Seen with pyspark 4.3.0: OPTIONS of CREATE TABLE reach no Python data source.
             hint = (
                 ". No option was given at all; Spark does not hand over the OPTIONS of CREATE "
-                "TABLE: use CREATE TEMPORARY VIEW, or SELECT … FROM table WITH (option = 'value')"
+                "TABLE: use CREATE TEMPORARY VIEW, or SELECT … FROM table WITH (option = 'value') "
+                "and INSERT INTO table WITH (option = 'value')"
             )
         raise OptionError(f"Option '{name}' must be specified for configuring Kafka {side}{hint}")
     fields = dict(given.group("client"))

@@ -17,6 +17,7 @@ from sparkkafka.option_check import forget_unused
 from sparkkafka.options import (
     parse_read_options,
     parse_stream_options,
+    parse_stream_write_options,
     parse_write_options,
 )
 
@@ -126,7 +127,7 @@ class KafkaDataSource(DataSource):
         from sparkkafka.spark.stream_writer import KafkaStreamWriter
 
         set_up_logging()
-        return KafkaStreamWriter(parse_write_options(self.options), schema)
+        return KafkaStreamWriter(parse_stream_write_options(self.options), schema)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(sorted(self.options))})"  # names only
