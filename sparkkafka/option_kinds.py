@@ -5,6 +5,7 @@ A parser raises ValueError; its message, if there is one, says what is wrong wit
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -126,6 +127,27 @@ def _gzip_level(text: str) -> int:
     return value
 
 
+def _string_map(text: str) -> tuple[tuple[str, str], ...]:
+    """A JSON object of plain values -> its pairs, values as Kafka's settings have them."""
+
+    def pairs(found: list[tuple[str, Any]]) -> tuple[tuple[str, Any], ...]:
+        return tuple(found)
+
+    found = json.loads(text, object_pairs_hook=pairs)  # JSONDecodeError is a ValueError
+    if not isinstance(found, tuple):
+        raise ValueError
+    names = [name for name, _ in found]
+    if len(set(names)) < len(names):
+        raise ValueError("a name is there twice")
+    values = []
+    for name, value in found:
+        if not isinstance(value, str | int | float):
+            raise ValueError(f"the value of {name!r} must be a string or a number")
+        values.append((name, str(value).lower() if isinstance(value, bool) else str(value)))
+    return tuple(values)
+
+
+STRING_MAP = Kind('JSON {"name":"value"}', _string_map)
 DURATION_MS = Kind(
     "a duration like 500ms, 30s, 15m or 1h (milliseconds without a unit)", _duration_ms
 )

@@ -22,6 +22,7 @@ from sparkkafka.option_kinds import (
     GZIP_LEVEL,
     INT64_MAX,
     SERVERS,
+    STRING_MAP,
     TRIMMED,
     Kind,
     integer,
@@ -184,6 +185,25 @@ CONNECTOR: tuple[Option, ...] = (
         "Topic of all rows; overrides the column topic.", default_text="",
     ),
     _used(
+        "createTopic", _WRITE, "write.create_topic", BOOLEAN,
+        "Creates a topic that does not exist when the first row for it is there. Needs CREATE on "
+        "the topic or the cluster. false: a missing topic is an error, whatever the brokers' "
+        "auto.create.topics.enable says.",
+    ),
+    _used(
+        "createTopic.partitions", _WRITE, "write.create_partitions", integer(1),
+        "Partitions of topics that are created.", default_text="the broker's num.partitions",
+    ),
+    _used(
+        "createTopic.replicationFactor", _WRITE, "write.create_replication_factor",
+        integer(1, 32767), "Replicas of topics that are created.",
+        default_text="the broker's default.replication.factor",
+    ),
+    _used(
+        "createTopic.configs", _WRITE, "write.create_configs", STRING_MAP,
+        'Settings of topics that are created, e.g. {"cleanup.policy":"compact"}.', default_text="",
+    ),
+    _used(
         "fetchOffset.numRetries", _READ, "read.fetch_offset_num_retries", integer(1),
         "How often offsets are looked up, each time for kafka.default.api.timeout.ms at most, "
         "before the read or the stream fails.",
@@ -218,7 +238,7 @@ CONNECTOR: tuple[Option, ...] = (
         "no consumer group is formed, so there is no id to be made up",
     ),
     *_each(
-        Status.LATER, _WRITE, "deliveryGuarantee transactionalIdPrefix createTopic", "",
+        Status.LATER, _WRITE, "deliveryGuarantee transactionalIdPrefix", "",
     ),
     *_each(
         Status.IGNORED, _WRITE, "includeHeaders",

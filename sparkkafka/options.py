@@ -1,7 +1,8 @@
 """Options, parsed once at the edge into frozen values.
 
     parse_read_options, parse_stream_options,
-    parse_write_options                         what Spark hands over: connector options and kafka.*
+    parse_write_options,
+    parse_stream_write_options                  what Spark hands over: connector options and kafka.*
     parse_client_options, parse_fetch_options,
     parse_producer_options                      Kafka's own names without prefix, for `client`
 
@@ -161,7 +162,8 @@ class GroupOptions(_Masked):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class WriteOptions(_Masked):
-    """Everything a write needs. `topic` None: each row names its topic."""
+    """Everything a write needs. `topic` None: each row names its topic. `create_…`: what missing
+    topics are made with, None being the broker's default."""
 
     GROUP = "write"
 
@@ -171,6 +173,10 @@ class WriteOptions(_Masked):
     delivery_guarantee: str = "at-least-once"
     transactional_id_prefix: str | None = None
     fail_on_data_loss: bool = True
+    create_topic: bool = False
+    create_partitions: int | None = None
+    create_replication_factor: int | None = None
+    create_configs: tuple[tuple[str, str], ...] = ()
 
 
 GROUPS: Mapping[str, type[_Masked]] = {
@@ -276,10 +282,30 @@ def parse_write_options(options: Mapping[str, Any]) -> WriteOptions:
     Raises OptionError naming the option, its value and what to do.
     """
     given = GivenOptions(options, Side.WRITE, prefixed=True)
-    topic = given.group("write").get("topic")
-    if topic == "":
+    fields = given.group("write")
+    if fields.get("topic") == "":
         raise OptionError("option topic is empty")
-    return WriteOptions(client=_client(given), producer=_producer(given), topic=topic)
+    if not fields.get("create_topic"):
+        for name in given.values:
+            if name.startswith("createTopic."):
+                warn(name, f"option {name} has no effect without createTopic=true")
+    return WriteOptions(client=_client(given), producer=_producer(given), **fields)
+
+
+_SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
+"""Options of writeStream that are Spark's, and that it hands to the sink all the same."""
+
+
+def parse_stream_write_options(options: Mapping[str, Any]) -> WriteOptions:
+    """Options of a streaming write: those of a batch write, beside Spark's. Raises OptionError."""
+    return parse_write_options(
+        {
+            name: value
+            for name, value in options.items()
+            if name.lower() not in _SPARKS_OWN
+            and not name.lower().startswith("asyncprogresstracking")
+        }
+    )
 
 
 def parse_client_options(config: Mapping[str, Any]) -> ClientOptions:
@@ -315,7 +341,8 @@ def _client(given: GivenOptions) -> ClientOptions:
             # Seen with pyspark 4.3.0: OPTIONS of CREATE TABLE reach no Python data source.
             hint = (
                 ". No option was given at all; Spark does not hand over the OPTIONS of CREATE "
-                "TABLE: use CREATE TEMPORARY VIEW, or SELECT … FROM table WITH (option = 'value')"
+                "TABLE: use CREATE TEMPORARY VIEW, or SELECT … FROM table WITH (option = 'value') "
+                "and INSERT INTO table WITH (option = 'value')"
             )
         raise OptionError(f"Option '{name}' must be specified for configuring Kafka {side}{hint}")
     fields = dict(given.group("client"))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.metadata import some_topics
 from sparkkafka.errors import (
     BrokerError,
     ErrorCode,
@@ -43,6 +44,30 @@ def create_topic(
 
     Raises BrokerError TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION and so on.
     """
+    create_topics(
+        cluster,
+        [name],
+        partitions=partitions,
+        replication_factor=replication_factor,
+        configs=configs,
+        deadline=deadline,
+    )
+
+
+def create_topics(
+    cluster: Cluster,
+    names: Sequence[str],
+    *,
+    partitions: int = BROKER_DEFAULT,
+    replication_factor: int = BROKER_DEFAULT,
+    configs: Mapping[str, str] | None = None,
+    deadline: Deadline | None = None,
+    exist_ok: bool = False,
+) -> None:
+    """Create topics that are alike, and wait until every partition has a leader.
+
+    Raises BrokerError for the first that was refused; the others may be there.
+    """
     deadline = deadline or cluster.deadline()
     request = CreateTopicsRequest(
         topics=[
@@ -55,15 +80,18 @@ def create_topic(
                     for key, value in (configs or {}).items()
                 ],
             )
+            for name in names
         ],
         timeout_ms=cluster.options.request_timeout_ms,
     )
-    response, repeated = _to_controller(cluster, request, deadline, f"creating topic {name}")
+    what = f"creating {some_topics(names)}"
+    response, repeated = _to_controller(cluster, request, deadline, what)
     for row in response.topics:
         # After a lost answer, "there already" is the answer that was lost.
-        if row.error_code and not (repeated and row.error_code == ErrorCode.TOPIC_ALREADY_EXISTS):
-            raise BrokerError(row.error_code, f"CreateTopics of {name}", row.error_message)
-    _wait_for_leaders(cluster, name, deadline)
+        there = row.error_code == ErrorCode.TOPIC_ALREADY_EXISTS and (repeated or exist_ok)
+        if row.error_code and not there:
+            raise BrokerError(row.error_code, f"CreateTopics of {row.name}", row.error_message)
+    _wait_for_leaders(cluster, names, deadline)
 
 
 def delete_topic(cluster: Cluster, name: str, *, deadline: Deadline | None = None) -> None:
@@ -191,15 +219,17 @@ def _checked(cluster: Cluster, response: Any) -> Any:
     return response
 
 
-def _wait_for_leaders(cluster: Cluster, name: str, deadline: Deadline) -> None:
+def _wait_for_leaders(cluster: Cluster, names: Sequence[str], deadline: Deadline) -> None:
     """A topic is created before its partitions have leaders, and brokers learn of it in turn."""
-    retry = cluster.retry(deadline, f"waiting for the leaders of topic {name}")
+    what = some_topics(names)
+    retry = cluster.retry(deadline, f"waiting for the leaders of {what}")
     while True:
         try:
-            rows = cluster.topics([name], deadline)[name].partitions.values()
+            found = cluster.topics(names, deadline).values()
+            rows = [row for topic in found for row in topic.partitions.values()]
             if rows and all(row.leader in cluster.brokers for row in rows):
                 return
-            error: KafkaError = BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"Metadata of {name}")
+            error: KafkaError = BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"Metadata of {what}")
         except UnknownTopicError as unknown:
             error = BrokerError(unknown.code, unknown.where)
         retry.after(error)

@@ -98,9 +98,26 @@ class Producer:
         if not size_bytes:
             return
         tp = TopicPartition(topic, partition)
-        if HEADER_BYTES + largest_bytes + SIZE_SLACK_BYTES > self._options.max_request_size:
+        if self._perhaps_too_large(largest_bytes):
             self._check_sizes(tp, record_sizes(columns))
         self._guard(lambda: self._send(tp, columns, size_bytes, largest_bytes))
+
+    def surely_fit(self, columns: RecordColumns) -> bool:
+        """Whether each of these records is smaller than max.request.size, wherever it goes; False
+        if that takes a closer look (`check_sizes`)."""
+        return not self._perhaps_too_large(size_estimate(columns)[1])
+
+    def check_sizes(self, topic: str, partition: int, columns: RecordColumns) -> None:
+        """Raises the error that `send` would, if a record is too large. Sends nothing."""
+        if columns.timestamps_ms.size:
+            self._check_sizes(TopicPartition(topic, partition), record_sizes(columns))
+
+    def seal(self) -> None:
+        """Put what waits for more records into batches, whatever linger.ms says.
+
+        Rows that wait are views of their caller's columns and keep all of these in memory.
+        """
+        self._guard(self._seal_all)
 
     def flush(self) -> None:
         """Send everything and wait until it is acknowledged. Raises ProduceError."""
@@ -158,6 +175,10 @@ class Producer:
                     f"kafka.max.block.ms={self._options.max_block_ms}{self._sender.last_errors()}"
                 )
             self._sender.step(wait=True)
+
+    def _perhaps_too_large(self, largest_bytes: int) -> bool:
+        limit = self._options.max_request_size
+        return HEADER_BYTES + largest_bytes + SIZE_SLACK_BYTES > limit
 
     def _check_sizes(self, tp: TopicPartition, sizes: np.ndarray) -> None:
         largest = int(sizes.argmax())

@@ -25,6 +25,7 @@ from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.partition_queue import PartitionQueue, ProducerBatch
 from sparkkafka.client.produce_errors import Action, Verdict, judge
 from sparkkafka.client.producer_transaction import ProducerTransaction
+from sparkkafka.client.refusals import refusal_facts
 from sparkkafka.errors import (
     BrokerError,
     ErrorCode,
@@ -65,7 +66,7 @@ class ProducerMetrics:
     requests: int = 0
     retries: int = 0
     offsets: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
-    """Per partition: first offset and last batch's base offset, as far as the broker told."""
+    """Per partition: first and last offset written, as far as the broker told."""
 
 
 class _Sent(NamedTuple):
@@ -430,8 +431,9 @@ class Sender:
         metrics.batches += 1
         metrics.batch_bytes += batch.wire_bytes
         if base_offset >= 0:
-            first, last = metrics.offsets.get(entry.queue.tp, (base_offset, base_offset))
-            metrics.offsets[entry.queue.tp] = (min(first, base_offset), max(last, base_offset))
+            end = base_offset + batch.encoded.record_count - 1
+            first, last = metrics.offsets.get(entry.queue.tp, (base_offset, end))
+            metrics.offsets[entry.queue.tp] = (min(first, base_offset), max(last, end))
 
     def _refused(
         self, entry: PartitionDelivery, batch: ProducerBatch, verdict: Verdict, error: BrokerError
@@ -466,6 +468,7 @@ class Sender:
             )
         elif is_retriable(error.code):
             text += f" ({batch.attempts} attempts, kafka.retries={self._options.retries})"
+        text += refusal_facts(self._cluster, entry.queue.tp, batch, error.code)
         perhaps = verdict.perhaps_written or batch.maybe_written
         return entry.delivery_error(batch, text, perhaps=perhaps, code=error.code)
 

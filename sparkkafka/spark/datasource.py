@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader
 
@@ -17,6 +17,7 @@ from sparkkafka.option_check import forget_unused
 from sparkkafka.options import (
     parse_read_options,
     parse_stream_options,
+    parse_stream_write_options,
     parse_write_options,
 )
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from sparkkafka.spark.reader import KafkaBatchReader
     from sparkkafka.spark.stream_reader import KafkaStreamReader
+    from sparkkafka.spark.stream_writer import KafkaStreamWriter
     from sparkkafka.spark.writer import KafkaBatchWriter
 
 FORMAT = "pykafka"
@@ -53,7 +55,7 @@ class KafkaDataSource(DataSource):
     bigint, timestamp timestamp, timestampType int; with includeHeaders=true also headers
     array<struct<key: string, value: binary>>. `.schema("value string, offset bigint")` chooses
     among them, key and value also as strings. Columns of a write: value (required), key, headers,
-    topic, partition.
+    topic, partition, timestamp.
     """
 
     options: Mapping[str, str]
@@ -118,11 +120,14 @@ class KafkaDataSource(DataSource):
 
         return BookkeepingStreamReader(options, columns)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
-        raise OptionError(
-            "writeStream is not supported by this version of sparkkafka yet; "
-            "foreachBatch with a batch write (df.write, mode('append')) is"
-        )
+    def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamWriter:
+        """`overwrite` is how Spark says output mode complete: as with the JVM connector, each
+        micro-batch's whole result is appended."""
+        from sparkkafka.spark.logs import set_up_logging
+        from sparkkafka.spark.stream_writer import KafkaStreamWriter
+
+        set_up_logging()
+        return KafkaStreamWriter(parse_stream_write_options(self.options), schema)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(sorted(self.options))})"  # names only

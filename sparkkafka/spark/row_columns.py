@@ -16,9 +16,11 @@ from pyspark.sql.types import (
     IntegerType,
     StringType,
     StructType,
+    TimestampType,
 )
 
 from sparkkafka.errors import OptionError
+from sparkkafka.option_check import warn
 
 
 @dataclass(frozen=True)
@@ -33,11 +35,15 @@ class RowColumns:
     headers: int | None = None
     topic: int | None = None
     partition: int | None = None
+    timestamp: int | None = None
     fixed_topic: str | None = None
 
 
 def input_columns(schema: StructType, topic: str | None) -> RowColumns:
     """Finds and checks the columns; names count in their exact case, other columns are ignored.
+
+    The column timestamp is our own: the JVM connector ignores it, whatever its type, so one that is
+    no timestamp is ignored here too, with a warning.
 
     Raises OptionError in the words of the JVM connector's AnalysisException.
     """
@@ -65,12 +71,23 @@ def input_columns(schema: StructType, topic: str | None) -> RowColumns:
     value_at = find("value", _is_bytes, "string or binary")
     if value_at is None:
         raise OptionError(f"Required attribute 'value' not found{_near(positions, 'value')}")
+    timestamp_at = positions.get("timestamp")
+    if timestamp_at is not None:
+        kind = schema.fields[timestamp_at].dataType
+        if not isinstance(kind, TimestampType):
+            timestamp_at = None
+            warn(
+                "column timestamp",
+                f"the column timestamp is not written: its type is {kind.simpleString()}, not "
+                "timestamp; records get the time of writing (cast it, or drop it)",
+            )
     return RowColumns(
         value=value_at,
         key=find("key", _is_bytes, "string or binary"),
         headers=find("headers", _is_headers, "array<struct<key:string,value:binary>>"),
         topic=topic_at,
         partition=find("partition", lambda kind: isinstance(kind, IntegerType), "int"),
+        timestamp=timestamp_at,
         fixed_topic=topic,
     )
 

@@ -19,6 +19,7 @@ from sparkkafka.errors import EncodeError
 from sparkkafka.protocol.arrow import from_numpy, is_valid, or_zero, to_numpy
 from sparkkafka.protocol.columns import RecordColumns, blob_offsets
 from sparkkafka.protocol.partitioner import murmur2_partitions
+from sparkkafka.protocol.records import NO_TIMESTAMP
 from sparkkafka.spark.row_columns import RowColumns
 
 
@@ -32,6 +33,7 @@ class Rows(NamedTuple):
     topics: pa.Array | None
     fixed_topic: str | None
     partitions: pa.Array | None
+    timestamps: pa.Array | None = None  # microseconds since 1970, int64
 
     @classmethod
     def of(cls, batch: pa.RecordBatch, columns: RowColumns) -> Rows:
@@ -41,7 +43,7 @@ class Rows(NamedTuple):
             length=batch.num_rows,
             keys=None if at.key is None else _cast(batch.column(at.key), pa.binary()),
             values=_cast(batch.column(at.value), pa.binary()),
-            headers=None if at.headers is None else batch.column(at.headers),
+            headers=None if at.headers is None else _plain_headers(batch.column(at.headers)),
             topics=(
                 _cast(batch.column(at.topic), pa.string())
                 if at.fixed_topic is None and at.topic is not None
@@ -51,6 +53,7 @@ class Rows(NamedTuple):
             partitions=(
                 None if at.partition is None else _cast(batch.column(at.partition), pa.int32())
             ),
+            timestamps=None if at.timestamp is None else _micros(batch.column(at.timestamp)),
         )
 
     @property
@@ -58,12 +61,37 @@ class Rows(NamedTuple):
         """Bytes of keys and values, nulls as none."""
         return sum(_bytes_in(column) for column in (self.keys, self.values) if column is not None)
 
+    @property
+    def records(self) -> RecordColumns:
+        """All rows as records without a time, to be measured."""
+        times_ms = np.broadcast_to(np.int64(0), self.length)
+        return RecordColumns(self.keys, self.values, self.headers, times_ms)
+
 
 def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """The column as `kind`. Arrow's text to binary copies nothing; large_* types shrink."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     return column if column.type == kind else column.cast(kind)
+
+
+_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def _plain_headers(column: pa.Array) -> pa.Array:
+    """A list of structs as Spark has it; another layout of the same is turned into it."""
+    if pa.types.is_list(column.type):
+        struct = column.type.value_type
+        if struct.field(0).type == pa.string() and struct.field(1).type == pa.binary():
+            return column
+    return column.cast(_HEADERS)
+
+
+def _micros(column: pa.Array) -> pa.Array:
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    kind = pa.timestamp("us", column.type.tz)
+    return column.cast(kind, safe=False).cast(pa.int64())  # the same moment, whatever the zone
 
 
 class Router:
@@ -97,16 +125,18 @@ class Router:
         appearance of their topic, then by partition; or, when no row says where it belongs, as the
         partitions take turns. Everything is checked before the first run is given out.
 
-        Raises EncodeError naming row facts for a null topic, a partition that does not exist, or a
-        null header key.
+        Rows without a timestamp of their own get `timestamp_ms`. Raises EncodeError naming row
+        facts for a null topic, a partition that does not exist, a null header key, or a time before
+        1970.
         """
         first_row = self._seen_rows
         self._seen_rows += rows.length
         self._check_headers(rows, first_row)
+        timestamps_ms = self._timestamps(rows, timestamp_ms, first_row)
         topics, topic_of_row = self._topics(rows, first_row)
         self._learn([name for name in topics if name not in self._counts])
         if topic_of_row is None and rows.partitions is None and _all_null(rows.keys):
-            return self._sticky_runs(topics[0], rows, timestamp_ms)
+            return self._sticky_runs(topics[0], rows, timestamps_ms)
 
         partitions = np.full(rows.length, -1, np.int64)
         if rows.partitions is not None:
@@ -117,7 +147,7 @@ class Router:
         for code, name in enumerate(topics):
             here = topic_of_row == code if topic_of_row is not None else None
             self._fill(name, here, partitions, rows)
-        return self._runs(topics, topic_of_row, partitions, rows, timestamp_ms)
+        return self._runs(topics, topic_of_row, partitions, rows, timestamps_ms)
 
     # --- checks ---
 
@@ -141,6 +171,23 @@ class Router:
     def _learn(self, names: list[str]) -> None:
         if names:
             self._counts.update(self._ask(names))
+
+    def _timestamps(self, rows: Rows, now_ms: int, first_row: int) -> np.ndarray:
+        """Each row's, rounded down, as Spark's cast to a number and Java's truncation do."""
+        if rows.timestamps is None or rows.timestamps.null_count == rows.length:
+            return np.broadcast_to(np.int64(now_ms), rows.length)
+        timestamps_ms = to_numpy(rows.timestamps) // 1000
+        if rows.timestamps.null_count:
+            timestamps_ms[~is_valid(rows.timestamps)] = now_ms
+        # -1 says "no timestamp": old records that have none are read and copied so.
+        if int(timestamps_ms.min()) < NO_TIMESTAMP:
+            row = int(timestamps_ms.argmin())
+            raise EncodeError(
+                f"the timestamp {int(timestamps_ms[row])} ms is before 1970, which a record's "
+                f"cannot be (column timestamp, row {first_row + row} of this task"
+                f"{_key_fact(rows, row)})"
+            )
+        return timestamps_ms
 
     def _check_headers(self, rows: Rows, first_row: int) -> None:
         if rows.headers is None:
@@ -223,7 +270,7 @@ class Router:
         return starts[:-1]
 
     def _sticky_runs(
-        self, name: str, rows: Rows, timestamp_ms: int
+        self, name: str, rows: Rows, timestamps_ms: np.ndarray
     ) -> Iterator[tuple[TopicPartition, RecordColumns]]:
         """Runs of rows that are all without key and partition, in the rows' own order: what
         `_fill` and `_runs` would do, without a look at each row."""
@@ -232,7 +279,6 @@ class Router:
         first = int(starts[0]) // self._sticky_bytes
         steps = range(first + 1, int(starts[-1]) // self._sticky_bytes + 1) if count > 1 else ()
         cuts = np.searchsorted(starts, np.array(steps, np.int64) * self._sticky_bytes).tolist()
-        timestamps_ms = np.broadcast_to(np.int64(timestamp_ms), rows.length)
         for step, (start, end) in enumerate(pairwise([0, *cuts, rows.length])):
             if start < end:  # a row can be larger than what a partition gets in one go
                 partition = (self._stuck_start[name] + first + step) % count
@@ -246,7 +292,7 @@ class Router:
         topic_of_row: np.ndarray | None,
         partitions: np.ndarray,
         rows: Rows,
-        timestamp_ms: int,
+        timestamps_ms: np.ndarray,
     ) -> Iterator[tuple[TopicPartition, RecordColumns]]:
         targets = partitions
         span = int(partitions.max()) + 1
@@ -265,8 +311,9 @@ class Router:
                 values=rows.values.take(take),
                 headers=None if rows.headers is None else rows.headers.take(take),
             )
+            if rows.timestamps is not None:
+                timestamps_ms = timestamps_ms[order]
             cuts = np.flatnonzero(targets[1:] != targets[:-1]) + 1
-        timestamps_ms = np.broadcast_to(np.int64(timestamp_ms), rows.length)
         for start, end in pairwise([0, *cuts.tolist(), len(targets)]):
             topic_code, partition = divmod(int(targets[start]), span)
             tp = TopicPartition(topics[topic_code], partition)

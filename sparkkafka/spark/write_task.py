@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import time
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
 
 from sparkkafka.client.cluster import Cluster
-from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.producer import Producer
 from sparkkafka.options import WriteOptions
+from sparkkafka.protocol.arrow import or_zero
+from sparkkafka.protocol.columns import RecordColumns
+from sparkkafka.spark.commit_message import KafkaCommitMessage
 from sparkkafka.spark.row_columns import RowColumns
 from sparkkafka.spark.rows import Router, Rows
+from sparkkafka.spark.write_topics import partition_counts
 
-PIECE_BYTES = 2**30
-"""Arrow batches above this are halved, so that offsets of a column always fit into 32 bits."""
+logger = logging.getLogger(__name__)
+
+MAX_PIECE_BYTES = 2**30
+MIN_PIECE_BYTES = 2**20
+"""Arrow batches above buffer.memory are written in pieces, within these bounds: what is sorted and
+encoded at once stays of that order, and offsets of a column always fit into 32 bits."""
 
 STICKY_BYTES = 2**20
 STICKY_BATCHES = 8
@@ -28,35 +38,37 @@ rows that are encoded together cost less. Small batches (batch.size) take turns 
 little data is spread as well; large ones are filled."""
 
 
-class TaskTotals(NamedTuple):
-    """What a task wrote; `KafkaCommitMessage` says what the numbers mean."""
-
-    rows: int
-    payload_bytes: int
-    partition_rows: dict[tuple[str, int], int]
-
-
 def write_rows(
     iterator: Iterator[pa.RecordBatch], columns: RowColumns, options: WriteOptions
-) -> TaskTotals:
+) -> KafkaCommitMessage:
     """Sends all rows and waits until they are acknowledged.
 
     Raises what `KafkaBatchWriter.write` says.
     """
-    batches = (piece for batch in iterator for piece in _pieces(batch))
+    batches = (batch for batch in iterator if batch.num_rows)
     first = next(batches, None)
     if first is None:
-        return TaskTotals(0, 0, {})  # nothing to send, so nobody to ask
+        return KafkaCommitMessage()  # nothing to send, so nobody to ask
+    started_s = time.monotonic()
     with (
         Cluster(options.client) as cluster,
         Producer(cluster, options.producer) as producer,
     ):
         task = _Task(cluster, producer, columns, options)
         task.write(first)
+        del first  # so that no more than one Arrow batch is kept
         for batch in batches:
             task.write(batch)
         producer.flush()
-        return task.totals()
+        message = task.message()
+    context = TaskContext.get()
+    logger.info(
+        "%swrote %s in %.2f s",
+        f"task {context.partitionId()}.{context.attemptNumber()} " if context else "",
+        message.text(),
+        time.monotonic() - started_s,
+    )
+    return message
 
 
 class _Task:
@@ -68,38 +80,60 @@ class _Task:
         self._producer = producer
         self._columns = columns
         self._router = Router(
-            lambda topics: {
-                name: len(topic.partitions)
-                for name, topic in cluster.topics(
-                    topics,
-                    Deadline(
-                        min(options.producer.max_block_ms, options.client.default_api_timeout_ms)
-                    ),
-                ).items()
-            },
+            lambda topics: partition_counts(cluster, options, topics),
             sticky_bytes=_sticky_bytes(options.producer.batch_size),
             pick=random.randrange,
         )
+        self._buffer_bytes = options.producer.buffer_memory
+        self._piece_bytes = min(MAX_PIECE_BYTES, max(MIN_PIECE_BYTES, self._buffer_bytes))
+        self._viewed_bytes = 0
         self._rows = 0
         self._bytes = 0
         self._partition_rows: dict[TopicPartition, int] = {}
 
     def write(self, batch: pa.RecordBatch) -> None:
-        rows = Rows.of(batch, self._columns)
+        """Sends an Arrow batch's rows, once all of them are found to be in order."""
         # Java stamps a record when send() is called; here that is one moment per Arrow batch.
         now_ms = time.time_ns() // 1_000_000
-        for tp, records in self._router.route(rows, now_ms):
+        pieces = [Rows.of(piece, self._columns) for piece in _pieces(batch, self._piece_bytes)]
+        routed = [self._router.route(rows, now_ms) for rows in pieces]  # checks, copies nothing
+        for number, rows in enumerate(pieces):
+            if not self._producer.surely_fit(rows.records):
+                runs = list(routed[number])
+                for tp, records in runs:
+                    self._producer.check_sizes(tp.topic, tp.partition, records)
+                routed[number] = iter(runs)
+        for rows, some_runs in zip(pieces, routed, strict=True):
+            self._send(rows, some_runs)
+
+    def _send(self, rows: Rows, runs: Iterable[tuple[TopicPartition, RecordColumns]]) -> None:
+        for tp, records in runs:
             self._producer.send(tp.topic, tp.partition, records)
             count = len(records.timestamps_ms)
             self._partition_rows[tp] = self._partition_rows.get(tp, 0) + count
             self._rows += count
-        self._bytes += rows.payload_bytes
+        payload_bytes = rows.payload_bytes
+        self._bytes += payload_bytes
+        # A row that waits for more of its partition keeps all columns that it came with in memory:
+        # with a long linger.ms, one row of each Arrow batch would keep all of them.
+        self._viewed_bytes += payload_bytes
+        if self._viewed_bytes > self._buffer_bytes:
+            self._producer.seal()
+            self._viewed_bytes = 0
 
-    def totals(self) -> TaskTotals:
-        return TaskTotals(
-            self._rows,
-            self._bytes,
-            {(tp.topic, tp.partition): count for tp, count in self._partition_rows.items()},
+    def message(self) -> KafkaCommitMessage:
+        metrics = self._producer.metrics
+        unknown = (-1, -1)
+        return KafkaCommitMessage(
+            rows=self._rows,
+            payload_bytes=self._bytes,
+            batches=metrics.batches,
+            batch_bytes=metrics.batch_bytes,
+            retries=metrics.retries,
+            partitions={
+                (tp.topic, tp.partition): (count, *metrics.offsets.get(tp, unknown))
+                for tp, count in self._partition_rows.items()
+            },
         )
 
 
@@ -108,12 +142,21 @@ def _sticky_bytes(batch_size: int) -> int:
     return max(MIN_STICKY_BYTES, batch_size, min(STICKY_BYTES, STICKY_BATCHES * batch_size))
 
 
-def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    if batch.num_rows == 0:
-        return
-    if batch.nbytes <= PIECE_BYTES or batch.num_rows == 1:
+def _pieces(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
+    if batch.num_rows == 1 or sum(map(_plain_bytes, batch.columns)) <= most_bytes:
         yield batch
         return
     half = batch.num_rows // 2
-    yield from _pieces(batch.slice(0, half))
-    yield from _pieces(batch.slice(half))
+    yield from _pieces(batch.slice(0, half), most_bytes)
+    yield from _pieces(batch.slice(half), most_bytes)
+
+
+def _plain_bytes(column: pa.Array) -> int:
+    """Bytes of the column; of a dictionary's, once each row has its own copy of the value."""
+    if not pa.types.is_dictionary(column.type):
+        return int(column.nbytes)
+    try:
+        lengths = pc.binary_length(column.dictionary)
+    except pa.ArrowNotImplementedError:  # not text and not binary: small, or ignored anyway
+        return int(column.nbytes)
+    return int(or_zero(lengths.take(column.indices)).sum(dtype="int64"))

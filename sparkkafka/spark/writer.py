@@ -7,35 +7,19 @@ doubling records.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from sparkkafka.options import WriteOptions
+from sparkkafka.spark.commit_message import KafkaCommitMessage, log_abort, log_commit
 from sparkkafka.spark.logs import set_up_logging
 from sparkkafka.spark.row_columns import input_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class KafkaCommitMessage(WriterCommitMessage):
-    """What one task wrote, all of it acknowledged as `kafka.acks` says.
-
-    `payload_bytes` are those of keys and values. `partition_rows` counts rows by
-    (topic, partition).
-    """
-
-    rows: int
-    payload_bytes: int
-    partition_rows: dict[tuple[str, int], int] = field(default_factory=dict)
 
 
 class KafkaBatchWriter(DataSourceArrowWriter):
@@ -58,30 +42,14 @@ class KafkaBatchWriter(DataSourceArrowWriter):
         from sparkkafka.spark.write_task import write_rows
 
         set_up_logging()
-        return KafkaCommitMessage(*write_rows(iterator, self.columns, self.options))
+        return write_rows(iterator, self.columns, self.options)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """One line with the totals. The records are visible already."""
         set_up_logging()
-        done = [message for message in messages if isinstance(message, KafkaCommitMessage)]
-        partitions = {key for message in done for key in message.partition_rows}
-        logger.info(
-            "wrote %d rows (%d bytes of keys and values) to %d partitions of %d topics in %d tasks",
-            sum(message.rows for message in done),
-            sum(message.payload_bytes for message in done),
-            len(partitions),
-            len({topic for topic, _ in partitions}),
-            len(done),
-        )
+        log_commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Says what a failed job leaves behind: Kafka cannot take records back."""
+        """Says what a failed job leaves behind."""
         set_up_logging()
-        done = [message for message in messages if isinstance(message, KafkaCommitMessage)]
-        logger.warning(
-            "the write failed, and writes are at-least-once: %d rows of %d finished tasks, and "
-            "perhaps some rows of unfinished ones, are in Kafka and stay there; running the job "
-            "again writes them a second time",
-            sum(message.rows for message in done),
-            len(done),
-        )
+        log_abort(messages, "running the job again writes them a second time")

@@ -6,12 +6,14 @@ from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     DataType,
+    DateType,
     IntegerType,
     LongType,
     MapType,
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
     TimestampType,
 )
 
@@ -26,6 +28,8 @@ TYPES: dict[str, DataType] = {
     "int": IntegerType(),
     "bigint": LongType(),
     "timestamp": TimestampType(),
+    "timestamp_ntz": TimestampNTZType(),
+    "date": DateType(),
     "map<string,binary>": MapType(StringType(), BinaryType()),
     "array<struct<key:string,value:binary>>": headers_type(BinaryType()),
     "array<struct<key:string,value:string>>": headers_type(StringType()),

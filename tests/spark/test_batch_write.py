@@ -160,6 +160,42 @@ def test_a_topic_copied_with_its_partitions_is_the_same(
     )
 
 
+def test_a_column_timestamp_is_the_records_time(
+    spark: Any, kafka_cluster: Any, new_topic: Callable[..., str], read: Read, write: Write
+) -> None:
+    source, copy, now = new_topic(), new_topic(), new_topic()
+    confluent_write(kafka_cluster.bootstrap_servers, source, mixed_records(), 0)
+    original = read(subscribe=source)
+    write(original, topic=copy)
+    times = [row.timestamp_ms for row in seen_by_others(kafka_cluster, source)]
+    assert [row.timestamp_ms for row in seen_by_others(kafka_cluster, copy)] == times
+    started_ms = time.time_ns() // 1_000_000
+    write(original.drop("timestamp"), topic=now)
+    assert all(row.timestamp_ms >= started_ms for row in seen_by_others(kafka_cluster, now))
+
+
+def test_rows_without_a_time_get_that_of_writing(
+    spark: Any, kafka_cluster: Any, new_topic: Callable[..., str], write: Write
+) -> None:
+    topic = new_topic()
+    started_ms = time.time_ns() // 1_000_000
+    df = spark.sql("SELECT 'a' AS value, timestamp'2024-05-06 07:08:09.123999' AS timestamp")
+    write(df.union(spark.sql("SELECT 'b', null")).coalesce(1), topic=topic)
+    first, second = seen_by_others(kafka_cluster, topic)
+    assert first.timestamp_ms == 1714979289123
+    assert second.timestamp_ms >= started_ms
+
+
+def test_a_column_timestamp_that_is_text_is_ignored_as_the_jvm_connector_does(
+    spark: Any, kafka_cluster: Any, new_topic: Callable[..., str], write: Write
+) -> None:
+    topic = new_topic()
+    started_ms = time.time_ns() // 1_000_000
+    write(spark.sql("SELECT 'a' AS value, '2020-01-01' AS timestamp"), topic=topic)
+    (row,) = seen_by_others(kafka_cluster, topic)
+    assert row.timestamp_ms >= started_ms
+
+
 @pytest.mark.jvm
 def test_the_jvm_connector_reads_what_we_wrote(
     spark: Any, new_topic: Callable[..., str], read: Read, write: Write, jvm_connector: str
@@ -248,6 +284,42 @@ def test_a_record_that_is_too_large_is_an_error_with_its_place(
         write(spark.range(1).selectExpr("repeat('x', 5000) as value"), topic=topic)
     assert f"topic {topic} partition 0" in str(caught.value)
     assert "MESSAGE_TOO_LARGE" in str(caught.value)
+    assert "one record of 5009 bytes, sent as a batch of 5070" in str(caught.value)
+    assert "above the topic's max.message.bytes=1000" in str(caught.value)
+    rows = spark.range(1).selectExpr("repeat('x', 5000) as value")
+    write(rows, topic=topic, kafka__compression__type="lz4")  # that fits
+
+
+def test_a_time_that_the_topic_refuses_is_an_error_with_its_settings(
+    spark: Any, new_topic: Callable[..., str], write: Write
+) -> None:
+    topic = new_topic(configs={"message.timestamp.before.max.ms": "3600000"})
+    df = spark.range(1).selectExpr("'v' as value", "timestamp'2020-01-01' as timestamp")
+    with pytest.raises(PySparkException) as caught:
+        write(df, topic=topic)
+    assert f"topic {topic} partition 0" in str(caught.value)
+    assert "INVALID_TIMESTAMP" in str(caught.value)
+    assert "begins at timestamp 1577836800000 ms" in str(caught.value)
+    assert "message.timestamp.before.max.ms=3600000" in str(caught.value)
+
+
+def test_missing_topics_are_made_on_request(
+    spark: Any, kafka_cluster: Any, new_topic: Callable[..., str], write: Write
+) -> None:
+    base = new_topic()
+    df = spark.range(100).selectExpr("'v' as value", f"concat('{base}-', id % 3) as topic")
+    with pytest.raises(PySparkException, match="createTopic=true makes missing topics"):
+        write(df)
+    # Several tasks at once.
+    configs = '{"retention.ms": "7200000"}'
+    write(
+        df.repartition(4),
+        createTopic="true",
+        createTopic__partitions="2",
+        createTopic__configs=configs,
+    )
+    for number in range(3):
+        assert len(seen_by_others(kafka_cluster, f"{base}-{number}", 2)) == 33 + (number == 0)
 
 
 def test_a_cluster_that_cannot_be_reached(spark: Any) -> None:

@@ -14,18 +14,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkkafka.client.metadata import TopicPartition
+from sparkkafka.client.sender import ProducerMetrics
 from sparkkafka.errors import EncodeError, OptionError
 from sparkkafka.options import parse_write_options
+from sparkkafka.protocol.columns import encode_batches
 from sparkkafka.protocol.partitioner import murmur2_partitions
 from sparkkafka.spark import write_task
+from sparkkafka.spark.commit_message import KafkaCommitMessage
 from sparkkafka.spark.datasource import KafkaDataSource
 from sparkkafka.spark.row_columns import input_columns
 from sparkkafka.spark.rows import Router, Rows
-from sparkkafka.spark.writer import KafkaBatchWriter, KafkaCommitMessage
+from sparkkafka.spark.writer import KafkaBatchWriter
+from tests.reference import decode_payload
 from tests.spark.schemas import ddl
 
 WRITE = {"kafka.bootstrap.servers": "nowhere.invalid:9092"}
 HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
+DDL_HEADERS = "array<struct<key:string,value:binary>>"
 COUNTS = {"a": 4, "b": 3, "c": 1}
 
 
@@ -42,6 +47,7 @@ def rows(
     topics: list[str | None] | None = None,
     partitions: list[int | None] | None = None,
     headers: list[Any] | None = None,
+    timestamps: list[int | None] | None = None,
     topic: str = "a",
 ) -> Rows:
     return Rows(
@@ -52,6 +58,7 @@ def rows(
         topics=None if topics is None else pa.array(topics, pa.string()),
         fixed_topic=topic if topics is None else None,
         partitions=None if partitions is None else pa.array(partitions, pa.int32()),
+        timestamps=None if timestamps is None else pa.array(timestamps, pa.int64()),
     )
 
 
@@ -136,6 +143,83 @@ def test_strings_and_large_types_become_binary() -> None:
         assert got.payload_bytes == 3
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.list_(pa.struct([("key", pa.large_string()), ("value", pa.large_binary())])),
+        pa.large_list(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+        pa.list_(pa.struct([("key", pa.string_view()), ("value", pa.binary_view())])),
+        pa.list_(
+            pa.struct([("key", pa.dictionary(pa.int8(), pa.string())), ("value", pa.binary())])
+        ),
+        HEADERS,
+    ],
+    ids=str,
+)
+def test_headers_of_other_arrow_types(kind: pa.DataType) -> None:
+    columns = input_columns(ddl(f"value string, headers {DDL_HEADERS}"), "a")
+    wanted = [None, [], [{"key": "h", "value": b"1"}, {"key": "é", "value": None}]]
+    batch = pa.record_batch(
+        [pa.array(["0", "1", "2"]), pa.array(wanted, kind)], names=["value", "headers"]
+    )
+    for some in (batch, batch.slice(1)):
+        (run,) = router(counts={"a": 1}).route(Rows.of(some, columns), 5)
+        (encoded,) = encode_batches(run[1], max_batch_bytes=1000)
+        records = decode_payload(bytes(encoded.payload), record_count=encoded.record_count)
+        plain = [tuple((h["key"], h["value"]) for h in row or []) for row in wanted]
+        assert [record.headers for record in records] == plain[-some.num_rows :]
+
+
+@pytest.mark.parametrize("kind", [pa.string_view(), pa.binary_view(), pa.large_binary()], ids=str)
+def test_views_become_binary(kind: pa.DataType) -> None:
+    columns = input_columns(ddl("key string, value string"), "a")
+    values = [None, b"v" * 40]
+    batch = pa.record_batch(
+        [pa.array([b"k", None]).cast(kind), pa.array(values).cast(kind)], names=["key", "value"]
+    )
+    got = Rows.of(batch, columns)
+    assert got.keys.equals(pa.array([b"k", None], pa.binary()))
+    assert got.values.equals(pa.array(values, pa.binary()))
+
+
+# --- timestamps ------------------------------------------------------------------------------
+
+
+def test_the_column_timestamp_is_written_in_milliseconds_rounded_down() -> None:
+    columns = input_columns(ddl("value string, timestamp timestamp"), "a")
+    micros = pa.array([1_700_000_000_000_999, None, 0, -1, -1000])
+    for zone in ("UTC", "Asia/Tokyo", None):
+        batch = pa.record_batch(
+            [pa.array(list("abcde")), micros.cast(pa.timestamp("us", zone))],
+            names=["value", "timestamp"],
+        )
+        ((_, records),) = router(counts={"a": 1}).route(Rows.of(batch, columns), 99)
+        assert records.timestamps_ms.tolist() == [1_700_000_000_000, 99, 0, -1, -1]
+
+
+def test_rows_that_are_sorted_keep_their_timestamps() -> None:
+    batch = rows([b"0", b"1", b"2"], partitions=[2, 0, 2], timestamps=[1000, 2000, None])
+    got = {tp.partition: records.timestamps_ms.tolist() for tp, records in router().route(batch, 7)}
+    assert got == {0: [2], 2: [1, 7]}
+
+
+@pytest.mark.parametrize("kind", ["string", "bigint", "timestamp_ntz", "date"])
+def test_a_column_timestamp_of_another_type_is_ignored_with_a_warning(
+    kind: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparkkafka.option_check._warned", set())
+    columns = input_columns(ddl(f"value string, timestamp {kind}"), "a")
+    assert columns.timestamp is None
+    (warning,) = caplog.messages
+    assert f"the column timestamp is not written: its type is {kind}, not timestamp" in warning
+
+
+def test_a_time_before_1970_names_the_row() -> None:
+    batch = rows([b"0"] * 3, keys=[None, b"k", None], timestamps=[0, -1001, -1])
+    with pytest.raises(EncodeError, match=r"timestamp -2 ms is before 1970.*row 1 .*key b'k'"):
+        router().route(batch, 0)
+
+
 # --- partitions ------------------------------------------------------------------------------
 
 
@@ -191,6 +275,7 @@ row = st.tuples(
     st.none() | st.binary(max_size=6),
     st.none() | st.integers(0, 0),
     st.none() | st.lists(st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=3))),
+    st.none() | st.integers(-1, 2**40).map(lambda ms: ms * 1000),
 )
 
 
@@ -203,16 +288,22 @@ def test_no_row_is_lost_doubled_or_reordered(data: list[Any], sticky_bytes: int)
         keys=[r[1] for r in data],
         partitions=[r[2] for r in data],
         headers=[None if r[3] is None else [{"key": k, "value": v} for k, v in r[3]] for r in data],
+        timestamps=[r[4] for r in data],
     )
     seen = []
-    for tp, records in router(sticky_bytes).route(batch, 0):
+    for tp, records in router(sticky_bytes).route(batch, 99):
         numbers = [int(v) for v in records.values.to_pylist()]
         assert numbers == sorted(numbers)
         seen += numbers
-        for number, key, headers in zip(
-            numbers, records.keys.to_pylist(), records.headers.to_pylist(), strict=True
+        for number, key, headers, ms in zip(
+            numbers,
+            records.keys.to_pylist(),
+            records.headers.to_pylist(),
+            records.timestamps_ms.tolist(),
+            strict=True,
         ):
-            topic, wanted_key, partition, wanted_headers = data[number]
+            topic, wanted_key, partition, wanted_headers, micros = data[number]
+            assert ms == (99 if micros is None else micros // 1000)
             assert (topic, wanted_key) == (tp.topic, key)
             assert headers == (
                 None
@@ -318,7 +409,11 @@ class FakeProducer:
     def __init__(self, cluster: Any, options: Any) -> None:
         self.sent: list[tuple[str, int, list[bytes | None]]] = []
         self.flushed = False
+        self.seals = 0
         self.left_with: type[BaseException] | None = None
+        self.metrics = ProducerMetrics(
+            batches=7, batch_bytes=70, retries=1, offsets={TopicPartition("t", 1): (10, 11)}
+        )
         FakeProducer.made.append(self)
 
     def __enter__(self) -> FakeProducer:
@@ -326,6 +421,12 @@ class FakeProducer:
 
     def __exit__(self, exc_type: type[BaseException] | None, *rest: object) -> None:
         self.left_with = exc_type
+
+    def surely_fit(self, records: Any) -> bool:
+        return True
+
+    def seal(self) -> None:
+        self.seals += 1
 
     def send(self, topic: str, partition: int, records: Any) -> None:
         assert isinstance(records.timestamps_ms, np.ndarray)
@@ -347,7 +448,7 @@ class FakeCluster:
     def __exit__(self, *rest: object) -> None:
         pass
 
-    def topics(self, names: list[str], deadline: Any = None) -> dict[str, Any]:
+    def topics(self, names: list[str], deadline: Any = None, **rest: Any) -> dict[str, Any]:
         class Topic:
             partitions = {0: None, 1: None}  # noqa: RUF012
 
@@ -380,12 +481,13 @@ def test_write_sends_flushes_and_reports(fakes: type[FakeProducer]) -> None:
     (producer,) = fakes.made
     assert producer.sent == [("t", 0, [None]), ("t", 1, [b"aa", b"c"]), ("t", 0, [b"d"])]
     assert producer.flushed
-    assert message == KafkaCommitMessage(4, 4, {("t", 0): 2, ("t", 1): 2})
+    places = {("t", 0): (2, -1, -1), ("t", 1): (2, 10, 11)}
+    assert message == KafkaCommitMessage(4, 4, 7, 70, 1, places)
     assert pickle.loads(pickle.dumps(message)) == message
 
 
 def test_an_empty_task_asks_nobody(fakes: type[FakeProducer]) -> None:
-    assert writer("value binary", topic="t").write(iter([])) == KafkaCommitMessage(0, 0)
+    assert writer("value binary", topic="t").write(iter([])) == KafkaCommitMessage()
     assert not fakes.made
 
 
@@ -401,7 +503,7 @@ def test_a_failing_task_does_not_flush(fakes: type[FakeProducer]) -> None:
 def test_huge_arrow_batches_are_halved(
     fakes: type[FakeProducer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(write_task, "PIECE_BYTES", 40)
+    monkeypatch.setattr(write_task, "MAX_PIECE_BYTES", 40)
     values = [b"%03d" % i for i in range(20)]
     message = writer("value binary, partition int", topic="t").write(
         iter([batch_of(values, [0] * 20)])
@@ -410,6 +512,13 @@ def test_huge_arrow_batches_are_halved(
     assert len(sent) > 2
     assert [v for _, _, some in sent for v in some] == values
     assert message.rows == 20
+
+
+def test_rows_that_wait_do_not_keep_arrow_batches_in_memory(fakes: type[FakeProducer]) -> None:
+    """A partition that gets one row of each Arrow batch would keep all of them for linger.ms."""
+    task = writer("value binary, partition int", topic="t", **{"kafka.buffer.memory": "100"})
+    task.write(batch_of([b"x" * 30], [0]) for _ in range(10))
+    assert fakes.made[0].seals == 2  # after each four, which are more than 100 bytes
 
 
 def test_writer_survives_pickle_without_what_it_does_not_need() -> None:
@@ -429,17 +538,17 @@ def test_overwrite_is_refused_with_the_reason() -> None:
 def test_commit_and_abort_say_what_happened(caplog: pytest.LogCaptureFixture) -> None:
     made = writer("value string", topic="t")
     messages = [
-        KafkaCommitMessage(3, 30, {("t", 0): 3}),
+        KafkaCommitMessage(3, 30, 1, 100, 0, {("t", 0): (3, 0, 2)}),
         None,
-        KafkaCommitMessage(2, 5, {("t", 1): 2}),
+        KafkaCommitMessage(2, 5, 2, 50, 1, {("t", 1): (2, 5, 6)}),
     ]
     with caplog.at_level(logging.INFO):
         made.commit([messages[0], messages[2]])
         made.abort(messages)
     commit, abort = (record.getMessage() for record in caplog.records)
     assert (
-        "wrote 5 rows (35 bytes of keys and values) to 2 partitions of 1 topics in 2 tasks"
-        in commit
+        "wrote 5 rows (35 bytes of keys and values) to 2 partitions of 1 topics in 2 tasks, "
+        "3 batches (150 bytes as sent, 1 retries)" in commit
     )
     assert "at-least-once: 5 rows of 2 finished tasks" in abort
     assert "a second time" in abort
