@@ -108,6 +108,10 @@ class ProducerOptions(_Masked):
     compression_level: int | None = None  # None: the library's default for the codec
     buffer_memory: int = 32 * 2**20
     max_block_ms: int = 60_000
+    # librdkafka's words, or "round_robin". This is what Java's producer does by default.
+    partitioner: str = "murmur2_random"
+    partitioner_ignore_keys: bool = False
+    transaction_timeout_ms: int | None = None  # None: the longest that the brokers allow
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -392,4 +396,10 @@ def _producer(given: GivenOptions) -> ProducerOptions:
                 "retries may double records; set enable.idempotence=false if that is meant",
             )
         fields["enable_idempotence"] = False
+    if "partitioner" in fields and fields.pop("partitioner_ignore_keys", False):
+        warn(
+            "partitioner.ignore.keys",
+            f"{prefix}partitioner.ignore.keys has no effect: it is for the default partitioner, "
+            f"and {prefix}partitioner.class is set",
+        )
     return ProducerOptions(**fields)

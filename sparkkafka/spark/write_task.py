@@ -13,6 +13,7 @@ from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.producer import Producer
+from sparkkafka.option_kinds import RANDOM
 from sparkkafka.options import WriteOptions
 from sparkkafka.spark.row_columns import RowColumns
 from sparkkafka.spark.rows import Router, Rows
@@ -79,6 +80,10 @@ class _Task:
             },
             sticky_bytes=_sticky_bytes(options.producer.batch_size),
             pick=random.randrange,
+            partitioner=(
+                RANDOM if options.producer.partitioner_ignore_keys else options.producer.partitioner
+            ),
+            newest_count=cluster.partition_count,
         )
         self._rows = 0
         self._bytes = 0
