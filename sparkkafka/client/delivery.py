@@ -1,11 +1,45 @@
-"""How delivery to one partition goes: its queue, when to try again, and the words for a failure."""
+"""How delivery to one partition goes: its queue, when to try again, what was written of it, and the
+words for a failure."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass, field
 
 from sparkkafka.client.deadline import Backoff
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.partition_queue import PartitionQueue, ProducerBatch
-from sparkkafka.errors import KafkaError, ProduceError, Written
+from sparkkafka.client.produce_errors import Verdict
+from sparkkafka.errors import (
+    BrokerError,
+    ErrorCode,
+    KafkaError,
+    PartitionOutcome,
+    ProduceError,
+    Written,
+    is_retriable,
+)
+
+
+@dataclass(slots=True)
+class ProducerMetrics:
+    """Counts since the producer was made. Bytes are those of record batches as sent."""
+
+    records: int = 0
+    batches: int = 0
+    batch_bytes: int = 0
+    requests: int = 0
+    retries: int = 0
+    offsets: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+    """Per partition: first offset and last batch's base offset, as far as the broker told."""
+
+    def count(self, tp: TopicPartition, batch: ProducerBatch, base_offset: int) -> None:
+        """A batch was acknowledged; `base_offset` -1: the broker did not tell where it is."""
+        self.records += batch.encoded.record_count
+        self.batches += 1
+        self.batch_bytes += batch.wire_bytes
+        if base_offset >= 0:
+            first, last = self.offsets.get(tp, (base_offset, base_offset))
+            self.offsets[tp] = (min(first, base_offset), max(last, base_offset))
 
 
 class PartitionDelivery:
@@ -16,6 +50,17 @@ class PartitionDelivery:
         self.not_before_s = 0.0
         self.backoff = backoff
         self.last_error: KafkaError | None = None
+        self.acknowledged_records = 0
+
+    def outcome(self, *, acks: int) -> PartitionOutcome:
+        """What is known now about the records that were queued."""
+        unknown, total = 0, 0
+        for batch in self.queue.batches:
+            total += batch.encoded.record_count
+            if batch.in_flight or batch.maybe_written:
+                unknown += batch.encoded.record_count
+        sure = self.acknowledged_records if acks != 0 else 0
+        return PartitionOutcome(sure, total - unknown, unknown + self.acknowledged_records - sure)
 
     def delivery_error(
         self, batch: ProducerBatch, text: str, *, perhaps: bool, code: int | None = None
@@ -29,6 +74,21 @@ class PartitionDelivery:
             perhaps,
             code,
         )
+
+    def refusal_error(
+        self, batch: ProducerBatch, verdict: Verdict, error: BrokerError, *, retries: int
+    ) -> ProduceError:
+        """The error for a batch that a broker refused for good; `retries` is kafka.retries."""
+        text = str(error)
+        if error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            text += (
+                ": the partition lost records that it had acknowledged (an unclean leader "
+                "election?); records before this batch are missing"
+            )
+        elif is_retriable(error.code):
+            text += f" ({batch.attempts} attempts, kafka.retries={retries})"
+        perhaps = verdict.perhaps_written or batch.maybe_written
+        return self.delivery_error(batch, text, perhaps=perhaps, code=error.code)
 
     def metadata_error(self, text: str, code: int | None) -> ProduceError:
         """The error for a partition to which nothing can be sent."""

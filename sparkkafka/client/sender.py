@@ -14,13 +14,12 @@ import select
 import time
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.connection import Connection
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.delivery import PartitionDelivery
+from sparkkafka.client.delivery import PartitionDelivery, ProducerMetrics
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.partition_queue import PartitionQueue, ProducerBatch
 from sparkkafka.client.produce_errors import Action, Verdict, judge
@@ -30,10 +29,10 @@ from sparkkafka.errors import (
     KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
+    PartitionOutcome,
     ProduceError,
     UnknownTopicError,
     UnsupportedVersionError,
-    is_retriable,
 )
 from sparkkafka.options import ProducerOptions
 from sparkkafka.protocol.columns import EncodedBatch, split_encoded
@@ -52,19 +51,6 @@ log = logging.getLogger(__name__)
 ZSTD_PRODUCE_VERSION = 7  # KIP-110
 BUSY_CONNECT_MS = 3_000  # how long connecting may take while other brokers are being written to
 NO_TRANSACTION_TIMEOUT_MS = 60_000  # not used by the broker without a transactional id
-
-
-@dataclass(slots=True)
-class ProducerMetrics:
-    """Counts since the producer was made. Bytes are those of record batches as sent."""
-
-    records: int = 0
-    batches: int = 0
-    batch_bytes: int = 0
-    requests: int = 0
-    retries: int = 0
-    offsets: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
-    """Per partition: first offset and last batch's base offset, as far as the broker told."""
 
 
 class _Sent(NamedTuple):
@@ -120,6 +106,11 @@ class Sender:
             self.step(wait=True)
         if self._options.acks == 0:
             self._barrier()
+
+    def outcomes(self) -> dict[TopicPartition, PartitionOutcome]:
+        """What is known about the records of each partition that was ever written to."""
+        acks = self._options.acks
+        return {tp: entry.outcome(acks=acks) for tp, entry in self._partitions.items()}
 
     def last_errors(self) -> str:
         """What went wrong last, for a message about waiting too long; "" if nothing did."""
@@ -382,6 +373,7 @@ class Sender:
         if response.throttle_time_ms > 0:
             self._muted_until_s[node_id] = time.monotonic() + response.throttle_time_ms / 1000
         where = f"Produce @ {connection}"
+        failure: ProduceError | None = None
         for queue, batch in sent.popleft().batches:
             row = answered.get(queue.tp)
             code = int(ErrorCode.UNKNOWN_SERVER_ERROR) if row is None else row.error_code
@@ -398,24 +390,24 @@ class Sender:
                 self._acknowledged(entry, batch, base_offset=-1 if row is None else row.base_offset)
             else:
                 refusal = BrokerError(code, f"{where} for {queue.tp}", message)
-                self._refused(entry, batch, verdict, refusal)
+                try:
+                    self._refused(entry, batch, verdict, refusal)
+                except ProduceError as error:
+                    failure = failure or error  # the rest of the answer counts as well
+        if failure is not None:
+            raise failure
 
     def _acknowledged(
         self, entry: PartitionDelivery, batch: ProducerBatch, base_offset: int
     ) -> None:
         entry.queue.acknowledged(batch)
+        entry.acknowledged_records += batch.encoded.record_count
         if not entry.queue.batches:
             self._busy.pop(entry.queue.tp, None)
         entry.backoff.reset()
         entry.last_error = None
         self.queued_bytes -= batch.size_bytes
-        metrics = self.metrics
-        metrics.records += batch.encoded.record_count
-        metrics.batches += 1
-        metrics.batch_bytes += batch.wire_bytes
-        if base_offset >= 0:
-            first, last = metrics.offsets.get(entry.queue.tp, (base_offset, base_offset))
-            metrics.offsets[entry.queue.tp] = (min(first, base_offset), max(last, base_offset))
+        self.metrics.count(entry.queue.tp, batch, base_offset)
 
     def _refused(
         self, entry: PartitionDelivery, batch: ProducerBatch, verdict: Verdict, error: BrokerError
@@ -424,7 +416,11 @@ class Sender:
         queue = entry.queue
         entry.last_error = error
         if verdict.action is Action.FAIL:
-            raise self._final_error(entry, batch, verdict, error) from error
+            # Answered, and so no longer in flight: what it may have done, the verdict knows.
+            queue.failed(batch, maybe_written=verdict.perhaps_written)
+            raise entry.refusal_error(
+                batch, verdict, error, retries=self._options.retries
+            ) from error
         log.info("%s; %s", error, verdict.action.value)
         if verdict.action is Action.SPLIT:
             parts = split_encoded(batch.encoded)
@@ -438,20 +434,6 @@ class Sender:
         elif verdict.action is Action.RETRY:
             self._cluster.note_error(queue.tp, error.code)
             self._back_off(entry)
-
-    def _final_error(
-        self, entry: PartitionDelivery, batch: ProducerBatch, verdict: Verdict, error: BrokerError
-    ) -> ProduceError:
-        text = str(error)
-        if error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-            text += (
-                ": the partition lost records that it had acknowledged (an unclean leader "
-                "election?); records before this batch are missing"
-            )
-        elif is_retriable(error.code):
-            text += f" ({batch.attempts} attempts, kafka.retries={self._options.retries})"
-        perhaps = verdict.perhaps_written or batch.maybe_written
-        return entry.delivery_error(batch, text, perhaps=perhaps, code=error.code)
 
     def _broker_lost(
         self, node_id: int, error: KafkaError, entries: Iterable[PartitionDelivery]
