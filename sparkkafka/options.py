@@ -280,7 +280,12 @@ def parse_write_options(options: Mapping[str, Any]) -> WriteOptions:
     topic = given.group("write").get("topic")
     if topic == "":
         raise OptionError("option topic is empty")
-    return WriteOptions(client=_client(given), producer=_producer(given), topic=topic)
+    client, producer = _client(given), _producer(given)
+    if "default.api.timeout.ms" not in given.values:
+        # Java's producer waits for metadata as long as max.block.ms says.
+        longest_ms = max(client.default_api_timeout_ms, min(producer.max_block_ms, INT32_MAX))
+        client = dataclasses.replace(client, default_api_timeout_ms=longest_ms)
+    return WriteOptions(client=client, producer=producer, topic=topic)
 
 
 def parse_client_options(config: Mapping[str, Any]) -> ClientOptions:

@@ -504,6 +504,14 @@ def test_default_api_timeout_moves_with_the_request_timeout() -> None:
     assert (short.default_api_timeout_ms, short.request_timeout_ms) == (5_000, 30_000)
 
 
+def test_a_longer_max_block_moves_the_default_of_a_write() -> None:
+    assert write(kafka__max__block__ms="180000").client.default_api_timeout_ms == 180_000
+    assert write(kafka__max__block__ms="1000").client.default_api_timeout_ms == 60_000
+    assert write(kafka__max__block__ms=str(2**63 - 1)).client.default_api_timeout_ms == 2**31 - 1
+    given = {"kafka.max.block.ms": "180000", "kafka.default.api.timeout.ms": "5000"}
+    assert parse_write_options({**WRITE, **given}).client.default_api_timeout_ms == 5_000
+
+
 def test_backoff_above_its_maximum(caplog: pytest.LogCaptureFixture) -> None:
     assert read(kafka__retry__backoff__ms="5000").client.retry_backoff_ms == 1_000
     assert "retry.backoff.ms is above retry.backoff.max.ms" in caplog.text

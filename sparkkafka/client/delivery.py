@@ -1,11 +1,14 @@
-"""How delivery to one partition goes: its queue, when to try again, what was written of it, and the
-words for a failure."""
+"""How delivery to one partition goes: its queue and leader, when to try again, what was written of
+it, and the words for a failure."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from sparkkafka.client.deadline import Backoff
+from sparkkafka.client.cluster import Cluster
+from sparkkafka.client.deadline import Backoff, Deadline
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.partition_queue import PartitionQueue, ProducerBatch
 from sparkkafka.client.produce_errors import Verdict
@@ -13,8 +16,10 @@ from sparkkafka.errors import (
     BrokerError,
     ErrorCode,
     KafkaError,
+    KafkaTimeoutError,
     PartitionOutcome,
     ProduceError,
+    UnknownTopicError,
     Written,
     is_retriable,
 )
@@ -62,6 +67,10 @@ class PartitionDelivery:
         sure = self.acknowledged_records if acks != 0 else 0
         return PartitionOutcome(sure, total - unknown, unknown + self.acknowledged_records - sure)
 
+    def back_off(self) -> None:
+        """Not to be tried again before a wait, which is longer each time."""
+        self.not_before_s = time.monotonic() + self.backoff.next_ms() / 1000
+
     def delivery_error(
         self, batch: ProducerBatch, text: str, *, perhaps: bool, code: int | None = None
     ) -> ProduceError:
@@ -103,3 +112,39 @@ class PartitionDelivery:
             written=Written.UNKNOWN if perhaps else Written.NO,
             code=code,
         )
+
+
+def learn_leaders(cluster: Cluster, entries: Iterable[PartitionDelivery]) -> None:
+    """One metadata request for all topics of which the cache knows no leader."""
+    unknown = [entry for entry in entries if cluster.known_leader(entry.queue.tp) is None]
+    if not unknown:
+        return
+    deadline = Deadline(cluster.options.request_timeout_ms)
+    try:
+        topics = cluster.topics({e.queue.tp.topic for e in unknown}, deadline)
+    except UnknownTopicError as error:
+        raise unknown[0].metadata_error(str(error), error.code) from error
+    except KafkaError as error:
+        if not (error.retriable or isinstance(error, KafkaTimeoutError)):
+            code = getattr(error, "code", None)
+            raise unknown[0].metadata_error(str(error), code) from error
+        for entry in unknown:
+            entry.last_error = error
+            entry.back_off()
+        return
+    for entry in unknown:
+        tp = entry.queue.tp
+        row = topics[tp.topic].partitions.get(tp.partition)
+        if row is None:
+            raise entry.metadata_error(
+                f"the topic has {len(topics[tp.topic].partitions)} partitions, counted from 0",
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            )
+    leaderless = [e for e in unknown if cluster.known_leader(e.queue.tp) is None]
+    for entry in leaderless:
+        entry.last_error = BrokerError(
+            ErrorCode.LEADER_NOT_AVAILABLE, f"Metadata of {entry.queue.tp}"
+        )
+        entry.back_off()
+    for topic in {entry.queue.tp.topic for entry in leaderless}:
+        cluster.forget(topic)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.connection import Connection
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.delivery import PartitionDelivery, ProducerMetrics
+from sparkkafka.client.delivery import PartitionDelivery, ProducerMetrics, learn_leaders
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.partition_queue import PartitionQueue, ProducerBatch
 from sparkkafka.client.produce_errors import Action, Verdict, judge
@@ -28,10 +28,8 @@ from sparkkafka.errors import (
     ErrorCode,
     KafkaConnectionError,
     KafkaError,
-    KafkaTimeoutError,
     PartitionOutcome,
     ProduceError,
-    UnknownTopicError,
     UnsupportedVersionError,
 )
 from sparkkafka.options import ProducerOptions
@@ -51,6 +49,9 @@ log = logging.getLogger(__name__)
 ZSTD_PRODUCE_VERSION = 7  # KIP-110
 BUSY_CONNECT_MS = 3_000  # how long connecting may take while other brokers are being written to
 NO_TRANSACTION_TIMEOUT_MS = 60_000  # not used by the broker without a transactional id
+
+
+AWAY_S = 0.2  # a caller that comes back after longer has left answers unread
 
 
 class _Sent(NamedTuple):
@@ -74,6 +75,7 @@ class Sender:
         self._sent: dict[int, deque[_Sent]] = {}
         self._muted_until_s: dict[int, float] = {}
         self._identity: tuple[int, int] | None = None
+        self._left_s = time.monotonic()
         self.queued_bytes = 0
         self.metrics = ProducerMetrics()
 
@@ -95,10 +97,25 @@ class Sender:
 
         Raises ProduceError for a batch that cannot be delivered.
         """
+        away_s = time.monotonic() - self._left_s
+        if away_s > AWAY_S:
+            self._come_back(away_s)
         self._expire()
         self._send_ready()
         for node_id in self._readable(self._wait_s() if wait else 0.0):
             self._take_answer(node_id)
+        self._left_s = time.monotonic()
+
+    def _come_back(self, away_s: float) -> None:
+        """Make good that nobody was here, since the caller's next rows took long: first read what
+        has been answered. The time does not count as delivery.timeout.ms."""
+        while nodes := self._readable(0.0):
+            for node_id in nodes:
+                self._take_answer(node_id)
+        now_s = time.monotonic()
+        for entry in self._busy.values():
+            for batch in entry.queue.batches:
+                batch.created_s = min(batch.created_s + away_s, now_s)
 
     def finish(self) -> None:
         """Step until everything is acknowledged. Raises ProduceError."""
@@ -159,7 +176,7 @@ class Sender:
             for entry in self._busy.values()
             if entry.not_before_s <= now_s and entry.queue.has_unsent
         ]
-        self._learn_leaders(waiting)
+        learn_leaders(self._cluster, waiting)
         by_leader: dict[int, list[tuple[PartitionDelivery, ProducerBatch]]] = {}
         for entry in waiting:
             leader = self._cluster.known_leader(entry.queue.tp)
@@ -179,41 +196,6 @@ class Sender:
             if batch is not None:
                 by_leader.setdefault(node_id, []).append((entry, batch))
         return by_leader
-
-    def _learn_leaders(self, entries: Iterable[PartitionDelivery]) -> None:
-        """One metadata request for all topics of which the cache knows no leader."""
-        unknown = [entry for entry in entries if self._cluster.known_leader(entry.queue.tp) is None]
-        if not unknown:
-            return
-        deadline = Deadline(self._cluster.options.request_timeout_ms)
-        try:
-            topics = self._cluster.topics({e.queue.tp.topic for e in unknown}, deadline)
-        except UnknownTopicError as error:
-            raise unknown[0].metadata_error(str(error), error.code) from error
-        except KafkaError as error:
-            if not (error.retriable or isinstance(error, KafkaTimeoutError)):
-                code = getattr(error, "code", None)
-                raise unknown[0].metadata_error(str(error), code) from error
-            for entry in unknown:
-                entry.last_error = error
-                self._back_off(entry)
-            return
-        for entry in unknown:
-            tp = entry.queue.tp
-            row = topics[tp.topic].partitions.get(tp.partition)
-            if row is None:
-                raise entry.metadata_error(
-                    f"the topic has {len(topics[tp.topic].partitions)} partitions, counted from 0",
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                )
-        leaderless = [e for e in unknown if self._cluster.known_leader(e.queue.tp) is None]
-        for entry in leaderless:
-            entry.last_error = BrokerError(
-                ErrorCode.LEADER_NOT_AVAILABLE, f"Metadata of {entry.queue.tp}"
-            )
-            self._back_off(entry)
-        for topic in {entry.queue.tp.topic for entry in leaderless}:
-            self._cluster.forget(topic)
 
     def _identify(self, entry: PartitionDelivery) -> None:
         """Give the partition a producer id: the task's, or a new one after it was forgotten."""
@@ -433,7 +415,7 @@ class Sender:
             queue.forget_identity()
         elif verdict.action is Action.RETRY:
             self._cluster.note_error(queue.tp, error.code)
-            self._back_off(entry)
+            entry.back_off()
 
     def _broker_lost(
         self, node_id: int, error: KafkaError, entries: Iterable[PartitionDelivery]
@@ -459,13 +441,10 @@ class Sender:
         for entry in dict.fromkeys(touched):
             entry.last_error = error
             self._cluster.forget(entry.queue.tp.topic)
-            self._back_off(entry)
+            entry.back_off()
             head = entry.queue.batches[0]
             if not error.retriable:
                 raise entry.delivery_error(head, str(error), perhaps=head.maybe_written) from error
-
-    def _back_off(self, entry: PartitionDelivery) -> None:
-        entry.not_before_s = time.monotonic() + entry.backoff.next_ms() / 1000
 
     def _barrier(self) -> None:
         """acks=0 has no answers; but brokers work a connection's requests off in order, and close
