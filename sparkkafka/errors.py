@@ -20,7 +20,8 @@ a password: exceptions are built from names, numbers and broker addresses only.
 from __future__ import annotations
 
 import enum
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from sparkkafka.error_codes import (
     ErrorCode,
@@ -41,6 +42,7 @@ __all__ = [
     "KafkaError",
     "KafkaTimeoutError",
     "OptionError",
+    "PartitionOutcome",
     "ProduceError",
     "TransactionError",
     "UnknownTopicError",
@@ -53,13 +55,31 @@ __all__ = [
 ]
 
 
+class PartitionOutcome(NamedTuple):
+    """What became of the records of one partition that a producer was given before it ended."""
+
+    written_records: int
+    not_written_records: int
+    unknown_records: int
+    """Sent, and neither acknowledged nor refused. With acks=0 all that was sent."""
+
+
 class KafkaError(Exception):
     """Base of all errors of this package.
 
     `retriable` says whether the same request may succeed later without a change by the user.
+    `partitions` is filled in if the error ended a producer: {(topic, partition): outcome} of all
+    that it was given.
     """
 
     retriable: bool = False
+    partitions: Mapping[tuple[str, int], PartitionOutcome] = {}
+
+    def add_outcomes(self, partitions: Mapping[tuple[str, int], PartitionOutcome]) -> None:
+        """Say what became of a producer's records, in `partitions` and in the message. Once."""
+        if partitions and not self.partitions:
+            self.partitions = dict(partitions)
+            self.args = (f"{self}; {_outcomes_text(partitions)}", *self.args[1:])
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exceptions with keyword arguments do not survive pickle by default; Spark and
@@ -207,6 +227,30 @@ class TransactionError(KafkaError):
 
 class DataLossError(KafkaError):
     """Records that were asked for are gone (retention, deletion, a recreated topic)."""
+
+
+_MOST_OUTCOMES = 5
+
+
+def _outcomes_text(partitions: Mapping[tuple[str, int], PartitionOutcome]) -> str:
+    """The totals, and the first partitions of which not all is written."""
+    total = PartitionOutcome(*map(sum, zip(*partitions.values(), strict=True)))
+    count = len(partitions)
+    text = f"{count} partition{'s' if count > 1 else ''} so far: {_counts_text(total)}"
+    short = {key: row for key, row in sorted(partitions.items()) if row[1:] != (0, 0)}
+    shown = [
+        f"{topic}-{partition} ({_counts_text(short[topic, partition])})"
+        for topic, partition in list(short)[:_MOST_OUTCOMES]
+    ]
+    if len(short) > len(shown):
+        shown.append(f"and {len(short) - len(shown)} more")
+    return f"{text}: {', '.join(shown)}" if shown else text
+
+
+def _counts_text(outcome: PartitionOutcome) -> str:
+    words = ("records written", "not written", "unknown whether written")
+    said = [f"{n:,} {word}" for n, word in zip(outcome, words, strict=True) if n]
+    return ", ".join(said) or "no records"
 
 
 def _where(topic: str | None, partition: int | None) -> str:

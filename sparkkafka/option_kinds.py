@@ -16,6 +16,8 @@ INT64_MAX = 2**63 - 1
 # Java's "for ever" is Long.MAX_VALUE ms, which overflows the timers of operating systems.
 # 31 years cannot be told from it.
 FOREVER_MS = 10**12
+RANDOM = "random"
+ROUND_ROBIN = "round_robin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +150,33 @@ def _string_map(text: str) -> tuple[tuple[str, str], ...]:
 
 
 STRING_MAP = Kind('JSON {"name":"value"}', _string_map)
+# Java's classes by what they do, in the words of librdkafka where it has one for it. Of the three
+# only the last is left in Kafka 4; the names are still in many settings.
+_JAVA_PARTITIONERS = {
+    "org.apache.kafka.clients.producer.internals.DefaultPartitioner": "murmur2_random",
+    "org.apache.kafka.clients.producer.UniformStickyPartitioner": RANDOM,
+    "org.apache.kafka.clients.producer.RoundRobinPartitioner": ROUND_ROBIN,
+}
+PARTITIONERS = (
+    "murmur2_random",
+    "murmur2",
+    "consistent_random",
+    "consistent",
+    "fnv1a_random",
+    "fnv1a",
+    RANDOM,
+    ROUND_ROBIN,
+)
+
+
+def _partitioner(text: str) -> str:
+    word = text.strip()
+    word = _JAVA_PARTITIONERS.get(word, word)
+    if word not in PARTITIONERS:
+        raise ValueError("no Java class runs here" if "." in word else "")
+    return word
+
+
 DURATION_MS = Kind(
     "a duration like 500ms, 30s, 15m or 1h (milliseconds without a unit)", _duration_ms
 )
@@ -156,3 +185,4 @@ BOOLEAN = Kind("true or false", _boolean)
 SERVERS = Kind("host:port,host:port,…", parse_servers)
 ACKS = Kind("all, -1, 0 or 1", _acks)
 GZIP_LEVEL = Kind("-1 or a whole number from 1 to 9", _gzip_level)
+PARTITIONER = Kind(f"one of {', '.join((*PARTITIONERS, *_JAVA_PARTITIONERS))}", _partitioner)

@@ -21,6 +21,7 @@ from sparkkafka.option_kinds import (
     DURATION_MS,
     GZIP_LEVEL,
     INT64_MAX,
+    PARTITIONER,
     SERVERS,
     STRING_MAP,
     TRIMMED,
@@ -396,6 +397,20 @@ KAFKA: tuple[Option, ...] = (
         "max.block.ms", _WRITE, "producer.max_block_ms", long_ms(1),
         "How long a task waits for metadata or for room in buffer.memory.",
     ),
+    _used(
+        "partitioner.class", _WRITE, "producer.partitioner", PARTITIONER,
+        "Which partition a key goes to, and rows without one: see Partitioners.",
+    ),
+    _used(
+        "partitioner.ignore.keys", _WRITE, "producer.partitioner_ignore_keys", BOOLEAN,
+        "true: the default partitioner spreads rows with keys as those without. No effect if "
+        "partitioner.class is set, as in Java.",
+    ),
+    _used(
+        "transaction.timeout.ms", _WRITE, "producer.transaction_timeout_ms", integer(1),
+        "How long a transaction may stay open before the broker aborts it.",
+        default_text="the brokers' transaction.max.timeout.ms",
+    ),
     # Words of the JVM connector's KafkaSourceProvider first, since people search for them.
     *_each(
         Status.REFUSED, _READ, "auto.offset.reset",
@@ -424,11 +439,8 @@ KAFKA: tuple[Option, ...] = (
     ),
     *_each(
         Status.REFUSED, _WRITE, "transactional.id",
-        "Each task needs an id of its own, so one fixed id cannot work.",
-    ),
-    *_each(
-        Status.LATER, _WRITE,
-        "partitioner.class partitioner.ignore.keys transaction.timeout.ms", "",
+        "Each task needs an id of its own, so one fixed id cannot work: set "
+        "deliveryGuarantee=exactly-once, and transactionalIdPrefix for how the ids begin.",
     ),
     *_each(
         Status.LATER, _BOTH,

@@ -109,6 +109,10 @@ class ProducerOptions(_Masked):
     compression_level: int | None = None  # None: the library's default for the codec
     buffer_memory: int = 32 * 2**20
     max_block_ms: int = 60_000
+    # librdkafka's words, or "round_robin". This is what Java's producer does by default.
+    partitioner: str = "murmur2_random"
+    partitioner_ignore_keys: bool = False
+    transaction_timeout_ms: int | None = None  # None: the longest that the brokers allow
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -289,7 +293,12 @@ def parse_write_options(options: Mapping[str, Any]) -> WriteOptions:
         for name in given.values:
             if name.startswith("createTopic."):
                 warn(name, f"option {name} has no effect without createTopic=true")
-    return WriteOptions(client=_client(given), producer=_producer(given), **fields)
+    client, producer = _client(given), _producer(given)
+    if "default.api.timeout.ms" not in given.values:
+        # Java's producer waits for metadata as long as max.block.ms says.
+        longest_ms = max(client.default_api_timeout_ms, min(producer.max_block_ms, INT32_MAX))
+        client = dataclasses.replace(client, default_api_timeout_ms=longest_ms)
+    return WriteOptions(client=client, producer=producer, **fields)
 
 
 _SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
@@ -422,4 +431,10 @@ def _producer(given: GivenOptions) -> ProducerOptions:
                 "retries may double records; set enable.idempotence=false if that is meant",
             )
         fields["enable_idempotence"] = False
+    if "partitioner" in fields and fields.pop("partitioner_ignore_keys", False):
+        warn(
+            "partitioner.ignore.keys",
+            f"{prefix}partitioner.ignore.keys has no effect: it is for the default partitioner, "
+            f"and {prefix}partitioner.class is set",
+        )
     return ProducerOptions(**fields)

@@ -59,6 +59,10 @@ PROTOCOL_ORDERS: tuple[tuple[str, ...], ...] = (
         "columns_join",
         "columns_encode",
         "columns",
+        "key_columns",
+        "murmur2",
+        "crc32",
+        "fnv1a",
         "partitioner",
     ),
 )

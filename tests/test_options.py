@@ -179,7 +179,11 @@ def test_kafka_properties_of_later_versions_are_refused(row: option_table.Option
         ("interceptor.classes", "write", "Java class"),
         ("key.serializer", "write", "as they are"),
         ("value.serializer", "write", "as they are"),
-        ("transactional.id", "write", "Each task"),
+        (
+            "transactional.id",
+            "write",
+            "set deliveryGuarantee=exactly-once, and transactionalIdPrefix",
+        ),
     ],
 )
 def test_refused_as_the_jvm_connector_refuses(name: str, side: str, reason: str) -> None:
@@ -500,6 +504,14 @@ def test_default_api_timeout_moves_with_the_request_timeout() -> None:
     assert (short.default_api_timeout_ms, short.request_timeout_ms) == (5_000, 30_000)
 
 
+def test_a_longer_max_block_moves_the_default_of_a_write() -> None:
+    assert write(kafka__max__block__ms="180000").client.default_api_timeout_ms == 180_000
+    assert write(kafka__max__block__ms="1000").client.default_api_timeout_ms == 60_000
+    assert write(kafka__max__block__ms=str(2**63 - 1)).client.default_api_timeout_ms == 2**31 - 1
+    given = {"kafka.max.block.ms": "180000", "kafka.default.api.timeout.ms": "5000"}
+    assert parse_write_options({**WRITE, **given}).client.default_api_timeout_ms == 5_000
+
+
 def test_backoff_above_its_maximum(caplog: pytest.LogCaptureFixture) -> None:
     assert read(kafka__retry__backoff__ms="5000").client.retry_backoff_ms == 1_000
     assert "retry.backoff.ms is above retry.backoff.max.ms" in caplog.text
@@ -539,6 +551,52 @@ def test_bad_compression(given: dict[str, str]) -> None:
 
 
 # --- without Spark ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("org.apache.kafka.clients.producer.internals.DefaultPartitioner", "murmur2_random"),
+        ("org.apache.kafka.clients.producer.UniformStickyPartitioner", "random"),
+        (" org.apache.kafka.clients.producer.RoundRobinPartitioner ", "round_robin"),
+        ("consistent_random", "consistent_random"),
+        ("fnv1a", "fnv1a"),
+        ("round_robin", "round_robin"),
+    ],
+)
+def test_partitioners(text: str, word: str) -> None:
+    assert write(kafka__partitioner__class=text).producer.partitioner == word
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("com.acme.ByRegion", r"got 'com.acme.ByRegion': no Java class runs here$"),
+        ("Murmur2", r"got 'Murmur2'$"),
+        ("", r"got ''$"),
+    ],
+)
+def test_other_partitioners_are_refused_with_those_that_there_are(text: str, words: str) -> None:
+    listed = r"must be one of murmur2_random, murmur2, consistent_random, .*RoundRobinPartitioner, "
+    with pytest.raises(OptionError, match=rf"^kafka\.partitioner\.class {listed}{words}"):
+        write(kafka__partitioner__class=text)
+
+
+def test_ignoring_keys_is_for_the_default_partitioner_only(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert write(kafka__partitioner__ignore__keys="true").producer.partitioner_ignore_keys
+    assert not caplog.records
+    given = {"kafka.partitioner.class": "fnv1a", "kafka.partitioner.ignore.keys": "true"}
+    options = parse_write_options({**WRITE, **given}).producer
+    assert (options.partitioner, options.partitioner_ignore_keys) == ("fnv1a", False)
+    assert "kafka.partitioner.ignore.keys has no effect" in caplog.text
+
+
+def test_transaction_timeout() -> None:
+    assert write().producer.transaction_timeout_ms is None
+    given = write(kafka__transaction__timeout__ms="45000")
+    assert given.producer.transaction_timeout_ms == 45_000
 
 
 def test_one_mapping_serves_all_three_parsers() -> None:

@@ -406,6 +406,11 @@ class Cluster:
         known = self._topics.get(topic)
         return known.topic_id if known is not None else None
 
+    def partition_count(self, topic: str) -> int | None:
+        """The number of partitions in the cache, however old, None if the topic is not there."""
+        known = self._topics.get(topic)
+        return len(known.partitions) if known is not None else None
+
     def leader(self, tp: TopicPartition, deadline: Deadline) -> PartitionMetadata:
         """The partition's leader, from metadata not older than metadata.max.age.ms.
 

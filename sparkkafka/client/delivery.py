@@ -1,11 +1,51 @@
-"""How delivery to one partition goes: its queue, when to try again, and the words for a failure."""
+"""How delivery to one partition goes: its queue and leader, when to try again, what was written of
+it, and the words for a failure."""
 
 from __future__ import annotations
 
-from sparkkafka.client.deadline import Backoff
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from sparkkafka.client.cluster import Cluster
+from sparkkafka.client.deadline import Backoff, Deadline
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.partition_queue import PartitionQueue, ProducerBatch
-from sparkkafka.errors import KafkaError, ProduceError, Written
+from sparkkafka.client.produce_errors import Verdict
+from sparkkafka.errors import (
+    BrokerError,
+    ErrorCode,
+    KafkaError,
+    KafkaTimeoutError,
+    PartitionOutcome,
+    ProduceError,
+    UnknownTopicError,
+    Written,
+    is_retriable,
+)
+
+
+@dataclass(slots=True)
+class ProducerMetrics:
+    """Counts since the producer was made. Bytes are those of record batches as sent."""
+
+    records: int = 0
+    batches: int = 0
+    batch_bytes: int = 0
+    requests: int = 0
+    retries: int = 0
+    offsets: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+    """Per partition: first and last offset written, as far as the broker told."""
+
+    def count(self, tp: TopicPartition, batch: ProducerBatch, base_offset: int) -> None:
+        """A batch was acknowledged; `base_offset` -1: the broker did not tell where it is."""
+        self.records += batch.encoded.record_count
+        self.batches += 1
+        self.batch_bytes += batch.wire_bytes
+        if base_offset >= 0:
+            end = base_offset + batch.encoded.record_count - 1
+            first, last = self.offsets.get(tp, (base_offset, end))
+            self.offsets[tp] = (min(first, base_offset), max(last, end))
 
 
 class PartitionDelivery:
@@ -16,6 +56,21 @@ class PartitionDelivery:
         self.not_before_s = 0.0
         self.backoff = backoff
         self.last_error: KafkaError | None = None
+        self.acknowledged_records = 0
+
+    def outcome(self, *, acks: int) -> PartitionOutcome:
+        """What is known now about the records that were queued."""
+        unknown, total = 0, 0
+        for batch in self.queue.batches:
+            total += batch.encoded.record_count
+            if batch.in_flight or batch.maybe_written:
+                unknown += batch.encoded.record_count
+        sure = self.acknowledged_records if acks != 0 else 0
+        return PartitionOutcome(sure, total - unknown, unknown + self.acknowledged_records - sure)
+
+    def back_off(self) -> None:
+        """Not to be tried again before a wait, which is longer each time."""
+        self.not_before_s = time.monotonic() + self.backoff.next_ms() / 1000
 
     def delivery_error(
         self, batch: ProducerBatch, text: str, *, perhaps: bool, code: int | None = None
@@ -30,6 +85,29 @@ class PartitionDelivery:
             code,
         )
 
+    def refusal_error(
+        self,
+        batch: ProducerBatch,
+        verdict: Verdict,
+        error: BrokerError,
+        *,
+        retries: int,
+        facts: str = "",
+    ) -> ProduceError:
+        """The error for a batch that a broker refused for good; `retries` is kafka.retries, `facts`
+        what else is known of the reason."""
+        text = str(error)
+        if error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            text += (
+                ": the partition lost records that it had acknowledged (an unclean leader "
+                "election?); records before this batch are missing"
+            )
+        elif is_retriable(error.code):
+            text += f" ({batch.attempts} attempts, kafka.retries={retries})"
+        text += facts
+        perhaps = verdict.perhaps_written or batch.maybe_written
+        return self.delivery_error(batch, text, perhaps=perhaps, code=error.code)
+
     def metadata_error(self, text: str, code: int | None) -> ProduceError:
         """The error for a partition to which nothing can be sent."""
         perhaps = any(batch.maybe_written for batch in self.queue.batches)
@@ -43,3 +121,39 @@ class PartitionDelivery:
             written=Written.UNKNOWN if perhaps else Written.NO,
             code=code,
         )
+
+
+def learn_leaders(cluster: Cluster, entries: Iterable[PartitionDelivery]) -> None:
+    """One metadata request for all topics of which the cache knows no leader."""
+    unknown = [entry for entry in entries if cluster.known_leader(entry.queue.tp) is None]
+    if not unknown:
+        return
+    deadline = Deadline(cluster.options.request_timeout_ms)
+    try:
+        topics = cluster.topics({e.queue.tp.topic for e in unknown}, deadline)
+    except UnknownTopicError as error:
+        raise unknown[0].metadata_error(str(error), error.code) from error
+    except KafkaError as error:
+        if not (error.retriable or isinstance(error, KafkaTimeoutError)):
+            code = getattr(error, "code", None)
+            raise unknown[0].metadata_error(str(error), code) from error
+        for entry in unknown:
+            entry.last_error = error
+            entry.back_off()
+        return
+    for entry in unknown:
+        tp = entry.queue.tp
+        row = topics[tp.topic].partitions.get(tp.partition)
+        if row is None:
+            raise entry.metadata_error(
+                f"the topic has {len(topics[tp.topic].partitions)} partitions, counted from 0",
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            )
+    leaderless = [e for e in unknown if cluster.known_leader(e.queue.tp) is None]
+    for entry in leaderless:
+        entry.last_error = BrokerError(
+            ErrorCode.LEADER_NOT_AVAILABLE, f"Metadata of {entry.queue.tp}"
+        )
+        entry.back_off()
+    for topic in {entry.queue.tp.topic for entry in leaderless}:
+        cluster.forget(topic)

@@ -4,7 +4,8 @@
 caller prepares its next rows; `flush` waits for all of them. One thread does everything.
 
 A producer that failed stays failed: its first error is raised again by every later call, so nobody
-can go on after a gap by mistake.
+can go on after a gap by mistake. The error says of each partition how many records are written, how
+many are not, and of how many nobody knows (`KafkaError.partitions`).
 """
 
 from __future__ import annotations
@@ -19,10 +20,18 @@ import pyarrow as pa
 
 from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.delivery import ProducerMetrics
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.producer_transaction import ProducerTransaction
-from sparkkafka.client.sender import ProducerMetrics, Sender
-from sparkkafka.errors import ErrorCode, KafkaError, KafkaTimeoutError, ProduceError, Written
+from sparkkafka.client.sender import Sender
+from sparkkafka.errors import (
+    ErrorCode,
+    KafkaError,
+    KafkaTimeoutError,
+    PartitionOutcome,
+    ProduceError,
+    Written,
+)
 from sparkkafka.options import ProducerOptions
 from sparkkafka.protocol.columns import RecordColumns, encode_batches, record_sizes, size_estimate
 from sparkkafka.protocol.records import HEADER_BYTES
@@ -83,9 +92,13 @@ class Producer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, exc_type: type[BaseException] | None, *exc_info: object) -> None:
+    def __exit__(
+        self, exc_type: type[BaseException] | None, error: BaseException | None, *rest: object
+    ) -> None:
         if exc_type is None:
             self.flush()
+        elif isinstance(error, KafkaError):
+            error.add_outcomes(self.outcomes())
 
     def send(self, topic: str, partition: int, columns: RecordColumns) -> None:
         """Queue records for one partition, in their order, and send what is ready.
@@ -123,12 +136,22 @@ class Producer:
         """Send everything and wait until it is acknowledged. Raises ProduceError."""
         self._guard(self._flush)
 
+    def outcomes(self) -> dict[tuple[str, int], PartitionOutcome]:
+        """What is known now about the records of each partition that was sent to."""
+        found = self._sender.outcomes()
+        for tp, pending in self._pending.items():
+            rows = sum(len(columns.timestamps_ms) for columns in pending.columns)
+            known = found.get(tp, PartitionOutcome(0, 0, 0))
+            found[tp] = known._replace(not_written_records=known.not_written_records + rows)
+        return {(tp.topic, tp.partition): outcome for tp, outcome in found.items()}
+
     def _guard(self, action: Callable[[], None]) -> None:
         if self._failure is not None:
             raise self._failure
         try:
             action()
         except KafkaError as error:
+            error.add_outcomes(self.outcomes())
             self._failure = error
             raise
 

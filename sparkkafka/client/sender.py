@@ -14,13 +14,12 @@ import select
 import time
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.connection import Connection
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.delivery import PartitionDelivery
+from sparkkafka.client.delivery import PartitionDelivery, ProducerMetrics, learn_leaders
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.partition_queue import PartitionQueue, ProducerBatch
 from sparkkafka.client.produce_errors import Action, Verdict, judge
@@ -31,11 +30,9 @@ from sparkkafka.errors import (
     ErrorCode,
     KafkaConnectionError,
     KafkaError,
-    KafkaTimeoutError,
+    PartitionOutcome,
     ProduceError,
-    UnknownTopicError,
     UnsupportedVersionError,
-    is_retriable,
 )
 from sparkkafka.options import ProducerOptions
 from sparkkafka.protocol.columns import EncodedBatch, split_encoded
@@ -56,17 +53,7 @@ BUSY_CONNECT_MS = 3_000  # how long connecting may take while other brokers are 
 NO_TRANSACTION_TIMEOUT_MS = 60_000  # not used by the broker without a transactional id
 
 
-@dataclass(slots=True)
-class ProducerMetrics:
-    """Counts since the producer was made. Bytes are those of record batches as sent."""
-
-    records: int = 0
-    batches: int = 0
-    batch_bytes: int = 0
-    requests: int = 0
-    retries: int = 0
-    offsets: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
-    """Per partition: first and last offset written, as far as the broker told."""
+AWAY_S = 0.2  # a caller that comes back after longer has left answers unread
 
 
 class _Sent(NamedTuple):
@@ -96,6 +83,7 @@ class Sender:
         self._sent: dict[int, deque[_Sent]] = {}
         self._muted_until_s: dict[int, float] = {}
         self._identity: tuple[int, int] | None = None
+        self._left_s = time.monotonic()
         self.queued_bytes = 0
         self.metrics = ProducerMetrics()
 
@@ -117,10 +105,25 @@ class Sender:
 
         Raises ProduceError for a batch that cannot be delivered.
         """
+        away_s = time.monotonic() - self._left_s
+        if away_s > AWAY_S:
+            self._come_back(away_s)
         self._expire()
         self._send_ready()
         for node_id in self._readable(self._wait_s() if wait else 0.0):
             self._take_answer(node_id)
+        self._left_s = time.monotonic()
+
+    def _come_back(self, away_s: float) -> None:
+        """Make good that nobody was here, since the caller's next rows took long: first read what
+        has been answered. The time does not count as delivery.timeout.ms."""
+        while nodes := self._readable(0.0):
+            for node_id in nodes:
+                self._take_answer(node_id)
+        now_s = time.monotonic()
+        for entry in self._busy.values():
+            for batch in entry.queue.batches:
+                batch.created_s = min(batch.created_s + away_s, now_s)
 
     def finish(self) -> None:
         """Step until everything is acknowledged. Raises ProduceError."""
@@ -128,6 +131,11 @@ class Sender:
             self.step(wait=True)
         if self._options.acks == 0:
             self._barrier()
+
+    def outcomes(self) -> dict[TopicPartition, PartitionOutcome]:
+        """What is known about the records of each partition that was ever written to."""
+        acks = self._options.acks
+        return {tp: entry.outcome(acks=acks) for tp, entry in self._partitions.items()}
 
     def last_errors(self) -> str:
         """What went wrong last, for a message about waiting too long; "" if nothing did."""
@@ -180,7 +188,7 @@ class Sender:
             for entry in self._busy.values()
             if entry.not_before_s <= now_s and entry.queue.has_unsent
         ]
-        self._learn_leaders(waiting)
+        learn_leaders(self._cluster, waiting)
         by_leader: dict[int, list[tuple[PartitionDelivery, ProducerBatch]]] = {}
         for entry in waiting:
             leader = self._cluster.known_leader(entry.queue.tp)
@@ -200,41 +208,6 @@ class Sender:
             if batch is not None:
                 by_leader.setdefault(node_id, []).append((entry, batch))
         return by_leader
-
-    def _learn_leaders(self, entries: Iterable[PartitionDelivery]) -> None:
-        """One metadata request for all topics of which the cache knows no leader."""
-        unknown = [entry for entry in entries if self._cluster.known_leader(entry.queue.tp) is None]
-        if not unknown:
-            return
-        deadline = Deadline(self._cluster.options.request_timeout_ms)
-        try:
-            topics = self._cluster.topics({e.queue.tp.topic for e in unknown}, deadline)
-        except UnknownTopicError as error:
-            raise unknown[0].metadata_error(str(error), error.code) from error
-        except KafkaError as error:
-            if not (error.retriable or isinstance(error, KafkaTimeoutError)):
-                code = getattr(error, "code", None)
-                raise unknown[0].metadata_error(str(error), code) from error
-            for entry in unknown:
-                entry.last_error = error
-                self._back_off(entry)
-            return
-        for entry in unknown:
-            tp = entry.queue.tp
-            row = topics[tp.topic].partitions.get(tp.partition)
-            if row is None:
-                raise entry.metadata_error(
-                    f"the topic has {len(topics[tp.topic].partitions)} partitions, counted from 0",
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                )
-        leaderless = [e for e in unknown if self._cluster.known_leader(e.queue.tp) is None]
-        for entry in leaderless:
-            entry.last_error = BrokerError(
-                ErrorCode.LEADER_NOT_AVAILABLE, f"Metadata of {entry.queue.tp}"
-            )
-            self._back_off(entry)
-        for topic in {entry.queue.tp.topic for entry in leaderless}:
-            self._cluster.forget(topic)
 
     def _identify(self, entry: PartitionDelivery) -> None:
         """Give the partition a producer id: the task's, or a new one after it was forgotten."""
@@ -398,6 +371,7 @@ class Sender:
         if response.throttle_time_ms > 0:
             self._muted_until_s[node_id] = time.monotonic() + response.throttle_time_ms / 1000
         where = f"Produce @ {connection}"
+        failure: ProduceError | None = None
         for queue, batch in sent.popleft().batches:
             row = answered.get(queue.tp)
             code = int(ErrorCode.UNKNOWN_SERVER_ERROR) if row is None else row.error_code
@@ -415,25 +389,24 @@ class Sender:
                 self._acknowledged(entry, batch, base_offset=-1 if row is None else row.base_offset)
             else:
                 refusal = BrokerError(code, f"{where} for {queue.tp}", message)
-                self._refused(entry, batch, verdict, refusal)
+                try:
+                    self._refused(entry, batch, verdict, refusal)
+                except ProduceError as error:
+                    failure = failure or error  # the rest of the answer counts as well
+        if failure is not None:
+            raise failure
 
     def _acknowledged(
         self, entry: PartitionDelivery, batch: ProducerBatch, base_offset: int
     ) -> None:
         entry.queue.acknowledged(batch)
+        entry.acknowledged_records += batch.encoded.record_count
         if not entry.queue.batches:
             self._busy.pop(entry.queue.tp, None)
         entry.backoff.reset()
         entry.last_error = None
         self.queued_bytes -= batch.size_bytes
-        metrics = self.metrics
-        metrics.records += batch.encoded.record_count
-        metrics.batches += 1
-        metrics.batch_bytes += batch.wire_bytes
-        if base_offset >= 0:
-            end = base_offset + batch.encoded.record_count - 1
-            first, last = metrics.offsets.get(entry.queue.tp, (base_offset, end))
-            metrics.offsets[entry.queue.tp] = (min(first, base_offset), max(last, end))
+        self.metrics.count(entry.queue.tp, batch, base_offset)
 
     def _refused(
         self, entry: PartitionDelivery, batch: ProducerBatch, verdict: Verdict, error: BrokerError
@@ -442,7 +415,12 @@ class Sender:
         queue = entry.queue
         entry.last_error = error
         if verdict.action is Action.FAIL:
-            raise self._final_error(entry, batch, verdict, error) from error
+            # Answered, and so no longer in flight: what it may have done, the verdict knows.
+            queue.failed(batch, maybe_written=verdict.perhaps_written)
+            facts = refusal_facts(self._cluster, queue.tp, batch, error.code)
+            raise entry.refusal_error(
+                batch, verdict, error, retries=self._options.retries, facts=facts
+            ) from error
         log.info("%s; %s", error, verdict.action.value)
         if verdict.action is Action.SPLIT:
             parts = split_encoded(batch.encoded)
@@ -455,22 +433,7 @@ class Sender:
             queue.forget_identity()
         elif verdict.action is Action.RETRY:
             self._cluster.note_error(queue.tp, error.code)
-            self._back_off(entry)
-
-    def _final_error(
-        self, entry: PartitionDelivery, batch: ProducerBatch, verdict: Verdict, error: BrokerError
-    ) -> ProduceError:
-        text = str(error)
-        if error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-            text += (
-                ": the partition lost records that it had acknowledged (an unclean leader "
-                "election?); records before this batch are missing"
-            )
-        elif is_retriable(error.code):
-            text += f" ({batch.attempts} attempts, kafka.retries={self._options.retries})"
-        text += refusal_facts(self._cluster, entry.queue.tp, batch, error.code)
-        perhaps = verdict.perhaps_written or batch.maybe_written
-        return entry.delivery_error(batch, text, perhaps=perhaps, code=error.code)
+            entry.back_off()
 
     def _broker_lost(
         self, node_id: int, error: KafkaError, entries: Iterable[PartitionDelivery]
@@ -496,13 +459,10 @@ class Sender:
         for entry in dict.fromkeys(touched):
             entry.last_error = error
             self._cluster.forget(entry.queue.tp.topic)
-            self._back_off(entry)
+            entry.back_off()
             head = entry.queue.batches[0]
             if not error.retriable:
                 raise entry.delivery_error(head, str(error), perhaps=head.maybe_written) from error
-
-    def _back_off(self, entry: PartitionDelivery) -> None:
-        entry.not_before_s = time.monotonic() + entry.backoff.next_ms() / 1000
 
     def _barrier(self) -> None:
         """acks=0 has no answers; but brokers work a connection's requests off in order, and close

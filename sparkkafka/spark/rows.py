@@ -1,7 +1,7 @@
 """Rows of a DataFrame -> records of partitions: checks of their values, partition choice, sorting.
 
-Pure: the number of a topic's partitions and the random choice come as arguments. Rules are those of
-Java's default partitioner; which columns there are is the matter of `row_columns`.
+Pure: the number of a topic's partitions and the random choice come as arguments. How a key chooses
+is the matter of `protocol.partitioner`, which columns there are that of `row_columns`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import pyarrow.compute as pc
 
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.errors import EncodeError
+from sparkkafka.option_kinds import ROUND_ROBIN
 from sparkkafka.protocol.arrow import from_numpy, is_valid, or_zero, to_numpy
 from sparkkafka.protocol.columns import RecordColumns, blob_offsets
-from sparkkafka.protocol.partitioner import murmur2_partitions
+from sparkkafka.protocol.partitioner import KEY_RULES, NO_PARTITION
 from sparkkafka.protocol.records import NO_TIMESTAMP
 from sparkkafka.spark.row_columns import RowColumns
 
@@ -98,9 +99,11 @@ class Router:
     """Chooses each row's partition and cuts a batch into runs of one partition each.
 
     `partition_counts` gives the number of partitions of topics (and raises for unknown ones),
-    `pick(n)` a random number below n. Rows without key and partition stay on one partition until
-    about `sticky_bytes` were put there, then move to the next (KIP-480's sticky partitioning, with
-    the steps in a fixed order after a random start, so that few batches spread evenly).
+    `newest_count` that of one topic as far as it is known without asking (None: it is not), `pick`
+    of n a random number below n. `partitioner` is one of option_kinds.PARTITIONERS. Rows that it
+    leaves open stay on one partition until about `sticky_bytes` were put there, then move to the
+    next (KIP-480's sticky partitioning, with the steps in a fixed order after a random start, so
+    that few batches spread evenly); with round_robin each row moves on.
     """
 
     def __init__(
@@ -109,13 +112,19 @@ class Router:
         *,
         sticky_bytes: int,
         pick: Callable[[int], int],
+        partitioner: str = "murmur2_random",
+        newest_count: Callable[[str], int | None] = lambda name: None,
     ) -> None:
         self._ask = partition_counts
+        self._newest_count = newest_count
+        self._rule = KEY_RULES.get(partitioner)
+        self._takes_turns = partitioner == ROUND_ROBIN
         self._counts: dict[str, int] = {}
         self._sticky_bytes = max(1, sticky_bytes)
         self._pick = pick
         self._stuck_bytes: dict[str, int] = {}
-        self._stuck_start: dict[str, int] = {}
+        self._start: dict[str, int] = {}
+        self._turns: dict[str, int] = {}
         self._seen_rows = 0
 
     def route(
@@ -134,16 +143,16 @@ class Router:
         self._check_headers(rows, first_row)
         timestamps_ms = self._timestamps(rows, timestamp_ms, first_row)
         topics, topic_of_row = self._topics(rows, first_row)
-        self._learn([name for name in topics if name not in self._counts])
-        if topic_of_row is None and rows.partitions is None and _all_null(rows.keys):
+        self._keep_counts(topics)
+        if topic_of_row is None and rows.partitions is None and self._any_will_do(rows.keys):
             return self._sticky_runs(topics[0], rows, timestamps_ms)
 
-        partitions = np.full(rows.length, -1, np.int64)
+        partitions = np.full(rows.length, NO_PARTITION, np.int64)
         if rows.partitions is not None:
             partitions = to_numpy(rows.partitions).astype(np.int64)
             given = is_valid(rows.partitions)
             self._check_given(topics, topic_of_row, partitions, given, first_row)
-            partitions[~given] = -1
+            partitions[~given] = NO_PARTITION
         for code, name in enumerate(topics):
             here = topic_of_row == code if topic_of_row is not None else None
             self._fill(name, here, partitions, rows)
@@ -167,6 +176,17 @@ class Router:
         if len(names) == 1:
             return names, None
         return names, to_numpy(coded.indices)
+
+    def _keep_counts(self, names: list[str]) -> None:
+        """Partitions may be added during a long write: the newest count holds."""
+        missing = []
+        for name in names:
+            count = self._newest_count(name)
+            if count is not None:
+                self._counts[name] = count
+            elif name not in self._counts:
+                missing.append(name)
+        self._learn(missing)
 
     def _learn(self, names: list[str]) -> None:
         if names:
@@ -229,40 +249,57 @@ class Router:
 
     # --- choice ---
 
+    def _any_will_do(self, keys: pa.Array | None) -> bool:
+        """Whether rows of these keys, without partitions, all go where it is their turn."""
+        if self._takes_turns:
+            return False
+        return self._rule is None or (_all_null(keys) and not self._rule.null_is_empty)
+
     def _fill(self, name: str, here: np.ndarray | None, partitions: np.ndarray, rows: Rows) -> None:
-        """Partitions of one topic's rows that gave none: by key, else sticky."""
+        """Partitions of one topic's rows that gave none: by key, else where it is their turn."""
         count = self._counts[name]
-        if here is None and rows.partitions is None and rows.keys is not None:
-            partitions[:] = murmur2_partitions(rows.keys, count)
-            if not rows.keys.null_count:
-                return
         open_rows = partitions < 0 if here is None else here & (partitions < 0)
         if not open_rows.any():
             return
-        if rows.keys is not None and rows.keys.null_count < rows.length:
-            if open_rows.all():
-                partitions[:] = murmur2_partitions(rows.keys, count)
+        if self._rule is not None:
+            if rows.keys is None:
+                partitions[open_rows] = self._rule.of_null(count)
+            elif open_rows.all():
+                partitions[:] = self._rule.partitions(rows.keys, count)
             else:
-                at = np.flatnonzero(open_rows)
-                partitions[at] = murmur2_partitions(rows.keys.take(from_numpy(at)), count)
+                keys = rows.keys.take(from_numpy(np.flatnonzero(open_rows)))
+                partitions[open_rows] = self._rule.partitions(keys, count)
             open_rows &= partitions < 0
         at = np.flatnonzero(open_rows)
-        if len(at):
+        if len(at) and self._takes_turns:
+            partitions[at] = self._turn(name, count, len(at))
+        elif len(at):
             lengths = or_zero(pc.binary_length(rows.values))
             partitions[at] = self._sticky(name, count, lengths[at])
+
+    def _turn(self, name: str, count: int, rows: int) -> np.ndarray:
+        """Partitions in turn, one for each row."""
+        first = self._first(name, count) + self._turns.get(name, 0)
+        self._turns[name] = self._turns.get(name, 0) + rows
+        return np.arange(first, first + rows) % count
 
     def _sticky(self, name: str, count: int, lengths: np.ndarray) -> np.ndarray:
         """Partitions of rows without key and partition."""
         ends = np.zeros(len(lengths) + 1, np.int64)
         np.cumsum(lengths, out=ends[1:])
         starts = self._sticky_starts(name, count, ends)
-        return (self._stuck_start[name] + starts // self._sticky_bytes) % count
+        return (self._start[name] + starts // self._sticky_bytes) % count
+
+    def _first(self, name: str, count: int) -> int:
+        """Where a topic's first row without a partition of its own went, or goes now."""
+        if name not in self._start:
+            self._start[name] = self._pick(count)
+        return self._start[name]
 
     def _sticky_starts(self, name: str, count: int, ends: np.ndarray) -> np.ndarray:
         """Bytes that the topic got before each row; `ends` are the rows' own, running up from
         their first value."""
-        if name not in self._stuck_start:
-            self._stuck_start[name] = self._pick(count)
+        self._first(name, count)
         # 16 bytes stand for a record's own fields, so that tombstones move on as well.
         starts = ends + np.arange(0, 16 * len(ends), 16)
         starts += self._stuck_bytes.get(name, 0) - int(ends[0])
@@ -281,7 +318,7 @@ class Router:
         cuts = np.searchsorted(starts, np.array(steps, np.int64) * self._sticky_bytes).tolist()
         for step, (start, end) in enumerate(pairwise([0, *cuts, rows.length])):
             if start < end:  # a row can be larger than what a partition gets in one go
-                partition = (self._stuck_start[name] + first + step) % count
+                partition = (self._start[name] + first + step) % count
                 yield TopicPartition(name, partition), _slice(rows, timestamps_ms, start, end)
 
     # --- runs ---

@@ -15,6 +15,7 @@ from pyspark import TaskContext
 from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.producer import Producer
+from sparkkafka.option_kinds import RANDOM
 from sparkkafka.options import WriteOptions
 from sparkkafka.protocol.arrow import or_zero
 from sparkkafka.protocol.columns import RecordColumns
@@ -83,6 +84,10 @@ class _Task:
             lambda topics: partition_counts(cluster, options, topics),
             sticky_bytes=_sticky_bytes(options.producer.batch_size),
             pick=random.randrange,
+            partitioner=(
+                RANDOM if options.producer.partitioner_ignore_keys else options.producer.partitioner
+            ),
+            newest_count=cluster.partition_count,
         )
         self._buffer_bytes = options.producer.buffer_memory
         self._piece_bytes = min(MAX_PIECE_BYTES, max(MIN_PIECE_BYTES, self._buffer_bytes))

@@ -5,20 +5,16 @@ from __future__ import annotations
 import random
 import time
 
-import numpy as np
-import pyarrow as pa
 import pytest
 
 from sparkkafka.client.producer import Producer
 from sparkkafka.errors import (
     ErrorCode,
     KafkaError,
-    KafkaTimeoutError,
     ProduceError,
     Written,
 )
 from sparkkafka.options import parse_producer_options
-from sparkkafka.protocol.columns import RecordColumns
 from sparkkafka.testing.faults import (
     Answer,
     CutFrame,
@@ -188,18 +184,6 @@ def test_a_single_record_that_is_too_large_for_the_topic(fake_cluster):
         write(fake_cluster, "t", 1)
 
 
-def test_a_record_above_max_request_size_is_refused_before_it_is_sent(fake_cluster):
-    fake_cluster.create_topic("t")
-    large = RecordColumns(None, pa.array([b"x" * 200]), None, np.zeros(1, np.int64))
-    given = settings(fake_cluster, max_request_size=150)
-    with open_cluster(fake_cluster) as cluster:
-        producer = Producer(cluster, parse_producer_options(given))
-        with pytest.raises(ProduceError, match=r"kafka\.max\.request\.size=150") as raised:
-            producer.send("t", 0, large)
-    assert raised.value.written is Written.NO
-    assert fake_cluster.requests_of("Produce") == []
-
-
 def test_a_lost_producer_state_goes_on_under_a_new_id(fake_cluster):
     """Old brokers forget a producer whose records are deleted (UNKNOWN_PRODUCER_ID)."""
     fake_cluster.create_topic("t")
@@ -224,24 +208,6 @@ def test_a_duplicate_sequence_is_success(fake_cluster):
     )
     write(fake_cluster, "t", 300, **SMALL)
     assert log_values(fake_cluster, "t") == numbers(300)
-
-
-def test_retries_zero_gives_up_at_once_and_says_so(fake_cluster):
-    fake_cluster.create_topic("t")
-    fake_cluster.fault(ErrorCode.NOT_ENOUGH_REPLICAS, api="Produce", times=None)
-    with pytest.raises(ProduceError, match=r"kafka\.retries=0"):
-        write(fake_cluster, "t", 10, retries=0, enable_idempotence="false")
-    assert len(fake_cluster.requests_of("Produce")) == 1
-
-
-def test_delivery_timeout_ends_retries(fake_cluster):
-    fake_cluster.create_topic("t")
-    fake_cluster.fault(ErrorCode.NOT_ENOUGH_REPLICAS, api="Produce", times=None)
-    started = time.monotonic()
-    with pytest.raises(ProduceError, match=r"delivery\.timeout\.ms=900.*NOT_ENOUGH_REPLICAS") as e:
-        write(fake_cluster, "t", 10, delivery_timeout_ms=900, request_timeout_ms=500, linger_ms=0)
-    assert time.monotonic() - started < 5
-    assert e.value.written is Written.NO
 
 
 def test_a_broker_that_never_answers_leaves_the_outcome_open(fake_cluster):
@@ -275,68 +241,6 @@ def test_throttling_is_obeyed(fake_cluster):
     write(fake_cluster, "t", 500, max_in_flight_requests_per_connection=1, **SMALL)
     assert time.monotonic() - started >= 0.35
     assert log_values(fake_cluster, "t") == numbers(500)
-
-
-def test_a_slow_broker_makes_the_caller_wait_not_the_memory_grow(fake_cluster):
-    fake_cluster.create_topic("t")
-    fake_cluster.fault(Delay(20), api="Produce", times=None)
-    limit = 5_000
-    given = settings(fake_cluster, buffer_memory=limit, **SMALL)
-    most = 0
-    with (
-        open_cluster(fake_cluster) as cluster,
-        Producer(cluster, parse_producer_options(given)) as producer,
-    ):
-        for start in range(0, 4_000, 100):
-            producer.send("t", 0, values_of(range(start, start + 100)))
-            most = max(most, producer.buffered_bytes)
-    assert most <= limit
-    assert log_values(fake_cluster, "t") == numbers(4_000)
-
-
-def test_max_block_ms_ends_the_wait_for_room(fake_cluster):
-    fake_cluster.create_topic("t")
-    fake_cluster.fault(Delay(60_000), api="Produce", times=None)
-    given = settings(fake_cluster, buffer_memory=2_000, max_block_ms=300, **SMALL)
-    started = time.monotonic()
-    with open_cluster(fake_cluster) as cluster:
-        producer = Producer(cluster, parse_producer_options(given))
-        with pytest.raises(KafkaTimeoutError, match=r"kafka\.max\.block\.ms=300"):
-            for start in range(0, 20_000, 100):
-                producer.send("t", 0, values_of(range(start, start + 100)))
-    assert time.monotonic() - started < 5
-
-
-@pytest.mark.parametrize("limit", [1, 2, 5])
-def test_requests_in_flight_are_limited(fake_cluster, limit):
-    fake_cluster.create_topic("t")
-    given = settings(fake_cluster, max_in_flight_requests_per_connection=limit, **SMALL)
-    most, handled = 0, 0
-
-    with open_cluster(fake_cluster) as cluster:
-        producer = Producer(cluster, parse_producer_options(given))
-
-        def count(request):
-            nonlocal most, handled
-            time.sleep(0.01)  # time for the client to send more, if it would
-            most = max(most, producer.metrics.requests - handled)
-            handled += 1
-
-        fake_cluster.fault(count, api="Produce", times=None)
-        producer.send("t", 0, values_of(range(2_000)))
-        producer.flush()
-    assert most == limit
-    assert log_values(fake_cluster, "t") == numbers(2_000)
-
-
-@pytest.mark.parametrize(("acks", "wire"), [("0", 0), ("1", 1), ("all", -1)])
-def test_acks_goes_over_the_wire(fake_cluster, acks, wire):
-    fake_cluster.create_topic("t")
-    write(fake_cluster, "t", 300, acks=acks, **SMALL)
-    assert {request.message.acks for request in fake_cluster.requests_of("Produce")} == {wire}
-    assert log_values(fake_cluster, "t") == numbers(300)
-    # Without acks=all there is no idempotence (Java's rule), so no producer id is asked for.
-    assert bool(fake_cluster.requests_of("InitProducerId")) == (acks == "all")
 
 
 def test_one_producer_id_a_task(fake_cluster_factory):
@@ -415,27 +319,6 @@ def test_order_survives_a_leader_that_moves_while_another_partition_notices(
                 time.sleep(0.01)
     assert log_values(cluster, "t", 0) == numbers(10)
     assert log_values(cluster, "t", 1) == numbers(10)
-
-
-def test_metadata_that_is_always_too_old_can_be_used_once(fake_cluster):
-    fake_cluster.create_topic("t")
-    write(fake_cluster, "t", 100, metadata_max_age_ms=0)
-    assert log_values(fake_cluster, "t") == numbers(100)
-
-
-def test_requests_never_exceed_max_request_size(fake_cluster_factory):
-    cluster = fake_cluster_factory(1)
-    cluster.create_topic("t", partitions=4)
-    write(
-        cluster, "t", 4_000, partitions=4, per_send=1_000, batch_size=100_000, max_request_size=900
-    )
-    sizes = [
-        sum(len(row.records) for t in request.message.topic_data for row in t.partition_data)
-        for request in cluster.requests_of("Produce")
-    ]
-    assert max(sizes) <= 900
-    written = [value for p in range(4) for value in log_values(cluster, "t", p)]
-    assert sorted(written, key=int) == numbers(4_000)
 
 
 def test_several_partitions_share_a_request(fake_cluster_factory):

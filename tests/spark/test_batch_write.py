@@ -68,33 +68,54 @@ def test_strings(
     assert (row.key.decode(), row.value.decode()) == ("ключ", "wért")
 
 
-@pytest.mark.parametrize("other", ["confluent-kafka", "kafka-python"])
-def test_partitions_are_those_of_a_producer_with_murmur2(
-    spark: Any, kafka_cluster: Any, new_topic: Callable[..., str], write: Write, other: str
+@pytest.mark.parametrize(
+    ("other", "partitioner"),
+    [
+        ("kafka-python", None),  # its default is Java's, and so is ours
+        ("confluent-kafka", "murmur2_random"),
+        ("confluent-kafka", "murmur2"),
+        ("confluent-kafka", "consistent_random"),  # its default
+        ("confluent-kafka", "consistent"),
+        ("confluent-kafka", "fnv1a_random"),
+        ("confluent-kafka", "fnv1a"),
+    ],
+)
+def test_partitions_are_those_of_another_producer(
+    spark: Any,
+    kafka_cluster: Any,
+    new_topic: Callable[..., str],
+    write: Write,
+    other: str,
+    partitioner: str | None,
 ) -> None:
     ours, theirs = new_topic(partitions=7), new_topic(partitions=7)
-    keys = [f"key-{'x' * (i % 9)}{i}" for i in range(500)]
-    write(spark.createDataFrame([(k, k) for k in keys], "key string, value string"), topic=ours)
+    keys: list[str | None] = [f"key-{'ž' * (i % 9)}{i}" for i in range(500)]
+    if partitioner != "consistent_random":
+        keys.append("")
+    if partitioner in ("murmur2", "consistent", "fnv1a"):
+        keys.append(None)  # of which the others say nothing: anywhere is right
+    rows = [(key, str(number)) for number, key in enumerate(keys)]
+    given = {} if partitioner is None else {"kafka.partitioner.class": partitioner}
+    write(spark.createDataFrame(rows, "key string, value string"), topic=ours, **given)
     servers = kafka_cluster.bootstrap_servers
     if other == "confluent-kafka":
         producer = confluent_kafka.Producer(
-            {"bootstrap.servers": servers, "partitioner": "murmur2_random"}
+            {"bootstrap.servers": servers, "partitioner": partitioner}
         )
-        for key in keys:
-            producer.produce(theirs, key=key, value=key)
+        for key, value in rows:
+            producer.produce(theirs, key=key, value=value)
         assert producer.flush(30) == 0
     else:
-        # Its default partitioner is Java's.
         producer = kafka.KafkaProducer(bootstrap_servers=servers)
-        sent = [producer.send(theirs, key=key.encode(), value=key.encode()) for key in keys]
+        sent = [producer.send(theirs, key=k.encode(), value=v.encode()) for k, v in rows]
         producer.close(30)
         assert all(future.succeeded() for future in sent)
     placed = [
-        {(row.partition, row.key) for row in seen_by_others(kafka_cluster, t, 7)}
+        {(row.partition, row.key, row.value) for row in seen_by_others(kafka_cluster, t, 7)}
         for t in (ours, theirs)
     ]
     assert placed[0] == placed[1]
-    assert len(placed[0]) == 500
+    assert len(placed[0]) == len(keys)
 
 
 def test_topic_and_partition_columns(

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparkkafka.client.delivery import ProducerMetrics
 from sparkkafka.client.metadata import TopicPartition
-from sparkkafka.client.sender import ProducerMetrics
 from sparkkafka.errors import EncodeError, OptionError
 from sparkkafka.options import parse_write_options
 from sparkkafka.protocol.columns import encode_batches
-from sparkkafka.protocol.partitioner import murmur2_partitions
+from sparkkafka.protocol.partitioner import KEY_RULES, murmur2_partitions
 from sparkkafka.spark import write_task
 from sparkkafka.spark.commit_message import KafkaCommitMessage
 from sparkkafka.spark.datasource import KafkaDataSource
@@ -34,9 +34,14 @@ DDL_HEADERS = "array<struct<key:string,value:binary>>"
 COUNTS = {"a": 4, "b": 3, "c": 1}
 
 
-def router(sticky_bytes: int = 1000, counts: dict[str, int] = COUNTS) -> Router:
+def router(
+    sticky_bytes: int = 1000, counts: dict[str, int] = COUNTS, partitioner: str = "murmur2_random"
+) -> Router:
     return Router(
-        lambda names: {n: counts[n] for n in names}, sticky_bytes=sticky_bytes, pick=lambda n: n - 1
+        lambda names: {n: counts[n] for n in names},
+        sticky_bytes=sticky_bytes,
+        pick=lambda n: n - 1,
+        partitioner=partitioner,
     )
 
 
@@ -257,6 +262,79 @@ def test_tombstones_without_key_move_on_too() -> None:
     assert {tp.partition: len(v) for tp, v in out.items()} == {3: 10, 0: 10}
 
 
+@pytest.mark.parametrize("name", sorted(KEY_RULES))
+@pytest.mark.parametrize("with_topics", [False, True])
+def test_each_partitioner_puts_keys_where_its_rule_says(name: str, with_topics: bool) -> None:
+    keys = [b"k%d" % i for i in range(40)]
+    topics = (["a", "b"] * 20) if with_topics else None
+    batch = rows(keys, keys=keys, topics=topics, partitions=[3, 2] + [None] * 38)
+    wanted: dict[TopicPartition, list[bytes]] = {}
+    for i, key in enumerate(keys):
+        topic = topics[i] if topics else "a"
+        by_key = KEY_RULES[name].partitions(pa.array([key]), COUNTS[topic])[0]
+        tp = TopicPartition(topic, 3 - i if i < 2 else int(by_key))
+        wanted.setdefault(tp, []).append(key)
+    assert routed(router(partitioner=name), batch) == wanted
+
+
+@pytest.mark.parametrize("name", ["consistent", "murmur2", "fnv1a"])
+@pytest.mark.parametrize("keys", [None, [None, None, b"", None]])
+def test_without_random_null_keys_go_where_empty_ones_go(name: str, keys: Any) -> None:
+    out = routed(
+        router(sticky_bytes=1, partitioner=name), rows([b"1", b"2", b"3", b"4"], keys=keys)
+    )
+    empty = int(KEY_RULES[name].partitions(pa.array([b""]), 4)[0])
+    assert out == {TopicPartition("a", empty): [b"1", b"2", b"3", b"4"]}
+
+
+def test_consistent_random_spreads_empty_keys_as_null_ones() -> None:
+    batch = rows([b"x"] * 40, keys=[b"", None] * 20)
+    assert len(routed(router(sticky_bytes=100, partitioner="consistent_random"), batch)) == 4
+    batch = rows([b"x"] * 40, keys=[b""] * 40)
+    assert len(routed(router(sticky_bytes=100, partitioner="murmur2_random"), batch)) == 1
+
+
+def test_round_robin_gives_each_row_the_next_partition_whatever_its_key() -> None:
+    some = router(partitioner="round_robin")
+    values = [b"%d" % i for i in range(6)]
+    out = routed(some, rows(values, keys=[b"same"] * 6))
+    assert out == {  # from 3 on, which was picked
+        TopicPartition("a", 0): [b"1", b"5"],
+        TopicPartition("a", 1): [b"2"],
+        TopicPartition("a", 2): [b"3"],
+        TopicPartition("a", 3): [b"0", b"4"],
+    }
+    # The next batch goes on; rows that say where they belong take no turn.
+    out = routed(some, rows([b"6", b"7", b"8"], partitions=[None, 3, None]))
+    assert out == {
+        TopicPartition("a", 1): [b"6"],
+        TopicPartition("a", 2): [b"8"],
+        TopicPartition("a", 3): [b"7"],
+    }
+
+
+def test_random_spreads_rows_with_keys_in_runs() -> None:
+    values = [b"x" * 84] * 5
+    out = routed(router(sticky_bytes=200, partitioner="random"), rows(values, keys=[b"k"] * 5))
+    assert {tp.partition: len(v) for tp, v in out.items()} == {3: 2, 0: 2, 1: 1}
+
+
+def test_partitions_that_the_metadata_show_later_get_rows() -> None:
+    known: dict[str, int | None] = {"a": None}
+    some = Router(
+        lambda names: {n: 2 for n in names},
+        sticky_bytes=1,
+        pick=lambda n: 0,
+        newest_count=known.__getitem__,
+    )
+    batch = rows([b"x"] * 12)
+    assert {tp.partition for tp, _ in some.route(batch, 0)} == {0, 1}
+    known["a"] = 4
+    assert {tp.partition for tp, _ in some.route(batch, 0)} == {0, 1, 2, 3}
+    known["a"] = None  # distrusted for the moment, after an error
+    assert {tp.partition for tp, _ in some.route(batch, 0)} == {0, 1, 2, 3}
+
+
 def test_topics_of_rows_and_stable_order() -> None:
     values = [b"%d" % i for i in range(8)]
     out = routed(
@@ -453,6 +531,9 @@ class FakeCluster:
             partitions = {0: None, 1: None}  # noqa: RUF012
 
         return {name: Topic() for name in names}
+
+    def partition_count(self, topic: str) -> None:
+        return None
 
 
 @pytest.fixture
