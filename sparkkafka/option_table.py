@@ -155,9 +155,10 @@ CONNECTOR: tuple[Option, ...] = (
         default_text="",
     ),
     _used(
-        "failOnDataLoss", _READ, "read.fail_on_data_loss", BOOLEAN,
+        "failOnDataLoss", _BOTH, "read.fail_on_data_loss", BOOLEAN,
         "true: a read whose offsets are no longer (or not yet) there fails. false: what is missing "
-        "is counted in a warning, and the rest is read.",
+        "is counted in a warning, and the rest is read. Likewise an exactly-once stream that finds "
+        "a part of a decided micro-batch lost.",
     ),
     _used("includeHeaders", _READ, "read.include_headers", BOOLEAN, "Adds the column headers."),
     _used(
@@ -238,8 +239,17 @@ CONNECTOR: tuple[Option, ...] = (
         Status.IGNORED, _READ, "groupIdPrefix",
         "no consumer group is formed, so there is no id to be made up",
     ),
-    *_each(
-        Status.LATER, _WRITE, "deliveryGuarantee transactionalIdPrefix", "",
+    _used(
+        "deliveryGuarantee", _WRITE, "write.delivery_guarantee",
+        one_of("at-least-once", "exactly-once", fold=str.lower),
+        "exactly-once: readers with isolation.level=read_committed see each row of a stream once, "
+        "and of a batch write all rows or none. at-least-once: what is written again after a "
+        "failure is there twice.",
+    ),
+    _used(
+        "transactionalIdPrefix", _WRITE, "write.transactional_id_prefix", TRIMMED,
+        "How transactional ids, and the group that holds decisions, begin in exactly-once writes. "
+        "One query at a time may use it.", default_text="sparkkafka-<the query's id>",
     ),
     *_each(
         Status.IGNORED, _WRITE, "includeHeaders",

@@ -33,6 +33,10 @@ from sparkkafka.source_options import (
 _SECRET_FIELDS = frozenset(row.field for row in (*CONNECTOR, *KAFKA) if row.secret and row.field)
 
 
+AT_LEAST_ONCE = "at-least-once"
+EXACTLY_ONCE = "exactly-once"
+
+
 class _Masked:
     """`repr` that shows secrets as ***; which fields are secret, the table knows."""
 
@@ -174,7 +178,7 @@ class WriteOptions(_Masked):
     client: ClientOptions
     producer: ProducerOptions
     topic: str | None = None
-    delivery_guarantee: str = "at-least-once"
+    delivery_guarantee: str = AT_LEAST_ONCE
     transactional_id_prefix: str | None = None
     fail_on_data_loss: bool = True
     create_topic: bool = False
@@ -298,7 +302,34 @@ def parse_write_options(options: Mapping[str, Any]) -> WriteOptions:
         # Java's producer waits for metadata as long as max.block.ms says.
         longest_ms = max(client.default_api_timeout_ms, min(producer.max_block_ms, INT32_MAX))
         client = dataclasses.replace(client, default_api_timeout_ms=longest_ms)
+    _check_guarantee(given, fields, producer)
+    if "failOnDataLoss" in given.values:
+        fields = {**fields, "fail_on_data_loss": given.values["failOnDataLoss"]}
     return WriteOptions(client=client, producer=producer, **fields)
+
+
+def _check_guarantee(
+    given: GivenOptions, fields: Mapping[str, Any], producer: ProducerOptions
+) -> None:
+    """What exactly-once needs, and what is only for it."""
+    if fields.get("delivery_guarantee") == EXACTLY_ONCE:
+        if fields.get("transactional_id_prefix") == "":
+            raise OptionError("option transactionalIdPrefix is empty")
+        if not producer.enable_idempotence:
+            raise OptionError(
+                f"deliveryGuarantee={EXACTLY_ONCE} needs the idempotent producer: remove "
+                f"{given.prefix}acks, {given.prefix}retries, {given.prefix}enable.idempotence and "
+                f"{given.prefix}max.in.flight.requests.per.connection, or set them to values that "
+                "allow it"
+            )
+        return
+    for name in ("transactionalIdPrefix", "failOnDataLoss", "transaction.timeout.ms"):
+        if name in given.values:
+            shown = f"{given.prefix}{name}" if "." in name else name
+            warn(
+                name,
+                f"option {shown} has no effect in a write without deliveryGuarantee={EXACTLY_ONCE}",
+            )
 
 
 _SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})

@@ -143,20 +143,6 @@ def test_same_name_twice_in_different_case() -> None:
 
 
 @pytest.mark.parametrize(
-    "row", [r for r in CONNECTOR if r.status is Status.LATER], ids=lambda row: row.name
-)
-def test_options_of_later_versions_are_refused(row: option_table.Option) -> None:
-    parse = parse_read_options if row.side is Side.READ else parse_write_options
-    base = READ if row.side is Side.READ else WRITE
-    with pytest.raises(OptionError) as caught:
-        parse({**base, row.name: "1"})
-    assert str(caught.value) == (
-        f"option {row.name} is not supported by this version of sparkkafka yet; remove it, "
-        "or see Limits in the README for a way round"
-    )
-
-
-@pytest.mark.parametrize(
     "row", [r for r in KAFKA if r.status is Status.LATER], ids=lambda row: row.name
 )
 def test_kafka_properties_of_later_versions_are_refused(row: option_table.Option) -> None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 from pyspark.sql.datasource import WriterCommitMessage
 
+from sparkkafka.spark.decision import TaskReport
+
 logger = logging.getLogger(__name__)
 
 
@@ -18,7 +20,7 @@ class KafkaCommitMessage(WriterCommitMessage):
     `payload_bytes` are those of keys and values, `batch_bytes` those of record batches as sent,
     `retries` the batches that were sent again. `partitions`: (topic, partition) -> rows, first and
     last offset; -1 for offsets that no broker told (acks=0). Other producers' records may lie in
-    between.
+    between. `report`: of the transaction that it is part of, in an exactly-once write.
     """
 
     rows: int = 0
@@ -27,6 +29,7 @@ class KafkaCommitMessage(WriterCommitMessage):
     batch_bytes: int = 0
     retries: int = 0
     partitions: dict[tuple[str, int], tuple[int, int, int]] = field(default_factory=dict)
+    report: TaskReport | None = None
 
     def text(self, most: int = 20) -> str:
         """One line, with the offsets of `most` partitions."""
@@ -74,6 +77,11 @@ def log_abort(messages: Iterable[WriterCommitMessage | None], again: str, what: 
         len(done),
         again,
     )
+
+
+def task_reports(messages: Iterable[WriterCommitMessage | None]) -> list[TaskReport]:
+    """Of the tasks that finished, what exactly-once needs to know."""
+    return [message.report for message in _finished(messages) if message.report is not None]
 
 
 def _finished(messages: Iterable[WriterCommitMessage | None]) -> list[KafkaCommitMessage]:

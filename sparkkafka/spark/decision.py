@@ -13,12 +13,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.errors import DecodeError
 
 MAX_TEXT_CHARS = 4096
 """offset.metadata.max.bytes of a broker if nobody changed it; the text is ASCII."""
 
 FORMAT_VERSION = 1
+NO_BATCH = -1
 RUN_CHARS = 12
 JOB_MARK = "job"
 _TASK_OF_QUERY = re.compile(rf"[0-9a-f]{{{RUN_CHARS}}}-[0-9]+-[0-9]+")
@@ -68,6 +70,22 @@ class WriterNames(NamedTuple):
     def decisions(self) -> str:
         """The transactional id that decides, and the group that holds decisions."""
         return f"{self.prefix}-decisions"
+
+
+class TaskReport(NamedTuple):
+    """What one task tells the driver about the transaction that it has written in.
+
+    `transaction` is None if it had no rows. `query_id` is "" and `batch_id` NO_BATCH in a batch job.
+    """
+
+    names: WriterNames
+    query_id: str
+    batch_id: int
+    task: int
+    attempt: int
+    rows: int
+    transaction: TaskTransaction | None
+    partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,7 +33,13 @@ from sparkkafka.errors import (
     UnsupportedVersionError,
 )
 from sparkkafka.options import WriteOptions
-from sparkkafka.spark.decision import Decision, TaskTransaction, WriterNames, latest_decision
+from sparkkafka.spark.decision import (
+    Decision,
+    TaskReport,
+    TaskTransaction,
+    WriterNames,
+    latest_decision,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -42,22 +48,6 @@ SHORT_TIMEOUT_MS = 60_000
 
 SPECULATIVE_ATTEMPT = 1
 """The attempt that Spark may run, and kill, beside a first one that succeeds."""
-
-
-class TaskReport(NamedTuple):
-    """What one task tells the driver. `transaction` is None if it had no rows.
-
-    `query_id` is "" and `batch_id` -1 in a batch job.
-    """
-
-    names: WriterNames
-    query_id: str
-    batch_id: int
-    task: int
-    attempt: int
-    rows: int
-    transaction: TaskTransaction | None
-    partitions: tuple[TopicPartition, ...]
 
 
 class _Stored(NamedTuple):

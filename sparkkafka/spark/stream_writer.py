@@ -1,11 +1,14 @@
 """The streaming sink: each micro-batch is written as a batch is.
 
 At least once: a micro-batch that failed, or that had not been recorded in the checkpoint when the
-query died, is written again.
+query died, is written again. With deliveryGuarantee=exactly-once tasks write in transactions, which
+commit() ends, all or none (`exactly_once`).
 """
 
 from __future__ import annotations
 
+import logging
+import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -17,10 +20,17 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from sparkkafka.options import WriteOptions
-from sparkkafka.spark.commit_message import KafkaCommitMessage, log_abort, log_commit
+from sparkkafka.options import EXACTLY_ONCE, WriteOptions
+from sparkkafka.spark.commit_message import (
+    KafkaCommitMessage,
+    log_abort,
+    log_commit,
+    task_reports,
+)
 from sparkkafka.spark.logs import set_up_logging
 from sparkkafka.spark.row_columns import input_columns
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,22 +57,39 @@ class KafkaStreamWriter(_ArrowSink):
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         self.options = options
         self.columns = input_columns(schema, options.topic)
+        self.writer_id = uuid.uuid4().hex  # the same for all tasks of a micro-batch
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> KafkaCommitMessage:
         """As `KafkaBatchWriter.write`."""
+        from sparkkafka.spark.transactional_task import TaskPlace
         from sparkkafka.spark.write_task import write_rows
 
         set_up_logging()
-        return write_rows(iterator, self.columns, self.options)
+        place = None
+        if self.options.delivery_guarantee == EXACTLY_ONCE:
+            place = TaskPlace.of_stream(self.options.transactional_id_prefix, self.writer_id)
+        return write_rows(iterator, self.columns, self.options, place)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """One line with the totals. The records are visible already."""
+        """One line with the totals. The records are visible already, or become so here.
+
+        Raises as `exactly_once.commit_batch`.
+        """
         set_up_logging()
+        if self.options.delivery_guarantee == EXACTLY_ONCE:
+            from sparkkafka.spark.exactly_once import commit_batch
+
+            logger.info("%s", commit_batch(self.options, batchId, task_reports(messages)))
         log_commit(messages, f"micro-batch {batchId}: ")
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Says what a failed micro-batch leaves behind."""
+        """Says what a failed micro-batch leaves behind; takes back what can be."""
         set_up_logging()
+        if self.options.delivery_guarantee == EXACTLY_ONCE:
+            from sparkkafka.spark.exactly_once import abort_batch
+
+            logger.warning("%s", abort_batch(self.options, batchId, task_reports(messages)))
+            return
         log_abort(
             messages,
             "the query writes the micro-batch again when it is started again",

@@ -6,6 +6,8 @@ import logging
 import random
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +24,7 @@ from sparkkafka.protocol.columns import RecordColumns
 from sparkkafka.spark.commit_message import KafkaCommitMessage
 from sparkkafka.spark.row_columns import RowColumns
 from sparkkafka.spark.rows import Router, Rows
+from sparkkafka.spark.transactional_task import TaskPlace, task_transaction
 from sparkkafka.spark.write_topics import partition_counts
 
 logger = logging.getLogger(__name__)
@@ -40,21 +43,28 @@ little data is spread as well; large ones are filled."""
 
 
 def write_rows(
-    iterator: Iterator[pa.RecordBatch], columns: RowColumns, options: WriteOptions
+    iterator: Iterator[pa.RecordBatch],
+    columns: RowColumns,
+    options: WriteOptions,
+    place: TaskPlace | None = None,
 ) -> KafkaCommitMessage:
     """Sends all rows and waits until they are acknowledged.
 
-    Raises what `KafkaBatchWriter.write` says.
+    With a `place` they are part of a transaction, which stays open. Raises what
+    `KafkaBatchWriter.write` says.
     """
     batches = (batch for batch in iterator if batch.num_rows)
     first = next(batches, None)
     if first is None:
-        return KafkaCommitMessage()  # nothing to send, so nobody to ask
+        # Nothing to send, so nobody to ask.
+        return KafkaCommitMessage(report=place and place.report(0, None))
     started_s = time.monotonic()
-    with (
-        Cluster(options.client) as cluster,
-        Producer(cluster, options.producer) as producer,
-    ):
+    with ExitStack() as stack:
+        transaction = None
+        if place is not None:
+            transaction = stack.enter_context(task_transaction(place, options))
+        cluster = stack.enter_context(Cluster(options.client))
+        producer = stack.enter_context(Producer(cluster, options.producer, transaction))
         task = _Task(cluster, producer, columns, options)
         task.write(first)
         del first  # so that no more than one Arrow batch is kept
@@ -62,6 +72,8 @@ def write_rows(
             task.write(batch)
         producer.flush()
         message = task.message()
+        if place is not None:
+            message = replace(message, report=place.report(message.rows, transaction))
     context = TaskContext.get()
     logger.info(
         "%swrote %s in %.2f s",

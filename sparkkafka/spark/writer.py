@@ -2,24 +2,34 @@
 
 At least once: what a task has sent stays in Kafka when the task or the job fails later, and a task
 that Spark runs again sends its rows again. Inside a task the idempotent producer keeps retries from
-doubling records.
+doubling records. With deliveryGuarantee=exactly-once tasks write in transactions, which commit()
+ends (`exactly_once`).
 """
 
 from __future__ import annotations
 
+import logging
+import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from sparkkafka.options import WriteOptions
-from sparkkafka.spark.commit_message import KafkaCommitMessage, log_abort, log_commit
+from sparkkafka.options import EXACTLY_ONCE, WriteOptions
+from sparkkafka.spark.commit_message import (
+    KafkaCommitMessage,
+    log_abort,
+    log_commit,
+    task_reports,
+)
 from sparkkafka.spark.logs import set_up_logging
 from sparkkafka.spark.row_columns import input_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+logger = logging.getLogger(__name__)
 
 
 class KafkaBatchWriter(DataSourceArrowWriter):
@@ -31,25 +41,44 @@ class KafkaBatchWriter(DataSourceArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         self.options = options
         self.columns = input_columns(schema, options.topic)
+        # Spark hands this object to the tasks and to commit(): an id that all of a job share.
+        self.writer_id = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> KafkaCommitMessage:
         """Sends all rows and waits until they are acknowledged. Runs on an executor.
 
         Raises ProduceError (topic, partition, the broker's words, written or not), EncodeError for
-        rows that cannot be written, or a connection's or broker's error.
+        rows that cannot be written, TransactionError if another writer took its place, or a
+        connection's or broker's error.
         """
         # Here, not above: the processes that plan and commit a write need none of it.
+        from sparkkafka.spark.transactional_task import TaskPlace
         from sparkkafka.spark.write_task import write_rows
 
         set_up_logging()
-        return write_rows(iterator, self.columns, self.options)
+        place = None
+        if self.options.delivery_guarantee == EXACTLY_ONCE:
+            place = TaskPlace.of_job(self.options.transactional_id_prefix, self.writer_id)
+        return write_rows(iterator, self.columns, self.options, place)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """One line with the totals. The records are visible already."""
+        """One line with the totals. The records are visible already, or become so here.
+
+        Raises as `exactly_once.commit_job`.
+        """
         set_up_logging()
+        if self.options.delivery_guarantee == EXACTLY_ONCE:
+            from sparkkafka.spark.exactly_once import commit_job
+
+            logger.info("%s", commit_job(self.options, task_reports(messages)))
         log_commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Says what a failed job leaves behind."""
+        """Says what a failed job leaves behind; takes back what can be."""
         set_up_logging()
+        if self.options.delivery_guarantee == EXACTLY_ONCE:
+            from sparkkafka.spark.exactly_once import abort_job
+
+            logger.warning("the job failed: %s", abort_job(self.options, task_reports(messages)))
+            return
         log_abort(messages, "running the job again writes them a second time")
