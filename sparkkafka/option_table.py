@@ -401,7 +401,8 @@ KAFKA: tuple[Option, ...] = (
     ),
     _used(
         "buffer.memory", _WRITE, "producer.buffer_memory", integer(1, INT64_MAX),
-        "Bytes of records in a task that wait to be sent or answered.",
+        "Bytes of records in a task that wait to be sent or answered. One piece of an Arrow batch, "
+        "of about that size, comes on top.",
     ),
     _used(
         "max.block.ms", _WRITE, "producer.max_block_ms", long_ms(1),

@@ -27,6 +27,7 @@ from sparkkafka.options import (
     parse_producer_options,
     parse_read_options,
     parse_stream_options,
+    parse_stream_write_options,
     parse_write_options,
 )
 
@@ -782,3 +783,56 @@ def test_looking_up_offsets() -> None:
 def test_a_group_id_prefix_has_nothing_to_name(caplog: pytest.LogCaptureFixture) -> None:
     stream(groupIdPrefix="g")
     assert "groupIdPrefix has no effect: no consumer group is formed" in caplog.text
+
+
+# --- topics that are made --------------------------------------------------------------------
+
+
+def test_create_topic_options() -> None:
+    given = {
+        **WRITE,
+        "createTopic": "true",
+        "createTopic.partitions": "12",
+        "createTopic.replicationFactor": "3",
+        "createTopic.configs": '{"cleanup.policy": "compact", "retention.ms": 5, "x": true}',
+    }
+    parsed = parse_write_options(given)
+    assert (parsed.create_topic, parsed.create_partitions) == (True, 12)
+    assert parsed.create_replication_factor == 3
+    assert dict(parsed.create_configs) == {
+        "cleanup.policy": "compact",
+        "retention.ms": "5",
+        "x": "true",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("compact", "createTopic.configs must be JSON"),
+        ("[1]", "createTopic.configs must be JSON"),
+        ('{"a": "1", "a": "2"}', "a name is there twice"),
+        ('{"a": null}', "the value of 'a' must be a string or a number"),
+        ('{"a": {"b": "c"}}', "the value of 'a' must be a string or a number"),
+    ],
+)
+def test_bad_configs_of_topics(text: str, words: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        parse_write_options({**WRITE, "createTopic": "true", "createTopic.configs": text})
+    assert words in str(caught.value)
+
+
+def test_how_to_make_topics_without_making_them_is_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    parse_write_options({**WRITE, "createTopic.partitions": "3"})
+    assert caplog.messages == [
+        "option createTopic.partitions has no effect without createTopic=true"
+    ]
+
+
+def test_spark_s_own_options_of_a_streaming_write_are_passed_over() -> None:
+    own = {"checkpointLocation": "/x", "queryname": "q", "asyncProgressTrackingEnabled": "true"}
+    assert parse_stream_write_options({**WRITE, **own}) == parse_write_options(WRITE)
+    with pytest.raises(OptionError, match="unknown option"):
+        parse_write_options({**WRITE, **own})

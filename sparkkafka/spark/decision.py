@@ -75,7 +75,7 @@ class WriterNames(NamedTuple):
 class TaskReport(NamedTuple):
     """What one task tells the driver about the transaction that it has written in.
 
-    `transaction` is None if it had no rows. `query_id` is "" and `batch_id` NO_BATCH in a batch job.
+    `transaction` is None if it had no rows; in a batch job `query_id` is "", `batch_id` NO_BATCH.
     """
 
     names: WriterNames

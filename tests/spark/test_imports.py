@@ -42,6 +42,15 @@ writer.commit([])
 import sys
 assert "sparkkafka.client.cluster" not in sys.modules
 """,
+        """
+from pyspark.sql.types import StructType
+from sparkkafka.spark.datasource import KafkaDataSource
+options = {"kafka.bootstrap.servers": "127.0.0.1:9", "topic": "t"}
+writer = KafkaDataSource(options).streamWriter(StructType().add("value", "string"), False)
+writer.commit([], 0)
+import sys
+assert "sparkkafka.client.cluster" not in sys.modules
+""",
     ],
 )
 def test_the_driver_s_processes_stay_light(code: str) -> None:

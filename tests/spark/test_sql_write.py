@@ -110,6 +110,19 @@ def test_insert_into_a_temporary_view(
     spark.catalog.dropTempView("kafka_view")
 
 
+def test_insert_into_a_temporary_view_with_columns(
+    spark: Any, kafka_cluster: Any, new_topic: Callable[..., str]
+) -> None:
+    topic = new_topic()
+    spark.sql(
+        "CREATE OR REPLACE TEMPORARY VIEW kafka_short (value STRING, key BINARY) USING pykafka "
+        f"OPTIONS (`kafka.bootstrap.servers` '{kafka_cluster.bootstrap_servers}', topic '{topic}')"
+    )
+    spark.sql("INSERT INTO kafka_short VALUES ('wért', X'6B')")
+    assert [(row.key, row.value.decode()) for row in rows(kafka_cluster, topic)] == [(b"k", "wért")]
+    spark.catalog.dropTempView("kafka_short")
+
+
 def test_data_frames_into_a_table(
     spark: Any, kafka_cluster: Any, new_topic: Callable[..., str], table: str
 ) -> None:

@@ -595,6 +595,15 @@ def test_huge_arrow_batches_are_halved(
     assert message.rows == 20
 
 
+def test_a_dictionary_counts_as_what_its_rows_take() -> None:
+    """Few values behind many rows: the pieces are cut by what is written, not by what came."""
+    value = pa.DictionaryArray.from_arrays(pa.array([0] * 64, pa.int32()), pa.array([b"x" * 1000]))
+    batch = pa.record_batch({"value": value, "n": pa.array(["a"] * 64).dictionary_encode()})
+    assert batch.nbytes < 2000
+    pieces = list(write_task._pieces(batch, 10_000))
+    assert [piece.num_rows for piece in pieces] == [8] * 8
+
+
 def test_rows_that_wait_do_not_keep_arrow_batches_in_memory(fakes: type[FakeProducer]) -> None:
     """A partition that gets one row of each Arrow batch would keep all of them for linger.ms."""
     task = writer("value binary, partition int", topic="t", **{"kafka.buffer.memory": "100"})
