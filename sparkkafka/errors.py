@@ -11,6 +11,7 @@
     ├── BrokerError                       a broker answered with an error code
     │   └── UnknownTopicError             a topic or partition is missing, and waiting did not help
     ├── ProduceError                      records of a partition were not (or perhaps not) written
+    ├── TransactionError                  a batch that is to be whole was not committed
     └── DataLossError                     records that were asked for are no longer there
 
 An error code is a table row (`ErrorCode`), an exception says where it happened. Nothing here prints

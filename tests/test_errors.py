@@ -27,6 +27,7 @@ from sparkkafka.errors import (
     KafkaTimeoutError,
     OptionError,
     ProduceError,
+    TransactionError,
     UnknownTopicError,
     UnsupportedVersionError,
     Written,
@@ -232,6 +233,7 @@ EXAMPLES = [
         produce_error(),
         {"topic": "t", "partition": 3, "written": Written.UNKNOWN, "code": 7},
     ),
+    (TransactionError("words"), {"retriable": False}),
     (DataLossError("words"), {"retriable": False}),
 ]
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from sparkkafka.spark.decision import TaskReport
+if TYPE_CHECKING:
+    from sparkkafka.spark.decision import TaskReport
 
 logger = logging.getLogger(__name__)
 

@@ -11,10 +11,12 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.errors import DecodeError
+
+if TYPE_CHECKING:
+    from sparkkafka.client.metadata import TopicPartition
 
 MAX_TEXT_CHARS = 4096
 """offset.metadata.max.bytes of a broker if nobody changed it; the text is ASCII."""

@@ -484,7 +484,8 @@ class FakeProducer:
 
     made: list[FakeProducer] = []  # noqa: RUF012
 
-    def __init__(self, cluster: Any, options: Any) -> None:
+    def __init__(self, cluster: Any, options: Any, transaction: Any) -> None:
+        assert transaction is None
         self.sent: list[tuple[str, int, list[bytes | None]]] = []
         self.flushed = False
         self.seals = 0
