@@ -35,6 +35,7 @@ from sparkkafka.testing.fake_producers import NO_EPOCH, Refused, now_ms
 from sparkkafka.testing.fake_records import BatchHeader
 from sparkkafka.testing.fake_transactions import (
     NO_PRODUCER_ID,
+    OTHER_STATES,
     FakeTransaction,
     TransactionState,
 )
@@ -249,7 +250,7 @@ def list_transactions(call: Call) -> ListTransactionsResponse:
     ]
     return ListTransactionsResponse(
         unknown_state_filters=[
-            name for name in message.state_filters if name not in set(TransactionState)
+            name for name in message.state_filters if name not in {*TransactionState, *OTHER_STATES}
         ],
         transaction_states=[
             ListedTransactionState(

@@ -102,6 +102,8 @@ def _verify(call: Call, message: TxnOffsetCommitRequest) -> None:
     ):
         return
     try:
+        if not message.transactional_id:
+            raise Refused(ErrorCode.INVALID_REQUEST, "an empty transactional id")
         if state.coordinator(message.transactional_id) is None:
             raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "no coordinator is up")
         state.transactions.verify(

@@ -39,6 +39,8 @@ class TransactionState(enum.StrEnum):
     COMPLETE_ABORT = "CompleteAbort"
 
 
+# States that a broker knows by name and the fake never has: a filter may name them.
+OTHER_STATES = ("PrepareEpochFence", "Dead")
 PREPARED = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
 
