@@ -24,6 +24,7 @@ from sparkkafka.protocol.messages import (
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
+    TxnOffsetCommitRequest,
 )
 from sparkkafka.testing.fake_call import Call
 from sparkkafka.testing.fake_group_state import CommittedOffset
@@ -82,6 +83,16 @@ def group_error(call: Call, group_id: str) -> int:
     return 0
 
 
+def is_too_large(message: OffsetCommitRequest | TxnOffsetCommitRequest) -> bool:
+    """Whether the offsets make a batch that a broker does not take."""
+    size_bytes = sum(
+        RECORD_BYTES + len(message.group_id) + len(topic.name) + len(row.committed_metadata or "")
+        for topic in message.topics
+        for row in topic.partitions
+    )
+    return size_bytes > MESSAGE_MAX_BYTES
+
+
 def offset_commit(call: Call) -> OffsetCommitResponse:
     message: OffsetCommitRequest = call.message
     code = group_error(call, message.group_id)
@@ -90,12 +101,7 @@ def offset_commit(call: Call) -> OffsetCommitResponse:
         code = ErrorCode.UNKNOWN_MEMBER_ID
     if not code and message.generation_id_or_member_epoch != NO_GENERATION:
         code = ErrorCode.ILLEGAL_GENERATION
-    size_bytes = sum(
-        RECORD_BYTES + len(message.group_id) + len(topic.name) + len(row.committed_metadata or "")
-        for topic in message.topics
-        for row in topic.partitions
-    )
-    if not code and size_bytes > MESSAGE_MAX_BYTES:
+    if not code and is_too_large(message):
         code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
     topics = [
         OffsetCommitResponseTopic(

@@ -338,9 +338,11 @@ def _configs_of(call: Call, resource: DescribeConfigsResource) -> DescribeConfig
     elif resource.resource_type == RESOURCE_BROKER and resource.resource_name == str(
         call.broker_id
     ):
+        longest = ConfigDefault(TYPE_INT, str(call.state.transactions.max_timeout_ms))
+        rows = {**_BROKER_CONFIGS, "transaction.max.timeout.ms": longest}
         result.configs = [
             _config(call, name, row.value, row, SOURCE_DEFAULT)
-            for name, row in _BROKER_CONFIGS.items()
+            for name, row in sorted(rows.items())
             if _is_wanted(resource, name)
         ]
     else:

@@ -11,7 +11,12 @@ from sparkkafka.protocol.messages import (
 )
 from sparkkafka.testing.fake_call import Call
 from sparkkafka.testing.fake_group_state import OFFSETS_TOPIC, CommittedOffset, offsets_partition
-from sparkkafka.testing.fake_groups import METADATA_MAX_BYTES, NO_GENERATION, group_error
+from sparkkafka.testing.fake_groups import (
+    METADATA_MAX_BYTES,
+    NO_GENERATION,
+    group_error,
+    is_too_large,
+)
 from sparkkafka.testing.fake_producers import Refused
 
 # What a transaction coordinator says to the coordinator of the group that asks it.
@@ -81,6 +86,8 @@ def _check(call: Call, message: TxnOffsetCommitRequest) -> None:
     if code:
         raise Refused(ErrorCode(code), f"group {message.group_id!r}")
     _verify(call, message)
+    if is_too_large(message):
+        raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, "so say brokers from 4.0 on")
     # Unlike OffsetCommit, this one may come from outside of a group that has members.
     if message.generation_id == NO_GENERATION and not message.member_id:
         return
