@@ -50,7 +50,11 @@ def find_coordinators(
             nodes.update((key, node) for key, node in found.items() if isinstance(node, int))
             pending = [key for key in pending if key not in nodes]
             if pending:
-                raise found[pending[0]]  # type: ignore[misc]  # not in nodes, so an error
+                # One that does not pass, if there is any.
+                raise min(
+                    (error for error in found.values() if isinstance(error, KafkaError)),
+                    key=lambda error: error.retriable,
+                )
         except KafkaError as error:
             retry.after(error)
     return nodes

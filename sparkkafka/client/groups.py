@@ -175,8 +175,9 @@ def commit_offsets(
     coordinator = _Coordinator(
         cluster, group_id, deadline, f"committing offsets of group {group_id!r}"
     )
-    for part in _parts(group_id, offsets, len(metadata.encode())):
-        pending = dict(part)
+    stored = {tp: StoredOffset(offset, metadata) for tp, offset in offsets.items()}
+    for part in offsets_in_parts(group_id, stored):
+        pending = {tp: row.offset for tp, row in part.items()}
         while pending:
             response = coordinator.call(
                 OffsetCommitRequest, partial(_commit_request, group_id, pending, metadata)
@@ -325,19 +326,19 @@ def _commit_request(
     )
 
 
-def _parts(
-    group_id: str, offsets: Mapping[TopicPartition, int], metadata_bytes: int
-) -> Iterator[dict[TopicPartition, int]]:
+def offsets_in_parts(
+    group_id: str, offsets: Mapping[TopicPartition, StoredOffset]
+) -> Iterator[dict[TopicPartition, StoredOffset]]:
     """The offsets in parts whose records a broker can write as one batch."""
-    part: dict[TopicPartition, int] = {}
+    part: dict[TopicPartition, StoredOffset] = {}
     size_bytes = 0
-    fixed_bytes = RECORD_OVERHEAD_BYTES + len(group_id.encode()) + metadata_bytes
-    for tp, offset in offsets.items():
-        record_bytes = fixed_bytes + len(tp.topic)
+    fixed_bytes = RECORD_OVERHEAD_BYTES + len(group_id.encode())
+    for tp, stored in offsets.items():
+        record_bytes = fixed_bytes + len(tp.topic) + len(stored.metadata.encode())
         if part and size_bytes + record_bytes > COMMIT_BYTES:
             yield part
             part, size_bytes = {}, 0
-        part[tp] = offset
+        part[tp] = stored
         size_bytes += record_bytes
     if part:
         yield part

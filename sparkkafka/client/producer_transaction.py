@@ -18,6 +18,7 @@ from sparkkafka.client.transaction_states import max_timeout_ms
 from sparkkafka.client.transactions import (
     Transaction,
     add_partitions,
+    explained,
     init_transactions,
 )
 from sparkkafka.errors import KafkaError
@@ -33,7 +34,7 @@ class ProducerTransaction:
     """One transaction. Use it under `with`: an exception inside aborts it.
 
     `timeout_ms` None asks for the longest that the broker allows. `partitions` are those that it
-    has been written to, or is about to.
+    may be written to.
     """
 
     def __init__(
@@ -45,13 +46,14 @@ class ProducerTransaction:
         self.transactional_id = transactional_id
         self.identity: Transaction | None = None
         self.partitions: set[TopicPartition] = set()
+        self._may_be_open = False
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, exc_type: type[BaseException] | None, *exc_info: object) -> None:
         try:
-            if exc_type is not None and self.partitions:
+            if exc_type is not None and self._may_be_open:
                 self._abort()
         finally:
             self._cluster.close()
@@ -64,9 +66,12 @@ class ProducerTransaction:
         if self.identity is None:
             deadline = Deadline(self._block_ms)
             if self._timeout_ms is None:
-                node_id = find_coordinator(
-                    self._cluster, self.transactional_id, FOR_TRANSACTION, deadline
-                )
+                try:
+                    node_id = find_coordinator(
+                        self._cluster, self.transactional_id, FOR_TRANSACTION, deadline
+                    )
+                except KafkaError as error:
+                    raise explained(error) from error
                 self._timeout_ms = max_timeout_ms(self._cluster, node_id, deadline)
             self.identity = self._init(self._timeout_ms, deadline)
         return self.identity
@@ -77,8 +82,10 @@ class ProducerTransaction:
         if new:
             transaction = self.begin()
             # Before the request: if its answer is lost, they may be part of it.
-            self.partitions |= new
+            self._may_be_open = True
             add_partitions(self._cluster, transaction, sorted(new), Deadline(self._block_ms))
+            # After it: what was not answered is added again before anything is written.
+            self.partitions |= new
 
     def _init(self, timeout_ms: int, deadline: Deadline) -> Transaction:
         tid = self.transactional_id

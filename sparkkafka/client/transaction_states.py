@@ -53,9 +53,13 @@ def describe_transactions(
     pending = set(transactional_ids)
     retry = cluster.retry(deadline, "asking for the state of transactions")
     while pending:
-        failure: KafkaError | None = None
+        failures: list[KafkaError] = []
         by_node: dict[int, list[str]] = {}
-        for key, node in find_coordinators(cluster, pending, FOR_TRANSACTION, deadline).items():
+        try:
+            coordinators = find_coordinators(cluster, pending, FOR_TRANSACTION, deadline)
+        except KafkaError as error:
+            raise explained(error) from error
+        for key, node in coordinators.items():
             by_node.setdefault(node, []).append(key)
         requests = {
             node: DescribeTransactionsRequest(transactional_ids=keys)
@@ -63,22 +67,26 @@ def describe_transactions(
         }
         for answer in cluster.call_each(requests, deadline, version=0).values():
             if isinstance(answer, KafkaError):
-                failure = answer
+                failures.append(answer)
                 continue
             for row in answer.transaction_states:
                 where = f"DescribeTransactions of {row.transactional_id!r}"
                 if row.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
                     pending.discard(row.transactional_id)
                 elif row.error_code:
-                    failure = explained(BrokerError(row.error_code, where))
+                    failures.append(explained(BrokerError(row.error_code, where)))
                 else:
                     pending.discard(row.transactional_id)
                     found[row.transactional_id] = _state(row)
         if pending:
-            retry.after(
-                failure or BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, "DescribeTransactions")
-            )
+            left_out = BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, "DescribeTransactions")
+            retry.after(_worst(failures) or left_out)
     return found
+
+
+def _worst(failures: Iterable[KafkaError]) -> KafkaError | None:
+    """One that does not pass, if there is any: waiting for the others would be in vain."""
+    return min(failures, key=lambda error: error.retriable, default=None)
 
 
 def _state(row: Any) -> TransactionState:
@@ -102,24 +110,25 @@ def list_open_transactions(cluster: Cluster, deadline: Deadline) -> list[str]:
     Raises UnsupportedVersionError before Kafka 3.0, BrokerError, KafkaTimeoutError.
     """
     found: set[str] = set()
-    pending = {broker.node_id for broker in cluster.describe(deadline)}
     retry = cluster.retry(deadline, "asking for open transactions")
-    while pending:
-        failure: KafkaError | None = None
-        requests = dict.fromkeys(pending, ListTransactionsRequest(state_filters=[ONGOING]))
+    while True:
+        failures: list[KafkaError] = []
+        nodes = [broker.node_id for broker in cluster.describe(deadline)]
+        requests = dict.fromkeys(nodes, ListTransactionsRequest(state_filters=[ONGOING]))
         for node, answer in cluster.call_each(requests, deadline).items():
             if isinstance(answer, KafkaError):
-                failure = answer
+                failures.append(answer)
             elif answer.error_code:
-                failure = BrokerError(answer.error_code, f"ListTransactions @ broker {node}")
+                where = f"ListTransactions @ broker {node}"
+                failures.append(BrokerError(answer.error_code, where))
             else:
-                pending.discard(node)
                 found.update(row.transactional_id for row in answer.transaction_states)
-        if failure is not None:
-            retry.after(failure)
-            # Another coordinator may look after the ids of a broker that died.
-            pending &= {broker.node_id for broker in cluster.describe(deadline)}
-    return sorted(found)
+        failure = _worst(failures)
+        if failure is None:
+            return sorted(found)
+        # All are asked again: the ids of a broker that failed may have gone to one that has
+        # answered already.
+        retry.after(failure)
 
 
 def max_timeout_ms(cluster: Cluster, node_id: int, deadline: Deadline) -> int:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.coordinator import FOR_GROUP, FOR_TRANSACTION, call_coordinators
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.groups import StoredOffset
+from sparkkafka.client.groups import StoredOffset, offsets_in_parts
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, is_retriable
 from sparkkafka.protocol.messages import (
@@ -143,7 +143,7 @@ def add_partitions(
 ) -> None:
     """Make partitions part of the transaction, before anything is written to them.
 
-    Raises BrokerError (fenced, not authorised, unknown topic), KafkaTimeoutError.
+    Raises BrokerError (fenced, not authorised), KafkaTimeoutError (also if a topic stays unknown).
     """
     outcome = add_partitions_each(cluster, {transaction: partitions}, deadline)
     error = outcome[transaction.transactional_id]
@@ -211,7 +211,7 @@ def commit_offsets_in(
 ) -> None:
     """Make offsets of a group part of the transaction: they count once it is committed.
 
-    Raises BrokerError (fenced, not authorised, unknown topic), KafkaTimeoutError.
+    Raises BrokerError (fenced, not authorised), KafkaTimeoutError (also if a topic stays unknown).
     """
     tid, pid, epoch = transaction
     _only(
@@ -227,6 +227,22 @@ def commit_offsets_in(
             f"adding group {group_id!r} to a transaction",
         )
     )
+    for part in offsets_in_parts(group_id, offsets):
+        _only(
+            call_coordinators(
+                cluster,
+                {group_id: _offsets_request(transaction, group_id, part)},
+                FOR_GROUP,
+                deadline,
+                f"writing offsets of group {group_id!r}",
+                code_of=_worst_offset_code,
+            )
+        )
+
+
+def _offsets_request(
+    transaction: Transaction, group_id: str, offsets: Mapping[TopicPartition, StoredOffset]
+) -> TxnOffsetCommitRequest:
     topics: dict[str, list[TxnOffsetCommitRequestPartition]] = {}
     for tp, stored in offsets.items():
         topics.setdefault(tp.topic, []).append(
@@ -236,36 +252,20 @@ def commit_offsets_in(
                 committed_metadata=stored.metadata,
             )
         )
-    _only(
-        call_coordinators(
-            cluster,
-            {
-                group_id: TxnOffsetCommitRequest(
-                    transactional_id=tid,
-                    group_id=group_id,
-                    producer_id=pid,
-                    producer_epoch=epoch,
-                    topics=[
-                        TxnOffsetCommitRequestTopic(name=name, partitions=rows)
-                        for name, rows in topics.items()
-                    ],
-                )
-            },
-            FOR_GROUP,
-            deadline,
-            f"writing offsets of group {group_id!r}",
-            code_of=lambda response: min(
-                (
-                    row.error_code
-                    for topic in response.topics
-                    for row in topic.partitions
-                    if row.error_code
-                ),
-                key=is_retriable,
-                default=0,
-            ),
-        )
+    return TxnOffsetCommitRequest(
+        transactional_id=transaction.transactional_id,
+        group_id=group_id,
+        producer_id=transaction.producer_id,
+        producer_epoch=transaction.producer_epoch,
+        topics=[
+            TxnOffsetCommitRequestTopic(name=name, partitions=rows) for name, rows in topics.items()
+        ],
     )
+
+
+def _worst_offset_code(response: Any) -> int:
+    codes = {row.error_code for topic in response.topics for row in topic.partitions}
+    return min(codes - {ErrorCode.NONE}, key=is_retriable, default=0)
 
 
 def _only(outcome: Mapping[str, Any | KafkaError]) -> Any:

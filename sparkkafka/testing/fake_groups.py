@@ -24,9 +24,10 @@ from sparkkafka.protocol.messages import (
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
+    TxnOffsetCommitRequest,
 )
 from sparkkafka.testing.fake_call import Call
-from sparkkafka.testing.fake_state import CommittedOffset
+from sparkkafka.testing.fake_group_state import CommittedOffset
 
 COORDINATOR_TYPES = (0, 1)  # group, transaction
 COORDINATOR_VERSION_WITH_LIST = 4
@@ -73,7 +74,7 @@ def find_coordinator(call: Call) -> FindCoordinatorResponse:
     )
 
 
-def _group_error(call: Call, group_id: str) -> int:
+def group_error(call: Call, group_id: str) -> int:
     """What is wrong with asking this broker about this group at all."""
     if not group_id:
         return ErrorCode.INVALID_GROUP_ID
@@ -82,20 +83,25 @@ def _group_error(call: Call, group_id: str) -> int:
     return 0
 
 
-def offset_commit(call: Call) -> OffsetCommitResponse:
-    message: OffsetCommitRequest = call.message
-    code = _group_error(call, message.group_id)
-    group = call.state.group(message.group_id)
-    if not code and group.has_members:
-        code = ErrorCode.UNKNOWN_MEMBER_ID
-    if not code and message.generation_id_or_member_epoch != NO_GENERATION:
-        code = ErrorCode.ILLEGAL_GENERATION
+def is_too_large(message: OffsetCommitRequest | TxnOffsetCommitRequest) -> bool:
+    """Whether the offsets make a batch that a broker does not take."""
     size_bytes = sum(
         RECORD_BYTES + len(message.group_id) + len(topic.name) + len(row.committed_metadata or "")
         for topic in message.topics
         for row in topic.partitions
     )
-    if not code and size_bytes > MESSAGE_MAX_BYTES:
+    return size_bytes > MESSAGE_MAX_BYTES
+
+
+def offset_commit(call: Call) -> OffsetCommitResponse:
+    message: OffsetCommitRequest = call.message
+    code = group_error(call, message.group_id)
+    group = call.state.group(message.group_id)
+    if not code and group.has_members:
+        code = ErrorCode.UNKNOWN_MEMBER_ID
+    if not code and message.generation_id_or_member_epoch != NO_GENERATION:
+        code = ErrorCode.ILLEGAL_GENERATION
+    if not code and is_too_large(message):
         code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
     topics = [
         OffsetCommitResponseTopic(
@@ -126,7 +132,10 @@ def _commit(call: Call, topic: str, row: OffsetCommitRequestPartition, code: int
     if not code and (answer is None or answer.applied):
         offsets = call.state.group(call.message.group_id).offsets
         offsets[topic, row.partition_index] = CommittedOffset(
-            row.committed_offset, row.committed_leader_epoch, row.committed_metadata or ""
+            row.committed_offset,
+            row.committed_leader_epoch,
+            row.committed_metadata or "",
+            call.state.groups.next_serial(),
         )
     return answer.code if answer is not None else code
 
@@ -171,15 +180,17 @@ def _fetch_error(call: Call, group_id: str) -> int:
     answer = call.top_level
     if answer is None and call.fault is not None and call.fault.partition is None:
         answer = call.injected()
-    return answer.code if answer is not None else _group_error(call, group_id)
+    return answer.code if answer is not None else group_error(call, group_id)
 
 
 def _fetched(
     call: Call, group_id: str, topics: Any, code: int = 0
 ) -> list[tuple[str, list[dict[str, Any]]]]:
     """(topic, fields of its partitions) of those that are wanted, None meaning all."""
-    offsets = call.state.group(group_id).offsets
+    group = call.state.group(group_id)
+    offsets = group.offsets
     if topics is None:
+        # A partition whose first offset is pending is not among all of them, on a broker neither.
         wanted: dict[str, list[int]] = {}
         for name, number in offsets:
             wanted.setdefault(name, []).append(number)
@@ -191,6 +202,8 @@ def _fetched(
         for number in numbers:
             answer = call.injected(name, number)
             error = answer.code if answer is not None else code
+            if not error and call.message.require_stable and group.is_pending((name, number)):
+                error = ErrorCode.UNSTABLE_OFFSET_COMMIT
             committed = None if error else offsets.get((name, number))
             committed = committed or CommittedOffset(NO_OFFSET, -1, "")
             rows.append(

@@ -56,10 +56,14 @@ from sparkkafka.testing.fake_state import (
     check_topic_name,
 )
 from sparkkafka.testing.fake_transaction_apis import (
+    add_offsets_to_txn,
     add_partitions_to_txn,
+    describe_transactions,
     end_txn,
     init_producer_id,
+    list_transactions,
 )
+from sparkkafka.testing.fake_transaction_offsets import txn_offset_commit
 from sparkkafka.testing.fake_versions import VersionRange
 
 RESOURCE_TOPIC = 2
@@ -334,9 +338,11 @@ def _configs_of(call: Call, resource: DescribeConfigsResource) -> DescribeConfig
     elif resource.resource_type == RESOURCE_BROKER and resource.resource_name == str(
         call.broker_id
     ):
+        longest = ConfigDefault(TYPE_INT, str(call.state.transactions.max_timeout_ms))
+        rows = {**_BROKER_CONFIGS, "transaction.max.timeout.ms": longest}
         result.configs = [
             _config(call, name, row.value, row, SOURCE_DEFAULT)
-            for name, row in _BROKER_CONFIGS.items()
+            for name, row in sorted(rows.items())
             if _is_wanted(resource, name)
         ]
     else:
@@ -403,6 +409,7 @@ def describe_log_dirs(call: Call) -> DescribeLogDirsResponse:
 
 
 HANDLERS: dict[str, Handler] = {
+    "AddOffsetsToTxn": add_offsets_to_txn,
     "AddPartitionsToTxn": add_partitions_to_txn,
     "ApiVersions": api_versions,
     "CreateTopics": create_topics,
@@ -410,15 +417,18 @@ HANDLERS: dict[str, Handler] = {
     "DescribeCluster": describe_cluster,
     "DescribeConfigs": describe_configs,
     "DescribeLogDirs": describe_log_dirs,
+    "DescribeTransactions": describe_transactions,
     "EndTxn": end_txn,
     "Fetch": fetch,
     "FindCoordinator": find_coordinator,
     "InitProducerId": init_producer_id,
     "ListOffsets": list_offsets,
+    "ListTransactions": list_transactions,
     "Metadata": metadata,
     "OffsetCommit": offset_commit,
     "OffsetFetch": offset_fetch,
     "Produce": produce,
+    "TxnOffsetCommit": txn_offset_commit,
 }
 
 # What decode_request understands of the APIs above.

@@ -9,10 +9,17 @@ import re
 import uuid
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from sparkkafka.errors import ErrorCode
+from sparkkafka.testing.fake_group_state import (
+    OFFSETS_PARTITIONS,
+    OFFSETS_TOPIC,
+    FakeGroup,
+    Groups,
+    OffsetsPartition,
+)
 from sparkkafka.testing.fake_log import PartitionLog
 from sparkkafka.testing.fake_producers import Refused
 from sparkkafka.testing.fake_transactions import NoLeaderError, Transactions
@@ -76,20 +83,6 @@ class FakeTopic:
     is_internal: bool = False
 
 
-class CommittedOffset(NamedTuple):
-    offset: int
-    leader_epoch: int
-    metadata: str
-
-
-@dataclass(slots=True)
-class FakeGroup:
-    """A consumer group. With `has_members` it takes no commits from outside."""
-
-    offsets: dict[tuple[str, int], CommittedOffset] = field(default_factory=dict)
-    has_members: bool = False
-
-
 class ClusterState:
     """Brokers and topics of one fake cluster.
 
@@ -103,7 +96,7 @@ class ClusterState:
         self.live: set[int] = set()
         self.topics: dict[str, FakeTopic] = {}
         self.rack_aware = False
-        self.groups: dict[str, FakeGroup] = {}
+        self.groups = Groups()
         self.coordinators: dict[str, int] = {}
         self.transactions = Transactions(self._log_for_marker, self.new_producer_id)
         self._defaults = {
@@ -133,7 +126,9 @@ class ClusterState:
         found = self.topics.get(topic)
         return found is not None and 0 <= number < len(found.partitions)
 
-    def _log_for_marker(self, topic: str, number: int) -> PartitionLog | None:
+    def _log_for_marker(self, topic: str, number: int) -> PartitionLog | OffsetsPartition | None:
+        if topic == OFFSETS_TOPIC and 0 <= number < OFFSETS_PARTITIONS:
+            return OffsetsPartition(self.groups, number)
         if not self.has_partition(topic, number):
             return None
         partition = self.partition(topic, number)
@@ -179,7 +174,7 @@ class ClusterState:
         return partition
 
     def group(self, group_id: str) -> FakeGroup:
-        return self.groups.setdefault(group_id, FakeGroup())
+        return self.groups.group(group_id)
 
     def coordinator(self, key: str) -> int | None:
         """The broker that looks after a group or transactional id: where it was put, or any."""
@@ -240,7 +235,7 @@ class ClusterState:
                 FakePartition(number, replicas[0], replicas, PartitionLog(config))
                 for number, replicas in enumerate(chosen)
             ],
-            is_internal=name in ("__consumer_offsets", "__transaction_state"),
+            is_internal=name in (OFFSETS_TOPIC, "__transaction_state"),
         )
         for partition in topic.partitions:
             if partition.leader not in self.live:

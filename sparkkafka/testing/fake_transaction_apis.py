@@ -1,26 +1,44 @@
-"""How the fake broker answers InitProducerId, AddPartitionsToTxn and EndTxn, and verifies writes.
+"""How the fake broker answers as a transaction coordinator, and verifies writes.
 
-Clients are those of transactions V1. The offsets of groups do not take part in transactions here.
+Clients are those of transactions V1. TxnOffsetCommit, which goes to the coordinator of a group, is
+in fake_transaction_offsets.py.
 """
 
 from __future__ import annotations
 
+import re
+
 from sparkkafka.errors import ErrorCode
 from sparkkafka.protocol.messages import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopicResult,
+    DescribedTransactionState,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
     EndTxnRequest,
     EndTxnResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
+    ListedTransactionState,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    TopicData,
 )
 from sparkkafka.testing.fake_call import Call
+from sparkkafka.testing.fake_group_state import OFFSETS_TOPIC, offsets_partition
 from sparkkafka.testing.fake_log import PartitionLog
-from sparkkafka.testing.fake_producers import NO_EPOCH, Refused
+from sparkkafka.testing.fake_producers import NO_EPOCH, Refused, now_ms
 from sparkkafka.testing.fake_records import BatchHeader
-from sparkkafka.testing.fake_transactions import NO_PRODUCER_ID
+from sparkkafka.testing.fake_transactions import (
+    NO_PRODUCER_ID,
+    OTHER_STATES,
+    FakeTransaction,
+    TransactionState,
+)
 
 # Before these versions clients did not know PRODUCER_FENCED, and get INVALID_PRODUCER_EPOCH.
 INIT_VERSION_WITH_FENCED = 4
@@ -135,6 +153,27 @@ def _add(
     return dict.fromkeys(wanted, 0)
 
 
+def add_offsets_to_txn(call: Call) -> AddOffsetsToTxnResponse:
+    """The partition of __consumer_offsets that has the group becomes part of the transaction."""
+    message: AddOffsetsToTxnRequest = call.message
+    answer = call.top_level or call.injected()
+    code = 0
+    if answer is None or answer.applied:
+        try:
+            _check_id(message.transactional_id)
+            _check_coordinator(call, message.transactional_id)
+            call.state.transactions.add_partitions(
+                message.transactional_id,
+                message.producer_id,
+                message.producer_epoch,
+                [(OFFSETS_TOPIC, offsets_partition(message.group_id))],
+            )
+        except Refused as error:
+            code = _for_version(call, error.code, TXN_VERSION_WITH_FENCED)
+    call.changed.notify_all()
+    return AddOffsetsToTxnResponse(error_code=code if answer is None else answer.code)
+
+
 def end_txn(call: Call) -> EndTxnResponse:
     message: EndTxnRequest = call.message
     answer = call.top_level or call.injected()
@@ -153,6 +192,84 @@ def end_txn(call: Call) -> EndTxnResponse:
             code = _for_version(call, error.code, TXN_VERSION_WITH_FENCED)
     call.changed.notify_all()
     return EndTxnResponse(error_code=code if answer is None else answer.code)
+
+
+def describe_transactions(call: Call) -> DescribeTransactionsResponse:
+    message: DescribeTransactionsRequest = call.message
+    return DescribeTransactionsResponse(
+        transaction_states=[_described(call, tid) for tid in message.transactional_ids]
+    )
+
+
+def _described(call: Call, transactional_id: str) -> DescribedTransactionState:
+    answer = call.injected()
+    code: int = 0 if answer is None else answer.code
+    if not code:
+        try:
+            _check_id(transactional_id)
+            _check_coordinator(call, transactional_id)
+        except Refused as error:
+            code = error.code
+    found = call.state.transactions.by_id.get(transactional_id)
+    if found is None or code:
+        return DescribedTransactionState(
+            error_code=code or ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
+            transactional_id=transactional_id,
+        )
+    topics: dict[str, list[int]] = {}
+    for name, number in sorted(found.partitions):
+        topics.setdefault(name, []).append(number)
+    return DescribedTransactionState(
+        transactional_id=transactional_id,
+        transaction_state=found.state,
+        transaction_timeout_ms=found.timeout_ms,
+        transaction_start_time_ms=found.start_ms,
+        producer_id=found.producer_id,
+        producer_epoch=found.producer_epoch,
+        topics=[TopicData(topic=name, partitions=rows) for name, rows in topics.items()],
+    )
+
+
+def list_transactions(call: Call) -> ListTransactionsResponse:
+    message: ListTransactionsRequest = call.message
+    answer = call.top_level or call.injected()
+    if answer is not None:
+        return ListTransactionsResponse(error_code=answer.code)
+    try:
+        pattern = re.compile(message.transactional_id_pattern or ".*", re.DOTALL)
+    except re.error:
+        return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
+    transactions = call.state.transactions
+    transactions.write_waiting_markers()
+    found = [
+        row
+        for row in transactions.by_id.values()
+        if call.state.coordinator(row.transactional_id) == call.broker_id
+        and pattern.fullmatch(row.transactional_id)
+        and _is_wanted(row, message)
+    ]
+    return ListTransactionsResponse(
+        unknown_state_filters=[
+            name for name in message.state_filters if name not in {*TransactionState, *OTHER_STATES}
+        ],
+        transaction_states=[
+            ListedTransactionState(
+                transactional_id=row.transactional_id,
+                producer_id=row.producer_id,
+                transaction_state=row.state,
+            )
+            for row in found
+        ],
+    )
+
+
+def _is_wanted(row: FakeTransaction, message: ListTransactionsRequest) -> bool:
+    return (
+        (not message.state_filters or row.state in message.state_filters)
+        and (not message.producer_id_filters or row.producer_id in message.producer_id_filters)
+        # One that has not started has the start -1, so it lasts very long (as on a broker).
+        and (message.duration_filter < 0 or now_ms() - row.start_ms > message.duration_filter)
+    )
 
 
 def _check_id(transactional_id: str) -> None:

@@ -42,12 +42,22 @@ class TransactionControls:
             self._changed.notify_all()
             return found
 
+    def pending_offsets(self, group_id: str) -> dict[tuple[str, int], int]:
+        """Offsets of a group that wait for the end of a transaction: {(topic, partition): offset}.
+
+        The partition of __consumer_offsets that is part of such a transaction is
+        `fake_group_state.offsets_partition(group_id)`.
+        """
+        with self._changed:
+            pending = self._state.group(group_id).pending.values()
+            return {key: row.offset for rows in pending for key, row in rows.items()}
+
     def hold_markers(self) -> None:
         """From now on EndTxn is answered, but no marker is written.
 
         The transaction is prepared meanwhile: it cannot be changed any more, a repeated EndTxn, an
-        InitProducerId or AddPartitionsToTxn gets CONCURRENT_TRANSACTIONS, and read_committed does
-        not see it.
+        InitProducerId or AddPartitionsToTxn gets CONCURRENT_TRANSACTIONS, read_committed does not
+        see it, and its offsets of groups stay unstable.
         """
         with self._changed:
             self._state.transactions.holds_markers = True

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sparkkafka.errors import ErrorCode
+from sparkkafka.testing.fake_group_state import OffsetsPartition
 from sparkkafka.testing.fake_log import PartitionLog
 from sparkkafka.testing.fake_producers import NO_EPOCH, Refused, now_ms
 
@@ -38,6 +39,8 @@ class TransactionState(enum.StrEnum):
     COMPLETE_ABORT = "CompleteAbort"
 
 
+# States that a broker knows by name and the fake never has: a filter may name them.
+OTHER_STATES = ("PrepareEpochFence", "Dead")
 PREPARED = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
 
@@ -100,7 +103,7 @@ class Transactions:
 
     def __init__(
         self,
-        log_of: Callable[[str, int], PartitionLog | None],
+        log_of: Callable[[str, int], PartitionLog | OffsetsPartition | None],
         new_producer_id: Callable[[], int],
     ) -> None:
         self.by_id: dict[str, FakeTransaction] = {}
@@ -157,7 +160,7 @@ class Transactions:
         producer_epoch: int,
         partitions: Iterable[TopicAndNumber],
     ) -> None:
-        """AddPartitionsToTxn: the transaction begins, or gets larger."""
+        """AddPartitionsToTxn, AddOffsetsToTxn: the transaction begins, or gets larger."""
         found = self._known(transactional_id, producer_id)
         if producer_epoch != found.producer_epoch:
             raise Refused(ErrorCode.PRODUCER_FENCED, f"the epoch is {found.producer_epoch}")

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
+import confluent_kafka
 import pytest
 
 from sparkkafka.client.connection import Connection
@@ -19,15 +20,28 @@ from sparkkafka.client.deadline import Deadline
 from sparkkafka.errors import ErrorCode
 from sparkkafka.options import parse_client_options
 from sparkkafka.protocol.messages import (
+    AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
+    DescribeTransactionsRequest,
     EndTxnRequest,
     FindCoordinatorRequest,
     InitProducerIdRequest,
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
+    ListTransactionsRequest,
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
     PartitionProduceData,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
 )
 from sparkkafka.testing.fake_cluster import FakeCluster
 from tests.testing.raw_client import produce_request, sequenced
@@ -53,6 +67,9 @@ class Versions(NamedTuple):
     add: int
     end: int
     produce: int
+    # AddOffsetsToTxn and TxnOffsetCommit; OffsetFetch
+    offsets: int
+    fetch: int
 
 
 class Owner(NamedTuple):
@@ -77,13 +94,13 @@ class Script:
         self.tid = tid
         self.versions = versions
         self.notes: list[str] = []
+        self.group = f"group-of-{tid}"
+        self.join_group: Callable[[], Any] = lambda: None
         self.expire: Callable[[], Any] = lambda: None  # a real coordinator does it by itself
         self._ids: list[int] = []
-        self._settled(
-            lambda: self._call(
-                FindCoordinatorRequest(key_type=1, coordinator_keys=[tid]), 4
-            ).coordinators[0]
-        )
+        for key_type, key in ((1, tid), (0, self.group)):
+            request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
+            self._settled(lambda request=request: self._call(request, 4).coordinators[0])
 
     def __enter__(self) -> Self:
         return self
@@ -212,6 +229,139 @@ class Script:
         response = self._call(request, self.versions.produce)
         for row in sorted(response.responses[0].partition_responses, key=lambda row: row.index):
             self.note(f"produce {what} {row.index}", row.error_code)
+
+    def add_offsets(
+        self, what: str, owner: Owner, *, tid: str | None = None, group: str | None = None
+    ) -> None:
+        request = AddOffsetsToTxnRequest(
+            transactional_id=self.tid if tid is None else tid,
+            producer_id=owner.producer_id,
+            producer_epoch=owner.epoch,
+            group_id=self.group if group is None else group,
+        )
+        answer = self._settled(lambda: self._call(request, self.versions.offsets))
+        self.note(f"add offsets {what}", answer.error_code)
+
+    def offsets(
+        self,
+        what: str,
+        owner: Owner,
+        offsets: dict[int, int],
+        *,
+        tid: str | None = None,
+        group: str | None = None,
+        topic: str | None = None,
+        metadata: str | None = "m",
+        **member: Any,
+    ) -> None:
+        """TxnOffsetCommit of {partition: offset}, and of the same in another `topic`."""
+        request = TxnOffsetCommitRequest(
+            transactional_id=self.tid if tid is None else tid,
+            group_id=self.group if group is None else group,
+            producer_id=owner.producer_id,
+            producer_epoch=owner.epoch,
+            topics=[
+                TxnOffsetCommitRequestTopic(
+                    name=name,
+                    partitions=[
+                        TxnOffsetCommitRequestPartition(
+                            partition_index=number,
+                            committed_offset=offset,
+                            committed_metadata=metadata,
+                        )
+                        for number, offset in offsets.items()
+                    ],
+                )
+                for name in [self.topic, *filter(None, [topic])]
+            ],
+            **member,
+        )
+
+        def ask() -> Any:
+            response = self._call(request, self.versions.offsets)
+            answers = sorted(
+                (row.name == self.topic, item.partition_index, ErrorCode(item.error_code).name)
+                for row in response.topics
+                for item in row.partitions
+            )
+            return _Answers(ErrorCode[answers[-1][2]], answers)
+
+        answer = self._settled(ask)
+        self.note(f"offsets {what}", answer.error_code, f" {answer.more}")
+
+    def plain_offset(self, what: str, partition: int, offset: int) -> None:
+        request = OffsetCommitRequest(
+            group_id=self.group,
+            generation_id_or_member_epoch=-1,
+            topics=[
+                OffsetCommitRequestTopic(
+                    name=self.topic,
+                    partitions=[
+                        OffsetCommitRequestPartition(
+                            partition_index=partition, committed_offset=offset
+                        )
+                    ],
+                )
+            ],
+        )
+        answer = self._call(request, 8).topics[0].partitions[0]
+        self.note(f"plain offset {what}", answer.error_code)
+
+    def committed(self, what: str) -> None:
+        """OffsetFetch of all topics and of two partitions, each with and without waiting."""
+        for stable in (False, True) if self.versions.fetch >= 7 else (False,):
+            for every in (True, False):
+                if self.versions.fetch >= 8:
+                    topics: Any = [
+                        OffsetFetchRequestTopics(name=self.topic, partition_indexes=[0, 1])
+                    ]
+                    wanted = OffsetFetchRequestGroup(
+                        group_id=self.group, topics=None if every else topics
+                    )
+                    request = OffsetFetchRequest(groups=[wanted], require_stable=stable)
+                    answer = self._call(request, self.versions.fetch).groups[0]
+                else:
+                    topics = [OffsetFetchRequestTopic(name=self.topic, partition_indexes=[0, 1])]
+                    request = OffsetFetchRequest(
+                        group_id=self.group, topics=None if every else topics, require_stable=stable
+                    )
+                    answer = self._call(request, self.versions.fetch)
+                rows = sorted(
+                    (
+                        row.partition_index,
+                        row.committed_offset,
+                        row.metadata,
+                        ErrorCode(row.error_code).name,
+                    )
+                    for topic in answer.topics
+                    for row in topic.partitions
+                )
+                kind = f"{'all' if every else 'two'} {'stable' if stable else 'any'}"
+                self.note(f"committed {what}, {kind}", answer.error_code, f" {rows}")
+
+    def describe(self, what: str, *tids: str) -> None:
+        request = DescribeTransactionsRequest(transactional_ids=list(tids) or [self.tid])
+        for row in self._call(request, 0).transaction_states:
+            which = self._ids.index(row.producer_id) if row.producer_id in self._ids else -1
+            self.note(
+                f"describe {what}",
+                row.error_code,
+                f" {row.transaction_state} id {which} epoch {row.producer_epoch} "
+                f"timeout {row.transaction_timeout_ms} start {row.transaction_start_time_ms > 0} "
+                # The fake has as many partitions of __consumer_offsets as a broker by default.
+                f"{sorted((t.topic, t.topic[:2] == '__' or t.partitions) for t in row.topics)}",
+            )
+
+    def list(self, what: str, version: int, states: Any = (), **filters: Any) -> None:
+        """ListTransactions; of the answer only what is of this script."""
+        request = ListTransactionsRequest(state_filters=[*states], **filters)
+        answer = self._call(request, version)
+        rows = [
+            (row.transaction_state, self._ids.index(row.producer_id))
+            for row in answer.transaction_states
+            if row.transactional_id == self.tid
+        ]
+        self.note(f"list {what}", answer.error_code, f" {rows} {answer.unknown_state_filters}")
 
     def ends(self, what: str, partition: int = 0) -> None:
         """The log's end and its last stable offset."""
@@ -387,6 +537,136 @@ def a_transaction_times_out(at: Script) -> None:
     at.init("next")
 
 
+def offsets_in_a_transaction(at: Script) -> None:
+    one = at.init("first")
+    at.committed("nothing")
+    at.offsets("not added, Empty", one, {0: 1})
+    at.end("Empty", one, commit=True)
+    at.add_offsets("first", one)
+    at.add_offsets("again", one)
+    at.committed("only added")
+    at.offsets("two", one, {0: 5, 1: 7})
+    at.offsets("one of them anew", one, {1: 8}, metadata=None)
+    at.committed("pending")
+    at.end("first", one, commit=True)
+    at.end("again", one, commit=True)
+    at.committed("after commit")
+    at.offsets("late", one, {0: 99})
+    at.committed("after a late one")
+    at.add_offsets("second", one)
+    at.offsets("second", one, {1: 20, 2: 21}, metadata="longer")
+    at.committed("second pending")
+    at.plain_offset("meanwhile", 1, 30)
+    at.committed("second pending, another meanwhile")
+    at.end("second", one, commit=False)
+    at.committed("after abort")
+    at.add_offsets("third", one)
+    at.offsets("third", one, {0: 40, 1: 40})
+    at.plain_offset("after it", 1, 50)
+    at.offsets("third", one, {2: 40})
+    at.end("third", one, commit=True)
+    at.committed("the later one counts")
+    at.add_offsets("fourth", one)
+    at.offsets("fourth", one, {0: 60})
+    at.add("with data", one, 0)
+    at.produce("with data", one, 0)
+    two = at.init("by another owner")
+    at.committed("aborted by init")
+    at.offsets("old epoch", one, {0: 70})
+    at.add_offsets("old epoch", one)
+    at.add_offsets("new epoch", two)
+    at.offsets("old epoch, new one added", one, {0: 70})
+    at.offsets("new epoch", two, {0: 80})
+    at.offsets("old epoch, new one open", one, {0: 70})
+    at.end("new epoch", two, commit=True)
+    at.committed("by the new epoch")
+
+
+def refused_offsets(at: Script) -> None:
+    stranger = Owner(4_999_999, 0)
+    at.add_offsets("unknown tid", stranger)
+    at.add_offsets("empty tid", stranger, tid="")
+    at.offsets("unknown tid", stranger, {0: 1})
+    at.offsets("empty tid", stranger, {0: 1}, tid="")
+    one = at.init("first")
+    at.add_offsets("wrong id", stranger)
+    at.add_offsets("epoch too high", Owner(one.producer_id, 1))
+    at.add_offsets("no group", one, group="")
+    at.add_offsets("first", one)
+    at.offsets("wrong id", stranger, {0: 1})
+    at.offsets("epoch too high", Owner(one.producer_id, 1), {0: 1})
+    at.offsets("no group", one, {0: 1}, group="")
+    at.offsets("unknown partition", one, {17: 1})
+    at.offsets("unknown and known partition", one, {0: 1, 17: 1})
+    at.offsets("unknown topic", one, {0: 2}, topic="no-such-topic")
+    at.offsets("unknown topic, wrong id", stranger, {0: 3}, topic="no-such-topic")
+    at.offsets("long metadata", one, {0: 4}, metadata="x" * 4097)
+    at.offsets("longest metadata", one, {1: 5}, metadata="x" * 4096)
+    at.offsets("negative", one, {1: -1}, metadata="")
+    at.end("those that were taken", one, commit=True)
+    at.committed("those that were taken")
+    if at.versions.offsets >= 3:
+        at.add_offsets("for members", one)
+        at.offsets("a member", one, {0: 1}, member_id="me")
+        at.offsets("a generation", one, {0: 1}, generation_id=0)
+        at.offsets("a member of a generation", one, {0: 1}, generation_id=1, member_id="me")
+        at.offsets("an instance", one, {0: 1}, group_instance_id="me")
+        at.end("nothing taken", one, commit=True)
+        at.committed("nothing taken")
+
+
+def offsets_of_a_group_with_members(at: Script) -> None:
+    one = at.init("first")
+    at.join_group()
+    at.plain_offset("from outside", 0, 1)
+    at.add_offsets("from outside", one)
+    at.offsets("from outside", one, {0: 5})
+    at.committed("pending")
+    at.offsets("a stranger", one, {0: 6}, generation_id=1, member_id="me")
+    at.end("from outside", one, commit=True)
+    at.committed("from outside")
+
+
+def states_are_told(at: Script) -> None:
+    at.describe("unknown")
+    at.describe("empty", "")
+    one = at.init("first")
+    at.describe("Empty")
+    at.describe("several", at.tid, f"{at.tid}-x", at.tid)
+    at.list("all", 0)
+    at.list("any that has not begun", 1, duration_filter=3_600_000)
+    at.add("first", one, 0, 2)
+    at.add_offsets("first", one)
+    at.describe("Ongoing")
+    ids = [one.producer_id]
+    for version in (0, 1, 2):
+        at.list("all", version)
+        at.list("Ongoing", version, ["Ongoing"])
+        at.list("others", version, ["Empty", "CompleteCommit", "PrepareAbort"])
+        at.list("no such state", version, ["ongoing", "Dead"])
+        at.list("no such state and another", version, ["Ongoing", "Nothing"])
+        at.list("id", version, producer_id_filters=ids)
+        at.list("other id", version, producer_id_filters=[4_999_999])
+        at.list("id, other state", version, ["Empty"], producer_id_filters=ids)
+    time.sleep(0.005)
+    at.list("not long", 1, duration_filter=0)
+    at.list("long", 1, duration_filter=3_600_000)
+    at.list("pattern", 2, transactional_id_pattern=f"{at.tid[:2]}.*")
+    at.list("other pattern", 2, transactional_id_pattern="x.*")
+    at.list("part of it", 2, transactional_id_pattern=at.tid[:-1])
+    at.list("no pattern", 2, transactional_id_pattern="")
+    at.list("broken pattern", 2, transactional_id_pattern="(")
+    at.end("first", one, commit=True)
+    at.describe("CompleteCommit")
+    at.list("all", 2)
+    at.list("CompleteCommit", 0, ["CompleteCommit"])
+    at.init("second")
+    at.describe("Empty again")
+    at.add("third", three := at.init("third"), 1)
+    at.end("third", three, commit=False)
+    at.describe("CompleteAbort")
+
+
 def late_writes_hang(at: Script) -> None:
     """Without verification, as before Kafka 3.6."""
     one = at.init("first")
@@ -410,7 +690,9 @@ def late_writes_hang(at: Script) -> None:
     at.produce("old epoch", one, 3)
 
 
-OLD, MIDDLE, NEW = Versions(1, 1, 1, 8), Versions(3, 2, 3, 10), Versions(4, 3, 4, 11)
+OLD = Versions(init=1, add=1, end=1, produce=8, offsets=1, fetch=5)
+MIDDLE = Versions(init=3, add=2, end=3, produce=10, offsets=2, fetch=7)
+NEW = Versions(init=4, add=3, end=4, produce=11, offsets=3, fetch=8)
 CASES = [
     *itertools.product(
         (a_commit_and_all_that_may_follow, refusals, a_second_owner_fences_the_first),
@@ -419,6 +701,8 @@ CASES = [
     # Versions of InitProducerId before 3 have no field for it.
     *itertools.product((an_owner_that_names_itself,), (MIDDLE, NEW)),
     (a_refused_sequence_is_not_overtaken, NEW),
+    *itertools.product((offsets_in_a_transaction, refused_offsets), (OLD, MIDDLE, NEW)),
+    (states_are_told, NEW),
     (a_transaction_times_out, NEW),  # takes ten seconds
 ]
 
@@ -433,6 +717,36 @@ def test_the_fake_answers_as_a_broker(
     compare(kafka_cluster.bootstrap_servers, new_topic(partitions=3), script, versions)
 
 
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_group_with_members(kafka_cluster: Any, new_topic: Any, protocol: str) -> None:
+    topic = new_topic(partitions=3)
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": kafka_cluster.bootstrap_servers,
+            "group.id": f"group-of-{topic}",
+            "group.protocol": protocol,
+            "enable.auto.commit": False,
+        }
+    )
+
+    def join() -> None:
+        consumer.subscribe([topic])
+        deadline = Deadline(DEADLINE_MS)
+        while not consumer.assignment() and not deadline.expired:
+            consumer.poll(0.1)
+
+    try:
+        compare(
+            kafka_cluster.bootstrap_servers,
+            topic,
+            offsets_of_a_group_with_members,
+            NEW,
+            join_group=join,
+        )
+    finally:
+        consumer.close()
+
+
 def test_without_verification(kafka_cluster_factory: Any) -> None:
     cluster = kafka_cluster_factory(1, {"transaction.partition.verification.enable": False})
     cluster.create_topic("t", partitions=3)
@@ -444,13 +758,17 @@ def compare(
     topic: str,
     script: Callable[[Script], None],
     versions: Versions,
+    join_group: Callable[[], Any] = lambda: None,
     **options: Any,
 ) -> None:
     with Script(bootstrap_servers, topic, topic, versions) as real:
+        real.join_group = join_group
         script(real)
-    with FakeCluster(**options) as fake:
+    # A version of ListTransactions that is younger than the fake's youngest release.
+    with FakeCluster(api_versions={"ListTransactions": (0, 2)}, **options) as fake:
         fake.create_topic(topic, partitions=3)
         with Script(fake.bootstrap_servers, topic, topic, versions) as copy:
             copy.expire = fake.expire_transactions
+            copy.join_group = lambda: fake.set_group_members(copy.group)
             script(copy)
     assert copy.notes == real.notes
