@@ -77,6 +77,7 @@ class Process:
             raise Killed
         if self.then == "pause":
             assert self.go_on.wait(WAIT_S), "nobody let it go on"
+            self._check()  # it may have been killed meanwhile
 
     # --- running -----------------------------------------------------------------------------
 

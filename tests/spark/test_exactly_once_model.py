@@ -234,6 +234,43 @@ def test_a_driver_zombie(query, answered, resumes):
         one.assert_nothing_open()
 
 
+def test_a_driver_zombie_goes_on_in_the_middle_of_the_other_s_commit(query):
+    """The other has decided and not finished; it may also die there."""
+    probe = fresh(query)
+    run = probe.new_run()
+    reports = [probe.write_task(run, 0, task) for task in range(probe.tasks)]
+    process = Process()
+    process.run(lambda: probe.commit(0, reports))
+    ends = [n for n, name in enumerate(process.requests, 1) if name == "EndTxn"]
+    cases = [
+        (at, end, dies)
+        for at in range(1, ends[0] + 1)
+        for end in (ends[0], ends[1], ends[-1])
+        for dies in BOTH
+    ]
+    for at, end, dies in cases:
+        one = fresh(query)
+        run, other_run = one.new_run(), one.new_run()
+        reports = [one.write_task(run, 0, task) for task in range(one.tasks)]
+        zombie = Process(at, then="pause")
+        zombie.start(lambda one=one, reports=reports: one.commit(0, reports))
+        assert zombie.reached.wait(10)
+        others = [one.write_task(other_run, 0, task, plan=1) for task in range(one.tasks)]
+        other = Process(end, answered=end == ends[0], then="pause")
+        other.start(lambda one=one, others=others: one.commit(0, others))
+        assert other.reached.wait(10)
+        zombie.go_on.set()
+        with suppress(KafkaError):
+            zombie.wait()
+        other.dead = dies
+        other.go_on.set()
+        with suppress(KafkaError, Killed):
+            other.wait()
+        one.run_up_to(2, plan=2)
+        one.assert_each_row_once(3)
+        one.assert_nothing_open()
+
+
 def test_two_drivers_at_once(query):
     """Both alive, each batch by both: one decides it, the other finds it decided or fails."""
     first, second = query.new_run(), query.new_run()
