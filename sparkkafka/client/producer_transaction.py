@@ -16,6 +16,7 @@ from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.transaction_states import max_timeout_ms
 from sparkkafka.client.transactions import (
+    FENCED,
     Transaction,
     add_partitions,
     explained,
@@ -51,9 +52,13 @@ class ProducerTransaction:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, exc_type: type[BaseException] | None, *exc_info: object) -> None:
+    def __exit__(
+        self, exc_type: type[BaseException] | None, error: BaseException | None, _: object
+    ) -> None:
         try:
-            if exc_type is not None and self._may_be_open:
+            # Who took the id over has aborted ours; to take it back would abort what is theirs.
+            fenced = getattr(error, "code", None) in FENCED
+            if exc_type is not None and self._may_be_open and not fenced:
                 self._abort()
         finally:
             self._cluster.close()

@@ -341,21 +341,31 @@ class Script:
 
     def describe(self, what: str, *tids: str) -> None:
         request = DescribeTransactionsRequest(transactional_ids=list(tids) or [self.tid])
-        for row in self._call(request, 0).transaction_states:
-            which = self._ids.index(row.producer_id) if row.producer_id in self._ids else -1
+
+        def ask() -> Any:
+            rows = self._call(request, 0).transaction_states
+            return _Answers(max(rows, key=lambda row: row.error_code in NOT_YET).error_code, rows)
+
+        for row in self._settled(ask).more:
+            # A row about an unknown id has the producer id 0, which may be somebody's.
+            which = -1 if row.error_code else self._ids.index(row.producer_id)
+            # The number of a partition of __consumer_offsets depends on how many there are.
+            topics = sorted(
+                (topic.topic, topic.topic[:2] == "__" or sorted(topic.partitions))
+                for topic in row.topics
+            )
             self.note(
                 f"describe {what}",
                 row.error_code,
                 f" {row.transaction_state} id {which} epoch {row.producer_epoch} "
                 f"timeout {row.transaction_timeout_ms} start {row.transaction_start_time_ms > 0} "
-                # The fake has as many partitions of __consumer_offsets as a broker by default.
-                f"{sorted((t.topic, t.topic[:2] == '__' or t.partitions) for t in row.topics)}",
+                f"{topics}",
             )
 
     def list(self, what: str, version: int, states: Any = (), **filters: Any) -> None:
         """ListTransactions; of the answer only what is of this script."""
         request = ListTransactionsRequest(state_filters=[*states], **filters)
-        answer = self._call(request, version)
+        answer = self._settled(lambda: self._call(request, version))
         rows = [
             (row.transaction_state, self._ids.index(row.producer_id))
             for row in answer.transaction_states
