@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkkafka.errors import OptionError
-from sparkkafka.option_check import GivenOptions, warn
+from sparkkafka.option_check import GivenOptions, as_text, warn
 from sparkkafka.option_kinds import INT32_MAX
 from sparkkafka.option_table import CONNECTOR, KAFKA, Side
 from sparkkafka.source_options import (
@@ -332,20 +332,28 @@ def _check_guarantee(
             )
 
 
+_ASYNC_PROGRESS = "asyncprogresstracking"
 _SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
 """Options of writeStream that are Spark's, and that it hands to the sink all the same."""
 
 
 def parse_stream_write_options(options: Mapping[str, Any]) -> WriteOptions:
     """Options of a streaming write: those of a batch write, beside Spark's. Raises OptionError."""
-    return parse_write_options(
-        {
-            name: value
-            for name, value in options.items()
-            if name.lower() not in _SPARKS_OWN
-            and not name.lower().startswith("asyncprogresstracking")
-        }
-    )
+    kept: dict[str, Any] = {}
+    tracked_later = False
+    for name, value in options.items():
+        if name.lower() == "asyncprogresstrackingenabled":
+            tracked_later = as_text(value).strip().lower() == "true"
+        elif name.lower() not in _SPARKS_OWN and not name.lower().startswith(_ASYNC_PROGRESS):
+            kept[name] = value
+    parsed = parse_write_options(kept)
+    if tracked_later and parsed.delivery_guarantee == EXACTLY_ONCE:
+        raise OptionError(
+            f"deliveryGuarantee={EXACTLY_ONCE} and asyncProgressTrackingEnabled=true exclude each "
+            "other: Spark then plans several micro-batches again after a failure, and only the "
+            "last one is known to be written"
+        )
+    return parsed
 
 
 def parse_client_options(config: Mapping[str, Any]) -> ClientOptions:

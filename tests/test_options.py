@@ -28,6 +28,7 @@ from sparkkafka.options import (
     parse_read_options,
     parse_stream_options,
     parse_stream_write_options,
+    parse_stream_write_options,
     parse_write_options,
 )
 
@@ -837,3 +838,42 @@ def test_spark_s_own_options_of_a_streaming_write_are_passed_over() -> None:
     assert parse_stream_write_options({**WRITE, **own}) == parse_write_options(WRITE)
     with pytest.raises(OptionError, match="unknown option"):
         parse_write_options({**WRITE, **own})
+
+
+def test_exactly_once_needs_the_idempotent_producer() -> None:
+    for name, value in (("acks", "1"), ("enable.idempotence", "false"), ("retries", "0")):
+        with pytest.raises(OptionError, match="needs the idempotent producer"):
+            write(**{"deliveryGuarantee": "exactly-once", f"kafka.{name}": value})
+    options = write(deliveryGuarantee="Exactly-Once", transactionalIdPrefix=" a ")
+    assert (options.delivery_guarantee, options.transactional_id_prefix) == ("exactly-once", "a")
+    assert write().delivery_guarantee == "at-least-once"
+    with pytest.raises(OptionError, match="transactionalIdPrefix is empty"):
+        write(deliveryGuarantee="exactly-once", transactionalIdPrefix=" ")
+    with pytest.raises(OptionError, match="deliveryGuarantee must be"):
+        write(deliveryGuarantee="at-most-once")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("transactionalIdPrefix", "a"),
+        ("failOnDataLoss", "false"),
+        ("kafka.transaction.timeout.ms", "1000"),
+    ],
+)
+def test_what_is_only_for_exactly_once_says_so(
+    name: str, value: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "sparkkafka.options")
+    write(**{name: value})
+    assert f"option {name} has no effect in a write without" in caplog.text
+    caplog.clear()
+    write(**{name: value, "deliveryGuarantee": "exactly-once"})
+    assert caplog.text == ""
+
+
+def test_async_progress_and_exactly_once_exclude_each_other() -> None:
+    later = {**WRITE, "asyncProgressTrackingEnabled": "true"}
+    assert parse_stream_write_options(later).topic == WRITE["topic"]
+    with pytest.raises(OptionError, match="exclude each other"):
+        parse_stream_write_options({**later, "deliveryGuarantee": "exactly-once"})
