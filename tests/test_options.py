@@ -28,7 +28,6 @@ from sparkkafka.options import (
     parse_read_options,
     parse_stream_options,
     parse_stream_write_options,
-    parse_stream_write_options,
     parse_write_options,
 )
 
