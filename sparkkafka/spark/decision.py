@@ -140,7 +140,7 @@ def latest_decision(texts: Iterable[str]) -> Decision | None:
     number = max(row["number"] for row in found)
     pieces = {row["piece"]: row for row in found if row["number"] == number}
     first = next(iter(pieces.values()))
-    if sorted(pieces) != list(range(first["of"])):
+    if len(pieces) != first["of"] or sorted(pieces) != list(range(len(pieces))):
         raise DecodeError(
             f"of the decision about batch {first['batch']} only pieces {sorted(pieces)} of "
             f"{first['of']} are there: was a topic deleted that held the others?"
