@@ -16,8 +16,8 @@ from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.groups import fetch_stored
 from sparkkafka.client.producer_transaction import ProducerTransaction
 from sparkkafka.client.transaction_states import describe_transactions
-from sparkkafka.client.transactions import FENCED
-from sparkkafka.errors import KafkaError, TransactionError
+from sparkkafka.client.transactions import GONE
+from sparkkafka.errors import ErrorCode, KafkaError, TransactionError
 from sparkkafka.options import WriteOptions
 from sparkkafka.spark.decision import (
     NO_BATCH,
@@ -31,6 +31,9 @@ from sparkkafka.spark.decision import (
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
 RUN_ID = "spark.jobGroup.id"
+
+# What brokers say to a writer whose transaction is over.
+_OVER = GONE | {ErrorCode.TRANSACTION_ABORTABLE}
 
 ASK_MS = 3_000
 """How long a task that failed anyway asks who took its place."""
@@ -103,23 +106,22 @@ def task_transaction(place: TaskPlace, options: WriteOptions) -> Iterator[Produc
 
     Raises TransactionError, saying who, if another writer took the transactional id over.
     """
-    with ProducerTransaction(
+    transaction = ProducerTransaction(
         options.client,
         place.transactional_id,
         options.producer.transaction_timeout_ms,
         options.producer.max_block_ms,
-    ) as transaction:
-        try:
+    )
+    try:
+        with transaction:
             yield transaction
-        except KafkaError as error:
-            if getattr(error, "code", None) not in FENCED:
-                raise
-            # What it wrote is aborted already, and its id is somebody else's.
-            transaction.partitions.clear()
-            raise TransactionError(
-                f"task {place.task} (attempt {place.attempt}) may not go on writing in transaction "
-                f"{place.transactional_id}: {_who(place, options, transaction)} ({error})"
-            ) from error
+    except KafkaError as error:
+        if getattr(error, "code", None) not in _OVER:
+            raise
+        raise TransactionError(
+            f"task {place.task} (attempt {place.attempt}) may not go on writing in transaction "
+            f"{place.transactional_id}: {_who(place, options, transaction)} ({error})"
+        ) from error
 
 
 def _who(place: TaskPlace, options: WriteOptions, transaction: ProducerTransaction) -> str:

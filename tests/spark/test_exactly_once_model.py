@@ -6,12 +6,14 @@ Kafka is a FakeCluster whose view of read_committed is compared with what was to
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import pytest
 
-from sparkkafka.errors import KafkaError
+from sparkkafka.client.transactions import init_transactions
+from sparkkafka.errors import KafkaError, TransactionError
+from tests.client.support import open_cluster
 from tests.spark.exactly_once_model import Killed, Process, Query, watched_connections
 
 BOTH = [False, True]
@@ -26,6 +28,13 @@ def query(fake_cluster_factory, monkeypatch) -> Iterator[Query]:
 
 def fresh(query: Query) -> Query:
     return Query(query.cluster, tasks=query.tasks, rows=query.rows)
+
+
+def counted(work: Callable[[], object]) -> list[str]:
+    """The requests that it takes."""
+    process = Process()
+    process.run(work)
+    return process.requests
 
 
 def one_run(query: Query, batch: int = 0) -> list[str]:
@@ -344,3 +353,28 @@ def test_a_longer_prefix_is_another_query(query):
     long.commit(0, reports)
     long.assert_each_row_once(1)
     short.assert_each_row_once(1)
+
+
+def test_a_task_that_lost_its_place_says_to_whom_and_leaves_it_alone(query):
+    query.run_up_to(0)
+    run = query.new_run()
+    place = query.place(run, 1, 1)
+    at = next(
+        number
+        for number, name in enumerate(counted(lambda: query.write_task(query.new_run(), 1, 1)), 1)
+        if name == "Produce"
+    )
+    task = Process(at, then="pause")
+    task.start(lambda: query.write_task(run, 1, 1))
+    assert task.reached.wait(10)
+    with open_cluster(query.cluster) as cluster:
+        tid = place.transactional_id
+        taken = init_transactions(cluster, [tid], 60_000, cluster.deadline())[tid]
+    task.go_on.set()
+    with pytest.raises(TransactionError) as caught:
+        task.wait()
+    text = str(caught.value)
+    assert f"task 1 (attempt 0) may not go on writing in transaction {tid}" in text
+    assert f"held under producer epoch {taken.producer_epoch} (this task's was 0" in text
+    assert f"The last batch under this prefix, 0, was decided by query {query.id}" in text
+    assert query.cluster.transaction(tid).producer_epoch == taken.producer_epoch
