@@ -253,8 +253,8 @@ def test_a_driver_zombie_goes_on_in_the_middle_of_the_other_s_commit(query):
     ends = [n for n, name in enumerate(process.requests, 1) if name == "EndTxn"]
     cases = [
         (at, end, dies)
-        for at in range(1, ends[0] + 1)
-        for end in (ends[0], ends[1], ends[-1])
+        for at in range(ends[0] - 5, ends[0] + 1)  # it has read the last decision, mostly
+        for end in (ends[0], ends[1])
         for dies in BOTH
     ]
     for at, end, dies in cases:
