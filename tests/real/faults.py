@@ -14,6 +14,36 @@ NOTES = "faults.log"
 KINDS = ("raises", "dies", "a neighbour dies")
 
 
+# Functions inside functions go to the workers by value: these need not find this module.
+
+
+def fails_in(task: int) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """For `mapInArrow`: this task fails, once its rows are on their way."""
+
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        yield from batches
+        context = TaskContext.get()
+        if context is not None and context.partitionId() == task:
+            raise RuntimeError(f"task {task} was chosen to fail")
+
+    return run
+
+
+def slowly(seconds: float) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """For `mapInArrow`: each task with rows ends so much later."""
+
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        import time
+
+        for batch in batches:
+            yield batch
+            time.sleep(seconds if batch.num_rows else 0)
+
+    return run
+
+
 def failing(folder: str, rate: float) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """For `mapInArrow`: hands rows on, and lets this share of tasks fail in the midst of them.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -65,10 +66,17 @@ class DecisionWatch:
 
 
 def stored_decision(bootstrap: str, prefix: str) -> Decision | None:
+    key = WriterNames(prefix, "").decisions
     with open_cluster(bootstrap) as cluster:
-        stored = fetch_stored(
-            cluster, WriterNames(prefix, "").decisions, deadline=Deadline(_WAIT_MS)
-        )
+        # A first decision cannot be read until its marker is written; brokers do not say so when
+        # they are asked for all offsets. (The sink takes the id over first, which waits for it.)
+        until = time.monotonic() + _WAIT_MS / 1000
+        while time.monotonic() < until:
+            state = describe_transactions(cluster, [key], Deadline(_WAIT_MS)).get(key)
+            if state is None or state.state != "PrepareCommit":
+                break
+            time.sleep(0.05)
+        stored = fetch_stored(cluster, key, deadline=Deadline(_WAIT_MS))
         return latest_decision(row.metadata for row in stored.values())
 
 
