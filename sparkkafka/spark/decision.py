@@ -25,6 +25,7 @@ FORMAT_VERSION = 1
 NO_BATCH = -1
 RUN_CHARS = 12
 JOB_MARK = "job"
+_TASK = re.compile("[0-9]+-[0-9]+")
 _TASK_OF_QUERY = re.compile(rf"[0-9a-f]{{{RUN_CHARS}}}-[0-9]+-[0-9]+")
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
@@ -67,6 +68,11 @@ class WriterNames(NamedTuple):
         not of a query whose longer prefix begins with this one."""
         rest = transactional_id.removeprefix(f"{self.prefix}-")
         return rest != transactional_id and _TASK_OF_QUERY.fullmatch(rest) is not None
+
+    def is_of_run(self, transactional_id: str) -> bool:
+        """Whether the id is a task's of this start of the query, or of this job."""
+        rest = transactional_id.removeprefix(f"{self.prefix}-{self.run}-")
+        return rest != transactional_id and _TASK.fullmatch(rest) is not None
 
     @property
     def decisions(self) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import time
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -48,6 +49,11 @@ SHORT_TIMEOUT_MS = 60_000
 
 SPECULATIVE_ATTEMPT = 1
 """The attempt that Spark may run, and kill, beside a first one that succeeds."""
+
+
+KILLED_BY_S = 2.5
+"""Spark lets a task that it has given up run for 2 s more (spark.python.task.killTimeout), and then
+kills its worker, which so cannot abort anything."""
 
 
 class _Stored(NamedTuple):
@@ -113,10 +119,17 @@ def commit_batch(options: WriteOptions, batch_id: int, reports: Sequence[TaskRep
         return f"batch {batch_id}: {len(own)} transactions committed"
 
 
-def abort_batch(options: WriteOptions, batch_id: int, reports: Sequence[TaskReport]) -> str:
+def abort_batch(
+    options: WriteOptions,
+    batch_id: int,
+    reports: Sequence[TaskReport],
+    *,
+    stopped_tasks: bool = False,
+) -> str:
     """End a failed micro-batch: take back what is not decided, leave alone what is.
 
-    Spark also calls this after `commit_batch` failed. Returns a line that says what was done.
+    `stopped_tasks`: there are tasks without a report, which may run for a moment more. Spark also
+    calls this after `commit_batch` failed. Returns a line that says what was done.
     Raises KafkaError if Kafka cannot be asked; the next start of the query then clears up.
     """
     if not reports:
@@ -139,7 +152,8 @@ def abort_batch(options: WriteOptions, batch_id: int, reports: Sequence[TaskRepo
         left = _failures(
             end_transactions(cluster, own.values(), commit=False, deadline=cluster.deadline())
         )
-    return f"batch {batch_id} failed: {len(own) - len(left)} transactions aborted" + (
+        stopped = _abort_stopped(cluster, names) if stopped_tasks else 0
+    return f"batch {batch_id} failed: {len(own) - len(left) + stopped} transactions aborted" + (
         f", {len(left)} not ({next(iter(left.values()))})" if left else ""
     )
 
@@ -294,21 +308,32 @@ def commit_job(options: WriteOptions, reports: Sequence[TaskReport]) -> str:
     return f"{len(own)} transactions committed"
 
 
-def abort_job(options: WriteOptions, reports: Sequence[TaskReport]) -> str:
-    """Take back what the finished tasks of a failed job wrote; says what could not be."""
-    if not reports:
+def abort_job(
+    options: WriteOptions,
+    reports: Sequence[TaskReport],
+    names: WriterNames | None = None,
+    *,
+    stopped_tasks: bool = False,
+) -> str:
+    """Take back what the tasks of a failed job wrote; says what could not be.
+
+    `names` are the job's, needed if no task has reported. `stopped_tasks`: there are tasks without
+    a report, which may run for a moment more.
+    """
+    names = reports[0].names if reports else names
+    if names is None:
         return "nothing of it is visible to read_committed"
-    names = reports[0].names
     own = _transactions(names, reports)
     with Cluster(options.client) as cluster:
         outcome = end_transactions(cluster, own.values(), commit=False, deadline=cluster.deadline())
+        stopped = _abort_stopped(cluster, names) if stopped_tasks else 0
     visible: list[TaskReport] = []
     unsure: list[TaskReport] = []
     for report in reports:
         error = outcome.get(_key(report))
         if error is not None:
             (visible if _is_gone(error) else unsure).append(report)
-    text = f"{len(own) - len(visible) - len(unsure)} transactions aborted"
+    text = f"{len(own) - len(visible) - len(unsure) + stopped} transactions aborted"
     if visible:
         text += (
             f"; {len(visible)} had been committed or ended before ("
@@ -401,6 +426,31 @@ def _clear_up(
         logger.info("brokers before 3.0 do not say which transactions are open")
     except KafkaError as error:
         logger.warning("transactions that were left open could not be aborted: %s", error)
+
+
+def _abort_stopped(cluster: Cluster, names: WriterNames) -> int:
+    """Abort what tasks of this run left open, that Spark stops because another one failed.
+
+    Else readers of read_committed wait for kafka.transaction.timeout.ms, 15 minutes if nobody set
+    it. Twice, since a task may begin its transaction until it is killed. Returns how many there
+    were; a failure is only logged.
+    """
+    found: set[str] = set()
+    try:
+        for wait_s in (0.0, KILLED_BY_S):
+            time.sleep(wait_s)
+            left = {
+                key
+                for key in list_open_transactions(cluster, cluster.deadline())
+                if names.is_of_run(key)
+            }
+            init_transactions(cluster, left, SHORT_TIMEOUT_MS, cluster.deadline())
+            found |= left
+    except UnsupportedVersionError:
+        logger.info("brokers before 3.0 do not say which transactions are open")
+    except KafkaError as error:
+        logger.warning("transactions of tasks that were stopped could not be aborted: %s", error)
+    return len(found)
 
 
 def _left_by_attempts(

@@ -88,7 +88,10 @@ class KafkaStreamWriter(_ArrowSink):
         if self.options.delivery_guarantee == EXACTLY_ONCE:
             from sparkkafka.spark.exactly_once import abort_batch
 
-            logger.warning("%s", abort_batch(self.options, batchId, task_reports(messages)))
+            reports = task_reports(messages)
+            stopped = len(reports) < len(messages)
+            text = abort_batch(self.options, batchId, reports, stopped_tasks=stopped)
+            logger.warning("%s", text)
             return
         log_abort(
             messages,

@@ -77,8 +77,13 @@ class KafkaBatchWriter(DataSourceArrowWriter):
         """Says what a failed job leaves behind; takes back what can be."""
         set_up_logging()
         if self.options.delivery_guarantee == EXACTLY_ONCE:
+            from sparkkafka.spark.decision import WriterNames
             from sparkkafka.spark.exactly_once import abort_job
 
-            logger.warning("the job failed: %s", abort_job(self.options, task_reports(messages)))
+            names = WriterNames.of_job(self.options.transactional_id_prefix, self.writer_id)
+            reports = task_reports(messages)
+            stopped = len(reports) < len(messages)
+            text = abort_job(self.options, reports, names, stopped_tasks=stopped)
+            logger.warning("the job failed: %s", text)
             return
         log_abort(messages, "running the job again writes them a second time")

@@ -28,7 +28,7 @@ def main() -> None:
     folder = Path(job.folder)
     (folder / "tmp").mkdir(exist_ok=True)
     spark = (
-        SparkSession.builder.master("local[2]")
+        SparkSession.builder.master(job.master)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.host", "127.0.0.1")
@@ -42,6 +42,9 @@ def main() -> None:
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
+    if job.fault_rate:
+        # Rows go on to Kafka a few at a time, so some have gone when a task fails.
+        spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 10)
     query = job.start(spark)
     print("started", flush=True)
     query.awaitTermination()

@@ -22,6 +22,7 @@ import confluent_kafka.admin
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.offsets import LATEST, list_offsets
 from tests.client.support import open_cluster
+from tests.real.faults import failing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,7 +62,9 @@ class SteadyWriter:
     Idempotent, and patient enough for a broker that is away for a minute or two.
     """
 
-    def __init__(self, bootstrap: str, topic: str, partitions: int, per_second: int) -> None:
+    def __init__(
+        self, bootstrap: str, topic: str, partitions: int, per_second: int, linger_ms: int = 5
+    ) -> None:
         self.count = 0
         self._topic, self._partitions, self._per_second = topic, partitions, per_second
         self._over = threading.Event()
@@ -70,7 +73,7 @@ class SteadyWriter:
             {
                 "bootstrap.servers": bootstrap,
                 "enable.idempotence": True,
-                "linger.ms": 5,
+                "linger.ms": linger_ms,
                 "reconnect.backoff.max.ms": 500,
                 "log_level": 0,
             }
@@ -147,12 +150,20 @@ def administer(
 
 @dataclass
 class Job:
-    """A stream of numbers from a topic into parquet files. Crosses to a process as JSON."""
+    """A stream of numbers from a topic into parquet files, or into other topics if there are
+    `sink_options`. Crosses to a process as JSON.
+
+    `columns` are what is written; `fault_rate` is the share of tasks that `faults` makes fail.
+    """
 
     bootstrap: str
     folder: str
     options: dict[str, str]
     trigger: dict[str, Any] = field(default_factory=dict)
+    sink_options: dict[str, str] = field(default_factory=dict)
+    columns: list[str] = field(default_factory=list)
+    fault_rate: float = 0.0
+    master: str = "local[2]"
 
     @property
     def checkpoint(self) -> Path:
@@ -172,12 +183,20 @@ class Job:
     def start(self, spark: SparkSession, **trigger: Any) -> StreamingQuery:
         """The query; `trigger` instead of that of the job."""
         given = trigger or self.trigger
-        writer = (
-            stream_of(spark, self.bootstrap, self.options)
-            .writeStream.format("parquet")
-            .option("path", str(self.sink))
-            .option("checkpointLocation", str(self.checkpoint))
-        )
+        frame = stream_of(spark, self.bootstrap, self.options)
+        if self.columns:
+            frame = frame.selectExpr(*self.columns)
+        if self.fault_rate:
+            frame = frame.mapInArrow(failing(self.folder, self.fault_rate), frame.schema)
+        if self.sink_options:
+            writer = (
+                frame.writeStream.format("pykafka")
+                .option("kafka.bootstrap.servers", self.bootstrap)
+                .options(**self.sink_options)
+            )
+        else:
+            writer = frame.writeStream.format("parquet").option("path", str(self.sink))
+        writer = writer.option("checkpointLocation", str(self.checkpoint))
         return (writer.trigger(**given) if given else writer).start()
 
     def run_to_end(self, spark: SparkSession, seconds: float = 2 * WAIT_S) -> None:
@@ -192,6 +211,12 @@ class Job:
     def batches(self) -> tuple[int, int]:
         """How many micro-batches were planned, and how many are finished."""
         return _logged(self.checkpoint / "offsets"), _logged(self.checkpoint / "commits")
+
+    def last_finished(self) -> int:
+        """The number of the last micro-batch that is finished; -1 before the first one."""
+        folder = self.checkpoint / "commits"
+        names = [path.name for path in folder.glob("*")] if folder.is_dir() else []
+        return max((int(name) for name in names if name.isdigit()), default=-1)
 
 
 def _logged(folder: Path) -> int:

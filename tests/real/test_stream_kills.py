@@ -7,73 +7,19 @@ from __future__ import annotations
 
 import os
 import random
-import select
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-import psutil
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.real.drivers import driver, wait_for_start
 from tests.real.streams import Job, SteadyWriter, assert_each_once, wait_until
 
 pytestmark = [pytest.mark.real, pytest.mark.spark]
 
-ROOT = Path(__file__).parents[2]
 PARTITIONS = 3
-START_S = 60.0
-
-
-@contextmanager
-def driver(job: Job) -> Iterator[subprocess.Popen[bytes]]:
-    """A driver that runs the job; killed at the end with all that it started."""
-    with (Path(job.folder) / "driver.log").open("ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.real.stream_job", job.as_json()],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            start_new_session=True,
-        )
-    try:
-        yield process
-    finally:
-        kill_family(process)
-
-
-def kill_family(process: subprocess.Popen[bytes]) -> None:
-    """As when the machine loses power: none of them can tell the others anything."""
-    try:
-        family = [psutil.Process(process.pid)]
-        family += family[0].children(recursive=True)
-    except psutil.NoSuchProcess:
-        family = []
-    for member in family:
-        with suppress(psutil.NoSuchProcess):
-            member.send_signal(signal.SIGKILL)
-    process.wait(START_S)
-    _, alive = psutil.wait_procs(family, START_S)
-    assert not alive, alive
-    for stream in (process.stdin, process.stdout):
-        if stream is not None:
-            stream.close()
-
-
-def wait_for_start(process: subprocess.Popen[bytes], job: Job) -> None:
-    assert process.stdout is not None
-    ready, _, _ = select.select([process.stdout], [], [], START_S)
-    line = process.stdout.readline() if ready else b"nothing"
-    log = Path(job.folder) / "driver.log"
-    assert line == b"started\n", (
-        f"the driver says {line!r}; its log ends: {log.read_text()[-2000:]}"
-    )
 
 
 def finished_more(job: Job, before: int) -> bool:

@@ -1,0 +1,236 @@
+"""df.write with deliveryGuarantee=exactly-once on a real broker: all rows of a job, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from sparkkafka.client.cluster import Cluster
+from sparkkafka.client.transactions import Transaction, end_transactions
+from sparkkafka.errors import DataLossError, TransactionError
+from sparkkafka.options import parse_client_options
+from sparkkafka.spark.decision import TaskReport, WriterNames
+from sparkkafka.spark.exactly_once import abort_job, commit_job
+from sparkkafka.testing.kafka_cluster import KafkaCluster
+from tests.real.drivers import kill_family
+from tests.real.exactly_once import (
+    QUICK_SCAN,
+    SCAN_S,
+    job_names,
+    options_of,
+    run_task,
+    start_script,
+    visible,
+    written,
+)
+from tests.real.faults import fails_in
+from tests.real.streams import wait_until, write_values
+from tests.real.transactions import held_back, open_ids
+
+pytestmark = [pytest.mark.real, pytest.mark.spark]
+
+SCRIPT_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[KafkaCluster]:
+    with KafkaCluster(properties=QUICK_SCAN) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def bootstrap(broker: KafkaCluster) -> str:
+    return broker.bootstrap_servers
+
+
+@pytest.fixture
+def topic(broker: KafkaCluster, request: pytest.FixtureRequest) -> str:
+    name = request.node.originalname.removeprefix("test_")
+    broker.create_topic(name, partitions=2)
+    return name
+
+
+@pytest.fixture
+def save(bootstrap: str) -> Callable[..., None]:
+    def save(frame: Any, **options: str) -> None:
+        (
+            frame.write.format("pykafka")
+            .option("kafka.bootstrap.servers", bootstrap)
+            .option("deliveryGuarantee", "exactly-once")
+            .options(**options)
+            .mode("append")
+            .save()
+        )
+
+    return save
+
+
+def numbers(spark: SparkSession, count: int, tasks: int) -> Any:
+    return spark.range(0, count, 1, tasks).selectExpr("cast(id as string) AS value")
+
+
+def nothing_left(bootstrap: str, *topics: str) -> None:
+    assert open_ids(bootstrap, "sparkkafka-") == []
+    assert held_back(bootstrap, topics, 2) == {}
+
+
+def test_a_job_that_succeeds_is_visible_wholly(
+    spark: SparkSession, bootstrap: str, topic: str, save: Callable[..., None]
+) -> None:
+    save(numbers(spark, 1000, 4), topic=topic)
+    assert visible(bootstrap, topic) == list(range(1000))
+    nothing_left(bootstrap, topic)
+
+
+def test_a_job_that_fails_in_its_last_task_leaves_nothing(
+    spark: SparkSession, bootstrap: str, topic: str, save: Callable[..., None]
+) -> None:
+    frame = numbers(spark, 1000, 4)
+    with pytest.raises(PySparkException, match="was chosen to fail"):
+        save(frame.mapInArrow(fails_in(3), frame.schema), topic=topic)
+    assert written(bootstrap, topic) >= 750, "the other tasks have not written: nothing is tested"
+    assert visible(bootstrap, topic) == []
+    nothing_left(bootstrap, topic)
+    save(frame, topic=topic)
+    assert visible(bootstrap, topic) == list(range(1000))
+
+
+def test_several_topics_all_or_nothing(
+    spark: SparkSession, broker: KafkaCluster, bootstrap: str, save: Callable[..., None]
+) -> None:
+    topics = ["several-0", "several-1", "several-2"]
+    for name in topics:
+        broker.create_topic(name, partitions=2)
+    frame = numbers(spark, 900, 3).selectExpr(
+        "value", "concat('several-', cast(value as long) % 3) AS topic"
+    )
+    with pytest.raises(PySparkException, match="was chosen to fail"):
+        save(frame.mapInArrow(fails_in(2), frame.schema))
+    assert [visible(bootstrap, name) for name in topics] == [[], [], []]
+    nothing_left(bootstrap, *topics)
+    save(frame)
+    for rest, name in enumerate(topics):
+        assert visible(bootstrap, name) == list(range(rest, 900, 3))
+
+
+def test_a_driver_killed_before_commit_leaves_nothing(
+    bootstrap: str, topic: str, tmp_path: Path
+) -> None:
+    process = start_script(
+        """
+        def stop(batches):
+            import time
+            from pyspark import TaskContext
+            for batch in batches:
+                yield batch
+            time.sleep(1000 if TaskContext.get().partitionId() else 0)
+        frame = rows(session("local[2]"), 1000, 2)
+        write(frame.mapInArrow(stop, frame.schema))
+        """,
+        bootstrap,
+        topic,
+        tmp_path,
+    )
+    try:
+        wait_until(lambda: written(bootstrap, topic) >= 500, "a task has written", SCRIPT_S)
+    finally:
+        kill_family(process)
+    assert visible(bootstrap, topic) == []
+    # Readers wait for the broker, which takes back what is older than the 5 s of the script.
+    write_values(bootstrap, topic, [7])
+    wait_until(lambda: held_back(bootstrap, [topic], 2) == {}, "readers go on", SCAN_S)
+    assert visible(bootstrap, topic) == [7]
+    nothing_left(bootstrap, topic)
+
+
+def test_a_task_that_is_run_again_counts_once(bootstrap: str, topic: str, tmp_path: Path) -> None:
+    process = start_script(
+        """
+        def fail(batches):
+            import os, signal, time
+            from pyspark import TaskContext
+            context = TaskContext.get()
+            for batch in batches:
+                yield batch
+                if context.attemptNumber() == 0 and context.partitionId() == 1:
+                    time.sleep(0.5)
+                    raise RuntimeError("attempt 0 fails")
+                if context.attemptNumber() == 0 and context.partitionId() == 2:
+                    time.sleep(0.5)
+                    os.kill(os.getpid(), signal.SIGKILL)
+                Path(folder, f"attempt-{context.partitionId()}-{context.attemptNumber()}").touch()
+        spark = session("local[2,4]")
+        spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 10)
+        frame = rows(spark, 1000, 4)
+        write(frame.mapInArrow(fail, frame.schema))
+        """,
+        bootstrap,
+        topic,
+        tmp_path,
+    )
+    try:
+        status = process.wait(SCRIPT_S)
+    finally:
+        kill_family(process)
+    assert status == 0, (tmp_path / "script.log").read_text()[-3000:]
+    names = {path.name for path in tmp_path.glob("attempt-*")}
+    assert {"attempt-1-1", "attempt-2-1"} <= names
+    assert visible(bootstrap, topic) == list(range(1000))
+    nothing_left(bootstrap, topic)
+
+
+# --- the driver's part without Spark -------------------------------------------------------------
+
+
+def three_tasks(bootstrap: str, topic: str) -> tuple[Any, list[TaskReport]]:
+    options, names = options_of(bootstrap, topic=topic), job_names()
+    reports = [run_task(options, names, task, range(task * 10, task * 10 + 10)) for task in (0, 1)]
+    return options, [*reports, run_task(options, names, 2, [])]
+
+
+def end(bootstrap: str, names: WriterNames, report: TaskReport, *, commit: bool) -> None:
+    assert report.transaction is not None
+    key = names.transactional_id(report.task, report.attempt)
+    row = Transaction(key, report.transaction.producer_id, report.transaction.producer_epoch)
+    with Cluster(parse_client_options({"bootstrap.servers": bootstrap})) as cluster:
+        outcome = end_transactions(cluster, [row], commit=commit, deadline=cluster.deadline())
+    assert outcome == {key: None}
+
+
+def test_an_abort_after_a_part_was_committed_says_so(bootstrap: str, topic: str) -> None:
+    options, reports = three_tasks(bootstrap, topic)
+    end(bootstrap, reports[0].names, reports[0], commit=True)
+    text = abort_job(options, reports)
+    assert "1 had been committed or ended before (tasks 0, 10 rows" in text
+    assert visible(bootstrap, topic) == list(range(10))
+    nothing_left(bootstrap, topic)
+
+
+def test_a_transaction_that_is_gone_fails_the_job_before_anything_is_visible(
+    bootstrap: str, topic: str
+) -> None:
+    options, reports = three_tasks(bootstrap, topic)
+    end(bootstrap, reports[1].names, reports[1], commit=False)
+    with pytest.raises(TransactionError, match="1 of 2 transactions are not open any more"):
+        commit_job(options, reports)
+    assert visible(bootstrap, topic) == []
+    abort_job(options, reports)
+    nothing_left(bootstrap, topic)
+
+
+def test_a_part_that_is_lost_while_it_is_committed_is_named(
+    bootstrap: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options, reports = three_tasks(bootstrap, topic)
+    end(bootstrap, reports[1].names, reports[1], commit=False)
+    # As if it ended between the look and the commit.
+    monkeypatch.setattr("sparkkafka.spark.exactly_once._check_open", lambda *_: None)
+    with pytest.raises(DataLossError, match="1 of 2 transactions of this job are committed") as e:
+        commit_job(options, reports)
+    assert "tasks 1 (10 rows) are not" in str(e.value)
+    assert visible(bootstrap, topic) == list(range(10))
