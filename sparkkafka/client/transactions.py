@@ -71,11 +71,19 @@ _EXPLANATIONS: Mapping[int, str] = {
     ),
 }
 
+_OF_OFFSETS: Mapping[int, str] = {
+    **_EXPLANATIONS,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: (
+        "decisions are kept beside offsets of the topics that are written: grant READ on the topic "
+        "as well, WRITE alone is not enough for this"
+    ),
+}
 
-def explained(error: KafkaError) -> KafkaError:
+
+def explained(error: KafkaError, words: Mapping[int, str] = _EXPLANATIONS) -> KafkaError:
     """The same error in words for those who run a query."""
-    if isinstance(error, BrokerError) and error.code in _EXPLANATIONS:
-        return BrokerError(error.code, error.where, _EXPLANATIONS[error.code])
+    if isinstance(error, BrokerError) and error.code in words:
+        return BrokerError(error.code, error.where, words[error.code])
     return error
 
 
@@ -272,5 +280,5 @@ def _only(outcome: Mapping[str, Any | KafkaError]) -> Any:
     """The one answer. Raises if it is an error."""
     (answer,) = outcome.values()
     if isinstance(answer, KafkaError):
-        raise explained(answer)
+        raise explained(answer, _OF_OFFSETS)
     return answer

@@ -24,6 +24,7 @@ from sparkkafka.client.transactions import (
     add_partitions_each,
     commit_offsets_in,
     end_transactions,
+    explained,
     init_transactions,
 )
 from sparkkafka.errors import (
@@ -167,7 +168,10 @@ def _become_decider(cluster: Cluster, names: WriterNames) -> Transaction:
 
 
 def _read_decision(cluster: Cluster, names: WriterNames) -> _Stored:
-    stored = fetch_stored(cluster, names.decisions)
+    try:
+        stored = fetch_stored(cluster, names.decisions)
+    except BrokerError as error:
+        raise explained(error) from error
     decision = latest_decision(row.metadata for row in stored.values())
     number = None if decision is None else f'"number":{decision.number},'
     places = tuple(
@@ -201,9 +205,14 @@ def _decide(
     try:
         commit_offsets_in(cluster, decider, names.decisions, offsets, cluster.deadline())
         outcome = end_transactions(cluster, [decider], commit=True, deadline=cluster.deadline())
-        error = outcome[names.decisions]
-        if error is not None:
-            raise error
+        failure = outcome[names.decisions]
+        if failure is not None and not _is_gone(failure):
+            raise TransactionError(
+                f"nobody knows yet whether batch {decision.batch_id} is decided. Start the query "
+                f"again: it finds out, and writes nothing twice. ({failure})"
+            ) from failure
+        if failure is not None:
+            raise failure
     except BrokerError as error:
         if error.code not in GONE:
             raise
