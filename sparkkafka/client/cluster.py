@@ -85,6 +85,8 @@ class Cluster:
         self.controller_id: int | None = None
         self.brokers: dict[int, Broker] = {}
         self.topic_errors: dict[str, int] = {}
+        # (kind, key) -> node id, as it was told; kept by `coordinator`.
+        self.coordinators: dict[tuple[int, str], int] = {}
         self._topics: dict[str, TopicMetadata] = {}
         self._connections: dict[int, Connection] = {}
         self._servers = BootstrapServers(options)
@@ -141,7 +143,9 @@ class Cluster:
         if unreachable is not None and time.monotonic() < unreachable.until_s:
             raise KafkaConnectionError(unreachable.reason)
         try:
-            connection = Connection.open(broker.host, broker.port, self.options, deadline)
+            connection = self.give_away(broker) or Connection.open(
+                broker.host, broker.port, self.options, deadline
+            )
         except KafkaError as error:
             self._note_unreachable(node_id, str(error))
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -17,6 +18,8 @@ from sparkkafka.errors import (
     KafkaTimeoutError,
 )
 from sparkkafka.protocol.messages import FindCoordinatorRequest
+
+log = logging.getLogger(__name__)
 
 FOR_GROUP = 0
 FOR_TRANSACTION = 1
@@ -60,6 +63,35 @@ def find_coordinators(
     return nodes
 
 
+def known_coordinators(
+    cluster: Cluster, keys: Iterable[str], kind: int, deadline: Deadline
+) -> dict[str, int]:
+    """`find_coordinators`, without asking for those that the cluster has told before."""
+    known = {key: cluster.coordinators.get((kind, key)) for key in keys}
+    unknown = [key for key, node in known.items() if node is None]
+    asked = find_coordinators(cluster, unknown, kind, deadline) if unknown else {}
+    return asked | {key: node for key, node in known.items() if node is not None}
+
+
+def forget_coordinators(cluster: Cluster, keys: Iterable[str], kind: int) -> None:
+    """After a failure: the next request asks who it is."""
+    for key in keys:
+        cluster.coordinators.pop((kind, key), None)
+
+
+def learn_coordinators(
+    cluster: Cluster, keys: Iterable[str], kind: int, deadline: Deadline
+) -> None:
+    """Ask for several at once what requests that follow would ask one after the other.
+
+    One attempt, and no error: whoever needs one that was not told asks again, and says why not.
+    """
+    try:
+        _ask(cluster, keys, kind, deadline)
+    except KafkaError as error:
+        log.info("coordinators are not known yet: %s", error)
+
+
 def call_coordinators(
     cluster: Cluster,
     requests: Mapping[str, Any],
@@ -78,11 +110,10 @@ def call_coordinators(
     """
     outcome: dict[str, Any | KafkaError] = {}
     pending = dict(requests)
-    nodes: dict[str, int] = {}
     backoff = Backoff(BUSY_BACKOFF_MS, cluster.options.retry_backoff_max_ms)
     retry = Retry(deadline, backoff, what)
     while pending:
-        failed = _attempt(cluster, pending, kind, deadline, nodes, code_of, outcome)
+        failed = _attempt(cluster, pending, kind, deadline, code_of, outcome)
         for key in list(pending):
             if key in outcome:
                 del pending[key]
@@ -114,37 +145,34 @@ def _attempt(
     requests: Mapping[str, Any],
     kind: int,
     deadline: Deadline,
-    nodes: dict[str, int],
     code_of: Callable[[Any], int],
     outcome: dict[str, Any | KafkaError],
 ) -> dict[str, KafkaError]:
     """One attempt for each key: answers go to `outcome`; what failed is returned.
 
-    `nodes` are the coordinators that are known; those that turn out wrong are taken out.
+    Coordinators that the cluster has told before are not asked for; those that turn out wrong are
+    forgotten.
     """
     failed: dict[str, KafkaError] = {}
-    unknown = [key for key in requests if key not in nodes]
+    nodes = cluster.coordinators
+    unknown = [key for key in requests if (kind, key) not in nodes]
     if unknown:
         try:
             found = _ask(cluster, unknown, kind, deadline)
         except KafkaError as error:
             found = dict.fromkeys(unknown, error)
-        for key, node in found.items():
-            if isinstance(node, KafkaError):
-                failed[key] = node
-            else:
-                nodes[key] = node
+        failed = {key: node for key, node in found.items() if isinstance(node, KafkaError)}
     attempt = deadline.sooner(cluster.options.request_timeout_ms)
     sent: list[tuple[str, Connection]] = []
     for key, request in requests.items():
         if key in failed:
             continue
         try:
-            connection = cluster.connection(nodes[key], attempt)
+            connection = cluster.connection(nodes[kind, key], attempt)
             connection.send(request, attempt)
         except KafkaError as error:
             failed[key] = error
-            nodes.pop(key, None)
+            nodes.pop((kind, key), None)
         else:
             sent.append((key, connection))
     for key, connection in sent:
@@ -161,14 +189,15 @@ def _attempt(
         except KafkaError as error:
             failed[key] = error
             if getattr(error, "code", None) != ErrorCode.CONCURRENT_TRANSACTIONS:
-                nodes.pop(key, None)
+                nodes.pop((kind, key), None)
     return failed
 
 
 def _ask(
     cluster: Cluster, keys: Iterable[str], kind: int, deadline: Deadline
 ) -> dict[str, int | KafkaError]:
-    """Each key's coordinator, or why it was not told. One attempt."""
+    """Each key's coordinator, or why it was not told. One attempt; the cluster keeps what it was
+    told."""
     connection = cluster.any_connection(deadline)
     attempt = deadline.sooner(cluster.options.request_timeout_ms)
     found: dict[str, int | KafkaError] = {}
@@ -192,5 +221,5 @@ def _ask(
             known = cluster.brokers.get(row.node_id)
             if known is None or known[1:3] != (row.host, row.port):
                 cluster.brokers[row.node_id] = Broker(row.node_id, row.host, row.port)
-            found[key] = int(row.node_id)
+            found[key] = cluster.coordinators[kind, key] = int(row.node_id)
     return found

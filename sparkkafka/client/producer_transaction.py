@@ -14,7 +14,7 @@ from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.coordinator import FOR_TRANSACTION, find_coordinator
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.metadata import TopicPartition
-from sparkkafka.client.transaction_states import max_timeout_ms
+from sparkkafka.client.transaction_timeout import max_timeout_ms
 from sparkkafka.client.transactions import (
     FENCED,
     Transaction,

@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from sparkkafka.client.admin import broker_configs
 from sparkkafka.client.cluster import Cluster
-from sparkkafka.client.coordinator import FOR_TRANSACTION, find_coordinators
+from sparkkafka.client.coordinator import (
+    FOR_TRANSACTION,
+    forget_coordinators,
+    known_coordinators,
+)
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.transactions import Transaction, explained
@@ -21,10 +24,6 @@ from sparkkafka.protocol.messages import (
 )
 
 ONGOING = "Ongoing"
-
-MAX_TIMEOUT_CONFIG = "transaction.max.timeout.ms"
-DEFAULT_MAX_TIMEOUT_MS = 900_000
-"""A broker's transaction.max.timeout.ms if nobody changed it."""
 
 
 class TransactionState(NamedTuple):
@@ -56,7 +55,7 @@ def describe_transactions(
         failures: list[KafkaError] = []
         by_node: dict[int, list[str]] = {}
         try:
-            coordinators = find_coordinators(cluster, pending, FOR_TRANSACTION, deadline)
+            coordinators = known_coordinators(cluster, pending, FOR_TRANSACTION, deadline)
         except KafkaError as error:
             raise explained(error) from error
         for key, node in coordinators.items():
@@ -79,6 +78,7 @@ def describe_transactions(
                     pending.discard(row.transactional_id)
                     found[row.transactional_id] = _state(row)
         if pending:
+            forget_coordinators(cluster, pending, FOR_TRANSACTION)
             left_out = BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, "DescribeTransactions")
             retry.after(_worst(failures) or left_out)
     return found
@@ -129,15 +129,3 @@ def list_open_transactions(cluster: Cluster, deadline: Deadline) -> list[str]:
         # All are asked again: the ids of a broker that failed may have gone to one that has
         # answered already.
         retry.after(failure)
-
-
-def max_timeout_ms(cluster: Cluster, node_id: int, deadline: Deadline) -> int:
-    """The largest transaction timeout that a broker allows; its default if this user may not see
-    settings of brokers. Raises KafkaTimeoutError."""
-    try:
-        configs = broker_configs(cluster, node_id, [MAX_TIMEOUT_CONFIG], deadline=deadline)
-    except BrokerError as error:
-        if error.code != ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-            raise
-        return DEFAULT_MAX_TIMEOUT_MS
-    return int(configs.get(MAX_TIMEOUT_CONFIG) or DEFAULT_MAX_TIMEOUT_MS)

@@ -201,7 +201,12 @@ def _declare(
 @dataclass_transform(kw_only_default=True)
 def struct(cls: type[_T]) -> type[_T]:
     """Declare a part of a message."""
-    made = dataclasses.dataclass(slots=True, kw_only=True)(cls)
+    # What dataclasses would write for each class, they compile for each class: most of the time
+    # that importing the messages takes. __repr__ and __eq__ are the same function for all here.
+    made = dataclasses.dataclass(slots=True, kw_only=True, repr=False, eq=False, match_args=False)(
+        cls
+    )
+    _add_methods(made)
     rows: list[Field] = []
     for item in dataclasses.fields(cast(Any, made)):
         row = item.metadata.get(_METADATA_KEY)
@@ -211,6 +216,24 @@ def struct(cls: type[_T]) -> type[_T]:
     # A tuple beside the dataclass's own fields: the compiler below reads nothing else.
     _FIELDS[made] = tuple(rows)
     return made
+
+
+def _add_methods(cls: Any) -> None:
+    cls.__repr__ = _repr
+    cls.__eq__ = _eq
+    cls.__hash__ = None  # mutable, as a dataclass with __eq__ is
+
+
+def _repr(self: Any) -> str:
+    shown = (item.name for item in dataclasses.fields(self) if item.repr)
+    values = ", ".join(f"{name}={getattr(self, name)!r}" for name in shown)
+    return f"{type(self).__qualname__}({values})"
+
+
+def _eq(self: Any, other: object) -> Any:
+    if type(other) is not type(self):
+        return NotImplemented
+    return all(getattr(self, row.name) == getattr(other, row.name) for row in fields(type(self)))
 
 
 _FIELDS: dict[type[Any], tuple[Field, ...]] = {}

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
 from sparkkafka.errors import DecodeError, EncodeError, UnsupportedVersionError
-from sparkkafka.protocol.messages import REQUESTS, ApiVersionsRequest
+from sparkkafka.protocol.messages import ApiVersionsRequest
 from sparkkafka.protocol.schema import (
     Message,
     Request,
@@ -189,6 +189,9 @@ def decode_request(payload: BytesLike) -> ServerRequest:
 
     Raises DecodeError.
     """
+    # Here, not above: it imports all messages, and clients need a few.
+    from sparkkafka.protocol.messages import REQUESTS
+
     reader = Reader(payload)
     api_key, version, correlation_id = reader.int16(), reader.int16(), reader.int32()
     client_id = reader.nullable_string()

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from sparkkafka.client.cluster import Cluster
+from sparkkafka.client.coordinator import FOR_TRANSACTION, learn_coordinators
 from sparkkafka.client.groups import StoredOffset, fetch_stored
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.transaction_states import describe_transactions, list_open_transactions
@@ -77,12 +78,14 @@ def commit_batch(options: WriteOptions, batch_id: int, reports: Sequence[TaskRep
     if not reports:
         return "no tasks"
     names, query_id = reports[0].names, reports[0].query_id
+    own = _transactions(names, reports)
     with Cluster(options.client) as cluster:
+        keys = [names.decisions, *own, *_other_attempts(names, reports)]
+        learn_coordinators(cluster, keys, FOR_TRANSACTION, cluster.deadline())
         # "fence": no other driver of this prefix can decide from here on.
         decider = _become_decider(cluster, names)
         stored = _read_decision(cluster, names)
         before = stored.decision
-        own = _transactions(names, reports)
         if before is not None and before.query_id != query_id:
             _finish_other_query(cluster, names, before, query_id, batch_id)
         elif before is not None and before.batch_id > batch_id:
@@ -466,14 +469,18 @@ def _left_by_attempts(
     cluster: Cluster, names: WriterNames, reports: Iterable[TaskReport]
 ) -> Iterable[str]:
     """Open transactions of attempts that did not succeed, of this start's tasks."""
-    others = {
+    others = _other_attempts(names, reports)
+    states = describe_transactions(cluster, others, cluster.deadline())
+    return [key for key, state in states.items() if state.is_open]
+
+
+def _other_attempts(names: WriterNames, reports: Iterable[TaskReport]) -> set[str]:
+    return {
         names.transactional_id(row.task, attempt)
         for row in reports
         for attempt in range(max(row.attempt, SPECULATIVE_ATTEMPT) + 1)
         if attempt != row.attempt
     }
-    states = describe_transactions(cluster, others, cluster.deadline())
-    return [key for key, state in states.items() if state.is_open]
 
 
 def _failures(outcome: dict[str, KafkaError | None]) -> dict[str, KafkaError]:

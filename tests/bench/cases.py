@@ -6,14 +6,16 @@ Rows per topic are chosen so that one run takes one to some seconds.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 
 from tests.bench.data import KILO_BATCH, MEGA_BATCH, Topic, timestamp_ms
 from tests.bench.floor import FLOOR
 
+PYKAFKA = "pykafka"
 JVM = "JVM connector"
 ALL_COLUMNS = "pykafka, all columns"
+AT_LEAST_ONCE = "pykafka, at-least-once"
 NOOP, SUM = "noop", "sum(length(value))"
 PARTITIONS = 4
 
@@ -23,6 +25,8 @@ CODEC_TARGET = VARIABLE_TARGET = 1.5
 VALUE_ONLY_TARGET, BY_TIME_TARGET = 1.3, 10.0
 #: Seconds that a read of one row may take longer than the JVM connector's.
 ONE_ROW_TARGET_S = 0.5
+#: Of writes with exactly-once beside those without; ms that it may add to a micro-batch.
+EXACTLY_ONCE_TARGET, EXACTLY_ONCE_BATCH_TARGET_MS = 0.8, 150.0
 
 SIZE_NAMES: dict[int | str, str] = {
     10: "10 B",
@@ -39,6 +43,7 @@ BOUNDED = "read, all but the last 5 %"
 VALUE_ONLY = "read, value alone by schema"
 BY_TIME = "read, by time with filterPushdown"
 MICRO_BATCHES = "micro-batches"
+EXACTLY_ONCE = "exactly-once"
 SPARK_ALONE = "Spark's Arrow transfer alone"
 
 #: Headings, as the table has them; client rows come last.
@@ -50,7 +55,7 @@ GROUPS = (
         *(f"read, {codec}" for codec in CODECS),
         *("read, a part", VALUE_ONLY, BY_TIME),
     ),
-    *("write", "latency", MICRO_BATCHES, SPARK_ALONE, "growth"),
+    *("write", "latency", MICRO_BATCHES, EXACTLY_ONCE, SPARK_ALONE, "growth"),
 )
 
 _ROWS: dict[int | str, int] = {
@@ -89,9 +94,13 @@ class Read:
         return "filterPushdown" in self.options
 
 
+IN_TRANSACTIONS = {"deliveryGuarantee": "exactly-once"}
+
+
 @dataclass(frozen=True)
 class Write:
-    """One row about writing `rows` rows without key, or with keys of 8 bytes."""
+    """One row about writing `rows` rows without key, or with keys of 8 bytes. `settings` are for
+    both sides, `options` for ours alone."""
 
     name: str
     value_bytes: int
@@ -99,15 +108,22 @@ class Write:
     target: float | None
     with_keys: bool = False
     settings: dict[str, str] = field(default_factory=dict)
+    options: dict[str, str] = field(default_factory=dict)
     pairs: int = 3
     rival: str = JVM
     group: str = "write"
+
+    @property
+    def is_transactional(self) -> bool:
+        return self.options == IN_TRANSACTIONS
 
 
 @dataclass(frozen=True)
 class Stream:
     """A streaming query that takes `batch_rows` rows of 100 B in each micro-batch, and two rows of
-    the table about it: median and 95th percentile of `durationMs.triggerExecution`."""
+    the table about it: median and 95th percentile of `durationMs.triggerExecution`. The rows go
+    nowhere, or `to_kafka` to a topic of as many partitions: with exactly-once on our side.
+    `target`: how many ms our median may be above the rival's."""
 
     batch_rows: int
     partitions: int
@@ -115,7 +131,13 @@ class Stream:
     first_batches: int = 8
     """Not counted: Java compiles, workers are forked."""
     pairs: int = 2
-    group: str = MICRO_BATCHES
+    to_kafka: bool = False
+    rival: str = JVM
+    target: float | None = None
+
+    @property
+    def group(self) -> str:
+        return EXACTLY_ONCE if self.to_kafka else MICRO_BATCHES
 
     @property
     def topic(self) -> Topic:
@@ -125,7 +147,11 @@ class Stream:
     @property
     def name(self) -> str:
         rows = f"{self.batch_rows:,} row{'s' * (self.batch_rows > 1)} of 100 B"
-        return f"{rows} of {self.partitions} partition{'s' * (self.partitions > 1)}"
+        name = f"{rows} of {self.partitions} partition{'s' * (self.partitions > 1)}"
+        if self.to_kafka:
+            name = f"micro-batches, {name}"
+            name += ", JVM source and sink" * (self.rival == JVM)
+        return name
 
     @property
     def names(self) -> tuple[str, str]:
@@ -290,6 +316,16 @@ def writes(*, quick: bool) -> Iterator[Write]:
     if not quick:
         name = "100 B and keys of 8 B, defaults"
         yield Write(name, 100, small, None, with_keys=True, pairs=pairs)
+    for size, rows in ((100, 1_000_000), (1000, 250_000)):
+        if size == 100 or not quick:
+            yield Write(
+                f"write {SIZE_NAMES[size]}, defaults",
+                *(size, rows, EXACTLY_ONCE_TARGET),
+                options=IN_TRANSACTIONS,
+                pairs=pairs,
+                rival=AT_LEAST_ONCE,
+                group=EXACTLY_ONCE,
+            )
 
 
 def one_row_pairs(*, quick: bool) -> int:
@@ -297,7 +333,18 @@ def one_row_pairs(*, quick: bool) -> int:
 
 
 def streams(*, quick: bool) -> Iterator[Stream]:
-    """The smallest micro-batch there can be (one without rows is none), and one of some size."""
+    """The smallest micro-batch there can be (one without rows is none), and one of some size; then
+    what exactly-once adds to a small one, and the JVM connector beside it, which has no such."""
     if not quick:
         yield Stream(1, 1, 30)
         yield Stream(10_000, 4, 30)
+    to_kafka = Stream(
+        *(400, 4, 10 if quick else 30),
+        pairs=1 if quick else 3,
+        to_kafka=True,
+        rival=AT_LEAST_ONCE,
+        target=EXACTLY_ONCE_BATCH_TARGET_MS,
+    )
+    yield to_kafka
+    if not quick:
+        yield replace(to_kafka, pairs=2, rival=JVM, target=None)

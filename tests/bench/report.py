@@ -321,6 +321,9 @@ How it is measured:
   each side in turns make two pairs. Most of such a time is Spark's: a plan and two files for each
   batch on both sides, and for us a task in Python for each partition
   ([where the time goes](performance.md#micro-batches)).
+- "Exactly-once" is `deliveryGuarantee=exactly-once` beside our own default, `at-least-once`: writes
+  as above, and micro-batches from a topic to another one, for whose median it may add at most
+  150 ms. The JVM connector has no such guarantee; beside it stands what it does have.
 - Worker memory is the peak of the largest of Spark's Python workers beyond that of a worker which
   handed Arrow batches through and did nothing else ({memory}). Target: 150 MB.
 - Client rows measure without Spark, against other Python clients.

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 from tests.bench import data, floor
 from tests.bench.cases import (
     ALL_COLUMNS,
+    AT_LEAST_ONCE,
     JVM,
     ONE_ROW_TARGET_S,
     PARTITIONS,
+    PYKAFKA,
     SUM,
     Read,
     Stream,
@@ -32,9 +34,14 @@ from tests.bench.worker_memory import WorkerMemory
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-OURS, THEIRS = "pykafka", "kafka"
+OURS, THEIRS = PYKAFKA, "kafka"
 FORMATS = (OURS, THEIRS)
-_RIVALS = {JVM: THEIRS, floor.FLOOR: FLOOR_FORMAT, ALL_COLUMNS: ALL_COLUMNS}
+_RIVALS = {
+    JVM: THEIRS,
+    floor.FLOOR: FLOOR_FORMAT,
+    ALL_COLUMNS: ALL_COLUMNS,
+    AT_LEAST_ONCE: AT_LEAST_ONCE,
+}
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 _WARM_UP_ROUNDS = 2
@@ -210,20 +217,34 @@ class SparkBench:
             runs = dict.fromkeys(formats, 0)
 
             def run(name: str) -> None:
-                self._write(name, frame, topics[name], case.settings)
+                options = case.options if name == OURS else {}
+                self._write(name, frame, topics[name], {**case.settings, **options})
                 runs[name] += 1
 
             for name in formats:
                 run(name)
             self._in_turns(row, case.pairs, run, per_second=case.rows)
-            for name in set(formats) & set(FORMATS):
-                found = data.records_in(self._servers, topics[name], PARTITIONS)
+            for name in set(formats) - {FLOOR_FORMAT}:
+                found = self._rows_in(topics[name], committed=case.is_transactional)
                 _expect(found, runs[name] * case.rows, f"{name}: rows written by {case.name}")
         return row
 
+    def _rows_in(self, topic: str, *, committed: bool) -> int:
+        if not committed:
+            return data.records_in(self._servers, topic, PARTITIONS)
+        # Offsets count the ends of transactions as well.
+        rows = (
+            self._spark.read.format(OURS)
+            .option("kafka.bootstrap.servers", self._servers)
+            .option("subscribe", topic)
+            .option("kafka.isolation.level", "read_committed")
+            .load()
+        )
+        return rows.count()
+
     def _write(self, name: str, frame: DataFrame, topic: str, settings: Mapping[str, str]) -> None:
         (
-            frame.write.format(name)
+            frame.write.format(OURS if name == AT_LEAST_ONCE else name)
             .option("kafka.bootstrap.servers", self._servers)
             .option("topic", topic)
             .options(**settings)
@@ -254,7 +275,7 @@ class SparkBench:
     def _write_topics(
         self, label: str, formats: Sequence[str] = FORMATS
     ) -> Iterator[dict[str, str]]:
-        topics = {name: f"bench-write-{label}-{name}" for name in formats}
+        topics = {name: f"bench-write-{label}-{n}" for n, name in enumerate(formats)}
         with data.open_cluster(self._servers) as cluster:
             for topic in topics.values():
                 data.make_topic(cluster, topic, PARTITIONS)
@@ -268,7 +289,8 @@ class SparkBench:
 
     def stream(self, case: Stream) -> Iterator[Row]:
         pairs = self._pairs_of(case.pairs)
-        return micro_batches(self._spark, self._servers, case, pairs, self.memory, FORMATS)
+        formats = (OURS, _RIVALS[case.rival])
+        return micro_batches(self._spark, self._servers, case, pairs, self.memory, formats)
 
     # --- both -----------------------------------------------------------------------------------
 
@@ -335,6 +357,10 @@ def open_spark(folder: Path, connector: Sequence[Path]) -> Iterator[SparkSession
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     # Spark says so of a pandas that it does not use here, in each worker.
     os.environ["PYTHONWARNINGS"] = "ignore:PySpark does not yet fully support pandas:FutureWarning"
+    # An installed package is compiled; a checkout may be forbidden to keep what it compiles, and
+    # Spark starts a process for the commit of each micro-batch.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = str(folder / "compiled")
     from pyspark.sql import SparkSession
 
     (folder / "tmp").mkdir()

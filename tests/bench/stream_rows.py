@@ -10,17 +10,18 @@ from __future__ import annotations
 import contextlib
 import math
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.bench import data
-from tests.bench.cases import JVM, Stream
+from tests.bench.cases import AT_LEAST_ONCE, IN_TRANSACTIONS, PYKAFKA, Stream
 from tests.bench.results import Row
 from tests.bench.worker_memory import WorkerMemory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 #: How many batches Spark remembers (100 unless told).
 _REMEMBERED = "spark.sql.streaming.numRecentProgressUpdates"
@@ -40,7 +41,9 @@ def micro_batches(
     formats: tuple[str, str],
 ) -> Iterator[Row]:
     """The rows of a case, "p50" and "p95": a pair of figures for each pair of queries."""
-    median, high = (Row(case.group, name, "ms", JVM) for name in case.names)
+    median, high = (Row(case.group, name, "ms", case.rival) for name in case.names)
+    if case.target is not None:
+        median.target, median.target_kind = case.target, "difference"
     data.write_topic(bootstrap_servers, case.topic)
     try:
         memory.renew_workers()
@@ -71,18 +74,28 @@ def _run(
     spark: SparkSession, bootstrap_servers: str, case: Stream, name: str, checkpoint: Path
 ) -> list[float]:
     """One query; how long each of its batches took in ms, without the first ones."""
-    query = (
-        spark.readStream.format(name)
+    rows = (
+        spark.readStream.format(_format(name))
         .option("kafka.bootstrap.servers", bootstrap_servers)
         .option("subscribe", case.topic.name)
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", str(case.batch_rows))
         .load()
-        .writeStream.format("noop")
-        .option("checkpointLocation", str(checkpoint))
-        .trigger(availableNow=True)
-        .start()
     )
+    with _sink(bootstrap_servers, case, name) as (sink, options):
+        return _durations_ms(
+            (rows.select("value") if case.to_kafka else rows)
+            .writeStream.format(sink)
+            .options(**options)
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True),
+            case,
+            name,
+        )
+
+
+def _durations_ms(writer: DataStreamWriter, case: Stream, name: str) -> list[float]:
+    query = writer.start()
     try:
         ended = query.awaitTermination(_TIMEOUT_S)
     finally:
@@ -93,6 +106,28 @@ def _run(
     if not ended or rows != [case.batch_rows] * (case.first_batches + case.batches):
         raise UnfinishedStreamError(f"{name}: batches of {rows} rows in {case.name}")
     return [float(batch.durationMs["triggerExecution"]) for batch in batches[case.first_batches :]]
+
+
+@contextlib.contextmanager
+def _sink(
+    bootstrap_servers: str, case: Stream, name: str
+) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """Format and options; a topic that it needs exists meanwhile."""
+    if not case.to_kafka:
+        yield "noop", {}
+        return
+    topic = f"{case.topic.name}-copy"
+    with data.open_cluster(bootstrap_servers) as cluster:
+        data.make_topic(cluster, topic, case.partitions)
+    try:
+        options = {"kafka.bootstrap.servers": bootstrap_servers, "topic": topic}
+        yield _format(name), options | (IN_TRANSACTIONS if name == PYKAFKA else {})
+    finally:
+        data.remove_topic(bootstrap_servers, topic)
+
+
+def _format(name: str) -> str:
+    return PYKAFKA if name == AT_LEAST_ONCE else name
 
 
 def quantile(figures: list[float], share: float) -> float:

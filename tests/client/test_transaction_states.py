@@ -95,6 +95,7 @@ def test_open_transactions_of_a_broker_that_dies_are_found_elsewhere(fake, clust
 def test_states_that_this_user_may_not_see(fake, cluster, api):
     open_all(cluster)
     fake.fault(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, api=api, times=None)
+    cluster.coordinators.clear()
     with pytest.raises(BrokerError, match="this user may not use the transactional id"):
         describe_transactions(cluster, IDS, cluster.deadline())
 

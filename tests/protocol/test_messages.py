@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -361,3 +362,14 @@ def test_examples_of_what_a_version_lacks() -> None:
     assert encode(named, 2) == b""  # ignorable
     with pytest.raises(EncodeError, match=r"MetadataRequest v9 topics\.name: must not be null"):
         encode(messages.MetadataRequest(topics=[messages.MetadataRequestTopic(name=None)]), 9)
+
+
+def test_the_package_gives_every_message_under_its_name() -> None:
+    subjects = messages._SUBJECTS
+    assert {*subjects, "REQUESTS"} == set(messages.__all__)
+    for name, subject in subjects.items():
+        module = importlib.import_module(f"{messages.__name__}.{subject}")
+        assert getattr(messages, name) is getattr(module, name)
+    assert {cls.__name__ for cls in REQUESTS.values()} <= set(subjects)
+    with pytest.raises(AttributeError, match="no attribute 'NoRequest'"):
+        _ = messages.NoRequest
