@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import confluent_kafka.admin
+import pyarrow as pa
 import pytest
 from confluent_kafka.admin import (
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     ResourcePatternType,
@@ -17,6 +19,11 @@ from confluent_kafka.admin import (
 )
 from pyspark.errors import PySparkException
 
+from sparkkafka.errors import ProduceError
+from sparkkafka.options import parse_write_options
+from sparkkafka.spark.row_columns import RowColumns
+from sparkkafka.spark.write_task import write_rows
+from tests.client.support import read as client_read
 from tests.real.peers import Record, confluent_write
 
 pytestmark = [pytest.mark.real, pytest.mark.spark]
@@ -105,6 +112,41 @@ def test_writing(spark: Any, guarded: Any, topic: str, idempotence: str) -> None
     with pytest.raises(PySparkException) as caught:
         write(spark, guarded, topic, **{"kafka.enable.idempotence": idempotence})
     refused(topic, "WRITE", started_s, caught.value)
+
+
+def test_writing_when_the_permission_is_withdrawn(guarded: Any) -> None:
+    """In the middle of a task: what is written is what the error says."""
+    topic = "withdrawn"
+    guarded.create_topic(topic)
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": guarded.bootstrap_servers})
+    rule = (ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*")
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for number in range(200):
+            if number == 50:
+                deny = AclBinding(*rule, AclOperation.WRITE, AclPermissionType.DENY)
+                admin.create_acls([deny])[deny].result(20)
+            time.sleep(0.02)  # the broker learns of it a moment later
+            yield pa.record_batch([pa.array([b"%d" % number])], names=["value"])
+
+    options = parse_write_options(
+        {
+            "kafka.bootstrap.servers": guarded.bootstrap_servers,
+            "topic": topic,
+            "kafka.linger.ms": "0",
+        }
+    )
+    with pytest.raises(ProduceError, match=f"{topic}.*TOPIC_AUTHORIZATION_FAILED") as raised:
+        write_rows(batches(), RowColumns(value=0, fixed_topic=topic), options)
+    allow = AclBinding(*rule, AclOperation.ALL, AclPermissionType.ALLOW)
+    deny = AclBindingFilter(*rule, AclOperation.WRITE, AclPermissionType.DENY)
+    admin.create_acls([allow])[allow].result(20)
+    admin.delete_acls([deny])[deny].result(20)
+    time.sleep(0.5)
+    values = client_read(guarded, topic)
+    written, _, unknown = raised.value.partitions[topic, 0]
+    assert values == [b"%d" % number for number in range(len(values))]
+    assert 0 < written <= len(values) <= written + unknown
 
 
 def test_what_is_allowed_works(spark: Any, guarded: Any) -> None:
