@@ -50,11 +50,12 @@ MOMENTS = (2, 6)
 """The Produce requests that are struck: a partition's first, and one in the middle."""
 
 IMPATIENT = {
-    "kafka.request.timeout.ms": "300",
-    "kafka.default.api.timeout.ms": "700",
-    "kafka.max.block.ms": "700",
-    "kafka.delivery.timeout.ms": "700",
+    "kafka.request.timeout.ms": "500",
+    "kafka.default.api.timeout.ms": "1500",
+    "kafka.max.block.ms": "1500",
+    "kafka.delivery.timeout.ms": "1500",
 }
+"""Enough for a busy machine, where a shorter one would pass at other requests than are meant."""
 
 PRODUCE_CODES = (
     ErrorCode.LEADER_NOT_AVAILABLE,
