@@ -57,7 +57,7 @@ def cluster(fake):
         yield cluster
 
 
-def soon(cluster, limit_ms=400):
+def soon(cluster, limit_ms=1_500):
     return cluster.deadline().sooner(limit_ms)
 
 
