@@ -135,7 +135,10 @@ def _string_map(text: str) -> tuple[tuple[str, str], ...]:
     def pairs(found: list[tuple[str, Any]]) -> tuple[tuple[str, Any], ...]:
         return tuple(found)
 
-    found = json.loads(text, object_pairs_hook=pairs)  # JSONDecodeError is a ValueError
+    try:
+        found = json.loads(text, object_pairs_hook=pairs)  # JSONDecodeError is a ValueError
+    except RecursionError:
+        raise ValueError("its brackets are nested too deep") from None
     if not isinstance(found, tuple):
         raise ValueError
     names = [name for name, _ in found]

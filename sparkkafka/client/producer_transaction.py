@@ -14,6 +14,7 @@ from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.coordinator import FOR_TRANSACTION, find_coordinator
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.metadata import TopicPartition
+from sparkkafka.client.transaction_states import describe_transactions
 from sparkkafka.client.transaction_timeout import max_timeout_ms
 from sparkkafka.client.transactions import (
     FENCED,
@@ -22,7 +23,7 @@ from sparkkafka.client.transactions import (
     explained,
     init_transactions,
 )
-from sparkkafka.errors import KafkaError
+from sparkkafka.errors import KafkaError, UnsupportedVersionError
 from sparkkafka.options import ClientOptions
 
 log = logging.getLogger(__name__)
@@ -34,17 +35,24 @@ ABORT_TIMEOUT_MS = 10_000
 class ProducerTransaction:
     """One transaction. Use it under `with`: an exception inside aborts it.
 
-    `timeout_ms` None asks for the longest that the broker allows. `partitions` are those that it
-    may be written to.
+    `timeout_ms` None asks for the longest that the broker allows. `other_ids` are for the case that
+    a transaction is open under `transactional_id` already: it may be somebody's who is still to
+    count. `partitions` are those that it may be written to.
     """
 
     def __init__(
-        self, options: ClientOptions, transactional_id: str, timeout_ms: int | None, block_ms: int
+        self,
+        options: ClientOptions,
+        transactional_id: str,
+        timeout_ms: int | None,
+        block_ms: int,
+        other_ids: Iterable[str] = (),
     ) -> None:
         self._cluster = Cluster(options)
         self._timeout_ms = timeout_ms
         self._block_ms = block_ms
         self.transactional_id = transactional_id
+        self._other_ids = list(other_ids)
         self.identity: Transaction | None = None
         self.partitions: set[TopicPartition] = set()
         self._may_be_open = False
@@ -64,12 +72,15 @@ class ProducerTransaction:
             self._cluster.close()
 
     def begin(self) -> Transaction:
-        """Take over the transactional id (once): what an earlier writer left open is aborted.
+        """Take over the transactional id (once), or the first of the others under which nothing is
+        open. If there is none, what an earlier writer left open is aborted.
 
         Raises BrokerError (not authorised, timeout too long), KafkaTimeoutError.
         """
         if self.identity is None:
             deadline = Deadline(self._block_ms)
+            if self._other_ids:
+                self._choose_id(deadline)
             if self._timeout_ms is None:
                 try:
                     node_id = find_coordinator(
@@ -91,6 +102,15 @@ class ProducerTransaction:
             add_partitions(self._cluster, transaction, sorted(new), Deadline(self._block_ms))
             # After it: what was not answered is added again before anything is written.
             self.partitions |= new
+
+    def _choose_id(self, deadline: Deadline) -> None:
+        ids = [self.transactional_id, *self._other_ids]
+        try:
+            states = describe_transactions(self._cluster, ids, deadline)
+        except UnsupportedVersionError:  # before Kafka 3.0
+            return
+        unused = [key for key in ids if key not in states or not states[key].is_open]
+        self.transactional_id = next(iter(unused), self.transactional_id)
 
     def _init(self, timeout_ms: int, deadline: Deadline) -> Transaction:
         tid = self.transactional_id

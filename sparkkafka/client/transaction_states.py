@@ -55,7 +55,7 @@ def describe_transactions(
         failures: list[KafkaError] = []
         by_node: dict[int, list[str]] = {}
         try:
-            coordinators = known_coordinators(cluster, pending, FOR_TRANSACTION, deadline)
+            coordinators = known_coordinators(cluster, sorted(pending), FOR_TRANSACTION, deadline)
         except KafkaError as error:
             raise explained(error) from error
         for key, node in coordinators.items():

@@ -61,8 +61,9 @@ _EXPLANATIONS: Mapping[int, str] = {
         "this user may not use the group in which decisions are kept: grant READ on it"
     ),
     ErrorCode.INVALID_TRANSACTION_TIMEOUT: (
-        "kafka.transaction.timeout.ms is above the broker's transaction.max.timeout.ms: lower it, "
-        "or leave it out to get the broker's maximum"
+        "kafka.transaction.timeout.ms is above the broker's transaction.max.timeout.ms: set it "
+        "lower. Left out, it is the broker's maximum, or 15 minutes if this user may not see that "
+        "(DESCRIBE_CONFIGS on the cluster)"
     ),
     **dict.fromkeys(
         FENCED,

@@ -30,6 +30,13 @@ _TASK_OF_QUERY = re.compile(rf"[0-9a-f]{{{RUN_CHARS}}}-[0-9]+-[0-9]+")
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
+STAGE_RETRY = 1_000
+STAGE_ATTEMPTS = 4
+"""Spark counts the attempts of a task anew when it runs a stage again (shuffle files were lost),
+and tells Python nothing about that; the first ones may still run, and may be those that count. So
+an attempt whose id is in use goes by a number that is higher by STAGE_RETRY, or that twice…"""
+
+
 class TaskTransaction(NamedTuple):
     """The transaction that one attempt of one task has written in."""
 
@@ -81,7 +88,8 @@ class WriterNames(NamedTuple):
 
 
 class TaskReport(NamedTuple):
-    """What one task tells the driver about the transaction that it has written in.
+    """What one task tells the driver about the transaction that it has written in. `attempt` may
+    have STAGE_RETRY added.
 
     `transaction` is None if it had no rows; in a batch job `query_id` is "", `batch_id` NO_BATCH.
     """
@@ -151,15 +159,18 @@ def latest_decision(texts: Iterable[str]) -> Decision | None:
             f"of the decision about batch {first['batch']} only pieces {sorted(pieces)} of "
             f"{first['of']} are there: was a topic deleted that held the others?"
         )
+    transactions = tuple(
+        _unpack(row) for index in sorted(pieces) for row in pieces[index]["tasks"].split()
+    )
+    if len({row[:2] for row in transactions}) < len(transactions):
+        raise DecodeError(f"the decision about batch {first['batch']} names a task twice")
     return Decision(
         query_id=first["query"],
         run=first["run"],
         batch_id=first["batch"],
         number=number,
         application=first["app"],
-        transactions=tuple(
-            _unpack(row) for index in sorted(pieces) for row in pieces[index]["tasks"].split()
-        ),
+        transactions=transactions,
     )
 
 
@@ -176,10 +187,12 @@ _TYPES: Mapping[str, type] = {
 def _parse(text: str) -> dict[str, Any]:
     try:
         row = json.loads(text)
+        # Exactly: True is an int as well.
         sound = isinstance(row, dict) and all(
-            isinstance(row.get(name), kind) for name, kind in _TYPES.items()
+            type(row.get(name)) is kind for name, kind in _TYPES.items()
         )
-    except ValueError:
+        sound = sound and 0 <= row["piece"] < row["of"] and row["run"].isascii()
+    except (ValueError, RecursionError):
         sound = False
     if not sound or row["v"] != FORMAT_VERSION:
         raise DecodeError(
@@ -195,9 +208,12 @@ def _pack(row: TaskTransaction) -> str:
 
 def _unpack(text: str) -> TaskTransaction:
     try:
-        return TaskTransaction(*(int(part, 36) for part in text.split(".")))
+        row = TaskTransaction(*(int(part, 36) for part in text.split(".")))
     except (TypeError, ValueError):
-        raise DecodeError(f"a decision names a transaction that is none: {text[:100]!r}") from None
+        row = None
+    if row is None or min(row) < 0 or row.producer_id >= 1 << 63 or row.producer_epoch >= 1 << 15:
+        raise DecodeError(f"a decision names a transaction that is none: {text[:100]!r}")
+    return row
 
 
 def _base36(number: int) -> str:

@@ -20,6 +20,7 @@ from sparkkafka.client.groups import StoredOffset, fetch_stored
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.transaction_states import describe_transactions, list_open_transactions
 from sparkkafka.client.transactions import (
+    FENCED,
     GONE,
     Transaction,
     add_partitions_each,
@@ -31,12 +32,15 @@ from sparkkafka.client.transactions import (
 from sparkkafka.errors import (
     BrokerError,
     DataLossError,
+    DecodeError,
+    ErrorCode,
     KafkaError,
     TransactionError,
     UnsupportedVersionError,
 )
 from sparkkafka.options import WriteOptions
 from sparkkafka.spark.decision import (
+    STAGE_RETRY,
     Decision,
     TaskReport,
     TaskTransaction,
@@ -48,6 +52,8 @@ logger = logging.getLogger(__name__)
 
 SHORT_TIMEOUT_MS = 60_000
 """For transactions that are to be empty, or are ended at once."""
+
+LEAST_TIMEOUT_MS = 1_000
 
 SPECULATIVE_ATTEMPT = 1
 """The attempt that Spark may run, and kill, beside a first one that succeeds."""
@@ -116,10 +122,15 @@ def commit_batch(options: WriteOptions, batch_id: int, reports: Sequence[TaskRep
             application=socket.gethostname(),
             transactions=tuple(row.transaction for row in reports if row.transaction is not None),
         )
-        if own:
+        first = before is None or before.run != names.run
+        # Without rows too, the first micro-batch of a run says in the group whose the prefix is: a
+        # later one could not tell an older query from one that runs now. What other runs have open
+        # is aborted only once none of them can have decided about it since it was looked up.
+        decides = bool(own) or (first and bool(stored.places))
+        if decides:
             _decide(cluster, names, decider, decision, stored.places, reports)
             _finish(cluster, names, decision, options.fail_on_data_loss)
-        _clear_up(cluster, names, reports, every=before is None or before.run != names.run)
+        _clear_up(cluster, names, reports, every=first and decides)
         return f"batch {batch_id}: {len(own)} transactions committed"
 
 
@@ -153,9 +164,7 @@ def abort_batch(
                 f"batch {batch_id} is decided: its rows become visible at the latest when the "
                 "query is started again, and are not written a second time"
             )
-        left = _failures(
-            end_transactions(cluster, own.values(), commit=False, deadline=cluster.deadline())
-        )
+        left = _abort(cluster, own.values())
         stopped = _abort_stopped(cluster, names) if stopped_tasks else 0
     return f"batch {batch_id} failed: {len(own) - len(left) + stopped} transactions aborted" + (
         f", {len(left)} not ({next(iter(left.values()))})" if left else ""
@@ -164,9 +173,29 @@ def abort_batch(
 
 def _become_decider(cluster: Cluster, names: WriterNames) -> Transaction:
     key = names.decisions
-    found = init_transactions(cluster, [key], SHORT_TIMEOUT_MS, cluster.deadline())[key]
+    found = _take_over(cluster, [key])[key]
     if isinstance(found, KafkaError):
         raise found
+    return found
+
+
+def _take_over(
+    cluster: Cluster, transactional_ids: Iterable[str]
+) -> dict[str, Transaction | KafkaError]:
+    """`init_transactions`, also where brokers allow less than SHORT_TIMEOUT_MS: nobody who set no
+    timeout could lower this one. Not every user may see what they allow."""
+    timeout_ms = SHORT_TIMEOUT_MS
+    found = init_transactions(cluster, transactional_ids, timeout_ms, cluster.deadline())
+    while timeout_ms > LEAST_TIMEOUT_MS:
+        refused = [
+            key
+            for key, row in found.items()
+            if isinstance(row, BrokerError) and row.code == ErrorCode.INVALID_TRANSACTION_TIMEOUT
+        ]
+        if not refused:
+            break
+        timeout_ms //= 4
+        found |= init_transactions(cluster, refused, timeout_ms, cluster.deadline())
     return found
 
 
@@ -175,7 +204,15 @@ def _read_decision(cluster: Cluster, names: WriterNames) -> _Stored:
         stored = fetch_stored(cluster, names.decisions)
     except BrokerError as error:
         raise explained(error) from error
-    decision = latest_decision(row.metadata for row in stored.values())
+    try:
+        decision = latest_decision(row.metadata for row in stored.values())
+    except DecodeError as error:
+        raise DecodeError(
+            f"the last decision under transactionalIdPrefix {names.prefix} cannot be read "
+            f"({error}). It is kept in the consumer group {names.decisions}, which is for nothing "
+            "else. Delete the group and start the query again; if the query died in the middle of "
+            "a commit, the rows of that micro-batch may then be there twice"
+        ) from error
     number = None if decision is None else f'"number":{decision.number},'
     places = tuple(
         sorted(tp for tp, row in stored.items() if number is not None and number in row.metadata)
@@ -337,7 +374,7 @@ def abort_job(
         return "nothing of it is visible to read_committed"
     own = _transactions(names, reports)
     with Cluster(options.client) as cluster:
-        outcome = end_transactions(cluster, own.values(), commit=False, deadline=cluster.deadline())
+        outcome = _abort(cluster, own.values())
         stopped = _abort_stopped(cluster, names) if stopped_tasks else 0
     visible: list[TaskReport] = []
     unsure: list[TaskReport] = []
@@ -415,7 +452,7 @@ def _check_open(
 
 
 def _clear_up(
-    cluster: Cluster, names: WriterNames, reports: Iterable[TaskReport], *, every: bool
+    cluster: Cluster, names: WriterNames, reports: Sequence[TaskReport], *, every: bool
 ) -> None:
     """Abort what attempts of tasks left open whose work does not count.
 
@@ -426,18 +463,21 @@ def _clear_up(
         left = set(_left_by_attempts(cluster, names, reports))
         if every:
             # No transaction of this prefix is to stay open now: those that count are committed.
-            left |= {
-                key
-                for key in list_open_transactions(cluster, cluster.deadline())
-                if names.is_of_query(key)
-            }
+            left |= set(_open_of_query(cluster, names))
         if left:
             logger.info("aborting %d transactions that were left open: %s", len(left), _some(left))
-            init_transactions(cluster, left, SHORT_TIMEOUT_MS, cluster.deadline())
-    except UnsupportedVersionError:
-        logger.info("brokers before 3.0 do not say which transactions are open")
+            _take_over(cluster, left)
     except KafkaError as error:
         logger.warning("transactions that were left open could not be aborted: %s", error)
+
+
+def _open_of_query(cluster: Cluster, names: WriterNames) -> list[str]:
+    try:
+        every = list_open_transactions(cluster, cluster.deadline())
+    except UnsupportedVersionError:
+        logger.info("brokers before 3.0 do not say which transactions are open")
+        return []
+    return [key for key in every if names.is_of_query(key)]
 
 
 def _abort_stopped(cluster: Cluster, names: WriterNames) -> int:
@@ -456,7 +496,7 @@ def _abort_stopped(cluster: Cluster, names: WriterNames) -> int:
                 for key in list_open_transactions(cluster, cluster.deadline())
                 if names.is_of_run(key)
             }
-            init_transactions(cluster, left, SHORT_TIMEOUT_MS, cluster.deadline())
+            _take_over(cluster, left)
             found |= left
     except UnsupportedVersionError:
         logger.info("brokers before 3.0 do not say which transactions are open")
@@ -466,21 +506,51 @@ def _abort_stopped(cluster: Cluster, names: WriterNames) -> int:
 
 
 def _left_by_attempts(
-    cluster: Cluster, names: WriterNames, reports: Iterable[TaskReport]
+    cluster: Cluster, names: WriterNames, reports: Sequence[TaskReport]
 ) -> Iterable[str]:
     """Open transactions of attempts that did not succeed, of this start's tasks."""
     others = _other_attempts(names, reports)
-    states = describe_transactions(cluster, others, cluster.deadline())
+    try:
+        states = describe_transactions(cluster, others, cluster.deadline())
+    except UnsupportedVersionError:
+        # Those that are known to have run: to take over an id that nobody used would make it.
+        return [
+            names.transactional_id(row.task, attempt)
+            for row in reports
+            for attempt in range(row.attempt)
+        ]
     return [key for key, state in states.items() if state.is_open]
 
 
 def _other_attempts(names: WriterNames, reports: Iterable[TaskReport]) -> set[str]:
     return {
-        names.transactional_id(row.task, attempt)
+        names.transactional_id(row.task, number)
         for row in reports
-        for attempt in range(max(row.attempt, SPECULATIVE_ATTEMPT) + 1)
-        if attempt != row.attempt
+        for number in _numbers(row.attempt)
+        if number != row.attempt
     }
+
+
+def _numbers(attempt: int) -> Iterable[int]:
+    """Attempts of a task that may have run if this one succeeded."""
+    again, number = divmod(attempt, STAGE_RETRY)
+    for stage in range(max(again, 1) + 1):
+        first = stage * STAGE_RETRY
+        yield from range(first, first + max(number, SPECULATIVE_ATTEMPT) + 1)
+
+
+def _abort(cluster: Cluster, own: Iterable[Transaction]) -> dict[str, KafkaError]:
+    """Abort tasks' transactions; those of which it is not known that this did it.
+
+    Under the id of one that is fenced a copy of the task may have a transaction open.
+    """
+    outcome = end_transactions(cluster, own, commit=False, deadline=cluster.deadline())
+    left = _failures(outcome)
+    fenced = [key for key, row in left.items() if getattr(row, "code", None) in FENCED]
+    for key, row in _take_over(cluster, fenced).items():
+        if isinstance(row, KafkaError):
+            logger.warning("what is open under %s could not be aborted: %s", key, row)
+    return left
 
 
 def _failures(outcome: dict[str, KafkaError | None]) -> dict[str, KafkaError]:

@@ -21,6 +21,8 @@ from sparkkafka.errors import ErrorCode, KafkaError, TransactionError
 from sparkkafka.options import WriteOptions
 from sparkkafka.spark.decision import (
     NO_BATCH,
+    STAGE_ATTEMPTS,
+    STAGE_RETRY,
     TaskReport,
     TaskTransaction,
     WriterNames,
@@ -72,21 +74,30 @@ class TaskPlace(NamedTuple):
         return cls(names, "", NO_BATCH, context.partitionId(), context.attemptNumber())
 
     @property
+    def attempts(self) -> dict[str, int]:
+        """Transactional ids that it may write under, and the numbers in them; the first one, if
+        nobody has a transaction open there."""
+        numbers = (self.attempt + STAGE_RETRY * again for again in range(STAGE_ATTEMPTS))
+        return {self.names.transactional_id(self.task, number): number for number in numbers}
+
+    @property
     def transactional_id(self) -> str:
         return self.names.transactional_id(self.task, self.attempt)
 
     def report(self, rows: int, transaction: ProducerTransaction | None) -> TaskReport:
         """What to tell the driver; `transaction` is None if the task had no rows."""
         written = None
+        attempt = self.attempt
         if transaction is not None and transaction.identity is not None:
-            _, producer_id, producer_epoch = transaction.identity
-            written = TaskTransaction(self.task, self.attempt, producer_id, producer_epoch)
+            transactional_id, producer_id, producer_epoch = transaction.identity
+            attempt = self.attempts[transactional_id]
+            written = TaskTransaction(self.task, attempt, producer_id, producer_epoch)
         return TaskReport(
             names=self.names,
             query_id=self.query_id,
             batch_id=self.batch_id,
             task=self.task,
-            attempt=self.attempt,
+            attempt=attempt,
             rows=rows,
             transaction=written,
             partitions=tuple(sorted(transaction.partitions)) if transaction is not None else (),
@@ -106,11 +117,13 @@ def task_transaction(place: TaskPlace, options: WriteOptions) -> Iterator[Produc
 
     Raises TransactionError, saying who, if another writer took the transactional id over.
     """
+    first, *others = place.attempts
     transaction = ProducerTransaction(
         options.client,
-        place.transactional_id,
+        first,
         options.producer.transaction_timeout_ms,
         options.producer.max_block_ms,
+        others,
     )
     try:
         with transaction:
@@ -120,13 +133,13 @@ def task_transaction(place: TaskPlace, options: WriteOptions) -> Iterator[Produc
             raise
         raise TransactionError(
             f"task {place.task} (attempt {place.attempt}) may not go on writing in transaction "
-            f"{place.transactional_id}: {_who(place, options, transaction)} ({error})"
+            f"{transaction.transactional_id}: {_who(place, options, transaction)} ({error})"
         ) from error
 
 
 def _who(place: TaskPlace, options: WriteOptions, transaction: ProducerTransaction) -> str:
     """Who holds the task's transactional id, as far as Kafka knows."""
-    tid = place.transactional_id
+    tid = transaction.transactional_id
     try:
         with Cluster(options.client) as cluster:
             state = describe_transactions(cluster, [tid], Deadline(ASK_MS)).get(tid)

@@ -6,13 +6,19 @@ Kafka is a FakeCluster whose view of read_committed is compared with what was to
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
+from sparkkafka.client.groups import commit_offsets
+from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.transactions import init_transactions
-from sparkkafka.errors import KafkaError, TransactionError
+from sparkkafka.errors import DecodeError, KafkaError, TransactionError
+from sparkkafka.spark.decision import WriterNames
+from sparkkafka.testing.fake_cluster import FakeCluster
 from tests.client.support import open_cluster
 from tests.spark.exactly_once_model import Killed, Process, Query, watched_connections
 
@@ -200,6 +206,54 @@ def test_a_speculative_copy_that_is_killed_beside_the_first(query):
     assert killed >= 6
 
 
+@pytest.mark.parametrize("counts", ["first", "second"])
+def test_a_stage_that_is_run_again_beside_its_first_tasks(query, counts):
+    """Both copies are attempt 0. Whichever reports first counts; nothing stays open of the other,
+    wherever it is stopped."""
+    for at in range(1, task_requests(fresh(query)) + 1):
+        one = fresh(query)
+        run = one.new_run()
+        reports = [one.write_task(run, 0, task) for task in (0, 2)]
+        killed = Process(at, then="kill")
+        if counts == "second":
+            with suppress(Killed):
+                killed.run(lambda one=one, run=run: one.write_task(run, 0, 1))
+        reports.append(one.write_task(run, 0, 1))
+        if counts == "first":
+            with suppress(Killed):
+                killed.run(lambda one=one, run=run: one.write_task(run, 0, 1))
+        one.commit(0, reports)
+        one.assert_each_row_once(1)
+        one.assert_nothing_open()
+        one.run_batch(run, 1)
+        one.assert_each_row_once(2)
+        one.assert_nothing_open()
+
+
+def test_a_micro_batch_whose_task_lost_its_id_to_a_copy_leaves_nothing_open(query):
+    """Both asked at the same moment who has the id."""
+    run = query.new_run()
+    copy = PausedBeforeInit(then="pause")
+    copy.start(lambda: query.write_task(run, 0, 1))
+    assert copy.reached.wait(10)
+    reports = [query.write_task(run, 0, task) for task in range(3)]
+    copy.go_on.set()
+    copy.wait()
+    with pytest.raises(TransactionError, match="another writer took it over"):
+        query.commit(0, reports)
+    assert not query.visible()
+    query.assert_nothing_open()
+
+
+class PausedBeforeInit(Process):
+    """How many requests come before it differs: coordinators may be on one broker or on two."""
+
+    def before(self, request: Any) -> None:
+        if request.API_NAME == "InitProducerId" and not self.at:
+            self.at = len(self.requests) + 1
+        super().before(request)
+
+
 # --- drivers -----------------------------------------------------------------------------------
 
 
@@ -378,3 +432,107 @@ def test_a_task_that_lost_its_place_says_to_whom_and_leaves_it_alone(query):
     assert f"held under producer epoch {taken.producer_epoch} (this task's was 0" in text
     assert f"The last batch under this prefix, 0, was decided by query {query.id}" in text
     assert query.cluster.transaction(tid).producer_epoch == taken.producer_epoch
+
+
+# --- micro-batches without rows, polluted groups, old and strict brokers --------------------------
+
+
+def run_empty(query: Query, run: WriterNames, batch: int) -> None:
+    query.commit(batch, [query.place(run, batch, n).report(0, None) for n in range(query.tasks)])
+
+
+def test_a_new_checkpoint_under_an_old_prefix_begins_without_rows(query):
+    """As an aggregation with a watermark does: the next micro-batch is no other query's for it."""
+    Query(query.cluster, prefix="shared3").run_up_to(0)
+    new = Query(query.cluster, prefix="shared3")
+    run = new.new_run()
+    run_empty(new, run, 0)
+    run_empty(new, run, 1)
+    new.run_batch(run, 2)
+    assert new.visible() == Counter(range(200, 200 + new.rows))
+    new.assert_nothing_open()
+
+
+def test_an_empty_micro_batch_does_not_abort_what_another_driver_has_decided(query):
+    """Two starts of a query plan a batch; the later one gets no rows (a source that lost them), and
+    the earlier one decides after the later one has looked."""
+    end = decision_end(query)
+    for at in range(1, 16):
+        one = fresh(query)
+        one.run_up_to(0)
+        first, second = one.new_run(), one.new_run()
+        reports = [one.write_task(first, 1, task) for task in range(one.tasks)]
+        later = Process(at, then="pause")
+        later.start(lambda one=one, second=second: run_empty(one, second, 1))
+        assert later.reached.wait(10)
+        ends = Process(end, answered=True, then="pause")
+        ends.start(lambda one=one, reports=reports: one.commit(1, reports))
+        assert ends.reached.wait(10)
+        later.go_on.set()
+        with suppress(KafkaError):  # fenced
+            later.wait()
+        ends.go_on.set()
+        with suppress(TransactionError):  # fenced before it had decided; DataLossError is none
+            ends.wait()
+        rows = {row for row in one.visible() if row >= 100}
+        assert rows in (set(), set(range(100, 100 + one.rows))), f"a part is visible (at {at})"
+
+
+def decision_end(query: Query) -> int:
+    """At which request of a commit, of a run's first micro-batch, the decision is on disk."""
+    one = fresh(query)
+    one.run_up_to(0)
+    run = one.new_run()
+    reports = [one.write_task(run, 1, task) for task in range(one.tasks)]
+    process = Process()
+    process.run(lambda: one.commit(1, reports))
+    return process.requests.index("EndTxn") + 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[" * 4000,
+        '{"v":1,"query":"q","run":"r","batch":0,"number":1,"app":"","piece":0,"of":1,'
+        '"tasks":"0.0.zzzzzzzzzzzzzzzzzz.1"}',
+        '{"v":1,"query":"q","run":"r","batch":0,"number":1,"app":"","piece":0,"of":1,'
+        '"tasks":"0.0.1.0 0.0.1.1"}',
+        '{"v":1,"query":"q","run":"\\ud800","batch":0,"number":1,"app":"","piece":0,"of":1,'
+        '"tasks":"0.0.1.1"}',
+    ],
+    ids=["nothing", "deep", "too large", "twice", "not a name"],
+)
+def test_what_others_wrote_into_the_group_is_refused_in_words(query, text):
+    group = query.new_run().decisions
+    with open_cluster(query.cluster) as cluster:
+        commit_offsets(cluster, group, {TopicPartition(query.topics[0], 0): 5}, metadata=text)
+    with pytest.raises(DecodeError, match="Delete the group") as caught:
+        query.run_up_to(0)
+    assert group in str(caught.value)
+    assert not query.visible()
+
+
+def test_brokers_that_allow_short_transactions_only():
+    with FakeCluster(2, max_transaction_timeout_ms=4_000) as cluster:
+        query = Query(cluster)
+        query.write_task(query.new_run(), 0, 0)  # left open
+        query.run_up_to(1)
+        query.assert_each_row_once(2)
+        query.assert_nothing_open()
+
+
+def test_what_a_failed_attempt_left_open_is_aborted_on_old_brokers(monkeypatch):
+    """They cannot say what is open; that an earlier attempt has run is known all the same."""
+    with FakeCluster(2, kafka_version="2.1") as cluster, watched_connections(monkeypatch):
+        query = Query(cluster)
+        run = query.new_run()
+        task = Process(task_requests(Query(cluster, prefix="other")), then="kill")
+        with suppress(Killed):
+            task.run(lambda: query.write_task(run, 0, 1))
+        ours = [row for row in cluster.open_transactions() if query.id in row.transactional_id]
+        assert len(ours) == 1
+        reports = [query.write_task(run, 0, task, attempt=task % 2) for task in range(3)]
+        query.commit(0, reports)
+        query.assert_each_row_once(1)
+        query.assert_nothing_open()
