@@ -360,7 +360,7 @@ def test_a_deadline_gives_each_key_its_last_failure(fake, cluster):
     fake.fault(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, api="EndTxn", broker=bad, times=None)
     started_s = time.monotonic()
     found = end_transactions(cluster, rows, commit=True, deadline=soon(cluster))
-    assert time.monotonic() - started_s < 2
+    assert time.monotonic() - started_s < 10
     for key in IDS:
         if fake.coordinator(key) != bad:
             assert found[key] is None
@@ -368,7 +368,7 @@ def test_a_deadline_gives_each_key_its_last_failure(fake, cluster):
         error = found[key]
         assert isinstance(error, KafkaTimeoutError)
         assert f"COORDINATOR_LOAD_IN_PROGRESS from EndTxn of '{key}'" in str(error)
-        assert "committing transactions: gave up after 0.4 s" in str(error)
+        assert "committing transactions: gave up after 1.5 s" in str(error)
         assert error.__cause__.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 

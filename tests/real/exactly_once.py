@@ -92,10 +92,10 @@ _START = """
                 .getOrCreate())
     def rows(spark, count, tasks):
         return spark.range(0, count, 1, tasks).selectExpr("cast(id as string) value")
-    def write(frame):
+    def write(frame, timeout_ms="120000"):
         (frame.write.format("pykafka").mode("append").option("topic", topic)
          .option("kafka.bootstrap.servers", servers)
-         .option("kafka.transaction.timeout.ms", "5000")
+         .option("kafka.transaction.timeout.ms", timeout_ms)
          .option("deliveryGuarantee", "exactly-once").save())
 """
 

@@ -130,7 +130,7 @@ def test_a_driver_killed_before_commit_leaves_nothing(
                 yield batch
             time.sleep(1000 if TaskContext.get().partitionId() else 0)
         frame = rows(session("local[2]"), 1000, 2)
-        write(frame.mapInArrow(stop, frame.schema))
+        write(frame.mapInArrow(stop, frame.schema), timeout_ms="5000")
         """,
         bootstrap,
         topic,

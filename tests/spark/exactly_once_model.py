@@ -38,11 +38,19 @@ class Killed(BaseException):
 
 
 class Process:
-    """`at` counts requests from 1, `answered` False stops before it is sent, True before its answer
-    is read. What happens there: `then` "kill" or "pause"; None lets everything through."""
+    """`at` counts requests from 1 (those called `only`, if that is given), `answered` False stops
+    before it is sent, True before its answer is read. What happens there: `then` "kill" or "pause";
+    None lets everything through."""
 
-    def __init__(self, at: int = 0, *, answered: bool = False, then: str | None = None) -> None:
-        self.at, self.answered, self.then = at, answered, then
+    def __init__(
+        self,
+        at: int = 0,
+        *,
+        answered: bool = False,
+        then: str | None = None,
+        only: str | None = None,
+    ) -> None:
+        self.at, self.answered, self.then, self.only = at, answered, then, only
         self.requests: list[str] = []
         self.dead = False
         self.reached = threading.Event()
@@ -56,15 +64,18 @@ class Process:
         if request.API_NAME == "ApiVersions":
             return  # of a new connection: nothing at the cluster depends on it
         self.requests.append(request.API_NAME)
-        if len(self.requests) == self.at and not self.answered:
+        if self.only in (None, request.API_NAME) and self._count() == self.at and not self.answered:
             self._stop()
 
     def after(self) -> None:
         self._check()
         # "At least": several requests may be sent before the first answer is read.
-        if self.at and len(self.requests) >= self.at and self.answered:
+        if self.at and self._count() >= self.at and self.answered:
             self.answered = False
             self._stop()
+
+    def _count(self) -> int:
+        return len(self.requests) if self.only is None else self.requests.count(self.only)
 
     def _check(self) -> None:
         if self.dead:

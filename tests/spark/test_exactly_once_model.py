@@ -308,7 +308,7 @@ def test_a_driver_zombie_goes_on_in_the_middle_of_the_other_s_commit(query):
     cases = [
         (at, end, dies)
         for at in range(ends[0] - 5, ends[0] + 1)  # it has read the last decision, mostly
-        for end in (ends[0], ends[1])
+        for end in (1, 2)
         for dies in BOTH
     ]
     for at, end, dies in cases:
@@ -319,7 +319,8 @@ def test_a_driver_zombie_goes_on_in_the_middle_of_the_other_s_commit(query):
         zombie.start(lambda one=one, reports=reports: one.commit(0, reports))
         assert zombie.reached.wait(10)
         others = [one.write_task(other_run, 0, task, plan=1) for task in range(one.tasks)]
-        other = Process(end, answered=end == ends[0], then="pause")
+        # In both cases the decision stands and nothing of it is committed.
+        other = Process(end, answered=end == 1, then="pause", only="EndTxn")
         other.start(lambda one=one, others=others: one.commit(0, others))
         assert other.reached.wait(10)
         zombie.go_on.set()
@@ -368,20 +369,13 @@ def test_a_start_with_fewer_tasks_after_a_crash(query):
 
 def test_a_new_checkpoint_under_an_old_prefix(query):
     """Also if the old query died between its decision and the end: its batch is finished first."""
-    old = Query(query.cluster, prefix="shared")
-    old.run_up_to(0)
-    run = old.new_run()
-    reports = [old.write_task(run, 1, task) for task in range(3)]
-    probe = Process()
-    probe.run(lambda: old.commit(1, reports))
-    ends = [n for n, name in enumerate(probe.requests, 1) if name == "EndTxn"]
-
     old = Query(query.cluster, prefix="shared2")
     old.run_up_to(0)
     run = old.new_run()
     reports = [old.write_task(run, 1, task) for task in range(3)]
     with pytest.raises(Killed):
-        Process(ends[1], then="kill").run(lambda: old.commit(1, reports))
+        # The first is the decision's.
+        Process(2, then="kill", only="EndTxn").run(lambda: old.commit(1, reports))
     new = Query(query.cluster, prefix="shared2")
     new.run_up_to(2)
     old.assert_each_row_once(2)
@@ -456,7 +450,6 @@ def test_a_new_checkpoint_under_an_old_prefix_begins_without_rows(query):
 def test_an_empty_micro_batch_does_not_abort_what_another_driver_has_decided(query):
     """Two starts of a query plan a batch; the later one gets no rows (a source that lost them), and
     the earlier one decides after the later one has looked."""
-    end = decision_end(query)
     for at in range(1, 16):
         one = fresh(query)
         one.run_up_to(0)
@@ -465,7 +458,7 @@ def test_an_empty_micro_batch_does_not_abort_what_another_driver_has_decided(que
         later = Process(at, then="pause")
         later.start(lambda one=one, second=second: run_empty(one, second, 1))
         assert later.reached.wait(10)
-        ends = Process(end, answered=True, then="pause")
+        ends = Process(1, answered=True, then="pause", only="EndTxn")  # the decision's
         ends.start(lambda one=one, reports=reports: one.commit(1, reports))
         assert ends.reached.wait(10)
         later.go_on.set()
@@ -476,17 +469,6 @@ def test_an_empty_micro_batch_does_not_abort_what_another_driver_has_decided(que
             ends.wait()
         rows = {row for row in one.visible() if row >= 100}
         assert rows in (set(), set(range(100, 100 + one.rows))), f"a part is visible (at {at})"
-
-
-def decision_end(query: Query) -> int:
-    """At which request of a commit, of a run's first micro-batch, the decision is on disk."""
-    one = fresh(query)
-    one.run_up_to(0)
-    run = one.new_run()
-    reports = [one.write_task(run, 1, task) for task in range(one.tasks)]
-    process = Process()
-    process.run(lambda: one.commit(1, reports))
-    return process.requests.index("EndTxn") + 1
 
 
 @pytest.mark.parametrize(
