@@ -261,7 +261,12 @@ def test_default_mode_is_refused_by_spark(spark: Any, write: Write) -> None:
         ("value int", (1,), {"topic": "t"}, "value attribute unsupported type int"),
         ("value string", ("v",), {"topc": "t"}, "did you mean 'topic'?"),
         ("value string", ("v",), {"topic": "t", "kafka__acks": "2"}, "kafka.acks must be all"),
-        ("value string", ("v",), {"topic": "t", "deliveryGuarantee": "exactly-once"}, "yet"),
+        (
+            "value string",
+            ("v",),
+            {"topic": "t", "deliveryGuarantee": "once"},
+            "at-least-once or exactly-once",
+        ),
         ("value string", ("v",), {"topic": "no-such-topic"}, "no-such-topic"),
         ("value string", ("v",), {"topic": "a/b"}, "a/b"),
         ("value string, topic string", ("v", None), {}, "null topic present in the data"),
