@@ -261,9 +261,3 @@ def test_bad_text_against_pythons_own_decoder(values: list[bytes | None]) -> Non
         batch = shaped("value string", with_values(*values), null_for_bad_text=True)
         expected = [None if i in bad else text(value) for i, value in enumerate(values)]
         assert batch.column(0).to_pylist() == expected
-
-
-def test_streaming_writes_are_refused_for_now() -> None:
-    source = KafkaDataSource(READ)
-    with pytest.raises(OptionError, match="foreachBatch"):
-        source.streamWriter(source.schema(), overwrite=False)
