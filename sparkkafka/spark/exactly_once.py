@@ -1,4 +1,4 @@
-"""The driver's part of deliveryGuarantee=exactly-once: deciding, ending and clearing up.
+"""The driver's part of deliveryGuarantee=exactly-once in a stream: deciding, ending, clearing up.
 
 Tasks write in transactions of their own and end none. The driver writes a decision down (see
 `decision`), in a transaction of its own transactional id, and then commits the tasks' transactions;
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import socket
-import time
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -18,50 +17,42 @@ from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.coordinator import FOR_TRANSACTION, learn_coordinators
 from sparkkafka.client.groups import StoredOffset, fetch_stored
 from sparkkafka.client.metadata import TopicPartition
-from sparkkafka.client.transaction_states import describe_transactions, list_open_transactions
 from sparkkafka.client.transactions import (
-    FENCED,
     GONE,
     Transaction,
-    add_partitions_each,
     commit_offsets_in,
     end_transactions,
     explained,
-    init_transactions,
 )
 from sparkkafka.errors import (
     BrokerError,
     DataLossError,
     DecodeError,
-    ErrorCode,
     KafkaError,
     TransactionError,
-    UnsupportedVersionError,
 )
 from sparkkafka.options import WriteOptions
 from sparkkafka.spark.decision import (
-    STAGE_RETRY,
     Decision,
     TaskReport,
-    TaskTransaction,
     WriterNames,
     latest_decision,
 )
+from sparkkafka.spark.task_transactions import (
+    abort_each,
+    abort_stopped,
+    check_open,
+    clear_up,
+    failures,
+    is_gone,
+    other_attempts,
+    some,
+    take_over,
+    transaction_of,
+    transactions_of,
+)
 
 logger = logging.getLogger(__name__)
-
-SHORT_TIMEOUT_MS = 60_000
-"""For transactions that are to be empty, or are ended at once."""
-
-LEAST_TIMEOUT_MS = 1_000
-
-SPECULATIVE_ATTEMPT = 1
-"""The attempt that Spark may run, and kill, beside a first one that succeeds."""
-
-
-KILLED_BY_S = 2.5
-"""Spark lets a task that it has given up run for 2 s more (spark.python.task.killTimeout), and then
-kills its worker, which so cannot abort anything."""
 
 
 class _Stored(NamedTuple):
@@ -69,9 +60,6 @@ class _Stored(NamedTuple):
 
     decision: Decision | None
     places: tuple[TopicPartition, ...]
-
-
-# --- streams -----------------------------------------------------------------------------------
 
 
 def commit_batch(options: WriteOptions, batch_id: int, reports: Sequence[TaskReport]) -> str:
@@ -84,9 +72,9 @@ def commit_batch(options: WriteOptions, batch_id: int, reports: Sequence[TaskRep
     if not reports:
         return "no tasks"
     names, query_id = reports[0].names, reports[0].query_id
-    own = _transactions(names, reports)
+    own = transactions_of(names, reports)
     with Cluster(options.client) as cluster:
-        keys = [names.decisions, *own, *_other_attempts(names, reports)]
+        keys = [names.decisions, *own, *other_attempts(names, reports)]
         learn_coordinators(cluster, keys, FOR_TRANSACTION, cluster.deadline())
         # "fence": no other driver of this prefix can decide from here on.
         decider = _become_decider(cluster, names)
@@ -107,13 +95,13 @@ def commit_batch(options: WriteOptions, batch_id: int, reports: Sequence[TaskRep
             mine = [row for key, row in own.items() if key not in decided]
             end_transactions(cluster, mine, commit=False, deadline=cluster.deadline())
             _finish(cluster, names, before, options.fail_on_data_loss)
-            _clear_up(cluster, names, reports, every=True)
+            clear_up(cluster, names, reports, every=True)
             return (
                 f"batch {batch_id} was decided by an earlier start of the query (run {before.run}):"
                 f" {len(before.transactions)} transactions of it committed, rows written this time "
                 "left out"
             )
-        _check_open(cluster, own, reports)
+        check_open(cluster, own, reports)
         decision = Decision(
             query_id=query_id,
             run=names.run,
@@ -130,7 +118,7 @@ def commit_batch(options: WriteOptions, batch_id: int, reports: Sequence[TaskRep
         if decides:
             _decide(cluster, names, decider, decision, stored.places, reports)
             _finish(cluster, names, decision, options.fail_on_data_loss)
-        _clear_up(cluster, names, reports, every=first and decides)
+        clear_up(cluster, names, reports, every=first and decides)
         return f"batch {batch_id}: {len(own)} transactions committed"
 
 
@@ -150,7 +138,7 @@ def abort_batch(
     if not reports:
         return f"batch {batch_id} failed; what its tasks wrote is taken back by the next start"
     names = reports[0].names
-    own = _transactions(names, reports)
+    own = transactions_of(names, reports)
     with Cluster(options.client) as cluster:
         # Taking the id over settles a decision that is half written, one way or the other.
         _become_decider(cluster, names)
@@ -164,8 +152,8 @@ def abort_batch(
                 f"batch {batch_id} is decided: its rows become visible at the latest when the "
                 "query is started again, and are not written a second time"
             )
-        left = _abort(cluster, own.values())
-        stopped = _abort_stopped(cluster, names) if stopped_tasks else 0
+        left = abort_each(cluster, own.values())
+        stopped = abort_stopped(cluster, names) if stopped_tasks else 0
     return f"batch {batch_id} failed: {len(own) - len(left) + stopped} transactions aborted" + (
         f", {len(left)} not ({next(iter(left.values()))})" if left else ""
     )
@@ -173,29 +161,9 @@ def abort_batch(
 
 def _become_decider(cluster: Cluster, names: WriterNames) -> Transaction:
     key = names.decisions
-    found = _take_over(cluster, [key])[key]
+    found = take_over(cluster, [key])[key]
     if isinstance(found, KafkaError):
         raise found
-    return found
-
-
-def _take_over(
-    cluster: Cluster, transactional_ids: Iterable[str]
-) -> dict[str, Transaction | KafkaError]:
-    """`init_transactions`, also where brokers allow less than SHORT_TIMEOUT_MS: nobody who set no
-    timeout could lower this one. Not every user may see what they allow."""
-    timeout_ms = SHORT_TIMEOUT_MS
-    found = init_transactions(cluster, transactional_ids, timeout_ms, cluster.deadline())
-    while timeout_ms > LEAST_TIMEOUT_MS:
-        refused = [
-            key
-            for key, row in found.items()
-            if isinstance(row, BrokerError) and row.code == ErrorCode.INVALID_TRANSACTION_TIMEOUT
-        ]
-        if not refused:
-            break
-        timeout_ms //= 4
-        found |= init_transactions(cluster, refused, timeout_ms, cluster.deadline())
     return found
 
 
@@ -246,7 +214,7 @@ def _decide(
         commit_offsets_in(cluster, decider, names.decisions, offsets, cluster.deadline())
         outcome = end_transactions(cluster, [decider], commit=True, deadline=cluster.deadline())
         failure = outcome[names.decisions]
-        if failure is not None and not _is_gone(failure):
+        if failure is not None and not is_gone(failure):
             raise TransactionError(
                 f"nobody knows yet whether batch {decision.batch_id} is decided. Start the query "
                 f"again: it finds out, and writes nothing twice. ({failure})"
@@ -268,10 +236,10 @@ def _finish(
 ) -> None:
     """Commit what was decided. Raises DataLossError for what Kafka does not have any more."""
     transactions = _decided(names, decision)
-    failed = _failures(
+    failed = failures(
         end_transactions(cluster, transactions.values(), commit=True, deadline=cluster.deadline())
     )
-    unknown = {key: error for key, error in failed.items() if not _is_gone(error)}
+    unknown = {key: error for key, error in failed.items() if not is_gone(error)}
     if unknown:
         raise TransactionError(
             f"batch {decision.batch_id} is decided, and {len(unknown)} of {len(transactions)} "
@@ -289,7 +257,7 @@ def _finish(
     text = (
         f"batch {decision.batch_id} of query {decision.query_id} was decided, and Kafka has ended "
         f"{len(failed)} of its {len(transactions)} transactions without it: rows of tasks "
-        f"{_some(tasks)} are lost, those of the other tasks are visible. Either nobody finished "
+        f"{some(tasks)} are lost, those of the other tasks are visible. Either nobody finished "
         "the batch within kafka.transaction.timeout.ms, or another writer took over the ids "
         f"({next(iter(failed.values()))}). "
     )
@@ -305,7 +273,7 @@ def _finish(
 def _decided(names: WriterNames, decision: Decision) -> dict[str, Transaction]:
     """The transactions of a decision by transactional id, in its order."""
     of_run = WriterNames(names.prefix, decision.run)
-    rows = (_transaction(of_run, row) for row in decision.transactions)
+    rows = (transaction_of(of_run, row) for row in decision.transactions)
     return {row.transactional_id: row for row in rows}
 
 
@@ -326,241 +294,3 @@ def _finish_other_query(
     except DataLossError as error:
         # Or its transactional ids have expired since: that cannot be told apart any more.
         logger.warning("of an earlier query under the same prefix: %s", error)
-
-
-# --- batch jobs --------------------------------------------------------------------------------
-
-
-def commit_job(options: WriteOptions, reports: Sequence[TaskReport]) -> str:
-    """Commit the transactions of all tasks of a batch job.
-
-    Raises TransactionError before anything is visible if one of them is not open any more;
-    DataLossError if that turns out while they are committed.
-    """
-    if not reports:
-        return "no tasks"
-    names = reports[0].names
-    own = _transactions(names, reports)
-    with Cluster(options.client) as cluster:
-        _check_open(cluster, own, reports)
-        failed = _failures(
-            end_transactions(cluster, own.values(), commit=True, deadline=cluster.deadline())
-        )
-        if failed:
-            lost = [row for row in reports if _key(row) in failed]
-            raise DataLossError(
-                f"{len(own) - len(failed)} of {len(own)} transactions of this job are committed, "
-                f"and their rows visible; those of tasks {_some(row.task for row in lost)} "
-                f"({sum(row.rows for row in lost)} rows) are not: {next(iter(failed.values()))}"
-            )
-        _clear_up(cluster, names, reports, every=False)
-    return f"{len(own)} transactions committed"
-
-
-def abort_job(
-    options: WriteOptions,
-    reports: Sequence[TaskReport],
-    names: WriterNames | None = None,
-    *,
-    stopped_tasks: bool = False,
-) -> str:
-    """Take back what the tasks of a failed job wrote; says what could not be.
-
-    `names` are the job's, needed if no task has reported. `stopped_tasks`: there are tasks without
-    a report, which may run for a moment more.
-    """
-    names = reports[0].names if reports else names
-    if names is None:
-        return "nothing of it is visible to read_committed"
-    own = _transactions(names, reports)
-    with Cluster(options.client) as cluster:
-        outcome = _abort(cluster, own.values())
-        stopped = _abort_stopped(cluster, names) if stopped_tasks else 0
-    visible: list[TaskReport] = []
-    unsure: list[TaskReport] = []
-    for report in reports:
-        error = outcome.get(_key(report))
-        if error is not None:
-            (visible if _is_gone(error) else unsure).append(report)
-    text = f"{len(own) - len(visible) - len(unsure) + stopped} transactions aborted"
-    if visible:
-        text += (
-            f"; {len(visible)} had been committed or ended before ("
-            f"tasks {_some(row.task for row in visible)}, {sum(row.rows for row in visible)} rows, "
-            "which are visible if they were committed)"
-        )
-    if unsure:
-        text += (
-            f"; {len(unsure)} could not be reached (tasks {_some(row.task for row in unsure)}): "
-            "the broker aborts them after kafka.transaction.timeout.ms"
-        )
-    return text
-
-
-# --- both --------------------------------------------------------------------------------------
-
-
-def _transaction(names: WriterNames, row: TaskTransaction) -> Transaction:
-    return Transaction(
-        names.transactional_id(row.task, row.attempt), row.producer_id, row.producer_epoch
-    )
-
-
-def _key(report: TaskReport) -> str:
-    return report.names.transactional_id(report.task, report.attempt)
-
-
-def _transactions(names: WriterNames, reports: Iterable[TaskReport]) -> dict[str, Transaction]:
-    """The tasks' transactions by transactional id."""
-    rows = (_transaction(names, row.transaction) for row in reports if row.transaction is not None)
-    return {row.transactional_id: row for row in rows}
-
-
-def _check_open(
-    cluster: Cluster, own: dict[str, Transaction], reports: Iterable[TaskReport]
-) -> None:
-    """Raise TransactionError unless every task's transaction is open and still the task's."""
-    if not own:
-        return
-    problems: dict[str, str] = {}
-    deadline = cluster.deadline()
-    try:
-        states = describe_transactions(cluster, own, deadline)
-    except UnsupportedVersionError:  # before Kafka 3.0
-        written = {own[_key(row)]: row.partitions for row in reports if row.transaction is not None}
-        outcome = add_partitions_each(cluster, written, deadline)
-        problems = {key: str(error) for key, error in _failures(outcome).items()}
-    else:
-        for key, transaction in own.items():
-            state = states.get(key)
-            if state is None:
-                problems[key] = "its coordinator does not know it"
-            elif state.transaction != transaction:
-                problems[key] = (
-                    f"another writer took it over (producer epoch {state.transaction[2]}, ours was "
-                    f"{transaction.producer_epoch}), or it was open for longer than its "
-                    f"{state.timeout_ms} ms (kafka.transaction.timeout.ms) and the broker ended it"
-                )
-            elif not state.is_open:
-                problems[key] = f"it is not open, but {state.state}"
-    if problems:
-        raise TransactionError(
-            f"{len(problems)} of {len(own)} transactions are not open any more, so nothing is "
-            "committed and nothing becomes visible; run it again: "
-            + "; ".join(f"{key}: {text}" for key, text in list(problems.items())[:3])
-        )
-
-
-def _clear_up(
-    cluster: Cluster, names: WriterNames, reports: Sequence[TaskReport], *, every: bool
-) -> None:
-    """Abort what attempts of tasks left open whose work does not count.
-
-    With `every`, what earlier starts of the query left as well. Readers of read_committed wait for
-    open transactions; nothing else is wrong with them, so a failure here is only logged.
-    """
-    try:
-        left = set(_left_by_attempts(cluster, names, reports))
-        if every:
-            # No transaction of this prefix is to stay open now: those that count are committed.
-            left |= set(_open_of_query(cluster, names))
-        if left:
-            logger.info("aborting %d transactions that were left open: %s", len(left), _some(left))
-            _take_over(cluster, left)
-    except KafkaError as error:
-        logger.warning("transactions that were left open could not be aborted: %s", error)
-
-
-def _open_of_query(cluster: Cluster, names: WriterNames) -> list[str]:
-    try:
-        every = list_open_transactions(cluster, cluster.deadline())
-    except UnsupportedVersionError:
-        logger.info("brokers before 3.0 do not say which transactions are open")
-        return []
-    return [key for key in every if names.is_of_query(key)]
-
-
-def _abort_stopped(cluster: Cluster, names: WriterNames) -> int:
-    """Abort what tasks of this run left open, that Spark stops because another one failed.
-
-    Else readers of read_committed wait for kafka.transaction.timeout.ms, 15 minutes if nobody set
-    it. Twice, since a task may begin its transaction until it is killed. Returns how many there
-    were; a failure is only logged.
-    """
-    found: set[str] = set()
-    try:
-        for wait_s in (0.0, KILLED_BY_S):
-            time.sleep(wait_s)
-            left = {
-                key
-                for key in list_open_transactions(cluster, cluster.deadline())
-                if names.is_of_run(key)
-            }
-            _take_over(cluster, left)
-            found |= left
-    except UnsupportedVersionError:
-        logger.info("brokers before 3.0 do not say which transactions are open")
-    except KafkaError as error:
-        logger.warning("transactions of tasks that were stopped could not be aborted: %s", error)
-    return len(found)
-
-
-def _left_by_attempts(
-    cluster: Cluster, names: WriterNames, reports: Sequence[TaskReport]
-) -> Iterable[str]:
-    """Open transactions of attempts that did not succeed, of this start's tasks."""
-    others = _other_attempts(names, reports)
-    try:
-        states = describe_transactions(cluster, others, cluster.deadline())
-    except UnsupportedVersionError:
-        # Those that are known to have run: to take over an id that nobody used would make it.
-        return [
-            names.transactional_id(row.task, attempt)
-            for row in reports
-            for attempt in range(row.attempt)
-        ]
-    return [key for key, state in states.items() if state.is_open]
-
-
-def _other_attempts(names: WriterNames, reports: Iterable[TaskReport]) -> set[str]:
-    return {
-        names.transactional_id(row.task, number)
-        for row in reports
-        for number in _numbers(row.attempt)
-        if number != row.attempt
-    }
-
-
-def _numbers(attempt: int) -> Iterable[int]:
-    """Attempts of a task that may have run if this one succeeded."""
-    again, number = divmod(attempt, STAGE_RETRY)
-    for stage in range(max(again, 1) + 1):
-        first = stage * STAGE_RETRY
-        yield from range(first, first + max(number, SPECULATIVE_ATTEMPT) + 1)
-
-
-def _abort(cluster: Cluster, own: Iterable[Transaction]) -> dict[str, KafkaError]:
-    """Abort tasks' transactions; those of which it is not known that this did it.
-
-    Under the id of one that is fenced a copy of the task may have a transaction open.
-    """
-    outcome = end_transactions(cluster, own, commit=False, deadline=cluster.deadline())
-    left = _failures(outcome)
-    fenced = [key for key, row in left.items() if getattr(row, "code", None) in FENCED]
-    for key, row in _take_over(cluster, fenced).items():
-        if isinstance(row, KafkaError):
-            logger.warning("what is open under %s could not be aborted: %s", key, row)
-    return left
-
-
-def _failures(outcome: dict[str, KafkaError | None]) -> dict[str, KafkaError]:
-    return {key: error for key, error in outcome.items() if error is not None}
-
-
-def _is_gone(error: KafkaError) -> bool:
-    return isinstance(error, BrokerError) and error.code in GONE
-
-
-def _some(values: Iterable[object], most: int = 5) -> str:
-    rows = [str(value) for value in values]
-    return ", ".join(rows[:most]) + (f" and {len(rows) - most} more" if len(rows) > most else "")

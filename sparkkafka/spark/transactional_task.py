@@ -80,10 +80,6 @@ class TaskPlace(NamedTuple):
         numbers = (self.attempt + STAGE_RETRY * again for again in range(STAGE_ATTEMPTS))
         return {self.names.transactional_id(self.task, number): number for number in numbers}
 
-    @property
-    def transactional_id(self) -> str:
-        return self.names.transactional_id(self.task, self.attempt)
-
     def report(self, rows: int, transaction: ProducerTransaction | None) -> TaskReport:
         """What to tell the driver; `transaction` is None if the task had no rows."""
         written = None

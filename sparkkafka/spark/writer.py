@@ -3,7 +3,7 @@
 At least once: what a task has sent stays in Kafka when the task or the job fails later, and a task
 that Spark runs again sends its rows again. Inside a task the idempotent producer keeps retries from
 doubling records. With deliveryGuarantee=exactly-once tasks write in transactions, which commit()
-ends (`exactly_once`).
+ends (`transactional_job`).
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ class KafkaBatchWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """One line with the totals. The records are visible already, or become so here.
 
-        Raises as `exactly_once.commit_job`.
+        Raises as `transactional_job.commit_job`.
         """
         set_up_logging()
         if self.options.delivery_guarantee == EXACTLY_ONCE:
-            from sparkkafka.spark.exactly_once import commit_job
+            from sparkkafka.spark.transactional_job import commit_job
 
             logger.info("%s", commit_job(self.options, task_reports(messages)))
         log_commit(messages)
@@ -78,7 +78,7 @@ class KafkaBatchWriter(DataSourceArrowWriter):
         set_up_logging()
         if self.options.delivery_guarantee == EXACTLY_ONCE:
             from sparkkafka.spark.decision import WriterNames
-            from sparkkafka.spark.exactly_once import abort_job
+            from sparkkafka.spark.transactional_job import abort_job
 
             names = WriterNames.of_job(self.options.transactional_id_prefix, self.writer_id)
             reports = task_reports(messages)

@@ -7,6 +7,7 @@ in fake_transaction_offsets.py.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from sparkkafka.errors import ErrorCode
 from sparkkafka.protocol.messages import (
@@ -138,19 +139,23 @@ def _add(
             else ErrorCode.OPERATION_NOT_ATTEMPTED
             for row in wanted
         }
-    transactional_id = message.v3_and_below_transactional_id
+    tid = message.v3_and_below_transactional_id
+    pid, epoch = message.v3_and_below_producer_id, message.v3_and_below_producer_epoch
+    code = _applied(
+        call, tid, lambda: call.state.transactions.add_partitions(tid, pid, epoch, wanted)
+    )
+    return dict.fromkeys(wanted, code)
+
+
+def _applied(call: Call, transactional_id: str, change: Callable[[], object]) -> int:
+    """Make a change to a transaction, here if this is its coordinator; the code of what refuses."""
     try:
         _check_id(transactional_id)
         _check_coordinator(call, transactional_id)
-        call.state.transactions.add_partitions(
-            transactional_id,
-            message.v3_and_below_producer_id,
-            message.v3_and_below_producer_epoch,
-            wanted,
-        )
+        change()
     except Refused as error:
-        return dict.fromkeys(wanted, _for_version(call, error.code, TXN_VERSION_WITH_FENCED))
-    return dict.fromkeys(wanted, 0)
+        return _for_version(call, error.code, TXN_VERSION_WITH_FENCED)
+    return 0
 
 
 def add_offsets_to_txn(call: Call) -> AddOffsetsToTxnResponse:
@@ -159,17 +164,11 @@ def add_offsets_to_txn(call: Call) -> AddOffsetsToTxnResponse:
     answer = call.top_level or call.injected()
     code = 0
     if answer is None or answer.applied:
-        try:
-            _check_id(message.transactional_id)
-            _check_coordinator(call, message.transactional_id)
-            call.state.transactions.add_partitions(
-                message.transactional_id,
-                message.producer_id,
-                message.producer_epoch,
-                [(OFFSETS_TOPIC, offsets_partition(message.group_id))],
-            )
-        except Refused as error:
-            code = _for_version(call, error.code, TXN_VERSION_WITH_FENCED)
+        tid, pid, epoch = message.transactional_id, message.producer_id, message.producer_epoch
+        place = (OFFSETS_TOPIC, offsets_partition(message.group_id))
+        code = _applied(
+            call, tid, lambda: call.state.transactions.add_partitions(tid, pid, epoch, [place])
+        )
     call.changed.notify_all()
     return AddOffsetsToTxnResponse(error_code=code if answer is None else answer.code)
 
@@ -179,17 +178,12 @@ def end_txn(call: Call) -> EndTxnResponse:
     answer = call.top_level or call.injected()
     code = 0
     if answer is None or answer.applied:
-        try:
-            _check_id(message.transactional_id)
-            _check_coordinator(call, message.transactional_id)
-            call.state.transactions.end(
-                message.transactional_id,
-                message.producer_id,
-                message.producer_epoch,
-                commit=message.committed,
-            )
-        except Refused as error:
-            code = _for_version(call, error.code, TXN_VERSION_WITH_FENCED)
+        tid, pid, epoch = message.transactional_id, message.producer_id, message.producer_epoch
+        code = _applied(
+            call,
+            tid,
+            lambda: call.state.transactions.end(tid, pid, epoch, commit=message.committed),
+        )
     call.changed.notify_all()
     return EndTxnResponse(error_code=code if answer is None else answer.code)
 
