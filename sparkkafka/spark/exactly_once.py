@@ -292,5 +292,11 @@ def _finish_other_query(
     try:
         _finish(cluster, names, before, fail_on_data_loss=True)
     except DataLossError as error:
-        # Or its transactional ids have expired since: that cannot be told apart any more.
-        logger.warning("of an earlier query under the same prefix: %s", error)
+        # Or its transactional ids have expired since, or it has committed them and goes on: that
+        # cannot be told apart any more.
+        logger.warning(
+            "of the query that used transactionalIdPrefix %s before: if it still runs, it needs a "
+            "prefix of its own (and nothing is lost); if it died in a commit: %s",
+            names.prefix,
+            error,
+        )

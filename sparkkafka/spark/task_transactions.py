@@ -111,10 +111,12 @@ def check_open(
             if state is None:
                 problems[key] = "its coordinator does not know it"
             elif state.transaction != transaction:
+                # Not state.timeout_ms: whoever took it over has set that.
                 problems[key] = (
-                    f"another writer took it over (producer epoch {state.transaction[2]}, ours was "
-                    f"{transaction.producer_epoch}), or it was open for longer than its "
-                    f"{state.timeout_ms} ms (kafka.transaction.timeout.ms) and the broker ended it"
+                    f"it is held under producer epoch {state.transaction.producer_epoch}, ours was "
+                    f"{transaction.producer_epoch}: the query runs twice, or another query has the "
+                    "same transactionalIdPrefix, or it was open for longer than "
+                    "kafka.transaction.timeout.ms and the broker ended it"
                 )
             elif not state.is_open:
                 problems[key] = f"it is not open, but {state.state}"

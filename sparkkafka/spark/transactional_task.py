@@ -154,8 +154,8 @@ def _who(place: TaskPlace, options: WriteOptions, transaction: ProducerTransacti
         text = (
             f"it is held under producer epoch {state.transaction.producer_epoch} (this task's was "
             f"{mine.producer_epoch}; it is {state.state}). Either the driver, or a newer start of "
-            "the query, has given this task up, or the task was at it for longer than the "
-            f"{state.timeout_ms} ms of kafka.transaction.timeout.ms"
+            "the query, or another one with its transactionalIdPrefix, has given this task up, "
+            "or the task was at it for longer than kafka.transaction.timeout.ms"
         )
     else:
         text = f"it is {state.state}"

@@ -59,7 +59,7 @@ class Seen:
     ended_alone: int = 0
 
 
-SHORT = Plan(drivers=4, brokers=0, aimed=0.5, fault_rate=0.03, per_second=100)
+SHORT = Plan(drivers=3, brokers=0, aimed=1.0, fault_rate=0.03, per_second=100)
 LONG = Plan(drivers=32, brokers=5, aimed=0.4, fault_rate=0.03, per_second=100)
 
 
@@ -102,7 +102,7 @@ def test_each_row_is_visible_once(
 
 
 # Fewer are enough to see it.
-@plans(replace(SHORT, drivers=2, aimed=1.0), replace(LONG, drivers=12, brokers=2))
+@plans(replace(SHORT, drivers=1), replace(LONG, drivers=12, brokers=2))
 def test_at_least_once_shows_rows_twice(
     plan: Plan, spark: SparkSession, three_brokers: KafkaCluster, tmp_path: Path
 ) -> None:

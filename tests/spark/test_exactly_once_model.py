@@ -239,7 +239,7 @@ def test_a_micro_batch_whose_task_lost_its_id_to_a_copy_leaves_nothing_open(quer
     reports = [query.write_task(run, 0, task) for task in range(3)]
     copy.go_on.set()
     copy.wait()
-    with pytest.raises(TransactionError, match="another writer took it over"):
+    with pytest.raises(TransactionError, match="ours was 0: the query runs twice"):
         query.commit(0, reports)
     assert not query.visible()
     query.assert_nothing_open()

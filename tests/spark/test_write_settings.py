@@ -101,7 +101,7 @@ def test_partitions_that_are_added_get_rows_once_metadata_are_too_old(fake_clust
             yield rows(KEYS)
 
     message = write(fake_cluster.bootstrap_servers, data(), metadata_max_age_ms=age_ms)
-    assert (len(message.partition_rows) > 1) == found
+    assert (len(message.partitions) > 1) == found
     assert sum(len(values) for values in placed(fake_cluster).values()) == 5 * len(KEYS)
 
 
