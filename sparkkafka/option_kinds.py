@@ -6,6 +6,7 @@ A parser raises ValueError; its message, if there is one, says what is wrong wit
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -122,6 +123,17 @@ def parse_servers(text: str) -> tuple[tuple[str, int], ...]:
     return tuple(servers)
 
 
+MAX_NAME_BYTES = 32_000
+"""The wire's lengths of names have 16 bits; something is left for what is appended."""
+
+
+def _wire_name(text: str) -> str:
+    name = text.strip()
+    if len(name.encode()) > MAX_NAME_BYTES:  # a lone surrogate is a ValueError as well
+        raise ValueError
+    return name
+
+
 def _gzip_level(text: str) -> int:
     value: int = integer(-1, 9).parse(text)
     if value == 0:  # Java refuses it: GzipCompression.MIN_LEVEL is 1
@@ -148,6 +160,8 @@ def _string_map(text: str) -> tuple[tuple[str, str], ...]:
     for name, value in found:
         if not isinstance(value, str | int | float):
             raise ValueError(f"the value of {name!r} must be a string or a number")
+        if isinstance(value, float) and not math.isfinite(value):  # NaN, Infinity, 1e999
+            raise ValueError(f"the value of {name!r} is no number that JSON or Kafka has")
         values.append((name, str(value).lower() if isinstance(value, bool) else str(value)))
     return tuple(values)
 
@@ -184,6 +198,7 @@ DURATION_MS = Kind(
     "a duration like 500ms, 30s, 15m or 1h (milliseconds without a unit)", _duration_ms
 )
 TRIMMED = Kind("text", str.strip)
+WIRE_NAME = Kind(f"text of at most {MAX_NAME_BYTES} bytes", _wire_name)
 BOOLEAN = Kind("true or false", _boolean)
 SERVERS = Kind("host:port,host:port,…", parse_servers)
 ACKS = Kind("all, -1, 0 or 1", _acks)

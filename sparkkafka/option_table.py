@@ -25,6 +25,7 @@ from sparkkafka.option_kinds import (
     SERVERS,
     STRING_MAP,
     TRIMMED,
+    WIRE_NAME,
     Kind,
     integer,
     long_ms,
@@ -247,9 +248,10 @@ CONNECTOR: tuple[Option, ...] = (
         "failure is there twice.",
     ),
     _used(
-        "transactionalIdPrefix", _WRITE, "write.transactional_id_prefix", TRIMMED,
+        "transactionalIdPrefix", _WRITE, "write.transactional_id_prefix", WIRE_NAME,
         "How transactional ids, and the group that holds decisions, begin in exactly-once writes. "
-        "One query at a time may use it.", default_text="sparkkafka-<the query's id>",
+        "One query at a time may use it.",
+        default_text="sparkkafka-<the query's id>; sparkkafka for batch writes",
     ),
     *_each(
         Status.IGNORED, _WRITE, "includeHeaders",
@@ -262,7 +264,10 @@ KAFKA: tuple[Option, ...] = (
         "bootstrap.servers", _BOTH, "client.bootstrap_servers", SERVERS,
         "Brokers to ask first; required. IPv6 as [::1]:9092.", default_text="",
     ),
-    _used("client.id", _BOTH, "client.client_id", TRIMMED, "Name in the brokers' logs and quotas."),
+    _used(
+        "client.id", _BOTH, "client.client_id", WIRE_NAME,
+        "Name in the brokers' logs and quotas.",
+    ),
     _used(
         "request.timeout.ms", _BOTH, "client.request_timeout_ms", integer(1),
         "How long one request may take before it is given up and perhaps tried again.",
@@ -336,12 +341,12 @@ KAFKA: tuple[Option, ...] = (
         "How long the broker may wait for fetch.min.bytes.",
     ),
     _used(
-        "group.id", _READ, "read.group_id", TRIMMED,
+        "group.id", _READ, "read.group_id", WIRE_NAME,
         "The consumer group whose offsets startingOffsets=committed begins at. No group is formed: "
         "Spark assigns the partitions and its checkpoint holds the offsets.", default_text="",
     ),
     _used(
-        "client.rack", _READ, "fetch.client_rack", TRIMMED,
+        "client.rack", _READ, "fetch.client_rack", WIRE_NAME,
         "Where this client is, in the words of the brokers' broker.rack. Brokers whose "
         "replica.selector.class is org.apache.kafka.common.replica.RackAwareReplicaSelector then "
         "let it read from a replica in the same rack.",

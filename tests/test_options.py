@@ -816,6 +816,8 @@ def test_create_topic_options() -> None:
         ('{"a": "1", "a": "2"}', "a name is there twice"),
         ('{"a": null}', "the value of 'a' must be a string or a number"),
         ('{"a": {"b": "c"}}', "the value of 'a' must be a string or a number"),
+        ('{"a": NaN}', "the value of 'a' is no number that JSON or Kafka has"),
+        ('{"a": 1e999}', "the value of 'a' is no number that JSON or Kafka has"),
     ],
 )
 def test_bad_configs_of_topics(text: str, words: str) -> None:
@@ -838,6 +840,15 @@ def test_spark_s_own_options_of_a_streaming_write_are_passed_over() -> None:
     assert parse_stream_write_options({**WRITE, **own}) == parse_write_options(WRITE)
     with pytest.raises(OptionError, match="unknown option"):
         parse_write_options({**WRITE, **own})
+
+
+@pytest.mark.parametrize("name", ["transactionalIdPrefix", "kafka.client.id"])
+@pytest.mark.parametrize("value", ["é" * 16_001, "a\ud800"])
+def test_names_that_the_wire_has_no_room_for(name: str, value: str) -> None:
+    with pytest.raises(OptionError, match=f"{name} must be text of at most 32000 bytes") as caught:
+        write(**{"deliveryGuarantee": "exactly-once", name: value})
+    assert len(str(caught.value)) < 500
+    assert write(**{"deliveryGuarantee": "exactly-once", name: "é" * 16_000})
 
 
 def test_exactly_once_needs_the_idempotent_producer() -> None:

@@ -9,7 +9,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
-SNIPPETS = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+SNIPPET, FLAGS = r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL
+SNIPPETS = re.findall(SNIPPET, README, FLAGS)
 MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
 
 
@@ -35,6 +36,29 @@ def test_the_snippets_run_in_order(spark, kafka_cluster, capsys):
     # Two tasks wrote them, each its own rows: the order between the tasks is anybody's guess.
     values = sorted(row.value for row in shouted.load().select("value").collect())
     assert values == [b"ONE", b"THREE", b"TWO"]
+
+
+@pytest.mark.real
+@pytest.mark.spark
+def test_the_snippet_of_the_exactly_once_page_runs(spark, kafka_cluster, tmp_path):
+    page = (ROOT / "docs" / "exactly-once.md").read_text("utf-8")
+    (snippet,) = re.findall(SNIPPET, page, FLAGS)
+    options = {
+        "kafka.bootstrap.servers": kafka_cluster.bootstrap_servers,
+        "subscribe": "page-in",
+        "startingOffsets": "earliest",
+    }
+    for topic in ("page-in", "page-out"):
+        kafka_cluster.create_topic(topic)
+    rows = spark.createDataFrame([("a", "1"), ("b", "2")], "key string, value string")
+    rows.write.format("pykafka").options(topic="page-in", **options).mode("append").save()
+    stream = spark.readStream.format("pykafka").options(**options).load()
+    snippet = snippet.replace('"shouted"', '"page-out"')
+    names = {"spark": spark, "stream": stream, "checkpoint": str(tmp_path)}
+    exec(snippet.replace("localhost:9092", kafka_cluster.bootstrap_servers), names)
+    names["query"].processAllAvailable()
+    names["query"].stop()
+    assert sorted(row.value for row in names["written"].collect()) == [b"1", b"2"]
 
 
 def test_there_are_snippets_to_run():

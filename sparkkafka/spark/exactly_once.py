@@ -136,7 +136,10 @@ def abort_batch(
     Raises KafkaError if Kafka cannot be asked; the next start of the query then clears up.
     """
     if not reports:
-        return f"batch {batch_id} failed; what its tasks wrote is taken back by the next start"
+        return (
+            f"batch {batch_id} failed, or the query was stopped; what its tasks wrote is taken "
+            "back by the next start"
+        )
     names = reports[0].names
     own = transactions_of(names, reports)
     with Cluster(options.client) as cluster:
@@ -154,8 +157,10 @@ def abort_batch(
             )
         left = abort_each(cluster, own.values())
         stopped = abort_stopped(cluster, names) if stopped_tasks else 0
-    return f"batch {batch_id} failed: {len(own) - len(left) + stopped} transactions aborted" + (
-        f", {len(left)} not ({next(iter(left.values()))})" if left else ""
+    return (
+        f"batch {batch_id} failed, or the query was stopped: "
+        f"{len(own) - len(left) + stopped} transactions aborted"
+        + (f", {len(left)} not ({next(iter(left.values()))})" if left else "")
     )
 
 
