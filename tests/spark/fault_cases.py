@@ -313,6 +313,27 @@ def transaction_codes(api: str) -> list[Strike]:
     ]
 
 
+def questions() -> list[Strike]:
+    """Each code that Kafka's coordinators give to what only asks, at the first of each question."""
+    away = (
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    )
+    codes = {
+        "FindCoordinator": (ErrorCode.COORDINATOR_NOT_AVAILABLE,),
+        "OffsetFetch": (*away, ErrorCode.UNSTABLE_OFFSET_COMMIT),
+        "DescribeTransactions": away,
+        "ListTransactions": away,
+    }
+    return [
+        strike
+        for api, some in codes.items()
+        for code in some
+        for strike in at(Answer(code), 1, times=2, api=api)
+    ]
+
+
 def each_request(action: Action) -> list[Strike]:
     return [
         strike
@@ -362,6 +383,11 @@ TRANSACTIONS: list[Case] = [
     *(
         one(f"`{api}` answered with a retriable code, applied or not", transaction_codes(api))
         for api in TRANSACTION_REQUESTS
+    ),
+    one(
+        "`FindCoordinator`, `OffsetFetch`, `DescribeTransactions` or `ListTransactions` answered "
+        "with a retriable code",
+        questions(),
     ),
     one("connection lost before any of these is applied", each_request(Drop.BEFORE)),
     one("connection lost after any of these, before the answer", each_request(Drop.AFTER)),
