@@ -24,20 +24,9 @@ from sparkkafka.client.transactions import (
     end_transactions,
     explained,
 )
-from sparkkafka.errors import (
-    BrokerError,
-    DataLossError,
-    DecodeError,
-    KafkaError,
-    TransactionError,
-)
+from sparkkafka.errors import BrokerError, DataLossError, DecodeError, KafkaError, TransactionError
 from sparkkafka.options import WriteOptions
-from sparkkafka.spark.decision import (
-    Decision,
-    TaskReport,
-    WriterNames,
-    latest_decision,
-)
+from sparkkafka.spark.decision import Decision, TaskReport, WriterNames, latest_decision
 from sparkkafka.spark.task_transactions import (
     abort_each,
     abort_stopped,

@@ -26,12 +26,7 @@ from sparkkafka.errors import (
     TransactionError,
     UnsupportedVersionError,
 )
-from sparkkafka.spark.decision import (
-    STAGE_RETRY,
-    TaskReport,
-    TaskTransaction,
-    WriterNames,
-)
+from sparkkafka.spark.decision import STAGE_RETRY, TaskReport, TaskTransaction, WriterNames
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +37,6 @@ LEAST_TIMEOUT_MS = 1_000
 
 SPECULATIVE_ATTEMPT = 1
 """The attempt that Spark may run, and kill, beside a first one that succeeds."""
-
 
 KILLED_BY_S = 2.5
 """Spark lets a task that it has given up run for 2 s more (spark.python.task.killTimeout), and then

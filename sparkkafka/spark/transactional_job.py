@@ -9,17 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sparkkafka.client.cluster import Cluster
-from sparkkafka.client.transactions import (
-    end_transactions,
-)
-from sparkkafka.errors import (
-    DataLossError,
-)
+from sparkkafka.client.transactions import end_transactions
+from sparkkafka.errors import DataLossError
 from sparkkafka.options import WriteOptions
-from sparkkafka.spark.decision import (
-    TaskReport,
-    WriterNames,
-)
+from sparkkafka.spark.decision import TaskReport, WriterNames
 from sparkkafka.spark.task_transactions import (
     abort_each,
     abort_stopped,
