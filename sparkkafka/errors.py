@@ -151,6 +151,10 @@ class KafkaConnectionError(KafkaError, OSError):
     retriable = True
 
 
+class AuthenticationError(KafkaError):
+    """The broker does not take who we say we are, or is not who it says. Asking again is no use."""
+
+
 class KafkaTimeoutError(KafkaError, TimeoutError):
     """A deadline passed. The last failure before it is the `__cause__`, and in the message."""
 

@@ -65,6 +65,7 @@ PROTOCOL_ORDERS: tuple[tuple[str, ...], ...] = (
         "fnv1a",
         "partitioner",
     ),
+    ("sasl",),
 )
 
 
