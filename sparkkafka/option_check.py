@@ -45,10 +45,21 @@ def forget_unused(options: Mapping[str, Any]) -> dict[str, str]:
 
 
 class GivenOptions:
-    """The options that were given, checked row by row. `values` is keyed by the row's name."""
+    """The options that were given, checked row by row. `values` is keyed by the row's name.
 
-    def __init__(self, options: Mapping[str, Any], side: Side, *, prefixed: bool) -> None:
+    `rows` are Kafka's properties by their names in lower case.
+    """
+
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        side: Side,
+        *,
+        prefixed: bool,
+        rows: Mapping[str, Option] = _KAFKA,
+    ) -> None:
         self.side = side
+        self._rows = rows
         self.prefix = _PREFIX if prefixed else ""
         self.any = bool(options)
         self.values: dict[str, Any] = {}
@@ -92,10 +103,10 @@ class GivenOptions:
         self._take(row, text, row.name)
 
     def _kafka(self, name: str, key: str, text: str) -> None:
-        row = _KAFKA.get(key)
+        row = self._rows.get(key)
         if row is None:
             if not self.prefix:
-                raise OptionError(f"unknown setting {name!r}{_nearest(key, _KAFKA)}")
+                raise OptionError(f"unknown setting {name!r}{_nearest(key, self._rows)}")
             near = _nearest(key, _KAFKA, _PREFIX)
             close = difflib.get_close_matches(key, _KAFKA, n=1, cutoff=0.85)
             if any(map(_VITAL.match, [key, *close])):

@@ -37,7 +37,7 @@ AT_LEAST_ONCE = "at-least-once"
 EXACTLY_ONCE = "exactly-once"
 
 
-class _Masked:
+class Masked:
     """`repr` that shows secrets as ***; which fields are secret, the table knows."""
 
     GROUP = ""
@@ -56,7 +56,7 @@ class _Masked:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ClientOptions(_Masked):
+class ClientOptions(Masked):
     """Connections, metadata, deadlines. Times in milliseconds, sizes in bytes."""
 
     GROUP = "client"
@@ -78,7 +78,7 @@ class ClientOptions(_Masked):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class FetchOptions(_Masked):
+class FetchOptions(Masked):
     """What Fetch requests ask for, and what is checked of the answers."""
 
     GROUP = "fetch"
@@ -94,7 +94,7 @@ class FetchOptions(_Masked):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ProducerOptions(_Masked):
+class ProducerOptions(Masked):
     """What the producer promises and how it batches. `acks` -1 means all replicas in sync."""
 
     GROUP = "producer"
@@ -120,7 +120,7 @@ class ProducerOptions(_Masked):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class StreamOptions(_Masked):
+class StreamOptions(Masked):
     """How much a micro-batch reads. None: no limit."""
 
     GROUP = "stream"
@@ -132,7 +132,7 @@ class StreamOptions(_Masked):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ReadOptions(_Masked):
+class ReadOptions(Masked):
     """Everything a read needs; `stream` counts for streams only, `ending` for batch reads only."""
 
     GROUP = "read"
@@ -159,7 +159,7 @@ class ReadOptions(_Masked):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class GroupOptions(_Masked):
+class GroupOptions(Masked):
     """What it takes to look at, or commit, offsets of a stream beside it."""
 
     client: ClientOptions
@@ -169,7 +169,7 @@ class GroupOptions(_Masked):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class WriteOptions(_Masked):
+class WriteOptions(Masked):
     """Everything a write needs. `topic` None: each row names its topic. `create_…`: what missing
     topics are made with, None being the broker's default."""
 
@@ -187,7 +187,7 @@ class WriteOptions(_Masked):
     create_configs: tuple[tuple[str, str], ...] = ()
 
 
-GROUPS: Mapping[str, type[_Masked]] = {
+GROUPS: Mapping[str, type[Masked]] = {
     cls.GROUP: cls
     for cls in (
         ClientOptions,
@@ -257,7 +257,7 @@ def _read(given: GivenOptions, ending: OffsetBound, *, streaming: bool, **more: 
             "consumer group: set kafka.group.id"
         )
     return ReadOptions(
-        client=_client(given),
+        client=client_from(given),
         fetch=FetchOptions(**given.group("fetch")),
         subscription=parse_subscription(given.raw),
         starting=starting,
@@ -277,7 +277,7 @@ def parse_group_options(options: Mapping[str, Any]) -> GroupOptions:
     named = any(row.field == "read.subscription" and row.name in given.raw for row in CONNECTOR)
     fetch = FetchOptions(**given.group("fetch"))
     return GroupOptions(
-        client=_client(given),
+        client=client_from(given),
         group_id=given.group("read").get("group_id"),
         isolation_level=fetch.isolation_level,
         subscription=parse_subscription(given.raw) if named else None,
@@ -297,7 +297,7 @@ def parse_write_options(options: Mapping[str, Any]) -> WriteOptions:
         for name in given.values:
             if name.startswith("createTopic."):
                 warn(name, f"option {name} has no effect without createTopic=true")
-    client, producer = _client(given), _producer(given)
+    client, producer = client_from(given), producer_from(given)
     if "default.api.timeout.ms" not in given.values:
         # Java's producer waits for metadata as long as max.block.ms says.
         longest_ms = max(client.default_api_timeout_ms, min(producer.max_block_ms, INT32_MAX))
@@ -362,7 +362,7 @@ def parse_client_options(config: Mapping[str, Any]) -> ClientOptions:
     The same mapping may hold settings of the fetcher and the producer: each of the three parsers
     takes its own and refuses what none of them knows. Raises OptionError.
     """
-    return _client(GivenOptions(config, Side.BOTH, prefixed=False))
+    return client_from(GivenOptions(config, Side.BOTH, prefixed=False))
 
 
 def parse_fetch_options(config: Mapping[str, Any]) -> FetchOptions:
@@ -372,13 +372,14 @@ def parse_fetch_options(config: Mapping[str, Any]) -> FetchOptions:
 
 def parse_producer_options(config: Mapping[str, Any]) -> ProducerOptions:
     """Producer settings under Kafka's names; see parse_client_options. Raises OptionError."""
-    return _producer(GivenOptions(config, Side.BOTH, prefixed=False))
+    return producer_from(GivenOptions(config, Side.BOTH, prefixed=False))
 
 
 # --- rules between fields --------------------------------------------------------------------
 
 
-def _client(given: GivenOptions) -> ClientOptions:
+def client_from(given: GivenOptions) -> ClientOptions:
+    """Connection settings of what was given. Raises OptionError."""
     name = given.prefix + "bootstrap.servers"
     if "bootstrap.servers" not in given.values:
         side = "producer" if given.side is Side.WRITE else "consumer"
@@ -420,9 +421,11 @@ def _client(given: GivenOptions) -> ClientOptions:
     return ClientOptions(**fields)
 
 
-def _producer(given: GivenOptions) -> ProducerOptions:
+def producer_from(
+    given: GivenOptions, defaults_of_caller: Mapping[str, Any] | None = None
+) -> ProducerOptions:
     """Java's KafkaProducer.configureDeliveryTimeout and ProducerConfig.postProcess..."""
-    fields = dict(given.group("producer"))
+    fields = dict(defaults_of_caller or {}) | given.group("producer")
     fields.pop("compression_level", None)
     codec = fields.get("compression_type", "none")
     # Each codec has its own level setting; only the chosen codec's counts.

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from sparkkafka.client.cluster import Cluster
+from sparkkafka.client.column_producer import ColumnProducer
 from sparkkafka.client.metadata import TopicPartition
-from sparkkafka.client.producer import Producer
 from sparkkafka.option_kinds import RANDOM
 from sparkkafka.options import WriteOptions
 from sparkkafka.protocol.arrow import or_zero
@@ -64,7 +64,7 @@ def write_rows(
         if place is not None:
             transaction = stack.enter_context(task_transaction(place, options))
         cluster = stack.enter_context(Cluster(options.client))
-        producer = stack.enter_context(Producer(cluster, options.producer, transaction))
+        producer = stack.enter_context(ColumnProducer(cluster, options.producer, transaction))
         task = _Task(cluster, producer, columns, options)
         task.write(first)
         del first  # so that no more than one Arrow batch is kept

@@ -8,9 +8,9 @@ import argparse
 import time
 from collections.abc import Callable, Mapping
 
+from sparkkafka.client.column_producer import ColumnProducer
 from sparkkafka.client.fetcher import Fetcher
 from sparkkafka.client.metadata import TopicPartition
-from sparkkafka.client.producer import Producer
 from sparkkafka.options import parse_fetch_options, parse_producer_options
 from sparkkafka.protocol.columns import RecordColumns
 from sparkkafka.testing.kafka_cluster import KafkaCluster
@@ -201,7 +201,7 @@ def write(bootstrap_servers: str, topic: str, data: RecordColumns, batch_bytes: 
             "linger.ms": str(rivals.LINGER_MS),
         }
     )
-    with open_cluster(bootstrap_servers) as cluster, Producer(cluster, options) as producer:
+    with open_cluster(bootstrap_servers) as cluster, ColumnProducer(cluster, options) as producer:
         for turn, low in enumerate(range(0, len(data.timestamps_ms), SEND_ROWS)):
             producer.send(topic, turn % PARTITIONS, cut(data, low, SEND_ROWS))
         producer.flush()

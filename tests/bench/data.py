@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from sparkkafka.client.admin import create_topic, delete_topic
 from sparkkafka.client.cluster import Cluster
+from sparkkafka.client.column_producer import ColumnProducer
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.offsets import earliest_and_latest
-from sparkkafka.client.producer import Producer
 from sparkkafka.options import parse_client_options, parse_producer_options
 from sparkkafka.protocol.columns import RecordColumns
 
@@ -94,7 +94,7 @@ def write_topic(bootstrap_servers: str, topic: Topic) -> Contents:
     }
     rows = value_bytes = 0
     options = parse_producer_options(config)
-    with open_cluster(bootstrap_servers) as cluster, Producer(cluster, options) as producer:
+    with open_cluster(bootstrap_servers) as cluster, ColumnProducer(cluster, options) as producer:
         make_topic(cluster, topic.name, topic.partitions)
         for piece in _pieces(topic):
             for partition in range(topic.partitions):

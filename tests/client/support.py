@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 
 from sparkkafka.client.cluster import Cluster
+from sparkkafka.client.column_producer import ColumnProducer
 from sparkkafka.client.fetcher import Fetcher
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.offsets import earliest_and_latest
-from sparkkafka.client.producer import Producer
 from sparkkafka.options import parse_client_options, parse_fetch_options, parse_producer_options
 from sparkkafka.protocol.columns import ALL_COLUMNS, RecordColumns
 
@@ -57,7 +57,7 @@ def write(
     """Write numbers 0..count-1, in turns of `per_send` to each partition; returns the metrics."""
     with (
         open_cluster(bootstrap, **config) as cluster,
-        Producer(cluster, parse_producer_options(settings(bootstrap, **config))) as producer,
+        ColumnProducer(cluster, parse_producer_options(settings(bootstrap, **config))) as producer,
     ):
         for turn, start in enumerate(range(0, count, per_send)):
             numbers = range(start, min(start + per_send, count))

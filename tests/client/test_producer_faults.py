@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from sparkkafka.client.producer import Producer
+from sparkkafka.client.column_producer import ColumnProducer
 from sparkkafka.errors import (
     ErrorCode,
     KafkaError,
@@ -224,7 +224,7 @@ def test_a_producer_that_failed_stays_failed(fake_cluster):
     fake_cluster.create_topic("t")
     fake_cluster.fault(ErrorCode.TOPIC_AUTHORIZATION_FAILED, api="Produce")
     with open_cluster(fake_cluster) as cluster:
-        producer = Producer(cluster, parse_producer_options(settings(fake_cluster)))
+        producer = ColumnProducer(cluster, parse_producer_options(settings(fake_cluster)))
         producer.send("t", 0, values_of(range(10)))
         with pytest.raises(ProduceError) as first:
             producer.flush()
@@ -307,7 +307,7 @@ def test_order_survives_a_leader_that_moves_while_another_partition_notices(
 
     given = settings(cluster, acks=acks, max_in_flight_requests_per_connection=1, linger_ms=0)
     with open_cluster(cluster) as client:
-        with Producer(client, parse_producer_options(given)) as producer:
+        with ColumnProducer(client, parse_producer_options(given)) as producer:
             for partition in (0, 1):
                 producer.send("t", partition, values_of(range(1)))
             producer.flush()

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
+from sparkkafka.client.column_producer import ColumnProducer
 from sparkkafka.client.metadata import TopicPartition
-from sparkkafka.client.producer import Producer
 from sparkkafka.client.producer_transaction import ProducerTransaction
 from sparkkafka.client.transactions import (
     FENCED,
@@ -44,7 +44,9 @@ def producing(fake, transaction, **config):
     config = SMALL | config
     with (
         open_cluster(fake) as cluster,
-        Producer(cluster, parse_producer_options(settings(fake, **config)), transaction) as made,
+        ColumnProducer(
+            cluster, parse_producer_options(settings(fake, **config)), transaction
+        ) as made,
     ):
         yield made
 
@@ -368,7 +370,9 @@ def test_the_broker_ends_it_after_its_timeout(fake):
 def test_a_producer_that_failed_stays_failed(fake):
     fake.fault(ErrorCode.TOPIC_AUTHORIZATION_FAILED, api="AddPartitionsToTxn")
     with transaction_of(fake) as transaction, open_cluster(fake) as cluster:
-        producer = Producer(cluster, parse_producer_options(settings(fake, **SMALL)), transaction)
+        producer = ColumnProducer(
+            cluster, parse_producer_options(settings(fake, **SMALL)), transaction
+        )
         for _ in range(2):
             with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
                 producer.send("t", 0, values_of(range(20)))

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from sparkkafka.client.cluster import Cluster
-from sparkkafka.client.producer import Producer
+from sparkkafka.client.column_producer import ColumnProducer
 from sparkkafka.errors import BrokerError, ProduceError, Written
 from sparkkafka.options import parse_client_options, parse_producer_options
 from sparkkafka.protocol.columns import RecordColumns
@@ -44,7 +44,7 @@ def write(bootstrap: str, topic: str, records: list[Record], partition: int = 0,
     }
     with (
         Cluster(parse_client_options(settings)) as cluster,
-        Producer(cluster, parse_producer_options(settings)) as producer,
+        ColumnProducer(cluster, parse_producer_options(settings)) as producer,
     ):
         producer.send(topic, partition, columns_of(records))
 

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceReader
 
+from sparkkafka.client.column_producer import ColumnProducer
 from sparkkafka.client.metadata import TopicPartition
-from sparkkafka.client.producer import Producer
 from sparkkafka.errors import DataLossError, OptionError
 from sparkkafka.options import parse_producer_options, parse_read_options
 from sparkkafka.protocol.columns import RecordColumns
@@ -330,7 +330,9 @@ def write_times(bootstrap: Any, topic: str, partition: int, times_ms: list[int],
     )
     with (
         open_cluster(bootstrap) as cluster,
-        Producer(cluster, parse_producer_options(client_settings(bootstrap, **config))) as producer,
+        ColumnProducer(
+            cluster, parse_producer_options(client_settings(bootstrap, **config))
+        ) as producer,
     ):
         producer.send(topic, partition, columns)
         producer.flush()

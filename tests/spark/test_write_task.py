@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sparkkafka.client.producer import Producer
+from sparkkafka.client.column_producer import ColumnProducer
 from sparkkafka.errors import (
     BrokerError,
     EncodeError,
@@ -231,14 +231,14 @@ def test_a_topic_that_may_not_be_made(fake_cluster: Any, code: ErrorCode, words:
 def buffered(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """What the producer holds unacknowledged, noted after each Produce request is built."""
     seen: list[int] = []
-    original = Producer._make_room
+    original = ColumnProducer._make_room
 
-    def noting(self: Producer) -> None:
+    def noting(self: ColumnProducer) -> None:
         seen.append(self.buffered_bytes)
         original(self)
         seen.append(self.buffered_bytes)
 
-    monkeypatch.setattr(Producer, "_make_room", noting)
+    monkeypatch.setattr(ColumnProducer, "_make_room", noting)
     yield seen
 
 

@@ -54,10 +54,10 @@ class _Pending:
         self.since_s = 0.0
 
 
-class Producer:
+class ColumnProducer:
     """Idempotent (unless told otherwise) producer of one thread. Use it under `with`.
 
-    >>> with Producer(cluster, options) as producer:          # doctest: +SKIP
+    >>> with ColumnProducer(cluster, options) as producer:          # doctest: +SKIP
     ...     producer.send("orders", 0, RecordColumns(keys, values, None, timestamps_ms))
     ...     producer.flush()
 
