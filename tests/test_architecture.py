@@ -29,7 +29,8 @@ LAYERS: Mapping[str, frozenset[str]] = {
     "client": frozenset({"errors", "options", "protocol"}),
     "spark": frozenset({"errors", "options", "protocol", "client"}),
     "testing": frozenset({"errors", "options", "protocol", "client"}),
-    "root": frozenset({"spark"}),  # sparkkafka/__init__.py, the facade; nobody imports it
+    # sparkkafka/__init__.py, the facade; nobody imports it
+    "root": frozenset({"spark", "options"}),
 }
 
 # protocol/ turns values into bytes: sockets, time and chance come from client/ as arguments.
