@@ -39,7 +39,7 @@ from sparkkafka.client.offsets import (
 )
 from sparkkafka.client.one_thread import OneThread
 from sparkkafka.client.partition_state import Assignment, PartitionState
-from sparkkafka.client.record import RECORD_SCHEMA, Record, Records, to_arrow
+from sparkkafka.client.record import RECORD_SCHEMA, Records, TakenRows, to_arrow
 from sparkkafka.client.starting_offsets import StartingOffsets
 from sparkkafka.client_options import parse_consumer_settings
 from sparkkafka.errors import (
@@ -253,15 +253,18 @@ class Consumer:
     # --- records out of the buffers ---------------------------------------------------------
 
     def _collect_records(self) -> Records | None:
-        parts: list[tuple[TopicPartition, list[Record]]] = []
+        parts: list[TakenRows] = []
+        most = self._options.max_poll_records
 
         def take(state: PartitionState, count: int | None) -> int:
-            rows = state.take_records(self._options.max_poll_records if count is None else count)
-            if rows:
-                parts.append((state.tp, rows))
-            return len(rows)
+            rows = state.take_rows(most if count is None else count)
+            if rows is None:
+                return 0
+            parts.append(rows)
+            state.advance(rows.stop - rows.start)
+            return rows.stop - rows.start
 
-        self._serve(take, self._options.max_poll_records)
+        self._serve(take, most)
         return Records(parts) if parts else None
 
     def _collect_batches(self, max_records: int | None) -> list[pa.RecordBatch]:

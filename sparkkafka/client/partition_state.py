@@ -16,12 +16,12 @@ from sparkkafka.client.deadline import Backoff
 from sparkkafka.client.fetched_records import FetchedRecords
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.read_replica import ReadReplica
-from sparkkafka.client.record import Record, to_records
+from sparkkafka.client.record import RecordBlock, TakenRows
 from sparkkafka.errors import ConsumerStateError, KafkaError
 from sparkkafka.protocol.columns import DecodedRecords
 
-# Rows that become records at once. More than a poll of 500 takes (the fixed costs are paid once),
-# few enough to stay in the processor's cache until the user has them.
+# Rows that become Python objects at once: more than a poll of 500 takes, so that fixed costs are
+# paid once; few enough to stay in the processor's cache until the user has them.
 ROWS_AT_ONCE = 2048
 
 
@@ -47,8 +47,8 @@ class PartitionState:
         self._fetched: deque[FetchedRecords] = deque()
         self._piece: DecodedRecords | None = None
         self._row = 0
-        self._records: list[Record] = []  # made of the rows from _records_from on
-        self._records_from = 0
+        self._block: RecordBlock | None = None  # of the rows from _block_from on
+        self._block_from = 0
 
     # --- position ---------------------------------------------------------------------------
 
@@ -113,27 +113,25 @@ class PartitionState:
         self._forget_piece()
         self.fetch_offset = self.position
 
-    def take_records(self, count: int) -> list[Record]:
-        """Up to `count` records; empty if there are none. Moves the position behind them.
+    def take_rows(self, count: int) -> TakenRows | None:
+        """Up to `count` records; None if there are no more. `advance` moves over them.
 
         Raises CorruptRecordError (and then what is buffered is gone, the position stays).
         """
         piece = self._current_piece()
         if piece is None:
-            return []
-        at = self._row - self._records_from
-        if not 0 <= at < len(self._records):
-            stop = min(self._row + max(ROWS_AT_ONCE, count), len(piece))
+            return None
+        block, start = self._block, self._row - self._block_from
+        if block is None or not 0 <= start < len(block):
+            stop = min(self._row + ROWS_AT_ONCE, len(piece))
             rows = piece.slice(self._row, stop)
-            self._records = to_records(self.tp, rows, self._offset_after(piece, stop))
-            self._records_from, at = self._row, 0
-        taken = self._records[at : at + count]
-        self.advance(len(taken))
-        return taken
+            block = RecordBlock(self.tp, rows, self._offset_after(piece, stop))
+            self._block, self._block_from, start = block, self._row, 0
+        return TakenRows(block, start, min(start + count, len(block)))
 
     def columns(self, count: int | None) -> tuple[DecodedRecords, int] | None:
         """Up to `count` rows (None: as many as were decoded together) and the offset behind them;
-        None if there are no more. `advance` moves over them. Raises as `take_records`."""
+        None if there are no more. `advance` moves over them. Raises as `take_rows`."""
         piece = self._current_piece()
         if piece is None:
             return None
@@ -155,7 +153,7 @@ class PartitionState:
 
     def _forget_piece(self) -> None:
         self._piece, self._row = None, 0
-        self._records, self._records_from = [], 0
+        self._block, self._block_from = None, 0
 
     def _current_piece(self) -> DecodedRecords | None:
         """The piece with the next row; the position moves over what has none."""
