@@ -82,7 +82,7 @@ class Consumer:
         self._fetches = LeaderFetches(cluster, options.fetch, self._assignment)
         self._group = ConsumerGroup(options, cluster, self._assignment)
         self._starting = StartingOffsets(options, cluster)
-        self._is_closed = False
+        self._is_closing = self._is_closed = False
         self._wakeup = threading.Event()
         self._patience_ms = float(PATIENCE_MS)
         self._late_error: KafkaError | None = None
@@ -502,12 +502,13 @@ class Consumer:
 
     def _close(self, timeout_s: float, *, commit: bool) -> None:
         with self._guard:
-            if self._is_closed:
+            if self._is_closing:
                 return
-            self._is_closed = True
+            self._is_closing = True  # callbacks may still use it
             try:
                 self._group.close(Deadline(timeout_s * 1000), commit=commit)
             finally:
+                self._is_closed = True
                 self._assignment.replace([])
                 self._fetches.close()
                 self._cluster.close()

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 Callback: TypeAlias = Callable[[list[TopicPartition]], object]
 Topics: TypeAlias = str | re.Pattern[str] | Iterable[str]
 
-# What the member gets at a time to join: records of partitions that it has already go on meanwhile.
+# What the member gets at a time to join: answers with records are looked at in between.
 MEMBER_STEP_MS = 100
 
 # Automatic commits wait for their answer. One that takes longer is made up for by the next.
@@ -143,7 +143,9 @@ class ConsumerGroup:
         if self._member is not None:
             self._match(patient)
             if self._pattern is None or self._matched_s:
-                self._member.poll(deadline.sooner(MEMBER_STEP_MS))
+                # While a rebalance goes on, there may be records of what is not part of it.
+                step_ms = 0 if self._assignment.ready() else MEMBER_STEP_MS
+                self._member.poll(deadline.sooner(step_ms))
         self._auto_commit_if_due()
 
     def before_revoke(self, partitions: frozenset[TopicPartition]) -> None:
