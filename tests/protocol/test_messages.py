@@ -52,7 +52,7 @@ VERSIONS = {
     "Fetch": (4, 12),
     "ListOffsets": (2, 7),
     "Metadata": (4, 12),
-    "OffsetCommit": (2, 8),
+    "OffsetCommit": (2, 9),
     "OffsetFetch": (1, 8),
     "FindCoordinator": (1, 4),
     "SaslHandshake": (0, 1),
@@ -70,6 +70,11 @@ VERSIONS = {
     "DescribeCluster": (0, 1),
     "DescribeTransactions": (0, 0),
     "ListTransactions": (0, 2),
+    "JoinGroup": (2, 9),
+    "SyncGroup": (1, 5),
+    "Heartbeat": (1, 4),
+    "LeaveGroup": (1, 5),
+    "ConsumerGroupHeartbeat": (0, 1),
 }
 
 

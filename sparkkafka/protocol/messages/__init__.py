@@ -88,6 +88,25 @@ if TYPE_CHECKING:
         OffsetFetchResponseTopic,
         OffsetFetchResponseTopics,
     )
+    from sparkkafka.protocol.messages.membership import (
+        ConsumerGroupHeartbeatRequest,
+        ConsumerGroupHeartbeatResponse,
+        HeartbeatAssignment,
+        HeartbeatRequest,
+        HeartbeatResponse,
+        HeartbeatTopicPartitions,
+        JoinGroupRequest,
+        JoinGroupRequestProtocol,
+        JoinGroupResponse,
+        JoinGroupResponseMember,
+        LeaveGroupRequest,
+        LeaveGroupResponse,
+        MemberIdentity,
+        MemberResponse,
+        SyncGroupRequest,
+        SyncGroupRequestAssignment,
+        SyncGroupResponse,
+    )
     from sparkkafka.protocol.messages.metadata import (
         NO_AUTHORIZED_OPERATIONS,
         ApiVersion,
@@ -156,6 +175,8 @@ __all__ = [
     "ApiVersionsRequest",
     "ApiVersionsResponse",
     "BatchIndexAndErrorMessage",
+    "ConsumerGroupHeartbeatRequest",
+    "ConsumerGroupHeartbeatResponse",
     "Coordinator",
     "CreatableReplicaAssignment",
     "CreatableTopic",
@@ -198,9 +219,19 @@ __all__ = [
     "FindCoordinatorRequest",
     "FindCoordinatorResponse",
     "ForgottenTopic",
+    "HeartbeatAssignment",
+    "HeartbeatRequest",
+    "HeartbeatResponse",
+    "HeartbeatTopicPartitions",
     "InitProducerIdRequest",
     "InitProducerIdResponse",
+    "JoinGroupRequest",
+    "JoinGroupRequestProtocol",
+    "JoinGroupResponse",
+    "JoinGroupResponseMember",
     "LeaderIdAndEpoch",
+    "LeaveGroupRequest",
+    "LeaveGroupResponse",
     "ListOffsetsPartition",
     "ListOffsetsPartitionResponse",
     "ListOffsetsRequest",
@@ -210,6 +241,8 @@ __all__ = [
     "ListTransactionsRequest",
     "ListTransactionsResponse",
     "ListedTransactionState",
+    "MemberIdentity",
+    "MemberResponse",
     "MetadataRequest",
     "MetadataRequestTopic",
     "MetadataResponse",
@@ -244,6 +277,9 @@ __all__ = [
     "SaslHandshakeResponse",
     "SnapshotId",
     "SupportedFeatureKey",
+    "SyncGroupRequest",
+    "SyncGroupRequestAssignment",
+    "SyncGroupResponse",
     "TopicData",
     "TopicProduceData",
     "TopicProduceResponse",
@@ -281,6 +317,13 @@ _NAMES: Mapping[str, str] = {
         OffsetFetchRequestGroup OffsetFetchRequestTopic OffsetFetchRequestTopics
         OffsetFetchResponse OffsetFetchResponseGroup OffsetFetchResponsePartition
         OffsetFetchResponsePartitions OffsetFetchResponseTopic OffsetFetchResponseTopics
+    """,
+    "membership": """
+        ConsumerGroupHeartbeatRequest ConsumerGroupHeartbeatResponse HeartbeatAssignment
+        HeartbeatRequest HeartbeatResponse HeartbeatTopicPartitions JoinGroupRequest
+        JoinGroupRequestProtocol JoinGroupResponse JoinGroupResponseMember LeaveGroupRequest
+        LeaveGroupResponse MemberIdentity MemberResponse SyncGroupRequest
+        SyncGroupRequestAssignment SyncGroupResponse
     """,
     "metadata": """
         NO_AUTHORIZED_OPERATIONS ApiVersion ApiVersionsRequest ApiVersionsResponse
