@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from sparkkafka.client.admin import BROKER_DEFAULT, create_topics
 from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.metadata import some_topics
+from sparkkafka.client.topics import BROKER_DEFAULT, create_topics
 from sparkkafka.errors import BrokerError, ErrorCode, UnknownTopicError
 from sparkkafka.options import WriteOptions
 
