@@ -401,6 +401,11 @@ class Cluster:
                 return dict(self._topics)
             retry.after(passing[0])
 
+    def look_up(self, names: list[str], deadline: Deadline) -> dict[str, int]:
+        """One look at these topics, and at the brokers: {topic: error code} of those without
+        metadata."""
+        return self._refresh(names, deadline)
+
     def expect(self, topic: str) -> None:
         """The caller knows that this topic exists: be slow to believe otherwise."""
         self._known_topics.add(topic)
@@ -409,6 +414,10 @@ class Cluster:
         """The id of a topic in the cache (Kafka 2.8+), None if it is not known."""
         known = self._topics.get(topic)
         return known.topic_id if known is not None else None
+
+    def known_topic(self, topic: str) -> TopicMetadata | None:
+        """What is in the cache of a topic, however old."""
+        return self._topics.get(topic)
 
     def partition_count(self, topic: str) -> int | None:
         """The number of partitions in the cache, however old, None if the topic is not there."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from sparkkafka.client.cluster import Cluster
+from sparkkafka.client.configs import topic_configs
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.partition_queue import ProducerBatch
 from sparkkafka.client.produce_errors import TOO_LARGE
-from sparkkafka.client.topics import topic_configs
 from sparkkafka.errors import ErrorCode, KafkaError
 
 ASK_MS = 3_000  # the job has failed already: its error must not wait for long

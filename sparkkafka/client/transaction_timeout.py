@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from sparkkafka.client.cluster import Cluster
+from sparkkafka.client.configs import broker_configs
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.topics import broker_configs
 from sparkkafka.errors import BrokerError, ErrorCode
 
 MAX_TIMEOUT_CONFIG = "transaction.max.timeout.ms"

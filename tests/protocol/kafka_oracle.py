@@ -146,6 +146,13 @@ def _json_default(row: dict[str, Any]) -> object:
 JSON_NAMES = {
     "DescribedTransactionState": "TransactionState",
     "ListedTransactionState": "TransactionState",
+    "ProducersTopic": "TopicRequest",
+    "ProducersTopicResponse": "TopicResponse",
+    "ProducersPartitionResponse": "PartitionResponse",
+    "DescribedConsumerGroup": "DescribedGroup",
+    "DescribedConsumer": "Member",
+    "DescribedAssignment": "Assignment",
+    "DescribedTopicPartitions": "TopicPartitions",
 }
 
 
@@ -312,7 +319,11 @@ _MODULES: tuple[ModuleType, ...] = (
 )
 
 # kafka-python renames these and turns them into sets of bit numbers.
-_BIT_FIELDS = {"topic_authorized_operations", "cluster_authorized_operations"}
+_BIT_FIELDS = {
+    "authorized_operations",
+    "topic_authorized_operations",
+    "cluster_authorized_operations",
+}
 
 
 def peer_class(cls: type[Message]) -> Any:

@@ -50,7 +50,7 @@ EACH_VERSION = pytest.mark.parametrize(("cls", "version"), MESSAGE_VERSIONS, ids
 VERSIONS = {
     "Produce": (3, 11),
     "Fetch": (4, 12),
-    "ListOffsets": (2, 7),
+    "ListOffsets": (2, 9),
     "Metadata": (4, 12),
     "OffsetCommit": (2, 8),
     "OffsetFetch": (1, 8),
@@ -70,6 +70,16 @@ VERSIONS = {
     "DescribeCluster": (0, 1),
     "DescribeTransactions": (0, 0),
     "ListTransactions": (0, 2),
+    "CreatePartitions": (0, 3),
+    "DeleteRecords": (0, 2),
+    "IncrementalAlterConfigs": (0, 1),
+    "ListGroups": (0, 5),
+    "DescribeGroups": (0, 6),
+    "ConsumerGroupDescribe": (0, 1),
+    "DeleteGroups": (0, 2),
+    "OffsetDelete": (0, 0),
+    "DescribeProducers": (0, 0),
+    "WriteTxnMarkers": (1, 1),
 }
 
 
