@@ -9,7 +9,8 @@
     ├── KafkaConnectionError (OSError)    no connection, or it broke
     ├── KafkaTimeoutError (TimeoutError)  a deadline passed; the last failure is its cause
     ├── BrokerError                       a broker answered with an error code
-    │   └── UnknownTopicError             a topic or partition is missing, and waiting did not help
+    │   ├── UnknownTopicError             a topic or partition is missing, and waiting did not help
+    │   └── CommitFailedError             the group has moved on: the partitions may be another's
     ├── ProduceError                      records of a partition were not (or perhaps not) written
     ├── TransactionError                  a batch that is to be whole was not committed
     └── DataLossError                     records that were asked for are no longer there
@@ -34,6 +35,7 @@ from sparkkafka.error_codes import (
 
 __all__ = [
     "BrokerError",
+    "CommitFailedError",
     "CorruptRecordError",
     "DataLossError",
     "DecodeError",
@@ -193,6 +195,19 @@ class UnknownTopicError(BrokerError):
     """
 
     topics: tuple[str, ...] = ()
+
+    @property
+    def retriable(self) -> bool:  # type: ignore[override]
+        return False
+
+
+class CommitFailedError(BrokerError):
+    """Offsets were not committed: this member's generation is over, or its group is rebalancing.
+
+    Trying the same again does not help (Java's CommitFailedException, and its
+    RebalanceInProgressException): call `poll`, which rejoins the group, and go on from what it
+    returns. What was not committed may be read again, here or by another member.
+    """
 
     @property
     def retriable(self) -> bool:  # type: ignore[override]

@@ -17,6 +17,7 @@ import pytest
 from sparkkafka import error_codes, errors
 from sparkkafka.errors import (
     BrokerError,
+    CommitFailedError,
     CorruptRecordError,
     DataLossError,
     DecodeError,
@@ -171,6 +172,7 @@ def test_retriable_follows_the_code_except_for_a_topic_that_stays_unknown():
     assert BrokerError(code).retriable
     assert not UnknownTopicError(code).retriable
     assert not BrokerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED).retriable
+    assert not CommitFailedError(ErrorCode.REBALANCE_IN_PROGRESS).retriable
 
 
 def test_a_corrupt_record_learns_its_place_later():
@@ -228,6 +230,10 @@ EXAMPLES = [
     (
         UnknownTopicError(3, "Metadata of topic x"),
         {"code": 3, "where": "Metadata of topic x", "retriable": False},
+    ),
+    (
+        CommitFailedError(27, "OffsetCommit of group g", "words"),
+        {"code": 27, "broker_message": "words", "retriable": False},
     ),
     (
         produce_error(),

@@ -52,7 +52,7 @@ VERSIONS = {
     "Fetch": (4, 12),
     "ListOffsets": (2, 9),
     "Metadata": (4, 12),
-    "OffsetCommit": (2, 8),
+    "OffsetCommit": (2, 9),
     "OffsetFetch": (1, 8),
     "FindCoordinator": (1, 4),
     "SaslHandshake": (0, 1),
@@ -80,6 +80,11 @@ VERSIONS = {
     "OffsetDelete": (0, 0),
     "DescribeProducers": (0, 0),
     "WriteTxnMarkers": (1, 1),
+    "JoinGroup": (2, 9),
+    "SyncGroup": (1, 5),
+    "Heartbeat": (1, 4),
+    "LeaveGroup": (1, 5),
+    "ConsumerGroupHeartbeat": (0, 1),
 }
 
 

@@ -128,6 +128,25 @@ if TYPE_CHECKING:
         OffsetFetchResponseTopic,
         OffsetFetchResponseTopics,
     )
+    from sparkkafka.protocol.messages.membership import (
+        ConsumerGroupHeartbeatRequest,
+        ConsumerGroupHeartbeatResponse,
+        HeartbeatAssignment,
+        HeartbeatRequest,
+        HeartbeatResponse,
+        HeartbeatTopicPartitions,
+        JoinGroupRequest,
+        JoinGroupRequestProtocol,
+        JoinGroupResponse,
+        JoinGroupResponseMember,
+        LeaveGroupRequest,
+        LeaveGroupResponse,
+        MemberIdentity,
+        MemberResponse,
+        SyncGroupRequest,
+        SyncGroupRequestAssignment,
+        SyncGroupResponse,
+    )
     from sparkkafka.protocol.messages.metadata import (
         NO_AUTHORIZED_OPERATIONS,
         ApiVersion,
@@ -213,6 +232,8 @@ __all__ = [
     "BatchIndexAndErrorMessage",
     "ConsumerGroupDescribeRequest",
     "ConsumerGroupDescribeResponse",
+    "ConsumerGroupHeartbeatRequest",
+    "ConsumerGroupHeartbeatResponse",
     "Coordinator",
     "CreatableReplicaAssignment",
     "CreatableTopic",
@@ -279,11 +300,21 @@ __all__ = [
     "FindCoordinatorRequest",
     "FindCoordinatorResponse",
     "ForgottenTopic",
+    "HeartbeatAssignment",
+    "HeartbeatRequest",
+    "HeartbeatResponse",
+    "HeartbeatTopicPartitions",
     "IncrementalAlterConfigsRequest",
     "IncrementalAlterConfigsResponse",
     "InitProducerIdRequest",
     "InitProducerIdResponse",
+    "JoinGroupRequest",
+    "JoinGroupRequestProtocol",
+    "JoinGroupResponse",
+    "JoinGroupResponseMember",
     "LeaderIdAndEpoch",
+    "LeaveGroupRequest",
+    "LeaveGroupResponse",
     "ListGroupsRequest",
     "ListGroupsResponse",
     "ListOffsetsPartition",
@@ -296,6 +327,8 @@ __all__ = [
     "ListTransactionsResponse",
     "ListedGroup",
     "ListedTransactionState",
+    "MemberIdentity",
+    "MemberResponse",
     "MetadataRequest",
     "MetadataRequestTopic",
     "MetadataResponse",
@@ -340,6 +373,9 @@ __all__ = [
     "SaslHandshakeResponse",
     "SnapshotId",
     "SupportedFeatureKey",
+    "SyncGroupRequest",
+    "SyncGroupRequestAssignment",
+    "SyncGroupResponse",
     "TopicData",
     "TopicProduceData",
     "TopicProduceResponse",
@@ -398,6 +434,13 @@ _NAMES: Mapping[str, str] = {
         OffsetFetchRequestGroup OffsetFetchRequestTopic OffsetFetchRequestTopics
         OffsetFetchResponse OffsetFetchResponseGroup OffsetFetchResponsePartition
         OffsetFetchResponsePartitions OffsetFetchResponseTopic OffsetFetchResponseTopics
+    """,
+    "membership": """
+        ConsumerGroupHeartbeatRequest ConsumerGroupHeartbeatResponse HeartbeatAssignment
+        HeartbeatRequest HeartbeatResponse HeartbeatTopicPartitions JoinGroupRequest
+        JoinGroupRequestProtocol JoinGroupResponse JoinGroupResponseMember LeaveGroupRequest
+        LeaveGroupResponse MemberIdentity MemberResponse SyncGroupRequest
+        SyncGroupRequestAssignment SyncGroupResponse
     """,
     "metadata": """
         NO_AUTHORIZED_OPERATIONS ApiVersion ApiVersionsRequest ApiVersionsResponse
