@@ -58,10 +58,7 @@ def _create(
             continue
         hint = "it was to be made because of createTopic=true and the options createTopic.*"
         if error.code in _UNAUTHORISED:
-            hint = (
-                "option createTopic=true needs CREATE on the topic or on the cluster: grant it, or "
-                "have the topic made"
-            )
+            hint = "option createTopic=true was to make it: grant that, or have the topic made"
         raise _with_hint(error, hint) from error
     logger.info("%s: made, or there meanwhile (createTopic=true)", some_topics(names))
 
