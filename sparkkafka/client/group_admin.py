@@ -334,7 +334,7 @@ class _RemoveMembers(ItemApi[str, None]):
         return [
             (
                 row.member_id if self._by_member_id else row.group_instance_id,
-                Row(row.error_code),
+                Row(row.error_code, None, _MEMBER_WORDS.get(row.error_code)),
             )
             for row in response.members
         ]
@@ -350,6 +350,11 @@ class _RemoveMembers(ItemApi[str, None]):
 
     def done_before(self, item: str, code: int) -> bool:
         return code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+_MEMBER_WORDS: Mapping[int, str] = {
+    ErrorCode.UNKNOWN_MEMBER_ID: "the group has no such member",
+}
 
 
 def remove_members_from_consumer_group(

@@ -271,6 +271,7 @@ def alter_consumer_group_offsets(
 class _Delete(_OfGroup):
     request_type = OffsetDeleteRequest
     since = "Kafka 2.4"
+    told_at_once = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
     def build(self, items: Sequence[TopicPartition], version: int) -> OffsetDeleteRequest:
         return OffsetDeleteRequest(
