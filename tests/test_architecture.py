@@ -46,7 +46,7 @@ FORBIDDEN: Mapping[str, frozenset[str]] = {
 # Inside protocol/ a module imports only what stands before it in a row that both are in. So
 # messages never see record batches (their records are bytes), and records never see messages.
 PROTOCOL_ORDERS: tuple[tuple[str, ...], ...] = (
-    ("wire", "fields", "codecs", "schema", "messages", "framing"),
+    ("wire", "fields", "codecs", "schema", "messages", "framing", "consumer_protocol"),
     (
         "wire",
         "compression",
