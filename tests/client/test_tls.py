@@ -2,64 +2,27 @@
 
 from __future__ import annotations
 
-import datetime
 import socket
 import ssl
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
-    Encoding,
-    NoEncryption,
     PrivateFormat,
     pkcs12,
 )
 
 from sparkkafka.client.tls import MOST_STORE_BYTES, Store, TlsSettings, tls_context
 from sparkkafka.errors import OptionError
+from tests.certificates import signed
 
 HUSH = "hush-hush"
-
-
-@dataclass(frozen=True)
-class Identity:
-    key: Any
-    certificate: x509.Certificate
-
-    @property
-    def pem(self) -> str:
-        return self.certificate.public_bytes(Encoding.PEM).decode()
-
-    def key_pem(self, password: str = "", form: PrivateFormat = PrivateFormat.PKCS8) -> str:
-        how = BestAvailableEncryption(password.encode()) if password else NoEncryption()
-        return str(self.key.private_bytes(Encoding.PEM, form, how).decode())
-
-
-def signed(name: str, by: Identity | None = None, key: Any = None) -> Identity:
-    """A certificate for `name`, by itself if nobody else signs it."""
-    key = key or ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.UTC)
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(by.certificate.subject if by else subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.BasicConstraints(ca=by is None, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
-    )
-    return Identity(key, builder.sign(by.key if by else key, hashes.SHA256()))
 
 
 AUTHORITY = signed("authority")
