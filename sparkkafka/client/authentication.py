@@ -19,11 +19,11 @@ from sparkkafka.protocol.messages import SaslAuthenticateRequest, SaslHandshakeR
 from sparkkafka.protocol.sasl import (
     SCRAM_HASHES,
     Conversation,
-    Secret,
     oauthbearer,
     plain,
     scram,
 )
+from sparkkafka.secret import NO_SECRET, Secret
 
 if TYPE_CHECKING:
     from sparkkafka.client.connection import Connection
@@ -44,7 +44,7 @@ class SaslSettings:
 
     mechanism: str
     username: str = ""
-    password: Secret = field(default_factory=lambda: Secret(""))
+    password: Secret = NO_SECRET
     token_auth: bool = False
     token: Callable[[Deadline], Secret] | None = None
     extensions: Mapping[str, str] = field(default_factory=dict)

@@ -23,7 +23,7 @@ from sparkkafka.protocol.messages import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
-from sparkkafka.protocol.sasl import Secret
+from sparkkafka.secret import Secret
 
 HUSH = Secret("hush")
 PLAIN = SaslSettings("PLAIN", "alice", HUSH)
