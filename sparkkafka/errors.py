@@ -7,6 +7,7 @@
     ├── EncodeError (ValueError)          a value cannot be put on the wire
     ├── UnsupportedVersionError           broker and client share no version of a request
     ├── KafkaConnectionError (OSError)    no connection, or it broke
+    ├── AuthenticationError               one side does not trust the other; asking again is no use
     ├── KafkaTimeoutError (TimeoutError)  a deadline passed; the last failure is its cause
     ├── BrokerError                       a broker answered with an error code
     │   ├── UnknownTopicError             a topic or partition is missing, and waiting did not help
@@ -37,6 +38,7 @@ from sparkkafka.error_codes import (
 )
 
 __all__ = [
+    "AuthenticationError",
     "BrokerError",
     "CommitFailedError",
     "ConsumerStateError",

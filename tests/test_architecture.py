@@ -19,16 +19,17 @@ PACKAGE = Path(sparkkafka.__file__).parent
 ROOT = "sparkkafka"
 
 # Layer -> the layers that it may import, besides itself. A module of the package's top folder
-# other than the first two belongs to `options`: the option table and what parses it. The error
+# other than the first three belongs to `options`: the option table and what parses it. The error
 # codes are imported from `errors` by all, so that there is one place for them.
 LAYERS: Mapping[str, frozenset[str]] = {
     "error_codes": frozenset(),
     "errors": frozenset({"error_codes"}),
-    "options": frozenset({"errors"}),
-    "protocol": frozenset({"errors"}),
-    "client": frozenset({"errors", "options", "protocol"}),
-    "spark": frozenset({"errors", "options", "protocol", "client"}),
-    "testing": frozenset({"errors", "options", "protocol", "client"}),
+    "secret": frozenset(),
+    "options": frozenset({"errors", "secret"}),
+    "protocol": frozenset({"errors", "secret"}),
+    "client": frozenset({"errors", "secret", "options", "protocol"}),
+    "spark": frozenset({"errors", "secret", "options", "protocol", "client"}),
+    "testing": frozenset({"errors", "secret", "options", "protocol", "client"}),
     # sparkkafka/__init__.py, the facade; nobody imports it
     "root": frozenset({"spark", "options"}),
 }

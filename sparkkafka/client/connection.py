@@ -4,21 +4,31 @@ A connection is used by one thread. Requests may be pipelined: `send` as often a
 `receive` in the same order (Kafka answers a connection's requests in order). After any failure
 inside a frame the stream has no known position, so the connection closes itself and every later
 call raises KafkaConnectionError.
+
+Opening it is: connect, TLS, ApiVersions, SASL, whatever of these the options want. A SASL session
+that is about to end is renewed before a request is sent (KIP-368): when nothing is in flight, or,
+if that does not happen in time, after the answers in flight have been read and kept.
 """
 
 from __future__ import annotations
 
+import enum
 import itertools
 import logging
 import socket
 import ssl
 import time
 from collections import deque
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Self
 
 from sparkkafka import __version__
+from sparkkafka.client.authentication import Session, authenticate
 from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.security import connection_security
+from sparkkafka.client.tls_handshake import encrypt, refusal
 from sparkkafka.errors import (
+    AuthenticationError,
     BrokerError,
     DecodeError,
     ErrorCode,
@@ -27,7 +37,7 @@ from sparkkafka.errors import (
     UnsupportedVersionError,
 )
 from sparkkafka.options import ClientOptions
-from sparkkafka.protocol.framing import Framing
+from sparkkafka.protocol.framing import DEFAULT_MAX_FRAME_BYTES, Framing
 from sparkkafka.protocol.messages import ApiVersionsRequest
 from sparkkafka.protocol.wire import BytesLike, byte_view
 
@@ -35,11 +45,44 @@ log = logging.getLogger(__name__)
 
 PREFIX_BYTES = 4
 
+MAX_OPENING_FRAME_BYTES = 512 * 1024
+"""Until the broker is known to be one: org.apache.kafka.common.network.ChannelBuilders reads no
+larger frame before authentication either (sasl.server.max.receive.size)."""
+
+TLS_PIECE_BYTES = 16 * 1024
+"""A record of TLS. Smaller parts of a request are joined up to it."""
+
 # The first flexible one; a broker of 2.4 or later knows it, and 4.x too. Version 4 changes nothing
 # for a client, and asking for it would cost brokers before 3.9 a second question.
 HANDSHAKE_VERSION = 3
 
 _PARTS_AT_ONCE = 64  # far below what systems allow in one call (IOV_MAX, 1024)
+
+
+class Stage(enum.Enum):
+    """How far a connection has come."""
+
+    OPENING = "opening"
+    NEW = "new"  # open, and no request of a caller has been answered
+    PROVED = "proved"
+
+
+# What it may mean that a listener hangs up, by our protocol and how far we came. Kafka's brokers
+# give no reason on such a connection: they cannot even read what it sends.
+_HINTS = {
+    ("PLAINTEXT", Stage.OPENING): "; if it always does, the listener may want TLS "
+    "(kafka.security.protocol SSL or SASL_SSL), or not be Kafka's",
+    ("PLAINTEXT", Stage.NEW): "; if it always does, the listener may want SASL "
+    "(kafka.security.protocol SASL_PLAINTEXT)",
+    ("SSL", Stage.OPENING): "; if it always does, the listener may want a client certificate "
+    "(kafka.ssl.keystore.location), or not be Kafka's",
+    ("SSL", Stage.NEW): "; if it always does, the listener may want SASL "
+    "(kafka.security.protocol SASL_SSL), or a client certificate (kafka.ssl.keystore.location)",
+}
+
+
+class _HungUpError(KafkaConnectionError):
+    """The end of the stream."""
 
 
 class FrameBuffer:
@@ -73,27 +116,55 @@ class Connection:
     the broker's version range per api key.
     """
 
-    def __init__(self, sock: socket.socket, host: str, port: int, framing: Framing) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        host: str,
+        port: int,
+        framing: Framing,
+        *,
+        protocol: str = "PLAINTEXT",
+    ) -> None:
         self._sock: socket.socket | None = sock
         self._framing = framing
         self.host = host
         self.port = port
         self._prefix = bytearray(PREFIX_BYTES)
         self._begun: _BegunReply | None = None
+        self._protocol = protocol
+        self._stage = Stage.OPENING
+        self._options: ClientOptions | None = None
+        self._session: Session | None = None
+        self._renewing = False
+        self._early: deque[tuple[int, Any]] = deque()  # answers read before they were asked for
 
     @classmethod
     def open(cls, host: str, port: int, options: ClientOptions, deadline: Deadline) -> Self:
-        """Connect, trying each address that the name has, and agree on versions.
+        """Connect, trying each address that the name has; TLS; agree on versions; authenticate.
 
-        Raises KafkaConnectionError naming host and port, with each address's failure.
+        Raises KafkaConnectionError naming host and port, with each address's failure;
+        AuthenticationError if one side does not trust the other; OptionError for a reference that
+        cannot be looked up, or a store that cannot be read.
         """
+        security = connection_security(options, host, port)
         sock = _connect(host, port, options, deadline)
-        connection = cls(sock, host, port, Framing(options.client_id))
+        limit = deadline.sooner(options.request_timeout_ms)
+        if security.context is not None and security.tls_settings is not None:
+            sock = encrypt(
+                sock, security.context, security.tls_settings, host, _where(host, port), limit
+            )
+        framing = Framing(options.client_id, MAX_OPENING_FRAME_BYTES)
+        connection = cls(sock, host, port, framing, protocol=options.security.protocol)
         try:
-            connection._handshake(deadline.sooner(options.request_timeout_ms))
+            connection._handshake(limit)
+            if security.sasl is not None:
+                connection._options = options
+                connection._session = authenticate(connection, security.sasl, limit)
         except BaseException:
             connection.close()
             raise
+        framing.max_frame_bytes = DEFAULT_MAX_FRAME_BYTES
+        connection._stage = Stage.NEW
         log.debug("connected to %s", connection)
         return connection
 
@@ -115,9 +186,27 @@ class Connection:
             row.api_key: (row.min_version, row.max_version) for row in response.api_keys
         }
 
+    def _renew_session(self, session: Session, options: ClientOptions, deadline: Deadline) -> None:
+        """Authenticate again if it is time to (KIP-368)."""
+        now_s = time.monotonic()
+        if now_s < session.renew_s or (self._framing.in_flight and now_s < session.latest_s):
+            return
+        while self._framing.in_flight:
+            self._early.append(self._receive(deadline, FrameBuffer()))
+        self._renewing = True
+        try:
+            security = connection_security(options, self.host, self.port)
+            if security.sasl is not None:
+                self._session = authenticate(self, security.sasl, deadline)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            self._renewing = False
+        log.debug("%s: the session is renewed", self)
+
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
+        return _where(self.host, self.port)
 
     def __repr__(self) -> str:
         return f"<Connection {self}{'' if self.is_open else ' closed'}>"
@@ -134,8 +223,16 @@ class Connection:
 
     @property
     def in_flight(self) -> int:
-        """Requests sent and not yet answered."""
-        return self._framing.in_flight
+        """Requests sent whose answer has not been received by the caller."""
+        return self._framing.in_flight + len(self._early)
+
+    @property
+    def has_input(self) -> bool:
+        """Whether something has come that the socket's descriptor no longer tells of: look at this
+        before select() and poll()."""
+        return bool(self._early) or (
+            isinstance(self._sock, ssl.SSLSocket) and self._sock.pending() > 0
+        )
 
     @property
     def versions(self) -> dict[int, tuple[int, int]]:
@@ -153,7 +250,10 @@ class Connection:
             return False
 
     def fileno(self) -> int:
-        """The socket's descriptor, for select(); raises KafkaConnectionError when closed."""
+        """The socket's descriptor, for select(), where `has_input` is to be looked at first.
+
+        Raises KafkaConnectionError when closed.
+        """
         return self._open_socket().fileno()
 
     def close(self) -> None:
@@ -181,8 +281,12 @@ class Connection:
         """Write a request; returns its correlation id.
 
         Raises EncodeError or UnsupportedVersionError before anything is sent,
-        KafkaConnectionError or KafkaTimeoutError after which the connection is closed.
+        KafkaConnectionError or KafkaTimeoutError after which the connection is closed;
+        AuthenticationError if a session that was about to end could not be renewed.
         """
+        if self._session is not None and self._options is not None and not self._renewing:
+            self._open_socket()
+            self._renew_session(self._session, self._options, deadline)
         sock = self._open_socket()
         correlation_id, parts = self._framing.send_parts(
             request, version, expect_reply=expect_reply
@@ -204,14 +308,25 @@ class Connection:
         The response's record fields are views of the frame: of its own memory, or of `buffer`,
         where they last until it is used again.
         """
+        if self._early and not self._renewing:
+            return self._early.popleft()
+        return self._proved(self._receive(deadline, buffer or FrameBuffer()))
+
+    def _proved(self, received: tuple[int, Any]) -> tuple[int, Any]:
+        if self._stage is Stage.NEW:
+            self._stage = Stage.PROVED
+        return received
+
+    def _receive(self, deadline: Deadline, buffer: FrameBuffer) -> tuple[int, Any]:
         sock = self._open_socket()
         started_s = time.monotonic()
+        view, done, is_prefix = self._take_begun()
         try:
-            self._read_into(sock, memoryview(self._prefix), deadline)
-            size_bytes = self._framing.frame_length(bytes(self._prefix))
-            frame = (buffer or FrameBuffer()).room(size_bytes)
-            self._read_into(sock, frame, deadline)
-            return self._framing.receive(frame)
+            self._read_into(sock, view[done:], deadline)
+            if is_prefix:
+                view = buffer.room(self._framing.frame_length(bytes(view)))
+                self._read_into(sock, view, deadline)
+            return self._framing.receive(view)
         except DecodeError as error:
             self.close()
             raise DecodeError(f"{self}: {error}") from error
@@ -226,12 +341,13 @@ class Connection:
     def receive_ready(self, buffer: FrameBuffer) -> tuple[int, Any] | None:
         """`receive` as far as bytes are there, without waiting: None until the reply is whole.
 
-        For those who wait for several brokers at once (`fileno`). `receive` is not for a connection
-        with a reply half read, and `buffer` is this reply's until it is whole.
+        For those who wait for several brokers at once (`fileno`, `has_input`). `buffer` is this
+        reply's until it is whole.
         """
+        if self._early:
+            return self._early.popleft()
         sock = self._open_socket()
-        begun = self._begun or _BegunReply(memoryview(self._prefix), 0, is_prefix=True)
-        self._begun = None
+        begun = self._take_begun()
         try:
             sock.settimeout(0)
             while True:
@@ -243,10 +359,10 @@ class Connection:
                         self._begun = _BegunReply(view, done, is_prefix)
                         return None
                     if count == 0:
-                        raise KafkaConnectionError("the broker closed the connection")
+                        raise _HungUpError("the broker closed the connection")
                     done += count
                 if not is_prefix:
-                    return self._framing.receive(view)
+                    return self._proved(self._framing.receive(view))
                 size_bytes = self._framing.frame_length(bytes(view))
                 begun = _BegunReply(buffer.room(size_bytes), 0, is_prefix=False)
         except DecodeError as error:
@@ -259,9 +375,19 @@ class Connection:
             self.close()
             raise
 
+    def _take_begun(self) -> _BegunReply:
+        """What is there of the next reply."""
+        begun, self._begun = self._begun, None
+        return begun or _BegunReply(memoryview(self._prefix), 0, is_prefix=True)
+
     def _write(self, sock: socket.socket, parts: list[BytesLike], deadline: Deadline) -> None:
         """Send all parts as one stream of bytes; records go to the kernel from where they lie."""
         left = deque(map(byte_view, parts))
+        if isinstance(sock, ssl.SSLSocket):
+            for piece in _pieces(left):
+                sock.settimeout(max(deadline.remaining_s(), 0.001))
+                sock.sendall(piece)
+            return
         while left:
             sock.settimeout(max(deadline.remaining_s(), 0.001))
             sent = sock.sendmsg(itertools.islice(left, _PARTS_AT_ONCE))
@@ -276,7 +402,7 @@ class Connection:
             sock.settimeout(max(deadline.remaining_s(), 0.001))
             count = sock.recv_into(view[done:])
             if count == 0:
-                raise KafkaConnectionError("the broker closed the connection")
+                raise _HungUpError("the broker closed the connection")
             done += count
 
     def _open_socket(self) -> socket.socket:
@@ -286,7 +412,10 @@ class Connection:
 
     def _failure(
         self, doing: str, error: OSError, started_s: float
-    ) -> KafkaConnectionError | KafkaTimeoutError:
+    ) -> KafkaConnectionError | KafkaTimeoutError | AuthenticationError:
+        if isinstance(error, ssl.SSLError) and self._stage is Stage.OPENING:
+            # With TLS 1.3 a server looks at our certificate when we believe to be connected.
+            return AuthenticationError(refusal(error, str(self)))
         if isinstance(error, TimeoutError):
             # Retriable for those who may ask again: nothing says that the broker is gone.
             timeout = KafkaTimeoutError(
@@ -294,7 +423,10 @@ class Connection:
             )
             timeout.retriable = True
             return timeout
-        return KafkaConnectionError(f"{self}: {_reason(error)} while {doing}")
+        hint = ""
+        if isinstance(error, _HungUpError | ConnectionError):
+            hint = _HINTS.get((self._protocol, self._stage), "")
+        return KafkaConnectionError(f"{self}: {_reason(error)} while {doing}{hint}")
 
 
 def _connect(host: str, port: int, options: ClientOptions, deadline: Deadline) -> socket.socket:
@@ -337,9 +469,30 @@ def _connect(host: str, port: int, options: ClientOptions, deadline: Deadline) -
             sock.close()
             raise
         else:
-            # The place of TLS: a later version wraps `sock` here, by options.security_protocol.
             return sock
     raise KafkaConnectionError(f"{host}:{port}: cannot connect ({'; '.join(failures)})")
+
+
+def _pieces(parts: Iterable[memoryview]) -> Iterator[BytesLike]:
+    """Large parts as they are, others joined: each piece is a record of TLS of its own at least."""
+    small = bytearray()
+    for part in parts:
+        if len(part) >= TLS_PIECE_BYTES:
+            if small:
+                yield small
+                small = bytearray()
+            yield part
+        else:
+            small += part
+            if len(small) >= TLS_PIECE_BYTES:
+                yield small
+                small = bytearray()
+    if small:
+        yield small
+
+
+def _where(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _reason(error: BaseException) -> str:

@@ -28,6 +28,7 @@ from sparkkafka.client.metadata import PartitionMetadata, TopicPartition
 from sparkkafka.client.offsets import earliest_and_latest
 from sparkkafka.client.read_replica import LEADER_ONLY_FETCH_VERSION, ReadReplica
 from sparkkafka.errors import (
+    AuthenticationError,
     BrokerError,
     CorruptRecordError,
     DataLossError,
@@ -178,6 +179,8 @@ class Fetcher:
                 return []
             except CorruptRecordError as error:
                 raise error.at(self._tp.topic, self._tp.partition, self.position) from error
+            except AuthenticationError:
+                raise  # not worth a second attempt, be it at the leader
             except KafkaError as error:
                 self.close()
                 if isinstance(error, BrokerError):
@@ -269,8 +272,8 @@ class Fetcher:
             raise BrokerError(
                 ErrorCode.REPLICA_NOT_AVAILABLE, f"Metadata of {self._tp} for broker {self._at}"
             )
-        return self._cluster.give_away(broker) or Connection.open(
-            broker.host, broker.port, self._cluster.options, deadline
+        return self._cluster.give_away(broker) or self._cluster.open(
+            broker.host, broker.port, deadline
         )
 
     def _answer(self, deadline: Deadline, buffer: FrameBuffer) -> Any:

@@ -253,7 +253,14 @@ class LeaderFetches:
         poll.register(self._woken, select.POLLIN)
         for descriptor in waiting:
             poll.register(descriptor, select.POLLIN)
-        ready = {descriptor for descriptor, _ in poll.poll(max(0.0, wait_s) * 1000)}
+        # With TLS, or a session renewed, an answer may be here without a sign from the socket.
+        ready = {
+            descriptor
+            for descriptor, leader in waiting.items()
+            if leader.connection is not None and leader.connection.has_input
+        }
+        wait_ms = 0.0 if ready else max(0.0, wait_s) * 1000
+        ready |= {descriptor for descriptor, _ in poll.poll(wait_ms)}
         if self._woken.fileno() in ready:
             self._drain_wakes()
         for descriptor, leader in waiting.items():

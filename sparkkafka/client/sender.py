@@ -334,22 +334,26 @@ class Sender:
         """Nodes whose next answer has begun to arrive, or whose connection or deadline is over."""
         sockets: dict[int, int] = {}
         over: list[int] = []
+        here: list[int] = []
         for node_id, sent in self._sent.items():
             if not sent:
                 continue
             connection = self._cluster.open_connection(node_id)
             if connection is None or sent[0].deadline.expired:
                 over.append(node_id)
+            elif connection.has_input:
+                here.append(node_id)
             else:
                 sockets[connection.fileno()] = node_id
         if over or not sockets:
-            if not over and wait_s > 0:
+            if not over and not here and wait_s > 0:
                 time.sleep(wait_s)
-            return over
+            return over + here
         poll = select.poll()
         for descriptor in sockets:
             poll.register(descriptor, select.POLLIN)
-        return [sockets[descriptor] for descriptor, _ in poll.poll(wait_s * 1000)]
+        ready = poll.poll(0 if here else wait_s * 1000)
+        return here + [sockets[descriptor] for descriptor, _ in ready]
 
     def _take_answer(self, node_id: int) -> None:
         sent = self._sent[node_id]

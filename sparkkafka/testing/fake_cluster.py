@@ -16,6 +16,7 @@ that cannot show here; tests against real brokers and with other clients are for
 
 from __future__ import annotations
 
+import ssl
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -28,6 +29,7 @@ from sparkkafka.testing.fake_dispatch import Dispatcher
 from sparkkafka.testing.fake_handlers import IMPLEMENTED
 from sparkkafka.testing.fake_log import PartitionLog
 from sparkkafka.testing.fake_producers import Refused
+from sparkkafka.testing.fake_sasl import FakeSasl
 from sparkkafka.testing.fake_state import BrokerAddress, ClusterState, FakeTopic
 from sparkkafka.testing.fake_transaction_controls import TransactionControls
 from sparkkafka.testing.fake_transactions import MAX_TIMEOUT_MS
@@ -48,7 +50,8 @@ class FakeCluster(TransactionControls):
     RackAwareReplicaSelector do; all replicas have the same log.
     `max_transaction_timeout_ms` is transaction.max.timeout.ms. `transaction_verification` False is
     how brokers before 3.6 are: a late write begins a transaction that nobody ends; None is what
-    `kafka_version` says.
+    `kafka_version` says. `tls_context` (of a server) makes all listeners speak TLS;
+    `sasl_users` (passwords by name) makes them want SASL PLAIN, in sessions of `sasl_session_ms`.
 
     All methods may be called from any thread, and from callable faults. Leaving the `with` block
     raises RuntimeError if a handler failed: that is a bug of the fake.
@@ -67,6 +70,9 @@ class FakeCluster(TransactionControls):
         check_records: bool = True,
         max_transaction_timeout_ms: int = MAX_TIMEOUT_MS,
         transaction_verification: bool | None = None,
+        tls_context: ssl.SSLContext | None = None,
+        sasl_users: Mapping[str, str] | None = None,
+        sasl_session_ms: int = 0,
     ) -> None:
         if brokers < 1:
             raise ValueError(f"a cluster has at least one broker, got {brokers}")
@@ -80,6 +86,7 @@ class FakeCluster(TransactionControls):
             }
         )
         self._state.rack_aware = rack_aware
+        self._state.sasl = FakeSasl(sasl_users, sasl_session_ms)
         transactions = self._state.transactions
         transactions.max_timeout_ms = max_transaction_timeout_ms
         transactions.keeps_last_epoch = offered.keeps_last_epoch
@@ -94,7 +101,7 @@ class FakeCluster(TransactionControls):
         try:
             for node_id in range(brokers):
                 listener = BrokerListener(
-                    node_id, host, self._dispatcher.answer, self._dispatcher.notify
+                    node_id, host, self._dispatcher.answer, self._dispatcher.notify, tls_context
                 )
                 self._listeners[node_id] = listener
                 self._state.addresses[node_id] = BrokerAddress(
@@ -140,6 +147,11 @@ class FakeCluster(TransactionControls):
     def handlers(self) -> dict[str, Handler]:
         """Handlers by API name; a test may replace one."""
         return self._dispatcher.handlers
+
+    @property
+    def sasl_attempts(self) -> list[str]:
+        """The user of each attempt to be authenticated."""
+        return self._state.sasl.attempts
 
     @property
     def failures(self) -> list[BaseException]:

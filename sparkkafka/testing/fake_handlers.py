@@ -41,6 +41,8 @@ from sparkkafka.protocol.messages import (
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
+    SaslAuthenticateResponse,
+    SaslHandshakeResponse,
 )
 from sparkkafka.testing.fake_admin import (
     create_partitions,
@@ -414,6 +416,14 @@ def describe_log_dirs(call: Call) -> DescribeLogDirsResponse:
     return DescribeLogDirsResponse(results=[result])
 
 
+def sasl_handshake(call: Call) -> SaslHandshakeResponse:
+    return call.state.sasl.handshake(call.message.mechanism)
+
+
+def sasl_authenticate(call: Call) -> SaslAuthenticateResponse:
+    return call.state.sasl.authenticate(call.message.auth_bytes, call.request.connection)
+
+
 HANDLERS: dict[str, Handler] = {
     "AddOffsetsToTxn": add_offsets_to_txn,
     "AddPartitionsToTxn": add_partitions_to_txn,
@@ -438,6 +448,8 @@ HANDLERS: dict[str, Handler] = {
     "OffsetCommit": offset_commit,
     "OffsetFetch": offset_fetch,
     "Produce": produce,
+    "SaslAuthenticate": sasl_authenticate,
+    "SaslHandshake": sasl_handshake,
     "TxnOffsetCommit": txn_offset_commit,
 }
 
