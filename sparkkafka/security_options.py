@@ -84,10 +84,6 @@ class SecurityOptions:
         )
         return f"SecurityOptions({shown})"
 
-    @property
-    def encrypted(self) -> bool:
-        return self.protocol in TLS_PROTOCOLS
-
     def name_of(self, name: str) -> str:
         """How the user called this field."""
         return dict(self.names).get(name) or _NAMES[name]
@@ -210,7 +206,7 @@ def _looked_up(options: SecurityOptions) -> dict[str, Any]:
 
 def _tls(options: SecurityOptions, values: Mapping[str, Any]) -> TlsSettings:
     def store(path: str, text: str = "", password: str = "") -> Store:
-        chosen = path if values[path] or not text else text
+        chosen = text if text and values[text] and not values[path] else path
         return Store(
             options.name_of(chosen),
             path=values[path],

@@ -163,21 +163,11 @@ _DEFAULT_WORDS = {
     "cipher_suites": "OpenSSL's",
     "https_ca_location": "the system's authorities",
 }
-_WITH_DEFAULT = frozenset(
-    [
-        "protocol",
-        "identification",
-        "verify",
-        "enabled_protocols",
-        "oauth_method",
-        "oauth_header_urlencode",
-        "oauth_grant_type",
-        "login_connect_timeout_ms",
-        "login_read_timeout_ms",
-        "login_retry_backoff_ms",
-        "login_retry_backoff_max_ms",
-    ]
-)
+_WITH_DEFAULT = (
+    "protocol", "identification", "verify", "enabled_protocols", "oauth_method",
+    "oauth_header_urlencode", "oauth_grant_type", "login_connect_timeout_ms",
+    "login_read_timeout_ms", "login_retry_backoff_ms", "login_retry_backoff_max_ms",
+)  # fmt: skip
 
 SECURITY: tuple[Option, ...] = (
     *_row(

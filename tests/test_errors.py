@@ -16,6 +16,7 @@ import pytest
 
 from sparkkafka import error_codes, errors
 from sparkkafka.errors import (
+    AuthenticationError,
     BrokerError,
     CommitFailedError,
     ConsumerStateError,
@@ -217,6 +218,7 @@ EXAMPLES = [
     (EncodeError("words"), {"retriable": False}),
     (UnsupportedVersionError("words"), {"retriable": False}),
     (KafkaConnectionError("b:9092: refused"), {"retriable": True, "errno": None}),
+    (AuthenticationError("b:9092: refused"), {"retriable": False}),
     (KafkaTimeoutError("words"), {"retriable": False, "errno": None}),
     (retriable_timeout(), {"retriable": True}),
     (
