@@ -375,6 +375,17 @@ class Cluster:
                     raise _no_topic(missing) from error
                 raise
 
+    def look(self, names: Iterable[str], deadline: Deadline) -> dict[str, int]:
+        """Ask for metadata of these topics: {topic: error code} of those that have none now.
+
+        Waits for a broker that answers, not for a topic.
+        """
+        return self._refresh(list(names), deadline)
+
+    def was_seen(self, topic: str) -> bool:
+        """Whether the topic was ever there, or is `expect`ed."""
+        return topic in self._known_topics
+
     def all_topics(self, deadline: Deadline | None = None) -> dict[str, TopicMetadata]:
         """Metadata of every topic that this user may see.
 

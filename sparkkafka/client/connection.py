@@ -70,6 +70,8 @@ class Connection:
         self.host = host
         self.port = port
         self._prefix = bytearray(PREFIX_BYTES)
+        self.features: dict[str, int] = {}
+        """Features that all brokers have agreed on (KIP-584), and their levels."""
 
     @classmethod
     def open(cls, host: str, port: int, options: ClientOptions, deadline: Deadline) -> Self:
@@ -104,6 +106,7 @@ class Connection:
         self._framing.versions = {
             row.api_key: (row.min_version, row.max_version) for row in response.api_keys
         }
+        self.features = {row.name: row.max_version_level for row in response.finalized_features}
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host

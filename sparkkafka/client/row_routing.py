@@ -156,8 +156,8 @@ class Router:
         """`route`, with the rows that each run is made of."""
         first_row = self._seen_rows
         self._seen_rows += rows.length
-        self._check_headers(rows, first_row)
-        timestamps_ms = self._timestamps(rows, timestamp_ms, first_row)
+        check_headers(rows, first_row, self._place)
+        timestamps_ms = row_times_ms(rows, timestamp_ms, first_row, self._place)
         topics, topic_of_row = self._topics(rows, first_row)
         self._keep_counts(topics)
         if topic_of_row is None and rows.partitions is None and self._any_will_do(rows.keys):
@@ -207,37 +207,6 @@ class Router:
     def _learn(self, names: list[str]) -> None:
         if names:
             self._counts.update(self._ask(names))
-
-    def _timestamps(self, rows: Rows, now_ms: int, first_row: int) -> np.ndarray:
-        """Each row's, rounded down, as Spark's cast to a number and Java's truncation do."""
-        if rows.timestamps is None or rows.timestamps.null_count == rows.length:
-            return np.broadcast_to(np.int64(now_ms), rows.length)
-        timestamps_ms = to_numpy(rows.timestamps) // 1000
-        if rows.timestamps.null_count:
-            timestamps_ms[~is_valid(rows.timestamps)] = now_ms
-        # -1 says "no timestamp": old records that have none are read and copied so.
-        if int(timestamps_ms.min()) < NO_TIMESTAMP:
-            row = int(timestamps_ms.argmin())
-            raise EncodeError(
-                f"the timestamp {int(timestamps_ms[row])} ms is before 1970, which a record's "
-                f"cannot be (column timestamp, row {first_row + row} of {self._place}"
-                f"{_key_fact(rows, row)})"
-            )
-        return timestamps_ms
-
-    def _check_headers(self, rows: Rows, first_row: int) -> None:
-        if rows.headers is None:
-            return
-        structs = rows.headers.flatten()
-        if not structs.null_count and not structs.field(0).null_count:
-            return
-        bad = np.flatnonzero(~(is_valid(structs) & is_valid(structs.field(0))))[0]
-        lengths = or_zero(pc.list_value_length(rows.headers))
-        row = int(np.searchsorted(np.cumsum(lengths), bad, side="right"))
-        raise EncodeError(
-            f"a header without a key (row {first_row + row} of {self._place}"
-            f"{_key_fact(rows, row)}): Kafka's header keys cannot be null"
-        )
 
     def _check_given(
         self,
@@ -372,6 +341,43 @@ class Router:
             topic_code, partition = divmod(int(targets[start]), span)
             tp = TopicPartition(topics[topic_code], partition)
             yield Run(tp, _slice(rows, timestamps_ms, start, end), order[start:end])
+
+
+def row_times_ms(rows: Rows, now_ms: int, first_row: int, place: str) -> NDArray[np.int64]:
+    """Each row's, rounded down, as Spark's cast to a number and Java's truncation do.
+
+    Raises EncodeError for a time before 1970.
+    """
+    if rows.timestamps is None or rows.timestamps.null_count == rows.length:
+        return np.broadcast_to(np.int64(now_ms), rows.length)
+    timestamps_ms = to_numpy(rows.timestamps) // 1000
+    if rows.timestamps.null_count:
+        timestamps_ms[~is_valid(rows.timestamps)] = now_ms
+    # -1 says "no timestamp": old records that have none are read and copied so.
+    if int(timestamps_ms.min()) < NO_TIMESTAMP:
+        row = int(timestamps_ms.argmin())
+        raise EncodeError(
+            f"the timestamp {int(timestamps_ms[row])} ms is before 1970, which a record's "
+            f"cannot be (column timestamp, row {first_row + row} of {place}"
+            f"{_key_fact(rows, row)})"
+        )
+    return timestamps_ms
+
+
+def check_headers(rows: Rows, first_row: int, place: str) -> None:
+    """Raises EncodeError for a header without a key."""
+    if rows.headers is None:
+        return
+    structs = rows.headers.flatten()
+    if not structs.null_count and not structs.field(0).null_count:
+        return
+    bad = np.flatnonzero(~(is_valid(structs) & is_valid(structs.field(0))))[0]
+    lengths = or_zero(pc.list_value_length(rows.headers))
+    row = int(np.searchsorted(np.cumsum(lengths), bad, side="right"))
+    raise EncodeError(
+        f"a header without a key (row {first_row + row} of {place}"
+        f"{_key_fact(rows, row)}): Kafka's header keys cannot be null"
+    )
 
 
 def _slice(rows: Rows, timestamps_ms: np.ndarray, start: int, end: int) -> RecordColumns:
