@@ -404,6 +404,10 @@ class Cluster:
         """
         return self._refresh(list(names), deadline)
 
+    def was_seen(self, topic: str) -> bool:
+        """Whether the topic was ever there, or is `expect`ed."""
+        return topic in self._known_topics
+
     def all_topics(self, deadline: Deadline | None = None) -> dict[str, TopicMetadata]:
         """Metadata of every topic that this user may see.
 

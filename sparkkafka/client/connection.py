@@ -139,6 +139,8 @@ class Connection:
         self._session: Session | None = None
         self._renewing = False
         self._early: deque[tuple[int, Any]] = deque()  # answers read before they were asked for
+        self.features: dict[str, int] = {}
+        """Features that all brokers have agreed on (KIP-584), and their levels."""
 
     @classmethod
     def open(cls, host: str, port: int, options: ClientOptions, deadline: Deadline) -> Self:
@@ -187,6 +189,7 @@ class Connection:
         self._framing.versions = {
             row.api_key: (row.min_version, row.max_version) for row in response.api_keys
         }
+        self.features = {row.name: row.max_version_level for row in response.finalized_features}
 
     def _renew_session(self, session: Session, options: ClientOptions, deadline: Deadline) -> None:
         """Authenticate again if it is time to (KIP-368)."""

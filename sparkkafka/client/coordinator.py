@@ -100,26 +100,30 @@ def call_coordinators(
     what: str,
     *,
     code_of: Callable[[Any], int] = lambda response: response.error_code,
+    version: int | None = None,
+    on_retry: Callable[[KafkaError], None] = lambda error: None,
 ) -> dict[str, Any | KafkaError]:
     """Send each key's request to the coordinator of that key, all at once, until it is answered.
 
     Failures that may pass are retried until the deadline, so each request must be one that may be
     repeated. The value is the response, or the KafkaError that is final for this key:
     KafkaTimeoutError, with the last failure in its message, if the deadline passed. `code_of` finds
-    the error code of a response.
+    the error code of a response, `version` is that of the request (None: the highest usual one),
+    and `on_retry` hears of each failure that is retried.
     """
     outcome: dict[str, Any | KafkaError] = {}
     pending = dict(requests)
     backoff = Backoff(BUSY_BACKOFF_MS, cluster.options.retry_backoff_max_ms)
     retry = Retry(deadline, backoff, what)
     while pending:
-        failed = _attempt(cluster, pending, kind, deadline, code_of, outcome)
+        failed = _attempt(cluster, pending, kind, deadline, code_of, outcome, version)
         for key in list(pending):
             if key in outcome:
                 del pending[key]
         passing: dict[str, KafkaError] = {}
         for key, error in failed.items():
             if error.retriable:
+                on_retry(error)
                 passing[key] = error
             else:
                 outcome[key] = error
@@ -147,6 +151,7 @@ def _attempt(
     deadline: Deadline,
     code_of: Callable[[Any], int],
     outcome: dict[str, Any | KafkaError],
+    version: int | None = None,
 ) -> dict[str, KafkaError]:
     """One attempt for each key: answers go to `outcome`; what failed is returned.
 
@@ -169,7 +174,7 @@ def _attempt(
             continue
         try:
             connection = cluster.connection(nodes[kind, key], attempt)
-            connection.send(request, attempt)
+            connection.send(request, attempt, version=version)
         except KafkaError as error:
             failed[key] = error
             nodes.pop((kind, key), None)

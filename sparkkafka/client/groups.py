@@ -78,10 +78,12 @@ _MESSAGES: Mapping[int, str] = {
 
 
 class StoredOffset(NamedTuple):
-    """An offset of a group with the text that is kept beside it (at most 4096 characters)."""
+    """An offset of a group with the text that is kept beside it (at most 4096 characters), and the
+    leader's epoch at the record before it, -1 if that is not known."""
 
     offset: int
     metadata: str
+    leader_epoch: int = -1
 
 
 def fetch_stored(

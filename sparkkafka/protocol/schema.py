@@ -137,10 +137,14 @@ MessageT = TypeVar("MessageT", bound=Message)
 
 
 class Request(Message, Generic[ResponseT]):
-    """Base of requests. RESPONSE is the class of the answer, also the type's parameter."""
+    """Base of requests. RESPONSE is the class of the answer, also the type's parameter.
+
+    USUAL_VERSION is the highest that is chosen where nobody asks for one.
+    """
 
     __slots__ = ()
 
+    USUAL_VERSION: ClassVar[int]
     RESPONSE: ClassVar[type[Response]]
 
 
@@ -149,15 +153,23 @@ _RequestT = TypeVar("_RequestT", bound=Request[Any])
 
 @dataclass_transform(kw_only_default=True)
 def request(
-    *, api_key: int, versions: tuple[int, int], flexible: int | None
+    *,
+    api_key: int,
+    versions: tuple[int, int],
+    flexible: int | None,
+    usual: int | None = None,
 ) -> Callable[[type[_RequestT]], type[_RequestT]]:
-    """Declare a request with its API key, first and last version, and first flexible version."""
+    """Declare a request with its API key, first and last version, and first flexible version.
+
+    Versions above `usual` are sent only where somebody asks for them.
+    """
 
     def decorate(cls: type[_RequestT]) -> type[_RequestT]:
         made = struct(cls)
         made.API_KEY = api_key
         made.API_NAME = made.__name__.removesuffix("Request")
         made.MIN_VERSION, made.MAX_VERSION = versions
+        made.USUAL_VERSION = made.MAX_VERSION if usual is None else usual
         made.FLEXIBLE_SINCE = flexible
         return made
 

@@ -48,7 +48,7 @@ EACH_VERSION = pytest.mark.parametrize(("cls", "version"), MESSAGE_VERSIONS, ids
 
 # Lowest and highest version of each API (kafka-protocol.md, section 1).
 VERSIONS = {
-    "Produce": (3, 11),
+    "Produce": (3, 12),
     "Fetch": (4, 12),
     "ListOffsets": (2, 9),
     "Metadata": (4, 12),
@@ -62,8 +62,8 @@ VERSIONS = {
     "InitProducerId": (0, 4),
     "AddPartitionsToTxn": (0, 3),
     "AddOffsetsToTxn": (0, 3),
-    "EndTxn": (0, 4),
-    "TxnOffsetCommit": (0, 3),
+    "EndTxn": (0, 5),
+    "TxnOffsetCommit": (0, 5),
     "DescribeConfigs": (1, 4),
     "DescribeLogDirs": (1, 4),
     "SaslAuthenticate": (0, 2),

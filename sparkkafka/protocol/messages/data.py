@@ -230,7 +230,7 @@ class TopicProduceData:
     partition_data: list[PartitionProduceData] = array(PartitionProduceData)
 
 
-@request(api_key=0, versions=(3, 11), flexible=9)
+@request(api_key=0, versions=(3, 12), flexible=9, usual=11)
 class ProduceRequest(Request["ProduceResponse"]):
     """Writes records. `acks` is -1 (all in sync), 1 (leader) or 0, to which there is no reply."""
 

@@ -1,8 +1,8 @@
 """Idempotence and transactions: InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn,
 TxnOffsetCommit, DescribeTransactions, ListTransactions, DescribeProducers, WriteTxnMarkers.
 
-The versions end where KIP-890's second part begins (transactions V2): all of these are valid on
-brokers 2.1 to 4.x.
+Usual versions end where KIP-890's second part begins (transactions V2): these are valid on brokers
+2.1 to 4.x. Later ones are for clusters whose feature transaction.version is 2.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class AddOffsetsToTxnResponse(Response):
     error_code: int = int16()
 
 
-@request(api_key=26, versions=(0, 4), flexible=3)
+@request(api_key=26, versions=(0, 5), flexible=3, usual=4)
 class EndTxnRequest(Request["EndTxnResponse"]):
     """Commits (`committed` true) or aborts the open transaction."""
 
@@ -128,10 +128,15 @@ class EndTxnRequest(Request["EndTxnResponse"]):
 
 @response(EndTxnRequest)
 class EndTxnResponse(Response):
-    """Whether the decision is made; its markers may still be on their way."""
+    """Whether the decision is made; its markers may still be on their way.
+
+    From version 5 on with what the next transaction is written with.
+    """
 
     throttle_time_ms: int = int32()
     error_code: int = int16()
+    producer_id: int = int64(-1, since=5, ignorable=True)
+    producer_epoch: int = int16(-1, since=5, ignorable=True)
 
 
 @struct
@@ -152,7 +157,7 @@ class TxnOffsetCommitRequestTopic:
     partitions: list[TxnOffsetCommitRequestPartition] = array(TxnOffsetCommitRequestPartition)
 
 
-@request(api_key=28, versions=(0, 3), flexible=3)
+@request(api_key=28, versions=(0, 5), flexible=3, usual=3)
 class TxnOffsetCommitRequest(Request["TxnOffsetCommitResponse"]):
     """Commits offsets of a group with the transaction; goes to the group's coordinator."""
 
