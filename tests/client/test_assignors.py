@@ -15,12 +15,17 @@ from assignor_cases import (
     partition_counts,
     topics_of_members,
 )
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from kafka.protocol.consumer.group import JoinGroupResponse
-from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
+from kafka.protocol.consumer.metadata import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+)
 
 from sparkkafka import client_options
 from sparkkafka.client.assignors import (
@@ -32,8 +37,10 @@ from sparkkafka.client.assignors import (
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.errors import DecodeError
 from sparkkafka.protocol.consumer_protocol import (
+    decode_assignment,
     decode_cooperative_generation,
     decode_sticky_user_data,
+    encode_assignment,
     encode_cooperative_user_data,
     encode_sticky_user_data,
     encode_subscription,
@@ -69,6 +76,9 @@ class PeerCluster:
     def __init__(self, counts: Mapping[str, int]) -> None:
         self._counts = counts
 
+    def topics(self) -> set[str]:
+        return set(self._counts)
+
     def partitions_for_topic(self, topic: str) -> set[int] | None:
         return set(range(self._counts[topic])) if topic in self._counts else None
 
@@ -77,6 +87,7 @@ class PeerCluster:
     ("name", "peer"),
     [("range", RangePartitionAssignor), ("roundrobin", RoundRobinPartitionAssignor)],
 )
+@settings(deadline=None)
 @given(
     # kafka-python stumbles over a topic without partitions.
     counts=partition_counts.map(lambda counts: {t: n for t, n in counts.items() if n}),
@@ -107,6 +118,7 @@ def test_kafka_python_decides_the_same(
 
 
 @pytest.mark.parametrize("name", ASSIGNORS)
+@settings(deadline=None)
 @given(counts=partition_counts, topics_of=topics_of_members, source=st.data())
 def test_every_partition_once_whatever_the_order_of_the_members(
     name: str,
@@ -169,6 +181,69 @@ def test_member_ids_are_ordered_as_java_orders_strings(name: str) -> None:
     """Java compares UTF-16 units: U+1F600, a pair of surrogates there, comes before U+FFFD."""
     members = {"�": member("t"), "\U0001f600": member("t")}
     assert assignor(name).assign({"t": 1}, members) == {"\U0001f600": [T[0]], "�": []}
+
+
+# Mixed groups: kafka-python's members led by ours, and ours led by kafka-python's
+
+
+@pytest.mark.parametrize(
+    ("name", "peer"),
+    [
+        ("range", RangePartitionAssignor),
+        ("roundrobin", RoundRobinPartitionAssignor),
+        ("sticky", StickyPartitionAssignor),
+        ("cooperative-sticky", CooperativeStickyAssignor),
+    ],
+)
+def test_either_leads_a_mixed_group(name: str, peer: Any) -> None:
+    """Leaders take turns; c leaves after the second rebalance."""
+    counts = {"t": 5, "u": 4}
+    ours, theirs = assignor(name), {each: peer() for each in ("b", "c")}
+    held: dict[str, list[TopicPartition]] = {each: [] for each in "abc"}
+    for generation_id, leader in ((1, "a"), (2, "b"), (3, "a"), (4, "b"), (5, "a")):
+        if generation_id == 3:
+            del held["c"], theirs["c"]
+        encoded = {
+            "a": encode_subscription(
+                ["t", "u"],
+                user_data=ours.user_data(),
+                owned=held["a"] if ours.cooperative else [],
+                generation_id=generation_id - 1 if held["a"] else -1,
+            )
+        }
+        for each, member_of_peer in theirs.items():
+            metadata = member_of_peer.metadata({"t", "u"})
+            encoded[each] = ConsumerProtocolSubscription.encode(metadata, version=metadata.version)
+        if leader == "a":
+            members = {each: read_subscription(data) for each, data in encoded.items()}
+            answer = {
+                each: encode_assignment(mine) for each, mine in ours.assign(counts, members).items()
+            }
+        else:
+            peer_members = [
+                JoinGroupResponse.JoinGroupResponseMember(
+                    member_id=each,
+                    group_instance_id=None,
+                    metadata=ConsumerProtocolSubscription.decode(data),
+                )
+                for each, data in encoded.items()
+            ]
+            decided = theirs[leader].assign(PeerCluster(counts), peer_members)
+            answer = {
+                each: ConsumerProtocolAssignment.encode(mine, version=mine.version)
+                for each, mine in decided.items()
+            }
+        for each in held:
+            read = decode_assignment(answer[each])
+            held[each] = sorted(TopicPartition(*partition) for partition in read.partitions)
+            if each == "a":
+                ours.on_assignment(held[each], generation_id)
+            else:
+                theirs[each].on_assignment(
+                    ConsumerProtocolAssignment.decode(answer[each]), generation_id
+                )
+    check_complete(held, counts, dict.fromkeys(held, frozenset(counts)))
+    assert sorted(len(mine) for mine in held.values()) == [4, 5]
 
 
 # What comes in, and what goes out

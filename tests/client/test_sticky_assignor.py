@@ -244,7 +244,7 @@ def random_claims(draw: st.DrawFn, topics_of: Mapping[str, frozenset[str]]) -> d
     }
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 @given(counts=partition_counts, topics_of=topics_of_members, source=st.data(), alike=st.booleans())
 def test_complete_even_and_still(
     counts: dict[str, int],
@@ -330,7 +330,7 @@ def most_that_could_stay(
     return best
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(counts=partition_counts, topics_of=topics_of_members, leaver=st.sampled_from(MEMBERS))
 def test_only_what_the_leaver_had_moves(
     counts: dict[str, int], topics_of: dict[str, frozenset[str]], leaver: str
@@ -452,6 +452,6 @@ class CooperativeGroup(Group):
 
 
 TestGroup = Group.TestCase
-TestGroup.settings = settings(max_examples=60, stateful_step_count=25)
+TestGroup.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
 TestCooperativeGroup = CooperativeGroup.TestCase
-TestCooperativeGroup.settings = settings(max_examples=60, stateful_step_count=25)
+TestCooperativeGroup.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
