@@ -68,6 +68,13 @@ class Groups:
     def group(self, group_id: str) -> FakeGroup:
         return self._by_id.setdefault(group_id, FakeGroup())
 
+    def known(self) -> list[tuple[str, FakeGroup]]:
+        """The groups that have something, by their ids."""
+        return [(group_id, group) for group_id, group in self._by_id.items() if group.exists]
+
+    def delete(self, group_id: str) -> None:
+        self._by_id.pop(group_id, None)
+
     def next_serial(self) -> int:
         self._serial += 1
         return self._serial
