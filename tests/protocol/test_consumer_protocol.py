@@ -153,6 +153,7 @@ def test_kafka_python_reads_and_writes_the_same(version: int) -> None:
 # Round trips
 
 
+@settings(deadline=None)
 @given(
     names=st.lists(topics, max_size=5),
     data=user_data,
@@ -189,6 +190,7 @@ def test_subscription_round_trip(
     )
 
 
+@settings(deadline=None)
 @given(
     given_partitions=st.lists(st.tuples(topics, st.integers(0, 2**31 - 1)), max_size=8),
     data=user_data,
@@ -203,6 +205,7 @@ def test_assignment_round_trip(
     assert read.user_data == data
 
 
+@settings(deadline=None)
 @given(had=partitions_of_topics, generation_id=int32s)
 def test_user_data_round_trip(had: list[Partition], generation_id: int) -> None:
     read = decode_sticky_user_data(encode_sticky_user_data(had, generation_id))
@@ -306,7 +309,7 @@ def test_counts_that_lie_allocate_nothing(
         tracemalloc.stop()
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_damaged_bytes(source: st.DataObject) -> None:
     decode, samples = source.draw(st.sampled_from(DECODERS))
@@ -316,7 +319,7 @@ def test_damaged_bytes(source: st.DataObject) -> None:
     only_a_decode_error(decode, bytes(damaged))
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=60))
 def test_any_bytes(data: bytes) -> None:
     for decode in (decode_subscription, decode_assignment):
