@@ -375,6 +375,14 @@ class Cluster:
                     raise _no_topic(missing) from error
                 raise
 
+    def look_up(self, names: Iterable[str], deadline: Deadline) -> dict[str, int]:
+        """One answer about these topics into the cache: {topic: error code} of those without one.
+
+        For those who have other things to do than to wait until a topic can be told. Raises what
+        `call` raises.
+        """
+        return self._refresh(list(names), deadline)
+
     def all_topics(self, deadline: Deadline | None = None) -> dict[str, TopicMetadata]:
         """Metadata of every topic that this user may see.
 
