@@ -53,6 +53,13 @@ from sparkkafka.testing.fake_admin import (
 from sparkkafka.testing.fake_call import Call, Handler
 from sparkkafka.testing.fake_data import fetch, list_offsets, produce
 from sparkkafka.testing.fake_groups import find_coordinator, offset_commit, offset_fetch
+from sparkkafka.testing.fake_member_apis import (
+    consumer_group_heartbeat,
+    heartbeat,
+    join_group,
+    leave_group,
+    sync_group,
+)
 from sparkkafka.testing.fake_producers import Refused
 from sparkkafka.testing.fake_state import (
     NO_LEADER,
@@ -429,6 +436,7 @@ HANDLERS: dict[str, Handler] = {
     "AddPartitionsToTxn": add_partitions_to_txn,
     "ApiVersions": api_versions,
     "CreatePartitions": create_partitions,
+    "ConsumerGroupHeartbeat": consumer_group_heartbeat,
     "CreateTopics": create_topics,
     "DeleteGroups": delete_groups,
     "DeleteRecords": delete_records,
@@ -440,8 +448,11 @@ HANDLERS: dict[str, Handler] = {
     "EndTxn": end_txn,
     "Fetch": fetch,
     "FindCoordinator": find_coordinator,
+    "Heartbeat": heartbeat,
     "InitProducerId": init_producer_id,
     "ListGroups": list_groups,
+    "JoinGroup": join_group,
+    "LeaveGroup": leave_group,
     "ListOffsets": list_offsets,
     "ListTransactions": list_transactions,
     "Metadata": metadata,
@@ -450,6 +461,7 @@ HANDLERS: dict[str, Handler] = {
     "Produce": produce,
     "SaslAuthenticate": sasl_authenticate,
     "SaslHandshake": sasl_handshake,
+    "SyncGroup": sync_group,
     "TxnOffsetCommit": txn_offset_commit,
 }
 
