@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -56,6 +57,7 @@ class PollLoop:
         self._wakeup = threading.Event()
         self._patience_ms = float(PATIENCE_MS)
         self._late_error: KafkaError | None = None
+        self._served: list[PartitionState] = []  # in the last poll
 
     def records(self, timeout_s: float) -> Records:
         return self._poll(timeout_s, self._collect_records) or Records()
@@ -130,8 +132,11 @@ class PollLoop:
 
     def _ask_ahead(self, *, draining: bool = False) -> None:
         """The next records are under way while the user works. Failures can wait."""
+        now_s = time.monotonic()
+        if not draining and not any(state.wants_request(now_s) for state in self._served):
+            return  # a consumer of thousands of partitions need not look at all of them
         try:
-            self._fetches.send(Deadline(PATIENCE_MS), draining=draining)
+            self._fetches.send(None, draining=draining)
         except KafkaError as error:
             self._late_error = error
 
@@ -196,9 +201,11 @@ class PollLoop:
         An error is raised if nothing was taken before it; else it is left to the next poll.
         """
         left, has_some = most, False
+        self._served.clear()
         before: list[tuple[PartitionState, int | None]] = []
         for state in self._assignment.ready():
             before.append((state, state.position))
+            self._served.append(state)
             try:
                 while left is None or left > 0:
                     count = take(state, left)
