@@ -63,6 +63,14 @@ def find_coordinators(
     return nodes
 
 
+def ask_coordinator(cluster: Cluster, key: str, kind: int, deadline: Deadline) -> int:
+    """`find_coordinator` with one attempt: raises why it was not told."""
+    found = _ask(cluster, [key], kind, deadline)[key]
+    if isinstance(found, KafkaError):
+        raise found
+    return found
+
+
 def known_coordinators(
     cluster: Cluster, keys: Iterable[str], kind: int, deadline: Deadline
 ) -> dict[str, int]:

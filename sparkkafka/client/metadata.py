@@ -115,3 +115,10 @@ def some_topics(names: Iterable[str] | None, most: int = 5) -> str:
     if len(listed) > most:
         text += f" and {len(listed) - most} more"
     return f"topic {text}" if len(listed) == 1 else f"topics {text}"
+
+
+def some_partitions(partitions: Iterable[TopicPartition], most: int = 5) -> str:
+    """Partitions for a message: "a-0, a-1 and 7 more", or "nothing"."""
+    names = [str(tp) for tp in sorted(partitions)]
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return (", ".join(names[:most]) or "nothing") + more

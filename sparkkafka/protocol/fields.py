@@ -136,6 +136,11 @@ def bytes_(*, secret: bool = False, **where: Unpack[Where]) -> bytes:
     return cast(bytes, _declare(BYTES, b"", where, secret=secret))
 
 
+def nullable_bytes(**where: Unpack[Where]) -> bytes | None:
+    """Bytes that may be null, which is the default."""
+    return cast("bytes | None", _declare(BYTES, None, where, 0))
+
+
 def records(**where: Unpack[Where]) -> Any:
     """Record batches as they lie on the wire; null is allowed and the default, as in Java.
 

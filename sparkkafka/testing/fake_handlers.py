@@ -45,6 +45,13 @@ from sparkkafka.protocol.messages import (
 from sparkkafka.testing.fake_call import Call, Handler
 from sparkkafka.testing.fake_data import fetch, list_offsets, produce
 from sparkkafka.testing.fake_groups import find_coordinator, offset_commit, offset_fetch
+from sparkkafka.testing.fake_member_apis import (
+    consumer_group_heartbeat,
+    heartbeat,
+    join_group,
+    leave_group,
+    sync_group,
+)
 from sparkkafka.testing.fake_producers import Refused
 from sparkkafka.testing.fake_state import (
     NO_LEADER,
@@ -412,6 +419,7 @@ HANDLERS: dict[str, Handler] = {
     "AddOffsetsToTxn": add_offsets_to_txn,
     "AddPartitionsToTxn": add_partitions_to_txn,
     "ApiVersions": api_versions,
+    "ConsumerGroupHeartbeat": consumer_group_heartbeat,
     "CreateTopics": create_topics,
     "DeleteTopics": delete_topics,
     "DescribeCluster": describe_cluster,
@@ -421,13 +429,17 @@ HANDLERS: dict[str, Handler] = {
     "EndTxn": end_txn,
     "Fetch": fetch,
     "FindCoordinator": find_coordinator,
+    "Heartbeat": heartbeat,
     "InitProducerId": init_producer_id,
+    "JoinGroup": join_group,
+    "LeaveGroup": leave_group,
     "ListOffsets": list_offsets,
     "ListTransactions": list_transactions,
     "Metadata": metadata,
     "OffsetCommit": offset_commit,
     "OffsetFetch": offset_fetch,
     "Produce": produce,
+    "SyncGroup": sync_group,
     "TxnOffsetCommit": txn_offset_commit,
 }
 
