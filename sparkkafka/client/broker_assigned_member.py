@@ -85,7 +85,7 @@ class BrokerAssignedMember:
             self._thread = BrokerAssignedThread(self._options, self._group_id)
             self._thread.start()
         thread = self._thread
-        while True:
+        while not self._closed:  # a hook may have done it
             thread.mark_polled()
             with thread.changed:
                 lost, thread.lost = thread.lost, False
