@@ -12,10 +12,8 @@ Names, defaults and rules are those of Java's KafkaConsumer. Keys and values are
 
 from __future__ import annotations
 
-import logging
-import threading
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Self, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -38,29 +36,15 @@ from sparkkafka.client.offsets import (
     list_offsets,
 )
 from sparkkafka.client.one_thread import OneThread
-from sparkkafka.client.partition_state import Assignment, PartitionState
-from sparkkafka.client.record import RECORD_SCHEMA, Records, TakenRows, to_arrow
+from sparkkafka.client.partition_state import Assignment
+from sparkkafka.client.poll_loop import PollLoop
+from sparkkafka.client.record import Records
 from sparkkafka.client.starting_offsets import StartingOffsets
 from sparkkafka.client_options import parse_consumer_settings
 from sparkkafka.errors import (
     ConsumerStateError,
-    KafkaError,
-    KafkaTimeoutError,
     OptionError,
-    UnknownTopicError,
-    WakeupError,
 )
-
-log = logging.getLogger(__name__)
-
-T = TypeVar("T")
-
-# What must wait for an answer in poll (metadata, committed offsets) gets so long, whatever poll's
-# timeout: with a timeout of 0 nothing would ever come about. Twice as long after each failure.
-PATIENCE_MS = 1_000
-
-# While a member of a group waits for records, it looks after the group so often.
-GROUP_TICK_S = 0.1
 
 CLOSE_TIMEOUT_S = 30.0
 
@@ -81,11 +65,9 @@ class Consumer:
         self._assignment = Assignment(lease_ms(cluster), cluster.backoff)
         self._fetches = LeaderFetches(cluster, options.fetch, self._assignment)
         self._group = ConsumerGroup(options, cluster, self._assignment)
-        self._starting = StartingOffsets(options, cluster)
+        starting = StartingOffsets(options, cluster)
+        self._loop = PollLoop(options, self._assignment, self._fetches, self._group, starting)
         self._is_closing = self._is_closed = False
-        self._wakeup = threading.Event()
-        self._patience_ms = float(PATIENCE_MS)
-        self._late_error: KafkaError | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -157,182 +139,22 @@ class Consumer:
         NoOffsetError under auto.offset.reset=none, WakeupError, and what callbacks raise.
         """
         with self._entered():
-            return self._poll(timeout_s, self._collect_records) or Records()
+            return self._loop.records(timeout_s)
 
     def poll_arrow(self, timeout_s: float, max_records: int | None = None) -> pa.Table:
-        """As `poll`, but the records are an Arrow table (RECORD_SCHEMA): many times faster.
+        """As `poll`, but as an Arrow table (`record.RECORD_SCHEMA`): many times faster.
 
         All that has arrived, or `max_records` of it; max.poll.records does not count.
         """
         with self._entered():
             if max_records is not None and max_records < 1:
                 raise OptionError(f"max_records must be at least 1, got {max_records}")
-            batches = self._poll(timeout_s, lambda: self._collect_batches(max_records))
-            return pa.Table.from_batches(batches or [], schema=RECORD_SCHEMA)
+            return self._loop.table(timeout_s, max_records)
 
     def wakeup(self) -> None:
         """Let the `poll` that waits now, or else the next one, raise WakeupError. From any thread
         or signal handler."""
-        self._wakeup.set()
-        self._fetches.wake()
-
-    def _poll(self, timeout_s: float, collect: Callable[[], T | None]) -> T | None:
-        if not self._group.is_subscribed and not len(self._assignment):
-            raise ConsumerStateError(
-                "there is nothing to read: call subscribe(topics) or assign(partitions) first"
-            )
-        if timeout_s < 0:
-            raise OptionError(f"timeout_s must not be negative, got {timeout_s}")
-        deadline = Deadline(timeout_s * 1000)
-        if self._late_error is not None:
-            error, self._late_error = self._late_error, None
-            raise error
-        has_looked = False
-        while True:
-            if self._wakeup.is_set():
-                self._wakeup.clear()
-                raise WakeupError("poll was ended by wakeup()")
-            self._prepare(deadline)
-            found = collect()
-            if found:
-                self._ask_ahead()
-                return found
-            if has_looked and deadline.expired:
-                return None
-            self._exchange(deadline)
-            has_looked = True
-
-    def _prepare(self, deadline: Deadline) -> None:
-        """The group's business, and where to begin in new partitions."""
-        self._group.poll(deadline, self._patient(deadline))
-        self._place(deadline)
-
-    def _place(self, deadline: Deadline) -> None:
-        unplaced = self._assignment.unplaced()
-        if unplaced:
-            self._patiently(deadline, lambda limit: self._starting.place(unplaced, limit))
-            for state in unplaced:
-                self._assignment.note_ready(state)
-
-    def _exchange(self, deadline: Deadline) -> None:
-        """Ask the leaders, and wait for something to happen."""
-        self._fetches.send(self._patient(deadline))
-        wait_s = min(deadline.remaining_s(), self._fetches.next_step_s)
-        if self._group.is_subscribed:
-            wait_s = min(wait_s, GROUP_TICK_S)
-        self._fetches.receive(wait_s)
-
-    def _ask_ahead(self, *, draining: bool = False) -> None:
-        """The next records are under way while the user works. Failures can wait."""
-        try:
-            self._fetches.send(Deadline(PATIENCE_MS), draining=draining)
-        except KafkaError as error:
-            self._late_error = error
-
-    def _patient(self, deadline: Deadline) -> Deadline:
-        """The deadline, or one that leaves time for an answer."""
-        if deadline.remaining_s() * 1000 >= self._patience_ms:
-            return deadline
-        return Deadline(self._patience_ms)
-
-    def _patiently(self, deadline: Deadline, step: Callable[[Deadline], None]) -> None:
-        """A step that waits for an answer; what may pass is left to the next poll."""
-        try:
-            step(self._patient(deadline))
-        except KafkaError as error:
-            if not (error.retriable or isinstance(error, KafkaTimeoutError)):
-                raise
-            log.warning("%s", error)
-            self._patience_ms = min(
-                2 * self._patience_ms,
-                max(PATIENCE_MS, self._options.client.request_timeout_ms),
-            )
-        else:
-            self._patience_ms = float(PATIENCE_MS)
-
-    # --- records out of the buffers ---------------------------------------------------------
-
-    def _collect_records(self) -> Records | None:
-        parts: list[TakenRows] = []
-        most = self._options.max_poll_records
-
-        def take(state: PartitionState, count: int | None) -> int:
-            rows = state.take_rows(most if count is None else count)
-            if rows is None:
-                return 0
-            parts.append(rows)
-            state.advance(rows.stop - rows.start)
-            return rows.stop - rows.start
-
-        self._serve(take, most)
-        return Records(parts) if parts else None
-
-    def _collect_batches(self, max_records: int | None) -> list[pa.RecordBatch]:
-        batches: list[pa.RecordBatch] = []
-
-        def take(state: PartitionState, count: int | None) -> int:
-            found = state.columns(count)
-            if found is None:
-                return 0
-            columns, next_offset = found
-            batches.append(to_arrow(state.tp, columns, next_offset))
-            state.advance(len(columns))
-            return len(columns)
-
-        if max_records is None and self._assignment.ready():
-            self._ask_ahead(draining=True)
-        self._serve(take, max_records)
-        return batches
-
-    def _serve(self, take: Callable[[PartitionState, int | None], int], most: int | None) -> None:
-        """Let partitions give what they have, in turn, up to `most` records.
-
-        An error is raised if nothing was taken before it; else it is left to the next poll.
-        """
-        left, has_some = most, False
-        before: list[tuple[PartitionState, int | None]] = []
-        for state in self._assignment.ready():
-            before.append((state, state.position))
-            try:
-                while left is None or left > 0:
-                    count = take(state, left)
-                    if not count:
-                        self._raise_due(state)
-                        break
-                    has_some = True
-                    if left is not None:
-                        left -= count
-            except KafkaError as error:
-                state.error = error
-                if has_some:
-                    self._assignment.note_ready(state)
-                    return
-                state.error = None
-                self._assignment.has_unplaced = True
-                self._assignment.served(state)
-                raise
-            except BaseException:  # Ctrl-C: the user gets nothing, so nothing was read
-                for touched, position in before:
-                    if position is not None:
-                        touched.seek(position)
-                raise
-            if state.is_between_pieces:
-                self._assignment.served(state)
-            if left == 0:
-                return
-
-    def _raise_due(self, state: PartitionState) -> None:
-        """What a leader said of the partition."""
-        if state.out_of_range:
-            self._starting.reset(state, Deadline(PATIENCE_MS))
-        if state.error is None:
-            return
-        if isinstance(state.error, UnknownTopicError) and self._group.is_subscribed:
-            # The group will take it away, if the topic does not come back.
-            log.warning("%s", state.error)
-            state.error = None
-            return
-        raise state.error
+        self._loop.wakeup()
 
     # --- positions --------------------------------------------------------------------------
 
@@ -358,19 +180,8 @@ class Consumer:
     def position(self, partition: TopicPartition, timeout_s: float | None = None) -> int:
         """The offset of the next record that poll will return, waiting for it if need be."""
         with self._entered():
-            deadline = self._deadline(timeout_s)
             state = self._assignment.state(_partition(partition))
-            while True:
-                self._place(deadline)
-                if state.position is None:
-                    self._raise_due(state)
-                if state.position is not None:
-                    return state.position
-                if deadline.expired:
-                    raise KafkaTimeoutError(
-                        f"no position of {state.tp} within {deadline.total_ms / 1000:g} s"
-                    )
-                self._exchange(deadline)
+            return self._loop.position(state, self._deadline(timeout_s))
 
     def lag(
         self, partitions: Iterable[TopicPartition] | None = None, timeout_s: float | None = None

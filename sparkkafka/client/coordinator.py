@@ -65,7 +65,7 @@ def find_coordinators(
 
 def ask_coordinator(cluster: Cluster, key: str, kind: int, deadline: Deadline) -> int:
     """`find_coordinator` with one attempt: raises why it was not told."""
-    found = _ask(cluster, [key], kind, deadline)[key]
+    found = ask_coordinators(cluster, [key], kind, deadline)[key]
     if isinstance(found, KafkaError):
         raise found
     return found

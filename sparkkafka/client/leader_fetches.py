@@ -90,8 +90,9 @@ class LeaderFetches:
 
     # --- asking -----------------------------------------------------------------------------
 
-    def send(self, deadline: Deadline, *, draining: bool = False) -> None:
-        """Ask all leaders that have nothing to do. Waits for metadata only, to the deadline.
+    def send(self, deadline: Deadline | None, *, draining: bool = False) -> None:
+        """Ask all leaders that have nothing to do. Waits for metadata only, to the deadline; with
+        None it does without what it does not know.
 
         With `draining` the records that are buffered are about to be taken, so the next are asked
         for. Raises what no retry can mend: no authentication, no authorisation.
@@ -100,9 +101,11 @@ class LeaderFetches:
         wanting = [row for row in self._assignment if row.wants_request(now_s, draining=draining)]
         if not wanting:
             return
-        unknown = {row.tp.topic for row in wanting if self._cluster.known_leader(row.tp) is None}
-        if unknown and now_s >= self._metadata_not_before_s:
-            self._refresh(unknown, deadline)
+        if deadline is not None and now_s >= self._metadata_not_before_s:
+            known = self._cluster.known_leader
+            unknown = {row.tp.topic for row in wanting if known(row.tp) is None}
+            if unknown:
+                self._refresh(unknown, deadline)
         by_node: dict[int, list[PartitionState]] = {}
         for state in wanting:
             node_id = self._node_of(state)
