@@ -18,6 +18,7 @@ from sparkkafka import error_codes, errors
 from sparkkafka.errors import (
     BrokerError,
     CommitFailedError,
+    ConsumerStateError,
     CorruptRecordError,
     DataLossError,
     DecodeError,
@@ -26,11 +27,13 @@ from sparkkafka.errors import (
     KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
+    NoOffsetError,
     OptionError,
     ProduceError,
     TransactionError,
     UnknownTopicError,
     UnsupportedVersionError,
+    WakeupError,
     Written,
     error_description,
     error_name,
@@ -241,6 +244,12 @@ EXAMPLES = [
     ),
     (TransactionError("words"), {"retriable": False}),
     (DataLossError("words"), {"retriable": False}),
+    (
+        NoOffsetError("words", topic="t", partition=3),
+        {"topic": "t", "partition": 3, "retriable": False},
+    ),
+    (ConsumerStateError("words"), {"retriable": False}),
+    (WakeupError("words"), {"retriable": False}),
 ]
 
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 import itertools
 import logging
 import socket
+import ssl
 import time
 from collections import deque
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from sparkkafka import __version__
 from sparkkafka.client.deadline import Deadline
@@ -57,6 +58,14 @@ class FrameBuffer:
         return memoryview(self._data)[:size_bytes]
 
 
+class _BegunReply(NamedTuple):
+    """A frame, or the prefix that tells its size, of which `done` bytes are there."""
+
+    view: memoryview
+    done: int
+    is_prefix: bool
+
+
 class Connection:
     """A connected, handshaken socket to `host:port`. Make one with `Connection.open`.
 
@@ -70,6 +79,7 @@ class Connection:
         self.host = host
         self.port = port
         self._prefix = bytearray(PREFIX_BYTES)
+        self._begun: _BegunReply | None = None
 
     @classmethod
     def open(cls, host: str, port: int, options: ClientOptions, deadline: Deadline) -> Self:
@@ -209,6 +219,42 @@ class Connection:
             # KafkaConnectionError is an OSError: the end of the stream comes through here too.
             self.close()
             raise self._failure("waiting for a reply", error, started_s) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def receive_ready(self, buffer: FrameBuffer) -> tuple[int, Any] | None:
+        """`receive` as far as bytes are there, without waiting: None until the reply is whole.
+
+        For those who wait for several brokers at once (`fileno`). `receive` is not for a connection
+        with a reply half read, and `buffer` is this reply's until it is whole.
+        """
+        sock = self._open_socket()
+        begun = self._begun or _BegunReply(memoryview(self._prefix), 0, is_prefix=True)
+        self._begun = None
+        try:
+            sock.settimeout(0)
+            while True:
+                view, done, is_prefix = begun
+                while done < len(view):
+                    try:
+                        count = sock.recv_into(view[done:])
+                    except (BlockingIOError, ssl.SSLWantReadError):
+                        self._begun = _BegunReply(view, done, is_prefix)
+                        return None
+                    if count == 0:
+                        raise KafkaConnectionError("the broker closed the connection")
+                    done += count
+                if not is_prefix:
+                    return self._framing.receive(view)
+                size_bytes = self._framing.frame_length(bytes(view))
+                begun = _BegunReply(buffer.room(size_bytes), 0, is_prefix=False)
+        except DecodeError as error:
+            self.close()
+            raise DecodeError(f"{self}: {error}") from error
+        except OSError as error:
+            self.close()
+            raise self._failure("waiting for a reply", error, time.monotonic()) from error
         except BaseException:
             self.close()
             raise

@@ -51,6 +51,14 @@ class PartitionMetadata(NamedTuple):
     error_code: int
 
 
+class PartitionInfo(NamedTuple):
+    """A partition and the broker that leads it, None while there is none."""
+
+    topic: str
+    partition: int
+    leader: Broker | None
+
+
 @dataclass(frozen=True, slots=True)
 class TopicMetadata:
     name: str
