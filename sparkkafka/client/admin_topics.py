@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from sparkkafka.client import configs, offset_specs, record_deletion, topics
+from sparkkafka.client import (
+    configs,
+    offset_specs,
+    record_deletion,
+    topic_descriptions,
+    topics,
+)
 from sparkkafka.client.admin_base import AdminBase, names
 from sparkkafka.client.configs import ConfigChanges, ConfigEntry, ConfigResource
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.offset_specs import OffsetSpec
 from sparkkafka.client.offsets import ListedOffset
 from sparkkafka.client.results import Results
-from sparkkafka.client.topics import NewPartitions, NewTopic, TopicDescription, TopicListing
+from sparkkafka.client.topic_descriptions import TopicDescription, TopicListing
+from sparkkafka.client.topics import NewPartitions, NewTopic
 
 
 class AdminTopics(AdminBase):
@@ -96,7 +103,7 @@ class AdminTopics(AdminBase):
         """
         chosen = names(topic_names, "topic_names")
         with self._call(timeout_s) as (cluster, deadline):
-            return topics.describe_topics(
+            return topic_descriptions.describe_topics(
                 cluster,
                 chosen,
                 deadline,
@@ -112,7 +119,9 @@ class AdminTopics(AdminBase):
     ) -> dict[str, TopicListing]:
         """All topics that this user may see, by name, in order. Raises KafkaError."""
         with self._call(timeout_s) as (cluster, deadline):
-            return topics.list_topics(cluster, deadline, include_internal=include_internal)
+            return topic_descriptions.list_topics(
+                cluster, deadline, include_internal=include_internal
+            )
 
     # --- settings ---------------------------------------------------------------------------------
 

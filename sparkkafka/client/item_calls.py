@@ -42,7 +42,7 @@ _DENIED = frozenset(
 )
 
 
-_MOST_STALE = 10  # a server that talks unasked for would make it look stale every time
+_MOST_STALE = 5  # a server that talks unasked for would make it look stale every time
 
 
 class Row(NamedTuple):
@@ -235,14 +235,16 @@ class _Attempt(Generic[K, V]):
         what an earlier attempt did.
         """
         for _ in range(_MOST_STALE):
-            if node_id is ANY_BROKER:
-                connection = self._cluster.any_connection(self._deadline)
-            else:
-                connection = self._cluster.connection(node_id, self._limit)
+            connection = self._any_or(node_id)
             if connection.in_flight or not select.select([connection.fileno()], [], [], 0)[0]:
                 return connection
             connection.close()
-        return connection
+        return self._any_or(node_id)
+
+    def _any_or(self, node_id: int | None) -> Connection:
+        if node_id is ANY_BROKER:
+            return self._cluster.any_connection(self._deadline)
+        return self._cluster.connection(node_id, self._limit)
 
     def _read(
         self,

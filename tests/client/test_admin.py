@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from sparkkafka.client import item_calls
+from sparkkafka.client import group_admin, item_calls
 from sparkkafka.client.admin import Admin
 from sparkkafka.client.configs import AlterConfigOp, ConfigResource
 from sparkkafka.client.metadata import TopicPartition
@@ -24,6 +25,12 @@ from sparkkafka.errors import (
     OptionError,
     UnknownTopicError,
     UnsupportedVersionError,
+)
+from sparkkafka.protocol.consumer_protocol import encode_assignment
+from sparkkafka.protocol.messages import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsResponse,
 )
 from sparkkafka.testing.faults import Answer, Drop
 from tests.client.support import settings, write
@@ -464,6 +471,27 @@ def test_old_brokers_say_which_filter_they_lack(fake_cluster_factory):
             admin.list_transactions()
         described = admin.describe_cluster()
         assert [broker.node_id for broker in described.brokers] == [0]
+
+
+def test_classic_groups_that_are_not_there_or_speak_nonsense():
+    api = group_admin._DescribeClassicGroups(SimpleNamespace(coordinators={}), False)
+    member = DescribedGroupMember(member_id="m-1", member_assignment=b"\x00")
+    connect = DescribedGroupMember(member_id="w-1", member_assignment=b"\x00")
+    assignment = encode_assignment([("t", 1)])
+    good = DescribedGroupMember(member_id="c-1", member_assignment=assignment)
+    response = DescribeGroupsResponse(
+        groups=[
+            DescribedGroup(group_id="gone", group_state="Dead"),
+            DescribedGroup(group_id="bad", protocol_type="consumer", members=[member]),
+            DescribedGroup(group_id="connect", protocol_type="connect", members=[connect]),
+            DescribedGroup(group_id="good", protocol_type="consumer", members=[good]),
+        ]
+    )
+    rows = dict(api.read(response, ["gone", "bad", "connect", "good"]))
+    assert rows["gone"].code == ErrorCode.GROUP_ID_NOT_FOUND
+    assert rows["bad"].code != 0 and "member m-1" in rows["bad"].message
+    assert rows["connect"].value.members[0].assignment == frozenset()
+    assert rows["good"].value.members[0].assignment == {TopicPartition("t", 1)}
 
 
 # --- brokers ----------------------------------------------------------------------------------
