@@ -95,7 +95,7 @@ def authenticate(connection: Caller, settings: SaslSettings, deadline: Deadline)
             SaslHandshakeRequest(mechanism=settings.mechanism), deadline, version=HANDSHAKE_VERSION
         )
         if answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
-            offered = ", ".join(answer.mechanisms) or "none"
+            offered = _shown(", ".join(answer.mechanisms)) or "none"
             raise AuthenticationError(
                 f"{connection}: this listener has no SASL mechanism {settings.mechanism}, but "
                 f"{offered}; compare kafka.sasl.mechanism with the broker's "
@@ -134,11 +134,11 @@ def _converse(connection: Caller, settings: SaslSettings, deadline: Deadline) ->
     for _ in range(MOST_ROUNDS):
         answer = connection.call(SaslAuthenticateRequest(auth_bytes=said), deadline)
         if answer.error_code:
-            words = answer.error_message or "the broker does not say why"
+            words = _shown(answer.error_message or "") or "the broker does not say why"
             if answer.error_code != ErrorCode.SASL_AUTHENTICATION_FAILED:
                 raise BrokerError(answer.error_code, f"SaslAuthenticate @ {connection}", words)
             raise AuthenticationError(
-                f"{connection}: authentication with {settings.who} failed: {words[:300]}"
+                f"{connection}: authentication with {settings.who} failed: {words}"
             )
         lifetime_ms = answer.session_lifetime_ms
         try:
@@ -150,3 +150,8 @@ def _converse(connection: Caller, settings: SaslSettings, deadline: Deadline) ->
     raise AuthenticationError(
         f"{connection}: authentication with {settings.who} did not end after {MOST_ROUNDS} rounds"
     )
+
+
+def _shown(words: str) -> str:
+    """A stranger's words, not all that it may like to say, and nothing that paints a terminal."""
+    return "".join(c if c.isprintable() else " " for c in words[:300])

@@ -74,6 +74,8 @@ _HINTS = {
     "(kafka.security.protocol SSL or SASL_SSL), or not be Kafka's",
     ("PLAINTEXT", Stage.NEW): "; if it always does, the listener may want SASL "
     "(kafka.security.protocol SASL_PLAINTEXT)",
+    ("SASL_PLAINTEXT", Stage.OPENING): "; if it always does, the listener may want TLS "
+    "(kafka.security.protocol SASL_SSL), or not be Kafka's",
     ("SSL", Stage.OPENING): "; if it always does, the listener may want a client certificate "
     "(kafka.ssl.keystore.location), or not be Kafka's",
     ("SSL", Stage.NEW): "; if it always does, the listener may want SASL "
@@ -372,6 +374,8 @@ class Connection:
         hint = ""
         if isinstance(error, _HungUpError | ConnectionError):
             hint = _HINTS.get((self._protocol, self._stage), "")
+            if self._protocol == "SASL_PLAINTEXT" and self._framing.versions is not None:
+                hint = ""  # it is Kafka's, and has understood us
         return KafkaConnectionError(f"{self}: {_reason(error)} while {doing}{hint}")
 
 

@@ -34,7 +34,7 @@ _WANTS_CERTIFICATE = (
 
 # X509_V_ERR_… of OpenSSL.
 _MISMATCHES = (62, 64)  # of a host name, of an IP address
-_UNTRUSTED = (18, 19, 20, 21)
+_UNTRUSTED = (7, 18, 19, 20, 21)  # 7: signed by another key of the same name
 _DATES = {
     9: "is not valid yet: compare the clocks",
     10: "has expired: it must be renewed at the broker, if this machine's clock is right",
@@ -47,11 +47,11 @@ _ALERTS: Final = {
     "TLSV13_ALERT_CERTIFICATE_REQUIRED": _WANTS_CERTIFICATE,
     "SSLV3_ALERT_BAD_CERTIFICATE": "it refuses our certificate, or we have none and "
     f"{_WANTS_CERTIFICATE}",
-    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "it does not accept our certificate",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "it does not accept our certificate (ssl.keystore.…)",
     "SSLV3_ALERT_CERTIFICATE_EXPIRED": "our certificate (ssl.keystore.…) has expired",
     "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE": "it cannot use our certificate's kind",
     "TLSV1_ALERT_UNKNOWN_CA": "its authorities have not signed our certificate (ssl.keystore.…)",
-    "TLSV1_ALERT_ACCESS_DENIED": "it refuses our certificate",
+    "TLSV1_ALERT_ACCESS_DENIED": "it refuses our certificate (ssl.keystore.…)",
     "TLSV1_ALERT_PROTOCOL_VERSION": "compare ssl.enabled.protocols with the broker's",
     "UNSUPPORTED_PROTOCOL": "compare ssl.enabled.protocols with the broker's",
     "SSLV3_ALERT_HANDSHAKE_FAILURE": "no cipher suite or version in common (ssl.cipher.suites, "

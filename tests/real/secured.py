@@ -116,6 +116,10 @@ class Secured:
         rows = self.requests(client_id)
         return Counter(row["requestHeader"]["requestApiKeyName"] for row in rows)
 
+    def requests_seen(self, client_id: str) -> int:
+        """How many there were, of any kind."""
+        return self.request_counts(client_id).total()
+
     def connections(self, client_id: str) -> set[str]:
         """The connections that the client's requests came by."""
         return {row["connection"] for row in self.requests(client_id)}
@@ -129,7 +133,36 @@ class Secured:
         )
         admin.create_acls([rule], request_timeout=30)[rule].result(30)
 
-    # -- what the second client wants ------------------------------------------------------
+    # -- what clients want -----------------------------------------------------------------
+
+    def ours(
+        self, listener: str, mechanism: str = "", user: str = "alice", password: str = ""
+    ) -> dict[str, str]:
+        """For our client, in Java's names. `password` is a wrong one, or a client's secret."""
+        protocol = PROTOCOLS.get(listener, "PLAINTEXT")
+        config = {"bootstrap.servers": self.servers(listener), "security.protocol": protocol}
+        if protocol.endswith("SSL"):
+            config["ssl.truststore.location"] = self.authority_file
+        if listener == "MTLS":
+            config["ssl.keystore.certificate.chain"] = self.client.pem
+            config["ssl.keystore.key"] = self.client.key_pem()
+        if protocol.startswith("SASL"):
+            config["sasl.mechanism"] = mechanism
+            if mechanism == "OAUTHBEARER":
+                word = jaas_text(password or TOKEN_SECRETS[user])
+                config["sasl.oauthbearer.token.endpoint.url"] = self.tokens.url
+                config["sasl.jaas.config"] = (
+                    f"{_MODULES}.oauthbearer.OAuthBearerLoginModule required "
+                    f'clientId="{user}" clientSecret="{word}" '
+                    f'ssl.truststore.location="{self.authority_file}";'
+                )
+            else:
+                word = jaas_text(password or PASSWORDS[user])
+                module = "plain.Plain" if mechanism == "PLAIN" else "scram.Scram"
+                config["sasl.jaas.config"] = (
+                    f'{_MODULES}.{module}LoginModule required username="{user}" password="{word}";'
+                )
+        return config
 
     def confluent(self, listener: str, mechanism: str = "", user: str = "alice") -> dict[str, Any]:
         protocol = PROTOCOLS.get(listener, "PLAINTEXT")
