@@ -30,7 +30,8 @@ LAYERS: Mapping[str, frozenset[str]] = {
     "client": frozenset({"errors", "secret", "options", "protocol"}),
     "spark": frozenset({"errors", "secret", "options", "protocol", "client"}),
     "testing": frozenset({"errors", "secret", "options", "protocol", "client"}),
-    "root": frozenset({"spark"}),  # sparkkafka/__init__.py, the facade; nobody imports it
+    # sparkkafka/__init__.py, the facade; nobody imports it
+    "root": frozenset({"spark", "options"}),
 }
 
 # protocol/ turns values into bytes: sockets, time and chance come from client/ as arguments.
@@ -46,7 +47,7 @@ FORBIDDEN: Mapping[str, frozenset[str]] = {
 # Inside protocol/ a module imports only what stands before it in a row that both are in. So
 # messages never see record batches (their records are bytes), and records never see messages.
 PROTOCOL_ORDERS: tuple[tuple[str, ...], ...] = (
-    ("wire", "fields", "codecs", "schema", "messages", "framing"),
+    ("wire", "fields", "codecs", "schema", "messages", "framing", "consumer_protocol"),
     (
         "wire",
         "compression",

@@ -396,6 +396,18 @@ class Cluster:
                     raise _no_topic(missing) from error
                 raise
 
+    def look_up(self, names: Iterable[str], deadline: Deadline) -> dict[str, int]:
+        """One answer about these topics into the cache: {topic: error code} of those without one.
+
+        For those who have other things to do than to wait until a topic can be told. Raises what
+        `call` raises.
+        """
+        return self._refresh(list(names), deadline)
+
+    def was_seen(self, topic: str) -> bool:
+        """Whether the topic was ever there, or is `expect`ed."""
+        return topic in self._known_topics
+
     def all_topics(self, deadline: Deadline | None = None) -> dict[str, TopicMetadata]:
         """Metadata of every topic that this user may see.
 
@@ -430,6 +442,10 @@ class Cluster:
         """The id of a topic in the cache (Kafka 2.8+), None if it is not known."""
         known = self._topics.get(topic)
         return known.topic_id if known is not None else None
+
+    def known_topic(self, topic: str) -> TopicMetadata | None:
+        """What is in the cache of a topic, however old."""
+        return self._topics.get(topic)
 
     def partition_count(self, topic: str) -> int | None:
         """The number of partitions in the cache, however old, None if the topic is not there."""

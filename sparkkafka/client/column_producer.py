@@ -11,13 +11,12 @@ many are not, and of how many nobody knows (`KafkaError.partitions`).
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Self
 
 import numpy as np
-import pyarrow as pa
 
+from sparkkafka.client.batching import Batcher
 from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.delivery import ProducerMetrics
@@ -33,25 +32,13 @@ from sparkkafka.errors import (
     Written,
 )
 from sparkkafka.options import ProducerOptions
-from sparkkafka.protocol.columns import RecordColumns, encode_batches, record_sizes, size_estimate
+from sparkkafka.protocol.columns import RecordColumns, record_sizes, size_estimate
 from sparkkafka.protocol.records import HEADER_BYTES
 
 STEP_INTERVAL_S = 0.002
 
 SIZE_SLACK_BYTES = 64
 """Records that may be too large by so little are measured one by one."""
-
-
-class _Pending:
-    """A partition's rows that do not fill a batch yet. `since_s` is when the first of them came."""
-
-    __slots__ = ("columns", "largest_bytes", "since_s", "size_bytes")
-
-    def __init__(self) -> None:
-        self.columns: list[RecordColumns] = []
-        self.size_bytes = 0
-        self.largest_bytes = 0
-        self.since_s = 0.0
 
 
 class ColumnProducer:
@@ -73,10 +60,9 @@ class ColumnProducer:
     ) -> None:
         self._options = options
         self._sender = Sender(cluster, options, transaction)
-        self._pending: dict[TopicPartition, _Pending] = {}
-        self._pending_bytes = 0
-        # (since, partition) of pending rows, oldest first; what was sealed since is passed over.
-        self._lingering: deque[tuple[float, TopicPartition]] = deque()
+        self._batcher: Batcher[None] = Batcher(
+            options, lambda tp, batches, *_: self._sender.add(tp, batches)
+        )
         self._next_step_s = 0.0
         self._failure: KafkaError | None = None
 
@@ -87,7 +73,7 @@ class ColumnProducer:
     @property
     def buffered_bytes(self) -> int:
         """What kafka.buffer.memory bounds: records that are not acknowledged yet."""
-        return self._pending_bytes + self._sender.queued_bytes
+        return self._batcher.pending_bytes + self._sender.queued_bytes
 
     def __enter__(self) -> Self:
         return self
@@ -130,7 +116,7 @@ class ColumnProducer:
 
         Rows that wait are views of their caller's columns and keep all of these in memory.
         """
-        self._guard(self._seal_all)
+        self._guard(self._batcher.seal_all)
 
     def flush(self) -> None:
         """Send everything and wait until it is acknowledged. Raises ProduceError."""
@@ -139,8 +125,7 @@ class ColumnProducer:
     def outcomes(self) -> dict[tuple[str, int], PartitionOutcome]:
         """What is known now about the records of each partition that was sent to."""
         found = self._sender.outcomes()
-        for tp, pending in self._pending.items():
-            rows = sum(len(columns.timestamps_ms) for columns in pending.columns)
+        for tp, rows in self._batcher.rows():
             known = found.get(tp, PartitionOutcome(0, 0, 0))
             found[tp] = known._replace(not_written_records=known.not_written_records + rows)
         return {(tp.topic, tp.partition): outcome for tp, outcome in found.items()}
@@ -158,23 +143,12 @@ class ColumnProducer:
     def _send(
         self, tp: TopicPartition, columns: RecordColumns, size_bytes: int, largest_bytes: int
     ) -> None:
-        pending = self._pending.get(tp)
-        if pending is None:
-            pending = self._pending[tp] = _Pending()
-        if not pending.columns:
-            pending.since_s = time.monotonic()
-            self._lingering.append((pending.since_s, tp))
-        pending.columns.append(columns)
-        pending.size_bytes += size_bytes
-        pending.largest_bytes = max(pending.largest_bytes, largest_bytes)
-        self._pending_bytes += size_bytes
-        if pending.size_bytes >= self._options.batch_size or self._options.linger_ms == 0:
-            self._seal(tp, pending)
-        self._seal_lingering()
+        self._batcher.put(tp, columns, None, size_bytes=size_bytes, largest_bytes=largest_bytes)
+        self._batcher.seal_lingering()
         self._make_room()
 
     def _flush(self) -> None:
-        self._seal_all()
+        self._batcher.seal_all()
         self._sender.finish()
 
     def _make_room(self) -> None:
@@ -188,7 +162,7 @@ class ColumnProducer:
                 self._next_step_s = time.monotonic() + STEP_INTERVAL_S
             return
         deadline = Deadline(self._options.max_block_ms)
-        self._seal_all()
+        self._batcher.seal_all()
         self._sender.step(wait=False)
         while self._sender.queued_bytes > limit:
             if deadline.expired:
@@ -215,59 +189,3 @@ class ColumnProducer:
                 written=Written.NO,
                 code=ErrorCode.MESSAGE_TOO_LARGE,
             )
-
-    # --- columns to batches ---------------------------------------------------------------------
-
-    def _seal_lingering(self) -> None:
-        """Seal what has waited for linger.ms."""
-        limit_s = time.monotonic() - self._options.linger_ms / 1000
-        while self._lingering and self._lingering[0][0] <= limit_s:
-            since_s, tp = self._lingering.popleft()
-            pending = self._pending[tp]
-            if pending.columns and pending.since_s == since_s:
-                self._seal(tp, pending)
-
-    def _seal_all(self) -> None:
-        for tp, pending in self._pending.items():
-            self._seal(tp, pending)
-
-    def _seal(self, tp: TopicPartition, pending: _Pending) -> None:
-        """Encode a partition's pending rows into batches of at most batch.size."""
-        if not pending.columns:
-            return
-        columns = concat_columns(pending.columns)
-        total, largest = pending.size_bytes, pending.largest_bytes
-        self._pending_bytes -= total
-        pending.columns, pending.size_bytes, pending.largest_bytes = [], 0, 0
-        # Even cuts: 1.1 batches' worth becomes two of 0.55, not one full and one almost empty.
-        options = self._options
-        limit = max(min(options.batch_size, options.max_request_size) - HEADER_BYTES, 1)
-        share = -(-total // -(-total // limit))
-        cut = min(limit, share + largest) + HEADER_BYTES
-        self._sender.add(tp, encode_batches(columns, max_batch_bytes=cut))
-
-
-def concat_columns(parts: list[RecordColumns]) -> RecordColumns:
-    """Several columns of records as one, in order. A column that some lack is filled with nulls."""
-    if len(parts) == 1:
-        return parts[0]
-    lengths = [len(part.timestamps_ms) for part in parts]
-
-    def join(name: str) -> pa.Array | None:
-        arrays = [getattr(part, name) for part in parts]
-        known = next((array for array in arrays if array is not None), None)
-        if known is None:
-            return None
-        return pa.concat_arrays(
-            [
-                array if array is not None else pa.nulls(length, known.type)
-                for array, length in zip(arrays, lengths, strict=True)
-            ]
-        )
-
-    return RecordColumns(
-        keys=join("keys"),
-        values=join("values"),
-        headers=join("headers"),
-        timestamps_ms=np.concatenate([part.timestamps_ms for part in parts]),
-    )

@@ -20,7 +20,7 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from sparkkafka import __version__
 from sparkkafka.client.authentication import Session, authenticate
@@ -103,6 +103,14 @@ class FrameBuffer:
         return memoryview(self._data)[:size_bytes]
 
 
+class _BegunReply(NamedTuple):
+    """A frame, or the prefix that tells its size, of which `done` bytes are there."""
+
+    view: memoryview
+    done: int
+    is_prefix: bool
+
+
 class Connection:
     """A connected, handshaken socket to `host:port`. Make one with `Connection.open`.
 
@@ -124,12 +132,15 @@ class Connection:
         self.host = host
         self.port = port
         self._prefix = bytearray(PREFIX_BYTES)
+        self._begun: _BegunReply | None = None
         self._protocol = protocol
         self._stage = Stage.OPENING
         self._options: ClientOptions | None = None
         self._session: Session | None = None
         self._renewing = False
         self._early: deque[tuple[int, Any]] = deque()  # answers read before they were asked for
+        self.features: dict[str, int] = {}
+        """Features that all brokers have agreed on (KIP-584), and their levels."""
 
     @classmethod
     def open(cls, host: str, port: int, options: ClientOptions, deadline: Deadline) -> Self:
@@ -178,6 +189,7 @@ class Connection:
         self._framing.versions = {
             row.api_key: (row.min_version, row.max_version) for row in response.api_keys
         }
+        self.features = {row.name: row.max_version_level for row in response.finalized_features}
 
     def _renew_session(self, session: Session, options: ClientOptions, deadline: Deadline) -> None:
         """Authenticate again if it is time to (KIP-368)."""
@@ -303,7 +315,9 @@ class Connection:
         """
         if self._early and not self._renewing:
             return self._early.popleft()
-        received = self._receive(deadline, buffer or FrameBuffer())
+        return self._proved(self._receive(deadline, buffer or FrameBuffer()))
+
+    def _proved(self, received: tuple[int, Any]) -> tuple[int, Any]:
         if self._stage is Stage.NEW:
             self._stage = Stage.PROVED
         return received
@@ -311,12 +325,13 @@ class Connection:
     def _receive(self, deadline: Deadline, buffer: FrameBuffer) -> tuple[int, Any]:
         sock = self._open_socket()
         started_s = time.monotonic()
+        view, done, is_prefix = self._take_begun()
         try:
-            self._read_into(sock, memoryview(self._prefix), deadline)
-            size_bytes = self._framing.frame_length(bytes(self._prefix))
-            frame = buffer.room(size_bytes)
-            self._read_into(sock, frame, deadline)
-            return self._framing.receive(frame)
+            self._read_into(sock, view[done:], deadline)
+            if is_prefix:
+                view = buffer.room(self._framing.frame_length(bytes(view)))
+                self._read_into(sock, view, deadline)
+            return self._framing.receive(view)
         except DecodeError as error:
             self.close()
             raise DecodeError(f"{self}: {error}") from error
@@ -327,6 +342,48 @@ class Connection:
         except BaseException:
             self.close()
             raise
+
+    def receive_ready(self, buffer: FrameBuffer) -> tuple[int, Any] | None:
+        """`receive` as far as bytes are there, without waiting: None until the reply is whole.
+
+        For those who wait for several brokers at once (`fileno`, `has_input`). `buffer` is this
+        reply's until it is whole.
+        """
+        if self._early:
+            return self._early.popleft()
+        sock = self._open_socket()
+        begun = self._take_begun()
+        try:
+            sock.settimeout(0)
+            while True:
+                view, done, is_prefix = begun
+                while done < len(view):
+                    try:
+                        count = sock.recv_into(view[done:])
+                    except (BlockingIOError, ssl.SSLWantReadError):
+                        self._begun = _BegunReply(view, done, is_prefix)
+                        return None
+                    if count == 0:
+                        raise _HungUpError("the broker closed the connection")
+                    done += count
+                if not is_prefix:
+                    return self._proved(self._framing.receive(view))
+                size_bytes = self._framing.frame_length(bytes(view))
+                begun = _BegunReply(buffer.room(size_bytes), 0, is_prefix=False)
+        except DecodeError as error:
+            self.close()
+            raise DecodeError(f"{self}: {error}") from error
+        except OSError as error:
+            self.close()
+            raise self._failure("waiting for a reply", error, time.monotonic()) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _take_begun(self) -> _BegunReply:
+        """What is there of the next reply."""
+        begun, self._begun = self._begun, None
+        return begun or _BegunReply(memoryview(self._prefix), 0, is_prefix=True)
 
     def _write(self, sock: socket.socket, parts: list[BytesLike], deadline: Deadline) -> None:
         """Send all parts as one stream of bytes; records go to the kernel from where they lie."""

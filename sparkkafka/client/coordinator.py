@@ -49,7 +49,7 @@ def find_coordinators(
     retry = cluster.retry(deadline, f"finding the coordinator of {some}")
     while pending:
         try:
-            found = _ask(cluster, pending, kind, deadline)
+            found = ask_coordinators(cluster, pending, kind, deadline)
             nodes.update((key, node) for key, node in found.items() if isinstance(node, int))
             pending = [key for key in pending if key not in nodes]
             if pending:
@@ -61,6 +61,14 @@ def find_coordinators(
         except KafkaError as error:
             retry.after(error)
     return nodes
+
+
+def ask_coordinator(cluster: Cluster, key: str, kind: int, deadline: Deadline) -> int:
+    """`find_coordinator` with one attempt: raises why it was not told."""
+    found = ask_coordinators(cluster, [key], kind, deadline)[key]
+    if isinstance(found, KafkaError):
+        raise found
+    return found
 
 
 def known_coordinators(
@@ -87,7 +95,7 @@ def learn_coordinators(
     One attempt, and no error: whoever needs one that was not told asks again, and says why not.
     """
     try:
-        _ask(cluster, keys, kind, deadline)
+        ask_coordinators(cluster, keys, kind, deadline)
     except KafkaError as error:
         log.info("coordinators are not known yet: %s", error)
 
@@ -100,26 +108,30 @@ def call_coordinators(
     what: str,
     *,
     code_of: Callable[[Any], int] = lambda response: response.error_code,
+    version: int | None = None,
+    on_retry: Callable[[KafkaError], None] = lambda error: None,
 ) -> dict[str, Any | KafkaError]:
     """Send each key's request to the coordinator of that key, all at once, until it is answered.
 
     Failures that may pass are retried until the deadline, so each request must be one that may be
     repeated. The value is the response, or the KafkaError that is final for this key:
     KafkaTimeoutError, with the last failure in its message, if the deadline passed. `code_of` finds
-    the error code of a response.
+    the error code of a response, `version` is that of the request (None: the highest usual one),
+    and `on_retry` hears of each failure that is retried.
     """
     outcome: dict[str, Any | KafkaError] = {}
     pending = dict(requests)
     backoff = Backoff(BUSY_BACKOFF_MS, cluster.options.retry_backoff_max_ms)
     retry = Retry(deadline, backoff, what)
     while pending:
-        failed = _attempt(cluster, pending, kind, deadline, code_of, outcome)
+        failed = _attempt(cluster, pending, kind, deadline, code_of, outcome, version)
         for key in list(pending):
             if key in outcome:
                 del pending[key]
         passing: dict[str, KafkaError] = {}
         for key, error in failed.items():
             if error.retriable:
+                on_retry(error)
                 passing[key] = error
             else:
                 outcome[key] = error
@@ -147,6 +159,7 @@ def _attempt(
     deadline: Deadline,
     code_of: Callable[[Any], int],
     outcome: dict[str, Any | KafkaError],
+    version: int | None = None,
 ) -> dict[str, KafkaError]:
     """One attempt for each key: answers go to `outcome`; what failed is returned.
 
@@ -158,7 +171,7 @@ def _attempt(
     unknown = [key for key in requests if (kind, key) not in nodes]
     if unknown:
         try:
-            found = _ask(cluster, unknown, kind, deadline)
+            found = ask_coordinators(cluster, unknown, kind, deadline)
         except KafkaError as error:
             found = dict.fromkeys(unknown, error)
         failed = {key: node for key, node in found.items() if isinstance(node, KafkaError)}
@@ -169,7 +182,7 @@ def _attempt(
             continue
         try:
             connection = cluster.connection(nodes[kind, key], attempt)
-            connection.send(request, attempt)
+            connection.send(request, attempt, version=version)
         except KafkaError as error:
             failed[key] = error
             nodes.pop((kind, key), None)
@@ -193,7 +206,7 @@ def _attempt(
     return failed
 
 
-def _ask(
+def ask_coordinators(
     cluster: Cluster, keys: Iterable[str], kind: int, deadline: Deadline
 ) -> dict[str, int | KafkaError]:
     """Each key's coordinator, or why it was not told. One attempt; the cluster keeps what it was

@@ -108,9 +108,13 @@ class PartitionDelivery:
         perhaps = verdict.perhaps_written or batch.maybe_written
         return self.delivery_error(batch, text, perhaps=perhaps, code=error.code)
 
-    def metadata_error(self, text: str, code: int | None) -> ProduceError:
-        """The error for a partition to which nothing can be sent."""
-        perhaps = any(batch.maybe_written for batch in self.queue.batches)
+    def metadata_error(
+        self, text: str, code: int | None, *, perhaps: bool | None = None
+    ) -> ProduceError:
+        """The error for a partition to which nothing can be sent; `perhaps` None: anything that is
+        queued may be written."""
+        if perhaps is None:
+            perhaps = any(batch.maybe_written for batch in self.queue.batches)
         return self._error(text, perhaps, code)
 
     def _error(self, text: str, perhaps: bool, code: int | None) -> ProduceError:

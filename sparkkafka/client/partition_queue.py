@@ -18,14 +18,21 @@ Sender, broker's ProducerAppendInfo):
 - Until a producer id's first batch is acknowledged, it is alone in flight. A broker that knows
   nothing of a producer id takes any sequence number for its first (ProducerAppendInfo): were the
   first batch refused and the second taken, the first could never be written any more.
+- A batch that is given up leaves a gap in the sequence numbers. Nothing new is sent before all in
+  flight are answered; those whose outcome is open go again as they were, until the broker takes
+  them or finds them out of order, in which case they were never written. What is left then begins
+  at sequence 0 of the producer id's next epoch (Java's bumpIdempotentProducerEpoch): a broker
+  that has seen it refuses whatever of the old one is still on its way.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from sparkkafka.client.metadata import TopicPartition
+from sparkkafka.errors import ProduceError
 from sparkkafka.protocol.columns import EncodedBatch
 from sparkkafka.protocol.wire import BytesLike
 
@@ -33,6 +40,7 @@ NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
 SEQUENCE_LIMIT = 1 << 31
+EPOCH_LIMIT = (1 << 15) - 1
 
 
 def next_sequence(sequence: int, record_count: int) -> int:
@@ -40,8 +48,23 @@ def next_sequence(sequence: int, record_count: int) -> int:
     return (sequence + record_count) % SEQUENCE_LIMIT
 
 
+class BatchOwner(Protocol):
+    """Who is told what became of a batch. One of the two comes, once."""
+
+    def delivered(self, base_offset: int, log_append_time_ms: int) -> None:
+        """It is written; -1 for an offset that the broker did not tell, and for a time unless the
+        topic has LogAppendTime."""
+
+    def failed(self, error: ProduceError, record_messages: Mapping[int, str | None]) -> None:
+        """It is given up. `record_messages` are the broker's words about single records (KIP-467),
+        by their index in the batch."""
+
+    def split(self, counts: Sequence[int]) -> Sequence[BatchOwner]:
+        """Owners of the parts, for a batch that is cut into parts of so many records."""
+
+
 class ProducerBatch:
-    """One record batch on its way.
+    """One record batch on its way. The failure of one without `owner` ends the sender.
 
     `wire`, its header and its records as sent, is set at the first send and never changes after it.
     """
@@ -50,14 +73,20 @@ class ProducerBatch:
         "attempts",
         "base_sequence",
         "created_s",
+        "dropped",
         "encoded",
         "in_flight",
         "maybe_written",
+        "owner",
         "wire",
     )
 
-    def __init__(self, encoded: EncodedBatch, created_s: float) -> None:
+    def __init__(
+        self, encoded: EncodedBatch, created_s: float, owner: BatchOwner | None = None
+    ) -> None:
         self.encoded = encoded
+        self.owner = owner
+        self.dropped = False
         self.created_s = created_s
         self.base_sequence = NO_SEQUENCE
         self.wire: tuple[bytes, BytesLike] | None = None
@@ -85,6 +114,8 @@ class PartitionQueue:
         self.batches: deque[ProducerBatch] = deque()
         self.in_flight = 0
         self.node_id: int | None = None
+        self.has_gap = False
+        self._dropped_in_flight = 0
         self._next_sequence = 0
         self._draining = False
         self._known_to_broker = False
@@ -98,7 +129,16 @@ class PartitionQueue:
 
     @property
     def has_unsent(self) -> bool:
-        return len(self.batches) > self.in_flight
+        return len(self.batches) > self.in_flight - self._dropped_in_flight
+
+    @property
+    def wants_new_epoch(self) -> bool:
+        """Whether a gap can be closed now: nothing is open any more."""
+        return (
+            self.has_gap
+            and not self.in_flight
+            and not any(batch.maybe_written for batch in self.batches)
+        )
 
     def identify(self, producer_id: int, producer_epoch: int) -> None:
         """Write under this producer id from now on, from sequence 0.
@@ -112,6 +152,7 @@ class PartitionQueue:
         self.producer_epoch = producer_epoch
         self._next_sequence = 0
         self._known_to_broker = False
+        self.has_gap = False
         for batch in self.batches:
             batch.base_sequence = NO_SEQUENCE
             batch.wire = None
@@ -119,6 +160,7 @@ class PartitionQueue:
     def forget_identity(self) -> None:
         self.producer_id = NO_PRODUCER_ID
         self.producer_epoch = NO_PRODUCER_EPOCH
+        self.has_gap = False
 
     def append(self, batch: ProducerBatch) -> None:
         self.batches.append(batch)
@@ -133,10 +175,12 @@ class PartitionQueue:
             return None
         if self.in_flight and self.has_identity and not self._known_to_broker:
             return None
-        if self._draining:
+        if self._draining or self.has_gap:
             if self.in_flight:
                 return None
             self._draining = False
+        if self.has_gap:
+            return next((batch for batch in self.batches if batch.maybe_written), None)
         repeated = False
         for batch in self.batches:
             if not batch.in_flight:
@@ -158,11 +202,13 @@ class PartitionQueue:
 
     def is_head(self, batch: ProducerBatch) -> bool:
         """Whether every earlier batch has been acknowledged."""
-        return bool(self.batches) and self.batches[0] is batch
+        return bool(self.batches) and self.batches[0] is batch and not self.has_gap
 
     def _answered(self, batch: ProducerBatch) -> None:
         batch.in_flight = False
         self.in_flight -= 1
+        if batch.dropped:
+            self._dropped_in_flight -= 1
 
     def acknowledged(self, batch: ProducerBatch) -> None:
         self._answered(batch)
@@ -175,13 +221,34 @@ class PartitionQueue:
         batch.maybe_written = batch.maybe_written or maybe_written
         self._draining = True
 
+    def out_of_order(self, batch: ProducerBatch) -> None:
+        """The broker misses what was before it. Behind a gap this says that no attempt of this
+        batch was written: after one, the broker would know it."""
+        self.failed(batch, maybe_written=False)
+        if self.has_gap:
+            batch.maybe_written = False
+
+    def drop(self, batch: ProducerBatch) -> None:
+        """Give it up. An answer that is still to come (`late`) means nothing any more."""
+        self.batches.remove(batch)
+        batch.dropped = True
+        self._dropped_in_flight += batch.in_flight
+        self.has_gap = self.has_gap or batch.base_sequence != NO_SEQUENCE
+
+    def late(self, batch: ProducerBatch) -> None:
+        """A batch that was given up has been answered, or its connection is gone."""
+        self._answered(batch)
+
     def split(self, batch: ProducerBatch, parts: Sequence[EncodedBatch]) -> None:
         """Replace a batch that was refused as too large by its parts, under its sequences."""
         position = self.batches.index(batch)
         sequence = batch.base_sequence
         replacements = []
-        for part in parts:
-            new = ProducerBatch(part, batch.created_s)
+        owners: Sequence[BatchOwner | None] = [None] * len(parts)
+        if batch.owner is not None:
+            owners = batch.owner.split([part.record_count for part in parts])
+        for part, owner in zip(parts, owners, strict=True):
+            new = ProducerBatch(part, batch.created_s, owner)
             new.maybe_written = batch.maybe_written
             if sequence != NO_SEQUENCE:
                 new.base_sequence = sequence

@@ -40,6 +40,8 @@ class ProducerTransaction:
     count. `partitions` are those that it may be written to.
     """
 
+    produce_version: int | None = None
+
     def __init__(
         self,
         options: ClientOptions,

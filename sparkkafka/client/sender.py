@@ -9,51 +9,56 @@ handled here.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import select
 import time
 from collections import deque
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, Protocol
 
 from sparkkafka.client.cluster import Cluster
-from sparkkafka.client.connection import Connection
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.delivery import PartitionDelivery, ProducerMetrics, learn_leaders
 from sparkkafka.client.metadata import TopicPartition
-from sparkkafka.client.partition_queue import PartitionQueue, ProducerBatch
+from sparkkafka.client.partition_queue import (
+    EPOCH_LIMIT,
+    BatchOwner,
+    PartitionQueue,
+    ProducerBatch,
+)
 from sparkkafka.client.produce_errors import Action, Verdict, judge
-from sparkkafka.client.producer_transaction import ProducerTransaction
+from sparkkafka.client.produce_requests import ProduceRequests
 from sparkkafka.client.refusals import refusal_facts
+from sparkkafka.client.topic_lookup import TopicLookup
+from sparkkafka.client.transactions import Transaction
 from sparkkafka.errors import (
     BrokerError,
     ErrorCode,
     KafkaConnectionError,
     KafkaError,
+    KafkaTimeoutError,
     PartitionOutcome,
     ProduceError,
-    UnsupportedVersionError,
 )
 from sparkkafka.options import ProducerOptions
 from sparkkafka.protocol.columns import EncodedBatch, split_encoded
-from sparkkafka.protocol.compression import Codec, codec_by_name
 from sparkkafka.protocol.messages import (
     ApiVersionsRequest,
     InitProducerIdRequest,
-    PartitionProduceData,
-    ProduceRequest,
-    TopicProduceData,
+    PartitionProduceResponse,
 )
-from sparkkafka.protocol.records import batch_parts
 
 log = logging.getLogger(__name__)
 
-ZSTD_PRODUCE_VERSION = 7  # KIP-110
 BUSY_CONNECT_MS = 3_000  # how long connecting may take while other brokers are being written to
 NO_TRANSACTION_TIMEOUT_MS = 60_000  # not used by the broker without a transactional id
 
 
 AWAY_S = 0.2  # a caller that comes back after longer has left answers unread
+LONGEST_WAIT_S = 1.0
+IDENTITY_ATTEMPT_MS = 5_000  # for a producer id, where other partitions may have one already
+FACTS_EVERY_S = 1.0
 
 
 class _Sent(NamedTuple):
@@ -63,19 +68,48 @@ class _Sent(NamedTuple):
     batches: list[tuple[PartitionQueue, ProducerBatch]]
 
 
+class SenderTransaction(Protocol):
+    """The transaction that batches are part of."""
+
+    transactional_id: str
+
+    @property
+    def produce_version(self) -> int | None:
+        """The version of Produce to use; None for the usual one."""
+
+    def begin(self) -> Transaction: ...
+
+    def add(self, partitions: Iterable[TopicPartition]) -> None: ...
+
+
 class Sender:
-    """Sends queued batches. Any error that it raises is final: some partition has a gap."""
+    """Sends queued batches. Any error that it raises is final: some partition has a gap.
+
+    Batches with an owner are another matter: the owner is told, other batches go on, and nothing
+    is raised for them. `lookup` then finds leaders without waiting for any topic, and `wake_fd` is
+    a descriptor that ends a wait when it can be read.
+    """
 
     def __init__(
         self,
         cluster: Cluster,
         options: ProducerOptions,
-        transaction: ProducerTransaction | None = None,
+        transaction: SenderTransaction | None = None,
+        *,
+        lookup: TopicLookup | None = None,
+        wake_fd: int | None = None,
     ) -> None:
         self._cluster = cluster
         self._options = options
         self._transaction = transaction
-        self._codec = codec_by_name(options.compression_type)
+        self._lookup = lookup
+        self._wake_fd = wake_fd
+        self._requests = ProduceRequests(
+            options,
+            cluster.options.request_timeout_ms,
+            None if transaction is None else transaction.transactional_id,
+        )
+        self._facts_s = 0.0
         self._partitions: dict[TopicPartition, PartitionDelivery] = {}
         # Those with batches to send or to be answered. Rows can go to hundreds of topics, and each
         # step looks at every partition here.
@@ -87,21 +121,45 @@ class Sender:
         self.queued_bytes = 0
         self.metrics = ProducerMetrics()
 
-    def add(self, tp: TopicPartition, encoded: Iterable[EncodedBatch]) -> None:
-        """Queue batches of one partition behind what it has already."""
+    def add(
+        self,
+        tp: TopicPartition,
+        encoded: Iterable[EncodedBatch],
+        owners: Iterable[BatchOwner] | None = None,
+        created_s: float | None = None,
+    ) -> None:
+        """Queue batches of one partition behind what it has already; `created_s` (monotonic) is
+        when delivery.timeout.ms began for them, now by default."""
         entry = self._partitions.get(tp)
         if entry is None:
             entry = self._partitions[tp] = PartitionDelivery(tp, self._cluster.backoff())
-        now_s = time.monotonic()
+        since_s = time.monotonic() if created_s is None else created_s
+        all_owners = itertools.repeat(None) if owners is None else iter(owners)
         for one in encoded:
-            batch = ProducerBatch(one, now_s)
+            batch = ProducerBatch(one, since_s, next(all_owners))
             entry.queue.append(batch)
             self.queued_bytes += batch.size_bytes
         if entry.queue.batches:
             self._busy[tp] = entry
 
-    def step(self, *, wait: bool) -> None:
-        """Send what can be sent and take what has come; with `wait`, wait for something to come.
+    @property
+    def busy(self) -> bool:
+        """Whether any batch is neither acknowledged nor given up."""
+        return bool(self._busy)
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether a batch was given up that sequence numbers had been spent on."""
+        return any(entry.queue.has_gap for entry in self._partitions.values())
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether an answer is still to come, of whichever batch."""
+        return any(self._sent.values())
+
+    def step(self, *, wait: bool, longest_s: float = LONGEST_WAIT_S) -> None:
+        """Send what can be sent and take what has come; with `wait`, wait for something to come,
+        `longest_s` at most.
 
         Raises ProduceError for a batch that cannot be delivered.
         """
@@ -110,7 +168,7 @@ class Sender:
             self._come_back(away_s)
         self._expire()
         self._send_ready()
-        for node_id in self._readable(self._wait_s() if wait else 0.0):
+        for node_id in self._readable(self._wait_s(longest_s) if wait else 0.0):
             self._take_answer(node_id)
         self._left_s = time.monotonic()
 
@@ -130,7 +188,7 @@ class Sender:
         while self._busy:
             self.step(wait=True)
         if self._options.acks == 0:
-            self._barrier()
+            self.barrier()
 
     def outcomes(self) -> dict[TopicPartition, PartitionOutcome]:
         """What is known about the records of each partition that was ever written to."""
@@ -146,20 +204,21 @@ class Sender:
         """delivery.timeout.ms bounds a batch's life, in flight or not (KIP-91)."""
         limit_s = self._options.delivery_timeout_ms / 1000
         now_s = time.monotonic()
-        for entry in self._busy.values():
-            if entry.queue.batches and now_s - entry.queue.batches[0].created_s > limit_s:
+        for entry in list(self._busy.values()):
+            while entry.queue.batches and now_s - entry.queue.batches[0].created_s > limit_s:
                 batch = entry.queue.batches[0]
-                raise entry.delivery_error(
+                error = entry.delivery_error(
                     batch,
                     f"not acknowledged within kafka.delivery.timeout.ms="
                     f"{self._options.delivery_timeout_ms} after {batch.attempts} attempts",
                     perhaps=batch.maybe_written or batch.in_flight,
-                ) from entry.last_error
+                )
+                self._give_up(entry, batch, error, entry.last_error)
 
-    def _wait_s(self) -> float:
+    def _wait_s(self, longest_s: float) -> float:
         """How long nothing needs to be done unless an answer comes."""
         now_s = time.monotonic()
-        limits = [1.0]
+        limits = [longest_s]
         limits += [sent[0].deadline.remaining_s() for sent in self._sent.values() if sent]
         resume_s = [entry.not_before_s for entry in self._busy.values()]
         resume_s += self._muted_until_s.values()
@@ -188,7 +247,7 @@ class Sender:
             for entry in self._busy.values()
             if entry.not_before_s <= now_s and entry.queue.has_unsent
         ]
-        learn_leaders(self._cluster, waiting)
+        self._learn_leaders(waiting)
         by_leader: dict[int, list[tuple[PartitionDelivery, ProducerBatch]]] = {}
         for entry in waiting:
             leader = self._cluster.known_leader(entry.queue.tp)
@@ -200,42 +259,71 @@ class Sender:
                 or self._muted_until_s.get(node_id, 0.0) > now_s
             ):
                 continue
-            if self._options.enable_idempotence and not entry.queue.has_identity:
-                if entry.queue.in_flight:
+            if self._options.enable_idempotence:
+                if entry.queue.wants_new_epoch and self._transaction is None:
+                    self._next_epoch(entry.queue)
+                if not entry.queue.has_identity and (
+                    entry.queue.in_flight or not self._identify(entry)
+                ):
                     continue
-                self._identify(entry)
             batch = entry.queue.next_batch(node_id)
             if batch is not None:
                 by_leader.setdefault(node_id, []).append((entry, batch))
         return by_leader
 
-    def _identify(self, entry: PartitionDelivery) -> None:
-        """Give the partition a producer id: the task's, or a new one after it was forgotten."""
-        unsure = next((batch for batch in entry.queue.batches if batch.maybe_written), None)
-        if unsure is not None:
-            raise entry.delivery_error(
+    def _learn_leaders(self, waiting: list[PartitionDelivery]) -> None:
+        if self._lookup is None:
+            learn_leaders(self._cluster, waiting)
+            return
+        unknown = [e for e in waiting if self._cluster.known_leader(e.queue.tp) is None]
+        for entry, error in self._lookup.leaders(unknown):
+            self._give_up_all(entry, str(error), error)
+
+    def _next_epoch(self, queue: PartitionQueue) -> None:
+        """Close a gap: go on at sequence 0 of the next epoch, which needs no broker's leave."""
+        if queue.producer_epoch + 1 < EPOCH_LIMIT:
+            queue.identify(queue.producer_id, queue.producer_epoch + 1)
+        else:
+            queue.forget_identity()
+            self._identity = None
+
+    def _identify(self, entry: PartitionDelivery) -> bool:
+        """Give the partition a producer id: the producer's, or a new one after it was forgotten.
+
+        Whether it has one now: the batches of owners wait for it, and are given up if it can
+        never be had.
+        """
+        for unsure in [batch for batch in entry.queue.batches if batch.maybe_written]:
+            error = entry.delivery_error(
                 unsure,
                 "the broker forgot this producer while an answer was missing, so nobody can tell "
                 "whether sending again would double records",
                 perhaps=True,
             )
+            self._give_up(entry, unsure, error)
         if self._transaction is not None:
             self._identity = self._transaction.begin()[1:]
         elif self._identity is None:
             limit_ms = min(self._options.max_block_ms, self._options.delivery_timeout_ms)
+            owned = self._lookup is not None
             try:
                 response = self._cluster.call(
                     InitProducerIdRequest(
                         transactional_id=None, transaction_timeout_ms=NO_TRANSACTION_TIMEOUT_MS
                     ),
-                    deadline=Deadline(limit_ms),
+                    deadline=Deadline(min(limit_ms, IDENTITY_ATTEMPT_MS) if owned else limit_ms),
                     what="getting a producer id",
                 )
-            except KafkaError as error:
-                code = getattr(error, "code", None)
-                raise entry.metadata_error(str(error), code) from error
+            except KafkaError as failure:
+                if owned and isinstance(failure, KafkaTimeoutError):
+                    entry.last_error = failure
+                    entry.back_off()
+                else:
+                    self._give_up_all(entry, str(failure), failure)
+                return False
             self._identity = (response.producer_id, response.producer_epoch)
         entry.queue.identify(*self._identity)
+        return True
 
     def _send_request(
         self, node_id: int, ready: list[tuple[PartitionDelivery, ProducerBatch]]
@@ -254,34 +342,26 @@ class Sender:
             connection = self._cluster.connection(
                 node_id, deadline.sooner(BUSY_CONNECT_MS) if others else deadline
             )
-            self._check_codec(connection)
-        except UnsupportedVersionError:
-            raise
         except KafkaError as error:
             self._broker_lost(node_id, error, entries)
+            return False
+        try:
+            self._requests.check_codec(connection)
+        except KafkaError as error:
+            for entry in entries:
+                if entry.queue.batches[0].owner is None:
+                    raise
+                self._give_up_all(entry, str(error), error)
             return False
         chosen: list[tuple[PartitionDelivery, ProducerBatch]] = []
         total = 0
         for entry, batch in ready:
-            self._build(entry.queue, batch)
+            self._requests.build(entry.queue, batch)
             if chosen and total + batch.wire_bytes > self._options.max_request_size:
                 break
             chosen.append((entry, batch))
             total += batch.wire_bytes
-        topics: dict[str, list[PartitionProduceData]] = {}
-        for entry, batch in chosen:
-            topics.setdefault(entry.queue.tp.topic, []).append(
-                PartitionProduceData(index=entry.queue.tp.partition, records=batch.wire)
-            )
-        transaction = self._transaction
-        request = ProduceRequest(
-            transactional_id=None if transaction is None else transaction.transactional_id,
-            acks=self._options.acks,
-            timeout_ms=self._cluster.options.request_timeout_ms,
-            topic_data=[
-                TopicProduceData(name=name, partition_data=rows) for name, rows in topics.items()
-            ],
-        )
+        request = self._requests.request((entry.queue, batch) for entry, batch in chosen)
         for entry, batch in chosen:
             self.metrics.retries += batch.attempts > 0
             entry.queue.sent(batch, node_id)
@@ -289,11 +369,17 @@ class Sender:
         sent = _Sent(deadline, [(entry.queue, batch) for entry, batch in chosen])
         self._sent.setdefault(node_id, deque()).append(sent)
         try:
-            connection.send(request, deadline, expect_reply=self._options.acks != 0)
+            connection.send(
+                request,
+                deadline,
+                version=None if self._transaction is None else self._transaction.produce_version,
+                expect_reply=self._options.acks != 0,
+            )
         except KafkaError as error:
             if connection.is_open:  # refused before a byte was sent: not the broker's fault
-                raise
-            self._broker_lost(node_id, error, entries)
+                self._unsendable(node_id, chosen, error)
+            else:
+                self._broker_lost(node_id, error, entries)
             return False
         if self._options.acks == 0:
             self._sent[node_id].pop()
@@ -301,38 +387,81 @@ class Sender:
                 self._acknowledged(entry, batch, base_offset=-1)
         return True
 
-    def _build(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        """The batch's bytes: made once, at the first send."""
-        if batch.wire is None:
-            if self._options.enable_idempotence:
-                queue.take_sequence(batch)
-            batch.wire = batch_parts(
-                batch.encoded.payload,
-                record_count=batch.encoded.record_count,
-                base_timestamp=batch.encoded.base_timestamp,
-                max_timestamp=batch.encoded.max_timestamp,
-                codec=self._codec,
-                level=self._options.compression_level,
-                producer_id=queue.producer_id,
-                producer_epoch=queue.producer_epoch,
-                base_sequence=batch.base_sequence,
-                transactional=self._transaction is not None,
-            )
+    def _unsendable(
+        self,
+        node_id: int,
+        chosen: list[tuple[PartitionDelivery, ProducerBatch]],
+        error: KafkaError,
+    ) -> None:
+        if any(batch.owner is None for _, batch in chosen):
+            raise error
+        self._sent[node_id].pop()
+        for entry, batch in chosen:
+            entry.queue.failed(batch, maybe_written=False)
+            self._give_up(entry, batch, entry.delivery_error(batch, str(error), perhaps=False))
 
-    def _check_codec(self, connection: Connection) -> None:
-        if self._codec == Codec.ZSTD and not connection.supports(
-            ProduceRequest, ZSTD_PRODUCE_VERSION
-        ):
-            raise UnsupportedVersionError(
-                f"{connection} does not know zstd (Kafka 2.1 and later do); choose another "
-                "kafka.compression.type"
-            )
+    # --- failures -------------------------------------------------------------------------------
+
+    def _give_up(
+        self,
+        entry: PartitionDelivery,
+        batch: ProducerBatch,
+        error: ProduceError,
+        cause: BaseException | None = None,
+        record_messages: Mapping[int, str | None] | None = None,
+    ) -> None:
+        """A batch cannot be delivered. Raises `error` if it has no owner, who is told instead."""
+        if batch.owner is None:
+            raise error from cause
+        error.__cause__ = cause
+        log.info("%s", error)
+        entry.queue.drop(batch)
+        self.queued_bytes -= batch.size_bytes
+        if not entry.queue.batches:
+            self._busy.pop(entry.queue.tp, None)
+        batch.owner.failed(error, record_messages or {})
+
+    def _give_up_all(self, entry: PartitionDelivery, text: str, cause: KafkaError | None) -> None:
+        """Nothing of a partition can be delivered. Raises ProduceError if there is no owner."""
+        code = getattr(cause, "code", None)
+        for batch in list(entry.queue.batches):
+            perhaps = batch.maybe_written or batch.in_flight
+            error = entry.metadata_error(text, code, perhaps=perhaps if batch.owner else None)
+            self._give_up(entry, batch, error, cause)
+
+    def give_up_unsent(self, text: str) -> None:
+        """As `give_up_everything`, but for what was never sent."""
+        for entry in list(self._busy.values()):
+            for batch in [batch for batch in entry.queue.batches if not batch.attempts]:
+                error = entry.metadata_error(text, None, perhaps=False)
+                self._give_up(entry, batch, error)
+
+    def give_up_everything(self, text: str) -> None:
+        """Tell all owners that their batches are given up, for the reason `text`."""
+        for entry in list(self._busy.values()):
+            self._give_up_all(entry, text, None)
+
+    def forget_identities(self) -> None:
+        """All partitions write under a new identity from now on; nothing is in flight."""
+        self._identity = None
+        for entry in self._partitions.values():
+            entry.queue.forget_identity()
+
+    def lose_connections(self) -> None:
+        """Close what has answers to come: nobody waits for these any longer."""
+        for node_id in [node for node, sent in self._sent.items() if sent]:
+            connection = self._cluster.open_connection(node_id)
+            if connection is not None:
+                connection.close()
+            error = KafkaConnectionError(f"broker {node_id}: the connection was given up")
+            self._broker_lost(node_id, error, [])
 
     # --- answers --------------------------------------------------------------------------------
 
     def _readable(self, wait_s: float) -> list[int]:
         """Nodes whose next answer has begun to arrive, or whose connection or deadline is over."""
         sockets: dict[int, int] = {}
+        wake_fd = self._wake_fd
         over: list[int] = []
         here: list[int] = []
         for node_id, sent in self._sent.items():
@@ -345,15 +474,17 @@ class Sender:
                 here.append(node_id)
             else:
                 sockets[connection.fileno()] = node_id
-        if over or not sockets:
+        if over or not (sockets or (wake_fd is not None and wait_s > 0)):
             if not over and not here and wait_s > 0:
                 time.sleep(wait_s)
             return over + here
         poll = select.poll()
         for descriptor in sockets:
             poll.register(descriptor, select.POLLIN)
-        ready = poll.poll(0 if here else wait_s * 1000)
-        return here + [sockets[descriptor] for descriptor, _ in ready]
+        if wake_fd is not None:
+            poll.register(wake_fd, select.POLLIN)
+        ready = (descriptor for descriptor, _ in poll.poll(0 if here else wait_s * 1000))
+        return here + [sockets[descriptor] for descriptor in ready if descriptor in sockets]
 
     def _take_answer(self, node_id: int) -> None:
         sent = self._sent[node_id]
@@ -377,6 +508,9 @@ class Sender:
         where = f"Produce @ {connection}"
         failure: ProduceError | None = None
         for queue, batch in sent.popleft().batches:
+            if batch.dropped:
+                queue.late(batch)
+                continue
             row = answered.get(queue.tp)
             code = int(ErrorCode.UNKNOWN_SERVER_ERROR) if row is None else row.error_code
             message = "the answer leaves the partition out" if row is None else row.error_message
@@ -390,18 +524,26 @@ class Sender:
             )
             entry = self._partitions[queue.tp]
             if verdict.action is Action.DONE:
-                self._acknowledged(entry, batch, base_offset=-1 if row is None else row.base_offset)
+                if row is None:
+                    self._acknowledged(entry, batch, base_offset=-1)
+                else:
+                    self._acknowledged(entry, batch, row.base_offset, row.log_append_time_ms)
             else:
                 refusal = BrokerError(code, f"{where} for {queue.tp}", message)
+                single = {} if row is None else _record_messages(row)
                 try:
-                    self._refused(entry, batch, verdict, refusal)
+                    self._refused(entry, batch, verdict, refusal, single)
                 except ProduceError as error:
                     failure = failure or error  # the rest of the answer counts as well
         if failure is not None:
             raise failure
 
     def _acknowledged(
-        self, entry: PartitionDelivery, batch: ProducerBatch, base_offset: int
+        self,
+        entry: PartitionDelivery,
+        batch: ProducerBatch,
+        base_offset: int,
+        log_append_time_ms: int = -1,
     ) -> None:
         entry.queue.acknowledged(batch)
         entry.acknowledged_records += batch.encoded.record_count
@@ -411,9 +553,16 @@ class Sender:
         entry.last_error = None
         self.queued_bytes -= batch.size_bytes
         self.metrics.count(entry.queue.tp, batch, base_offset)
+        if batch.owner is not None:
+            batch.owner.delivered(base_offset, log_append_time_ms)
 
     def _refused(
-        self, entry: PartitionDelivery, batch: ProducerBatch, verdict: Verdict, error: BrokerError
+        self,
+        entry: PartitionDelivery,
+        batch: ProducerBatch,
+        verdict: Verdict,
+        error: BrokerError,
+        record_messages: Mapping[int, str | None],
     ) -> None:
         """Carry out the verdict on a batch that a broker did not take."""
         queue = entry.queue
@@ -421,15 +570,23 @@ class Sender:
         if verdict.action is Action.FAIL:
             # Answered, and so no longer in flight: what it may have done, the verdict knows.
             queue.failed(batch, maybe_written=verdict.perhaps_written)
-            facts = refusal_facts(self._cluster, queue.tp, batch, error.code)
-            raise entry.refusal_error(
+            facts = ""
+            if batch.owner is None or time.monotonic() - self._facts_s > FACTS_EVERY_S:
+                facts = refusal_facts(self._cluster, queue.tp, batch, error.code)
+                self._facts_s = time.monotonic()
+            final = entry.refusal_error(
                 batch, verdict, error, retries=self._options.retries, facts=facts
-            ) from error
+            )
+            self._give_up(entry, batch, final, error, record_messages)
+            return
         log.info("%s; %s", error, verdict.action.value)
         if verdict.action is Action.SPLIT:
             parts = split_encoded(batch.encoded)
             self.queued_bytes += sum(len(part.payload) for part in parts) - batch.size_bytes
             queue.split(batch, parts)
+            return
+        if verdict.action is Action.AFTER_PREDECESSOR:
+            queue.out_of_order(batch)
             return
         queue.failed(batch, maybe_written=verdict.perhaps_written)
         if verdict.action is Action.NEW_PRODUCER_ID:
@@ -450,25 +607,29 @@ class Sender:
         touched = list(entries)
         for sent in self._sent.pop(node_id, ()):
             for queue, batch in sent.batches:
+                if batch.dropped:
+                    queue.late(batch)
+                    continue
                 entry = self._partitions[queue.tp]
                 queue.failed(batch, maybe_written=True)
                 touched.append(entry)
                 if batch.attempts > self._options.retries:
-                    raise entry.delivery_error(
+                    final = entry.delivery_error(
                         batch,
                         f"{error} ({batch.attempts} attempts, "
                         f"kafka.retries={self._options.retries})",
                         perhaps=True,
-                    ) from error
+                    )
+                    self._give_up(entry, batch, final, error)
         for entry in dict.fromkeys(touched):
             entry.last_error = error
             self._cluster.forget(entry.queue.tp.topic)
             entry.back_off()
-            head = entry.queue.batches[0]
-            if not error.retriable:
-                raise entry.delivery_error(head, str(error), perhaps=head.maybe_written) from error
+            for batch in [] if error.retriable else list(entry.queue.batches):
+                final = entry.delivery_error(batch, str(error), perhaps=batch.maybe_written)
+                self._give_up(entry, batch, final, error)
 
-    def _barrier(self) -> None:
+    def barrier(self) -> None:
         """acks=0 has no answers; but brokers work a connection's requests off in order, and close
         it when one fails, so one answered question proves that all before it were handled."""
         deadline = Deadline(self._cluster.options.request_timeout_ms)
@@ -480,3 +641,7 @@ class Sender:
                 connection.call(ApiVersionsRequest(), deadline)
             except KafkaError as error:
                 log.warning("acks=0: broker %d may have lost records: %s", node_id, error)
+
+
+def _record_messages(row: PartitionProduceResponse) -> dict[int, str | None]:
+    return {one.batch_index: one.batch_index_error_message for one in row.record_errors}

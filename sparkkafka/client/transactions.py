@@ -9,14 +9,15 @@ TransactionCoordinator.scala).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, Protocol
 
 from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.coordinator import FOR_GROUP, FOR_TRANSACTION, call_coordinators
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.groups import StoredOffset, offsets_in_parts
 from sparkkafka.client.metadata import TopicPartition
+from sparkkafka.client.partition_queue import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, is_retriable
 from sparkkafka.protocol.messages import (
     AddOffsetsToTxnRequest,
@@ -36,6 +37,19 @@ class Transaction(NamedTuple):
     transactional_id: str
     producer_id: int
     producer_epoch: int
+
+
+class GroupIdentity(Protocol):
+    """Which member of a group offsets are committed for (GroupMetadata)."""
+
+    @property
+    def group_id(self) -> str: ...
+    @property
+    def generation_id(self) -> int: ...
+    @property
+    def member_id(self) -> str: ...
+    @property
+    def group_instance_id(self) -> str | None: ...
 
 
 FENCED = frozenset(
@@ -81,6 +95,25 @@ _OF_OFFSETS: Mapping[int, str] = {
 }
 
 
+_OF_MEMBERS: Mapping[int, str] = {
+    **_EXPLANATIONS,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "this user may not use the group: grant READ on it",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: (
+        "offsets of a topic may be committed only with READ on the topic: grant it"
+    ),
+    **dict.fromkeys(
+        (
+            ErrorCode.ILLEGAL_GENERATION,
+            ErrorCode.UNKNOWN_MEMBER_ID,
+            ErrorCode.FENCED_INSTANCE_ID,
+            ErrorCode.STALE_MEMBER_EPOCH,
+        ),
+        "the consumer is not in the group any more, or a rebalance has taken its partitions: abort "
+        "the transaction, and go on from the committed offsets",
+    ),
+}
+
+
 def explained(error: KafkaError, words: Mapping[int, str] = _EXPLANATIONS) -> KafkaError:
     """The same error in words for those who run a query."""
     if isinstance(error, BrokerError) and error.code in words:
@@ -89,18 +122,30 @@ def explained(error: KafkaError, words: Mapping[int, str] = _EXPLANATIONS) -> Ka
 
 
 def init_transactions(
-    cluster: Cluster, transactional_ids: Iterable[str], timeout_ms: int, deadline: Deadline
+    cluster: Cluster,
+    transactional_ids: Iterable[str],
+    timeout_ms: int,
+    deadline: Deadline,
+    *,
+    owner: Transaction | None = None,
 ) -> dict[str, Transaction | KafkaError]:
     """Take over transactional ids: what is open under them is aborted, and whoever wrote in it can
     neither go on nor end it (InitProducerId).
 
     `timeout_ms` is how long a transaction may stay open. The value is the new owner's transaction,
-    which begins with its first partition, or the error that is final for this id.
+    which begins with its first partition, or the error that is final for this id. With an `owner`
+    only that one gets the next epoch (KIP-360, Kafka 2.5).
     """
+    known = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH) if owner is None else owner[1:]
     answers = call_coordinators(
         cluster,
         {
-            key: InitProducerIdRequest(transactional_id=key, transaction_timeout_ms=timeout_ms)
+            key: InitProducerIdRequest(
+                transactional_id=key,
+                transaction_timeout_ms=timeout_ms,
+                producer_id=known[0],
+                producer_epoch=known[1],
+            )
             for key in transactional_ids
         },
         FOR_TRANSACTION,
@@ -142,6 +187,46 @@ def end_transactions(
         key: explained(answer) if isinstance(answer, KafkaError) else None
         for key, answer in answers.items()
     }
+
+
+def end_transaction(
+    cluster: Cluster,
+    transaction: Transaction,
+    *,
+    commit: bool,
+    deadline: Deadline,
+    version: int | None = None,
+    on_retry: Callable[[KafkaError], None] = lambda error: None,
+) -> Transaction:
+    """Commit, or abort, a transaction, and return what the next one is written with.
+
+    The same producer id and epoch, unless `version` is 5 or later (KIP-890). Raises BrokerError
+    with a code of `GONE` if it ended otherwise or has another owner, KafkaTimeoutError if its end
+    is not known. `on_retry` hears of failures that were retried.
+    """
+    tid, producer_id, producer_epoch = transaction
+    answer = _only(
+        call_coordinators(
+            cluster,
+            {
+                tid: EndTxnRequest(
+                    transactional_id=tid,
+                    producer_id=producer_id,
+                    producer_epoch=producer_epoch,
+                    committed=commit,
+                )
+            },
+            FOR_TRANSACTION,
+            deadline,
+            "committing a transaction" if commit else "aborting a transaction",
+            version=version,
+            on_retry=on_retry,
+        ),
+        _EXPLANATIONS,
+    )
+    if answer.producer_id == NO_PRODUCER_ID:
+        return transaction
+    return Transaction(tid, answer.producer_id, answer.producer_epoch)
 
 
 def add_partitions(
@@ -217,40 +302,57 @@ def commit_offsets_in(
     group_id: str,
     offsets: Mapping[TopicPartition, StoredOffset],
     deadline: Deadline,
+    *,
+    member: GroupIdentity | None = None,
+    version: int | None = None,
 ) -> None:
     """Make offsets of a group part of the transaction: they count once it is committed.
+
+    With a `member` (KIP-447) the group's coordinator checks that it is still in the group.
+    `version` 5 or later of TxnOffsetCommit makes the group part of the transaction by itself.
 
     Raises BrokerError (fenced, not authorised), KafkaTimeoutError (also if a topic stays unknown).
     """
     tid, pid, epoch = transaction
-    _only(
-        call_coordinators(
-            cluster,
-            {
-                tid: AddOffsetsToTxnRequest(
-                    transactional_id=tid, producer_id=pid, producer_epoch=epoch, group_id=group_id
-                )
-            },
-            FOR_TRANSACTION,
-            deadline,
-            f"adding group {group_id!r} to a transaction",
+    words = _OF_OFFSETS if member is None else _OF_MEMBERS
+    if version is None:
+        _only(
+            call_coordinators(
+                cluster,
+                {
+                    tid: AddOffsetsToTxnRequest(
+                        transactional_id=tid,
+                        producer_id=pid,
+                        producer_epoch=epoch,
+                        group_id=group_id,
+                    )
+                },
+                FOR_TRANSACTION,
+                deadline,
+                f"adding group {group_id!r} to a transaction",
+            ),
+            words,
         )
-    )
     for part in offsets_in_parts(group_id, offsets):
         _only(
             call_coordinators(
                 cluster,
-                {group_id: _offsets_request(transaction, group_id, part)},
+                {group_id: _offsets_request(transaction, group_id, part, member)},
                 FOR_GROUP,
                 deadline,
                 f"writing offsets of group {group_id!r}",
                 code_of=_worst_offset_code,
-            )
+                version=version,
+            ),
+            words,
         )
 
 
 def _offsets_request(
-    transaction: Transaction, group_id: str, offsets: Mapping[TopicPartition, StoredOffset]
+    transaction: Transaction,
+    group_id: str,
+    offsets: Mapping[TopicPartition, StoredOffset],
+    member: GroupIdentity | None,
 ) -> TxnOffsetCommitRequest:
     topics: dict[str, list[TxnOffsetCommitRequestPartition]] = {}
     for tp, stored in offsets.items():
@@ -258,10 +360,11 @@ def _offsets_request(
             TxnOffsetCommitRequestPartition(
                 partition_index=tp.partition,
                 committed_offset=stored.offset,
+                committed_leader_epoch=stored.leader_epoch,
                 committed_metadata=stored.metadata,
             )
         )
-    return TxnOffsetCommitRequest(
+    request = TxnOffsetCommitRequest(
         transactional_id=transaction.transactional_id,
         group_id=group_id,
         producer_id=transaction.producer_id,
@@ -270,6 +373,11 @@ def _offsets_request(
             TxnOffsetCommitRequestTopic(name=name, partitions=rows) for name, rows in topics.items()
         ],
     )
+    if member is not None:
+        request.generation_id = member.generation_id
+        request.member_id = member.member_id
+        request.group_instance_id = member.group_instance_id
+    return request
 
 
 def _worst_offset_code(response: Any) -> int:
@@ -277,9 +385,9 @@ def _worst_offset_code(response: Any) -> int:
     return min(codes - {ErrorCode.NONE}, key=is_retriable, default=0)
 
 
-def _only(outcome: Mapping[str, Any | KafkaError]) -> Any:
+def _only(outcome: Mapping[str, Any | KafkaError], words: Mapping[int, str]) -> Any:
     """The one answer. Raises if it is an error."""
     (answer,) = outcome.values()
     if isinstance(answer, KafkaError):
-        raise explained(answer, _OF_OFFSETS)
+        raise explained(answer, words)
     return answer

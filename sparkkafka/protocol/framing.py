@@ -71,7 +71,7 @@ class Framing:
         Raises UnsupportedVersionError, which names the API and both ranges.
         """
         name = request_type.API_NAME
-        lowest, highest = request_type.MIN_VERSION, request_type.MAX_VERSION
+        lowest, highest = request_type.MIN_VERSION, request_type.USUAL_VERSION
         if self.versions is None:
             if request_type is ApiVersionsRequest:
                 return highest

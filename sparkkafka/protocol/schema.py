@@ -50,6 +50,8 @@ from sparkkafka.protocol.fields import (
     int64,
     nested,
     nullable_array,
+    nullable_bytes,
+    nullable_nested,
     nullable_string,
     records,
     string,
@@ -80,8 +82,10 @@ __all__ = [
     "array",
     "boolean",
     "bytes_",
+    "data",
     "decode",
     "decode_rest",
+    "decode_start",
     "encode",
     "encode_into",
     "fields",
@@ -92,6 +96,8 @@ __all__ = [
     "is_flexible",
     "nested",
     "nullable_array",
+    "nullable_bytes",
+    "nullable_nested",
     "nullable_string",
     "records",
     "request",
@@ -131,10 +137,14 @@ MessageT = TypeVar("MessageT", bound=Message)
 
 
 class Request(Message, Generic[ResponseT]):
-    """Base of requests. RESPONSE is the class of the answer, also the type's parameter."""
+    """Base of requests. RESPONSE is the class of the answer, also the type's parameter.
+
+    USUAL_VERSION is the highest that is chosen where nobody asks for one.
+    """
 
     __slots__ = ()
 
+    USUAL_VERSION: ClassVar[int]
     RESPONSE: ClassVar[type[Response]]
 
 
@@ -143,15 +153,23 @@ _RequestT = TypeVar("_RequestT", bound=Request[Any])
 
 @dataclass_transform(kw_only_default=True)
 def request(
-    *, api_key: int, versions: tuple[int, int], flexible: int | None
+    *,
+    api_key: int,
+    versions: tuple[int, int],
+    flexible: int | None,
+    usual: int | None = None,
 ) -> Callable[[type[_RequestT]], type[_RequestT]]:
-    """Declare a request with its API key, first and last version, and first flexible version."""
+    """Declare a request with its API key, first and last version, and first flexible version.
+
+    Versions above `usual` are sent only where somebody asks for them.
+    """
 
     def decorate(cls: type[_RequestT]) -> type[_RequestT]:
         made = struct(cls)
         made.API_KEY = api_key
         made.API_NAME = made.__name__.removesuffix("Request")
         made.MIN_VERSION, made.MAX_VERSION = versions
+        made.USUAL_VERSION = made.MAX_VERSION if usual is None else usual
         made.FLEXIBLE_SINCE = flexible
         return made
 
@@ -170,6 +188,20 @@ def response(to: type[Request[ResponseT]]) -> Callable[[type[ResponseT]], type[R
         made.FLEXIBLE_SINCE = to.FLEXIBLE_SINCE
         made.REQUEST = to
         to.RESPONSE = made
+        return made
+
+    return decorate
+
+
+@dataclass_transform(kw_only_default=True)
+def data(*, versions: tuple[int, int]) -> Callable[[type[MessageT]], type[MessageT]]:
+    """Declare bytes inside a message that have versions of their own ("type": "data" in JSON)."""
+
+    def decorate(cls: type[MessageT]) -> type[MessageT]:
+        made = struct(cls)
+        made.API_NAME = made.__name__
+        made.MIN_VERSION, made.MAX_VERSION = versions
+        made.FLEXIBLE_SINCE = None
         return made
 
     return decorate
@@ -213,9 +245,19 @@ def decode(cls: type[MessageT], version: int, data: BytesLike, *, pos: int = 0) 
 
 def decode_rest(cls: type[MessageT], version: int, reader: Reader) -> MessageT:
     """`decode` of everything that `reader` has left."""
+    return _decode(cls, version, reader, to_end=True)
+
+
+def decode_start(cls: type[MessageT], version: int, reader: Reader) -> MessageT:
+    """`decode` of as much of what `reader` has left as the message takes."""
+    return _decode(cls, version, reader, to_end=False)
+
+
+def _decode(cls: type[MessageT], version: int, reader: Reader, *, to_end: bool) -> MessageT:
     try:
         message: MessageT = _codec(cls, version).read(reader)
-        reader.expect_end()
+        if to_end:
+            reader.expect_end()
     except DecodeError as error:
         reason = str(error).removesuffix(f" (at byte {error.position})")
         place = _place(cls, version, error)

@@ -7,7 +7,6 @@ processes that plan and commit a write are new each time, and start much faster 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from pyspark.sql.types import (
     ArrayType,
@@ -19,24 +18,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from sparkkafka.client.row_columns import RowColumns
 from sparkkafka.errors import OptionError
 from sparkkafka.option_check import warn
-
-
-@dataclass(frozen=True)
-class RowColumns:
-    """Where the columns of a record stand in the DataFrame; None for those it does not have.
-
-    Positions, not names: a DataFrame may hold a name twice, and the first one counts.
-    """
-
-    value: int
-    key: int | None = None
-    headers: int | None = None
-    topic: int | None = None
-    partition: int | None = None
-    timestamp: int | None = None
-    fixed_topic: str | None = None
 
 
 def input_columns(schema: StructType, topic: str | None) -> RowColumns:

@@ -17,13 +17,13 @@ from pyspark import TaskContext
 from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.column_producer import ColumnProducer
 from sparkkafka.client.metadata import TopicPartition
+from sparkkafka.client.row_columns import RowColumns
+from sparkkafka.client.row_routing import Router, Rows
 from sparkkafka.option_kinds import RANDOM
 from sparkkafka.options import WriteOptions
 from sparkkafka.protocol.arrow import or_zero
 from sparkkafka.protocol.columns import RecordColumns
 from sparkkafka.spark.commit_message import KafkaCommitMessage
-from sparkkafka.spark.row_columns import RowColumns
-from sparkkafka.spark.rows import Router, Rows
 from sparkkafka.spark.transactional_task import TaskPlace, task_transaction
 from sparkkafka.spark.write_topics import partition_counts
 

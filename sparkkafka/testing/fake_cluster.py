@@ -9,8 +9,8 @@
 
 It speaks enough of the protocol for reading and writing (`fake_handlers.HANDLERS`), applies the
 rules of a real broker to what it is sent, and fails where a `fault` says so. There is no
-replication and no group member, nothing is kept on disk, nothing is deleted and no transaction
-times out unless a test says so. Messages are encoded by this package's own code, so an error in
+replication, nothing is kept on disk, nothing is deleted and no transaction times out unless a test
+says so. Messages are encoded by this package's own code, so an error in
 that cannot show here; tests against real brokers and with other clients are for that.
 """
 
@@ -28,6 +28,7 @@ from sparkkafka.testing.fake_call import Handler
 from sparkkafka.testing.fake_dispatch import Dispatcher
 from sparkkafka.testing.fake_handlers import IMPLEMENTED
 from sparkkafka.testing.fake_log import PartitionLog
+from sparkkafka.testing.fake_member_apis import GroupControls
 from sparkkafka.testing.fake_producers import Refused
 from sparkkafka.testing.fake_sasl import FakeSasl
 from sparkkafka.testing.fake_state import BrokerAddress, ClusterState, FakeTopic
@@ -39,7 +40,7 @@ from sparkkafka.testing.faults import Action, Drop, Fault, RecordedRequest
 CLOSE_TIMEOUT_S = 10.0
 
 
-class FakeCluster(TransactionControls):
+class FakeCluster(TransactionControls, GroupControls):
     """`brokers` fake brokers with the ids 0, 1, …; use it under `with`, or call `close`.
 
     `kafka_version` ("2.1", "2.8", "3.9", "4.0") sets the versions that the brokers offer, and

@@ -25,11 +25,11 @@ import pyarrow as pa
 import pytest
 
 from sparkkafka.client.coordinator import FOR_TRANSACTION, find_coordinator
+from sparkkafka.client.row_columns import RowColumns
 from sparkkafka.errors import KafkaError, ProduceError
 from sparkkafka.options import WriteOptions, parse_write_options
 from sparkkafka.spark.decision import TaskReport, WriterNames
 from sparkkafka.spark.exactly_once import commit_batch
-from sparkkafka.spark.row_columns import RowColumns
 from sparkkafka.spark.transactional_task import TaskPlace
 from sparkkafka.spark.write_task import write_rows
 from sparkkafka.testing import admin

@@ -19,9 +19,9 @@ from confluent_kafka.admin import (
 )
 from pyspark.errors import PySparkException
 
+from sparkkafka.client.row_columns import RowColumns
 from sparkkafka.errors import ProduceError
 from sparkkafka.options import parse_write_options
-from sparkkafka.spark.row_columns import RowColumns
 from sparkkafka.spark.write_task import write_rows
 from tests.client.support import read as client_read
 from tests.real.peers import Record, confluent_write

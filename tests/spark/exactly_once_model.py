@@ -19,11 +19,11 @@ from typing import Any
 import pyarrow as pa
 
 from sparkkafka.client.connection import Connection
+from sparkkafka.client.row_columns import RowColumns
 from sparkkafka.errors import KafkaError
 from sparkkafka.options import WriteOptions, parse_write_options
 from sparkkafka.spark.decision import TaskReport, WriterNames
 from sparkkafka.spark.exactly_once import abort_batch, commit_batch
-from sparkkafka.spark.row_columns import RowColumns
 from sparkkafka.spark.transactional_task import TaskPlace
 from sparkkafka.spark.write_task import write_rows
 from sparkkafka.testing.fake_cluster import FakeCluster

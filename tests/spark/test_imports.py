@@ -84,8 +84,8 @@ import sparkkafka.spark.read_task as read_task
 import sparkkafka.spark.write_task
 from sparkkafka.protocol.columns import decode_batches, encode_batches
 from sparkkafka.protocol.records import batch_parts, split_batches
-from sparkkafka.spark.row_columns import RowColumns
-from sparkkafka.spark.rows import Router, Rows
+from sparkkafka.client.row_columns import RowColumns
+from sparkkafka.client.row_routing import Router, Rows
 from sparkkafka.spark.schema import default_columns
 
 batch = pa.ipc.open_stream(sys.stdin.buffer).read_next_batch()

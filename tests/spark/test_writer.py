@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from sparkkafka.client.delivery import ProducerMetrics
 from sparkkafka.client.metadata import TopicPartition
+from sparkkafka.client.row_routing import Router, Rows
 from sparkkafka.errors import EncodeError, OptionError
 from sparkkafka.options import parse_write_options
 from sparkkafka.protocol.columns import encode_batches
@@ -23,7 +24,6 @@ from sparkkafka.spark import write_task
 from sparkkafka.spark.commit_message import KafkaCommitMessage
 from sparkkafka.spark.datasource import KafkaDataSource
 from sparkkafka.spark.row_columns import input_columns
-from sparkkafka.spark.rows import Router, Rows
 from sparkkafka.spark.writer import KafkaBatchWriter
 from tests.reference import decode_payload
 from tests.spark.schemas import ddl
@@ -539,7 +539,7 @@ class FakeCluster:
 
 @pytest.fixture
 def fakes(monkeypatch: pytest.MonkeyPatch) -> type[FakeProducer]:
-    monkeypatch.setattr(write_task, "Producer", FakeProducer)
+    monkeypatch.setattr(write_task, "ColumnProducer", FakeProducer)
     monkeypatch.setattr(write_task, "Cluster", FakeCluster)
     monkeypatch.setattr(FakeProducer, "made", [])
     return FakeProducer

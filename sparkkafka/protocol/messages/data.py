@@ -54,7 +54,7 @@ class ListOffsetsTopic:
     partitions: list[ListOffsetsPartition] = array(ListOffsetsPartition)
 
 
-@request(api_key=2, versions=(2, 7), flexible=6)
+@request(api_key=2, versions=(2, 9), flexible=6)
 class ListOffsetsRequest(Request["ListOffsetsResponse"]):
     """Asks a leader for offsets by timestamp.
 
@@ -230,7 +230,7 @@ class TopicProduceData:
     partition_data: list[PartitionProduceData] = array(PartitionProduceData)
 
 
-@request(api_key=0, versions=(3, 11), flexible=9)
+@request(api_key=0, versions=(3, 12), flexible=9, usual=11)
 class ProduceRequest(Request["ProduceResponse"]):
     """Writes records. `acks` is -1 (all in sync), 1 (leader) or 0, to which there is no reply."""
 

@@ -1,4 +1,4 @@
-"""Rows of a DataFrame -> records of partitions: checks of their values, partition choice, sorting.
+"""Rows of a table -> records of partitions: checks of their values, partition choice, sorting.
 
 Pure: the number of a topic's partitions and the random choice come as arguments. How a key chooses
 is the matter of `protocol.partitioner`, which columns there are that of `row_columns`.
@@ -13,15 +13,16 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from sparkkafka.client.metadata import TopicPartition
+from sparkkafka.client.row_columns import RowColumns
 from sparkkafka.errors import EncodeError
 from sparkkafka.option_kinds import ROUND_ROBIN
 from sparkkafka.protocol.arrow import from_numpy, is_valid, or_zero, to_numpy
 from sparkkafka.protocol.columns import RecordColumns, blob_offsets
 from sparkkafka.protocol.partitioner import KEY_RULES, NO_PARTITION
 from sparkkafka.protocol.records import NO_TIMESTAMP
-from sparkkafka.spark.row_columns import RowColumns
 
 
 class Rows(NamedTuple):
@@ -95,6 +96,14 @@ def _micros(column: pa.Array) -> pa.Array:
     return column.cast(kind, safe=False).cast(pa.int64())  # the same moment, whatever the zone
 
 
+class Run(NamedTuple):
+    """Records of one partition, and which rows of the table they are, counted from 0."""
+
+    tp: TopicPartition
+    records: RecordColumns
+    rows: NDArray[np.int64] | range
+
+
 class Router:
     """Chooses each row's partition and cuts a batch into runs of one partition each.
 
@@ -103,7 +112,8 @@ class Router:
     of n a random number below n. `partitioner` is one of option_kinds.PARTITIONERS. Rows that it
     leaves open stay on one partition until about `sticky_bytes` were put there, then move to the
     next (KIP-480's sticky partitioning, with the steps in a fixed order after a random start, so
-    that few batches spread evenly); with round_robin each row moves on.
+    that few batches spread evenly); with round_robin each row moves on. `place` is what rows are
+    counted in, for errors.
     """
 
     def __init__(
@@ -114,6 +124,7 @@ class Router:
         pick: Callable[[int], int],
         partitioner: str = "murmur2_random",
         newest_count: Callable[[str], int | None] = lambda name: None,
+        place: str = "this task",
     ) -> None:
         self._ask = partition_counts
         self._newest_count = newest_count
@@ -126,6 +137,7 @@ class Router:
         self._start: dict[str, int] = {}
         self._turns: dict[str, int] = {}
         self._seen_rows = 0
+        self._place = place
 
     def route(
         self, rows: Rows, timestamp_ms: int
@@ -138,10 +150,14 @@ class Router:
         facts for a null topic, a partition that does not exist, a null header key, or a time before
         1970.
         """
+        return ((run.tp, run.records) for run in self.runs(rows, timestamp_ms))
+
+    def runs(self, rows: Rows, timestamp_ms: int) -> Iterator[Run]:
+        """`route`, with the rows that each run is made of."""
         first_row = self._seen_rows
         self._seen_rows += rows.length
-        self._check_headers(rows, first_row)
-        timestamps_ms = self._timestamps(rows, timestamp_ms, first_row)
+        check_headers(rows, first_row, self._place)
+        timestamps_ms = row_times_ms(rows, timestamp_ms, first_row, self._place)
         topics, topic_of_row = self._topics(rows, first_row)
         self._keep_counts(topics)
         if topic_of_row is None and rows.partitions is None and self._any_will_do(rows.keys):
@@ -168,7 +184,7 @@ class Router:
             row = int(np.argmin(is_valid(rows.topics)))
             raise EncodeError(
                 "[KAFKA_NULL_TOPIC_IN_DATA] null topic present in the data. Use the topic option "
-                f"for setting a topic. (row {first_row + row} of this task"
+                f"for setting a topic. (row {first_row + row} of {self._place}"
                 f"{_key_fact(rows, row)})"
             )
         coded = rows.topics.dictionary_encode()
@@ -192,37 +208,6 @@ class Router:
         if names:
             self._counts.update(self._ask(names))
 
-    def _timestamps(self, rows: Rows, now_ms: int, first_row: int) -> np.ndarray:
-        """Each row's, rounded down, as Spark's cast to a number and Java's truncation do."""
-        if rows.timestamps is None or rows.timestamps.null_count == rows.length:
-            return np.broadcast_to(np.int64(now_ms), rows.length)
-        timestamps_ms = to_numpy(rows.timestamps) // 1000
-        if rows.timestamps.null_count:
-            timestamps_ms[~is_valid(rows.timestamps)] = now_ms
-        # -1 says "no timestamp": old records that have none are read and copied so.
-        if int(timestamps_ms.min()) < NO_TIMESTAMP:
-            row = int(timestamps_ms.argmin())
-            raise EncodeError(
-                f"the timestamp {int(timestamps_ms[row])} ms is before 1970, which a record's "
-                f"cannot be (column timestamp, row {first_row + row} of this task"
-                f"{_key_fact(rows, row)})"
-            )
-        return timestamps_ms
-
-    def _check_headers(self, rows: Rows, first_row: int) -> None:
-        if rows.headers is None:
-            return
-        structs = rows.headers.flatten()
-        if not structs.null_count and not structs.field(0).null_count:
-            return
-        bad = np.flatnonzero(~(is_valid(structs) & is_valid(structs.field(0))))[0]
-        lengths = or_zero(pc.list_value_length(rows.headers))
-        row = int(np.searchsorted(np.cumsum(lengths), bad, side="right"))
-        raise EncodeError(
-            f"a header without a key (row {first_row + row} of this task{_key_fact(rows, row)}): "
-            "Kafka's header keys cannot be null"
-        )
-
     def _check_given(
         self,
         topics: list[str],
@@ -244,7 +229,8 @@ class Router:
         name = topics[0 if topic_of_row is None else int(topic_of_row[row])]
         raise EncodeError(
             f"partition {int(partitions[row])} of topic {name} does not exist: it has partitions 0 "
-            f"to {self._counts[name] - 1} (column partition, row {first_row + row} of this task)"
+            f"to {self._counts[name] - 1} (column partition, row {first_row + row} of "
+            f"{self._place})"
         )
 
     # --- choice ---
@@ -306,9 +292,7 @@ class Router:
         self._stuck_bytes[name] = int(starts[-1])
         return starts[:-1]
 
-    def _sticky_runs(
-        self, name: str, rows: Rows, timestamps_ms: np.ndarray
-    ) -> Iterator[tuple[TopicPartition, RecordColumns]]:
+    def _sticky_runs(self, name: str, rows: Rows, timestamps_ms: np.ndarray) -> Iterator[Run]:
         """Runs of rows that are all without key and partition, in the rows' own order: what
         `_fill` and `_runs` would do, without a look at each row."""
         count = self._counts[name]
@@ -319,7 +303,8 @@ class Router:
         for step, (start, end) in enumerate(pairwise([0, *cuts, rows.length])):
             if start < end:  # a row can be larger than what a partition gets in one go
                 partition = (self._start[name] + first + step) % count
-                yield TopicPartition(name, partition), _slice(rows, timestamps_ms, start, end)
+                records = _slice(rows, timestamps_ms, start, end)
+                yield Run(TopicPartition(name, partition), records, range(start, end))
 
     # --- runs ---
 
@@ -330,7 +315,8 @@ class Router:
         partitions: np.ndarray,
         rows: Rows,
         timestamps_ms: np.ndarray,
-    ) -> Iterator[tuple[TopicPartition, RecordColumns]]:
+    ) -> Iterator[Run]:
+        order: NDArray[np.int64] | range = range(rows.length)
         targets = partitions
         span = int(partitions.max()) + 1
         if topic_of_row is not None:
@@ -354,7 +340,44 @@ class Router:
         for start, end in pairwise([0, *cuts.tolist(), len(targets)]):
             topic_code, partition = divmod(int(targets[start]), span)
             tp = TopicPartition(topics[topic_code], partition)
-            yield tp, _slice(rows, timestamps_ms, start, end)
+            yield Run(tp, _slice(rows, timestamps_ms, start, end), order[start:end])
+
+
+def row_times_ms(rows: Rows, now_ms: int, first_row: int, place: str) -> NDArray[np.int64]:
+    """Each row's, rounded down, as Spark's cast to a number and Java's truncation do.
+
+    Raises EncodeError for a time before 1970.
+    """
+    if rows.timestamps is None or rows.timestamps.null_count == rows.length:
+        return np.broadcast_to(np.int64(now_ms), rows.length)
+    timestamps_ms = to_numpy(rows.timestamps) // 1000
+    if rows.timestamps.null_count:
+        timestamps_ms[~is_valid(rows.timestamps)] = now_ms
+    # -1 says "no timestamp": old records that have none are read and copied so.
+    if int(timestamps_ms.min()) < NO_TIMESTAMP:
+        row = int(timestamps_ms.argmin())
+        raise EncodeError(
+            f"the timestamp {int(timestamps_ms[row])} ms is before 1970, which a record's "
+            f"cannot be (column timestamp, row {first_row + row} of {place}"
+            f"{_key_fact(rows, row)})"
+        )
+    return timestamps_ms
+
+
+def check_headers(rows: Rows, first_row: int, place: str) -> None:
+    """Raises EncodeError for a header without a key."""
+    if rows.headers is None:
+        return
+    structs = rows.headers.flatten()
+    if not structs.null_count and not structs.field(0).null_count:
+        return
+    bad = np.flatnonzero(~(is_valid(structs) & is_valid(structs.field(0))))[0]
+    lengths = or_zero(pc.list_value_length(rows.headers))
+    row = int(np.searchsorted(np.cumsum(lengths), bad, side="right"))
+    raise EncodeError(
+        f"a header without a key (row {first_row + row} of {place}"
+        f"{_key_fact(rows, row)}): Kafka's header keys cannot be null"
+    )
 
 
 def _slice(rows: Rows, timestamps_ms: np.ndarray, start: int, end: int) -> RecordColumns:

@@ -1,0 +1,71 @@
+"""Batches of partitions -> the bytes of a Produce request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sparkkafka.client.connection import Connection
+from sparkkafka.client.partition_queue import PartitionQueue, ProducerBatch
+from sparkkafka.errors import UnsupportedVersionError
+from sparkkafka.options import ProducerOptions
+from sparkkafka.protocol.compression import Codec, codec_by_name
+from sparkkafka.protocol.messages import PartitionProduceData, ProduceRequest, TopicProduceData
+from sparkkafka.protocol.records import batch_parts
+
+ZSTD_PRODUCE_VERSION = 7  # KIP-110
+
+
+class ProduceRequests:
+    """Makes the requests of one producer; `transactional_id` None if it is not transactional."""
+
+    def __init__(
+        self, options: ProducerOptions, timeout_ms: int, transactional_id: str | None
+    ) -> None:
+        self._options = options
+        self._timeout_ms = timeout_ms
+        self._transactional_id = transactional_id
+        self._codec = codec_by_name(options.compression_type)
+
+    def check_codec(self, connection: Connection) -> None:
+        """Raises UnsupportedVersionError if the broker does not know the compression."""
+        if self._codec == Codec.ZSTD and not connection.supports(
+            ProduceRequest, ZSTD_PRODUCE_VERSION
+        ):
+            raise UnsupportedVersionError(
+                f"{connection} does not know zstd (Kafka 2.1 and later do); choose another "
+                "kafka.compression.type"
+            )
+
+    def build(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        """The batch's bytes: made once, at the first send."""
+        if batch.wire is None:
+            if self._options.enable_idempotence:
+                queue.take_sequence(batch)
+            batch.wire = batch_parts(
+                batch.encoded.payload,
+                record_count=batch.encoded.record_count,
+                base_timestamp=batch.encoded.base_timestamp,
+                max_timestamp=batch.encoded.max_timestamp,
+                codec=self._codec,
+                level=self._options.compression_level,
+                producer_id=queue.producer_id,
+                producer_epoch=queue.producer_epoch,
+                base_sequence=batch.base_sequence,
+                transactional=self._transactional_id is not None,
+            )
+
+    def request(self, chosen: Iterable[tuple[PartitionQueue, ProducerBatch]]) -> ProduceRequest:
+        """One request with these batches, which are built, at most one of a partition."""
+        topics: dict[str, list[PartitionProduceData]] = {}
+        for queue, batch in chosen:
+            topics.setdefault(queue.tp.topic, []).append(
+                PartitionProduceData(index=queue.tp.partition, records=batch.wire)
+            )
+        return ProduceRequest(
+            transactional_id=self._transactional_id,
+            acks=self._options.acks,
+            timeout_ms=self._timeout_ms,
+            topic_data=[
+                TopicProduceData(name=name, partition_data=rows) for name, rows in topics.items()
+            ],
+        )

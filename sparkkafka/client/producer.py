@@ -1,0 +1,612 @@
+"""The library's Producer: records one by one, or a table at once, from any thread.
+
+    with Producer({"bootstrap.servers": "localhost:9092"}) as producer:
+        handle = producer.send("orders", value=b"…", key=b"17")
+        print(handle.result(timeout_s=10))
+
+`send` puts a record into a buffer and returns; a thread of the producer sends what has waited for
+linger.ms or fills a batch. Its parts: `record_buffer` (between the threads), `producer_loop` (the
+thread), `delivery_notes` (handles), `transaction_manager`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn, Self, SupportsInt
+
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.delivery import ProducerMetrics
+from sparkkafka.client.delivery_notes import (
+    Delivery,
+    NoticeBoard,
+    RecordMetadata,
+    TableDelivery,
+    WrittenRange,
+)
+from sparkkafka.client.groups import StoredOffset
+from sparkkafka.client.metadata import TopicPartition
+from sparkkafka.client.producer_loop import ProducerLoop
+from sparkkafka.client.record_buffer import RecordBuffer
+from sparkkafka.client.record_checks import as_bytes, checked_headers, checked_number, too_large
+from sparkkafka.client.transaction_manager import Step, TransactionManager, is_final
+from sparkkafka.client.transactions import GroupIdentity
+from sparkkafka.client_options import parse_producer_settings
+from sparkkafka.errors import (
+    KafkaError,
+    KafkaTimeoutError,
+    OptionError,
+    TransactionError,
+)
+from sparkkafka.option_kinds import INT32_MAX
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["Delivery", "Producer", "RecordMetadata", "TableDelivery", "WrittenRange"]
+
+log = logging.getLogger(__name__)
+
+RECORD_BYTES = 21  # the most that a record's own numbers take (Java's MAX_RECORD_OVERHEAD)
+BATCH_BYTES = 61
+CLOSE_IN_ERROR_S = 1.0
+JOIN_SLACK_S = 5.0
+LOOK_AGAIN_MS = 50
+
+_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+
+
+class Producer:
+    """Sends records to Kafka. Settings and defaults are those of Java's KafkaProducer.
+
+    All methods may be called from any thread, but those of transactions from one at a time. Values
+    and keys are bytes, bytearray, memoryview, str (sent as UTF-8) or None; a value of None is a
+    tombstone. `partitioner.class` may be a callable `(topic, key, value, partition_count) -> int`,
+    which is called in the producer's thread.
+
+    Under `with`: leaving without an exception is `close()`; with one, what is not sent within a
+    second is given up, and the log says how much that was.
+
+    Raises OptionError for a setting that is wrong.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        settings = parse_producer_settings(config)
+        self._settings = settings
+        options = settings.producer
+        self._board = NoticeBoard()
+        self._buffer = RecordBuffer(options, self._board)
+        self._transactions: TransactionManager | None = None
+        if settings.transactional_id is not None:
+            self._transactions = TransactionManager(
+                settings.client,
+                settings.transactional_id,
+                options.transaction_timeout_ms or 60_000,
+                options.max_block_ms,
+            )
+        self._loop = ProducerLoop(
+            settings, self._buffer, self._board, self._transactions, _weakly(self._record_failed)
+        )
+        # What `send` looks at for each record.
+        self._lock = self._buffer.lock
+        self._open = self._buffer.open
+        self._most_bytes = min(options.max_request_size - BATCH_BYTES, options.buffer_memory)
+        self._limit_bytes = self._buffer.limit_bytes
+        self._chunk_bytes = self._buffer.chunk_bytes
+        self._wake_bytes = self._buffer.wake_bytes
+        self._closed = False
+        self._process_id = os.getpid()
+        with self._lock:
+            self._refuse_by_step()
+        _producers.add(self)
+        self._loop.start()
+        weakref.finalize(self, _let_go, self._loop, self._buffer, os.getpid())
+
+    def __repr__(self) -> str:
+        servers = ",".join(
+            f"{host}:{port}" for host, port in self._settings.client.bootstrap_servers
+        )
+        return f"<Producer {servers}{' closed' if self._closed else ''}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a Producer cannot be pickled: it has connections and a thread. Make one where it is "
+            "used (in the task or the process), from the same settings"
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+            return
+        try:
+            self._close(Deadline(CLOSE_IN_ERROR_S * 1000))
+        except KafkaError as failure:  # what was raised in the block says more
+            log.warning("while leaving after %s: %s", kind.__name__, failure)
+
+    # --- records --------------------------------------------------------------------------------
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | bytearray | memoryview | str | None = None,
+        key: bytes | bytearray | memoryview | str | None = None,
+        headers: Sequence[tuple[str, bytes | None]] | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Delivery:
+        """Queue a record, and return the handle that tells what became of it.
+
+        `timestamp_ms` is in milliseconds since 1970 UTC, now by default. Without a `partition` the
+        key chooses, or, without a key, the producer.
+
+        Waits only while buffer.memory is full, at most max.block.ms. What is wrong at once is
+        raised here, and then nothing was queued: OptionError for an argument, ProduceError for a
+        record above max.request.size, KafkaTimeoutError for a full buffer, TransactionError
+        outside of a transaction, KafkaError after close. What turns out later, the handle raises.
+        """
+        size = RECORD_BYTES
+        if value is not None:
+            if value.__class__ is not bytes:
+                value = as_bytes("value", value)
+            size += len(value)
+        if key is not None:
+            if key.__class__ is not bytes:
+                key = as_bytes("key", key)
+            size += len(key)
+        if headers or partition is not None or timestamp_ms is not None:
+            if headers:
+                headers, headers_size = checked_headers(headers)
+                size += headers_size
+            if partition is not None:
+                partition = checked_number("partition", partition, INT32_MAX)
+            if timestamp_ms is not None:
+                timestamp_ms = checked_number("timestamp_ms", timestamp_ms, (1 << 63) - 1)
+        if size > self._most_bytes:
+            self._too_large(topic, partition, size)
+        buffer = self._buffer
+        with self._lock:
+            if buffer.used_bytes + buffer.io_bytes + size > self._limit_bytes:
+                self._make_room(size)
+            chunk = self._open.get(topic)
+            if chunk is None:
+                chunk = self._open_chunk(topic)
+            values = chunk.values
+            place = len(values)
+            values.append(value)
+            chunk.keys.append(key)
+            chunk.times_s.append(time.time())
+            if headers:
+                chunk.headers[place] = headers
+            if partition is not None:
+                chunk.partitions[place] = partition
+            if timestamp_ms is not None:
+                chunk.given_times_ms[place] = timestamp_ms
+            buffer.used_bytes += size
+            chunk.size_bytes = size = chunk.size_bytes + size
+            if size >= self._wake_bytes:
+                if size >= self._chunk_bytes:
+                    buffer.full(topic, chunk)
+                else:
+                    buffer.worth_waking()
+        return Delivery(chunk, place)
+
+    def _open_chunk(self, topic: str) -> Any:
+        if not isinstance(topic, str) or not topic:
+            raise OptionError(f"topic must be the name of a topic, got {topic!r}")
+        return self._buffer.open_chunk(topic)
+
+    def _make_room(self, size_bytes: int) -> None:
+        try:
+            self._buffer.make_room(size_bytes)
+        except KafkaTimeoutError as error:
+            self._spoil(error)
+            raise
+
+    def _too_large(self, topic: str, partition: int | None, size_bytes: int) -> None:
+        error = too_large(topic, partition, size_bytes + BATCH_BYTES, self._settings.producer)
+        with self._lock:
+            self._spoil(error)
+        raise error
+
+    def send_table(
+        self, table: pa.Table | pa.RecordBatch, topic: str | None = None
+    ) -> TableDelivery:
+        """Queue all rows of an Arrow table: columns value and, if they are there, key, headers,
+        partition, topic and timestamp, as the Spark sink takes them; other columns are ignored.
+
+        With an argument `topic` the column is not looked at. All rows are checked before any is
+        queued. Raises OptionError for a column of another type, EncodeError for a value (null
+        topic, null header key, time before 1970), ProduceError for a row above max.request.size,
+        and else what `send` raises; of a table above buffer.memory, some rows may be queued then.
+        """
+        from sparkkafka.client.table_chunks import table_chunks  # Arrow: loaded when first used
+
+        if topic is not None and (not isinstance(topic, str) or not topic):
+            raise OptionError(f"topic must be the name of a topic, got {topic!r}")
+        with self._lock:
+            self._buffer.check()
+        chunks = table_chunks(table, topic, self._board, self._settings.producer)
+        for chunk in chunks:
+            with self._lock:
+                if self._buffer.used_bytes + self._buffer.io_bytes + chunk.size_bytes > (
+                    self._limit_bytes
+                ):
+                    self._make_room(chunk.size_bytes)
+                self._buffer.add(chunk)
+        return TableDelivery(self._board, list(chunks))
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Send everything that was queued before, lingering or not, and wait until each record is
+        delivered or given up.
+
+        Raises the error of a record that was given up if nobody has asked its handle; and
+        KafkaTimeoutError after `timeout_s`, None being as long as it takes (delivery.timeout.ms).
+        """
+        deadline = None if timeout_s is None else Deadline(timeout_s * 1000)
+        self._wait_for_all(deadline)
+        if self._settings.producer.acks == 0 and not self._closed:
+            request = Deadline(self._settings.client.request_timeout_ms)
+            self._loop.call(self._loop.sender.barrier, request, "flush")
+        self._raise_failures()
+
+    def _wait_for_all(self, deadline: Deadline | None) -> None:
+        self._check_process()
+        buffer = self._buffer
+        with self._lock:
+            waited_for = list(buffer.unfinished)
+            if not waited_for:
+                return
+            buffer.flushes += 1
+            buffer.wake()
+        try:
+            done = self._board.wait(
+                lambda: all(chunk.all_done for chunk in waited_for), deadline, "flush"
+            )
+        finally:
+            with self._lock:
+                buffer.flushes -= 1
+        if not done and deadline is not None:
+            left = sum(not chunk.all_done for chunk in waited_for)
+            raise KafkaTimeoutError(
+                f"flush: records are not delivered after {deadline.total_ms / 1000:g} s "
+                f"({left} pieces of the buffer){self._loop.sender.last_errors()}"
+            )
+
+    def _raise_failures(self) -> None:
+        failures = self._board.take_failures()
+        if not failures:
+            return
+        error = failures[0].error_of(-1)
+        count = sum(failure.count for failure in failures)
+        if count > 1:
+            error.args = (f"{error}; {count} records were given up so far", *error.args[1:])
+        raise error
+
+    def partitions_for(self, topic: str) -> list[int]:
+        """The numbers of a topic's partitions.
+
+        Raises UnknownTopicError, BrokerError, or KafkaTimeoutError after max.block.ms.
+        """
+        if not isinstance(topic, str) or not topic:
+            raise OptionError(f"topic must be the name of a topic, got {topic!r}")
+        self._check_process()
+        deadline = Deadline(self._settings.producer.max_block_ms)
+        what = f"partitions of topic {topic}"
+        while True:
+            count = self._loop.call(lambda: self._loop.look(topic), deadline, what)
+            if count is not None:
+                return list(range(count))
+            if deadline.expired:
+                raise KafkaTimeoutError(f"{what}: not told for {deadline.total_ms / 1000:g} s")
+            deadline.pause(LOOK_AGAIN_MS)
+
+    @property
+    def metrics(self) -> ProducerMetrics:
+        """Counts since the producer was made."""
+        return self._loop.metrics
+
+    # --- transactions ---------------------------------------------------------------------------
+
+    def init_transactions(self, timeout_s: float | None = None) -> None:
+        """Take transactional.id over: an open transaction of an earlier producer is aborted, and
+        that producer is fenced off. Once, before anything else.
+
+        Raises TransactionError in a wrong order, BrokerError, KafkaTimeoutError after `timeout_s`
+        (max.block.ms by default).
+        """
+        manager = self._manager("init_transactions")
+        with self._lock:
+            if manager.step is not Step.UNINITIALIZED:
+                raise TransactionError("init_transactions: it was called before; once is enough")
+        deadline = self._deadline(timeout_s)
+        try:
+            self._loop.call(lambda: manager.init(deadline), deadline, "init_transactions")
+        except KafkaError as error:
+            if is_final(error):
+                self._move(Step.LOST, error)
+            raise
+        self._move(Step.READY)
+
+    def begin_transaction(self) -> None:
+        """Records that are sent from here on are part of a transaction. Asks nobody."""
+        manager = self._manager("begin_transaction")
+        with self._lock:
+            manager.must_be({Step.READY}, "begin_transaction")
+        self._move(Step.OPEN)
+
+    def commit_transaction(self, timeout_s: float | None = None) -> None:
+        """Wait until all records are delivered, then make them visible, with the offsets.
+
+        Raises TransactionError if a record was given up: then abort. BrokerError if another
+        producer has taken over the id (fenced). KafkaTimeoutError if the outcome is not known: then
+        the commit may be called again, and nothing else.
+        """
+        self._end("commit_transaction", {Step.OPEN, Step.COMMITTING}, timeout_s, commit=True)
+
+    def abort_transaction(self, timeout_s: float | None = None) -> None:
+        """Give the transaction up: what is not sent never will be, what is sent nobody sees who
+        reads committed records only. Raises as `commit_transaction`.
+        """
+        wanted = {Step.OPEN, Step.BROKEN, Step.ABORTING}
+        self._end("abort_transaction", wanted, timeout_s, commit=False)
+
+    def _end(self, name: str, wanted: set[Step], timeout_s: float | None, *, commit: bool) -> None:
+        manager = self._manager(name)
+        with self._lock:
+            manager.must_be(wanted, name)
+        if commit:
+            self._move(Step.COMMITTING)
+            try:
+                self._wait_for_all(None if timeout_s is None else Deadline(timeout_s * 1000))
+            except KafkaTimeoutError:
+                with self._lock:
+                    undecided = manager.step is Step.COMMITTING
+                if undecided:  # nothing was asked of the coordinator
+                    self._move(Step.OPEN)
+                raise
+            self._board.take_failures()  # in the reason, if there were any
+            with self._lock:
+                manager.must_be({Step.COMMITTING}, name)
+        else:
+            self._move(Step.ABORTING)
+        deadline = self._deadline(timeout_s)
+
+        def end() -> None:
+            loop, clean = self._loop, True
+            if not commit:
+                loop.drop_unsent(TransactionError("the transaction was aborted"))
+                request_ms = self._settings.client.request_timeout_ms
+                clean = loop.settle(deadline.sooner(request_ms)) and not loop.sender.has_gaps
+                self._board.take_failures()
+            if manager.end(deadline, commit=commit, clean=clean):
+                loop.sender.forget_identities()
+
+        try:
+            self._loop.call(end, deadline, name)
+        except KafkaTimeoutError:
+            raise
+        except KafkaError as error:
+            self._move(Step.BROKEN if commit and not is_final(error) else Step.LOST, error)
+            raise
+        self._move(Step.READY)
+
+    def send_offsets_to_transaction(
+        self,
+        offsets: Mapping[TopicPartition, Any],
+        group: GroupIdentity | str,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Offsets of a consumer group become part of the transaction: they count if it is
+        committed.
+
+        An offset (the next one to read) is an int or has fields offset, metadata and leader_epoch
+        (OffsetAndMetadata). With a consumer's group metadata the group's coordinator refuses
+        offsets of a member that has lost its partitions (KIP-447); with the name of a group, whose
+        members none are asked for, it cannot.
+
+        Raises TransactionError, BrokerError (then the transaction can only be aborted),
+        KafkaTimeoutError.
+        """
+        name = "send_offsets_to_transaction"
+        manager = self._manager(name)
+        identity = _group_identity(group)
+        stored = {TopicPartition(*tp): _stored_offset(tp, given) for tp, given in offsets.items()}
+        with self._lock:
+            manager.must_be({Step.OPEN}, name)
+        if not stored:
+            return
+        deadline = self._deadline(timeout_s)
+        try:
+            self._loop.call(
+                lambda: manager.commit_offsets(stored, identity, deadline), deadline, name
+            )
+        except KafkaError as error:
+            self._move(Step.LOST if is_final(error) else Step.BROKEN, error)
+            raise
+
+    def _manager(self, name: str) -> TransactionManager:
+        self._check_process()
+        if self._closed:
+            raise KafkaError(f"{name}: the producer is closed")
+        if self._transactions is None:
+            raise TransactionError(f"{name}: transactions need the setting transactional.id")
+        return self._transactions
+
+    def _move(self, to: Step, reason: KafkaError | None = None) -> None:
+        """The next step of a transaction, and whether records are taken in it."""
+        with self._lock:
+            if self._transactions is not None and self._transactions.step is not to:
+                self._transactions.move(to, reason)
+                self._refuse_by_step()
+
+    def _refuse_by_step(self) -> None:
+        """Records are taken in an open transaction only. With the lock."""
+        manager = self._transactions
+        if manager is None:
+            return
+        if manager.step is Step.OPEN:
+            self._buffer.refuse(None)
+            return
+        self._buffer.roll_all()
+
+        def refusal() -> KafkaError:
+            try:
+                manager.must_be({Step.OPEN}, "send")
+            except TransactionError as error:
+                return error
+            return TransactionError("send: the transaction has just ended")
+
+        self._buffer.refuse(refusal)
+
+    def _record_failed(self, error: KafkaError) -> None:
+        """In the I/O thread: records were given up."""
+        if self._transactions is not None:
+            with self._lock:
+                self._spoil(error)
+
+    def _spoil(self, error: KafkaError) -> None:
+        """A record of an open transaction is lost, so it must not be committed. With the lock."""
+        if self._transactions is not None and self._transactions.failed(error):
+            self._refuse_by_step()
+            self._loop.drop_later(
+                TransactionError(f"the transaction can only be aborted, since {error}")
+            )
+
+    def _deadline(self, timeout_s: float | None) -> Deadline:
+        block_ms = self._settings.producer.max_block_ms
+        return Deadline(block_ms if timeout_s is None else timeout_s * 1000)
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Deliver what was queued, abort an open transaction, and free everything. May be called
+        again.
+
+        Raises as `flush`. What is not delivered after `timeout_s` (None: as long as it takes) is
+        given up: its handles say so, and so does the log.
+        """
+        if self._closed:
+            return
+        options = self._settings.producer
+        longest_ms = options.delivery_timeout_ms + options.max_block_ms
+        self._close(Deadline(longest_ms if timeout_s is None else timeout_s * 1000))
+
+    def _close(self, deadline: Deadline) -> None:
+        if os.getpid() != self._process_id:
+            return  # a fork: what there is to close is the parent's
+        if not self._closed and self._transactions is not None:
+            self._abort_open(deadline)
+        with self._lock:
+            self._closed = True
+            self._buffer.roll_all()
+            self._buffer.refuse(lambda: KafkaError("the producer is closed"))
+        self._loop.stop(deadline)
+        if not self._loop.join(deadline.remaining_s() + JOIN_SLACK_S):
+            log.warning("the producer's thread has not ended; it will by itself")
+        elif self._transactions is not None:
+            self._transactions.close()
+        self._raise_failures()
+
+    def _abort_open(self, deadline: Deadline) -> None:
+        manager = self._transactions
+        if manager is None or manager.step not in (Step.OPEN, Step.BROKEN, Step.ABORTING):
+            return
+        log.warning("transaction %s is aborted: the producer is closed", manager.transactional_id)
+        try:
+            self.abort_transaction(max(deadline.remaining_s(), CLOSE_IN_ERROR_S))
+        except KafkaError as error:
+            log.warning(
+                "transaction %s could not be aborted; the brokers do it after "
+                "transaction.timeout.ms: %s",
+                manager.transactional_id,
+                error,
+            )
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process_id:
+            raise _forked()
+
+    def _after_fork(self) -> None:
+        self._buffer.set_forked()
+        self._lock = self._buffer.lock
+        with self._lock:
+            self._buffer.refuse(_forked)
+
+
+def _forked() -> KafkaError:
+    return KafkaError(
+        "this producer was made before a fork, and its thread is in the parent process: make a "
+        "producer in each process"
+    )
+
+
+def _weakly(method: Callable[[KafkaError], None]) -> Callable[[KafkaError], None]:
+    """The same without keeping its object: the thread must not keep a Producer that is let go."""
+    found = weakref.WeakMethod(method)
+
+    def call(error: KafkaError) -> None:
+        alive = found()
+        if alive is not None:
+            alive(error)
+
+    return call
+
+
+def _fork_all() -> None:
+    for producer in list(_producers):
+        producer._after_fork()
+
+
+os.register_at_fork(after_in_child=_fork_all)
+
+
+def _let_go(loop: ProducerLoop, buffer: RecordBuffer, process_id: int) -> None:
+    """A producer that nobody has closed is gone, or the interpreter ends."""
+    if os.getpid() != process_id:
+        return
+    if buffer.unfinished:
+        log.warning("a Producer was not closed, and records of it were not delivered: call close()")
+    loop.stop(Deadline(CLOSE_IN_ERROR_S * 1000))
+
+
+class _Outsider:
+    """Somebody who is no member of the group."""
+
+    generation_id = -1
+    member_id = ""
+    group_instance_id = None
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+
+
+def _group_identity(group: GroupIdentity | str) -> GroupIdentity:
+    if isinstance(group, str):
+        group = _Outsider(group)
+    if not getattr(group, "group_id", ""):
+        raise OptionError(
+            f"group must be a group's name, or a consumer's group metadata, got {group!r}"
+        )
+    return group
+
+
+def _stored_offset(tp: Any, given: Any) -> StoredOffset:
+    offset = given if isinstance(given, SupportsInt) else getattr(given, "offset", None)
+    if isinstance(given, bool) or not isinstance(offset, int) or offset < 0:
+        raise OptionError(f"the offset of {tp} must be a number of 0 or more, got {given!r}")
+    epoch = getattr(given, "leader_epoch", None)
+    return StoredOffset(
+        int(offset), getattr(given, "metadata", None) or "", -1 if epoch is None else epoch
+    )
