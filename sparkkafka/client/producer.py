@@ -97,7 +97,6 @@ class Producer:
         self._most_bytes = min(options.max_request_size - BATCH_BYTES, options.buffer_memory)
         self._limit_bytes = self._buffer.limit_bytes
         self._chunk_bytes = self._buffer.chunk_bytes
-        self._wake_bytes = self._buffer.wake_bytes
         self._closed = False
         self._process_id = os.getpid()
         with self._lock:
@@ -195,7 +194,7 @@ class Producer:
                 chunk.given_times_ms[place] = timestamp_ms
             buffer.used_bytes += size
             chunk.size_bytes = size = chunk.size_bytes + size
-            if size >= self._wake_bytes:
+            if size >= chunk.wake_bytes:
                 if size >= self._chunk_bytes:
                     buffer.full(topic, chunk)
                 else:
@@ -340,10 +339,27 @@ class Producer:
         self._move(Step.READY)
 
     def begin_transaction(self) -> None:
-        """Records that are sent from here on are part of a transaction. Asks nobody."""
+        """Records that are sent from here on are part of a transaction.
+
+        Asks nobody, unless the one before had an error: then for the next epoch, at most
+        max.block.ms. Raises TransactionError, BrokerError, KafkaTimeoutError.
+        """
         manager = self._manager("begin_transaction")
         with self._lock:
             manager.must_be({Step.READY}, "begin_transaction")
+        if manager.wants_next_epoch:
+            deadline = self._deadline(None)
+
+            def freshen() -> None:
+                if manager.next_epoch(deadline):
+                    self._loop.sender.forget_identities()
+
+            try:
+                self._loop.call(freshen, deadline, "begin_transaction")
+            except KafkaError as error:
+                if is_final(error):
+                    self._move(Step.LOST, error)
+                raise
         self._move(Step.OPEN)
 
     def commit_transaction(self, timeout_s: float | None = None) -> None:

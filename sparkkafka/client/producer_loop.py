@@ -255,6 +255,8 @@ class ProducerLoop:
                 largest_bytes=largest_bytes,
                 since_s=chunk.since_s,
             )
+        fullest = max((self._batcher.size_of(run.tp) for run in runs), default=0)
+        self._buffer.expect(chunk.topic, self._options.batch_size - fullest)
         for failure in chunk.errors():
             self._on_failure(failure)
 

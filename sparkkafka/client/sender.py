@@ -110,6 +110,7 @@ class Sender:
             None if transaction is None else transaction.transactional_id,
         )
         self._facts_s = 0.0
+        self._told = 0  # how often an owner was told what became of its batch
         self._partitions: dict[TopicPartition, PartitionDelivery] = {}
         # Those with batches to send or to be answered. Rows can go to hundreds of topics, and each
         # step looks at every partition here.
@@ -166,8 +167,11 @@ class Sender:
         away_s = time.monotonic() - self._left_s
         if away_s > AWAY_S:
             self._come_back(away_s)
+        told = self._told
         self._expire()
         self._send_ready()
+        # Owners have been told something, which somebody may be waiting for.
+        wait = wait and told == self._told
         for node_id in self._readable(self._wait_s(longest_s) if wait else 0.0):
             self._take_answer(node_id)
         self._left_s = time.monotonic()
@@ -419,6 +423,7 @@ class Sender:
         self.queued_bytes -= batch.size_bytes
         if not entry.queue.batches:
             self._busy.pop(entry.queue.tp, None)
+        self._told += 1
         batch.owner.failed(error, record_messages or {})
 
     def _give_up_all(self, entry: PartitionDelivery, text: str, cause: KafkaError | None) -> None:
@@ -551,6 +556,7 @@ class Sender:
         self.queued_bytes -= batch.size_bytes
         self.metrics.count(entry.queue.tp, batch, base_offset)
         if batch.owner is not None:
+            self._told += 1
             batch.owner.delivered(base_offset, log_append_time_ms)
 
     def _refused(

@@ -48,7 +48,8 @@ class FakeCluster(TransactionControls):
     RackAwareReplicaSelector do; all replicas have the same log.
     `max_transaction_timeout_ms` is transaction.max.timeout.ms. `transaction_verification` False is
     how brokers before 3.6 are: a late write begins a transaction that nobody ends; None is what
-    `kafka_version` says.
+    `kafka_version` says. `transaction_version` is the cluster's feature transaction.version: with 2
+    (Kafka 4.0) clients may use transactions V2.
 
     All methods may be called from any thread, and from callable faults. Leaving the `with` block
     raises RuntimeError if a handler failed: that is a bug of the fake.
@@ -67,6 +68,7 @@ class FakeCluster(TransactionControls):
         check_records: bool = True,
         max_transaction_timeout_ms: int = MAX_TIMEOUT_MS,
         transaction_verification: bool | None = None,
+        transaction_version: int = 1,
     ) -> None:
         if brokers < 1:
             raise ValueError(f"a cluster has at least one broker, got {brokers}")
@@ -84,6 +86,7 @@ class FakeCluster(TransactionControls):
         transactions.max_timeout_ms = max_transaction_timeout_ms
         transactions.keeps_last_epoch = offered.keeps_last_epoch
         transactions.verifies = offered.verifies_transactions
+        transactions.version = transaction_version
         if transaction_verification is not None:
             transactions.verifies = transaction_verification
         self._changed = threading.Condition(threading.RLock())
