@@ -22,7 +22,7 @@ from sparkkafka.errors import (
     TransactionError,
 )
 from sparkkafka.testing.fake_cluster import FakeCluster
-from sparkkafka.testing.faults import Delay, Drop
+from sparkkafka.testing.faults import Answer, Delay, Drop
 from tests.client.support import settings
 
 WAIT_S = 20
@@ -286,6 +286,20 @@ def test_a_flush_of_a_commit_that_takes_too_long_may_still_be_aborted(
     assert rule.fired
     assert committed(fake) == []
     assert fake.open_transactions() == []
+
+
+def test_a_commit_with_an_answer_that_says_nothing_is_not_to_be_aborted(
+    fake: FakeCluster, producer: Producer
+) -> None:
+    """It may have happened: whoever aborts, and does all again, would double it."""
+    fake.fault(Answer(ErrorCode.UNKNOWN_SERVER_ERROR, applied=True), api="EndTxn")
+    producer.begin_transaction()
+    producer.send("t", b"once")
+    with pytest.raises(BrokerError, match="UNKNOWN_SERVER_ERROR"):
+        producer.commit_transaction()
+    with pytest.raises(TransactionError, match="cannot go on"):
+        producer.abort_transaction()
+    assert committed(fake) == [b"once"]
 
 
 def test_the_later_producer_fences_the_earlier(fake: FakeCluster, producer: Producer) -> None:
