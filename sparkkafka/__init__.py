@@ -15,9 +15,11 @@ decides; see `sparkkafka.spark.registration` for when it does not.
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from sparkkafka.debug_logging import VARIABLE, apply_levels
 from sparkkafka.spark.registration import choose_worker_python, register
 
 if TYPE_CHECKING:
@@ -42,4 +44,5 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(_LATE[name]), name)
 
 
+apply_levels(os.environ.get(VARIABLE))
 choose_worker_python()

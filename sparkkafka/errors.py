@@ -7,11 +7,16 @@
     ├── EncodeError (ValueError)          a value cannot be put on the wire
     ├── UnsupportedVersionError           broker and client share no version of a request
     ├── KafkaConnectionError (OSError)    no connection, or it broke
+    ├── AuthenticationError               one side does not trust the other; asking again is no use
     ├── KafkaTimeoutError (TimeoutError)  a deadline passed; the last failure is its cause
     ├── BrokerError                       a broker answered with an error code
-    │   └── UnknownTopicError             a topic or partition is missing, and waiting did not help
+    │   ├── UnknownTopicError             a topic or partition is missing, and waiting did not help
+    │   └── CommitFailedError             the group has moved on: the partitions may be another's
     ├── ProduceError                      records of a partition were not (or perhaps not) written
     ├── TransactionError                  a batch that is to be whole was not committed
+    ├── NoOffsetError                     where to read a partition from is for the user to say
+    ├── ConsumerStateError (RuntimeError)  a call that does not fit what the consumer does
+    ├── WakeupError                       another thread ended the call with wakeup
     └── DataLossError                     records that were asked for are no longer there
 
 An error code is a table row (`ErrorCode`), an exception says where it happened. Nothing here prints
@@ -33,7 +38,10 @@ from sparkkafka.error_codes import (
 )
 
 __all__ = [
+    "AuthenticationError",
     "BrokerError",
+    "CommitFailedError",
+    "ConsumerStateError",
     "CorruptRecordError",
     "DataLossError",
     "DecodeError",
@@ -42,12 +50,14 @@ __all__ = [
     "KafkaConnectionError",
     "KafkaError",
     "KafkaTimeoutError",
+    "NoOffsetError",
     "OptionError",
     "PartitionOutcome",
     "ProduceError",
     "TransactionError",
     "UnknownTopicError",
     "UnsupportedVersionError",
+    "WakeupError",
     "Written",
     "error_description",
     "error_name",
@@ -125,6 +135,8 @@ class CorruptRecordError(DecodeError):
         super().__init__(f"{where}: {message}" if where else message, position)
         self.reason = message
         self.topic, self.partition, self.offset = topic, partition, offset
+        self.next_offset: int | None = None
+        """Where the damaged batch ends, if that is known: to seek there is to leave it out."""
 
     def at(self, topic: str, partition: int, offset: int | None = None) -> CorruptRecordError:
         """The same error, with the place filled in by a caller that knows it."""
@@ -199,6 +211,19 @@ class UnknownTopicError(BrokerError):
         return False
 
 
+class CommitFailedError(BrokerError):
+    """Offsets were not committed: this member's generation is over, or its group is rebalancing.
+
+    Trying the same again does not help (Java's CommitFailedException, and its
+    RebalanceInProgressException): call `poll`, which rejoins the group, and go on from what it
+    returns. What was not committed may be read again, here or by another member.
+    """
+
+    @property
+    def retriable(self) -> bool:  # type: ignore[override]
+        return False
+
+
 class Written(enum.Enum):
     """What is known about records whose delivery failed (librdkafka's message status)."""
 
@@ -228,6 +253,23 @@ class ProduceError(KafkaError):
 
 class TransactionError(KafkaError):
     """A batch was not committed as a whole; the message says what is visible and what to do."""
+
+
+class NoOffsetError(KafkaError):
+    """A partition has no position that can be read from, and auto.offset.reset=none."""
+
+    def __init__(self, message: str, *, topic: str, partition: int) -> None:
+        super().__init__(f"{_where(topic, partition)}: {message}")
+        self.topic, self.partition = topic, partition
+
+
+class ConsumerStateError(KafkaError, RuntimeError):
+    """A call that does not fit what the consumer is doing: it is closed, or used by another thread,
+    the partition is not assigned, or it both subscribes and assigns."""
+
+
+class WakeupError(KafkaError):
+    """`Consumer.wakeup` was called: the call that waited has ended, and nothing is lost by it."""
 
 
 class DataLossError(KafkaError):

@@ -14,15 +14,18 @@ from typing import Any
 
 from sparkkafka.errors import OptionError
 from sparkkafka.option_table import CONNECTOR, KAFKA, Option, Side, Status
+from sparkkafka.security_table import CALLBACK_OPTION
 
 logger = logging.getLogger("sparkkafka.options")
 
 _PREFIX = "kafka."
 # Properties, or near misses of them, that must not be passed over: security, and where to connect.
-_VITAL = re.compile(r"(?:security|ssl|sasl|bootstrap)\.")
+_VITAL = re.compile(r"(?:security|ssl|https|sasl|bootstrap)\.")
 _CONNECTOR = {row.key: row for row in CONNECTOR if row.status is not Status.IGNORED}
 _IGNORED = {(row.key, row.side): row for row in CONNECTOR if row.status is Status.IGNORED}
 _KAFKA = {row.key: row for row in KAFKA}
+_CALLBACK_FIELD = _KAFKA[CALLBACK_OPTION].field or ""
+_PROVIDERS = "config.providers"
 
 
 def forget_unused(options: Mapping[str, Any]) -> dict[str, str]:
@@ -64,6 +67,7 @@ class GivenOptions:
         self.any = bool(options)
         self.values: dict[str, Any] = {}
         self.raw: dict[str, str] = {}
+        self.names: dict[str, str] = {}  # by row.field, of Kafka's rows: the name that was given
         self._fields: dict[str, dict[str, Any]] = {}
         seen: set[str] = set()
         for name, value in options.items():
@@ -73,7 +77,10 @@ class GivenOptions:
             seen.add(key)
             if value is None:
                 continue
-            if prefixed and not key.startswith(_PREFIX):
+            if callable(value) and key == CALLBACK_OPTION:
+                self.names[_CALLBACK_FIELD] = key
+                self._fields.setdefault("security", {})[_CALLBACK_FIELD.partition(".")[2]] = value
+            elif prefixed and not key.startswith(_PREFIX):
                 self._connector(name, key, as_text(value))
             else:
                 self._kafka(name, key.removeprefix(self.prefix), as_text(value))
@@ -104,6 +111,8 @@ class GivenOptions:
 
     def _kafka(self, name: str, key: str, text: str) -> None:
         row = self._rows.get(key)
+        if row is None and key.startswith(f"{_PROVIDERS}."):
+            row = self._rows[_PROVIDERS]
         if row is None:
             if not self.prefix:
                 raise OptionError(f"unknown setting {name!r}{_nearest(key, self._rows)}")
@@ -113,8 +122,8 @@ class GivenOptions:
                 # Without what such a name was to switch on, a job would talk to the wrong cluster
                 # or in plain text.
                 raise OptionError(
-                    f"unknown Kafka property {name!r}{near} (TLS and SASL are not supported by "
-                    "this version of sparkkafka yet)"
+                    f"unknown Kafka property {name!r}{near}; properties about security, and where "
+                    "to connect, are not passed over"
                 )
             warn(name, f"unknown Kafka property {name!r} has no effect{near}")
             return
@@ -125,11 +134,6 @@ class GivenOptions:
         self._take(row, text, shown)
 
     def _take(self, row: Option, text: str, shown: str) -> None:
-        if row.status is Status.LATER:
-            raise OptionError(
-                f"option {shown} is not supported by this version of sparkkafka yet; remove it, "
-                "or see Limits in the README for a way round"
-            )
         if row.status is Status.REFUSED:
             raise OptionError(f"Kafka option '{row.name}' is not supported. {row.doc}")
         if row.status is Status.IGNORED:
@@ -144,8 +148,15 @@ class GivenOptions:
             hidden = row.secret or "@" in text  # user:password@host is a mistake that people make
             got = "" if hidden else f", got {shortened(text)}"
             raise OptionError(f"{shown} must be {row.kind.values}{got}{reason}") from None
-        self.values[row.name] = value
-        self.raw[row.name] = text
+        name = row.alias_of or row.name
+        if name in self.values:
+            other = self.names[row.field]
+            raise OptionError(
+                f"{self.prefix}{other} and {shown} are two names of one setting: remove one"
+            )
+        self.values[name] = value
+        self.raw[name] = text
+        self.names[row.field] = row.name
         group, _, attribute = row.field.partition(".")
         self._fields.setdefault(group, {})[attribute] = value
 

@@ -42,12 +42,11 @@ def markdown_table(which: Literal["read", "write", "kafka"]) -> str:
     lines = [f"| option |{side_head} values | default | meaning |"]
     lines.append("|" + "---|" * (5 if which == "kafka" else 4))
     for row in rows:
-        if row.status is Status.USED and row.kind is not None:
+        if row.status is Status.USED and row.kind is not None and not row.alias_of:
             side = f" {_SIDE_WORDS[row.side]} |" if which == "kafka" else ""
             values = row.kind.values.replace("|", "\\|")
             lines.append(f"| `{prefix}{row.name}` |{side} {values} | {_default(row)} | {row.doc} |")
     for status, words in (
-        (Status.LATER, "Not yet (an error that says so)"),
         (Status.REFUSED, "Refused"),
         (Status.IGNORED, "Accepted without effect, with one warning"),
     ):

@@ -11,10 +11,6 @@ Kafka's `ConsumerConfig`, `ProducerConfig`, `CommonClientConfigs` for names and 
 
 from __future__ import annotations
 
-import enum
-from dataclasses import dataclass
-from typing import Any
-
 from sparkkafka.option_kinds import (
     ACKS,
     BOOLEAN,
@@ -31,51 +27,12 @@ from sparkkafka.option_kinds import (
     long_ms,
     one_of,
 )
+from sparkkafka.option_row import Option, Side, Status
+from sparkkafka.option_row import each as _each
+from sparkkafka.option_row import used as _used
+from sparkkafka.security_table import SECURITY
 
-
-class Status(enum.Enum):
-    """What happens to an option that is given."""
-
-    USED = "used"
-    LATER = "later"  # refused: this version does not have it yet
-    IGNORED = "ignored"  # accepted, one warning: it has no meaning here
-    REFUSED = "refused"
-
-
-class Side(enum.Enum):
-    READ = "read"
-    WRITE = "write"
-    BOTH = "both"
-
-    def covers(self, other: Side) -> bool:
-        return self is Side.BOTH or other is Side.BOTH or self is other
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
-    """One row. `field` is "client.x", "fetch.x", "producer.x", "read.x" or "write.x"."""
-
-    name: str
-    side: Side
-    status: Status
-    doc: str
-    kind: Kind | None = None
-    field: str | None = None
-    default_text: str | None = None  # where the default cannot be shown as a value
-    secret: bool = False
-
-    @property
-    def key(self) -> str:
-        """The name as Spark hands it over: lower case."""
-        return self.name.lower()
-
-
-def _used(name: str, side: Side, field: str, kind: Kind, doc: str, **more: Any) -> Option:
-    return Option(name=name, side=side, status=Status.USED, field=field, kind=kind, doc=doc, **more)
-
-
-def _each(status: Status, side: Side, names: str, doc: str, **more: Any) -> list[Option]:
-    return [Option(name=name, side=side, status=status, doc=doc, **more) for name in names.split()]
+__all__ = ["CONNECTOR", "KAFKA", "Option", "Side", "Status"]
 
 
 _READ, _WRITE, _BOTH = Side.READ, Side.WRITE, Side.BOTH
@@ -307,9 +264,10 @@ KAFKA: tuple[Option, ...] = (
         "server stands for the canonical names of all its addresses (reverse look-up).",
     ),
     _used(
-        "security.protocol", _BOTH, "client.security_protocol",
-        one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL", fold=str.upper),
-        "PLAINTEXT (the others are not supported yet).",
+        "broker.address.family", _BOTH, "client.address_family",
+        one_of("any", "v4", "v6", "v4_first", "v6_first"),
+        "Which addresses of a name are tried (librdkafka's name): v4 and v6 only these, v4_first "
+        "and v6_first these before the others.",
     ),
     _used(
         "send.buffer.bytes", _BOTH, "client.send_buffer_bytes", integer(-1),
@@ -458,35 +416,7 @@ KAFKA: tuple[Option, ...] = (
         "Each task needs an id of its own, so one fixed id cannot work: set "
         "deliveryGuarantee=exactly-once, and transactionalIdPrefix for how the ids begin.",
     ),
-    *_each(
-        Status.LATER, _BOTH,
-        "security.providers ssl.cipher.suites ssl.enabled.protocols "
-        "ssl.endpoint.identification.algorithm ssl.engine.factory.class ssl.keymanager.algorithm "
-        "ssl.keystore.certificate.chain ssl.keystore.location ssl.keystore.type ssl.protocol "
-        "ssl.provider ssl.secure.random.implementation ssl.trustmanager.algorithm "
-        "ssl.truststore.certificates ssl.truststore.location ssl.truststore.type "
-        "sasl.client.callback.handler.class sasl.kerberos.kinit.cmd "
-        "sasl.kerberos.min.time.before.relogin sasl.kerberos.service.name "
-        "sasl.kerberos.ticket.renew.jitter sasl.kerberos.ticket.renew.window.factor "
-        "sasl.login.callback.handler.class sasl.login.class sasl.login.connect.timeout.ms "
-        "sasl.login.read.timeout.ms sasl.login.refresh.buffer.seconds "
-        "sasl.login.refresh.min.period.seconds sasl.login.refresh.window.factor "
-        "sasl.login.refresh.window.jitter sasl.login.retry.backoff.max.ms "
-        "sasl.login.retry.backoff.ms sasl.mechanism sasl.oauthbearer.clock.skew.seconds "
-        "sasl.oauthbearer.expected.audience sasl.oauthbearer.expected.issuer "
-        "sasl.oauthbearer.header.urlencode sasl.oauthbearer.jwks.endpoint.refresh.ms "
-        "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms "
-        "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms sasl.oauthbearer.jwks.endpoint.url "
-        "sasl.oauthbearer.scope.claim.name sasl.oauthbearer.sub.claim.name "
-        "sasl.oauthbearer.token.endpoint.url",
-        "",
-    ),
-    *_each(
-        Status.LATER, _BOTH,
-        "sasl.jaas.config ssl.key.password ssl.keystore.key ssl.keystore.password "
-        "ssl.truststore.password",
-        "", secret=True,
-    ),
+    *SECURITY,
     *_each(
         Status.IGNORED, _READ,
         "allow.auto.create.topics auto.commit.interval.ms exclude.internal.topics "
@@ -504,10 +434,14 @@ KAFKA: tuple[Option, ...] = (
     ),
     *_each(
         Status.IGNORED, _BOTH,
-        "auto.include.jmx.reporter config.providers connections.max.idle.ms enable.metrics.push "
+        "auto.include.jmx.reporter connections.max.idle.ms enable.metrics.push "
         "metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy metric.reporters "
         "metrics.num.samples metrics.recording.level metrics.sample.window.ms "
         "socket.connection.setup.timeout.max.ms",
         "it belongs to a part of the Java clients that is not needed here",
+    ),
+    *_each(
+        Status.IGNORED, _BOTH, "config.providers",
+        "values of security settings may have ${env:…}, ${file:…} and ${directory:…} without it",
     ),
 )  # fmt: skip

@@ -21,6 +21,7 @@ from sparkkafka.errors import OptionError
 from sparkkafka.option_check import GivenOptions, as_text, warn
 from sparkkafka.option_kinds import INT32_MAX
 from sparkkafka.option_table import CONNECTOR, KAFKA, Side
+from sparkkafka.security_options import NO_SECURITY, SecurityOptions, security_from
 from sparkkafka.source_options import (
     FROM_EARLIEST,
     TO_LATEST,
@@ -72,7 +73,8 @@ class ClientOptions(Masked):
     socket_connection_setup_timeout_ms: int = 10_000
     metadata_max_age_ms: int = 300_000
     client_dns_lookup: str = "use_all_dns_ips"
-    security_protocol: str = "PLAINTEXT"
+    address_family: str = "any"
+    security: SecurityOptions = NO_SECURITY
     send_buffer_bytes: int = -1
     receive_buffer_bytes: int = -1
 
@@ -187,13 +189,14 @@ class WriteOptions(Masked):
     create_configs: tuple[tuple[str, str], ...] = ()
 
 
-GROUPS: Mapping[str, type[Masked]] = {
+GROUPS: Mapping[str, type[Masked] | type[SecurityOptions]] = {
     cls.GROUP: cls
     for cls in (
         ClientOptions,
         FetchOptions,
         ProducerOptions,
         ReadOptions,
+        SecurityOptions,
         StreamOptions,
         WriteOptions,
     )
@@ -395,12 +398,6 @@ def client_from(given: GivenOptions) -> ClientOptions:
             )
         raise OptionError(f"Option '{name}' must be specified for configuring Kafka {side}{hint}")
     fields = dict(given.group("client"))
-    security = given.values.get("security.protocol", "PLAINTEXT")
-    if security != "PLAINTEXT":
-        raise OptionError(
-            f"option {given.prefix}security.protocol={security} is not supported by this "
-            "version of sparkkafka yet (only PLAINTEXT is)"
-        )
     defaults = ClientOptions(bootstrap_servers=())
     # AdminClient's rule: a longer request.timeout.ms moves a default that was not set.
     if "default_api_timeout_ms" not in fields:
@@ -418,7 +415,8 @@ def client_from(given: GivenOptions) -> ClientOptions:
                     f"each wait is {most_ms} ms",
                 )
             fields[first] = most_ms
-    return ClientOptions(**fields)
+    security = security_from(given, fields["bootstrap_servers"])
+    return ClientOptions(**fields, security=security)
 
 
 def producer_from(

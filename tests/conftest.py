@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import sys
@@ -13,6 +14,8 @@ import pytest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from tests.real.secured import Secured
 
 
 _numbers = itertools.count()
@@ -30,6 +33,23 @@ def new_topic(kafka_cluster: Any) -> Callable[..., str]:
         return name
 
     return make
+
+
+@pytest.fixture(scope="session")
+def secured() -> Iterator[Secured]:
+    """One real broker with TLS, SASL and ACLs, see tests/real/secured.py. Give each test topics
+    and a client id of its own."""
+    from sparkkafka.testing.process import UnavailableError
+    from tests.real.secured import secured_broker
+
+    with contextlib.ExitStack() as stack:
+        try:
+            broker = stack.enter_context(secured_broker())
+        except UnavailableError as error:
+            if os.environ.get("CI"):
+                raise
+            pytest.skip(f"no real Kafka: {error}")
+        yield broker
 
 
 @pytest.fixture(scope="session")

@@ -19,17 +19,19 @@ PACKAGE = Path(sparkkafka.__file__).parent
 ROOT = "sparkkafka"
 
 # Layer -> the layers that it may import, besides itself. A module of the package's top folder
-# other than the first two belongs to `options`: the option table and what parses it. The error
+# other than the first three belongs to `options`: the option table and what parses it. The error
 # codes are imported from `errors` by all, so that there is one place for them.
 LAYERS: Mapping[str, frozenset[str]] = {
     "error_codes": frozenset(),
     "errors": frozenset({"error_codes"}),
-    "options": frozenset({"errors"}),
-    "protocol": frozenset({"errors"}),
-    "client": frozenset({"errors", "options", "protocol"}),
-    "spark": frozenset({"errors", "options", "protocol", "client"}),
-    "testing": frozenset({"errors", "options", "protocol", "client"}),
-    "root": frozenset({"spark"}),  # sparkkafka/__init__.py, the facade; nobody imports it
+    "secret": frozenset(),
+    "options": frozenset({"errors", "secret"}),
+    "protocol": frozenset({"errors", "secret"}),
+    "client": frozenset({"errors", "secret", "options", "protocol"}),
+    "spark": frozenset({"errors", "secret", "options", "protocol", "client"}),
+    "testing": frozenset({"errors", "secret", "options", "protocol", "client"}),
+    # sparkkafka/__init__.py, the facade; nobody imports it
+    "root": frozenset({"spark", "options"}),
 }
 
 # protocol/ turns values into bytes: sockets, time and chance come from client/ as arguments.
@@ -45,7 +47,7 @@ FORBIDDEN: Mapping[str, frozenset[str]] = {
 # Inside protocol/ a module imports only what stands before it in a row that both are in. So
 # messages never see record batches (their records are bytes), and records never see messages.
 PROTOCOL_ORDERS: tuple[tuple[str, ...], ...] = (
-    ("wire", "fields", "codecs", "schema", "messages", "framing"),
+    ("wire", "fields", "codecs", "schema", "messages", "framing", "consumer_protocol"),
     (
         "wire",
         "compression",

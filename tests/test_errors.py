@@ -16,7 +16,10 @@ import pytest
 
 from sparkkafka import error_codes, errors
 from sparkkafka.errors import (
+    AuthenticationError,
     BrokerError,
+    CommitFailedError,
+    ConsumerStateError,
     CorruptRecordError,
     DataLossError,
     DecodeError,
@@ -25,11 +28,13 @@ from sparkkafka.errors import (
     KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
+    NoOffsetError,
     OptionError,
     ProduceError,
     TransactionError,
     UnknownTopicError,
     UnsupportedVersionError,
+    WakeupError,
     Written,
     error_description,
     error_name,
@@ -171,6 +176,7 @@ def test_retriable_follows_the_code_except_for_a_topic_that_stays_unknown():
     assert BrokerError(code).retriable
     assert not UnknownTopicError(code).retriable
     assert not BrokerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED).retriable
+    assert not CommitFailedError(ErrorCode.REBALANCE_IN_PROGRESS).retriable
 
 
 def test_a_corrupt_record_learns_its_place_later():
@@ -212,6 +218,7 @@ EXAMPLES = [
     (EncodeError("words"), {"retriable": False}),
     (UnsupportedVersionError("words"), {"retriable": False}),
     (KafkaConnectionError("b:9092: refused"), {"retriable": True, "errno": None}),
+    (AuthenticationError("b:9092: refused"), {"retriable": False}),
     (KafkaTimeoutError("words"), {"retriable": False, "errno": None}),
     (retriable_timeout(), {"retriable": True}),
     (
@@ -230,11 +237,21 @@ EXAMPLES = [
         {"code": 3, "where": "Metadata of topic x", "retriable": False},
     ),
     (
+        CommitFailedError(27, "OffsetCommit of group g", "words"),
+        {"code": 27, "broker_message": "words", "retriable": False},
+    ),
+    (
         produce_error(),
         {"topic": "t", "partition": 3, "written": Written.UNKNOWN, "code": 7},
     ),
     (TransactionError("words"), {"retriable": False}),
     (DataLossError("words"), {"retriable": False}),
+    (
+        NoOffsetError("words", topic="t", partition=3),
+        {"topic": "t", "partition": 3, "retriable": False},
+    ),
+    (ConsumerStateError("words"), {"retriable": False}),
+    (WakeupError("words"), {"retriable": False}),
 ]
 
 

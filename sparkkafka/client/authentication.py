@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any, NamedTuple, Protocol
 
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.errors import (
@@ -19,14 +19,11 @@ from sparkkafka.protocol.messages import SaslAuthenticateRequest, SaslHandshakeR
 from sparkkafka.protocol.sasl import (
     SCRAM_HASHES,
     Conversation,
-    Secret,
     oauthbearer,
     plain,
     scram,
 )
-
-if TYPE_CHECKING:
-    from sparkkafka.client.connection import Connection
+from sparkkafka.secret import NO_SECRET, Secret
 
 HANDSHAKE_VERSION = 1
 """With version 0 the tokens would travel bare, without error messages."""
@@ -34,19 +31,41 @@ HANDSHAKE_VERSION = 1
 MOST_ROUNDS = 8
 """SCRAM, the longest, takes two; a server could go on for ever."""
 
-SESSION_SHARE = 0.85
-"""Of a session's lifetime, after which it is renewed; Java does it between 85 and 95 %."""
+RENEW_SHARE = 0.85
+"""Of a session's lifetime, after which it is renewed when nothing is in flight; Java does it
+between 85 and 95 %."""
+
+LATEST_SHARE = 0.92
+"""Of its lifetime, after which answers are waited for so that it can be renewed."""
+
+LEAST_SESSION_S = 1.1
+"""Brokers refuse to renew a session that is younger than a second (SaslServerAuthenticator)."""
+
+
+class Caller(Protocol):
+    """A `Connection`: one request, one answer. `str` of it is host and port."""
+
+    def call(self, request: Any, deadline: Deadline, *, version: int | None = None) -> Any: ...
+
+
+class Session(NamedTuple):
+    """Monotonic seconds: renew it from `renew_s` on, and whatever it costs from `latest_s` on."""
+
+    renew_s: float
+    latest_s: float
 
 
 @dataclass(frozen=True)
 class SaslSettings:
-    """Who to be. `token` gives a fresh OAUTHBEARER token for each conversation."""
+    """Who to be. `token` gives an OAUTHBEARER token for each conversation; `forget` is called when
+    the broker refused it."""
 
     mechanism: str
     username: str = ""
-    password: Secret = field(default_factory=lambda: Secret(""))
+    password: Secret = NO_SECRET
     token_auth: bool = False
     token: Callable[[Deadline], Secret] | None = None
+    forget: Callable[[], None] = lambda: None
     extensions: Mapping[str, str] = field(default_factory=dict)
 
     def conversation(self, deadline: Deadline) -> Conversation:
@@ -65,12 +84,10 @@ class SaslSettings:
         return f"{self.mechanism}{user}"
 
 
-def authenticate(
-    connection: Connection, settings: SaslSettings, deadline: Deadline
-) -> float | None:
+def authenticate(connection: Caller, settings: SaslSettings, deadline: Deadline) -> Session | None:
     """Be authenticated on this connection; nothing may be in flight.
 
-    Returns the monotonic second at which to do it again, None for never. Raises AuthenticationError
+    Returns the session, None for one without end. Raises AuthenticationError
     if the broker refuses, KafkaConnectionError or KafkaTimeoutError if there is no answer.
     """
     try:
@@ -78,7 +95,7 @@ def authenticate(
             SaslHandshakeRequest(mechanism=settings.mechanism), deadline, version=HANDSHAKE_VERSION
         )
         if answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
-            offered = ", ".join(answer.mechanisms) or "none"
+            offered = _shown(", ".join(answer.mechanisms)) or "none"
             raise AuthenticationError(
                 f"{connection}: this listener has no SASL mechanism {settings.mechanism}, but "
                 f"{offered}; compare kafka.sasl.mechanism with the broker's "
@@ -92,6 +109,9 @@ def authenticate(
         if answer.error_code:
             raise BrokerError(answer.error_code, f"SaslHandshake @ {connection}")
         lifetime_ms = _converse(connection, settings, deadline)
+    except AuthenticationError:
+        settings.forget()
+        raise
     except UnsupportedVersionError as error:
         raise AuthenticationError(f"{connection}: this listener knows no SASL ({error})") from error
     except KafkaConnectionError as error:
@@ -101,20 +121,24 @@ def authenticate(
         ) from error
     if lifetime_ms <= 0:
         return None
-    return time.monotonic() + lifetime_ms / 1000 * SESSION_SHARE
+    now_s, lifetime_s = time.monotonic(), lifetime_ms / 1000
+    return Session(
+        now_s + max(lifetime_s * RENEW_SHARE, LEAST_SESSION_S),
+        now_s + max(lifetime_s * LATEST_SHARE, LEAST_SESSION_S),
+    )
 
 
-def _converse(connection: Connection, settings: SaslSettings, deadline: Deadline) -> int:
+def _converse(connection: Caller, settings: SaslSettings, deadline: Deadline) -> int:
     conversation = settings.conversation(deadline)
     said, lifetime_ms = next(conversation), 0
     for _ in range(MOST_ROUNDS):
         answer = connection.call(SaslAuthenticateRequest(auth_bytes=said), deadline)
         if answer.error_code:
-            words = answer.error_message or "the broker does not say why"
+            words = _shown(answer.error_message or "") or "the broker does not say why"
             if answer.error_code != ErrorCode.SASL_AUTHENTICATION_FAILED:
                 raise BrokerError(answer.error_code, f"SaslAuthenticate @ {connection}", words)
             raise AuthenticationError(
-                f"{connection}: authentication with {settings.who} failed: {words[:300]}"
+                f"{connection}: authentication with {settings.who} failed: {words}"
             )
         lifetime_ms = answer.session_lifetime_ms
         try:
@@ -126,3 +150,8 @@ def _converse(connection: Connection, settings: SaslSettings, deadline: Deadline
     raise AuthenticationError(
         f"{connection}: authentication with {settings.who} did not end after {MOST_ROUNDS} rounds"
     )
+
+
+def _shown(words: str) -> str:
+    """A stranger's words, not all that it may like to say, and nothing that paints a terminal."""
+    return "".join(c if c.isprintable() else " " for c in words[:300])

@@ -27,11 +27,13 @@ from sparkkafka.client.metadata import (
     some_topics,
 )
 from sparkkafka.errors import (
+    AuthenticationError,
     BrokerError,
     ErrorCode,
     KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
+    OptionError,
     UnknownTopicError,
     UnsupportedVersionError,
     is_retriable,
@@ -60,6 +62,8 @@ _NO_TOPIC = (
     "the topic does not exist, or this user may not see it (needs DESCRIBE on the topic): check "
     "its name, or create it first"
 )
+
+MIN_REFUSED_MS = 1_000
 
 MIN_SHARE_MS = 1_000  # the least that a bootstrap server gets to answer, if there is so much time
 
@@ -94,6 +98,7 @@ class Cluster:
         self._try_first = [try_first] if try_first else []
         self._bootstrap_failures: dict[tuple[str, int], str] = {}
         self._unreachable: dict[int, _Unreachable] = {}
+        self._refused: tuple[float, str] | None = None
         self._known_topics: set[str] = set()
         self._leaders: dict[TopicPartition, int] = {}
 
@@ -143,15 +148,31 @@ class Cluster:
         if unreachable is not None and time.monotonic() < unreachable.until_s:
             raise KafkaConnectionError(unreachable.reason)
         try:
-            connection = self.give_away(broker) or Connection.open(
-                broker.host, broker.port, self.options, deadline
-            )
+            connection = self.give_away(broker) or self.open(broker.host, broker.port, deadline)
+        except (AuthenticationError, OptionError):
+            raise
         except KafkaError as error:
             self._note_unreachable(node_id, str(error))
             raise
         self._unreachable.pop(node_id, None)
         self._connections[node_id] = connection
         return connection
+
+    def open(self, host: str, port: int, deadline: Deadline) -> Connection:
+        """A new connection, the caller's own. One attempt.
+
+        Raises KafkaConnectionError; AuthenticationError if one side does not trust the other. For
+        a moment after that nobody is asked again: a wrong password that is tried at each broker
+        can lock the account.
+        """
+        if self._refused is not None and time.monotonic() < self._refused[0]:
+            raise AuthenticationError(self._refused[1])
+        try:
+            return Connection.open(host, port, self.options, deadline)
+        except AuthenticationError as error:
+            wait_s = max(self.options.reconnect_backoff_max_ms, MIN_REFUSED_MS) / 1000
+            self._refused = time.monotonic() + wait_s, str(error)
+            raise
 
     def _note_unreachable(self, node_id: int, reason: str) -> None:
         known = self._unreachable.get(node_id)
@@ -192,9 +213,9 @@ class Cluster:
             # A server that accepts and never answers must leave time for the others.
             share_ms = deadline.remaining_s() * 1000 / (len(addresses) - number)
             try:
-                self._bootstrap = Connection.open(
-                    *address, self.options, deadline.sooner(max(share_ms, MIN_SHARE_MS))
-                )
+                self._bootstrap = self.open(*address, deadline.sooner(max(share_ms, MIN_SHARE_MS)))
+            except (AuthenticationError, OptionError):
+                raise  # the others would be told the same wrong password, and an account locked
             except KafkaError as error:
                 # Also a port that is not Kafka's: the other entries may be right.
                 log.info("bootstrap: %s", error)
@@ -375,10 +396,11 @@ class Cluster:
                     raise _no_topic(missing) from error
                 raise
 
-    def look(self, names: Iterable[str], deadline: Deadline) -> dict[str, int]:
-        """Ask for metadata of these topics: {topic: error code} of those that have none now.
+    def look_up(self, names: Iterable[str], deadline: Deadline) -> dict[str, int]:
+        """One answer about these topics into the cache: {topic: error code} of those without one.
 
-        Waits for a broker that answers, not for a topic.
+        For those who have other things to do than to wait until a topic can be told. Raises what
+        `call` raises.
         """
         return self._refresh(list(names), deadline)
 
@@ -420,6 +442,10 @@ class Cluster:
         """The id of a topic in the cache (Kafka 2.8+), None if it is not known."""
         known = self._topics.get(topic)
         return known.topic_id if known is not None else None
+
+    def known_topic(self, topic: str) -> TopicMetadata | None:
+        """What is in the cache of a topic, however old."""
+        return self._topics.get(topic)
 
     def partition_count(self, topic: str) -> int | None:
         """The number of partitions in the cache, however old, None if the topic is not there."""

@@ -4,41 +4,92 @@ A connection is used by one thread. Requests may be pipelined: `send` as often a
 `receive` in the same order (Kafka answers a connection's requests in order). After any failure
 inside a frame the stream has no known position, so the connection closes itself and every later
 call raises KafkaConnectionError.
+
+Opening it is: connect, TLS, ApiVersions, SASL, whatever of these the options want. A SASL session
+that is about to end is renewed before a request is sent (KIP-368): when nothing is in flight, or,
+if that does not happen in time, after the answers in flight have been read and kept.
 """
 
 from __future__ import annotations
 
+import enum
 import itertools
 import logging
 import socket
+import ssl
 import time
 from collections import deque
-from typing import Any, Self
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, Self
 
 from sparkkafka import __version__
+from sparkkafka.client.authentication import Session, authenticate
 from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.security import connection_security
+from sparkkafka.client.tcp import connect, reason, where
+from sparkkafka.client.tls_handshake import encrypt, refusal
+from sparkkafka.client_options import parse_admin_settings
 from sparkkafka.errors import (
+    AuthenticationError,
     BrokerError,
     DecodeError,
     ErrorCode,
     KafkaConnectionError,
     KafkaTimeoutError,
+    OptionError,
     UnsupportedVersionError,
+    error_name,
 )
 from sparkkafka.options import ClientOptions
-from sparkkafka.protocol.framing import Framing
+from sparkkafka.protocol.framing import DEFAULT_MAX_FRAME_BYTES, Framing
 from sparkkafka.protocol.messages import ApiVersionsRequest
 from sparkkafka.protocol.wire import BytesLike, byte_view
 
 log = logging.getLogger(__name__)
+wire_log = logging.getLogger("sparkkafka.protocol")  # requests and answers, not what is in them
 
 PREFIX_BYTES = 4
+
+MAX_OPENING_FRAME_BYTES = 512 * 1024
+"""Until the broker is known to be one: org.apache.kafka.common.network.ChannelBuilders reads no
+larger frame before authentication either (sasl.server.max.receive.size)."""
+
+TLS_PIECE_BYTES = 16 * 1024
+"""A record of TLS. Smaller parts of a request are joined up to it."""
 
 # The first flexible one; a broker of 2.4 or later knows it, and 4.x too. Version 4 changes nothing
 # for a client, and asking for it would cost brokers before 3.9 a second question.
 HANDSHAKE_VERSION = 3
 
 _PARTS_AT_ONCE = 64  # far below what systems allow in one call (IOV_MAX, 1024)
+
+
+class Stage(enum.Enum):
+    """How far a connection has come."""
+
+    OPENING = "opening"
+    NEW = "new"  # open, and no request of a caller has been answered
+    PROVED = "proved"
+
+
+# What it may mean that a listener hangs up, by our protocol and how far we came. Kafka's brokers
+# give no reason on such a connection: they cannot even read what it sends.
+_HINTS = {
+    ("PLAINTEXT", Stage.OPENING): "; if it always does, the listener may want TLS "
+    "(kafka.security.protocol SSL or SASL_SSL), or not be Kafka's",
+    ("PLAINTEXT", Stage.NEW): "; if it always does, the listener may want SASL "
+    "(kafka.security.protocol SASL_PLAINTEXT)",
+    ("SASL_PLAINTEXT", Stage.OPENING): "; if it always does, the listener may want TLS "
+    "(kafka.security.protocol SASL_SSL), or not be Kafka's",
+    ("SSL", Stage.OPENING): "; if it always does, the listener may want a client certificate "
+    "(kafka.ssl.keystore.location), or not be Kafka's",
+    ("SSL", Stage.NEW): "; if it always does, the listener may want SASL "
+    "(kafka.security.protocol SASL_SSL), or a client certificate (kafka.ssl.keystore.location)",
+}
+
+
+class _HungUpError(KafkaConnectionError):
+    """The end of the stream."""
 
 
 class FrameBuffer:
@@ -57,35 +108,74 @@ class FrameBuffer:
         return memoryview(self._data)[:size_bytes]
 
 
-class Connection:
-    """A connected, handshaken socket to `host:port`. Make one with `Connection.open`.
+class _BegunReply(NamedTuple):
+    """A frame, or the prefix that tells its size, of which `done` bytes are there."""
 
-    `call(request, deadline)` is the simple way; `send` and `receive` pipeline. `versions` holds
-    the broker's version range per api key.
+    view: memoryview
+    done: int
+    is_prefix: bool
+
+
+class Connection:
+    """A connected, handshaken socket to `host:port`, made by `Connection.to` or `Connection.open`.
+
+    `call(request)` is the simple way; `send` and `receive` pipeline. Without a deadline each may
+    take request.timeout.ms. `versions` holds the broker's version range per api key.
     """
 
-    def __init__(self, sock: socket.socket, host: str, port: int, framing: Framing) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        host: str,
+        port: int,
+        framing: Framing,
+        *,
+        protocol: str = "PLAINTEXT",
+    ) -> None:
         self._sock: socket.socket | None = sock
         self._framing = framing
         self.host = host
         self.port = port
         self._prefix = bytearray(PREFIX_BYTES)
+        self._request_timeout_ms = float(ClientOptions.request_timeout_ms)
+        self._begun: _BegunReply | None = None
+        self._protocol = protocol
+        self._stage = Stage.OPENING
+        self._options: ClientOptions | None = None
+        self._session: Session | None = None
+        self._renewing = False
+        self._early: deque[tuple[int, Any]] = deque()  # answers read before they were asked for
         self.features: dict[str, int] = {}
         """Features that all brokers have agreed on (KIP-584), and their levels."""
 
     @classmethod
     def open(cls, host: str, port: int, options: ClientOptions, deadline: Deadline) -> Self:
-        """Connect, trying each address that the name has, and agree on versions.
+        """Connect, trying each address that the name has; TLS; agree on versions; authenticate.
 
-        Raises KafkaConnectionError naming host and port, with each address's failure.
+        Raises KafkaConnectionError naming host and port, with each address's failure;
+        AuthenticationError if one side does not trust the other; OptionError for a reference that
+        cannot be looked up, or a store that cannot be read.
         """
-        sock = _connect(host, port, options, deadline)
-        connection = cls(sock, host, port, Framing(options.client_id))
+        security = connection_security(options, host, port)
+        sock = connect(host, port, options, deadline)
+        limit = deadline.sooner(options.request_timeout_ms)
+        if security.context is not None and security.tls_settings is not None:
+            sock = encrypt(
+                sock, security.context, security.tls_settings, host, where(host, port), limit
+            )
+        framing = Framing(options.client_id, MAX_OPENING_FRAME_BYTES)
+        connection = cls(sock, host, port, framing, protocol=options.security.protocol)
+        connection._request_timeout_ms = options.request_timeout_ms
         try:
-            connection._handshake(deadline.sooner(options.request_timeout_ms))
+            connection._handshake(limit)
+            if security.sasl is not None:
+                connection._options = options
+                connection._session = authenticate(connection, security.sasl, limit)
         except BaseException:
             connection.close()
             raise
+        framing.max_frame_bytes = DEFAULT_MAX_FRAME_BYTES
+        connection._stage = Stage.NEW
         log.debug("connected to %s", connection)
         return connection
 
@@ -108,9 +198,47 @@ class Connection:
         }
         self.features = {row.name: row.max_version_level for row in response.finalized_features}
 
+    def _renew_session(self, session: Session, options: ClientOptions, deadline: Deadline) -> None:
+        """Authenticate again if it is time to (KIP-368)."""
+        now_s = time.monotonic()
+        if now_s < session.renew_s or (self._framing.in_flight and now_s < session.latest_s):
+            return
+        while self._framing.in_flight:
+            self._early.append(self._receive(deadline, FrameBuffer()))
+        self._renewing = True
+        try:
+            security = connection_security(options, self.host, self.port)
+            if security.sasl is not None:
+                self._session = authenticate(self, security.sasl, deadline)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            self._renewing = False
+        log.debug("%s: the session is renewed", self)
+
+    @classmethod
+    def to(cls, config: Mapping[str, Any], timeout_s: float | None = None) -> Self:
+        """A connection to the one broker that bootstrap.servers names; settings as for `Admin`.
+
+        By hand: nothing is retried, and no other broker is asked. Raises OptionError for settings,
+        and what `open` raises.
+        """
+        options = parse_admin_settings(config)
+        if len(options.bootstrap_servers) != 1:
+            raise OptionError(
+                "bootstrap.servers must name one broker for a connection by hand, got "
+                f"{len(options.bootstrap_servers)}"
+            )
+        total_ms = options.request_timeout_ms if timeout_s is None else timeout_s * 1000
+        return cls.open(*options.bootstrap_servers[0], options, Deadline(total_ms))
+
+    def _new_deadline(self) -> Deadline:
+        """For calls that were given none: request.timeout.ms."""
+        return Deadline(self._request_timeout_ms)
+
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
+        return where(self.host, self.port)
 
     def __repr__(self) -> str:
         return f"<Connection {self}{'' if self.is_open else ' closed'}>"
@@ -127,8 +255,16 @@ class Connection:
 
     @property
     def in_flight(self) -> int:
-        """Requests sent and not yet answered."""
-        return self._framing.in_flight
+        """Requests sent whose answer has not been received by the caller."""
+        return self._framing.in_flight + len(self._early)
+
+    @property
+    def has_input(self) -> bool:
+        """Whether something has come that the socket's descriptor no longer tells of: look at this
+        before select() and poll()."""
+        return bool(self._early) or (
+            isinstance(self._sock, ssl.SSLSocket) and self._sock.pending() > 0
+        )
 
     @property
     def versions(self) -> dict[int, tuple[int, int]]:
@@ -146,7 +282,10 @@ class Connection:
             return False
 
     def fileno(self) -> int:
-        """The socket's descriptor, for select(); raises KafkaConnectionError when closed."""
+        """The socket's descriptor, for select(), where `has_input` is to be looked at first.
+
+        Raises KafkaConnectionError when closed.
+        """
         return self._open_socket().fileno()
 
     def close(self) -> None:
@@ -154,8 +293,11 @@ class Connection:
         if sock is not None:
             sock.close()
 
-    def call(self, request: Any, deadline: Deadline, *, version: int | None = None) -> Any:
+    def call(
+        self, request: Any, deadline: Deadline | None = None, *, version: int | None = None
+    ) -> Any:
         """Send one request and return its reply. No other request may be in flight."""
+        deadline = deadline or self._new_deadline()
         correlation_id = self.send(request, deadline, version=version)
         answered_id, response = self.receive(deadline)
         if answered_id != correlation_id:
@@ -166,20 +308,28 @@ class Connection:
     def send(
         self,
         request: Any,
-        deadline: Deadline,
+        deadline: Deadline | None = None,
         *,
         version: int | None = None,
         expect_reply: bool = True,
     ) -> int:
-        """Write a request; returns its correlation id.
+        """Write a request; returns its correlation id. `version` None: the highest common one.
 
         Raises EncodeError or UnsupportedVersionError before anything is sent,
-        KafkaConnectionError or KafkaTimeoutError after which the connection is closed.
+        KafkaConnectionError or KafkaTimeoutError after which the connection is closed;
+        AuthenticationError if a session that was about to end could not be renewed.
         """
+        deadline = deadline or self._new_deadline()
+        if self._session is not None and self._options is not None and not self._renewing:
+            self._open_socket()
+            self._renew_session(self._session, self._options, deadline)
         sock = self._open_socket()
         correlation_id, parts = self._framing.send_parts(
             request, version, expect_reply=expect_reply
         )
+        if wire_log.isEnabledFor(logging.DEBUG):
+            size = sum(map(len, parts))
+            wire_log.debug("%s <- %s #%d, %d bytes", self, request.API_NAME, correlation_id, size)
         started_s = time.monotonic()
         try:
             self._write(sock, parts, deadline)
@@ -191,20 +341,44 @@ class Connection:
             raise
         return correlation_id
 
-    def receive(self, deadline: Deadline, buffer: FrameBuffer | None = None) -> tuple[int, Any]:
+    def receive(
+        self, deadline: Deadline | None = None, buffer: FrameBuffer | None = None
+    ) -> tuple[int, Any]:
         """Read the next reply: (correlation id, response).
 
         The response's record fields are views of the frame: of its own memory, or of `buffer`,
         where they last until it is used again.
         """
+        if self._early and not self._renewing:
+            return self._early.popleft()
+        deadline = deadline or self._new_deadline()
+        return self._proved(self._receive(deadline, buffer or FrameBuffer()))
+
+    def _proved(self, received: tuple[int, Any]) -> tuple[int, Any]:
+        if wire_log.isEnabledFor(logging.DEBUG):
+            correlation_id, response = received
+            code = getattr(response, "error_code", 0)
+            wire_log.debug(
+                "%s -> %s #%d%s",
+                self,
+                type(response).__name__,
+                correlation_id,
+                f", {error_name(code)}" if code else "",
+            )
+        if self._stage is Stage.NEW:
+            self._stage = Stage.PROVED
+        return received
+
+    def _receive(self, deadline: Deadline, buffer: FrameBuffer) -> tuple[int, Any]:
         sock = self._open_socket()
         started_s = time.monotonic()
+        view, done, is_prefix = self._take_begun()
         try:
-            self._read_into(sock, memoryview(self._prefix), deadline)
-            size_bytes = self._framing.frame_length(bytes(self._prefix))
-            frame = (buffer or FrameBuffer()).room(size_bytes)
-            self._read_into(sock, frame, deadline)
-            return self._framing.receive(frame)
+            self._read_into(sock, view[done:], deadline)
+            if is_prefix:
+                view = buffer.room(self._framing.frame_length(bytes(view)))
+                self._read_into(sock, view, deadline)
+            return self._framing.receive(view)
         except DecodeError as error:
             self.close()
             raise DecodeError(f"{self}: {error}") from error
@@ -216,9 +390,56 @@ class Connection:
             self.close()
             raise
 
+    def receive_ready(self, buffer: FrameBuffer) -> tuple[int, Any] | None:
+        """`receive` as far as bytes are there, without waiting: None until the reply is whole.
+
+        For those who wait for several brokers at once (`fileno`, `has_input`). `buffer` is this
+        reply's until it is whole.
+        """
+        if self._early:
+            return self._early.popleft()
+        sock = self._open_socket()
+        begun = self._take_begun()
+        try:
+            sock.settimeout(0)
+            while True:
+                view, done, is_prefix = begun
+                while done < len(view):
+                    try:
+                        count = sock.recv_into(view[done:])
+                    except (BlockingIOError, ssl.SSLWantReadError):
+                        self._begun = _BegunReply(view, done, is_prefix)
+                        return None
+                    if count == 0:
+                        raise _HungUpError("the broker closed the connection")
+                    done += count
+                if not is_prefix:
+                    return self._proved(self._framing.receive(view))
+                size_bytes = self._framing.frame_length(bytes(view))
+                begun = _BegunReply(buffer.room(size_bytes), 0, is_prefix=False)
+        except DecodeError as error:
+            self.close()
+            raise DecodeError(f"{self}: {error}") from error
+        except OSError as error:
+            self.close()
+            raise self._failure("waiting for a reply", error, time.monotonic()) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _take_begun(self) -> _BegunReply:
+        """What is there of the next reply."""
+        begun, self._begun = self._begun, None
+        return begun or _BegunReply(memoryview(self._prefix), 0, is_prefix=True)
+
     def _write(self, sock: socket.socket, parts: list[BytesLike], deadline: Deadline) -> None:
         """Send all parts as one stream of bytes; records go to the kernel from where they lie."""
         left = deque(map(byte_view, parts))
+        if isinstance(sock, ssl.SSLSocket):
+            for piece in _pieces(left):
+                sock.settimeout(max(deadline.remaining_s(), 0.001))
+                sock.sendall(piece)
+            return
         while left:
             sock.settimeout(max(deadline.remaining_s(), 0.001))
             sent = sock.sendmsg(itertools.islice(left, _PARTS_AT_ONCE))
@@ -233,7 +454,7 @@ class Connection:
             sock.settimeout(max(deadline.remaining_s(), 0.001))
             count = sock.recv_into(view[done:])
             if count == 0:
-                raise KafkaConnectionError("the broker closed the connection")
+                raise _HungUpError("the broker closed the connection")
             done += count
 
     def _open_socket(self) -> socket.socket:
@@ -243,7 +464,10 @@ class Connection:
 
     def _failure(
         self, doing: str, error: OSError, started_s: float
-    ) -> KafkaConnectionError | KafkaTimeoutError:
+    ) -> KafkaConnectionError | KafkaTimeoutError | AuthenticationError:
+        if isinstance(error, ssl.SSLError) and self._stage is Stage.OPENING:
+            # With TLS 1.3 a server looks at our certificate when we believe to be connected.
+            return AuthenticationError(refusal(error, str(self)))
         if isinstance(error, TimeoutError):
             # Retriable for those who may ask again: nothing says that the broker is gone.
             timeout = KafkaTimeoutError(
@@ -251,53 +475,27 @@ class Connection:
             )
             timeout.retriable = True
             return timeout
-        return KafkaConnectionError(f"{self}: {_reason(error)} while {doing}")
+        hint = ""
+        if isinstance(error, _HungUpError | ConnectionError):
+            hint = _HINTS.get((self._protocol, self._stage), "")
+            if self._protocol == "SASL_PLAINTEXT" and self._framing.versions is not None:
+                hint = ""  # it is Kafka's, and has understood us
+        return KafkaConnectionError(f"{self}: {reason(error)} while {doing}{hint}")
 
 
-def _connect(host: str, port: int, options: ClientOptions, deadline: Deadline) -> socket.socket:
-    try:
-        # client.dns.lookup=use_all_dns_ips: every address, IPv4 and IPv6, in the resolver's order.
-        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        raise KafkaConnectionError(
-            f"{host}:{port}: the host name cannot be resolved ({_reason(error)})"
-        ) from error
-    failures: list[str] = []
-    for family, kind, protocol, _, address in addresses:
-        timeout_s = deadline.sooner(options.socket_connection_setup_timeout_ms).remaining_s()
-        if timeout_s <= 0:
-            failures.append(f"{address[0]}: no time left")
-            break
-        try:
-            sock = socket.socket(family, kind, protocol)
-        except OSError as error:  # an address family that this machine lacks
-            failures.append(f"{address[0]}: {_reason(error)}")
-            continue
-        try:
-            sock.settimeout(timeout_s)
-            # Requests are written whole: waiting for more to send (Nagle) only adds delay.
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            for option, size in (
-                (socket.SO_SNDBUF, options.send_buffer_bytes),
-                (socket.SO_RCVBUF, options.receive_buffer_bytes),
-            ):
-                if size > 0:
-                    sock.setsockopt(socket.SOL_SOCKET, option, size)
-            sock.connect(address)
-        except TimeoutError:
-            sock.close()
-            failures.append(f"{address[0]}: no answer within {timeout_s:.3g} s")
-        except OSError as error:
-            sock.close()
-            failures.append(f"{address[0]}: {_reason(error)}")
-        except BaseException:
-            sock.close()
-            raise
+def _pieces(parts: Iterable[memoryview]) -> Iterator[BytesLike]:
+    """Large parts as they are, others joined: each piece is a record of TLS of its own at least."""
+    small = bytearray()
+    for part in parts:
+        if len(part) >= TLS_PIECE_BYTES:
+            if small:
+                yield small
+                small = bytearray()
+            yield part
         else:
-            # The place of TLS: a later version wraps `sock` here, by options.security_protocol.
-            return sock
-    raise KafkaConnectionError(f"{host}:{port}: cannot connect ({'; '.join(failures)})")
-
-
-def _reason(error: BaseException) -> str:
-    return str(getattr(error, "strerror", None) or error or type(error).__name__)
+            small += part
+            if len(small) >= TLS_PIECE_BYTES:
+                yield small
+                small = bytearray()
+    if small:
+        yield small

@@ -15,14 +15,20 @@ from typing import Any, NamedTuple, Self
 from sparkkafka.client.cluster import MIN_METADATA_AGE_MS, Cluster, throttle
 from sparkkafka.client.connection import Connection, FrameBuffer
 from sparkkafka.client.deadline import Backoff, Deadline
-from sparkkafka.client.metadata import PartitionMetadata, TopicPartition
-from sparkkafka.client.offsets import (
-    CONSUMER_REPLICA_ID,
-    ISOLATION_LEVELS,
-    earliest_and_latest,
+from sparkkafka.client.fetch_answer import (
+    IDLE_BACKOFF_MAX_MS,
+    IDLE_BACKOFF_MS,
+    MAX_PAYLOAD_BYTES,
+    WantedOffset,
+    fetch_request,
+    grown_size,
+    take_batches,
 )
+from sparkkafka.client.metadata import PartitionMetadata, TopicPartition
+from sparkkafka.client.offsets import earliest_and_latest
 from sparkkafka.client.read_replica import LEADER_ONLY_FETCH_VERSION, ReadReplica
 from sparkkafka.errors import (
+    AuthenticationError,
     BrokerError,
     CorruptRecordError,
     DataLossError,
@@ -33,27 +39,9 @@ from sparkkafka.errors import (
 )
 from sparkkafka.options import FetchOptions
 from sparkkafka.protocol.columns import DecodedRecords, decode_chunks
-from sparkkafka.protocol.messages import FetchPartition, FetchRequest, FetchTopic
-from sparkkafka.protocol.records import (
-    AbortedTransactions,
-    RecordBatch,
-    first_batch_size,
-    split_batches,
-)
+from sparkkafka.protocol.records import RecordBatch
 
 log = logging.getLogger(__name__)
-
-# KIP-227: no fetch session; one partition has nothing to gain from one.
-NO_SESSION_ID = 0
-NO_SESSION_EPOCH = -1
-
-# What one batch may take once decompressed: a codec can blow 1 MiB up a thousandfold.
-MAX_PAYLOAD_BYTES = 1 << 30
-
-# The largest single batch that is asked for when one does not fit the fetch size. Brokers refuse
-# larger requests anyway (socket.request.max.bytes 100 MiB); the frame limit lies above it.
-MAX_BATCH_BYTES = 200 << 20
-
 
 # A log that ends below the range that was planned has lost its end (the topic was made again, or an
 # unclean leader took over). A new leader learns the high watermark late, so wait this long first.
@@ -62,12 +50,6 @@ SHORT_LOG_GRACE_MS = 10_000
 # A replica that is not the leader learns of new records and of the high watermark within
 # replica.fetch.wait.max.ms (500 ms). One that has nothing to give for so long lags: ask the leader.
 REPLICA_GRACE_MS = 2_000
-
-
-# Waits after an answer that holds nothing new, in case the broker does not wait itself (it is told
-# to by fetch.max.wait.ms, which may be 0).
-IDLE_BACKOFF_MS = 10
-IDLE_BACKOFF_MAX_MS = 200
 
 
 class LostRange(NamedTuple):
@@ -197,6 +179,8 @@ class Fetcher:
                 return []
             except CorruptRecordError as error:
                 raise error.at(self._tp.topic, self._tp.partition, self.position) from error
+            except AuthenticationError:
+                raise  # not worth a second attempt, be it at the leader
             except KafkaError as error:
                 self.close()
                 if isinstance(error, BrokerError):
@@ -263,33 +247,11 @@ class Fetcher:
             epoch = leader.leader_epoch
             self._check_topic_id()
             self._connection = self._open(leader, deadline)
-        options = self._options
-        request = FetchRequest(
-            replica_id=CONSUMER_REPLICA_ID,
-            max_wait_ms=options.fetch_max_wait_ms,
-            min_bytes=options.fetch_min_bytes,
-            max_bytes=self._grown or options.fetch_max_bytes,
-            isolation_level=ISOLATION_LEVELS[options.isolation_level],
-            session_id=NO_SESSION_ID,
-            session_epoch=NO_SESSION_EPOCH,
-            topics=[
-                FetchTopic(
-                    topic=self._tp.topic,
-                    partitions=[
-                        FetchPartition(
-                            partition=self._tp.partition,
-                            current_leader_epoch=epoch,
-                            fetch_offset=self.position,
-                            partition_max_bytes=self._grown or options.max_partition_fetch_bytes,
-                        )
-                    ],
-                )
-            ],
-            rack_id=options.client_rack,
-        )
+        wanted = {self._tp: WantedOffset(self.position, epoch, self._grown)}
+        request = fetch_request(self._options, wanted)
         version = None
         if self._replica.leader_only:
-            version = min(LEADER_ONLY_FETCH_VERSION, self._connection.choose(FetchRequest))
+            version = min(LEADER_ONLY_FETCH_VERSION, self._connection.choose(type(request)))
         self._connection.send(request, deadline, version=version)
 
     def _check_topic_id(self) -> None:
@@ -310,8 +272,8 @@ class Fetcher:
             raise BrokerError(
                 ErrorCode.REPLICA_NOT_AVAILABLE, f"Metadata of {self._tp} for broker {self._at}"
             )
-        return self._cluster.give_away(broker) or Connection.open(
-            broker.host, broker.port, self._cluster.options, deadline
+        return self._cluster.give_away(broker) or self._cluster.open(
+            broker.host, broker.port, deadline
         )
 
     def _answer(self, deadline: Deadline, buffer: FrameBuffer) -> Any:
@@ -339,31 +301,13 @@ class Fetcher:
         data = partition.records
         if data is None or len(data) == 0:
             return []
-        batches = split_batches(data, check_crcs=self._options.check_crcs, end_offset=self._end)
-        if not batches:
-            self._grow(data)
+        taken = take_batches(partition, self._options, self._end)
+        if taken is None:
+            self._grown = grown_size(data, self._grown)
             return []
-        aborted = AbortedTransactions(
-            [(row.producer_id, row.first_offset) for row in partition.aborted_transactions or ()]
-            if self._read_committed
-            else []
-        )
-        # Those before the position and behind the end are left out by `decode_chunks`.
-        visible = [batch for batch in aborted.visible_of(batches) if batch.record_count]
         self._start = self.position
-        self.position = max(self.position, batches[-1].next_offset)
-        return visible
-
-    def _grow(self, data: memoryview) -> None:
-        """The answer holds no whole batch: ask for one that is large enough (KIP-74 says the first
-        batch is always whole; not every broker keeps to it)."""
-        size = first_batch_size(data)
-        if size is None or size <= (self._grown or 0) or not len(data) < size <= MAX_BATCH_BYTES:
-            raise CorruptRecordError(
-                f"{len(data)} bytes of records without one whole batch"
-                + (f"; the first says it has {size} bytes" if size is not None else "")
-            )
-        self._grown = size
+        self.position = max(self.position, taken.next_offset)
+        return taken.visible
 
     def _decode(self, batches: list[RecordBatch]) -> Iterator[DecodedRecords]:
         try:

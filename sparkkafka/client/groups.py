@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from sparkkafka.client.cluster import (
     UNKNOWN_TOPIC_GRACE_MS,
@@ -18,7 +18,7 @@ from sparkkafka.client.cluster import (
 )
 from sparkkafka.client.coordinator import FOR_GROUP, find_coordinator
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.metadata import TopicPartition
+from sparkkafka.client.metadata import OffsetAndMetadata, TopicPartition
 from sparkkafka.errors import (
     BrokerError,
     ErrorCode,
@@ -133,8 +133,20 @@ def fetch_committed(
     Offsets that an open transaction is about to change are waited for (Kafka 2.5+). Raises
     BrokerError naming group and partitions, KafkaTimeoutError (with the last failure).
     """
+    found = fetch_committed_stored(cluster, group_id, partitions, deadline=deadline)
+    return {tp: row.offset for tp, row in found.items()}
+
+
+def fetch_committed_stored(
+    cluster: Cluster,
+    group_id: str,
+    partitions: Iterable[TopicPartition],
+    *,
+    deadline: Deadline | None = None,
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """`fetch_committed` with what is kept beside each offset."""
     pending = dict.fromkeys(partitions)
-    found: dict[TopicPartition, int] = {}
+    found: dict[TopicPartition, OffsetAndMetadata] = {}
     coordinator = _Coordinator(
         cluster, group_id, deadline, f"looking up the offsets of group {group_id!r}"
     )
@@ -155,7 +167,10 @@ def fetch_committed(
                     continue
                 del pending[tp]
                 if row.committed_offset != NO_OFFSET:
-                    found[tp] = row.committed_offset
+                    epoch = row.committed_leader_epoch
+                    found[tp] = OffsetAndMetadata(
+                        row.committed_offset, row.metadata or "", epoch if epoch >= 0 else None
+                    )
         coordinator.judge("OffsetFetch", errors, pending)
     return found
 
@@ -168,6 +183,18 @@ def commit_offsets(
     metadata: str = "",
     deadline: Deadline | None = None,
 ) -> None:
+    """`commit_stored` with the same text beside all offsets."""
+    stored = {tp: OffsetAndMetadata(offset, metadata) for tp, offset in offsets.items()}
+    commit_stored(cluster, group_id, stored, deadline=deadline)
+
+
+def commit_stored(
+    cluster: Cluster,
+    group_id: str,
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    *,
+    deadline: Deadline | None = None,
+) -> None:
     """Commit offsets (the next ones to read) of a group that has no members at the moment.
 
     Raises BrokerError, naming group and partitions, if the group has members or the broker
@@ -177,12 +204,11 @@ def commit_offsets(
     coordinator = _Coordinator(
         cluster, group_id, deadline, f"committing offsets of group {group_id!r}"
     )
-    stored = {tp: StoredOffset(offset, metadata) for tp, offset in offsets.items()}
-    for part in offsets_in_parts(group_id, stored):
-        pending = {tp: row.offset for tp, row in part.items()}
+    for part in offsets_in_parts(group_id, offsets):
+        pending = dict(part)
         while pending:
             response = coordinator.call(
-                OffsetCommitRequest, partial(_commit_request, group_id, pending, metadata)
+                OffsetCommitRequest, partial(_commit_request, group_id, pending)
             )
             if response is None:
                 continue
@@ -307,15 +333,16 @@ def _fetch_request(
 
 
 def _commit_request(
-    group_id: str, offsets: Mapping[TopicPartition, int], metadata: str, _version: int
+    group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], _version: int
 ) -> OffsetCommitRequest:
     topics: dict[str, list[OffsetCommitRequestPartition]] = {}
-    for tp, offset in offsets.items():
+    for tp, row in offsets.items():
         topics.setdefault(tp.topic, []).append(
             OffsetCommitRequestPartition(
                 partition_index=tp.partition,
-                committed_offset=offset,
-                committed_metadata=metadata,
+                committed_offset=row.offset,
+                committed_leader_epoch=-1 if row.leader_epoch is None else row.leader_epoch,
+                committed_metadata=row.metadata,
             )
         )
     return OffsetCommitRequest(
@@ -328,11 +355,14 @@ def _commit_request(
     )
 
 
+_Stored = TypeVar("_Stored", StoredOffset, OffsetAndMetadata)
+
+
 def offsets_in_parts(
-    group_id: str, offsets: Mapping[TopicPartition, StoredOffset]
-) -> Iterator[dict[TopicPartition, StoredOffset]]:
+    group_id: str, offsets: Mapping[TopicPartition, _Stored]
+) -> Iterator[dict[TopicPartition, _Stored]]:
     """The offsets in parts whose records a broker can write as one batch."""
-    part: dict[TopicPartition, StoredOffset] = {}
+    part: dict[TopicPartition, _Stored] = {}
     size_bytes = 0
     fixed_bytes = RECORD_OVERHEAD_BYTES + len(group_id.encode())
     for tp, stored in offsets.items():

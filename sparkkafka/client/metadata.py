@@ -24,6 +24,15 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+class OffsetAndMetadata(NamedTuple):
+    """An offset to commit, or one that is committed: the next one to read. Beside it a text (4096
+    characters at most) and the leader epoch of the record before it (None: not known)."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int | None = None
+
+
 class Broker(NamedTuple):
     node_id: int
     host: str
@@ -40,6 +49,14 @@ class PartitionMetadata(NamedTuple):
     leader: int
     leader_epoch: int
     error_code: int
+
+
+class PartitionInfo(NamedTuple):
+    """A partition and the broker that leads it, None while there is none."""
+
+    topic: str
+    partition: int
+    leader: Broker | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,3 +115,10 @@ def some_topics(names: Iterable[str] | None, most: int = 5) -> str:
     if len(listed) > most:
         text += f" and {len(listed) - most} more"
     return f"topic {text}" if len(listed) == 1 else f"topics {text}"
+
+
+def some_partitions(partitions: Iterable[TopicPartition], most: int = 5) -> str:
+    """Partitions for a message: "a-0, a-1 and 7 more", or "nothing"."""
+    names = [str(tp) for tp in sorted(partitions)]
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return (", ".join(names[:most]) or "nothing") + more

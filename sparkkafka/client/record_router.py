@@ -118,7 +118,7 @@ class RecordRouter:
         topic = chunk.topic
         if int(partitions.max()) >= self._count(topic):
             with contextlib.suppress(KafkaError):  # what is known will do
-                self._cluster.look([topic], Deadline(LOOK_MS))
+                self._cluster.look_up([topic], Deadline(LOOK_MS))
         count = self._cluster.partition_count(topic)
         if count is None:
             return

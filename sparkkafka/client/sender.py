@@ -355,25 +355,28 @@ class Sender(DeliveryBook):
         sockets: dict[int, int] = {}
         wake_fd = self._wake_fd
         over: list[int] = []
+        here: list[int] = []
         for node_id, sent in self._sent.items():
             if not sent:
                 continue
             connection = self._cluster.open_connection(node_id)
             if connection is None or sent[0].deadline.expired:
                 over.append(node_id)
+            elif connection.has_input:
+                here.append(node_id)
             else:
                 sockets[connection.fileno()] = node_id
         if over or not (sockets or (wake_fd is not None and wait_s > 0)):
-            if not over and wait_s > 0:
+            if not over and not here and wait_s > 0:
                 time.sleep(wait_s)
-            return over
+            return over + here
         poll = select.poll()
         for descriptor in sockets:
             poll.register(descriptor, select.POLLIN)
         if wake_fd is not None:
             poll.register(wake_fd, select.POLLIN)
-        ready = (descriptor for descriptor, _ in poll.poll(wait_s * 1000))
-        return [sockets[descriptor] for descriptor in ready if descriptor in sockets]
+        ready = (descriptor for descriptor, _ in poll.poll(0 if here else wait_s * 1000))
+        return here + [sockets[descriptor] for descriptor in ready if descriptor in sockets]
 
     def _take_answer(self, node_id: int) -> None:
         sent = self._sent[node_id]

@@ -15,17 +15,19 @@ import ssl
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from sparkkafka.errors import OptionError
+from sparkkafka.security_settings import TLS_VERSIONS, Store, TlsSettings
 
 JKS_MAGIC: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 MOST_STORE_BYTES = 16 * 2**20
 """Of a store; a bundle of all the world's authorities has 250 KB."""
 
-VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+VERSIONS: Final = dict(
+    zip(TLS_VERSIONS, (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3), strict=True)
+)
 
 _CERTIFICATES = re.compile(
     r"-----BEGIN (?:TRUSTED )?CERTIFICATE-----.+?-----END (?:TRUSTED )?CERTIFICATE-----", re.DOTALL
@@ -33,37 +35,6 @@ _CERTIFICATES = re.compile(
 _KEY = re.compile(
     r"-----BEGIN (?P<kind>[A-Z ]*PRIVATE KEY)-----.+?-----END (?P=kind)-----", re.DOTALL
 )
-
-
-@dataclass(frozen=True)
-class Store:
-    """A file's path or PEM text, and the options that named it; what `text` holds is not shown."""
-
-    option: str
-    path: str = ""
-    text: str = field(default="", repr=False)
-    password: str = field(default="", repr=False)
-
-    def __bool__(self) -> bool:
-        return bool(self.path or self.text)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TlsSettings:
-    """What ssl.* says, references resolved.
-
-    `truststore`: authorities; the system's, if empty. `certificates` and `key` may be the same
-    store; without them the client shows no certificate. `key_password` is that of an encrypted key.
-    """
-
-    truststore: Store = Store("ssl.truststore.location")
-    certificates: Store = Store("ssl.keystore.location")
-    key: Store = Store("ssl.keystore.location")
-    key_password: str = field(default="", repr=False)
-    verify: bool = True
-    check_hostname: bool = True
-    versions: tuple[str, ...] = tuple(VERSIONS)
-    cipher_suites: tuple[str, ...] = ()
 
 
 def tls_context(settings: TlsSettings) -> ssl.SSLContext:
@@ -131,7 +102,7 @@ def _trust(context: ssl.SSLContext, store: Store) -> None:
 def _identify(context: ssl.SSLContext, settings: TlsSettings) -> None:
     store, key = settings.certificates, settings.key
     content = _read(store)
-    password: str = settings.key_password
+    password: str = settings.key_password.reveal()
     if _is_pem(content):
         certificates = "\n".join(_found(_CERTIFICATES, content))
         key_content = content if key == store else _read(key)
@@ -187,7 +158,7 @@ def _certificates_of(store: Store) -> str:
 
 def _read(store: Store) -> bytes:
     if store.text:
-        return store.text.encode()
+        return store.text.reveal().encode()
     try:
         with Path(store.path).open("rb") as file:
             content = file.read(MOST_STORE_BYTES + 1)
@@ -234,7 +205,7 @@ def _pkcs12(store: Store, content: bytes) -> Any:
             "'sparkkafka[tls]', or convert it: openssl pkcs12 -in STORE -out STORE.pem"
         ) from None
     try:
-        return pkcs12.load_pkcs12(content, store.password.encode() or None)
+        return pkcs12.load_pkcs12(content, store.password.reveal().encode() or None)
     except Exception:  # of several kinds, and words of OpenSSL that help nobody
         raise OptionError(
             f"{_name(store)} cannot be opened: its password is "

@@ -58,7 +58,7 @@ class TopicLookup:
             return {}
         deadline = Deadline(min(self._cluster.options.request_timeout_ms, LOOK_MS))
         try:
-            failed = self._cluster.look(due, deadline)
+            failed = self._cluster.look_up(due, deadline)
         except KafkaError as error:
             if error.retriable or isinstance(error, KafkaTimeoutError):
                 for name in due:

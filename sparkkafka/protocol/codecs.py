@@ -270,7 +270,22 @@ def _codec(wire_type: WireType, *, nullable: bool, version: int, flexible: bool)
         return _array_codec(wire_type, nullable=nullable, version=version, flexible=flexible)
     if isinstance(wire_type, Primitive):
         return _primitive_codec(wire_type, nullable=nullable, flexible=flexible)
-    return struct_codec(wire_type, version, flexible)
+    codec = struct_codec(wire_type, version, flexible)
+    return _nullable_struct_codec(codec) if nullable else codec
+
+
+def _nullable_struct_codec(codec: Codec) -> Codec:
+    """KIP-893: an int8 before the struct, negative for null."""
+
+    def read(reader: Reader) -> Any:
+        return None if reader.int8() < 0 else codec.read(reader)
+
+    def write(writer: Writer, value: Any) -> None:
+        writer.int8(-1 if value is None else 1)
+        if value is not None:
+            codec.write(writer, value)
+
+    return Codec(1, read, write)
 
 
 def _primitive_codec(kind: Primitive[Any], *, nullable: bool, flexible: bool) -> Codec:

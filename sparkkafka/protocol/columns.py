@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from sparkkafka.protocol.columns_decode import (
     ALL_COLUMNS,
+    CHUNK_RECORDS,
     HEADERS,
     HEADERS_TYPE,
     KEY,
@@ -30,6 +31,7 @@ from sparkkafka.protocol.columns_encode import (
 
 __all__ = [
     "ALL_COLUMNS",
+    "CHUNK_RECORDS",
     "HEADERS",
     "HEADERS_TYPE",
     "KEY",

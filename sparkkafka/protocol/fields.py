@@ -136,6 +136,11 @@ def bytes_(*, secret: bool = False, **where: Unpack[Where]) -> bytes:
     return cast(bytes, _declare(BYTES, b"", where, secret=secret))
 
 
+def nullable_bytes(**where: Unpack[Where]) -> bytes | None:
+    """Bytes that may be null, which is the default."""
+    return cast("bytes | None", _declare(BYTES, None, where, 0))
+
+
 def records(**where: Unpack[Where]) -> Any:
     """Record batches as they lie on the wire; null is allowed and the default, as in Java.
 
@@ -154,22 +159,36 @@ def array(of: Primitive[_T] | type[_T], **where: Unpack[Where]) -> list[_T]:
 
 @overload
 def nullable_array(
-    of: Primitive[_T], *, nullable_since: int = 0, **where: Unpack[Where]
+    of: Primitive[_T],
+    *,
+    nullable_since: int = 0,
+    null_default: bool = False,
+    **where: Unpack[Where],
 ) -> list[_T] | None: ...
 @overload
 def nullable_array(
-    of: type[_T], *, nullable_since: int = 0, **where: Unpack[Where]
+    of: type[_T], *, nullable_since: int = 0, null_default: bool = False, **where: Unpack[Where]
 ) -> list[_T] | None: ...
 def nullable_array(
-    of: Primitive[_T] | type[_T], *, nullable_since: int = 0, **where: Unpack[Where]
+    of: Primitive[_T] | type[_T],
+    *,
+    nullable_since: int = 0,
+    null_default: bool = False,
+    **where: Unpack[Where],
 ) -> list[_T] | None:
-    """An array that may be null; the default is an empty one, as in Java."""
-    return cast("list[_T] | None", _declare(ArrayOf(of), list, where, nullable_since))
+    """An array that may be null; the default is an empty one, as in Java, or null."""
+    default = None if null_default else list
+    return cast("list[_T] | None", _declare(ArrayOf(of), default, where, nullable_since))
 
 
 def nested(of: type[_T], **where: Unpack[Where]) -> _T:
     """One struct, not null."""
     return cast(_T, _declare(of, of, where))
+
+
+def nullable_nested(of: type[_T], *, nullable_since: int = 0, **where: Unpack[Where]) -> _T | None:
+    """One struct that may be null, which is the default (KIP-893: a byte before it says which)."""
+    return cast("_T | None", _declare(of, None, where, nullable_since))
 
 
 def _declare(

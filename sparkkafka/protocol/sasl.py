@@ -26,6 +26,7 @@ from collections.abc import Generator, Mapping
 from typing import Final
 
 from sparkkafka.errors import AuthenticationError
+from sparkkafka.secret import Secret
 
 Conversation = Generator[bytes, bytes, None]
 
@@ -42,30 +43,6 @@ _NONCE_BYTES = 24
 _EXTENSION_NAME = re.compile("[A-Za-z]+")
 _EXTENSION_VALUE = re.compile("[\\x21-\\x7E \\t\\r\\n]+")
 _TOKEN = re.compile("[A-Za-z0-9._~+/-]+=*")  # b64token of RFC 6750
-
-
-class Secret:
-    """Text that repr, str, format and tracebacks do not show. `reveal()` gives it."""
-
-    __slots__ = ("_text",)
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def reveal(self) -> str:
-        return self._text
-
-    def __repr__(self) -> str:
-        return "[hidden]"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Secret) and self._text == other._text
-
-    def __hash__(self) -> int:
-        return hash((Secret, self._text))
-
-    def __bool__(self) -> bool:
-        return bool(self._text)
 
 
 def plain(username: str, password: Secret) -> Conversation:

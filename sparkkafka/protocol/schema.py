@@ -50,6 +50,8 @@ from sparkkafka.protocol.fields import (
     int64,
     nested,
     nullable_array,
+    nullable_bytes,
+    nullable_nested,
     nullable_string,
     records,
     string,
@@ -80,8 +82,10 @@ __all__ = [
     "array",
     "boolean",
     "bytes_",
+    "data",
     "decode",
     "decode_rest",
+    "decode_start",
     "encode",
     "encode_into",
     "fields",
@@ -92,6 +96,8 @@ __all__ = [
     "is_flexible",
     "nested",
     "nullable_array",
+    "nullable_bytes",
+    "nullable_nested",
     "nullable_string",
     "records",
     "request",
@@ -187,6 +193,20 @@ def response(to: type[Request[ResponseT]]) -> Callable[[type[ResponseT]], type[R
     return decorate
 
 
+@dataclass_transform(kw_only_default=True)
+def data(*, versions: tuple[int, int]) -> Callable[[type[MessageT]], type[MessageT]]:
+    """Declare bytes inside a message that have versions of their own ("type": "data" in JSON)."""
+
+    def decorate(cls: type[MessageT]) -> type[MessageT]:
+        made = struct(cls)
+        made.API_NAME = made.__name__
+        made.MIN_VERSION, made.MAX_VERSION = versions
+        made.FLEXIBLE_SINCE = None
+        return made
+
+    return decorate
+
+
 def is_flexible(cls: type[Message], version: int) -> bool:
     """Whether this version has compact lengths, tagged fields and the newer header."""
     return cls.FLEXIBLE_SINCE is not None and version >= cls.FLEXIBLE_SINCE
@@ -225,9 +245,19 @@ def decode(cls: type[MessageT], version: int, data: BytesLike, *, pos: int = 0) 
 
 def decode_rest(cls: type[MessageT], version: int, reader: Reader) -> MessageT:
     """`decode` of everything that `reader` has left."""
+    return _decode(cls, version, reader, to_end=True)
+
+
+def decode_start(cls: type[MessageT], version: int, reader: Reader) -> MessageT:
+    """`decode` of as much of what `reader` has left as the message takes."""
+    return _decode(cls, version, reader, to_end=False)
+
+
+def _decode(cls: type[MessageT], version: int, reader: Reader, *, to_end: bool) -> MessageT:
     try:
         message: MessageT = _codec(cls, version).read(reader)
-        reader.expect_end()
+        if to_end:
+            reader.expect_end()
     except DecodeError as error:
         reason = str(error).removesuffix(f" (at byte {error.position})")
         place = _place(cls, version, error)

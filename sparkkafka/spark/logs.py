@@ -13,12 +13,21 @@ import logging.config
 import os
 
 from sparkkafka.errors import OptionError
+from sparkkafka.references import this_is
 
 VARIABLE = "SPARKKAFKA_LOGGING"
 
 
-def set_up_logging() -> None:
-    """Give the package's loggers a handler if nobody has. Raises OptionError for a bad file."""
+DRIVER = "Spark's driver"
+EXECUTOR = "a Spark executor"
+
+
+def set_up_logging(role: str = DRIVER) -> None:
+    """Give the package's loggers a handler if nobody has. Raises OptionError for a bad file.
+
+    `role` is what this process is, for messages about what it lacks.
+    """
+    this_is(role)
     logger = logging.getLogger("sparkkafka")
     if logger.handlers or logging.getLogger().handlers:
         return

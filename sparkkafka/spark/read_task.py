@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.fetcher import Fetcher
 from sparkkafka.client.metadata import Address, TopicPartition
+from sparkkafka.client.record import times_as_us
 from sparkkafka.errors import DataLossError, DecodeError
 from sparkkafka.options import ReadOptions
 from sparkkafka.protocol.arrow import from_numpy, repeat_text
@@ -21,8 +22,6 @@ ROWS_PER_BATCH = 8192
 """Rows of an Arrow batch handed to Spark. 64K rows were slower at 1 KB a row (measured)."""
 BYTES_PER_BATCH = 4 * 2**20
 """Keys and values of an Arrow batch; large records make it shorter than ROWS_PER_BATCH."""
-
-_MAX_MS = (2**63 - 1) // 1000  # what fits into Spark's microseconds
 
 
 def read_range(
@@ -136,19 +135,9 @@ class BatchShaper:
         )
 
     def _timestamps(self, records: DecodedRecords) -> pa.Array:
-        """Milliseconds -> Spark's microseconds. Kafka's "no timestamp", -1 ms, becomes
-        1969-12-31T23:59:59.999Z as in the JVM connector."""
-        ms = records.timestamps_ms
-        if ms is None:  # a reader always asks for them
+        if records.timestamps_ms is None:  # a reader always asks for them
             return pa.nulls(len(records), pa.timestamp("us", tz="UTC"))
-        if len(ms) and (ms.max() > _MAX_MS or ms.min() < -_MAX_MS):
-            row = int(np.argmax((ms > _MAX_MS) | (ms < -_MAX_MS)))
-            raise DecodeError(
-                f"[KAFKA_MALFORMED_RECORD_TIMESTAMP] {self._place} offset "
-                f"{int(records.offsets[row])}: the timestamp {int(ms[row])} ms does not fit into "
-                "Spark's microseconds; its producer may have written microseconds or nanoseconds"
-            )
-        return from_numpy(ms * 1000, pa.timestamp("us", tz="UTC"))
+        return times_as_us(records.timestamps_ms, records, self._place)
 
 
 def bad_text_rows(array: pa.Array) -> list[int]:

@@ -19,7 +19,7 @@ from sparkkafka.client.metadata import Address, TopicPartition
 from sparkkafka.client.offsets import earliest_and_latest
 from sparkkafka.options import ReadOptions
 from sparkkafka.spark import lookup, planning
-from sparkkafka.spark.logs import set_up_logging
+from sparkkafka.spark.logs import EXECUTOR, set_up_logging
 from sparkkafka.spark.planning import OffsetRange
 from sparkkafka.spark.schema import ReadColumn, default_columns
 from sparkkafka.spark.splitting import split_ranges
@@ -123,7 +123,7 @@ def read_partition(
     # Here, not above: the process that plans a read needs no codec.
     from sparkkafka.spark.read_task import read_range
 
-    set_up_logging()
+    set_up_logging(EXECUTOR)
     tp = TopicPartition(partition.topic, partition.partition)
     start, end = partition.start, partition.end
     return read_range(

@@ -23,7 +23,7 @@ from sparkkafka.spark.commit_message import (
     log_commit,
     task_reports,
 )
-from sparkkafka.spark.logs import set_up_logging
+from sparkkafka.spark.logs import EXECUTOR, set_up_logging
 from sparkkafka.spark.row_columns import input_columns
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class KafkaBatchWriter(DataSourceArrowWriter):
         from sparkkafka.spark.transactional_task import TaskPlace
         from sparkkafka.spark.write_task import write_rows
 
-        set_up_logging()
+        set_up_logging(EXECUTOR)
         place = None
         if self.options.delivery_guarantee == EXACTLY_ONCE:
             place = TaskPlace.of_job(self.options.transactional_id_prefix, self.writer_id)

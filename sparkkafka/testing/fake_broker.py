@@ -12,6 +12,7 @@ import itertools
 import logging
 import selectors
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -48,6 +49,7 @@ class BrokerConnection(threading.Thread):
         sock: socket.socket,
         broker_id: int,
         answer: Callable[[bytearray, BrokerConnection], Reply],
+        tls_context: ssl.SSLContext | None = None,
     ) -> None:
         self.number = next(_connection_numbers)
         super().__init__(name=f"fake-broker-{broker_id}-connection-{self.number}", daemon=True)
@@ -55,12 +57,17 @@ class BrokerConnection(threading.Thread):
         self.stopped = threading.Event()
         self._sock = sock
         self._answer = answer
+        self._tls_context = tls_context
 
     def run(self) -> None:
+        # A reset by the client is how tests end connections, and some end in the middle of the
+        # handshake: no news.
+        with contextlib.suppress(OSError):
+            if self._tls_context is not None:
+                # Here, not where connections are accepted: a client may take its time.
+                self._sock = self._tls_context.wrap_socket(self._sock, server_side=True)
+            self._serve()
         with self._sock:
-            # A reset by the client is how tests end connections: no news.
-            with contextlib.suppress(OSError):
-                self._serve()
             self.stopped.set()
 
     def stop(self) -> None:
@@ -115,7 +122,9 @@ class BrokerListener:
         host: str,
         answer: Callable[[bytearray, BrokerConnection], Reply],
         wake: Callable[[], None],
+        tls_context: ssl.SSLContext | None = None,
     ) -> None:
+        self._tls_context = tls_context
         self.broker_id = broker_id
         self.host = host
         self._answer = answer
@@ -221,7 +230,7 @@ class BrokerListener:
                 except OSError:  # the client has gone again
                     continue
                 sock.setblocking(True)
-                connection = BrokerConnection(sock, self.broker_id, self._answer)
+                connection = BrokerConnection(sock, self.broker_id, self._answer, self._tls_context)
                 with self._lock:
                     self._connections = {
                         row for row in self._connections if row.is_alive() or not row.ident

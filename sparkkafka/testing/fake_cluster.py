@@ -9,13 +9,14 @@
 
 It speaks enough of the protocol for reading and writing (`fake_handlers.HANDLERS`), applies the
 rules of a real broker to what it is sent, and fails where a `fault` says so. There is no
-replication and no group member, nothing is kept on disk, nothing is deleted and no transaction
-times out unless a test says so. Messages are encoded by this package's own code, so an error in
+replication, nothing is kept on disk, nothing is deleted and no transaction times out unless a test
+says so. Messages are encoded by this package's own code, so an error in
 that cannot show here; tests against real brokers and with other clients are for that.
 """
 
 from __future__ import annotations
 
+import ssl
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -27,7 +28,9 @@ from sparkkafka.testing.fake_call import Handler
 from sparkkafka.testing.fake_dispatch import Dispatcher
 from sparkkafka.testing.fake_handlers import IMPLEMENTED
 from sparkkafka.testing.fake_log import PartitionLog
+from sparkkafka.testing.fake_member_apis import GroupControls
 from sparkkafka.testing.fake_producers import Refused
+from sparkkafka.testing.fake_sasl import FakeSasl
 from sparkkafka.testing.fake_state import BrokerAddress, ClusterState, FakeTopic
 from sparkkafka.testing.fake_transaction_controls import TransactionControls
 from sparkkafka.testing.fake_transactions import MAX_TIMEOUT_MS
@@ -37,7 +40,7 @@ from sparkkafka.testing.faults import Action, Drop, Fault, RecordedRequest
 CLOSE_TIMEOUT_S = 10.0
 
 
-class FakeCluster(TransactionControls):
+class FakeCluster(TransactionControls, GroupControls):
     """`brokers` fake brokers with the ids 0, 1, …; use it under `with`, or call `close`.
 
     `kafka_version` ("2.1", "2.8", "3.9", "4.0") sets the versions that the brokers offer, and
@@ -49,7 +52,9 @@ class FakeCluster(TransactionControls):
     `max_transaction_timeout_ms` is transaction.max.timeout.ms. `transaction_verification` False is
     how brokers before 3.6 are: a late write begins a transaction that nobody ends; None is what
     `kafka_version` says. `transaction_version` is the cluster's feature transaction.version: with 2
-    (Kafka 4.0) clients may use transactions V2.
+    (Kafka 4.0) clients may use transactions V2. `tls_context` (of a server) makes all listeners
+    speak TLS; `sasl_users` (passwords by name) makes them want SASL PLAIN, in sessions of
+    `sasl_session_ms`.
 
     All methods may be called from any thread, and from callable faults. Leaving the `with` block
     raises RuntimeError if a handler failed: that is a bug of the fake.
@@ -69,6 +74,9 @@ class FakeCluster(TransactionControls):
         max_transaction_timeout_ms: int = MAX_TIMEOUT_MS,
         transaction_verification: bool | None = None,
         transaction_version: int = 1,
+        tls_context: ssl.SSLContext | None = None,
+        sasl_users: Mapping[str, str] | None = None,
+        sasl_session_ms: int = 0,
     ) -> None:
         if brokers < 1:
             raise ValueError(f"a cluster has at least one broker, got {brokers}")
@@ -82,6 +90,7 @@ class FakeCluster(TransactionControls):
             }
         )
         self._state.rack_aware = rack_aware
+        self._state.sasl = FakeSasl(sasl_users, sasl_session_ms)
         transactions = self._state.transactions
         transactions.max_timeout_ms = max_transaction_timeout_ms
         transactions.keeps_last_epoch = offered.keeps_last_epoch
@@ -97,7 +106,7 @@ class FakeCluster(TransactionControls):
         try:
             for node_id in range(brokers):
                 listener = BrokerListener(
-                    node_id, host, self._dispatcher.answer, self._dispatcher.notify
+                    node_id, host, self._dispatcher.answer, self._dispatcher.notify, tls_context
                 )
                 self._listeners[node_id] = listener
                 self._state.addresses[node_id] = BrokerAddress(
@@ -143,6 +152,11 @@ class FakeCluster(TransactionControls):
     def handlers(self) -> dict[str, Handler]:
         """Handlers by API name; a test may replace one."""
         return self._dispatcher.handlers
+
+    @property
+    def sasl_attempts(self) -> list[str]:
+        """The user of each attempt to be authenticated."""
+        return self._state.sasl.attempts
 
     @property
     def failures(self) -> list[BaseException]:

@@ -92,6 +92,8 @@ class Dispatcher:
             self.requests.append(request)
             rule = next((row for row in self.faults if row.take(request)), None)
             self._changed.notify_all()
+            if self._state.sasl.closes(request):
+                return Reply(close=True)
         try:
             # Without the lock: a callable may change the cluster, or wait.
             action = None if rule is None else rule.action

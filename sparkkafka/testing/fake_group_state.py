@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sparkkafka.errors import ErrorCode
+from sparkkafka.testing.fake_broker_assigned import BrokerAssignedGroup
+from sparkkafka.testing.fake_members import GroupState, Membership
 from sparkkafka.testing.fake_producers import NO_EPOCH, Refused
 
 OFFSETS_TOPIC = "__consumer_offsets"
@@ -32,7 +34,8 @@ class CommittedOffset(NamedTuple):
 
 @dataclass(slots=True)
 class FakeGroup:
-    """A consumer group. With `has_members` it takes no commits from outside.
+    """A consumer group. With `has_members` it takes no commits from outside, as if it had some;
+    `membership` and `broker_assigned` are those that it has.
 
     `pending` are offsets of open transactions, by producer id.
     """
@@ -40,10 +43,36 @@ class FakeGroup:
     offsets: dict[TopicAndNumber, CommittedOffset] = field(default_factory=dict)
     has_members: bool = False
     pending: dict[int, dict[TopicAndNumber, CommittedOffset]] = field(default_factory=dict)
+    membership: Membership = field(default_factory=Membership)
+    broker_assigned: BrokerAssignedGroup = field(default_factory=BrokerAssignedGroup)
 
     @property
     def exists(self) -> bool:
-        return bool(self.offsets or self.pending or self.has_members)
+        return bool(
+            self.offsets
+            or self.pending
+            or self.has_members
+            or self.membership.members
+            or self.broker_assigned.members
+        )
+
+    def check_commit(self, member_id: str, instance_id: str | None, generation_id: int) -> None:
+        """Whether this one may commit. Raises Refused."""
+        assigned = self.broker_assigned.members.get(member_id)
+        if assigned is not None:
+            if generation_id != assigned.epoch:
+                raise Refused(ErrorCode.STALE_MEMBER_EPOCH, f"the epoch is {assigned.epoch}")
+            return
+        had_members = bool(self.membership.generation_id)
+        if had_members and (member_id or generation_id >= 0):
+            self.membership.check(member_id, instance_id, generation_id)
+            if self.membership.state is GroupState.COMPLETING:
+                raise Refused(ErrorCode.REBALANCE_IN_PROGRESS, "a rebalance goes on")
+            return
+        if self.has_members or self.membership.members or self.broker_assigned.members:
+            raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, "only members may commit")
+        if generation_id >= 0:
+            raise Refused(ErrorCode.ILLEGAL_GENERATION, "the group has no members")
 
     def is_pending(self, partition: TopicAndNumber) -> bool:
         return any(partition in rows for rows in self.pending.values())
@@ -67,6 +96,13 @@ class Groups:
 
     def group(self, group_id: str) -> FakeGroup:
         return self._by_id.setdefault(group_id, FakeGroup())
+
+    def known(self) -> list[tuple[str, FakeGroup]]:
+        """The groups that have something, by their ids."""
+        return [(group_id, group) for group_id, group in self._by_id.items() if group.exists]
+
+    def delete(self, group_id: str) -> None:
+        self._by_id.pop(group_id, None)
 
     def next_serial(self) -> int:
         self._serial += 1

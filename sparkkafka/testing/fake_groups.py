@@ -1,7 +1,7 @@
 """How the fake broker answers for consumer groups: FindCoordinator, OffsetCommit, OffsetFetch.
 
-There are no members: a test says that a group has some (`FakeCluster.set_group_members`), and then
-it takes no commits from outside, as a real one.
+A group with members (fake_member_apis, fake_broker_assigned) takes commits from them alone, as a
+real one. A test may also say that a group has some: `FakeCluster.set_group_members`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from sparkkafka.protocol.messages import (
 )
 from sparkkafka.testing.fake_call import Call
 from sparkkafka.testing.fake_group_state import CommittedOffset
+from sparkkafka.testing.fake_producers import Refused
 
 COORDINATOR_TYPES = (0, 1)  # group, transaction
 COORDINATOR_VERSION_WITH_LIST = 4
@@ -97,10 +98,15 @@ def offset_commit(call: Call) -> OffsetCommitResponse:
     message: OffsetCommitRequest = call.message
     code = group_error(call, message.group_id)
     group = call.state.group(message.group_id)
-    if not code and group.has_members:
-        code = ErrorCode.UNKNOWN_MEMBER_ID
-    if not code and message.generation_id_or_member_epoch != NO_GENERATION:
-        code = ErrorCode.ILLEGAL_GENERATION
+    if not code:
+        try:
+            group.check_commit(
+                message.member_id,
+                message.group_instance_id,
+                message.generation_id_or_member_epoch,
+            )
+        except Refused as error:
+            code = error.code
     if not code and is_too_large(message):
         code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
     topics = [

@@ -1,8 +1,8 @@
 """The handler table of the fake broker, and the answers about the cluster and its topics.
 
-A new API is a function here (or in fake_data.py, fake_groups.py, fake_transaction_apis.py) and a
-row in `HANDLERS`; the row also makes brokers offer it in ApiVersions (fake_versions.py says since
-which release).
+A new API is a function here (or in fake_data.py, fake_groups.py, fake_admin.py,
+fake_transaction_apis.py) and a row in `HANDLERS`; the row also makes brokers offer it in
+ApiVersions (fake_versions.py says since which release).
 """
 
 from __future__ import annotations
@@ -42,10 +42,25 @@ from sparkkafka.protocol.messages import (
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
+    SaslAuthenticateResponse,
+    SaslHandshakeResponse,
+)
+from sparkkafka.testing.fake_admin import (
+    create_partitions,
+    delete_groups,
+    delete_records,
+    list_groups,
 )
 from sparkkafka.testing.fake_call import Call, Handler
 from sparkkafka.testing.fake_data import fetch, list_offsets, produce
 from sparkkafka.testing.fake_groups import find_coordinator, offset_commit, offset_fetch
+from sparkkafka.testing.fake_member_apis import (
+    consumer_group_heartbeat,
+    heartbeat,
+    join_group,
+    leave_group,
+    sync_group,
+)
 from sparkkafka.testing.fake_producers import Refused
 from sparkkafka.testing.fake_state import (
     NO_LEADER,
@@ -417,11 +432,23 @@ def describe_log_dirs(call: Call) -> DescribeLogDirsResponse:
     return DescribeLogDirsResponse(results=[result])
 
 
+def sasl_handshake(call: Call) -> SaslHandshakeResponse:
+    return call.state.sasl.handshake(call.message.mechanism)
+
+
+def sasl_authenticate(call: Call) -> SaslAuthenticateResponse:
+    return call.state.sasl.authenticate(call.message.auth_bytes, call.request.connection)
+
+
 HANDLERS: dict[str, Handler] = {
     "AddOffsetsToTxn": add_offsets_to_txn,
     "AddPartitionsToTxn": add_partitions_to_txn,
     "ApiVersions": api_versions,
+    "CreatePartitions": create_partitions,
+    "ConsumerGroupHeartbeat": consumer_group_heartbeat,
     "CreateTopics": create_topics,
+    "DeleteGroups": delete_groups,
+    "DeleteRecords": delete_records,
     "DeleteTopics": delete_topics,
     "DescribeCluster": describe_cluster,
     "DescribeConfigs": describe_configs,
@@ -430,13 +457,20 @@ HANDLERS: dict[str, Handler] = {
     "EndTxn": end_txn,
     "Fetch": fetch,
     "FindCoordinator": find_coordinator,
+    "Heartbeat": heartbeat,
     "InitProducerId": init_producer_id,
+    "ListGroups": list_groups,
+    "JoinGroup": join_group,
+    "LeaveGroup": leave_group,
     "ListOffsets": list_offsets,
     "ListTransactions": list_transactions,
     "Metadata": metadata,
     "OffsetCommit": offset_commit,
     "OffsetFetch": offset_fetch,
     "Produce": produce,
+    "SaslAuthenticate": sasl_authenticate,
+    "SaslHandshake": sasl_handshake,
+    "SyncGroup": sync_group,
     "TxnOffsetCommit": txn_offset_commit,
 }
 

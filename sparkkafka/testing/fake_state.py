@@ -22,6 +22,7 @@ from sparkkafka.testing.fake_group_state import (
 )
 from sparkkafka.testing.fake_log import PartitionLog
 from sparkkafka.testing.fake_producers import Refused
+from sparkkafka.testing.fake_sasl import FakeSasl
 from sparkkafka.testing.fake_transactions import NoLeaderError, Transactions
 
 NO_LEADER = -1
@@ -96,6 +97,7 @@ class ClusterState:
         self.live: set[int] = set()
         self.topics: dict[str, FakeTopic] = {}
         self.rack_aware = False
+        self.sasl = FakeSasl()
         self.groups = Groups()
         self.coordinators: dict[str, int] = {}
         self.transactions = Transactions(self._log_for_marker, self.new_producer_id)

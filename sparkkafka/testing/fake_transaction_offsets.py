@@ -95,6 +95,14 @@ def _check(call: Call, message: TxnOffsetCommitRequest) -> None:
     if message.generation_id == NO_GENERATION and not message.member_id:
         return
     group = call.state.groups.group(message.group_id)
+    if group.membership.members or group.broker_assigned.members:
+        try:
+            group.check_commit(message.member_id, message.group_instance_id, message.generation_id)
+        except Refused as error:
+            if error.code == ErrorCode.STALE_MEMBER_EPOCH:
+                raise Refused(ErrorCode.ILLEGAL_GENERATION, error.message) from error
+            raise
+        return
     if message.generation_id == NO_GENERATION and not group.has_members:
         return
     raise Refused(

@@ -36,6 +36,11 @@ def default_properties(brokers: int) -> dict[str, str]:
         "default.replication.factor": "1",
         # A group's first member need not wait for others.
         "group.initial.rebalance.delay.ms": "0",
+        # Members may be missed soon (6000 in Kafka), and those whose partitions the brokers assign
+        # hear soon of a change (5000).
+        "group.min.session.timeout.ms": "1000",
+        "group.consumer.min.heartbeat.interval.ms": "100",
+        "group.consumer.heartbeat.interval.ms": "300",
         # A test that misspells a topic must fail.
         "auto.create.topics.enable": "false",
         # A killed broker's leaders move, and it may register again, after this time (9000 in

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.client.authentication import MOST_ROUNDS, SaslSettings, authenticate
+from sparkkafka.client.authentication import MOST_ROUNDS, SaslSettings, Session, authenticate
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.errors import (
     AuthenticationError,
@@ -23,7 +23,7 @@ from sparkkafka.protocol.messages import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
-from sparkkafka.protocol.sasl import Secret
+from sparkkafka.secret import Secret
 
 HUSH = Secret("hush")
 PLAIN = SaslSettings("PLAIN", "alice", HUSH)
@@ -56,7 +56,7 @@ def refused(code: ErrorCode, words: str | None) -> SaslAuthenticateResponse:
     return SaslAuthenticateResponse(error_code=code, error_message=words)
 
 
-def run(script: Script, settings: SaslSettings = PLAIN) -> float | None:
+def run(script: Script, settings: SaslSettings = PLAIN) -> Session | None:
     return authenticate(script, settings, Deadline(10_000))  # type: ignore[arg-type]
 
 
@@ -78,9 +78,16 @@ def test_plain_is_one_round() -> None:
 
 def test_a_session_that_ends_is_renewed_before_it_does() -> None:
     now_s = time.monotonic()
-    again_s = run(Script(OFFERED, said(lifetime_ms=100_000)))
-    assert again_s is not None
-    assert now_s + 80 < again_s < now_s + 100
+    session = run(Script(OFFERED, said(lifetime_ms=100_000)))
+    assert session is not None
+    assert now_s + 80 < session.renew_s < session.latest_s < now_s + 100
+
+
+def test_a_session_is_not_renewed_before_brokers_allow_it() -> None:
+    now_s = time.monotonic()
+    session = run(Script(OFFERED, said(lifetime_ms=100)))
+    assert session is not None
+    assert session.renew_s > now_s + 1
 
 
 def test_a_token_is_fetched_anew_for_each_conversation() -> None:

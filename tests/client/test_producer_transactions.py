@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from sparkkafka.client.metadata import TopicPartition
+from sparkkafka.client.group_metadata import GroupMetadata
+from sparkkafka.client.metadata import OffsetAndMetadata, TopicPartition
 from sparkkafka.client.producer import Producer
 from sparkkafka.client.transaction_manager import MOVES, Step
 from sparkkafka.errors import (
@@ -27,19 +28,6 @@ from tests.client.support import settings
 
 WAIT_S = 20
 TP = TopicPartition("t", 0)
-
-
-class Member(NamedTuple):
-    group_id: str
-    generation_id: int = -1
-    member_id: str = ""
-    group_instance_id: str | None = None
-
-
-class Offset(NamedTuple):
-    offset: int
-    metadata: str
-    leader_epoch: int | None
 
 
 @pytest.fixture(params=["2.1 v1", "2.8 v1", "4.0 v1", "4.0 v2"])
@@ -353,7 +341,9 @@ def test_a_transaction_that_was_open_for_too_long(fake: FakeCluster, producer: P
 def test_offsets_of_a_group(fake: FakeCluster, producer: Producer) -> None:
     other = TopicPartition("t", 2)
     producer.begin_transaction()
-    producer.send_offsets_to_transaction({TP: 5, other: Offset(7, "seven", 3)}, Member("g"))
+    producer.send_offsets_to_transaction(
+        {TP: 5, other: OffsetAndMetadata(7, "seven", 3)}, GroupMetadata("g")
+    )
     assert fake.committed("g") == {}
     producer.commit_transaction()
     assert fake.committed("g") == {("t", 0): 5, ("t", 2): 7}
@@ -377,7 +367,7 @@ def test_offsets_of_a_member_that_is_not_in_the_group(fake_cluster: FakeCluster)
         producer.begin_transaction()
         words = "not in the group any more.*abort the transaction"
         with pytest.raises(BrokerError, match=words):
-            producer.send_offsets_to_transaction({TP: 5}, Member("g", 3, "gone"))
+            producer.send_offsets_to_transaction({TP: 5}, GroupMetadata("g", 3, "gone"))
         with pytest.raises(TransactionError, match="can only be aborted"):
             producer.commit_transaction()
         producer.abort_transaction()

@@ -2,71 +2,36 @@
 
 from __future__ import annotations
 
-import datetime
 import socket
 import ssl
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
-    Encoding,
-    NoEncryption,
     PrivateFormat,
     pkcs12,
 )
 
-from sparkkafka.client.tls import MOST_STORE_BYTES, Store, TlsSettings, tls_context
+from sparkkafka.client.tls import MOST_STORE_BYTES, tls_context
 from sparkkafka.errors import OptionError
+from sparkkafka.secret import Secret
+from sparkkafka.security_settings import Store, TlsSettings
+from tests.certificates import signed
 
 HUSH = "hush-hush"
-
-
-@dataclass(frozen=True)
-class Identity:
-    key: Any
-    certificate: x509.Certificate
-
-    @property
-    def pem(self) -> str:
-        return self.certificate.public_bytes(Encoding.PEM).decode()
-
-    def key_pem(self, password: str = "", form: PrivateFormat = PrivateFormat.PKCS8) -> str:
-        how = BestAvailableEncryption(password.encode()) if password else NoEncryption()
-        return str(self.key.private_bytes(Encoding.PEM, form, how).decode())
-
-
-def signed(name: str, by: Identity | None = None, key: Any = None) -> Identity:
-    """A certificate for `name`, by itself if nobody else signs it."""
-    key = key or ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.UTC)
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(by.certificate.subject if by else subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.BasicConstraints(ca=by is None, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
-    )
-    return Identity(key, builder.sign(by.key if by else key, hashes.SHA256()))
 
 
 AUTHORITY = signed("authority")
 SERVER = signed("broker.example", AUTHORITY)
 CLIENT = signed("client", AUTHORITY, rsa.generate_private_key(65537, 2048))
 STRANGER = signed("authority")
-TRUST = TlsSettings(truststore=Store("ssl.truststore.certificates", text=AUTHORITY.pem))
+TRUST = TlsSettings(truststore=Store("ssl.truststore.certificates", text=Secret(AUTHORITY.pem)))
 
 
 @pytest.fixture(scope="module")
@@ -134,9 +99,11 @@ def stores(folder: Path) -> dict[str, Store]:
         ),
         "PEM in a file called .jks": Store(option, file(folder, "ca.jks", pem)),
         "Windows' line ends": Store(option, file(folder, "win.pem", pem.replace("\n", "\r\n"))),
-        "text": Store("ssl.truststore.certificates", text=pem),
-        "text in one line": Store("ssl.truststore.certificates", text=pem.replace("\n", " ")),
-        "PKCS#12": Store(option, file(folder, "ca.p12", p12), password=HUSH),
+        "text": Store("ssl.truststore.certificates", text=Secret(pem)),
+        "text in one line": Store(
+            "ssl.truststore.certificates", text=Secret(pem.replace("\n", " "))
+        ),
+        "PKCS#12": Store(option, file(folder, "ca.p12", p12), password=Secret(HUSH)),
     }
 
 
@@ -157,7 +124,7 @@ def test_a_truststore(kind: str, tmp_path: Path, shake: Callable[..., Any]) -> N
 
 
 def test_whom_nobody_signed_is_refused(shake: Callable[..., Any]) -> None:
-    other = Store("ssl.truststore.certificates", text=STRANGER.pem)
+    other = Store("ssl.truststore.certificates", text=Secret(STRANGER.pem))
     for settings in (TlsSettings(truststore=other), TlsSettings()):
         with pytest.raises(ssl.SSLCertVerificationError):
             shake(settings)
@@ -168,7 +135,7 @@ def test_the_name_is_checked_unless_told_otherwise(shake: Callable[..., Any]) ->
         shake(TRUST, "other.example")
     assert shake(replace(TRUST, check_hostname=False), "other.example")
     # Without a name to compare, the signature still counts.
-    stranger = Store("ssl.truststore.certificates", text=STRANGER.pem)
+    stranger = Store("ssl.truststore.certificates", text=Secret(STRANGER.pem))
     with pytest.raises(ssl.SSLCertVerificationError):
         shake(TlsSettings(truststore=stranger, check_hostname=False), "other.example")
     assert shake(TlsSettings(verify=False), "other.example")
@@ -191,17 +158,19 @@ def identities(folder: Path) -> dict[str, TlsSettings]:
         [AUTHORITY.certificate],
         BestAvailableEncryption(HUSH.encode()),
     )
-    store = Store(option, file(folder, "client.p12", p12), password=HUSH)
-    text = Store("ssl.keystore.certificate.chain", text=CLIENT.pem.replace("\n", " "))
-    key = Store("ssl.keystore.key", text=CLIENT.key_pem(HUSH).replace("\n", " "))
+    store = Store(option, file(folder, "client.p12", p12), password=Secret(HUSH))
+    text = Store("ssl.keystore.certificate.chain", text=Secret(CLIENT.pem.replace("\n", " ")))
+    key = Store("ssl.keystore.key", text=Secret(CLIENT.key_pem(HUSH).replace("\n", " ")))
     apart = Store("ssl.key.location", file(folder, "key.pem", CLIENT.key_pem()))
     return {
         "one PEM file": replace(TRUST, certificates=together, key=together),
         "an encrypted key": replace(
-            TRUST, certificates=encrypted, key=encrypted, key_password=HUSH
+            TRUST, certificates=encrypted, key=encrypted, key_password=Secret(HUSH)
         ),
-        "an old encrypted key": replace(TRUST, certificates=old, key=old, key_password=HUSH),
-        "text": replace(TRUST, certificates=text, key=key, key_password=HUSH),
+        "an old encrypted key": replace(
+            TRUST, certificates=old, key=old, key_password=Secret(HUSH)
+        ),
+        "text": replace(TRUST, certificates=text, key=key, key_password=Secret(HUSH)),
         "two files": replace(TRUST, certificates=together, key=apart),
         "PKCS#12": replace(TRUST, certificates=store, key=store),
     }
@@ -281,7 +250,7 @@ def wrong(folder: Path) -> dict[str, tuple[TlsSettings, str]]:
     jks = Store(option, file(folder, "trust.jks", b"\xfe\xed\xfe\xed\x00\x00\x00\x02" + b"x" * 99))
     broken = Store(option, file(folder, "broken.pem", AUTHORITY.pem.replace("M", "-", 3)))
     other = signed("client", AUTHORITY)
-    other_key = Store("ssl.keystore.key", text=other.key_pem())
+    other_key = Store("ssl.keystore.key", text=Secret(other.key_pem()))
 
     def trusting(store: Store) -> TlsSettings:
         return TlsSettings(truststore=store)
@@ -306,19 +275,19 @@ def wrong(folder: Path) -> dict[str, tuple[TlsSettings, str]]:
             r"only-key\.pem has no certificate in it",
         ),
         "wrong store password": (
-            trusting(replace(trust["PKCS#12"], password=HUSH + "!")),
+            trusting(replace(trust["PKCS#12"], password=Secret(HUSH + "!"))),
             r"ca\.p12 cannot be opened: its password is wrong",
         ),
         "no store password": (
-            replace(p12, certificates=replace(p12.certificates, password="")),
+            replace(p12, certificates=replace(p12.certificates, password=Secret(""))),
             r"client\.p12 cannot be opened: its password is missing",
         ),
         "wrong key password": (
-            replace(locked, key_password=HUSH + "!"),
+            replace(locked, key_password=Secret(HUSH + "!")),
             r"secret\.pem: the key is encrypted, and ssl\.key\.password is wrong",
         ),
         "no key password": (
-            replace(locked, key_password=""),
+            replace(locked, key_password=Secret("")),
             r"secret\.pem: the key is encrypted, and ssl\.key\.password is missing",
         ),
         "no key": (replace(TRUST, certificates=no_key, key=no_key), "has no PRIVATE KEY in it"),

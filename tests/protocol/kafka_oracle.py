@@ -1,7 +1,8 @@
 """What the schema tests compare with: Kafka's message JSON, and kafka-python's codec.
 
 Both ship inside the kafka-python wheel; the JSON is Apache Kafka's own, so it shares nothing with
-this package but the wire format.
+this package but the wire format. What the wheel lacks is in tests/vectors/schemas.json, and
+kafka-python makes its codec of that all the same.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ import importlib.resources
 import json
 import random
 import re
+import unittest.mock
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import kafka.protocol.admin
+import kafka.protocol.api_message
 import kafka.protocol.consumer
 import kafka.protocol.metadata
 import kafka.protocol.producer
@@ -70,8 +74,15 @@ class Row(NamedTuple):
     ignorable: bool
 
 
+_OTHER_SCHEMAS: dict[str, Any] = json.loads(
+    (Path(__file__).parents[1] / "vectors" / "schemas.json").read_text()
+)
+
+
 @functools.cache
 def _json_text(name: str) -> str:
+    if name in _OTHER_SCHEMAS:
+        return json.dumps(_OTHER_SCHEMAS[name])
     folder = importlib.resources.files("kafka.protocol.schemas") / "resources"
     text = (folder / f"{name}.json").read_text()
     return re.sub(r"(?m)^\s*//.*$", "", text)
@@ -146,6 +157,15 @@ def _json_default(row: dict[str, Any]) -> object:
 JSON_NAMES = {
     "DescribedTransactionState": "TransactionState",
     "ListedTransactionState": "TransactionState",
+    "ProducersTopic": "TopicRequest",
+    "ProducersTopicResponse": "TopicResponse",
+    "ProducersPartitionResponse": "PartitionResponse",
+    "DescribedConsumerGroup": "DescribedGroup",
+    "DescribedConsumer": "Member",
+    "DescribedAssignment": "Assignment",
+    "DescribedTopicPartitions": "TopicPartitions",
+    "HeartbeatTopicPartitions": "TopicPartitions",
+    "HeartbeatAssignment": "Assignment",
 }
 
 
@@ -312,7 +332,11 @@ _MODULES: tuple[ModuleType, ...] = (
 )
 
 # kafka-python renames these and turns them into sets of bit numbers.
-_BIT_FIELDS = {"topic_authorized_operations", "cluster_authorized_operations"}
+_BIT_FIELDS = {
+    "authorized_operations",
+    "topic_authorized_operations",
+    "cluster_authorized_operations",
+}
 
 
 def peer_class(cls: type[Message]) -> Any:
@@ -320,7 +344,30 @@ def peer_class(cls: type[Message]) -> Any:
     for module in _MODULES:
         if hasattr(module, cls.__name__):
             return getattr(module, cls.__name__)
+    if cls.__name__ in _OTHER_SCHEMAS:
+        return _made_peer_class(cls.__name__)
     raise LookupError(cls.__name__)
+
+
+@functools.cache
+def _made_peer_class(name: str) -> Any:
+    """kafka-python's codec of a message that it does not have, made from Kafka's JSON."""
+    with unittest.mock.patch(
+        "kafka.protocol.api_data.load_json",
+        lambda name, package=None: _with_bit_fields(load_json(name)),
+    ):
+        return type(kafka.protocol.api_message.ApiMessage)(
+            name, (kafka.protocol.api_message.ApiMessage,), {}
+        )
+
+
+def _with_bit_fields(spec: dict[str, Any]) -> dict[str, Any]:
+    """The change that kafka-python makes by hand to the schemas of its own."""
+    for row in spec.get("fields", ()):
+        if snake_case(row["name"]) in _BIT_FIELDS:
+            row["type"] = "bitfield"
+        _with_bit_fields(row)
+    return spec
 
 
 def to_peer(value: Any, version: int) -> Any:
@@ -351,7 +398,7 @@ def _peer_value(row: Field, item: Any, peer_field: Any, version: int) -> Any:
         return {bit for bit in range(32) if item >> bit & 1}
     if peer_field.is_struct_array() and item is not None:
         return [peer_field(**_peer_arguments(part, peer_field, version)) for part in item]
-    if peer_field.is_struct():
+    if peer_field.is_struct() and item is not None:
         return peer_field(**_peer_arguments(item, peer_field, version))
     return item
 
@@ -373,7 +420,7 @@ def from_peer(cls: type[Any], peer: Any, version: int) -> Any:
             if item is not None and not isinstance(inner, Primitive):
                 item = [from_peer(inner, part, version) for part in item]
         elif not isinstance(inner, Primitive):
-            item = from_peer(inner, item, version)
+            item = None if item is None else from_peer(inner, item, version)
         elif inner is RECORDS and item is not None:
             item = bytes(item)
         values[row.name] = item

@@ -50,9 +50,9 @@ EACH_VERSION = pytest.mark.parametrize(("cls", "version"), MESSAGE_VERSIONS, ids
 VERSIONS = {
     "Produce": (3, 12),
     "Fetch": (4, 12),
-    "ListOffsets": (2, 7),
+    "ListOffsets": (2, 9),
     "Metadata": (4, 12),
-    "OffsetCommit": (2, 8),
+    "OffsetCommit": (2, 9),
     "OffsetFetch": (1, 8),
     "FindCoordinator": (1, 4),
     "SaslHandshake": (0, 1),
@@ -70,6 +70,21 @@ VERSIONS = {
     "DescribeCluster": (0, 1),
     "DescribeTransactions": (0, 0),
     "ListTransactions": (0, 2),
+    "CreatePartitions": (0, 3),
+    "DeleteRecords": (0, 2),
+    "IncrementalAlterConfigs": (0, 1),
+    "ListGroups": (0, 5),
+    "DescribeGroups": (0, 6),
+    "ConsumerGroupDescribe": (0, 1),
+    "DeleteGroups": (0, 2),
+    "OffsetDelete": (0, 0),
+    "DescribeProducers": (0, 0),
+    "WriteTxnMarkers": (1, 1),
+    "JoinGroup": (2, 9),
+    "SyncGroup": (1, 5),
+    "Heartbeat": (1, 4),
+    "LeaveGroup": (1, 5),
+    "ConsumerGroupHeartbeat": (0, 1),
 }
 
 

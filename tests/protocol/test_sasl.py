@@ -14,11 +14,11 @@ from sparkkafka.errors import AuthenticationError
 from sparkkafka.protocol.sasl import (
     MOST_ITERATIONS,
     Conversation,
-    Secret,
     oauthbearer,
     plain,
     scram,
 )
+from sparkkafka.secret import Secret
 
 PENCIL = Secret("pencil")
 SALT = base64.b64encode(b"salt of the server").decode()

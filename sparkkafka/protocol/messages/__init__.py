@@ -16,14 +16,28 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sparkkafka.protocol.messages.admin import (
+        AlterableConfig,
+        AlterConfigsResource,
+        AlterConfigsResourceResponse,
         CreatableReplicaAssignment,
         CreatableTopic,
         CreatableTopicConfig,
         CreatableTopicConfigs,
         CreatableTopicResult,
+        CreatePartitionsAssignment,
+        CreatePartitionsRequest,
+        CreatePartitionsResponse,
+        CreatePartitionsTopic,
+        CreatePartitionsTopicResult,
         CreateTopicsRequest,
         CreateTopicsResponse,
         DeletableTopicResult,
+        DeleteRecordsPartition,
+        DeleteRecordsPartitionResult,
+        DeleteRecordsRequest,
+        DeleteRecordsResponse,
+        DeleteRecordsTopic,
+        DeleteRecordsTopicResult,
         DeleteTopicsRequest,
         DeleteTopicsResponse,
         DeleteTopicState,
@@ -39,6 +53,8 @@ if TYPE_CHECKING:
         DescribeLogDirsResponse,
         DescribeLogDirsResult,
         DescribeLogDirsTopic,
+        IncrementalAlterConfigsRequest,
+        IncrementalAlterConfigsResponse,
     )
     from sparkkafka.protocol.messages.data import (
         AbortedTransaction,
@@ -67,6 +83,30 @@ if TYPE_CHECKING:
         TopicProduceData,
         TopicProduceResponse,
     )
+    from sparkkafka.protocol.messages.group_admin import (
+        ConsumerGroupDescribeRequest,
+        ConsumerGroupDescribeResponse,
+        DeletableGroupResult,
+        DeleteGroupsRequest,
+        DeleteGroupsResponse,
+        DescribedAssignment,
+        DescribedConsumer,
+        DescribedConsumerGroup,
+        DescribedGroup,
+        DescribedGroupMember,
+        DescribedTopicPartitions,
+        DescribeGroupsRequest,
+        DescribeGroupsResponse,
+        ListedGroup,
+        ListGroupsRequest,
+        ListGroupsResponse,
+        OffsetDeleteRequest,
+        OffsetDeleteRequestPartition,
+        OffsetDeleteRequestTopic,
+        OffsetDeleteResponse,
+        OffsetDeleteResponsePartition,
+        OffsetDeleteResponseTopic,
+    )
     from sparkkafka.protocol.messages.groups import (
         Coordinator,
         FindCoordinatorRequest,
@@ -87,6 +127,25 @@ if TYPE_CHECKING:
         OffsetFetchResponsePartitions,
         OffsetFetchResponseTopic,
         OffsetFetchResponseTopics,
+    )
+    from sparkkafka.protocol.messages.membership import (
+        ConsumerGroupHeartbeatRequest,
+        ConsumerGroupHeartbeatResponse,
+        HeartbeatAssignment,
+        HeartbeatRequest,
+        HeartbeatResponse,
+        HeartbeatTopicPartitions,
+        JoinGroupRequest,
+        JoinGroupRequestProtocol,
+        JoinGroupResponse,
+        JoinGroupResponseMember,
+        LeaveGroupRequest,
+        LeaveGroupResponse,
+        MemberIdentity,
+        MemberResponse,
+        SyncGroupRequest,
+        SyncGroupRequestAssignment,
+        SyncGroupResponse,
     )
     from sparkkafka.protocol.messages.metadata import (
         NO_AUTHORIZED_OPERATIONS,
@@ -120,6 +179,8 @@ if TYPE_CHECKING:
         AddPartitionsToTxnTopic,
         AddPartitionsToTxnTopicResult,
         DescribedTransactionState,
+        DescribeProducersRequest,
+        DescribeProducersResponse,
         DescribeTransactionsRequest,
         DescribeTransactionsResponse,
         EndTxnRequest,
@@ -129,6 +190,10 @@ if TYPE_CHECKING:
         ListedTransactionState,
         ListTransactionsRequest,
         ListTransactionsResponse,
+        ProducersPartitionResponse,
+        ProducerState,
+        ProducersTopic,
+        ProducersTopicResponse,
         TopicData,
         TxnOffsetCommitRequest,
         TxnOffsetCommitRequestPartition,
@@ -136,11 +201,17 @@ if TYPE_CHECKING:
         TxnOffsetCommitResponse,
         TxnOffsetCommitResponsePartition,
         TxnOffsetCommitResponseTopic,
+        WritableTxnMarker,
+        WritableTxnMarkerPartitionResult,
+        WritableTxnMarkerResult,
+        WritableTxnMarkerTopic,
+        WritableTxnMarkerTopicResult,
+        WriteTxnMarkersRequest,
+        WriteTxnMarkersResponse,
     )
     from sparkkafka.protocol.schema import Request
 
     REQUESTS: Mapping[int, type[Request[Any]]]
-
 __all__ = [
     "NO_AUTHORIZED_OPERATIONS",
     "REQUESTS",
@@ -152,19 +223,40 @@ __all__ = [
     "AddPartitionsToTxnResponse",
     "AddPartitionsToTxnTopic",
     "AddPartitionsToTxnTopicResult",
+    "AlterConfigsResource",
+    "AlterConfigsResourceResponse",
+    "AlterableConfig",
     "ApiVersion",
     "ApiVersionsRequest",
     "ApiVersionsResponse",
     "BatchIndexAndErrorMessage",
+    "ConsumerGroupDescribeRequest",
+    "ConsumerGroupDescribeResponse",
+    "ConsumerGroupHeartbeatRequest",
+    "ConsumerGroupHeartbeatResponse",
     "Coordinator",
     "CreatableReplicaAssignment",
     "CreatableTopic",
     "CreatableTopicConfig",
     "CreatableTopicConfigs",
     "CreatableTopicResult",
+    "CreatePartitionsAssignment",
+    "CreatePartitionsRequest",
+    "CreatePartitionsResponse",
+    "CreatePartitionsTopic",
+    "CreatePartitionsTopicResult",
     "CreateTopicsRequest",
     "CreateTopicsResponse",
+    "DeletableGroupResult",
     "DeletableTopicResult",
+    "DeleteGroupsRequest",
+    "DeleteGroupsResponse",
+    "DeleteRecordsPartition",
+    "DeleteRecordsPartitionResult",
+    "DeleteRecordsRequest",
+    "DeleteRecordsResponse",
+    "DeleteRecordsTopic",
+    "DeleteRecordsTopicResult",
     "DeleteTopicState",
     "DeleteTopicsRequest",
     "DeleteTopicsResponse",
@@ -178,13 +270,23 @@ __all__ = [
     "DescribeConfigsResponse",
     "DescribeConfigsResult",
     "DescribeConfigsSynonym",
+    "DescribeGroupsRequest",
+    "DescribeGroupsResponse",
     "DescribeLogDirsPartition",
     "DescribeLogDirsRequest",
     "DescribeLogDirsResponse",
     "DescribeLogDirsResult",
     "DescribeLogDirsTopic",
+    "DescribeProducersRequest",
+    "DescribeProducersResponse",
     "DescribeTransactionsRequest",
     "DescribeTransactionsResponse",
+    "DescribedAssignment",
+    "DescribedConsumer",
+    "DescribedConsumerGroup",
+    "DescribedGroup",
+    "DescribedGroupMember",
+    "DescribedTopicPartitions",
     "DescribedTransactionState",
     "EndTxnRequest",
     "EndTxnResponse",
@@ -198,9 +300,23 @@ __all__ = [
     "FindCoordinatorRequest",
     "FindCoordinatorResponse",
     "ForgottenTopic",
+    "HeartbeatAssignment",
+    "HeartbeatRequest",
+    "HeartbeatResponse",
+    "HeartbeatTopicPartitions",
+    "IncrementalAlterConfigsRequest",
+    "IncrementalAlterConfigsResponse",
     "InitProducerIdRequest",
     "InitProducerIdResponse",
+    "JoinGroupRequest",
+    "JoinGroupRequestProtocol",
+    "JoinGroupResponse",
+    "JoinGroupResponseMember",
     "LeaderIdAndEpoch",
+    "LeaveGroupRequest",
+    "LeaveGroupResponse",
+    "ListGroupsRequest",
+    "ListGroupsResponse",
     "ListOffsetsPartition",
     "ListOffsetsPartitionResponse",
     "ListOffsetsRequest",
@@ -209,7 +325,10 @@ __all__ = [
     "ListOffsetsTopicResponse",
     "ListTransactionsRequest",
     "ListTransactionsResponse",
+    "ListedGroup",
     "ListedTransactionState",
+    "MemberIdentity",
+    "MemberResponse",
     "MetadataRequest",
     "MetadataRequestTopic",
     "MetadataResponse",
@@ -223,6 +342,12 @@ __all__ = [
     "OffsetCommitResponse",
     "OffsetCommitResponsePartition",
     "OffsetCommitResponseTopic",
+    "OffsetDeleteRequest",
+    "OffsetDeleteRequestPartition",
+    "OffsetDeleteRequestTopic",
+    "OffsetDeleteResponse",
+    "OffsetDeleteResponsePartition",
+    "OffsetDeleteResponseTopic",
     "OffsetFetchRequest",
     "OffsetFetchRequestGroup",
     "OffsetFetchRequestTopic",
@@ -238,12 +363,19 @@ __all__ = [
     "PartitionProduceResponse",
     "ProduceRequest",
     "ProduceResponse",
+    "ProducerState",
+    "ProducersPartitionResponse",
+    "ProducersTopic",
+    "ProducersTopicResponse",
     "SaslAuthenticateRequest",
     "SaslAuthenticateResponse",
     "SaslHandshakeRequest",
     "SaslHandshakeResponse",
     "SnapshotId",
     "SupportedFeatureKey",
+    "SyncGroupRequest",
+    "SyncGroupRequestAssignment",
+    "SyncGroupResponse",
     "TopicData",
     "TopicProduceData",
     "TopicProduceResponse",
@@ -253,26 +385,47 @@ __all__ = [
     "TxnOffsetCommitResponse",
     "TxnOffsetCommitResponsePartition",
     "TxnOffsetCommitResponseTopic",
+    "WritableTxnMarker",
+    "WritableTxnMarkerPartitionResult",
+    "WritableTxnMarkerResult",
+    "WritableTxnMarkerTopic",
+    "WritableTxnMarkerTopicResult",
+    "WriteTxnMarkersRequest",
+    "WriteTxnMarkersResponse",
 ]
 
 # A test holds this to what the imports above say.
 _NAMES: Mapping[str, str] = {
     "admin": """
+        AlterableConfig AlterConfigsResource AlterConfigsResourceResponse
         CreatableReplicaAssignment CreatableTopic CreatableTopicConfig CreatableTopicConfigs
-        CreatableTopicResult CreateTopicsRequest CreateTopicsResponse DeletableTopicResult
-        DeleteTopicsRequest DeleteTopicsResponse DeleteTopicState DescribableLogDirTopic
-        DescribeConfigsRequest DescribeConfigsResource DescribeConfigsResourceResult
-        DescribeConfigsResponse DescribeConfigsResult DescribeConfigsSynonym
-        DescribeLogDirsPartition DescribeLogDirsRequest DescribeLogDirsResponse
-        DescribeLogDirsResult DescribeLogDirsTopic
+        CreatableTopicResult CreatePartitionsAssignment CreatePartitionsRequest
+        CreatePartitionsResponse CreatePartitionsTopic CreatePartitionsTopicResult
+        CreateTopicsRequest CreateTopicsResponse DeletableTopicResult DeleteRecordsPartition
+        DeleteRecordsPartitionResult DeleteRecordsRequest DeleteRecordsResponse
+        DeleteRecordsTopic DeleteRecordsTopicResult DeleteTopicsRequest DeleteTopicsResponse
+        DeleteTopicState DescribableLogDirTopic DescribeConfigsRequest
+        DescribeConfigsResource DescribeConfigsResourceResult DescribeConfigsResponse
+        DescribeConfigsResult DescribeConfigsSynonym DescribeLogDirsPartition
+        DescribeLogDirsRequest DescribeLogDirsResponse DescribeLogDirsResult
+        DescribeLogDirsTopic IncrementalAlterConfigsRequest IncrementalAlterConfigsResponse
     """,
     "data": """
         AbortedTransaction BatchIndexAndErrorMessage EpochEndOffset FetchableTopicResponse
         FetchPartition FetchRequest FetchResponse FetchTopic ForgottenTopic LeaderIdAndEpoch
-        ListOffsetsPartition ListOffsetsPartitionResponse ListOffsetsRequest ListOffsetsResponse
-        ListOffsetsTopic ListOffsetsTopicResponse NodeEndpoint PartitionData PartitionProduceData
-        PartitionProduceResponse ProduceRequest ProduceResponse SnapshotId TopicProduceData
-        TopicProduceResponse
+        ListOffsetsPartition ListOffsetsPartitionResponse ListOffsetsRequest
+        ListOffsetsResponse ListOffsetsTopic ListOffsetsTopicResponse NodeEndpoint
+        PartitionData PartitionProduceData PartitionProduceResponse ProduceRequest
+        ProduceResponse SnapshotId TopicProduceData TopicProduceResponse
+    """,
+    "group_admin": """
+        ConsumerGroupDescribeRequest ConsumerGroupDescribeResponse DeletableGroupResult
+        DeleteGroupsRequest DeleteGroupsResponse DescribedAssignment DescribedConsumer
+        DescribedConsumerGroup DescribedGroup DescribedGroupMember DescribedTopicPartitions
+        DescribeGroupsRequest DescribeGroupsResponse ListedGroup ListGroupsRequest
+        ListGroupsResponse OffsetDeleteRequest OffsetDeleteRequestPartition
+        OffsetDeleteRequestTopic OffsetDeleteResponse OffsetDeleteResponsePartition
+        OffsetDeleteResponseTopic
     """,
     "groups": """
         Coordinator FindCoordinatorRequest FindCoordinatorResponse OffsetCommitRequest
@@ -282,11 +435,19 @@ _NAMES: Mapping[str, str] = {
         OffsetFetchResponse OffsetFetchResponseGroup OffsetFetchResponsePartition
         OffsetFetchResponsePartitions OffsetFetchResponseTopic OffsetFetchResponseTopics
     """,
+    "membership": """
+        ConsumerGroupHeartbeatRequest ConsumerGroupHeartbeatResponse HeartbeatAssignment
+        HeartbeatRequest HeartbeatResponse HeartbeatTopicPartitions JoinGroupRequest
+        JoinGroupRequestProtocol JoinGroupResponse JoinGroupResponseMember LeaveGroupRequest
+        LeaveGroupResponse MemberIdentity MemberResponse SyncGroupRequest
+        SyncGroupRequestAssignment SyncGroupResponse
+    """,
     "metadata": """
         NO_AUTHORIZED_OPERATIONS ApiVersion ApiVersionsRequest ApiVersionsResponse
-        DescribeClusterBroker DescribeClusterRequest DescribeClusterResponse FinalizedFeatureKey
-        MetadataRequest MetadataRequestTopic MetadataResponse MetadataResponseBroker
-        MetadataResponsePartition MetadataResponseTopic SupportedFeatureKey
+        DescribeClusterBroker DescribeClusterRequest DescribeClusterResponse
+        FinalizedFeatureKey MetadataRequest MetadataRequestTopic MetadataResponse
+        MetadataResponseBroker MetadataResponsePartition MetadataResponseTopic
+        SupportedFeatureKey
     """,
     "sasl": """
         SaslAuthenticateRequest SaslAuthenticateResponse SaslHandshakeRequest
@@ -295,12 +456,16 @@ _NAMES: Mapping[str, str] = {
     "transactions": """
         AddOffsetsToTxnRequest AddOffsetsToTxnResponse AddPartitionsToTxnPartitionResult
         AddPartitionsToTxnRequest AddPartitionsToTxnResponse AddPartitionsToTxnTopic
-        AddPartitionsToTxnTopicResult DescribedTransactionState DescribeTransactionsRequest
-        DescribeTransactionsResponse EndTxnRequest EndTxnResponse InitProducerIdRequest
-        InitProducerIdResponse ListedTransactionState ListTransactionsRequest
-        ListTransactionsResponse TopicData TxnOffsetCommitRequest TxnOffsetCommitRequestPartition
-        TxnOffsetCommitRequestTopic TxnOffsetCommitResponse TxnOffsetCommitResponsePartition
-        TxnOffsetCommitResponseTopic
+        AddPartitionsToTxnTopicResult DescribedTransactionState DescribeProducersRequest
+        DescribeProducersResponse DescribeTransactionsRequest DescribeTransactionsResponse
+        EndTxnRequest EndTxnResponse InitProducerIdRequest InitProducerIdResponse
+        ListedTransactionState ListTransactionsRequest ListTransactionsResponse
+        ProducersPartitionResponse ProducerState TopicData ProducersTopic ProducersTopicResponse
+        TxnOffsetCommitRequest TxnOffsetCommitRequestPartition TxnOffsetCommitRequestTopic
+        TxnOffsetCommitResponse TxnOffsetCommitResponsePartition
+        TxnOffsetCommitResponseTopic WritableTxnMarker WritableTxnMarkerPartitionResult
+        WritableTxnMarkerResult WritableTxnMarkerTopic WritableTxnMarkerTopicResult
+        WriteTxnMarkersRequest WriteTxnMarkersResponse
     """,
 }
 _SUBJECTS = {name: subject for subject, names in _NAMES.items() for name in names.split()}

@@ -77,9 +77,12 @@ class OffsetCommitRequestTopic:
     partitions: list[OffsetCommitRequestPartition] = array(OffsetCommitRequestPartition)
 
 
-@request(api_key=8, versions=(2, 8), flexible=8)
+@request(api_key=8, versions=(2, 9), flexible=8)
 class OffsetCommitRequest(Request["OffsetCommitResponse"]):
-    """Commits offsets of a group. A group without members has generation -1 and member ""."""
+    """Commits offsets of a group. A group without members has generation -1 and member "".
+
+    Version 9 is version 8, and what a member under KIP-848 has to send.
+    """
 
     group_id: str = string()
     generation_id_or_member_epoch: int = int32(-1, since=1, ignorable=True)

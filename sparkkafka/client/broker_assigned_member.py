@@ -1,0 +1,183 @@
+"""One member of a group whose partitions the brokers assign (group.protocol=consumer, KIP-848).
+
+No rebalance stops anybody here: the coordinator tells each member by itself what to let go of and
+what to take over, and gives a partition away once its owner has said that it is free.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from sparkkafka.client.broker_assigned_thread import BrokerAssignedThread, Partitions
+from sparkkafka.client.cluster import Cluster
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.group_commit import EPOCH_VERSION, commit_as_member, commit_failed
+from sparkkafka.client.group_metadata import (
+    NO_GENERATION,
+    NO_MEMBER_ID,
+    GroupMetadata,
+    OffsetToCommit,
+    RebalanceHooks,
+)
+from sparkkafka.client.metadata import TopicPartition, some_partitions
+from sparkkafka.client_options import ConsumerOptions
+from sparkkafka.errors import CommitFailedError, ErrorCode, OptionError
+
+log = logging.getLogger(__name__)
+
+POLL_MARK_MS = 1_000
+
+
+class BrokerAssignedMember:
+    """A member under KIP-848. See `GroupMember` for its methods."""
+
+    def __init__(self, options: ConsumerOptions, hooks: RebalanceHooks) -> None:
+        if options.group_id is None:
+            raise OptionError("a member of a group needs the group's name: set group.id")
+        self._options = options
+        self._group_id = options.group_id
+        self._hooks = hooks
+        self._cluster = Cluster(options.client)  # for commits
+        self._thread: BrokerAssignedThread | None = None
+        self._wanted: frozenset[str] | None = None
+        self._joined_with: frozenset[str] | None = None
+        self._owned: Partitions = {}
+        self._settled = False
+        """A target was taken up since the member joined."""
+        self._closed = False
+
+    @property
+    def assignment(self) -> frozenset[TopicPartition]:
+        return frozenset(self._owned)
+
+    @property
+    def metadata(self) -> GroupMetadata:
+        thread = self._thread
+        epoch, member_id = NO_GENERATION, NO_MEMBER_ID
+        if thread is not None:
+            with thread.changed:
+                epoch, member_id = thread.epoch or NO_GENERATION, thread.member_id
+        return GroupMetadata(self._group_id, epoch, member_id, self._options.group_instance_id)
+
+    def subscribe(self, topics: frozenset[str]) -> None:
+        self._wanted = frozenset(topics)
+
+    def rejoin_needed(self) -> bool:
+        thread = self._thread
+        if self._wanted is None:
+            return False
+        if thread is None or self._wanted != self._joined_with:
+            return True
+        with thread.changed:
+            return (
+                thread.joining
+                or not thread.inside
+                or thread.lost
+                or thread.target is not None
+                or thread.failure is not None
+            )
+
+    def poll(self, deadline: Deadline) -> None:
+        if self._wanted is None or self._closed:
+            return
+        if self._thread is None:
+            self._thread = BrokerAssignedThread(self._options, self._group_id)
+            self._thread.start()
+        thread = self._thread
+        while not self._closed:  # a hook may have done it
+            thread.mark_polled()
+            with thread.changed:
+                lost, thread.lost = thread.lost, False
+                inside = thread.inside
+                failure = thread.take_failure()
+            if lost:
+                self._lose()
+            if failure is not None:
+                raise failure
+            if not inside:
+                self._settled = False
+                self._joined_with = self._wanted
+                thread.join(self._wanted)
+            elif self._wanted != self._joined_with:
+                self._joined_with = self._wanted
+                thread.subscribe(self._wanted)
+            elif (target := thread.take_target()) is not None:
+                self._reconcile(target, thread)
+            elif not self._wait(thread, deadline):
+                return
+
+    def commit(self, offsets: Mapping[TopicPartition, OffsetToCommit], deadline: Deadline) -> None:
+        try:
+            commit_as_member(
+                self._cluster, self._asker, offsets, deadline, least_version=EPOCH_VERSION
+            )
+        except CommitFailedError:
+            if self._thread is not None:
+                self._thread.hurry()
+            raise
+
+    def close(self, deadline: Deadline, *, leave: bool = True) -> None:
+        self._closed = True
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.stop(deadline, leave=leave)
+        self._cluster.close()
+        self._owned = {}
+
+    def _asker(self) -> GroupMetadata:
+        metadata = self.metadata
+        if metadata.generation_id == NO_GENERATION:
+            raise commit_failed(ErrorCode.UNKNOWN_MEMBER_ID, self._group_id)
+        return metadata
+
+    def _wait(self, thread: BrokerAssignedThread, deadline: Deadline) -> bool:
+        """Until something has changed, while the member joins: whether there is time left."""
+        with thread.changed:
+            if thread.failure is not None or thread.target is not None or thread.lost:
+                return True
+            if not thread.joining or deadline.expired:
+                return False
+            thread.changed.wait(min(deadline.remaining_s(), POLL_MARK_MS / 1000))
+        return True
+
+    def _lose(self) -> None:
+        lost, self._owned = self.assignment, {}
+        self._settled = False
+        if lost:
+            log.info("group %s: lost %s", self._group_id, some_partitions(lost))
+            self._hooks.after_lost(lost)
+
+    def _reconcile(self, target: Partitions, thread: BrokerAssignedThread) -> None:
+        """Let go, take over, say so: all that also if a hook fails, as in Java."""
+        if self._settled and target == self._owned:
+            thread.acknowledge(target)  # what it was told again, after a lost answer
+            return
+        self._settled = True
+        errors: list[Exception] = []
+        # A topic of the same name but another id is another topic.
+        gone = frozenset(tp for tp, topic_id in self._owned.items() if target.get(tp) != topic_id)
+        if gone:
+            log.info("group %s: letting go of %s", self._group_id, some_partitions(gone))
+            try:
+                self._hooks.before_revoke(gone)
+            except Exception as error:
+                errors.append(error)
+            finally:
+                self._owned = {tp: row for tp, row in self._owned.items() if tp not in gone}
+        new = frozenset(target.keys() - self._owned.keys())
+        self._owned = dict(target)
+        log.info(
+            "group %s: assigned %s (new: %s)",
+            self._group_id,
+            some_partitions(self._owned),
+            some_partitions(new),
+        )
+        try:
+            self._hooks.after_assign(new, self.assignment)
+        except Exception as error:
+            errors.append(error)
+        finally:
+            thread.acknowledge(self._owned)
+        if errors:
+            raise errors[0]

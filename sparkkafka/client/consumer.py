@@ -1,0 +1,344 @@
+"""Kafka's consumer: reads records of partitions that it is given, or that a group shares out.
+
+    with Consumer({"bootstrap.servers": "localhost:9092", "group.id": "g"}) as consumer:
+        consumer.subscribe(["orders"])
+        while True:
+            for record in consumer.poll(1.0):
+                ...
+            consumer.commit()
+
+Names, defaults and rules are those of Java's KafkaConsumer. Keys and values are bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
+
+import pyarrow as pa
+
+from sparkkafka.client.cluster import Cluster
+from sparkkafka.client.consumer_group import Callback, ConsumerGroup, Topics
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.group_metadata import GroupMetadata
+from sparkkafka.client.leader_fetches import LeaderFetches, lease_ms
+from sparkkafka.client.metadata import (
+    OffsetAndMetadata,
+    PartitionInfo,
+    TopicMetadata,
+    TopicPartition,
+)
+from sparkkafka.client.offsets import (
+    EARLIEST,
+    LATEST,
+    NO_OFFSET,
+    ListedOffset,
+    list_offsets,
+)
+from sparkkafka.client.one_thread import OneThread
+from sparkkafka.client.partition_state import Assignment
+from sparkkafka.client.poll_loop import PollLoop
+from sparkkafka.client.record import Records
+from sparkkafka.client.starting_offsets import StartingOffsets
+from sparkkafka.client_options import parse_consumer_settings
+from sparkkafka.errors import (
+    ConsumerStateError,
+    OptionError,
+)
+
+CLOSE_TIMEOUT_S = 30.0
+
+
+class Consumer:
+    """A consumer; `config` has Java's names, bootstrap.servers at least. Use it under `with`.
+
+    One thread at a time may call it (ConsumerStateError says so), except `wakeup`. All methods
+    raise ConsumerStateError after `close`, BrokerError for what brokers refuse and
+    KafkaTimeoutError after `timeout_s`, which is default.api.timeout.ms where it is not given.
+    Nothing is sent before the first call that needs an answer. Raises OptionError.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._options = options = parse_consumer_settings(config)
+        self._guard = OneThread("this Consumer")
+        self._cluster = cluster = Cluster(options.client)
+        self._assignment = Assignment(lease_ms(cluster), cluster.backoff)
+        self._fetches = LeaderFetches(cluster, options.fetch, self._assignment)
+        self._group = ConsumerGroup(options, cluster, self._assignment)
+        starting = StartingOffsets(options, cluster)
+        self._loop = PollLoop(options, self._assignment, self._fetches, self._group, starting)
+        self._is_closing = self._is_closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exc_info: object) -> None:
+        # After an exception nobody knows what was done with the records of the last poll.
+        self._close(CLOSE_TIMEOUT_S, commit=kind is None)
+
+    def __repr__(self) -> str:
+        group = f" of group {self._options.group_id!r}" if self._options.group_id else ""
+        return f"<Consumer{group}, {len(self._assignment)} partitions>"
+
+    # --- what to read -----------------------------------------------------------------------
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read these partitions, whatever a group says. Those that were assigned before keep their
+        positions; none at all is `unsubscribe`. ConsumerStateError after `subscribe`."""
+        with self._entered():
+            chosen = [_partition(tp) for tp in partitions]
+            if not chosen:
+                self._group.unsubscribe(self._deadline(None))
+                return
+            self._group.assign(chosen)
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions that this consumer reads now."""
+        with self._entered():
+            return self._assignment.partitions
+
+    def subscribe(
+        self,
+        topics: Topics,
+        *,
+        on_assigned: Callback | None = None,
+        on_revoked: Callback | None = None,
+        on_lost: Callback | None = None,
+    ) -> None:
+        """Share these topics with the other members of group.id.
+
+        `topics` are names, or a pattern: a `re.Pattern` that matches whole names, or text that
+        begins with ^ (then, as in librdkafka, it matches the beginnings of names). New topics that
+        match are found within metadata.max.age.ms.
+
+        The callbacks get a list of partitions, inside `poll` (or close): those that were added,
+        those about to be taken away (a last chance to commit), and those that were lost: another
+        member may have them already (without on_lost, on_revoked is called for these too).
+        """
+        with self._entered():
+            self._group.subscribe(topics, on_assigned, on_revoked, on_lost)
+
+    def subscription(self) -> frozenset[str]:
+        """The topics of `subscribe`; with a pattern those that match so far."""
+        with self._entered():
+            return self._group.topics
+
+    def unsubscribe(self) -> None:
+        """Read nothing any more, and leave the group."""
+        with self._entered():
+            self._group.unsubscribe(self._deadline(None))
+
+    # --- reading ----------------------------------------------------------------------------
+
+    def poll(self, timeout_s: float) -> Records:
+        """The next records, max.poll.records at most; empty if none came within `timeout_s`.
+
+        Returns as soon as there are some. 0 takes what is there. Records of one partition come in
+        order. Also looks after the group: call it at least every max.poll.interval.ms. Raises
+        CorruptRecordError for what cannot be decoded (the position stays: `seek` past it),
+        NoOffsetError under auto.offset.reset=none, WakeupError, and what callbacks raise.
+        """
+        with self._entered():
+            return self._loop.records(timeout_s)
+
+    def poll_arrow(self, timeout_s: float, max_records: int | None = None) -> pa.Table:
+        """As `poll`, but as an Arrow table (`record.RECORD_SCHEMA`): many times faster.
+
+        All that has arrived, or `max_records` of it; max.poll.records does not count.
+        """
+        with self._entered():
+            if max_records is not None and max_records < 1:
+                raise OptionError(f"max_records must be at least 1, got {max_records}")
+            return self._loop.table(timeout_s, max_records)
+
+    def wakeup(self) -> None:
+        """Let the `poll` that waits now, or else the next one, raise WakeupError. From any thread
+        or signal handler."""
+        self._loop.wakeup()
+
+    # --- positions --------------------------------------------------------------------------
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Read on from this offset. Records that were fetched before are thrown away."""
+        with self._entered():
+            if offset < 0:
+                raise OptionError(f"cannot seek to offset {offset} of {_partition(partition)}")
+            self._assignment.state(_partition(partition)).seek(offset)
+
+    def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Read on from the first record (of all assigned partitions, if none are named)."""
+        with self._entered():
+            for state in self._assignment.chosen(partitions):
+                state.seek(None, lookup=EARLIEST)
+
+    def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Read on from the end: with read_committed the last stable offset."""
+        with self._entered():
+            for state in self._assignment.chosen(partitions):
+                state.seek(None, lookup=LATEST)
+
+    def position(self, partition: TopicPartition, timeout_s: float | None = None) -> int:
+        """The offset of the next record that poll will return, waiting for it if need be."""
+        with self._entered():
+            state = self._assignment.state(_partition(partition))
+            return self._loop.position(state, self._deadline(timeout_s))
+
+    def lag(
+        self, partitions: Iterable[TopicPartition] | None = None, timeout_s: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """How many offsets lie between the position and the end of each partition, as the leaders
+        say now. Markers and compacted records count as offsets."""
+        with self._entered():
+            deadline = self._deadline(timeout_s)
+            chosen = [state.tp for state in self._assignment.chosen(partitions)]
+            positions = {tp: self.position(tp, deadline.remaining_s()) for tp in chosen}
+            ends = self._listed(dict.fromkeys(chosen, LATEST), deadline)
+            return {tp: max(0, ends[tp].offset - positions[tp]) for tp in chosen}
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Poll returns nothing of these until `resume`; what was fetched of them is kept."""
+        with self._entered():
+            for state in [self._assignment.state(_partition(tp)) for tp in partitions]:
+                state.paused = True
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Undo `pause`."""
+        with self._entered():
+            for state in [self._assignment.state(_partition(tp)) for tp in partitions]:
+                state.paused = False
+
+    def paused(self) -> frozenset[TopicPartition]:
+        """The partitions that are paused."""
+        with self._entered():
+            return frozenset(state.tp for state in self._assignment if state.paused)
+
+    # --- the group's offsets ----------------------------------------------------------------
+
+    def commit(
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Commit for group.id, and wait until the broker has it: where poll has got to in all
+        assigned partitions, or the given offsets (the next ones to read).
+
+        Raises CommitFailedError if the group has given the partitions to others.
+        """
+        with self._entered():
+            chosen: Mapping[TopicPartition, int | OffsetAndMetadata] = (
+                self._assignment.positions() if offsets is None else offsets
+            )
+            self._group.commit(chosen, self._deadline(timeout_s))
+
+    def committed(
+        self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What group.id has committed; None for a partition without."""
+        with self._entered():
+            chosen = [_partition(tp) for tp in partitions]
+            return self._group.committed(chosen, self._deadline(timeout_s))
+
+    def group_metadata(self) -> GroupMetadata:
+        """Who this member is, for a producer's send_offsets_to_transaction."""
+        with self._entered():
+            return self._group.metadata
+
+    # --- offsets and topics of the cluster --------------------------------------------------
+
+    def beginning_offsets(
+        self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """The offset of the first record of each partition, assigned or not."""
+        return self._ends(partitions, EARLIEST, timeout_s)
+
+    def end_offsets(
+        self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """The offset behind the last record of each partition, assigned or not; with
+        isolation.level=read_committed the last stable offset."""
+        return self._ends(partitions, LATEST, timeout_s)
+
+    def _ends(
+        self, partitions: Iterable[TopicPartition], which: int, timeout_s: float | None
+    ) -> dict[TopicPartition, int]:
+        with self._entered():
+            wanted = {_partition(tp): which for tp in partitions}
+            found = self._listed(wanted, self._deadline(timeout_s))
+            return {tp: found[tp].offset for tp in wanted}
+
+    def offsets_for_times(
+        self, times_ms: Mapping[TopicPartition, int], timeout_s: float | None = None
+    ) -> dict[TopicPartition, ListedOffset | None]:
+        """The first record of each partition with this timestamp or a later one (offset,
+        timestamp_ms); None if there is none."""
+        with self._entered():
+            wanted = {_partition(tp): time_ms for tp, time_ms in times_ms.items()}
+            for tp, time_ms in wanted.items():
+                if time_ms < 0:
+                    raise OptionError(f"the time for {tp} is negative: {time_ms}")
+            found = self._listed(wanted, self._deadline(timeout_s))
+            return {tp: None if found[tp].offset == NO_OFFSET else found[tp] for tp in wanted}
+
+    def _listed(
+        self, wanted: Mapping[TopicPartition, int], deadline: Deadline
+    ) -> dict[TopicPartition, ListedOffset]:
+        isolation = self._options.fetch.isolation_level
+        return list_offsets(self._cluster, wanted, isolation_level=isolation, deadline=deadline)
+
+    def partitions_for(self, topic: str, timeout_s: float | None = None) -> list[PartitionInfo]:
+        """A topic's partitions and their leaders. Raises UnknownTopicError."""
+        with self._entered():
+            found = self._cluster.topics([topic], self._deadline(timeout_s))
+            return self._infos(found[topic])
+
+    def list_topics(self, timeout_s: float | None = None) -> dict[str, list[PartitionInfo]]:
+        """All topics that this user may see, by name."""
+        with self._entered():
+            found = self._cluster.all_topics(self._deadline(timeout_s))
+            return {name: self._infos(topic) for name, topic in sorted(found.items())}
+
+    def _infos(self, topic: TopicMetadata) -> list[PartitionInfo]:
+        brokers = self._cluster.brokers
+        return [
+            PartitionInfo(topic.name, number, brokers.get(row.leader))
+            for number, row in sorted(topic.partitions.items())
+        ]
+
+    # --- the end ----------------------------------------------------------------------------
+
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Commit what poll has returned (with enable.auto.commit), leave the group, close all
+        connections. May be called again. Leaving `with` by an exception commits nothing."""
+        self._close(timeout_s, commit=True)
+
+    def _close(self, timeout_s: float, *, commit: bool) -> None:
+        with self._guard:
+            if self._is_closing:
+                return
+            self._is_closing = True  # callbacks may still use it
+            try:
+                self._group.close(Deadline(timeout_s * 1000), commit=commit)
+            finally:
+                self._is_closed = True
+                self._assignment.replace([])
+                self._fetches.close()
+                self._cluster.close()
+
+    def _entered(self) -> OneThread:
+        if self._is_closed:
+            raise ConsumerStateError("this Consumer is closed")
+        return self._guard
+
+    def _deadline(self, timeout_s: float | None) -> Deadline:
+        return self._cluster.deadline() if timeout_s is None else Deadline(timeout_s * 1000)
+
+
+def _partition(value: tuple[str, int]) -> TopicPartition:
+    """A TopicPartition, also of a plain pair."""
+    try:
+        topic, partition = value
+        if isinstance(topic, str) and int(partition) == partition >= 0:
+            return TopicPartition(topic, int(partition))
+    except (TypeError, ValueError):
+        pass
+    raise OptionError(f"not a partition: {value!r}; give TopicPartition(topic, number)")

@@ -1,0 +1,272 @@
+"""A consumer's side of its group: what it subscribes to, rebalances, and committed offsets.
+
+The membership itself (JoinGroup and so on, in either protocol) is `group_member`'s. Here are topic
+patterns, automatic commits, the user's callbacks, and what becomes of partitions in a rebalance.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias
+
+from sparkkafka.client.cluster import MIN_METADATA_AGE_MS, Cluster
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.group_metadata import GroupMember, GroupMetadata
+from sparkkafka.client.groups import commit_stored, fetch_committed_stored
+from sparkkafka.client.metadata import OffsetAndMetadata, TopicPartition
+from sparkkafka.client.partition_state import Assignment
+from sparkkafka.client_options import ConsumerOptions
+from sparkkafka.errors import ConsumerStateError, KafkaError, KafkaTimeoutError, OptionError
+
+log = logging.getLogger(__name__)
+
+Callback: TypeAlias = Callable[[list[TopicPartition]], object]
+Topics: TypeAlias = str | re.Pattern[str] | Iterable[str]
+
+# What the member gets at a time to join: answers with records are looked at in between.
+MEMBER_STEP_MS = 100
+
+# Automatic commits wait for their answer. One that takes longer is made up for by the next.
+AUTO_COMMIT_MS = 5_000
+
+
+class ConsumerGroup:
+    """Subscription and offsets of one consumer; it is its own member's RebalanceHooks."""
+
+    def __init__(self, options: ConsumerOptions, cluster: Cluster, assignment: Assignment) -> None:
+        self._options = options
+        self._cluster = cluster
+        self._assignment = assignment
+        self._member: GroupMember | None = None
+        self._pattern: re.Pattern[str] | None = None
+        self._matched_s = 0.0
+        self._is_assigned_by_user = False
+        self._next_commit_s = 0.0
+        self._on_assigned: Callback | None = None
+        self._on_revoked: Callback | None = None
+        self._on_lost: Callback | None = None
+        self.topics: frozenset[str] = frozenset()
+
+    # --- what is subscribed -----------------------------------------------------------------
+
+    @property
+    def is_subscribed(self) -> bool:
+        return self._member is not None
+
+    @property
+    def metadata(self) -> GroupMetadata:
+        """Raises OptionError without a group.id."""
+        group_id = self._need_group("group_metadata")
+        if self._member is not None:
+            return self._member.metadata
+        return GroupMetadata(group_id, group_instance_id=self._options.group_instance_id)
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        if self._member is not None:
+            raise ConsumerStateError(
+                "assign and subscribe exclude each other: call unsubscribe first"
+            )
+        if self._is_assigned_by_user:
+            self._auto_commit_now(Deadline(AUTO_COMMIT_MS), "before partitions change")
+        self._is_assigned_by_user = True
+        self._note_commit_time()
+        self._assignment.replace(partitions)
+
+    def subscribe(
+        self,
+        topics: Topics,
+        on_assigned: Callback | None,
+        on_revoked: Callback | None,
+        on_lost: Callback | None,
+    ) -> None:
+        self._need_group("subscribe")
+        if self._is_assigned_by_user:
+            raise ConsumerStateError(
+                "subscribe and assign exclude each other: call unsubscribe first"
+            )
+        pattern, names = _parse_topics(topics)
+        self._on_assigned, self._on_revoked, self._on_lost = on_assigned, on_revoked, on_lost
+        self._pattern, self._matched_s = pattern, 0.0
+        if self._member is None:
+            # Here, not above: who assigns partitions himself does without all this.
+            from sparkkafka.client.group_member import make_member
+
+            self._member = make_member(self._options, self)
+            self._note_commit_time()
+        if pattern is None:
+            self._set_topics(frozenset(names))
+
+    def unsubscribe(self, deadline: Deadline) -> None:
+        self._leave(deadline, commit=True)
+        self._assignment.replace([])
+        self._is_assigned_by_user = False
+        self._pattern = None
+        self.topics = frozenset()
+
+    def _set_topics(self, topics: frozenset[str]) -> None:
+        self.topics = topics
+        if self._member is not None:
+            self._member.subscribe(topics)
+
+    def _match(self, limit: Deadline) -> None:
+        """Which topics match the pattern now; asked anew every metadata.max.age.ms."""
+        pattern = self._pattern
+        age_ms = max(self._options.client.metadata_max_age_ms, MIN_METADATA_AGE_MS)
+        is_due = not self._matched_s or (time.monotonic() - self._matched_s) * 1000 >= age_ms
+        if pattern is None or not is_due:
+            return
+        try:
+            found = self._cluster.all_topics(limit)
+        except KafkaError as error:
+            if not _may_pass(error):
+                raise
+            log.warning("which topics match %r is not known: %s", pattern.pattern, error)
+            return
+        self._matched_s = time.monotonic()
+        names = frozenset(
+            name
+            for name, topic in found.items()
+            if pattern.fullmatch(name)
+            and not (topic.is_internal and self._options.exclude_internal_topics)
+        )
+        if names != self.topics or not self.topics:
+            log.info("%d topics match %r", len(names), pattern.pattern)
+            self._set_topics(names)
+
+    # --- rebalances -------------------------------------------------------------------------
+
+    def poll(self, deadline: Deadline, patient: Deadline) -> None:
+        """The group's business at the beginning of each step of a poll."""
+        if self._member is not None:
+            self._match(patient)
+            if self._pattern is None or self._matched_s:
+                # While a rebalance goes on, there may be records of what is not part of it.
+                step_ms = 0 if self._assignment.ready() else MEMBER_STEP_MS
+                self._member.poll(deadline.sooner(step_ms))
+        self._auto_commit_if_due()
+
+    def before_revoke(self, partitions: frozenset[TopicPartition]) -> None:
+        self._auto_commit_now(Deadline(AUTO_COMMIT_MS), "before a rebalance")
+        try:
+            _call(self._on_revoked, partitions)
+        finally:
+            self._assignment.replace(self._assignment.partitions - partitions)
+
+    def after_lost(self, partitions: frozenset[TopicPartition]) -> None:
+        log.warning("lost to the group without notice: %s", ", ".join(map(str, sorted(partitions))))
+        try:
+            _call(self._on_lost or self._on_revoked, partitions)
+        finally:
+            self._assignment.replace(self._assignment.partitions - partitions)
+
+    def after_assign(
+        self, new: frozenset[TopicPartition], all_owned: frozenset[TopicPartition]
+    ) -> None:
+        self._assignment.replace(sorted(all_owned))
+        _call(self._on_assigned, new, even_if_none=True)
+
+    # --- offsets ----------------------------------------------------------------------------
+
+    def commit(
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], deadline: Deadline
+    ) -> None:
+        """Raises OptionError without a group.id."""
+        group_id = self._need_group("commit")
+        chosen = {
+            TopicPartition(*tp): OffsetAndMetadata(row) if isinstance(row, int) else row
+            for tp, row in offsets.items()
+        }
+        for tp, row in chosen.items():
+            if row.offset < 0:
+                raise OptionError(f"cannot commit offset {row.offset} of {tp}")
+        if not chosen:
+            return
+        if self._member is not None:
+            self._member.commit(chosen, deadline)
+        else:
+            commit_stored(self._cluster, group_id, chosen, deadline=deadline)
+
+    def committed(
+        self, partitions: list[TopicPartition], deadline: Deadline
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Raises OptionError without a group.id."""
+        group_id = self._need_group("committed")
+        found = fetch_committed_stored(self._cluster, group_id, partitions, deadline=deadline)
+        return {tp: found.get(tp) for tp in partitions}
+
+    def _note_commit_time(self) -> None:
+        interval_s = self._options.auto_commit_interval_ms / 1000
+        self._next_commit_s = time.monotonic() + interval_s
+
+    def _auto_commit_if_due(self) -> None:
+        if self._options.enable_auto_commit and time.monotonic() >= self._next_commit_s:
+            self._auto_commit_now(Deadline(AUTO_COMMIT_MS), "in time")
+
+    def _auto_commit_now(self, deadline: Deadline, when: str) -> None:
+        """What earlier polls returned. A failure is no error: the same records come again, to this
+        member or another (Java's ConsumerCoordinator)."""
+        if not self._options.enable_auto_commit:
+            return
+        self._note_commit_time()
+        offsets = self._assignment.positions()
+        try:
+            self.commit(offsets, deadline)
+        except KafkaError as error:
+            log.warning("the automatic commit %s failed: %s", when, error)
+
+    def _need_group(self, what: str) -> str:
+        if self._options.group_id is None:
+            raise OptionError(f"{what} needs a group: set group.id")
+        return self._options.group_id
+
+    # --- the end ----------------------------------------------------------------------------
+
+    def close(self, deadline: Deadline, *, commit: bool) -> None:
+        self._leave(deadline, commit=commit)
+
+    def _leave(self, deadline: Deadline, *, commit: bool) -> None:
+        """Commit, tell the user, leave the group."""
+        member, owned = self._member, self._assignment.partitions
+        try:
+            if commit and owned:
+                self._auto_commit_now(deadline.sooner(AUTO_COMMIT_MS), "at the end")
+            if member is not None and owned:
+                _call(self._on_revoked, owned)
+        finally:
+            self._member = None
+            if member is not None:
+                member.close(deadline)
+
+
+def _call(
+    callback: Callback | None, partitions: frozenset[TopicPartition], *, even_if_none: bool = False
+) -> None:
+    if callback is not None and (partitions or even_if_none):
+        callback(sorted(partitions))
+
+
+def _parse_topics(topics: Topics) -> tuple[re.Pattern[str] | None, list[str]]:
+    """A pattern for whole names, or names. Raises OptionError."""
+    if isinstance(topics, re.Pattern):
+        return topics, []
+    names = [topics] if isinstance(topics, str) else list(topics)
+    for name in names:
+        if not isinstance(name, str) or not name:
+            raise OptionError(f"not a topic's name: {name!r}")
+    if not names:
+        raise OptionError("subscribe needs topics; unsubscribe() ends a subscription")
+    if not any(name.startswith("^") for name in names):
+        return None, names
+    # As librdkafka has it: those that begin with ^ match where a name begins, others are names.
+    parts = [f"{name}.*" if name.startswith("^") else re.escape(name) for name in names]
+    try:
+        return re.compile("|".join(f"(?:{part})" for part in parts)), []
+    except re.error as error:
+        raise OptionError(f"topic pattern {topics!r}: {error}") from error
+
+
+def _may_pass(error: KafkaError) -> bool:
+    return error.retriable or isinstance(error, KafkaTimeoutError)

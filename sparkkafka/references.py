@@ -1,0 +1,150 @@
+"""References in values of security settings: what stands elsewhere, and is looked up when needed.
+
+    ${env:NAME}              an environment variable
+    ${file:/path:key}        a key of a file of Java properties
+    ${directory:/path:name}  the whole content of the file /path/name, without its last line end
+
+These are the providers that come with Kafka (KIP-297, KIP-421, KIP-887), under the names that its
+documentation gives them. A value may hold several, and other text around them; what was looked up
+is not looked at again. They are looked up on the machine that opens a connection, so a notebook,
+a plan and a pickled task hold the reference and never the secret.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+from sparkkafka.errors import OptionError
+
+MOST_BYTES: Final = 2**20
+"""Of a file that a reference names."""
+
+PROVIDERS: Final = ("env", "file", "directory")
+
+_REFERENCE = re.compile(r"\$\{(?P<provider>[A-Za-z][A-Za-z0-9_-]*):(?P<rest>[^{}]*)\}")
+_PROPERTY = re.compile(
+    r"(?P<key>(?:[^\\=:\s]|\\.)*)[ \t\f]*(?:[=:][ \t\f]*)?(?P<value>.*)", re.DOTALL
+)
+_ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(.))", re.DOTALL)
+_LETTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+_where = ["this process"]
+
+
+def this_is(role: str) -> None:
+    """Say what this process is ("a Spark executor"), for messages about what it lacks."""
+    _where[0] = role
+
+
+def has_reference(text: str) -> bool:
+    """Whether there is something to look up. Raises ValueError for a provider that is not here."""
+    found = False
+    for match in _REFERENCE.finditer(text):
+        if match["provider"] not in PROVIDERS:
+            # Not shown: what looks like a reference may be a password.
+            raise ValueError(
+                f"it has a reference ${{…:…}} of a kind that is not here (there are "
+                f"{', '.join(PROVIDERS)}); a value that is meant as it stands can be put into an "
+                "environment variable and named by ${env:NAME}"
+            )
+        found = True
+    return found
+
+
+def resolved(text: str, option: str) -> str:
+    """The text with what its references stand for, as it is here and now.
+
+    Raises OptionError, which names the option and the reference, never a content.
+    """
+
+    def look_up(match: re.Match[str]) -> str:
+        provider, rest = match["provider"], match["rest"]
+        try:
+            if provider == "env":
+                return _variable(rest.removeprefix(":"))
+            if provider == "file":
+                return _property(rest)
+            return _whole_file(rest)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise OptionError(
+                f"option {option}: {match[0]} cannot be looked up in {_where[0]} (host "
+                f"{os.uname().nodename}): {reason}. The driver and each executor open connections, "
+                "so it must be there for all of them"
+            ) from None
+
+    return _REFERENCE.sub(look_up, text) if has_reference(text) else text
+
+
+def _variable(name: str) -> str:
+    if name not in os.environ:
+        raise ValueError("there is no such environment variable")
+    return os.environ[name]
+
+
+def _property(rest: str) -> str:
+    path, colon, key = rest.partition(":")
+    if not colon or not path or not key:
+        raise ValueError("it is written ${file:/path/of.properties:key}")
+    properties = parse_properties(_content(Path(path)))
+    if key not in properties:
+        raise ValueError("the file has no such key")
+    return properties[key]
+
+
+def _whole_file(rest: str) -> str:
+    folder, colon, name = rest.partition(":")
+    if not colon or not folder or not name:
+        raise ValueError("it is written ${directory:/path:name-of-a-file}")
+    if name in (".", "..") or "/" in name:
+        raise ValueError("behind the second colon stands the name of a file, without a folder")
+    # Kubernetes writes none, but editors end a file with one, and no secret ends so.
+    return _content(Path(folder, name)).removesuffix("\n").removesuffix("\r")
+
+
+def _content(path: Path) -> str:
+    with path.open("rb") as file:
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise ValueError(f"the file is larger than {MOST_BYTES} bytes")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        raise ValueError("the file is not UTF-8") from None
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Java's format: key=value, key: value or key value; # and ! begin comments; \\ escapes, and
+    at a line's end goes on with the next. The last of a key counts, as in Java."""
+    found: dict[str, str] = {}
+    line = ""
+    going_on = False
+    for raw in re.split(r"\r\n|\r|\n", text):
+        part = raw.lstrip(" \t\f")
+        if not going_on and (not part or part[0] in "#!"):
+            continue
+        line = line + part if going_on else part
+        trailing = len(line) - len(line.rstrip("\\"))
+        going_on = trailing % 2 == 1
+        if going_on:
+            line = line[:-1]
+            continue
+        _add(found, line)
+    if going_on:
+        _add(found, line)
+    return found
+
+
+def _add(found: dict[str, str], line: str) -> None:
+    match = _PROPERTY.fullmatch(line)
+    if match is not None:
+        found[_unescaped(match["key"])] = _unescaped(match["value"])
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPE.sub(
+        lambda match: chr(int(match[1], 16)) if match[1] else _LETTERS.get(match[2], match[2]), text
+    )

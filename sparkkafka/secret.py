@@ -1,0 +1,30 @@
+"""Text that nobody is to see: passwords, keys, tokens. Imports nothing, so that all may use it."""
+
+from __future__ import annotations
+
+
+class Secret:
+    """Text that repr, str, format and tracebacks do not show. `reveal()` gives it."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str = "") -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return "[hidden]"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and self._text == other._text
+
+    def __hash__(self) -> int:
+        return hash((Secret, self._text))
+
+    def __bool__(self) -> bool:
+        return bool(self._text)
+
+
+NO_SECRET = Secret()

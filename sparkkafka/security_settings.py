@@ -1,0 +1,104 @@
+"""What a connection needs to know to be secure: plain values, every reference in them resolved.
+
+They are made from `SecurityOptions` where a connection is opened, live as long as it takes, and are
+never pickled. What is done with them is in `client`: tls, authentication, oauth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sparkkafka.secret import NO_SECRET, Secret
+
+TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
+
+# How a token for OAUTHBEARER is had: `OAuthSettings.method`.
+CLIENT_CREDENTIALS: Final = "client_credentials"
+GIVEN_TOKEN: Final = "token"  # noqa: S105
+TOKEN_FILE: Final = "file"  # noqa: S105
+CALLBACK: Final = "callback"
+AWS_MSK_IAM: Final = "aws_msk_iam"
+
+
+@dataclass(frozen=True)
+class Store:
+    """A file's path, or PEM text, and the option that named it."""
+
+    option: str
+    path: str = ""
+    text: Secret = NO_SECRET
+    password: Secret = NO_SECRET
+
+    def __bool__(self) -> bool:
+        return bool(self.path or self.text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TlsSettings:
+    """What ssl.* says.
+
+    `truststore`: authorities; the system's, if empty. `certificates` and `key` may be the same
+    store; without them the client shows no certificate. `key_password` is that of an encrypted key.
+    """
+
+    truststore: Store = Store("ssl.truststore.location")
+    certificates: Store = Store("ssl.keystore.location")
+    key: Store = Store("ssl.keystore.location")
+    key_password: Secret = NO_SECRET
+    verify: bool = True
+    check_hostname: bool = True
+    versions: tuple[str, ...] = TLS_VERSIONS
+    cipher_suites: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class OAuthSettings:
+    """How a token for OAUTHBEARER is had. Two that are equal may share a token.
+
+    `method` says which of the others count:
+    CLIENT_CREDENTIALS: POST to `token_endpoint_url` with `client_id`, `client_secret`, `scope`;
+    `tls` is for that endpoint. `header_urlencode`: id and secret are form-encoded before base64
+    (RFC 6749, 2.3.1), which some providers want.
+    GIVEN_TOKEN: `token`. TOKEN_FILE: the content of the file `token_path`, read each time.
+    CALLBACK: a callable without arguments, or "module:function" to import, that returns the token,
+    or (token, seconds since 1970 at which it ends).
+    AWS_MSK_IAM: Amazon's signer with `aws_…`; an empty one is as the AWS SDK has it.
+    """
+
+    method: str
+    token: Secret = NO_SECRET
+    token_path: str = ""
+    token_endpoint_url: str = ""
+    client_id: str = ""
+    client_secret: Secret = NO_SECRET
+    scope: str = ""
+    header_urlencode: bool = False
+    callback: str | Callable[[], Any] = ""
+    tls: TlsSettings = TlsSettings()
+    aws_region: str = ""
+    aws_profile: str = ""
+    aws_role_arn: str = ""
+    aws_role_session_name: str = ""
+    aws_sts_region: str = ""
+    connect_timeout_ms: int = 10_000
+    read_timeout_ms: int = 10_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 10_000
+    extensions: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SaslChoice:
+    """What sasl.* says: the mechanism on the wire, and who to be.
+
+    `oauth` is set for OAUTHBEARER (and AWS_MSK_IAM, which is OAUTHBEARER on the wire).
+    `token_auth`: the user is a delegation token (KIP-48).
+    """
+
+    mechanism: str
+    username: str = ""
+    password: Secret = NO_SECRET
+    token_auth: bool = False
+    oauth: OAuthSettings | None = None

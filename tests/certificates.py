@@ -1,0 +1,84 @@
+"""Certificates for tests: an authority, and whoever it signs for."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    pkcs12,
+)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A private key with its certificate."""
+
+    key: Any
+    certificate: x509.Certificate
+
+    @property
+    def pem(self) -> str:
+        return self.certificate.public_bytes(Encoding.PEM).decode()
+
+    def key_pem(self, password: str = "", form: PrivateFormat = PrivateFormat.PKCS8) -> str:
+        how = BestAvailableEncryption(password.encode()) if password else NoEncryption()
+        return str(self.key.private_bytes(Encoding.PEM, form, how).decode())
+
+    def pkcs12(self, password: str, chain: Sequence[Identity] = ()) -> bytes:
+        """A store with key, certificate and those who signed it."""
+        return pkcs12.serialize_key_and_certificates(
+            b"me",
+            self.key,
+            self.certificate,
+            [row.certificate for row in chain],
+            BestAvailableEncryption(password.encode()),
+        )
+
+
+def signed(
+    name: str,
+    by: Identity | None = None,
+    key: Any = None,
+    *,
+    hosts: Sequence[str] = (),
+    days: tuple[float, float] = (-1, 1),
+) -> Identity:
+    """A certificate for `name`, by itself if nobody else signs it. `hosts`: names and addresses
+    that it is for, `name` if none is given. `days` from now: when it is valid."""
+    key = key or ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    first, last = (now + datetime.timedelta(days=count) for count in days)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(by.certificate.subject if by else subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(first)
+        .not_valid_after(last)
+        .add_extension(x509.BasicConstraints(ca=by is None, path_length=None), critical=True)
+        .add_extension(
+            x509.SubjectAlternativeName([_general(host) for host in hosts or (name,)]),
+            critical=False,
+        )
+    )
+    return Identity(key, builder.sign(by.key if by else key, hashes.SHA256()))
+
+
+def _general(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)

@@ -1,0 +1,151 @@
+"""Consumer on a real broker: what others and we wrote, codecs, transactions, compaction, groups."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import Any
+
+import confluent_kafka
+import confluent_kafka.admin
+import pytest
+
+from sparkkafka.client.consumer import Consumer
+from sparkkafka.client.metadata import TopicPartition
+from sparkkafka.client.record import Record as OurRecord
+from tests.client.support import write
+from tests.real.peers import (
+    CODECS,
+    WAIT_S,
+    Row,
+    confluent_read,
+    confluent_transaction,
+    confluent_write,
+    mixed_records,
+)
+
+pytestmark = pytest.mark.real
+
+
+def reading(cluster: Any, topic: str, partitions: int = 1, **config: Any) -> Consumer:
+    settings = {"bootstrap.servers": cluster.bootstrap_servers, "auto.offset.reset": "earliest"}
+    opened = Consumer(settings | {name.replace("_", "."): value for name, value in config.items()})
+    opened.assign([TopicPartition(topic, number) for number in range(partitions)])
+    return opened
+
+
+def read_to_end(source: Consumer) -> list[OurRecord]:
+    """Everything up to the end offsets of now."""
+    found: list[OurRecord] = []
+    ends = source.end_offsets(source.assignment())
+    until_s = time.monotonic() + WAIT_S
+    while any(source.position(tp) < end for tp, end in ends.items()):
+        assert time.monotonic() < until_s
+        found += source.poll(1.0)
+    return found
+
+
+def rows(records: list[OurRecord]) -> list[Row]:
+    """As `confluent_read` has them."""
+    return sorted(
+        (
+            Row(
+                record.partition,
+                record.offset,
+                record.timestamp_type,
+                record.timestamp_ms,
+                record.key,
+                record.value,
+                record.headers or None,
+            )
+            for record in records
+        ),
+        key=lambda row: row[:2],
+    )
+
+
+def test_all_codecs_of_others_and_our_own(kafka_cluster, new_topic):
+    topic = new_topic(partitions=2)
+    servers = kafka_cluster.bootstrap_servers
+    for number, codec in enumerate(CODECS):
+        confluent_write(servers, topic, mixed_records(100), number % 2, compression_type=codec)
+        write(servers, topic, 200, partitions=2, compression_type=codec)
+    theirs = confluent_read(servers, topic, 2)
+    assert len(theirs) == 1_500
+    with reading(kafka_cluster, topic, 2) as source:
+        assert rows(read_to_end(source)) == theirs
+        source.seek_to_beginning()
+        tables = []
+        while sum(table.num_rows for table in tables) < 1_500:
+            tables.append(source.poll_arrow(WAIT_S))
+            assert tables[-1].num_rows
+        values = sorted(
+            (row["partition"], row["offset"], row["key"], row["value"])
+            for table in tables
+            for row in table.to_pylist()
+        )
+        assert values == [(row.partition, row.offset, row.key, row.value) for row in theirs]
+    with reading(kafka_cluster, topic, 2, max_partition_fetch_bytes=2_000) as source:
+        assert rows(read_to_end(source)) == theirs
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+def test_transactions(kafka_cluster, new_topic, isolation):
+    topic = new_topic()
+    some = mixed_records(30)
+    batches = [(True, some[:10]), (False, some[10:20]), (True, some[20:25]), (False, some[25:])]
+    confluent_transaction(kafka_cluster.bootstrap_servers, topic, f"tx-{uuid.uuid4()}", batches)
+    theirs = confluent_read(kafka_cluster.bootstrap_servers, topic, isolation=isolation)
+    with reading(kafka_cluster, topic, isolation_level=isolation) as source:
+        found = read_to_end(source)
+        assert rows(found) == theirs
+        # Behind the last marker, which nobody sees.
+        (end,) = source.end_offsets(source.assignment()).values()
+        assert (end, source.lag()) == (34, {TopicPartition(topic, 0): 0})
+
+
+def test_offsets_of_a_group_are_shared_with_others(kafka_cluster, new_topic):
+    topic, group = new_topic(), f"group-{uuid.uuid4().hex[:12]}"
+    servers = kafka_cluster.bootstrap_servers
+    write(servers, topic, 100)
+    tp = TopicPartition(topic, 0)
+    with reading(kafka_cluster, topic, group_id=group, max_poll_records=10) as source:
+        assert len(source.poll(WAIT_S)) == 10
+        source.commit()
+        assert source.committed([tp])[tp] == (10, "", None)
+        assert len(source.poll(WAIT_S)) == 10
+    theirs = confluent_kafka.Consumer({"bootstrap.servers": servers, "group.id": group})
+    try:
+        (found,) = theirs.committed([confluent_kafka.TopicPartition(topic, 0)], WAIT_S)
+        assert found.offset == 20  # close committed what the last poll returned
+        theirs.commit(
+            offsets=[confluent_kafka.TopicPartition(topic, 0, 70, "by another")],
+            asynchronous=False,
+        )
+    finally:
+        theirs.close()
+    with reading(kafka_cluster, topic, group_id=group) as source:
+        row = source.committed([tp])[tp]
+        assert row is not None
+        # confluent-kafka adds a byte of value 0 to the text.
+        assert (row.offset, row.metadata.rstrip("\0")) == (70, "by another")
+        assert source.poll(WAIT_S)[0].offset == 70
+
+
+def test_deleted_records_and_times(kafka_cluster, new_topic):
+    topic = new_topic()
+    records = [row._replace(timestamp_ms=1_000 * n) for n, row in enumerate(mixed_records(50))]
+    confluent_write(kafka_cluster.bootstrap_servers, topic, records)
+    tp = TopicPartition(topic, 0)
+    admin = confluent_kafka.admin.AdminClient(
+        {"bootstrap.servers": kafka_cluster.bootstrap_servers}
+    )
+    for future in admin.delete_records([confluent_kafka.TopicPartition(topic, 0, 20)]).values():
+        future.result(WAIT_S)
+    with reading(kafka_cluster, topic) as source:
+        assert source.beginning_offsets([tp]) == {tp: 20}
+        found = source.offsets_for_times({tp: 29_500})[tp]
+        assert found is not None
+        assert (found.offset, found.timestamp_ms) == (30, 30_000)
+        source.seek(tp, 5)  # out of range: on from the beginning
+        assert read_to_end(source)[0].offset == 20

@@ -1,0 +1,326 @@
+"""Members of groups on a real broker: ours among themselves and with other clients.
+
+After each change each partition has one owner, and all have as many as they should.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any, Protocol
+
+import confluent_kafka
+import kafka
+import pytest
+from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+
+from sparkkafka.client.cluster import Cluster
+from sparkkafka.client.groups import fetch_committed
+from sparkkafka.client.metadata import TopicPartition
+from sparkkafka.errors import BrokerError, CommitFailedError
+from sparkkafka.options import parse_client_options
+from tests.client.members import TestMember
+from tests.real.peers import WAIT_S
+
+pytestmark = pytest.mark.real
+
+PARTITIONS = 6
+SESSION = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 200}
+QUICK = {name.replace(".", "_"): value for name, value in SESSION.items()}
+KAFKA_PYTHON = {
+    "range": RangePartitionAssignor,
+    "roundrobin": RoundRobinPartitionAssignor,
+    "sticky": StickyPartitionAssignor,
+}
+
+
+class Peer(Protocol):
+    """A member of a group, whoever's."""
+
+    def poll_once(self) -> None: ...
+    def owns(self) -> set[int]: ...
+    def close(self) -> None: ...
+
+
+class Ours(TestMember):
+    def poll_once(self) -> None:
+        self.poll(20)
+
+    def owns(self) -> set[int]:
+        return {tp.partition for tp in self.member.assignment}
+
+    @property
+    def is_leader(self) -> bool:
+        return self.thread._watch is not None
+
+
+class Confluent:
+    def __init__(self, servers: str, group: str, topic: str, **config: Any) -> None:
+        given = {name.replace("_", "."): value for name, value in config.items()}
+        if given.get("group.protocol") != "consumer":
+            given = SESSION | given
+        self._consumer = confluent_kafka.Consumer(
+            {"bootstrap.servers": servers, "group.id": group, "enable.auto.commit": False} | given
+        )
+        self._consumer.subscribe([topic])
+
+    def poll_once(self) -> None:
+        self._consumer.poll(0.02)
+
+    def owns(self) -> set[int]:
+        return {tp.partition for tp in self._consumer.assignment()}
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+class KafkaPython:
+    def __init__(self, servers: str, group: str, topic: str, strategy: str) -> None:
+        self._consumer = kafka.KafkaConsumer(
+            topic,
+            bootstrap_servers=servers,
+            group_id=group,
+            enable_auto_commit=False,
+            partition_assignment_strategy=[KAFKA_PYTHON[strategy]],
+            session_timeout_ms=SESSION["session.timeout.ms"],
+            heartbeat_interval_ms=SESSION["heartbeat.interval.ms"],
+        )
+
+    def poll_once(self) -> None:
+        self._consumer.poll(timeout_ms=20)
+
+    def owns(self) -> set[int]:
+        return {tp.partition for tp in self._consumer.assignment()}
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+class Group:
+    """A group of its own with a topic of its own."""
+
+    def __init__(self, servers: str, topic: str, stack: ExitStack) -> None:
+        self.servers, self.topic, self._stack = servers, topic, stack
+        self.name = f"members-{uuid.uuid4().hex[:12]}"
+
+    def ours(self, **config: Any) -> Ours:
+        quick = {} if config.get("group_protocol") == "consumer" else QUICK
+        slow = {"request_timeout_ms": 30_000, "default_api_timeout_ms": 60_000}
+        return self._kept(
+            Ours(self.servers, [self.topic], group_id=self.name, **slow | quick | config)
+        )
+
+    def confluent(self, **config: Any) -> Confluent:
+        return self._kept(Confluent(self.servers, self.name, self.topic, **config))
+
+    def kafka_python(self, strategy: str) -> KafkaPython:
+        return self._kept(KafkaPython(self.servers, self.name, self.topic, strategy))
+
+    def _kept(self, member: Any) -> Any:
+        self._stack.callback(member.close)
+        return member
+
+
+@pytest.fixture
+def group(kafka_cluster: Any, new_topic: Callable[..., str]) -> Iterator[Group]:
+    with ExitStack() as stack:
+        yield Group(kafka_cluster.bootstrap_servers, new_topic(partitions=PARTITIONS), stack)
+
+
+def settle(*members: Peer) -> None:
+    """All poll until each partition has one owner, all have as many, and it stays so."""
+    until = time.monotonic() + WAIT_S
+    good = 0
+    while good < 5:
+        for member in members:
+            member.poll_once()
+        shares = [member.owns() for member in members]
+        once = sorted(number for share in shares for number in share) == list(range(PARTITIONS))
+        even = {len(share) for share in shares} == {PARTITIONS // len(members)}
+        ours = [row.member for row in members if isinstance(row, Ours)]
+        busy = any(row.rejoin_needed() for row in ours)
+        good = good + 1 if once and even and not busy else 0
+        assert time.monotonic() < until, shares
+
+
+@pytest.mark.parametrize("strategy", ["range", "roundrobin", "sticky", "cooperative-sticky"])
+def test_ours_come_and_go(group, strategy):
+    config = {"partition_assignment_strategy": strategy}
+    one = group.ours(**config)
+    settle(one)
+    two = group.ours(**config)
+    settle(one, two)
+    three = group.ours(**config)
+    settle(one, two, three)
+    one.close()  # the leader
+    settle(two, three)
+    two.close()
+    settle(three)
+    revoked = [row for row in three.calls if row[0] == "revoke"]
+    if strategy == "cooperative-sticky":
+        assert revoked == []  # it only ever got more
+
+
+@pytest.mark.parametrize("ours_first", [True, False], ids=["leader", "follower"])
+@pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
+def test_ours_with_confluent_kafka(group, strategy, ours_first):
+    config = {"partition_assignment_strategy": strategy}
+    _mixed(
+        lambda: group.ours(**config),
+        lambda: group.confluent(**config),
+        ours_first=ours_first,
+    )
+
+
+@pytest.mark.parametrize("ours_first", [True, False], ids=["leader", "follower"])
+@pytest.mark.parametrize("strategy", ["range", "roundrobin", "sticky"])
+def test_ours_with_kafka_python(group, strategy, ours_first):
+    _mixed(
+        lambda: group.ours(partition_assignment_strategy=strategy),
+        lambda: group.kafka_python(strategy),
+        ours_first=ours_first,
+    )
+
+
+def _mixed(
+    make_ours: Callable[[], Ours], make_theirs: Callable[[], Peer], *, ours_first: bool
+) -> None:
+    """Who comes first is the leader, and stays it as long as it is there."""
+    first = make_ours() if ours_first else make_theirs()
+    settle(first)
+    second = make_theirs() if ours_first else make_ours()
+    settle(first, second)
+    third = make_ours()
+    settle(first, second, third)
+    for member in (first, second, third):
+        if isinstance(member, Ours):
+            assert member.is_leader == (member is first)
+            assert all(name != "lost" for name, _ in member.calls)
+    third.close()
+    settle(first, second)
+    first.close()
+    settle(second)
+
+
+def test_all_three_clients_in_one_group(group):
+    ours = group.ours(partition_assignment_strategy="range")
+    theirs = group.confluent(partition_assignment_strategy="range")
+    others = group.kafka_python("range")
+    settle(ours, theirs, others)
+    ours.close()
+
+
+def test_a_static_member_restarts_without_a_rebalance(group):
+    config = {"partition_assignment_strategy": "cooperative-sticky"}
+    one = group.ours(**config)
+    settle(one)
+    two = group.ours(group_instance_id="two", **config)
+    settle(one, two)
+    owned, generation = two.owns(), one.member.metadata.generation_id
+    one.hooks.calls.clear()
+    two.close()
+    again = group.ours(group_instance_id="two", **config)
+    settle(one, again)
+    assert again.owns() == owned
+    assert one.member.metadata.generation_id == generation
+    assert one.calls == []
+
+
+def test_a_static_leader_restarts_without_a_rebalance(group):
+    one = group.ours(group_instance_id="one")
+    settle(one)
+    two = group.ours(group_instance_id="two")
+    settle(one, two)
+    owned, generation = one.owns(), two.member.metadata.generation_id
+    one.close()
+    again = group.ours(group_instance_id="one")
+    settle(again, two)
+    assert again.owns() == owned
+    assert again.is_leader
+    assert two.member.metadata.generation_id == generation
+
+
+def test_a_member_that_dies_is_missed(group):
+    quick = {"session_timeout_ms": 1_000, "heartbeat_interval_ms": 100}
+    one, two = group.ours(**quick), group.ours(**quick)
+    settle(one, two)
+    two.close(leave=False)
+    settle(one)
+
+
+def test_commits_of_members(group, kafka_cluster):
+    one = group.ours()
+    settle(one)
+    one.commit({f"{group.topic}-0": 3, f"{group.topic}-5": 9})
+    old = one.thread.generation
+    two = group.ours()
+    settle(one, two)
+    # As a member of the generation before would.
+    with one.thread.changed:
+        one.thread.generation = old
+    with pytest.raises(CommitFailedError, match="ILLEGAL_GENERATION"):
+        one.commit({f"{group.topic}-0": 4})
+    settle(one, two)
+    options = parse_client_options({"bootstrap.servers": kafka_cluster.bootstrap_servers})
+    with Cluster(options) as cluster:
+        tps = [TopicPartition(group.topic, number) for number in range(PARTITIONS)]
+        assert fetch_committed(cluster, group.name, tps) == {tps[0]: 3, tps[5]: 9}
+
+
+def test_refusals_have_words(group):
+    with group.ours(session_timeout_ms=900, heartbeat_interval_ms=100) as one:
+        with pytest.raises(BrokerError, match=r"session\.timeout\.ms=900 is not within"):
+            one.poll(WAIT_S * 1000)
+    two = group.ours(partition_assignment_strategy="range")
+    settle(two)
+    with group.ours(partition_assignment_strategy="roundrobin") as three:
+        with pytest.raises(BrokerError, match=r"INCONSISTENT_GROUP_PROTOCOL.*roundrobin"):
+            three.poll(WAIT_S * 1000)
+
+
+# KIP-848
+
+
+@pytest.mark.parametrize("assignor", [None, "range"])
+def test_brokers_assign(group, assignor):
+    config = {"group_protocol": "consumer"}
+    if assignor is not None:
+        config["group_remote_assignor"] = assignor
+    one = group.ours(**config)
+    settle(one)
+    two = group.ours(**config)
+    settle(one, two)
+    theirs = group.confluent(**config)
+    settle(one, two, theirs)
+    one.commit({f"{group.topic}-{min(one.owns())}": 3})
+    one.close()
+    settle(two, theirs)
+    theirs.close()
+    settle(two)
+    assert all(name != "lost" for name, _ in one.calls + two.calls)
+
+
+def test_brokers_assign_to_a_static_member_that_restarts(group):
+    config = {"group_protocol": "consumer", "group_instance_id": "one"}
+    one, two = group.ours(**config), group.ours(group_protocol="consumer")
+    settle(one, two)
+    owned = one.owns()
+    with group.ours(**config) as rival, pytest.raises(BrokerError, match="UNRELEASED_INSTANCE_ID"):
+        rival.poll(WAIT_S * 1000)
+    two.hooks.calls.clear()
+    one.close()
+    again = group.ours(**config)
+    settle(again, two)
+    assert again.owns() == owned
+    assert two.calls == []
+
+
+def test_an_assignor_that_the_brokers_lack(group):
+    config = {"group_protocol": "consumer", "group_remote_assignor": "odd"}
+    with group.ours(**config) as one:
+        with pytest.raises(BrokerError, match=r"UNSUPPORTED_ASSIGNOR.*group\.remote\.assignor"):
+            one.poll(WAIT_S * 1000)

@@ -1,0 +1,94 @@
+"""SPARKKAFKA_DEBUG sets the levels of the package's loggers, and one logger there is per module."""
+
+from __future__ import annotations
+
+import ast
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import sparkkafka
+from sparkkafka.debug_logging import apply_levels, parse_levels
+
+
+@pytest.fixture(autouse=True)
+def levels_as_before() -> Iterator[None]:
+    names = ["sparkkafka", "sparkkafka.client", "sparkkafka.protocol"]
+    before = {name: logging.getLogger(name).level for name in names}
+    handlers = list(logging.getLogger("sparkkafka").handlers)
+    yield
+    for name, level in before.items():
+        logging.getLogger(name).setLevel(level)
+    logging.getLogger("sparkkafka").handlers[:] = handlers
+
+
+@pytest.mark.parametrize(
+    ("text", "levels"),
+    [
+        (
+            "client:debug,protocol:info",
+            {"sparkkafka.client": logging.DEBUG, "sparkkafka.protocol": logging.INFO},
+        ),
+        ("debug", {"sparkkafka": logging.DEBUG}),
+        (" client.sender : WARNING , ", {"sparkkafka.client.sender": logging.WARNING}),
+        ("sparkkafka.spark:error", {"sparkkafka.spark": logging.ERROR}),
+        ("info,client:off", {"sparkkafka": logging.INFO, "sparkkafka.client": 51}),
+        ("", {}),
+    ],
+)
+def test_levels_of_parts(text: str, levels: dict[str, int]) -> None:
+    assert parse_levels(text) == levels
+
+
+@pytest.mark.parametrize("text", ["client:loud", "client", ":debug", "client=debug"])
+def test_text_that_cannot_be_read_is_warned_of(text: str, caplog: pytest.LogCaptureFixture) -> None:
+    apply_levels(text)
+    assert "SPARKKAFKA_DEBUG" in caplog.text
+    assert "client:debug,protocol:info" in caplog.text
+
+
+def test_levels_are_set() -> None:
+    apply_levels("client:debug")
+    assert logging.getLogger("sparkkafka.client.sender").isEnabledFor(logging.DEBUG)
+    assert not logging.getLogger("sparkkafka.protocol").isEnabledFor(logging.DEBUG)
+
+
+@pytest.mark.parametrize("own_handler", [False, True])
+def test_in_a_process_of_its_own(own_handler: bool) -> None:
+    """Lines go to stderr once, also where the program logs to a handler of its own."""
+    program = (
+        "import logging, sys\n"
+        + ("logging.basicConfig(stream=sys.stderr, format='own %(message)s')\n" * own_handler)
+        + "import sparkkafka\n"
+        "logging.getLogger('sparkkafka.client.x').debug('seen')\n"
+        "logging.getLogger('sparkkafka.protocol').debug('not seen')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"SPARKKAFKA_DEBUG": "client:debug"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    lines = [line for line in done.stderr.splitlines() if "seen" in line]
+    assert len(lines) == 1, done.stderr
+    assert lines[0].endswith("own seen" if own_handler else "sparkkafka.client.x: seen")
+
+
+def test_each_module_logs_under_its_own_name() -> None:
+    """`option_check` speaks as `sparkkafka.options`, which is what its users know."""
+    for path in Path(sparkkafka.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+                function = ast.unparse(node.value.func)
+                name = ast.unparse(node.value.args[0]) if node.value.args else ""
+                top = isinstance(node.targets[0], ast.Name) and node.col_offset == 0
+                if function == "logging.getLogger" and top:
+                    allowed = {"__name__", "'sparkkafka.options'", "'sparkkafka.protocol'"}
+                    assert name in allowed, path
