@@ -36,6 +36,7 @@ from sparkkafka.protocol.messages import (
     DescribeLogDirsResponse,
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
+    FinalizedFeatureKey,
     MetadataRequest,
     MetadataResponse,
     MetadataResponseBroker,
@@ -103,12 +104,20 @@ _BROKER_CONFIGS = {
 }
 
 
+TRANSACTION_FEATURE = "transaction.version"
+
+
 def api_versions(call: Call) -> ApiVersionsResponse:
     answer = call.top_level or call.injected()
     offered = call.release.versions
     return ApiVersionsResponse(
         error_code=answer.code if answer else 0,
         api_keys=_ranges(offered),
+        finalized_features=[
+            FinalizedFeatureKey(name=TRANSACTION_FEATURE, max_version_level=level)
+            for level in [call.state.transactions.version]
+            if level > 1
+        ],
     )
 
 
