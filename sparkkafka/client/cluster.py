@@ -418,6 +418,10 @@ class Cluster:
         known = self._topics.get(topic)
         return known.topic_id if known is not None else None
 
+    def known_topic(self, topic: str) -> TopicMetadata | None:
+        """What is in the cache of a topic, however old."""
+        return self._topics.get(topic)
+
     def partition_count(self, topic: str) -> int | None:
         """The number of partitions in the cache, however old, None if the topic is not there."""
         known = self._topics.get(topic)

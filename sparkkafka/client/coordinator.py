@@ -49,7 +49,7 @@ def find_coordinators(
     retry = cluster.retry(deadline, f"finding the coordinator of {some}")
     while pending:
         try:
-            found = _ask(cluster, pending, kind, deadline)
+            found = ask_coordinators(cluster, pending, kind, deadline)
             nodes.update((key, node) for key, node in found.items() if isinstance(node, int))
             pending = [key for key in pending if key not in nodes]
             if pending:
@@ -65,7 +65,7 @@ def find_coordinators(
 
 def ask_coordinator(cluster: Cluster, key: str, kind: int, deadline: Deadline) -> int:
     """`find_coordinator` with one attempt: raises why it was not told."""
-    found = _ask(cluster, [key], kind, deadline)[key]
+    found = ask_coordinators(cluster, [key], kind, deadline)[key]
     if isinstance(found, KafkaError):
         raise found
     return found
@@ -95,7 +95,7 @@ def learn_coordinators(
     One attempt, and no error: whoever needs one that was not told asks again, and says why not.
     """
     try:
-        _ask(cluster, keys, kind, deadline)
+        ask_coordinators(cluster, keys, kind, deadline)
     except KafkaError as error:
         log.info("coordinators are not known yet: %s", error)
 
@@ -166,7 +166,7 @@ def _attempt(
     unknown = [key for key in requests if (kind, key) not in nodes]
     if unknown:
         try:
-            found = _ask(cluster, unknown, kind, deadline)
+            found = ask_coordinators(cluster, unknown, kind, deadline)
         except KafkaError as error:
             found = dict.fromkeys(unknown, error)
         failed = {key: node for key, node in found.items() if isinstance(node, KafkaError)}
@@ -201,7 +201,7 @@ def _attempt(
     return failed
 
 
-def _ask(
+def ask_coordinators(
     cluster: Cluster, keys: Iterable[str], kind: int, deadline: Deadline
 ) -> dict[str, int | KafkaError]:
     """Each key's coordinator, or why it was not told. One attempt; the cluster keeps what it was

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sparkkafka.client.admin import topic_configs
 from sparkkafka.client.cluster import Cluster
+from sparkkafka.client.configs import topic_configs
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.partition_queue import ProducerBatch

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sparkkafka.client.admin import broker_configs
 from sparkkafka.client.cluster import Cluster
+from sparkkafka.client.configs import broker_configs
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.errors import BrokerError, ErrorCode
 

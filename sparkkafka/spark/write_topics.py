@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from sparkkafka.client.admin import BROKER_DEFAULT, create_topics
 from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.metadata import some_topics
+from sparkkafka.client.topics import BROKER_DEFAULT, NewTopic, create_topics
 from sparkkafka.errors import BrokerError, ErrorCode, UnknownTopicError
 from sparkkafka.options import WriteOptions
 
@@ -42,23 +42,23 @@ def partition_counts(cluster: Cluster, options: WriteOptions, names: list[str]) 
 def _create(
     cluster: Cluster, options: WriteOptions, names: Sequence[str], deadline: Deadline
 ) -> None:
-    try:
-        create_topics(
-            cluster,
-            names,
+    topics = [
+        NewTopic(
+            name,
             partitions=options.create_partitions or BROKER_DEFAULT,
             replication_factor=options.create_replication_factor or BROKER_DEFAULT,
             configs=dict(options.create_configs),
-            deadline=deadline,
-            exist_ok=True,
         )
-    except BrokerError as error:
+        for name in names
+    ]
+    for error in create_topics(cluster, topics, deadline).errors.values():
+        if not isinstance(error, BrokerError):
+            raise error
+        if error.code == ErrorCode.TOPIC_ALREADY_EXISTS:
+            continue
         hint = "it was to be made because of createTopic=true and the options createTopic.*"
         if error.code in _UNAUTHORISED:
-            hint = (
-                "option createTopic=true needs CREATE on the topic or on the cluster: grant it, or "
-                "have the topic made"
-            )
+            hint = "option createTopic=true was to make it: grant that, or have the topic made"
         raise _with_hint(error, hint) from error
     logger.info("%s: made, or there meanwhile (createTopic=true)", some_topics(names))
 

@@ -1,8 +1,8 @@
 """The handler table of the fake broker, and the answers about the cluster and its topics.
 
-A new API is a function here (or in fake_data.py, fake_groups.py, fake_transaction_apis.py) and a
-row in `HANDLERS`; the row also makes brokers offer it in ApiVersions (fake_versions.py says since
-which release).
+A new API is a function here (or in fake_data.py, fake_groups.py, fake_admin.py,
+fake_transaction_apis.py) and a row in `HANDLERS`; the row also makes brokers offer it in
+ApiVersions (fake_versions.py says since which release).
 """
 
 from __future__ import annotations
@@ -41,6 +41,12 @@ from sparkkafka.protocol.messages import (
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
+)
+from sparkkafka.testing.fake_admin import (
+    create_partitions,
+    delete_groups,
+    delete_records,
+    list_groups,
 )
 from sparkkafka.testing.fake_call import Call, Handler
 from sparkkafka.testing.fake_data import fetch, list_offsets, produce
@@ -420,7 +426,10 @@ HANDLERS: dict[str, Handler] = {
     "AddPartitionsToTxn": add_partitions_to_txn,
     "ApiVersions": api_versions,
     "ConsumerGroupHeartbeat": consumer_group_heartbeat,
+    "CreatePartitions": create_partitions,
     "CreateTopics": create_topics,
+    "DeleteGroups": delete_groups,
+    "DeleteRecords": delete_records,
     "DeleteTopics": delete_topics,
     "DescribeCluster": describe_cluster,
     "DescribeConfigs": describe_configs,
@@ -433,6 +442,7 @@ HANDLERS: dict[str, Handler] = {
     "InitProducerId": init_producer_id,
     "JoinGroup": join_group,
     "LeaveGroup": leave_group,
+    "ListGroups": list_groups,
     "ListOffsets": list_offsets,
     "ListTransactions": list_transactions,
     "Metadata": metadata,

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from sparkkafka.client.admin import create_topic, delete_topic
 from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.column_producer import ColumnProducer
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.offsets import earliest_and_latest
+from sparkkafka.client.topics import create_topic, delete_topic
 from sparkkafka.options import parse_client_options, parse_producer_options
 from sparkkafka.protocol.columns import RecordColumns
 

@@ -157,6 +157,13 @@ def _json_default(row: dict[str, Any]) -> object:
 JSON_NAMES = {
     "DescribedTransactionState": "TransactionState",
     "ListedTransactionState": "TransactionState",
+    "ProducersTopic": "TopicRequest",
+    "ProducersTopicResponse": "TopicResponse",
+    "ProducersPartitionResponse": "PartitionResponse",
+    "DescribedConsumerGroup": "DescribedGroup",
+    "DescribedConsumer": "Member",
+    "DescribedAssignment": "Assignment",
+    "DescribedTopicPartitions": "TopicPartitions",
     "HeartbeatTopicPartitions": "TopicPartitions",
     "HeartbeatAssignment": "Assignment",
 }
@@ -325,7 +332,11 @@ _MODULES: tuple[ModuleType, ...] = (
 )
 
 # kafka-python renames these and turns them into sets of bit numbers.
-_BIT_FIELDS = {"topic_authorized_operations", "cluster_authorized_operations"}
+_BIT_FIELDS = {
+    "authorized_operations",
+    "topic_authorized_operations",
+    "cluster_authorized_operations",
+}
 
 
 def peer_class(cls: type[Message]) -> Any:
@@ -342,11 +353,21 @@ def peer_class(cls: type[Message]) -> Any:
 def _made_peer_class(name: str) -> Any:
     """kafka-python's codec of a message that it does not have, made from Kafka's JSON."""
     with unittest.mock.patch(
-        "kafka.protocol.api_data.load_json", lambda name, package=None: load_json(name)
+        "kafka.protocol.api_data.load_json",
+        lambda name, package=None: _with_bit_fields(load_json(name)),
     ):
         return type(kafka.protocol.api_message.ApiMessage)(
             name, (kafka.protocol.api_message.ApiMessage,), {}
         )
+
+
+def _with_bit_fields(spec: dict[str, Any]) -> dict[str, Any]:
+    """The change that kafka-python makes by hand to the schemas of its own."""
+    for row in spec.get("fields", ()):
+        if snake_case(row["name"]) in _BIT_FIELDS:
+            row["type"] = "bitfield"
+        _with_bit_fields(row)
+    return spec
 
 
 def to_peer(value: Any, version: int) -> Any:

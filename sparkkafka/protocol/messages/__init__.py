@@ -16,14 +16,28 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sparkkafka.protocol.messages.admin import (
+        AlterableConfig,
+        AlterConfigsResource,
+        AlterConfigsResourceResponse,
         CreatableReplicaAssignment,
         CreatableTopic,
         CreatableTopicConfig,
         CreatableTopicConfigs,
         CreatableTopicResult,
+        CreatePartitionsAssignment,
+        CreatePartitionsRequest,
+        CreatePartitionsResponse,
+        CreatePartitionsTopic,
+        CreatePartitionsTopicResult,
         CreateTopicsRequest,
         CreateTopicsResponse,
         DeletableTopicResult,
+        DeleteRecordsPartition,
+        DeleteRecordsPartitionResult,
+        DeleteRecordsRequest,
+        DeleteRecordsResponse,
+        DeleteRecordsTopic,
+        DeleteRecordsTopicResult,
         DeleteTopicsRequest,
         DeleteTopicsResponse,
         DeleteTopicState,
@@ -39,6 +53,8 @@ if TYPE_CHECKING:
         DescribeLogDirsResponse,
         DescribeLogDirsResult,
         DescribeLogDirsTopic,
+        IncrementalAlterConfigsRequest,
+        IncrementalAlterConfigsResponse,
     )
     from sparkkafka.protocol.messages.data import (
         AbortedTransaction,
@@ -66,6 +82,30 @@ if TYPE_CHECKING:
         SnapshotId,
         TopicProduceData,
         TopicProduceResponse,
+    )
+    from sparkkafka.protocol.messages.group_admin import (
+        ConsumerGroupDescribeRequest,
+        ConsumerGroupDescribeResponse,
+        DeletableGroupResult,
+        DeleteGroupsRequest,
+        DeleteGroupsResponse,
+        DescribedAssignment,
+        DescribedConsumer,
+        DescribedConsumerGroup,
+        DescribedGroup,
+        DescribedGroupMember,
+        DescribedTopicPartitions,
+        DescribeGroupsRequest,
+        DescribeGroupsResponse,
+        ListedGroup,
+        ListGroupsRequest,
+        ListGroupsResponse,
+        OffsetDeleteRequest,
+        OffsetDeleteRequestPartition,
+        OffsetDeleteRequestTopic,
+        OffsetDeleteResponse,
+        OffsetDeleteResponsePartition,
+        OffsetDeleteResponseTopic,
     )
     from sparkkafka.protocol.messages.groups import (
         Coordinator,
@@ -139,6 +179,8 @@ if TYPE_CHECKING:
         AddPartitionsToTxnTopic,
         AddPartitionsToTxnTopicResult,
         DescribedTransactionState,
+        DescribeProducersRequest,
+        DescribeProducersResponse,
         DescribeTransactionsRequest,
         DescribeTransactionsResponse,
         EndTxnRequest,
@@ -148,6 +190,10 @@ if TYPE_CHECKING:
         ListedTransactionState,
         ListTransactionsRequest,
         ListTransactionsResponse,
+        ProducersPartitionResponse,
+        ProducerState,
+        ProducersTopic,
+        ProducersTopicResponse,
         TopicData,
         TxnOffsetCommitRequest,
         TxnOffsetCommitRequestPartition,
@@ -155,11 +201,17 @@ if TYPE_CHECKING:
         TxnOffsetCommitResponse,
         TxnOffsetCommitResponsePartition,
         TxnOffsetCommitResponseTopic,
+        WritableTxnMarker,
+        WritableTxnMarkerPartitionResult,
+        WritableTxnMarkerResult,
+        WritableTxnMarkerTopic,
+        WritableTxnMarkerTopicResult,
+        WriteTxnMarkersRequest,
+        WriteTxnMarkersResponse,
     )
     from sparkkafka.protocol.schema import Request
 
     REQUESTS: Mapping[int, type[Request[Any]]]
-
 __all__ = [
     "NO_AUTHORIZED_OPERATIONS",
     "REQUESTS",
@@ -171,10 +223,15 @@ __all__ = [
     "AddPartitionsToTxnResponse",
     "AddPartitionsToTxnTopic",
     "AddPartitionsToTxnTopicResult",
+    "AlterConfigsResource",
+    "AlterConfigsResourceResponse",
+    "AlterableConfig",
     "ApiVersion",
     "ApiVersionsRequest",
     "ApiVersionsResponse",
     "BatchIndexAndErrorMessage",
+    "ConsumerGroupDescribeRequest",
+    "ConsumerGroupDescribeResponse",
     "ConsumerGroupHeartbeatRequest",
     "ConsumerGroupHeartbeatResponse",
     "Coordinator",
@@ -183,9 +240,23 @@ __all__ = [
     "CreatableTopicConfig",
     "CreatableTopicConfigs",
     "CreatableTopicResult",
+    "CreatePartitionsAssignment",
+    "CreatePartitionsRequest",
+    "CreatePartitionsResponse",
+    "CreatePartitionsTopic",
+    "CreatePartitionsTopicResult",
     "CreateTopicsRequest",
     "CreateTopicsResponse",
+    "DeletableGroupResult",
     "DeletableTopicResult",
+    "DeleteGroupsRequest",
+    "DeleteGroupsResponse",
+    "DeleteRecordsPartition",
+    "DeleteRecordsPartitionResult",
+    "DeleteRecordsRequest",
+    "DeleteRecordsResponse",
+    "DeleteRecordsTopic",
+    "DeleteRecordsTopicResult",
     "DeleteTopicState",
     "DeleteTopicsRequest",
     "DeleteTopicsResponse",
@@ -199,13 +270,23 @@ __all__ = [
     "DescribeConfigsResponse",
     "DescribeConfigsResult",
     "DescribeConfigsSynonym",
+    "DescribeGroupsRequest",
+    "DescribeGroupsResponse",
     "DescribeLogDirsPartition",
     "DescribeLogDirsRequest",
     "DescribeLogDirsResponse",
     "DescribeLogDirsResult",
     "DescribeLogDirsTopic",
+    "DescribeProducersRequest",
+    "DescribeProducersResponse",
     "DescribeTransactionsRequest",
     "DescribeTransactionsResponse",
+    "DescribedAssignment",
+    "DescribedConsumer",
+    "DescribedConsumerGroup",
+    "DescribedGroup",
+    "DescribedGroupMember",
+    "DescribedTopicPartitions",
     "DescribedTransactionState",
     "EndTxnRequest",
     "EndTxnResponse",
@@ -223,6 +304,8 @@ __all__ = [
     "HeartbeatRequest",
     "HeartbeatResponse",
     "HeartbeatTopicPartitions",
+    "IncrementalAlterConfigsRequest",
+    "IncrementalAlterConfigsResponse",
     "InitProducerIdRequest",
     "InitProducerIdResponse",
     "JoinGroupRequest",
@@ -232,6 +315,8 @@ __all__ = [
     "LeaderIdAndEpoch",
     "LeaveGroupRequest",
     "LeaveGroupResponse",
+    "ListGroupsRequest",
+    "ListGroupsResponse",
     "ListOffsetsPartition",
     "ListOffsetsPartitionResponse",
     "ListOffsetsRequest",
@@ -240,6 +325,7 @@ __all__ = [
     "ListOffsetsTopicResponse",
     "ListTransactionsRequest",
     "ListTransactionsResponse",
+    "ListedGroup",
     "ListedTransactionState",
     "MemberIdentity",
     "MemberResponse",
@@ -256,6 +342,12 @@ __all__ = [
     "OffsetCommitResponse",
     "OffsetCommitResponsePartition",
     "OffsetCommitResponseTopic",
+    "OffsetDeleteRequest",
+    "OffsetDeleteRequestPartition",
+    "OffsetDeleteRequestTopic",
+    "OffsetDeleteResponse",
+    "OffsetDeleteResponsePartition",
+    "OffsetDeleteResponseTopic",
     "OffsetFetchRequest",
     "OffsetFetchRequestGroup",
     "OffsetFetchRequestTopic",
@@ -271,6 +363,10 @@ __all__ = [
     "PartitionProduceResponse",
     "ProduceRequest",
     "ProduceResponse",
+    "ProducerState",
+    "ProducersPartitionResponse",
+    "ProducersTopic",
+    "ProducersTopicResponse",
     "SaslAuthenticateRequest",
     "SaslAuthenticateResponse",
     "SaslHandshakeRequest",
@@ -289,26 +385,47 @@ __all__ = [
     "TxnOffsetCommitResponse",
     "TxnOffsetCommitResponsePartition",
     "TxnOffsetCommitResponseTopic",
+    "WritableTxnMarker",
+    "WritableTxnMarkerPartitionResult",
+    "WritableTxnMarkerResult",
+    "WritableTxnMarkerTopic",
+    "WritableTxnMarkerTopicResult",
+    "WriteTxnMarkersRequest",
+    "WriteTxnMarkersResponse",
 ]
 
 # A test holds this to what the imports above say.
 _NAMES: Mapping[str, str] = {
     "admin": """
+        AlterableConfig AlterConfigsResource AlterConfigsResourceResponse
         CreatableReplicaAssignment CreatableTopic CreatableTopicConfig CreatableTopicConfigs
-        CreatableTopicResult CreateTopicsRequest CreateTopicsResponse DeletableTopicResult
-        DeleteTopicsRequest DeleteTopicsResponse DeleteTopicState DescribableLogDirTopic
-        DescribeConfigsRequest DescribeConfigsResource DescribeConfigsResourceResult
-        DescribeConfigsResponse DescribeConfigsResult DescribeConfigsSynonym
-        DescribeLogDirsPartition DescribeLogDirsRequest DescribeLogDirsResponse
-        DescribeLogDirsResult DescribeLogDirsTopic
+        CreatableTopicResult CreatePartitionsAssignment CreatePartitionsRequest
+        CreatePartitionsResponse CreatePartitionsTopic CreatePartitionsTopicResult
+        CreateTopicsRequest CreateTopicsResponse DeletableTopicResult DeleteRecordsPartition
+        DeleteRecordsPartitionResult DeleteRecordsRequest DeleteRecordsResponse
+        DeleteRecordsTopic DeleteRecordsTopicResult DeleteTopicsRequest DeleteTopicsResponse
+        DeleteTopicState DescribableLogDirTopic DescribeConfigsRequest
+        DescribeConfigsResource DescribeConfigsResourceResult DescribeConfigsResponse
+        DescribeConfigsResult DescribeConfigsSynonym DescribeLogDirsPartition
+        DescribeLogDirsRequest DescribeLogDirsResponse DescribeLogDirsResult
+        DescribeLogDirsTopic IncrementalAlterConfigsRequest IncrementalAlterConfigsResponse
     """,
     "data": """
         AbortedTransaction BatchIndexAndErrorMessage EpochEndOffset FetchableTopicResponse
         FetchPartition FetchRequest FetchResponse FetchTopic ForgottenTopic LeaderIdAndEpoch
-        ListOffsetsPartition ListOffsetsPartitionResponse ListOffsetsRequest ListOffsetsResponse
-        ListOffsetsTopic ListOffsetsTopicResponse NodeEndpoint PartitionData PartitionProduceData
-        PartitionProduceResponse ProduceRequest ProduceResponse SnapshotId TopicProduceData
-        TopicProduceResponse
+        ListOffsetsPartition ListOffsetsPartitionResponse ListOffsetsRequest
+        ListOffsetsResponse ListOffsetsTopic ListOffsetsTopicResponse NodeEndpoint
+        PartitionData PartitionProduceData PartitionProduceResponse ProduceRequest
+        ProduceResponse SnapshotId TopicProduceData TopicProduceResponse
+    """,
+    "group_admin": """
+        ConsumerGroupDescribeRequest ConsumerGroupDescribeResponse DeletableGroupResult
+        DeleteGroupsRequest DeleteGroupsResponse DescribedAssignment DescribedConsumer
+        DescribedConsumerGroup DescribedGroup DescribedGroupMember DescribedTopicPartitions
+        DescribeGroupsRequest DescribeGroupsResponse ListedGroup ListGroupsRequest
+        ListGroupsResponse OffsetDeleteRequest OffsetDeleteRequestPartition
+        OffsetDeleteRequestTopic OffsetDeleteResponse OffsetDeleteResponsePartition
+        OffsetDeleteResponseTopic
     """,
     "groups": """
         Coordinator FindCoordinatorRequest FindCoordinatorResponse OffsetCommitRequest
@@ -327,9 +444,10 @@ _NAMES: Mapping[str, str] = {
     """,
     "metadata": """
         NO_AUTHORIZED_OPERATIONS ApiVersion ApiVersionsRequest ApiVersionsResponse
-        DescribeClusterBroker DescribeClusterRequest DescribeClusterResponse FinalizedFeatureKey
-        MetadataRequest MetadataRequestTopic MetadataResponse MetadataResponseBroker
-        MetadataResponsePartition MetadataResponseTopic SupportedFeatureKey
+        DescribeClusterBroker DescribeClusterRequest DescribeClusterResponse
+        FinalizedFeatureKey MetadataRequest MetadataRequestTopic MetadataResponse
+        MetadataResponseBroker MetadataResponsePartition MetadataResponseTopic
+        SupportedFeatureKey
     """,
     "sasl": """
         SaslAuthenticateRequest SaslAuthenticateResponse SaslHandshakeRequest
@@ -338,12 +456,16 @@ _NAMES: Mapping[str, str] = {
     "transactions": """
         AddOffsetsToTxnRequest AddOffsetsToTxnResponse AddPartitionsToTxnPartitionResult
         AddPartitionsToTxnRequest AddPartitionsToTxnResponse AddPartitionsToTxnTopic
-        AddPartitionsToTxnTopicResult DescribedTransactionState DescribeTransactionsRequest
-        DescribeTransactionsResponse EndTxnRequest EndTxnResponse InitProducerIdRequest
-        InitProducerIdResponse ListedTransactionState ListTransactionsRequest
-        ListTransactionsResponse TopicData TxnOffsetCommitRequest TxnOffsetCommitRequestPartition
-        TxnOffsetCommitRequestTopic TxnOffsetCommitResponse TxnOffsetCommitResponsePartition
-        TxnOffsetCommitResponseTopic
+        AddPartitionsToTxnTopicResult DescribedTransactionState DescribeProducersRequest
+        DescribeProducersResponse DescribeTransactionsRequest DescribeTransactionsResponse
+        EndTxnRequest EndTxnResponse InitProducerIdRequest InitProducerIdResponse
+        ListedTransactionState ListTransactionsRequest ListTransactionsResponse
+        ProducersPartitionResponse ProducerState TopicData ProducersTopic ProducersTopicResponse
+        TxnOffsetCommitRequest TxnOffsetCommitRequestPartition TxnOffsetCommitRequestTopic
+        TxnOffsetCommitResponse TxnOffsetCommitResponsePartition
+        TxnOffsetCommitResponseTopic WritableTxnMarker WritableTxnMarkerPartitionResult
+        WritableTxnMarkerResult WritableTxnMarkerTopic WritableTxnMarkerTopicResult
+        WriteTxnMarkersRequest WriteTxnMarkersResponse
     """,
 }
 _SUBJECTS = {name: subject for subject, names in _NAMES.items() for name in names.split()}

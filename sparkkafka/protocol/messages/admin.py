@@ -1,5 +1,5 @@
-"""Topics, their configuration, their disks: CreateTopics, DeleteTopics, DescribeConfigs,
-DescribeLogDirs."""
+"""Topics, their configuration, their disks: CreateTopics, DeleteTopics, CreatePartitions,
+DescribeConfigs, IncrementalAlterConfigs, DeleteRecords, DescribeLogDirs."""
 
 from __future__ import annotations
 
@@ -137,6 +137,100 @@ class DeleteTopicsResponse(Response):
 
 
 @struct
+class CreatePartitionsAssignment:
+    """The brokers that shall hold one of the new partitions, the preferred leader first."""
+
+    broker_ids: list[int] = array(INT32)
+
+
+@struct
+class CreatePartitionsTopic:
+    """A topic and how many partitions it shall have in all. The brokers choose if no assignments
+    (of the new ones only) are given."""
+
+    name: str = string()
+    count: int = int32()
+    assignments: list[CreatePartitionsAssignment] | None = nullable_array(
+        CreatePartitionsAssignment
+    )
+
+
+@request(api_key=37, versions=(0, 3), flexible=2)
+class CreatePartitionsRequest(Request["CreatePartitionsResponse"]):
+    """Gives topics more partitions; goes to the controller."""
+
+    topics: list[CreatePartitionsTopic] = array(CreatePartitionsTopic)
+    timeout_ms: int = int32()
+    validate_only: bool = boolean()
+
+
+@struct
+class CreatePartitionsTopicResult:
+    """What became of one topic."""
+
+    name: str = string()
+    error_code: int = int16()
+    error_message: str | None = nullable_string(None)
+
+
+@response(CreatePartitionsRequest)
+class CreatePartitionsResponse(Response):
+    """What became of each topic."""
+
+    throttle_time_ms: int = int32()
+    results: list[CreatePartitionsTopicResult] = array(CreatePartitionsTopicResult)
+
+
+@struct
+class DeleteRecordsPartition:
+    """Records below `offset` go; -1 means those below the high watermark."""
+
+    partition_index: int = int32()
+    offset: int = int64()
+
+
+@struct
+class DeleteRecordsTopic:
+    """Partitions of one topic."""
+
+    name: str = string()
+    partitions: list[DeleteRecordsPartition] = array(DeleteRecordsPartition)
+
+
+@request(api_key=21, versions=(0, 2), flexible=2)
+class DeleteRecordsRequest(Request["DeleteRecordsResponse"]):
+    """Moves the beginning of partitions forward; goes to their leaders."""
+
+    topics: list[DeleteRecordsTopic] = array(DeleteRecordsTopic)
+    timeout_ms: int = int32()
+
+
+@struct
+class DeleteRecordsPartitionResult:
+    """The first offset that is left in all replicas."""
+
+    partition_index: int = int32()
+    low_watermark: int = int64()
+    error_code: int = int16()
+
+
+@struct
+class DeleteRecordsTopicResult:
+    """Partitions of one topic."""
+
+    name: str = string()
+    partitions: list[DeleteRecordsPartitionResult] = array(DeleteRecordsPartitionResult)
+
+
+@response(DeleteRecordsRequest)
+class DeleteRecordsResponse(Response):
+    """What became of each partition."""
+
+    throttle_time_ms: int = int32()
+    topics: list[DeleteRecordsTopicResult] = array(DeleteRecordsTopicResult)
+
+
+@struct
 class DescribeConfigsResource:
     """A resource (type 2 topic, 4 broker) and the settings wanted; None means all."""
 
@@ -194,6 +288,50 @@ class DescribeConfigsResponse(Response):
 
     throttle_time_ms: int = int32()
     results: list[DescribeConfigsResult] = array(DescribeConfigsResult)
+
+
+@struct
+class AlterableConfig:
+    """One change: operation 0 set, 1 delete (value null), 2 append to a list, 3 take from it."""
+
+    name: str = string()
+    config_operation: int = int8()
+    value: str | None = nullable_string()
+
+
+@struct
+class AlterConfigsResource:
+    """A resource (types as in DescribeConfigsResource) and its changes."""
+
+    resource_type: int = int8()
+    resource_name: str = string()
+    configs: list[AlterableConfig] = array(AlterableConfig)
+
+
+@request(api_key=44, versions=(0, 1), flexible=1)
+class IncrementalAlterConfigsRequest(Request["IncrementalAlterConfigsResponse"]):
+    """Changes some settings and leaves the others (KIP-339, Kafka 2.3)."""
+
+    resources: list[AlterConfigsResource] = array(AlterConfigsResource)
+    validate_only: bool = boolean()
+
+
+@struct
+class AlterConfigsResourceResponse:
+    """What became of one resource."""
+
+    error_code: int = int16()
+    error_message: str | None = nullable_string()
+    resource_type: int = int8()
+    resource_name: str = string()
+
+
+@response(IncrementalAlterConfigsRequest)
+class IncrementalAlterConfigsResponse(Response):
+    """What became of each resource."""
+
+    throttle_time_ms: int = int32()
+    responses: list[AlterConfigsResourceResponse] = array(AlterConfigsResourceResponse)
 
 
 @struct

@@ -54,7 +54,7 @@ class ListOffsetsTopic:
     partitions: list[ListOffsetsPartition] = array(ListOffsetsPartition)
 
 
-@request(api_key=2, versions=(2, 7), flexible=6)
+@request(api_key=2, versions=(2, 9), flexible=6)
 class ListOffsetsRequest(Request["ListOffsetsResponse"]):
     """Asks a leader for offsets by timestamp.
 

@@ -1,5 +1,5 @@
 """Idempotence and transactions: InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn,
-TxnOffsetCommit, DescribeTransactions, ListTransactions.
+TxnOffsetCommit, DescribeTransactions, ListTransactions, DescribeProducers, WriteTxnMarkers.
 
 The versions end where KIP-890's second part begins (transactions V2): all of these are valid on
 brokers 2.1 to 4.x.
@@ -261,3 +261,113 @@ class ListTransactionsResponse(Response):
     error_code: int = int16()
     unknown_state_filters: list[str] = array(STRING)
     transaction_states: list[ListedTransactionState] = array(ListedTransactionState)
+
+
+@struct
+class ProducersTopic:
+    """Partitions of one topic."""
+
+    name: str = string()
+    partition_indexes: list[int] = array(INT32)
+
+
+@request(api_key=61, versions=(0, 0), flexible=0)
+class DescribeProducersRequest(Request["DescribeProducersResponse"]):
+    """Asks leaders for the producers that they know in partitions (KIP-664, Kafka 2.8)."""
+
+    topics: list[ProducersTopic] = array(ProducersTopic)
+
+
+@struct
+class ProducerState:
+    """A producer id in a partition; `current_txn_start_offset` is -1 without open transaction."""
+
+    producer_id: int = int64()
+    producer_epoch: int = int32()
+    last_sequence: int = int32(-1)
+    last_timestamp: int = int64(-1)
+    coordinator_epoch: int = int32()
+    current_txn_start_offset: int = int64(-1)
+
+
+@struct
+class ProducersPartitionResponse:
+    """The producers of one partition."""
+
+    partition_index: int = int32()
+    error_code: int = int16()
+    error_message: str | None = nullable_string(None)
+    active_producers: list[ProducerState] = array(ProducerState)
+
+
+@struct
+class ProducersTopicResponse:
+    """Partitions of one topic."""
+
+    name: str = string()
+    partitions: list[ProducersPartitionResponse] = array(ProducersPartitionResponse)
+
+
+@response(DescribeProducersRequest)
+class DescribeProducersResponse(Response):
+    """The producers of each partition."""
+
+    throttle_time_ms: int = int32()
+    topics: list[ProducersTopicResponse] = array(ProducersTopicResponse)
+
+
+@struct
+class WritableTxnMarkerTopic:
+    """Partitions of one topic."""
+
+    name: str = string()
+    partition_indexes: list[int] = array(INT32)
+
+
+@struct
+class WritableTxnMarker:
+    """The end of a producer's transaction: committed if `transaction_result`, else aborted."""
+
+    producer_id: int = int64()
+    producer_epoch: int = int16()
+    transaction_result: bool = boolean()
+    topics: list[WritableTxnMarkerTopic] = array(WritableTxnMarkerTopic)
+    coordinator_epoch: int = int32()
+
+
+@request(api_key=27, versions=(1, 1), flexible=1)
+class WriteTxnMarkersRequest(Request["WriteTxnMarkersResponse"]):
+    """Has leaders write markers: what coordinators do, and whoever aborts a hanging transaction."""
+
+    markers: list[WritableTxnMarker] = array(WritableTxnMarker)
+
+
+@struct
+class WritableTxnMarkerPartitionResult:
+    """What became of one partition."""
+
+    partition_index: int = int32()
+    error_code: int = int16()
+
+
+@struct
+class WritableTxnMarkerTopicResult:
+    """Partitions of one topic."""
+
+    name: str = string()
+    partitions: list[WritableTxnMarkerPartitionResult] = array(WritableTxnMarkerPartitionResult)
+
+
+@struct
+class WritableTxnMarkerResult:
+    """What became of one producer's markers."""
+
+    producer_id: int = int64()
+    topics: list[WritableTxnMarkerTopicResult] = array(WritableTxnMarkerTopicResult)
+
+
+@response(WriteTxnMarkersRequest)
+class WriteTxnMarkersResponse(Response):
+    """What became of each marker."""
+
+    markers: list[WritableTxnMarkerResult] = array(WritableTxnMarkerResult)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkkafka.client.admin import create_topic, delete_topic
+from sparkkafka.client.topics import create_topic, delete_topic
 from sparkkafka.errors import BrokerError
 from sparkkafka.testing.faults import Drop
 from tests.client.support import open_cluster

@@ -12,11 +12,12 @@ import confluent_kafka.admin
 import pytest
 from confluent_kafka.admin import OffsetSpec
 
-from sparkkafka.client.admin import create_topic, delete_topic, topic_configs
 from sparkkafka.client.cluster import Cluster
+from sparkkafka.client.configs import topic_configs
 from sparkkafka.client.coordinator import FOR_GROUP, FOR_TRANSACTION, find_coordinator
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.offsets import EARLIEST, LATEST, NO_OFFSET, list_offsets
+from sparkkafka.client.topics import create_topic, delete_topic
 from sparkkafka.errors import BrokerError, ErrorCode, UnknownTopicError
 from sparkkafka.options import parse_client_options
 from sparkkafka.protocol.messages import (

@@ -1,0 +1,48 @@
+"""What all parts of Admin share: the cluster, the lock, the deadline of a call."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from sparkkafka.client.cluster import Cluster
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client_options import parse_admin_settings
+from sparkkafka.errors import KafkaError, OptionError
+
+
+class AdminBase:
+    """Holds the connections. One call at a time: those of other threads wait for their turn."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._cluster = Cluster(parse_admin_settings(config))
+        self._lock = threading.Lock()
+        self._closed = False
+
+    @contextmanager
+    def _call(self, timeout_s: float | None) -> Iterator[tuple[Cluster, Deadline]]:
+        with self._lock:
+            if self._closed:
+                raise KafkaError("this Admin is closed: make a new one")
+            yield self._cluster, self._deadline(timeout_s)
+
+    def _deadline(self, timeout_s: float | None) -> Deadline:
+        if timeout_s is None:
+            return self._cluster.deadline()
+        if timeout_s < 0:
+            raise OptionError(f"timeout_s is a number of seconds, got {timeout_s}")
+        return Deadline(timeout_s * 1000)
+
+    def _close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._cluster.close()
+
+
+def names(given: Iterable[str], what: str) -> list[str]:
+    """The names of a call on several. A plain string would be taken for its letters."""
+    if isinstance(given, str):
+        raise OptionError(f"{what} is a list of names: write [{given!r}], not {given!r}")
+    return list(given)

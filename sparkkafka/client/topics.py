@@ -1,0 +1,518 @@
+"""Topics: create, delete, grow, describe, list. One item's failure is that item's error.
+
+What changes topics goes to the controller. It answers before brokers know: so creating and growing
+wait until all partitions have leaders, and deleting until the topic is gone from metadata.
+"""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from sparkkafka.client.cluster import UNKNOWN_TOPIC_GRACE_MS, Cluster
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.item_calls import ItemApi, Row, call_items
+from sparkkafka.client.operations import authorized_operations
+from sparkkafka.client.results import Results
+from sparkkafka.client.routes import ToAny, ToController
+from sparkkafka.errors import (
+    BrokerError,
+    ErrorCode,
+    KafkaError,
+    KafkaTimeoutError,
+    OptionError,
+    is_retriable,
+)
+from sparkkafka.protocol.messages import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DeleteTopicState,
+    MetadataRequest,
+    MetadataRequestTopic,
+)
+
+BROKER_DEFAULT = -1
+DELETE_BY_STATE_VERSION = 6  # the request's layout changed
+OPERATIONS_VERSION = 8  # of Metadata
+LOOK_AGAIN_MS = 50
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewTopic:
+    """A topic to create.
+
+    `partitions` and `replication_factor` are the broker's defaults (num.partitions,
+    default.replication.factor) if left out, since Kafka 2.4. `replica_assignment` gives the
+    brokers of each partition instead: {partition: [node id of the preferred leader, others]}.
+    """
+
+    name: str = field(kw_only=False)
+    partitions: int = BROKER_DEFAULT
+    replication_factor: int = BROKER_DEFAULT
+    replica_assignment: Mapping[int, Sequence[int]] | None = None
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        numbers = (self.partitions, self.replication_factor)
+        if self.replica_assignment is not None and numbers != (BROKER_DEFAULT, BROKER_DEFAULT):
+            raise OptionError(
+                f"topic {self.name}: replica_assignment says how many partitions and replicas "
+                "there are; leave partitions and replication_factor out"
+            )
+
+
+class NewPartitions(NamedTuple):
+    """How many partitions a topic shall have in all. `assignments` may give the brokers of each
+    new one, the preferred leader first."""
+
+    total: int
+    assignments: Sequence[Sequence[int]] | None = None
+
+
+class PartitionDescription(NamedTuple):
+    """Brokers by their node ids. `leader` is None while there is none, its epoch -1 if not known
+    (before Kafka 2.3)."""
+
+    partition: int
+    leader: int | None
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    offline_replicas: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicDescription:
+    """A topic. `topic_id` is written as Kafka's tools write it, None before Kafka 2.8;
+    `authorized_operations` are this user's, None if they were not asked for."""
+
+    name: str
+    topic_id: str | None
+    is_internal: bool
+    partitions: tuple[PartitionDescription, ...]
+    authorized_operations: frozenset[str] | None = None
+
+
+class TopicListing(NamedTuple):
+    """A topic as `list_topics` names it."""
+
+    name: str
+    topic_id: str | None
+    is_internal: bool
+
+
+# --- one topic, or some that are alike ------------------------------------------------------
+
+
+def create_topic(
+    cluster: Cluster,
+    name: str,
+    *,
+    partitions: int = BROKER_DEFAULT,
+    replication_factor: int = BROKER_DEFAULT,
+    configs: Mapping[str, str] | None = None,
+    deadline: Deadline | None = None,
+) -> None:
+    """Create a topic and wait until every partition has a leader.
+
+    Raises BrokerError TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION and so on.
+    """
+    new = NewTopic(
+        name,
+        partitions=partitions,
+        replication_factor=replication_factor,
+        configs=configs or {},
+    )
+    create_topics(cluster, [new], deadline or cluster.deadline()).all()
+
+
+def delete_topic(cluster: Cluster, name: str, *, deadline: Deadline | None = None) -> None:
+    """Delete a topic and wait until metadata no longer shows it.
+
+    Raises BrokerError UNKNOWN_TOPIC_OR_PARTITION and so on, KafkaTimeoutError if it stays.
+    """
+    delete_topics(cluster, [name], deadline or cluster.deadline()).all()
+
+
+# --- creating ---------------------------------------------------------------------------------
+
+
+class _Create(ItemApi[str, None]):
+    request_type = CreateTopicsRequest
+
+    def __init__(
+        self, topics: Mapping[str, NewTopic], timeout_ms: int, validate_only: bool
+    ) -> None:
+        self._topics = topics
+        self._timeout_ms = timeout_ms
+        self._validate_only = validate_only
+
+    def build(self, items: Sequence[str], version: int) -> CreateTopicsRequest:
+        return CreateTopicsRequest(
+            topics=[_creatable(self._topics[name]) for name in items],
+            timeout_ms=self._timeout_ms,
+            validate_only=self._validate_only,
+        )
+
+    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
+        return [(row.name, Row(row.error_code, None, row.error_message)) for row in response.topics]
+
+    def name(self, item: str) -> str:
+        return f"topic {item}"
+
+    def grant(self, item: str) -> str:
+        return f"CREATE on topic {item}, or on the cluster"
+
+    def done_before(self, item: str, code: int) -> bool:
+        return code == ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+def _creatable(topic: NewTopic) -> CreatableTopic:
+    return CreatableTopic(
+        name=topic.name,
+        num_partitions=topic.partitions,
+        replication_factor=topic.replication_factor,
+        assignments=[
+            CreatableReplicaAssignment(partition_index=number, broker_ids=list(brokers))
+            for number, brokers in (topic.replica_assignment or {}).items()
+        ],
+        configs=[
+            CreatableTopicConfig(name=key, value=value) for key, value in topic.configs.items()
+        ],
+    )
+
+
+def create_topics(
+    cluster: Cluster,
+    topics: Iterable[NewTopic],
+    deadline: Deadline,
+    *,
+    validate_only: bool = False,
+) -> Results[str, None]:
+    """Create topics, and wait until every partition of those that were created has a leader.
+
+    Raises OptionError if a name is there twice.
+    """
+    by_name: dict[str, NewTopic] = {}
+    for topic in topics:
+        if topic.name in by_name:
+            raise OptionError(f"topic {topic.name} is to be created twice in one call")
+        by_name[topic.name] = topic
+    api = _Create(by_name, _broker_timeout_ms(cluster, deadline), validate_only)
+    results = call_items(cluster, by_name, api, ToController(cluster), deadline, "creating topics")
+    if validate_only:
+        return results
+    return _after(results, _wait_for_leaders(cluster, results.values_by_item, deadline))
+
+
+# --- deleting ---------------------------------------------------------------------------------
+
+
+class _Delete(ItemApi[str, None]):
+    request_type = DeleteTopicsRequest
+    told_at_once = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+
+    def __init__(self, timeout_ms: int) -> None:
+        self._timeout_ms = timeout_ms
+
+    def build(self, items: Sequence[str], version: int) -> DeleteTopicsRequest:
+        if version >= DELETE_BY_STATE_VERSION:
+            return DeleteTopicsRequest(
+                topics=[DeleteTopicState(name=name) for name in items], timeout_ms=self._timeout_ms
+            )
+        return DeleteTopicsRequest(topic_names=list(items), timeout_ms=self._timeout_ms)
+
+    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
+        return [
+            (row.name, Row(row.error_code, None, row.error_message)) for row in response.responses
+        ]
+
+    def name(self, item: str) -> str:
+        return f"topic {item}"
+
+    def grant(self, item: str) -> str:
+        return f"DELETE on topic {item}"
+
+    def done_before(self, item: str, code: int) -> bool:
+        return code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def delete_topics(cluster: Cluster, names: Iterable[str], deadline: Deadline) -> Results[str, None]:
+    """Delete topics, and wait until metadata no longer shows them."""
+    api = _Delete(_broker_timeout_ms(cluster, deadline))
+    results = call_items(cluster, names, api, ToController(cluster), deadline, "deleting topics")
+
+    def gone(name: str, failed: Mapping[str, int]) -> bool:
+        return name in failed and not _may_come(failed[name])
+
+    late = _wait(cluster, results.values_by_item, deadline, gone)
+    return _after(
+        results,
+        {
+            name: KafkaTimeoutError(
+                f"topic {name} is marked for deletion, and still there after "
+                f"{deadline.total_ms / 1000:g} s"
+            )
+            for name in late
+        },
+    )
+
+
+# --- growing ----------------------------------------------------------------------------------
+
+
+class _Grow(ItemApi[str, None]):
+    request_type = CreatePartitionsRequest
+    told_at_once = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        wanted: Mapping[str, NewPartitions],
+        deadline: Deadline,
+        validate_only: bool,
+    ) -> None:
+        self._cluster = cluster
+        self._wanted = wanted
+        self._deadline = deadline
+        self._validate_only = validate_only
+
+    def build(self, items: Sequence[str], version: int) -> CreatePartitionsRequest:
+        return CreatePartitionsRequest(
+            topics=[
+                CreatePartitionsTopic(
+                    name=name, count=row.total, assignments=_new_assignments(row.assignments)
+                )
+                for name, row in ((name, self._wanted[name]) for name in items)
+            ],
+            timeout_ms=_broker_timeout_ms(self._cluster, self._deadline),
+            validate_only=self._validate_only,
+        )
+
+    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
+        return [
+            (row.name, Row(row.error_code, None, row.error_message)) for row in response.results
+        ]
+
+    def name(self, item: str) -> str:
+        return f"topic {item}"
+
+    def grant(self, item: str) -> str:
+        return f"ALTER on topic {item}"
+
+    def done_before(self, item: str, code: int) -> bool:
+        """ "Topic already has so many": true of an earlier attempt if it is what was wanted."""
+        if code != ErrorCode.INVALID_PARTITIONS:
+            return False
+        total = self._wanted[item].total
+        grace = self._deadline.sooner(UNKNOWN_TOPIC_GRACE_MS)
+        while True:
+            self._cluster.look_up([item], grace)
+            count = self._cluster.partition_count(item) or 0
+            if count >= total or grace.expired:
+                return count == total
+            grace.pause(LOOK_AGAIN_MS)
+
+
+def _new_assignments(
+    rows: Sequence[Sequence[int]] | None,
+) -> list[CreatePartitionsAssignment] | None:
+    if rows is None:
+        return None
+    return [CreatePartitionsAssignment(broker_ids=list(row)) for row in rows]
+
+
+def create_partitions(
+    cluster: Cluster,
+    totals: Mapping[str, int | NewPartitions],
+    deadline: Deadline,
+    *,
+    validate_only: bool = False,
+) -> Results[str, None]:
+    """Give topics more partitions, and wait until all have leaders."""
+    wanted = {
+        name: row if isinstance(row, NewPartitions) else NewPartitions(row)
+        for name, row in totals.items()
+    }
+    api = _Grow(cluster, wanted, deadline, validate_only)
+    results = call_items(cluster, wanted, api, ToController(cluster), deadline, "growing topics")
+    if validate_only:
+        return results
+    counts = {name: wanted[name].total for name in results.values_by_item}
+    return _after(results, _wait_for_leaders(cluster, counts, deadline))
+
+
+# --- describing -------------------------------------------------------------------------------
+
+
+class _Describe(ItemApi[str, TopicDescription]):
+    request_type = MetadataRequest
+    told_at_once = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+
+    def __init__(self, include_authorized_operations: bool) -> None:
+        self._operations = include_authorized_operations
+
+    def build(self, items: Sequence[str], version: int) -> MetadataRequest:
+        return MetadataRequest(
+            topics=[MetadataRequestTopic(name=name) for name in items],
+            allow_auto_topic_creation=False,
+            include_topic_authorized_operations=self._operations,
+        )
+
+    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
+        return [
+            (row.name, Row(row.error_code, None if row.error_code else _description(row)))
+            for row in response.topics
+        ]
+
+    def lacking(self, item: str, version: int) -> str | None:
+        if self._operations and version < OPERATIONS_VERSION:
+            return "authorized operations need Kafka 2.3 or later"
+        return None
+
+    def name(self, item: str) -> str:
+        return f"topic {item}"
+
+    def grant(self, item: str) -> str:
+        return f"DESCRIBE on topic {item}"
+
+
+def describe_topics(
+    cluster: Cluster,
+    names: Iterable[str],
+    deadline: Deadline,
+    *,
+    include_authorized_operations: bool = False,
+) -> Results[str, TopicDescription]:
+    """Partitions, their leaders and replicas. A topic that does not exist is an error at once."""
+    api = _Describe(include_authorized_operations)
+    return call_items(cluster, names, api, ToAny(cluster), deadline, "describing topics")
+
+
+def list_topics(
+    cluster: Cluster, deadline: Deadline, *, include_internal: bool = False
+) -> dict[str, TopicListing]:
+    """All topics that this user may see, by name."""
+    request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
+    response = cluster.call(request, deadline=deadline, what="listing topics")
+    return {
+        row.name: TopicListing(row.name, id_text(row.topic_id), row.is_internal)
+        for row in sorted(response.topics, key=lambda row: str(row.name))
+        if row.name
+        and row.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION  # it is being deleted
+        and (include_internal or not row.is_internal)
+    }
+
+
+def _description(row: Any) -> TopicDescription:
+    return TopicDescription(
+        name=row.name,
+        topic_id=id_text(row.topic_id),
+        is_internal=row.is_internal,
+        partitions=tuple(
+            PartitionDescription(
+                partition.partition_index,
+                partition.leader_id if partition.leader_id >= 0 else None,
+                partition.leader_epoch,
+                tuple(partition.replica_nodes),
+                tuple(partition.isr_nodes),
+                tuple(partition.offline_replicas),
+            )
+            for partition in sorted(row.partitions, key=lambda one: one.partition_index)
+        ),
+        authorized_operations=authorized_operations(row.topic_authorized_operations),
+    )
+
+
+def id_text(topic_id: uuid.UUID) -> str | None:
+    """A topic id as Kafka's tools write it: base64 for URLs, without padding. None for no id."""
+    if not topic_id.int:
+        return None
+    return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
+
+
+# --- waiting for brokers to know --------------------------------------------------------------
+
+
+def _broker_timeout_ms(cluster: Cluster, deadline: Deadline) -> int:
+    """How long the controller may take: not longer than its answer is waited for."""
+    return int(min(cluster.options.request_timeout_ms, deadline.remaining_s() * 1000))
+
+
+def _after(results: Results[str, None], errors: Mapping[str, KafkaError]) -> Results[str, None]:
+    found: dict[str, KafkaError | None] = {
+        name: results.errors.get(name, errors.get(name)) for name in results
+    }
+    return Results(found)
+
+
+def _may_come(code: int) -> bool:
+    """Whether a topic with this error is there, or may yet come."""
+    return is_retriable(code) and code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _wait(
+    cluster: Cluster,
+    names: Iterable[str],
+    deadline: Deadline,
+    is_done: Callable[[str, Mapping[str, int]], bool],
+) -> list[str]:
+    """Look at topics until `is_done(name, {topic: error code})`; those for which time ran out."""
+    pending = list(names)
+    backoff = cluster.backoff()
+    while pending:
+        try:
+            failed = cluster.look_up(pending, deadline)
+        except KafkaTimeoutError:
+            break
+        pending = [name for name in pending if not is_done(name, failed)]
+        if pending:
+            if deadline.expired:
+                break
+            deadline.pause(min(backoff.next_ms(), LOOK_AGAIN_MS))
+    return pending
+
+
+def _wait_for_leaders(
+    cluster: Cluster, names: Iterable[str] | Mapping[str, int], deadline: Deadline
+) -> dict[str, KafkaError]:
+    """A topic is created before its partitions have leaders, and brokers learn of it in turn.
+
+    A mapping gives the number of partitions that there must be. A topic that this user may not
+    see is not waited for.
+    """
+    counts = names if isinstance(names, Mapping) else {}
+
+    def led(name: str, failed: Mapping[str, int]) -> bool:
+        if name in failed:
+            return not is_retriable(failed[name])
+        return _led(cluster, name, counts.get(name) or 1)
+
+    return {name: _no_leaders(name, deadline) for name in _wait(cluster, names, deadline, led)}
+
+
+def _led(cluster: Cluster, name: str, count: int) -> bool:
+    topic = cluster.known_topic(name)
+    return (
+        topic is not None
+        and len(topic.partitions) >= count
+        and all(row.leader in cluster.brokers for row in topic.partitions.values())
+    )
+
+
+def _no_leaders(name: str, deadline: Deadline) -> KafkaTimeoutError:
+    error = KafkaTimeoutError(
+        f"topic {name}: done, but after {deadline.total_ms / 1000:g} s not every partition has a "
+        "leader that brokers know of; it may be usable in a moment"
+    )
+    error.__cause__ = BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"Metadata of topic {name}")
+    return error

@@ -1,0 +1,33 @@
+"""`sparkkafka.client` gives its classes by name, and loads only what is asked for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import sparkkafka.client
+
+
+def test_every_name_can_be_had() -> None:
+    assert sorted(sparkkafka.client._MODULES) == sorted(sparkkafka.client.__all__)
+    for name in sparkkafka.client.__all__:
+        assert getattr(sparkkafka.client, name).__name__ == name
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Consumr'"):
+        sparkkafka.client.Consumr  # noqa: B018
+
+
+def test_neither_pyspark_nor_what_is_not_asked_for_is_loaded() -> None:
+    program = (
+        "import sys\n"
+        "from sparkkafka.client import TopicPartition\n"
+        "print([m for m in sys.modules if m == 'pyspark' or m.startswith('sparkkafka.client.')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "['sparkkafka.client.metadata']"
