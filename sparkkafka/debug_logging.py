@@ -7,8 +7,8 @@
 Read once, when the package is imported: on the driver, and in each worker that Spark starts, if the
 variable is set there (`spark.executorEnv.SPARKKAFKA_DEBUG`). What is logged goes to stderr, unless
 the program has handlers of its own. Without the variable nothing is touched: each module logs to
-the logger of its name (`sparkkafka.client.sender`), requests and answers by name, size and time to
-`sparkkafka.protocol`, never their contents.
+the logger of its name (`sparkkafka.client.sender`), requests and answers by name and size to
+`sparkkafka.protocol`, and errors, never their contents.
 """
 
 from __future__ import annotations

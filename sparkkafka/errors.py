@@ -16,7 +16,7 @@
     ├── TransactionError                  a batch that is to be whole was not committed
     ├── NoOffsetError                     where to read a partition from is for the user to say
     ├── ConsumerStateError (RuntimeError)  a call that does not fit what the consumer does
-    ├── WakeupError                       `wakeup` ended the call
+    ├── WakeupError                       another thread ended the call with wakeup
     └── DataLossError                     records that were asked for are no longer there
 
 An error code is a table row (`ErrorCode`), an exception says where it happened. Nothing here prints

@@ -264,6 +264,12 @@ KAFKA: tuple[Option, ...] = (
         "server stands for the canonical names of all its addresses (reverse look-up).",
     ),
     _used(
+        "broker.address.family", _BOTH, "client.address_family",
+        one_of("any", "v4", "v6", "v4_first", "v6_first"),
+        "Which addresses of a name are tried (librdkafka's name): v4 and v6 only these, v4_first "
+        "and v6_first these before the others.",
+    ),
+    _used(
         "send.buffer.bytes", _BOTH, "client.send_buffer_bytes", integer(-1),
         "The socket's SO_SNDBUF; -1: the operating system decides.",
     ),

@@ -73,6 +73,7 @@ class ClientOptions(Masked):
     socket_connection_setup_timeout_ms: int = 10_000
     metadata_max_age_ms: int = 300_000
     client_dns_lookup: str = "use_all_dns_ips"
+    address_family: str = "any"
     security: SecurityOptions = NO_SECURITY
     send_buffer_bytes: int = -1
     receive_buffer_bytes: int = -1

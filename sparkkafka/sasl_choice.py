@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from sparkkafka.errors import OptionError
 from sparkkafka.jaas import LoginModule, parse_jaas
+from sparkkafka.references import resolved
 from sparkkafka.secret import Secret
 from sparkkafka.security_settings import (
     AWS_MSK_IAM,
@@ -57,7 +58,7 @@ def sasl_choice(
     values: Mapping[str, Any], name_of: Names, servers: tuple[tuple[str, int], ...]
 ) -> SaslChoice:
     """Of `SecurityOptions` with references looked up. Raises OptionError."""
-    module = _login_module(values["jaas_config"])
+    module = _login_module(values["jaas_config"].reveal(), name_of("jaas_config"))
     mechanism: str = values["mechanism"]
     if not mechanism:
         named = [name for name, wanted in MODULES.items() if module and wanted == module.name]
@@ -80,12 +81,24 @@ def sasl_choice(
     return _user(mechanism, values, name_of, module)
 
 
-def _login_module(text: Secret) -> LoginModule | None:
-    if not text.reveal().strip():
+def _login_module(text: str, option: str) -> LoginModule | None:
+    """References in it are looked up after it was taken apart, so that a password needs no escapes
+    for quotation marks; before that, if it is a reference as a whole."""
+    if not text.strip():
         return None
     try:
-        module = parse_jaas(text.reveal())
+        module = parse_jaas(text)
+    except ValueError:
+        module = None
+    try:
+        if module is None or module.name not in MODULES.values():
+            module = parse_jaas(resolved(text, option))
+        else:
+            found = {name: resolved(value, option) for name, value in module.options.items()}
+            module = LoginModule(module.name, found)
     except ValueError as error:
+        if isinstance(error, OptionError):
+            raise
         raise OptionError(f"{_JAAS} cannot be read: {error}") from None
     if module.name == "Krb5LoginModule":
         raise OptionError(f"{_JAAS} has Krb5LoginModule: {NO_KERBEROS}")

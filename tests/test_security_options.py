@@ -544,6 +544,19 @@ def test_every_setting_may_be_a_reference(tmp_path: Path, monkeypatch: pytest.Mo
     assert b"${env:SECW_USER}" in dumped
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_references_in_jaas(monkeypatch: pytest.MonkeyPatch, whole: bool) -> None:
+    """A password that is looked up needs no escapes; a whole line does."""
+    password = """x"; y\\ 'z' ${env:HOME}"""
+    text = jaas("plain.PlainLoginModule", username="alice", password="${env:SECW_PASSWORD}")
+    monkeypatch.setenv("SECW_PASSWORD", password)
+    if whole:
+        escaped = password.replace("\\", "\\\\").replace('"', '\\"')
+        monkeypatch.setenv("SECW_JAAS", text.replace("${env:SECW_PASSWORD}", escaped))
+        text = "${env:SECW_JAAS}"
+    assert sasl("PLAIN", sasl_jaas_config=text).password == Secret(password)
+
+
 def test_what_a_reference_stands_for_is_checked_and_not_shown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -15,12 +15,17 @@ if TYPE_CHECKING:
     from sparkkafka.client.connection import Connection
     from sparkkafka.client.consumer import Consumer
     from sparkkafka.client.deadline import Deadline
+    from sparkkafka.client.delivery_notes import Delivery, RecordMetadata, TableDelivery
+    from sparkkafka.client.group_admin import ConsumerGroupDescription
     from sparkkafka.client.group_metadata import GroupMetadata
-    from sparkkafka.client.metadata import OffsetAndMetadata, TopicPartition
+    from sparkkafka.client.metadata import OffsetAndMetadata, PartitionInfo, TopicPartition
     from sparkkafka.client.offset_specs import OffsetSpec
+    from sparkkafka.client.producer import Producer
     from sparkkafka.client.record import Record, Records
-    from sparkkafka.client.results import Results
+    from sparkkafka.client.results import Listing, Results
+    from sparkkafka.client.topic_descriptions import TopicDescription
     from sparkkafka.client.topics import NewPartitions, NewTopic
+    from sparkkafka.client.transaction_admin import TransactionDescription
 
 __all__ = [
     "Admin",
@@ -29,16 +34,25 @@ __all__ = [
     "ConfigResource",
     "Connection",
     "Consumer",
+    "ConsumerGroupDescription",
     "Deadline",
+    "Delivery",
     "GroupMetadata",
+    "Listing",
     "NewPartitions",
     "NewTopic",
     "OffsetAndMetadata",
     "OffsetSpec",
+    "PartitionInfo",
+    "Producer",
     "Record",
+    "RecordMetadata",
     "Records",
     "Results",
+    "TableDelivery",
+    "TopicDescription",
     "TopicPartition",
+    "TransactionDescription",
 ]
 
 _MODULES = {
@@ -48,16 +62,25 @@ _MODULES = {
     "ConfigResource": "configs",
     "Connection": "connection",
     "Consumer": "consumer",
+    "ConsumerGroupDescription": "group_admin",
     "Deadline": "deadline",
+    "Delivery": "delivery_notes",
     "GroupMetadata": "group_metadata",
+    "Listing": "results",
     "NewPartitions": "topics",
     "NewTopic": "topics",
     "OffsetAndMetadata": "metadata",
     "OffsetSpec": "offset_specs",
+    "PartitionInfo": "metadata",
+    "Producer": "producer",
     "Record": "record",
+    "RecordMetadata": "delivery_notes",
     "Records": "record",
     "Results": "results",
+    "TableDelivery": "delivery_notes",
+    "TopicDescription": "topic_descriptions",
     "TopicPartition": "metadata",
+    "TransactionDescription": "transaction_admin",
 }
 
 

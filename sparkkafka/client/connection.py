@@ -19,14 +19,16 @@ import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Self
 
 from sparkkafka import __version__
 from sparkkafka.client.authentication import Session, authenticate
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.security import connection_security
+from sparkkafka.client.tcp import connect, reason, where
 from sparkkafka.client.tls_handshake import encrypt, refusal
+from sparkkafka.client_options import parse_admin_settings
 from sparkkafka.errors import (
     AuthenticationError,
     BrokerError,
@@ -34,7 +36,9 @@ from sparkkafka.errors import (
     ErrorCode,
     KafkaConnectionError,
     KafkaTimeoutError,
+    OptionError,
     UnsupportedVersionError,
+    error_name,
 )
 from sparkkafka.options import ClientOptions
 from sparkkafka.protocol.framing import DEFAULT_MAX_FRAME_BYTES, Framing
@@ -42,6 +46,7 @@ from sparkkafka.protocol.messages import ApiVersionsRequest
 from sparkkafka.protocol.wire import BytesLike, byte_view
 
 log = logging.getLogger(__name__)
+wire_log = logging.getLogger("sparkkafka.protocol")  # requests and answers, not what is in them
 
 PREFIX_BYTES = 4
 
@@ -112,10 +117,10 @@ class _BegunReply(NamedTuple):
 
 
 class Connection:
-    """A connected, handshaken socket to `host:port`. Make one with `Connection.open`.
+    """A connected, handshaken socket to `host:port`, made by `Connection.to` or `Connection.open`.
 
-    `call(request, deadline)` is the simple way; `send` and `receive` pipeline. `versions` holds
-    the broker's version range per api key.
+    `call(request)` is the simple way; `send` and `receive` pipeline. Without a deadline each may
+    take request.timeout.ms. `versions` holds the broker's version range per api key.
     """
 
     def __init__(
@@ -132,6 +137,7 @@ class Connection:
         self.host = host
         self.port = port
         self._prefix = bytearray(PREFIX_BYTES)
+        self._request_timeout_ms = float(ClientOptions.request_timeout_ms)
         self._begun: _BegunReply | None = None
         self._protocol = protocol
         self._stage = Stage.OPENING
@@ -151,14 +157,15 @@ class Connection:
         cannot be looked up, or a store that cannot be read.
         """
         security = connection_security(options, host, port)
-        sock = _connect(host, port, options, deadline)
+        sock = connect(host, port, options, deadline)
         limit = deadline.sooner(options.request_timeout_ms)
         if security.context is not None and security.tls_settings is not None:
             sock = encrypt(
-                sock, security.context, security.tls_settings, host, _where(host, port), limit
+                sock, security.context, security.tls_settings, host, where(host, port), limit
             )
         framing = Framing(options.client_id, MAX_OPENING_FRAME_BYTES)
         connection = cls(sock, host, port, framing, protocol=options.security.protocol)
+        connection._request_timeout_ms = options.request_timeout_ms
         try:
             connection._handshake(limit)
             if security.sasl is not None:
@@ -210,8 +217,28 @@ class Connection:
             self._renewing = False
         log.debug("%s: the session is renewed", self)
 
+    @classmethod
+    def to(cls, config: Mapping[str, Any], timeout_s: float | None = None) -> Self:
+        """A connection to the one broker that bootstrap.servers names; settings as for `Admin`.
+
+        By hand: nothing is retried, and no other broker is asked. Raises OptionError for settings,
+        and what `open` raises.
+        """
+        options = parse_admin_settings(config)
+        if len(options.bootstrap_servers) != 1:
+            raise OptionError(
+                "bootstrap.servers must name one broker for a connection by hand, got "
+                f"{len(options.bootstrap_servers)}"
+            )
+        total_ms = options.request_timeout_ms if timeout_s is None else timeout_s * 1000
+        return cls.open(*options.bootstrap_servers[0], options, Deadline(total_ms))
+
+    def _new_deadline(self) -> Deadline:
+        """For calls that were given none: request.timeout.ms."""
+        return Deadline(self._request_timeout_ms)
+
     def __str__(self) -> str:
-        return _where(self.host, self.port)
+        return where(self.host, self.port)
 
     def __repr__(self) -> str:
         return f"<Connection {self}{'' if self.is_open else ' closed'}>"
@@ -266,8 +293,11 @@ class Connection:
         if sock is not None:
             sock.close()
 
-    def call(self, request: Any, deadline: Deadline, *, version: int | None = None) -> Any:
+    def call(
+        self, request: Any, deadline: Deadline | None = None, *, version: int | None = None
+    ) -> Any:
         """Send one request and return its reply. No other request may be in flight."""
+        deadline = deadline or self._new_deadline()
         correlation_id = self.send(request, deadline, version=version)
         answered_id, response = self.receive(deadline)
         if answered_id != correlation_id:
@@ -278,17 +308,18 @@ class Connection:
     def send(
         self,
         request: Any,
-        deadline: Deadline,
+        deadline: Deadline | None = None,
         *,
         version: int | None = None,
         expect_reply: bool = True,
     ) -> int:
-        """Write a request; returns its correlation id.
+        """Write a request; returns its correlation id. `version` None: the highest common one.
 
         Raises EncodeError or UnsupportedVersionError before anything is sent,
         KafkaConnectionError or KafkaTimeoutError after which the connection is closed;
         AuthenticationError if a session that was about to end could not be renewed.
         """
+        deadline = deadline or self._new_deadline()
         if self._session is not None and self._options is not None and not self._renewing:
             self._open_socket()
             self._renew_session(self._session, self._options, deadline)
@@ -296,6 +327,9 @@ class Connection:
         correlation_id, parts = self._framing.send_parts(
             request, version, expect_reply=expect_reply
         )
+        if wire_log.isEnabledFor(logging.DEBUG):
+            size = sum(map(len, parts))
+            wire_log.debug("%s <- %s #%d, %d bytes", self, request.API_NAME, correlation_id, size)
         started_s = time.monotonic()
         try:
             self._write(sock, parts, deadline)
@@ -307,7 +341,9 @@ class Connection:
             raise
         return correlation_id
 
-    def receive(self, deadline: Deadline, buffer: FrameBuffer | None = None) -> tuple[int, Any]:
+    def receive(
+        self, deadline: Deadline | None = None, buffer: FrameBuffer | None = None
+    ) -> tuple[int, Any]:
         """Read the next reply: (correlation id, response).
 
         The response's record fields are views of the frame: of its own memory, or of `buffer`,
@@ -315,9 +351,20 @@ class Connection:
         """
         if self._early and not self._renewing:
             return self._early.popleft()
+        deadline = deadline or self._new_deadline()
         return self._proved(self._receive(deadline, buffer or FrameBuffer()))
 
     def _proved(self, received: tuple[int, Any]) -> tuple[int, Any]:
+        if wire_log.isEnabledFor(logging.DEBUG):
+            correlation_id, response = received
+            code = getattr(response, "error_code", 0)
+            wire_log.debug(
+                "%s -> %s #%d%s",
+                self,
+                type(response).__name__,
+                correlation_id,
+                f", {error_name(code)}" if code else "",
+            )
         if self._stage is Stage.NEW:
             self._stage = Stage.PROVED
         return received
@@ -433,51 +480,7 @@ class Connection:
             hint = _HINTS.get((self._protocol, self._stage), "")
             if self._protocol == "SASL_PLAINTEXT" and self._framing.versions is not None:
                 hint = ""  # it is Kafka's, and has understood us
-        return KafkaConnectionError(f"{self}: {_reason(error)} while {doing}{hint}")
-
-
-def _connect(host: str, port: int, options: ClientOptions, deadline: Deadline) -> socket.socket:
-    try:
-        # client.dns.lookup=use_all_dns_ips: every address, IPv4 and IPv6, in the resolver's order.
-        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        raise KafkaConnectionError(
-            f"{host}:{port}: the host name cannot be resolved ({_reason(error)})"
-        ) from error
-    failures: list[str] = []
-    for family, kind, protocol, _, address in addresses:
-        timeout_s = deadline.sooner(options.socket_connection_setup_timeout_ms).remaining_s()
-        if timeout_s <= 0:
-            failures.append(f"{address[0]}: no time left")
-            break
-        try:
-            sock = socket.socket(family, kind, protocol)
-        except OSError as error:  # an address family that this machine lacks
-            failures.append(f"{address[0]}: {_reason(error)}")
-            continue
-        try:
-            sock.settimeout(timeout_s)
-            # Requests are written whole: waiting for more to send (Nagle) only adds delay.
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            for option, size in (
-                (socket.SO_SNDBUF, options.send_buffer_bytes),
-                (socket.SO_RCVBUF, options.receive_buffer_bytes),
-            ):
-                if size > 0:
-                    sock.setsockopt(socket.SOL_SOCKET, option, size)
-            sock.connect(address)
-        except TimeoutError:
-            sock.close()
-            failures.append(f"{address[0]}: no answer within {timeout_s:.3g} s")
-        except OSError as error:
-            sock.close()
-            failures.append(f"{address[0]}: {_reason(error)}")
-        except BaseException:
-            sock.close()
-            raise
-        else:
-            return sock
-    raise KafkaConnectionError(f"{host}:{port}: cannot connect ({'; '.join(failures)})")
+        return KafkaConnectionError(f"{self}: {reason(error)} while {doing}{hint}")
 
 
 def _pieces(parts: Iterable[memoryview]) -> Iterator[BytesLike]:
@@ -496,11 +499,3 @@ def _pieces(parts: Iterable[memoryview]) -> Iterator[BytesLike]:
                 small = bytearray()
     if small:
         yield small
-
-
-def _where(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _reason(error: BaseException) -> str:
-    return str(getattr(error, "strerror", None) or error or type(error).__name__)

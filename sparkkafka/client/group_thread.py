@@ -248,7 +248,7 @@ class GroupThread(MemberThread):
             return connection
         self._close_connection()
         try:
-            connection = Connection.open(broker.host, broker.port, self.options.client, deadline)
+            connection = self.cluster.open(broker.host, broker.port, deadline)
         except KafkaError:
             self.forget_coordinator()
             raise

@@ -72,14 +72,18 @@ class Waker:
         poll = select.poll()
         poll.register(self._ear, select.POLLIN)
         answer = -1
+        is_here = False
         if connection is not None and connection.is_open:
             answer = connection.fileno()
             poll.register(answer, select.POLLIN)
-        ready = {descriptor for descriptor, _ in poll.poll(max(0.0, wait_s) * 1000)}
+            # With TLS, or a session renewed, an answer may be here without a sign of the socket.
+            is_here = connection.has_input
+        wait_ms = 0.0 if is_here else max(0.0, wait_s) * 1000
+        ready = {descriptor for descriptor, _ in poll.poll(wait_ms)}
         with suppress(OSError):
             while self._ear.recv(4096):
                 pass
-        return answer in ready
+        return is_here or answer in ready
 
     def close(self) -> None:
         self._ear.close()

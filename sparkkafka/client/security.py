@@ -7,7 +7,7 @@ kept as long as its settings and its files are the same; contexts and secrets ar
 
 from __future__ import annotations
 
-import logging
+import os
 import ssl
 import threading
 from collections import OrderedDict
@@ -23,8 +23,6 @@ from sparkkafka.secret import Secret
 from sparkkafka.security_options import secure_settings
 from sparkkafka.security_settings import SaslChoice, TlsSettings
 
-log = logging.getLogger(__name__)
-
 MOST_CONTEXTS: Final = 16
 
 _Stamp = tuple[int, int]
@@ -32,6 +30,15 @@ _contexts: OrderedDict[tuple[TlsSettings, tuple[_Stamp | None, ...]], ssl.SSLCon
     OrderedDict()
 )
 _lock = threading.Lock()
+
+
+def _after_fork() -> None:
+    # The thread that holds the lock is not in the child.
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class ConnectionSecurity(NamedTuple):

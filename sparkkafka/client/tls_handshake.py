@@ -74,8 +74,8 @@ def encrypt(
     trusted and for a refusal, KafkaConnectionError and KafkaTimeoutError for the rest.
     """
     started_s = time.monotonic()
-    peer = sock.getpeername()
     try:
+        peer = sock.getpeername()  # fails if it has hung up already
         # A dot at the end makes a name complete, but is not part of it in certificates and SNI.
         tls = context.wrap_socket(
             sock, server_hostname=host.removesuffix("."), do_handshake_on_connect=False
@@ -97,16 +97,17 @@ def encrypt(
         )
         late.retriable = True
         raise late from error
-    except (ssl.SSLEOFError, ConnectionError) as error:
-        tls.close()
-        raise KafkaConnectionError(
-            f"{where}: the server closed the connection when TLS was to begin; {_NO_TLS}"
-        ) from error
     except OSError as error:
         tls.close()
         if getattr(error, "reason", "") in _NO_TLS_REASONS:
             raise _not_tls(where, peer, context) from error
-        raise AuthenticationError(refusal(error, where)) from error
+        gone = ssl.SSLEOFError | ssl.SSLSyscallError | ConnectionError
+        if isinstance(error, ssl.SSLError) and not isinstance(error, gone):
+            raise AuthenticationError(refusal(error, where)) from error
+        what = "the server closed the connection"
+        if not isinstance(error, gone):
+            what = f"the connection broke ({error.strerror or error})"
+        raise KafkaConnectionError(f"{where}: {what} when TLS was to begin; {_NO_TLS}") from error
     except BaseException:
         tls.close()
         raise
