@@ -1,0 +1,231 @@
+"""The client library's own classes beside confluent-kafka and kafka-python, each on one core.
+
+Both sides of a pair get the same core, with all their threads; the broker has the other to itself
+where there are two. Every record is looked at, as a program would.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sparkkafka.client import Consumer, Producer, TopicPartition
+from tests.bench import rivals
+from tests.bench.client_rows import SEND_ROWS, write
+from tests.bench.codec_rows import KILO_BATCH, columns
+from tests.bench.data import make_topic, open_cluster, records_in, remove_topic
+from tests.bench.results import Row
+from tests.bench.turns import take_turns
+
+PARTITIONS = 4
+VALUE_BYTES = 100
+POLL_TARGET, ARROW_TARGET, SEND_TARGET = 10.0, 4.0, 5.0
+MAX_POLL_RECORDS = 10_000
+
+# Records that ours and confluent-kafka, and that kafka-python reads or writes.
+_FULL, _QUICK = (64 * SEND_ROWS, 60_000), (12 * SEND_ROWS, 16_000)
+_SEND_SHARE = 4  # of the records that are read, `send` writes one in so many
+_BYTES_PER_RECORD = 8
+_LIMIT_S = 120.0
+
+
+def library_rows(bootstrap_servers: str, *, quick: bool, say: Callable[[str], None]) -> list[Row]:
+    """Rows of poll, poll_arrow, send and send_table. Makes topics and deletes them."""
+    many, few = _QUICK if quick else _FULL
+    data = columns(str(VALUE_BYTES), many * (VALUE_BYTES + _BYTES_PER_RECORD) + 1)
+    count = len(data.timestamps_ms)
+    pairs = 2 if quick else 3
+    rows: list[Row] = []
+
+    def row(
+        name: str,
+        rival: str,
+        target: float | None,
+        ours: Callable[[], float],
+        theirs: Callable[[], float],
+        note: str = "",
+    ) -> None:
+        made = Row("client", f"{name}, one core", "M records/s", rival, target=target, note=note)
+        with one_core():
+            rows.append(take_turns(made, ours, theirs, pairs, say))
+
+    topic = "bench-library-read"
+    ends = dict.fromkeys(range(PARTITIONS), count // PARTITIONS)
+    few_ends = dict.fromkeys(ends, few // PARTITIONS)
+    with open_cluster(bootstrap_servers) as cluster:
+        make_topic(cluster, topic, PARTITIONS)
+    try:
+        write(bootstrap_servers, topic, data, KILO_BATCH)
+        row(
+            "Consumer.poll of 100 B, 4 partitions",
+            rivals.KAFKA_PYTHON,
+            POLL_TARGET,
+            lambda: count / 1e6 / poll(bootstrap_servers, topic, ends),
+            lambda: few / 1e6 / rivals.kafka_python_read(bootstrap_servers, topic, few_ends),
+            f"max.poll.records={MAX_POLL_RECORDS} on both sides",
+        )
+        row(
+            "Consumer.poll of 100 B, 4 partitions, rival tuned",
+            rivals.CONFLUENT,
+            None,
+            lambda: count / 1e6 / poll(bootstrap_servers, topic, ends),
+            lambda: (
+                count
+                / 1e6
+                / rivals.confluent_read(bootstrap_servers, topic, ends, rivals.TUNED_FETCH)
+            ),
+        )
+        row(
+            "Consumer.poll_arrow of 100 B, 4 partitions, rival tuned",
+            rivals.CONFLUENT,
+            ARROW_TARGET,
+            lambda: count / 1e6 / poll_arrow(bootstrap_servers, topic, ends),
+            lambda: (
+                count
+                / 1e6
+                / rivals.confluent_read(bootstrap_servers, topic, ends, rivals.TUNED_FETCH)
+            ),
+            "its CRC check is off, as by default, ours on",
+        )
+    finally:
+        remove_topic(bootstrap_servers, topic)
+
+    topic = "bench-library-write"
+    some = data.values.slice(0, count // _SEND_SHARE)
+    values = some.to_pylist()
+    with open_cluster(bootstrap_servers) as cluster:
+        make_topic(cluster, topic, PARTITIONS)
+
+    def rate(number: int, work: Callable[[], float]) -> float:
+        before = records_in(bootstrap_servers, topic, PARTITIONS)
+        seconds = work()
+        written = records_in(bootstrap_servers, topic, PARTITIONS) - before
+        assert written == number, f"{written} records of {number} in {topic}"
+        return number / 1e6 / seconds
+
+    few_values = values[:few]
+    try:
+        row(
+            "Producer.send of 100 B, 4 partitions",
+            rivals.KAFKA_PYTHON,
+            SEND_TARGET,
+            lambda: rate(len(values), lambda: send(bootstrap_servers, topic, values)),
+            lambda: rate(
+                len(few_values),
+                lambda: rivals.kafka_python_write(bootstrap_servers, topic, few_values, PARTITIONS),
+            ),
+        )
+        row(
+            "Producer.send of 100 B, 4 partitions",
+            rivals.CONFLUENT,
+            None,
+            lambda: rate(len(values), lambda: send(bootstrap_servers, topic, values)),
+            lambda: rate(
+                len(values),
+                lambda: rivals.confluent_write(bootstrap_servers, topic, values, PARTITIONS),
+            ),
+        )
+        table = pa.table({"value": data.values})
+        row(
+            "Producer.send_table of 100 B, 4 partitions",
+            rivals.CONFLUENT,
+            None,
+            lambda: rate(count, lambda: send_table(bootstrap_servers, topic, table)),
+            lambda: rate(
+                len(values),
+                lambda: rivals.confluent_write(bootstrap_servers, topic, values, PARTITIONS),
+            ),
+        )
+    finally:
+        remove_topic(bootstrap_servers, topic)
+    return rows
+
+
+@contextlib.contextmanager
+def one_core() -> Iterator[None]:
+    """Threads that are started meanwhile share one core with this one."""
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def _consumer(bootstrap_servers: str, topic: str, ends: Mapping[int, int]) -> Consumer:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "auto.offset.reset": "earliest",
+            "max.poll.records": MAX_POLL_RECORDS,
+        }
+    )
+    consumer.assign([TopicPartition(topic, partition) for partition in ends])
+    return consumer
+
+
+def poll(bootstrap_servers: str, topic: str, ends: Mapping[int, int]) -> float:
+    """Seconds to have all records of a topic in hand, and to look at key, value and offset."""
+    left, begin = sum(ends.values()), time.perf_counter()
+    with _consumer(bootstrap_servers, topic, ends) as consumer:
+        while left > 0:
+            for record in consumer.poll(1.0):
+                record.key, record.value, record.offset  # noqa: B018
+                left -= 1
+            _check_time(begin, left, topic)
+        return time.perf_counter() - begin
+
+
+def poll_arrow(bootstrap_servers: str, topic: str, ends: Mapping[int, int]) -> float:
+    """The same as Arrow tables; the values' bytes are summed up."""
+    left, begin, size_bytes = sum(ends.values()), time.perf_counter(), 0
+    with _consumer(bootstrap_servers, topic, ends) as consumer:
+        while left > 0:
+            table = consumer.poll_arrow(1.0)
+            left -= table.num_rows
+            if table.num_rows:
+                size_bytes += pc.sum(pc.binary_length(table["value"])).as_py()
+            _check_time(begin, left, topic)
+        seconds = time.perf_counter() - begin
+    assert size_bytes == VALUE_BYTES * sum(ends.values())
+    return seconds
+
+
+def _producer(bootstrap_servers: str) -> Producer:
+    return Producer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "linger.ms": rivals.LINGER_MS,
+            "batch.size": rivals.BATCH_BYTES,
+        }
+    )
+
+
+def send(bootstrap_servers: str, topic: str, values: list[bytes]) -> float:
+    """Seconds until all values, in turn to each partition, are acknowledged."""
+    begin = time.perf_counter()
+    with _producer(bootstrap_servers) as producer:
+        send = producer.send
+        for number, value in enumerate(values):
+            send(topic, value, partition=number % PARTITIONS)
+        producer.flush(_LIMIT_S)
+        return time.perf_counter() - begin
+
+
+def send_table(bootstrap_servers: str, topic: str, table: pa.Table) -> float:
+    begin = time.perf_counter()
+    with _producer(bootstrap_servers) as producer:
+        for low in range(0, table.num_rows, SEND_ROWS):
+            producer.send_table(table.slice(low, SEND_ROWS), topic=topic)
+        producer.flush(_LIMIT_S)
+        return time.perf_counter() - begin
+
+
+def _check_time(begin: float, left: int, topic: str) -> None:
+    if time.perf_counter() - begin > _LIMIT_S:
+        raise TimeoutError(f"{left} records of {topic} did not come")
