@@ -37,6 +37,7 @@ from confluent_kafka.admin import (
     ResourceType,
     ScramCredentialInfo,
     ScramMechanism,
+    UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
 
@@ -120,9 +121,14 @@ class Secured:
         """How many there were, of any kind."""
         return self.request_counts(client_id).total()
 
-    def connections(self, client_id: str) -> set[str]:
-        """The connections that the client's requests came by."""
-        return {row["connection"] for row in self.requests(client_id)}
+    def connections(self, client_id: str, api: str = "") -> set[str]:
+        """The connections that the client's requests, or those of one kind, came by."""
+        rows = self.requests(client_id)
+        return {
+            row["connection"]
+            for row in rows
+            if api in ("", row["requestHeader"]["requestApiKeyName"])
+        }
 
     def guard(self, kind: ResourceType, name: str, operation: AclOperation, user: str) -> None:
         """From now on `user` alone may do `operation`, and nobody may do anything else."""
@@ -132,6 +138,10 @@ class Secured:
             *(operation, AclPermissionType.ALLOW),
         )
         admin.create_acls([rule], request_timeout=30)[rule].result(30)
+
+    def set_password(self, user: str, password: str | None) -> None:
+        """Of SCRAM; None takes it away."""
+        _alter_scram(self.cluster, user, password)
 
     # -- what clients want -----------------------------------------------------------------
 
@@ -214,7 +224,8 @@ def secured_broker(token_life_s: float = 3600.0) -> Iterator[Secured]:
             ],
         )
         with cluster:
-            _add_scram_users(cluster)
+            for user, password in PASSWORDS.items():
+                _alter_scram(cluster, user, password)
             client = signed("client", authority)
             yield Secured(cluster, folder, authority, client, tokens)
 
@@ -264,14 +275,13 @@ def _properties(folder: Path, authority: Identity, jwks: str) -> dict[str, objec
     return found
 
 
-def _add_scram_users(cluster: KafkaCluster) -> None:
+def _alter_scram(cluster: KafkaCluster, user: str, password: str | None) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    rows = [
-        UserScramCredentialUpsertion(user, ScramCredentialInfo(kind, 4096), password.encode())
-        for user, password in PASSWORDS.items()
-        for kind in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)
-    ]
-    for row in rows:  # one request may not name a user twice
+    for kind in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
+        row: Any = UserScramCredentialDeletion(user, kind)
+        if password is not None:
+            how = ScramCredentialInfo(kind, 4096)
+            row = UserScramCredentialUpsertion(user, how, password.encode())
         for future in admin.alter_user_scram_credentials([row]).values():
             future.result(30)
 

@@ -1,0 +1,294 @@
+"""Producer, Consumer and Admin on secured brokers: in, not in, and through sessions that end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AclOperation, ResourceType
+
+from sparkkafka.client.admin import Admin
+from sparkkafka.client.consumer import Consumer
+from sparkkafka.client.metadata import TopicPartition
+from sparkkafka.client.producer import Producer
+from sparkkafka.errors import AuthenticationError, KafkaError, ProduceError
+from tests.real.secured import (
+    SESSION_MS,
+    Secured,
+    confluent_read,
+    confluent_write,
+    eventually,
+)
+
+pytestmark = pytest.mark.real
+
+SOON_S = 20.0  # a retry loop would last a minute, or two
+PROTOCOLS = ("classic", "consumer")
+
+
+@pytest.fixture
+def topic(secured: Secured, request: pytest.FixtureRequest) -> str:
+    name = "".join(c if c.isalnum() or c in "._-" else "-" for c in request.node.name)[:200]
+    name = f"clients-{name}"
+    secured.cluster.create_topic(name)
+    return name
+
+
+def consumed(consumer: Consumer, count: int) -> list[bytes | None]:
+    """The values of the next `count` records."""
+    values: list[bytes | None] = []
+    end_s = time.monotonic() + 40
+    while len(values) < count:
+        assert time.monotonic() < end_s, f"{len(values)} of {count} records"
+        values += [record.value for record in consumer.poll(0.5)]
+    return values
+
+
+def group_config(config: dict[str, str], group: str, protocol: str) -> dict[str, Any]:
+    return config | {
+        "group.id": group,
+        "group.protocol": protocol,
+        "auto.offset.reset": "earliest",
+    }
+
+
+# --- in ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize(
+    ("listener", "mechanism"),
+    [("MTLS", ""), ("SASLTLS", "SCRAM-SHA-512"), ("SASLTLS", "OAUTHBEARER")],
+)
+def test_all_three_get_in(
+    secured: Secured, topic: str, listener: str, mechanism: str, protocol: str
+) -> None:
+    config = secured.ours(listener, mechanism)
+    theirs = secured.confluent(listener, mechanism)
+    confluent_write(theirs, topic, [b"theirs"])
+    with Producer(config) as producer:
+        producer.send(topic, value=b"ours", partition=0).result(timeout_s=30)
+    assert confluent_read(theirs, topic, 2) == [b"theirs", b"ours"]
+    group = f"group-{topic}"
+    with Consumer(group_config(config, group, protocol)) as consumer:
+        consumer.subscribe([topic])
+        assert consumed(consumer, 2) == [b"theirs", b"ours"]
+        consumer.commit()
+    with Admin(config) as admin:
+        assert topic in admin.list_topics()
+        assert group in {row.group_id for row in admin.list_consumer_groups()}
+
+
+# --- not in --------------------------------------------------------------------------------------
+
+
+def produces(config: dict[str, str], topic: str) -> None:
+    with Producer(config) as producer:
+        producer.send(topic, value=b"v").result(timeout_s=90)
+
+
+def consumes(config: dict[str, str], topic: str) -> None:
+    with Consumer(config) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        consumed(consumer, 1)
+
+
+def joins(config: dict[str, str], topic: str) -> None:
+    with Consumer(group_config(config, f"wrong-{topic}", "classic")) as consumer:
+        consumer.subscribe([topic])
+        consumed(consumer, 1)
+
+
+def joins_by_broker(config: dict[str, str], topic: str) -> None:
+    with Consumer(group_config(config, f"wrong-{topic}", "consumer")) as consumer:
+        consumer.subscribe([topic])
+        consumed(consumer, 1)
+
+
+def administers(config: dict[str, str], topic: str) -> None:
+    with Admin(config) as admin:
+        admin.list_topics()
+
+
+def transacts(config: dict[str, str], topic: str) -> None:
+    with Producer(config | {"transactional.id": f"id-{topic}"}) as producer:
+        producer.init_transactions()
+
+
+USES = [produces, consumes, joins, joins_by_broker, administers, transacts]
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "OAUTHBEARER"])
+def test_a_wrong_password_is_tried_once(
+    secured: Secured, topic: str, use: Callable[..., None], mechanism: str
+) -> None:
+    config = secured.ours("SASLTLS", mechanism, password="hush-wrong")
+    before, asked = secured.failed_authentications(), len(secured.tokens.asked)
+    started_s = time.monotonic()
+    with pytest.raises(AuthenticationError) as caught:
+        use(config, topic)
+    assert time.monotonic() - started_s < SOON_S
+    assert "hush" not in str(caught.value)
+    if mechanism == "OAUTHBEARER":
+        assert "status 401" in str(caught.value)
+        assert len(secured.tokens.asked) - asked == 1
+    else:
+        assert "as user alice failed" in str(caught.value)
+        eventually(lambda: secured.failed_authentications() > before)
+        assert secured.failed_authentications() - before == 1
+
+
+# What goes on all the time, by the client's role.
+BUSY = {
+    "writer": ("PRODUCE",),
+    "classic": ("FETCH", "HEARTBEAT"),
+    "consumer": ("FETCH", "CONSUMER_GROUP_HEARTBEAT"),
+}
+
+# --- sessions that end ---------------------------------------------------------------------------
+
+
+def test_sessions_are_renewed(secured: Secured) -> None:
+    """A producer and a consumer of each group protocol live through three sessions: no error, no
+    rebalance, no connection but the first ones."""
+    mechanisms = ("SCRAM-SHA-256", "OAUTHBEARER")
+    count = 200
+    pause_s = 3.3 * SESSION_MS / 1000 / count
+    renewed_before, failed_before = secured.authentications()[1], secured.failed_authentications()
+    wanted = [b"%d" % number for number in range(count)]
+    failures: list[BaseException] = []
+    found: dict[tuple[str, str], list[Any]] = {}
+    assigned: dict[tuple[str, str], list[Any]] = {}
+
+    def writer(mechanism: str, _: str) -> None:
+        topic = f"renewed-{mechanism}"
+        config = secured.ours("SHORT", mechanism) | {"client.id": f"{topic}-writer"}
+        with Producer(config) as producer:
+            handles = []
+            for value in wanted:
+                handles.append(producer.send(topic, value=value, partition=0))
+                time.sleep(pause_s)  # a session is time
+            for handle in handles:
+                handle.result(timeout_s=30)
+
+    def reader(mechanism: str, protocol: str) -> None:
+        topic = f"renewed-{mechanism}"
+        config = group_config(secured.ours("SHORT", mechanism), f"{topic}-{protocol}", protocol)
+        seen = assigned.setdefault((mechanism, protocol), [])
+        with Consumer(config | {"client.id": f"{topic}-{protocol}"}) as consumer:
+            consumer.subscribe([topic], on_assigned=lambda new: seen.append(new))
+            found[mechanism, protocol] = consumed(consumer, count)
+            consumer.commit()
+
+    def guarded(run: Callable[[str, str], None], *arguments: str) -> None:
+        try:
+            run(*arguments)
+        except BaseException as error:
+            failures.append(error)
+
+    for mechanism in mechanisms:
+        secured.cluster.create_topic(f"renewed-{mechanism}")
+    threads = [
+        threading.Thread(target=guarded, args=(run, mechanism, protocol))
+        for mechanism in mechanisms
+        for run, protocol in ((writer, ""), *((reader, protocol) for protocol in PROTOCOLS))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(90)
+        assert not thread.is_alive()
+    assert failures == []
+    for mechanism in mechanisms:
+        for protocol in PROTOCOLS:
+            assert found[mechanism, protocol] == wanted
+            assert len(assigned[mechanism, protocol]) == 1
+        for role, apis in BUSY.items():
+            for api in apis:
+                assert len(secured.connections(f"renewed-{mechanism}-{role}", api)) == 1, (
+                    role,
+                    api,
+                )
+    assert secured.failed_authentications() == failed_before
+    assert secured.authentications()[1] - renewed_before >= 2 * len(threads)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_password_that_is_taken_away(secured: Secured, topic: str, protocol: str) -> None:
+    """At the end of its session whoever had it is told so, and does not try for ever."""
+    user = f"dave-{protocol}"
+    secured.set_password(user, "hush-dave")
+    config = secured.ours("SHORT", "SCRAM-SHA-512", user, password="hush-dave")
+    config |= {"client.id": topic, "enable.auto.commit": "false"}
+    with (
+        Producer(config) as producer,
+        Consumer(group_config(config, f"group-{topic}", protocol)) as consumer,
+    ):
+        consumer.subscribe([topic])
+        producer.send(topic, value=b"v", partition=0).result(timeout_s=30)
+        assert consumed(consumer, 1) == [b"v"]
+        secured.set_password(user, None)
+        before = secured.failed_authentications()
+        with pytest.raises(AuthenticationError, match=f"as user {user} failed"):
+            consumed(consumer, 1)
+        with pytest.raises((AuthenticationError, ProduceError), match=f"as user {user} failed"):
+            for _ in range(1000):
+                producer.send(topic, value=b"w", partition=0).result(timeout_s=30)
+                time.sleep(0.05)
+        end_s = time.monotonic() + 3
+        while time.monotonic() < end_s:  # as one does who does not look at errors
+            with suppress(AuthenticationError):
+                consumer.poll(0.2)
+            with suppress(AuthenticationError, ProduceError):
+                producer.send(topic, value=b"w", partition=0).result(timeout_s=10)
+    # Each connection, and then one attempt a second of each client.
+    assert 1 <= secured.failed_authentications() - before <= 20
+
+
+# --- ACLs ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("use", [produces, consumes, joins, joins_by_broker])
+def test_a_topic_of_others(secured: Secured, topic: str, use: Callable[..., None]) -> None:
+    secured.guard(ResourceType.TOPIC, topic, AclOperation.ALL, "carol")
+    _denied(secured, topic, use, "TOPIC_AUTHORIZATION_FAILED", topic)
+
+
+@pytest.mark.parametrize("use", [produces, consumes, joins])
+def test_a_topic_that_may_only_be_seen(
+    secured: Secured, topic: str, use: Callable[..., None]
+) -> None:
+    secured.guard(ResourceType.TOPIC, topic, AclOperation.DESCRIBE, "alice")
+    _denied(secured, topic, use, "TOPIC_AUTHORIZATION_FAILED", topic)
+
+
+@pytest.mark.parametrize("use", [joins, joins_by_broker])
+def test_a_group_of_others(secured: Secured, topic: str, use: Callable[..., None]) -> None:
+    secured.guard(ResourceType.GROUP, f"wrong-{topic}", AclOperation.ALL, "carol")
+    _denied(secured, topic, use, "GROUP_AUTHORIZATION_FAILED", f"wrong-{topic}")
+
+
+def test_a_transactional_id_of_others(secured: Secured, topic: str) -> None:
+    secured.guard(ResourceType.TRANSACTIONAL_ID, f"id-{topic}", AclOperation.ALL, "carol")
+    _denied(secured, topic, transacts, "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", f"id-{topic}")
+
+
+def _denied(
+    secured: Secured, topic: str, use: Callable[..., None], code: str, resource: str
+) -> None:
+    config = secured.ours("SASLTLS", "SCRAM-SHA-512") | {"client.id": f"denied-{topic}"}
+    started_s = time.monotonic()
+    with pytest.raises(KafkaError) as caught:
+        use(config, topic)
+    assert time.monotonic() - started_s < SOON_S
+    assert code in str(caught.value)
+    assert resource in str(caught.value)
+    eventually(lambda: secured.requests_seen(f"denied-{topic}") > 0)
+    counts = secured.request_counts(f"denied-{topic}")
+    # What it takes to come so far; a storm would be hundreds.
+    assert counts.total() <= 20, counts
