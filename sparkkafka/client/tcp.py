@@ -17,7 +17,7 @@ def connect(host: str, port: int, options: ClientOptions, deadline: Deadline) ->
     try:
         # client.dns.lookup=use_all_dns_ips: every address, IPv4 and IPv6, in the resolver's order.
         family = _ONLY.get(options.address_family, socket.AF_UNSPEC)
-        addresses = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise KafkaConnectionError(
             f"{where(host, port)}: the host name cannot be resolved ({reason(error)})"
