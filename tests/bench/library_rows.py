@@ -50,7 +50,9 @@ def library_rows(bootstrap_servers: str, *, quick: bool, say: Callable[[str], No
         theirs: Callable[[], float],
         note: str = "",
     ) -> None:
-        made = Row("client", f"{name}, one core", "M records/s", rival, target=target, note=note)
+        made = Row(
+            "client library", f"{name}, one core", "M records/s", rival, target=target, note=note
+        )
         with one_core():
             rows.append(take_turns(made, ours, theirs, pairs, say))
 

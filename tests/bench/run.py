@@ -9,7 +9,6 @@ names it.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import itertools
 import os
 import shutil
@@ -37,6 +36,7 @@ ROOT = Path(__file__).resolve().parents[2]
 _PATIENCE = ((9 * 60, 1), (5 * 60, 2))
 _QUICK_PATIENCE = ((90, 1),)
 _CLIENT = "client"
+_LIBRARY = "client library"
 #: More than this before anything was started means that others work too.
 _BUSY_LOAD = 1.0
 
@@ -81,7 +81,7 @@ def _run(options: argparse.Namespace, folder: Path) -> int:
     facts = report.about(command, kafka=KAFKA_VERSION, connector=connector, java=java)
     bench = Bench(options.quick, options.only)
     if not bench.wants_anything:
-        groups = "; ".join((*cases.GROUPS, _CLIENT))
+        groups = "; ".join((*cases.GROUPS, _CLIENT, _LIBRARY))
         wanted = " or ".join(map(repr, options.only))
         print(
             f"no row has {wanted} in its 'group: name'; groups are: {groups}",
@@ -168,7 +168,7 @@ class Bench:
 
     @property
     def wants_anything(self) -> bool:
-        return self.wants_spark or self._wanted(_CLIENT)
+        return self.wants_spark or self._wanted(_LIBRARY)  # whose name has that of the other in it
 
     def say(self, text: str) -> None:
         print(f"[{time.monotonic() - self._started_s:4.0f} s] {text}", flush=True)
@@ -202,18 +202,18 @@ class Bench:
         self.rows.sort(key=lambda row: order.get(row.group, len(order)))
 
     def run_client(self, bootstrap_servers: str) -> None:
-        """Rows without Spark, of a module of its own."""
-        if not self._wanted(_CLIENT):
-            return
-        if importlib.util.find_spec("tests.bench.client_rows") is None:
-            self.say("tests/bench/client_rows.py is missing: no client rows")
-            return
+        """Rows without Spark, of modules of their own."""
         from tests.bench.client_rows import client_rows
+        from tests.bench.library_rows import library_rows
 
-        self._collect(
-            _CLIENT,
-            lambda: iter(client_rows(bootstrap_servers, quick=self._quick, say=self.say)),
-        )
+        for name, rows in ((_CLIENT, client_rows), (_LIBRARY, library_rows)):
+            if self._wanted(name):
+                self._collect(
+                    name,
+                    lambda rows=rows: iter(
+                        rows(bootstrap_servers, quick=self._quick, say=self.say)
+                    ),
+                )
 
     def _wanted(self, name: str) -> bool:
         return not self._only or any(text in name for text in self._only)
@@ -223,8 +223,8 @@ class Bench:
         try:
             for row in measure():
                 self.rows.append(row)
-                if row.group != _CLIENT:  # those have told already
-                    done = sum(1 for row in self.rows if row.group != _CLIENT)
+                if not row.group.startswith(_CLIENT):  # those have told already
+                    done = sum(1 for row in self.rows if not row.group.startswith(_CLIENT))
                     self.say(f"{done}/{self._total} {row.group}: {_line(row)}")
         except Exception as error:
             traceback.print_exc()
