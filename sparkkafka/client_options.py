@@ -212,6 +212,11 @@ PRODUCER: tuple[Option, ...] = (
 # Java's own defaults where Spark's side, which reads and writes in bulk, has others.
 _CONSUMER_FETCH = {"max_partition_fetch_bytes": 2**20}
 _PRODUCER = {"batch_size": 16 * 2**10, "transaction_timeout_ms": 60_000}
+CLIENT_DEFAULTS: Mapping[tuple[str, str], int] = {
+    **{("fetch", name): value for name, value in _CONSUMER_FETCH.items()},
+    **{("producer", name): value for name, value in _PRODUCER.items()},
+}
+"""(group, field) -> default, where it differs from the one of the dataclass."""
 
 
 _CONVERTERS = "key.deserializer value.deserializer key.serializer value.serializer"

@@ -98,6 +98,16 @@ def test_readme_tables_are_current() -> None:
     assert option_docs.update(text) == text, "run: python -m sparkkafka.option_docs README.md"
 
 
+def test_the_tables_of_the_client_library_are_current() -> None:
+    text = (Path(__file__).parent.parent / "docs" / "client.md").read_text("utf-8")
+    command = "python -m sparkkafka.option_docs docs/client.md"
+    assert option_docs.update_client(text) == text, f"run: {command}"
+    table = option_docs.client_table("producer")
+    assert "| `batch.size` | a whole number of 0 or more (32 bits) | 16384 |" in table
+    assert "`group.id`" in option_docs.client_table("consumer")
+    assert "`sasl.password`" not in option_docs.client_table("client")
+
+
 @pytest.mark.parametrize("which", ["read", "write", "kafka"])
 def test_markdown_names_every_option(which: str) -> None:
     table = option_docs.markdown_table(which)

@@ -78,6 +78,11 @@ class Batcher(Generic[Piece]):
         if pending.size_bytes >= self._options.batch_size or self._options.linger_ms == 0:
             self._seal(tp, pending)
 
+    def size_of(self, tp: TopicPartition) -> int:
+        """Bytes of a partition's rows that wait."""
+        pending = self._pending.get(tp)
+        return pending.size_bytes if pending is not None else 0
+
     def rows(self) -> Iterator[tuple[TopicPartition, int]]:
         """How many rows of each partition wait."""
         for tp, pending in self._pending.items():

@@ -86,7 +86,7 @@ class Consumer:
         """Read these partitions, whatever a group says. Those that were assigned before keep their
         positions; none at all is `unsubscribe`. ConsumerStateError after `subscribe`."""
         with self._entered():
-            chosen = [_partition(tp) for tp in partitions]
+            chosen = _partitions(partitions)
             if not chosen:
                 self._group.unsubscribe(self._deadline(None))
                 return
@@ -168,13 +168,13 @@ class Consumer:
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Read on from the first record (of all assigned partitions, if none are named)."""
         with self._entered():
-            for state in self._assignment.chosen(partitions):
+            for state in self._assignment.chosen(_partitions(partitions or ())):
                 state.seek(None, lookup=EARLIEST)
 
     def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Read on from the end: with read_committed the last stable offset."""
         with self._entered():
-            for state in self._assignment.chosen(partitions):
+            for state in self._assignment.chosen(_partitions(partitions or ())):
                 state.seek(None, lookup=LATEST)
 
     def position(self, partition: TopicPartition, timeout_s: float | None = None) -> int:
@@ -190,7 +190,7 @@ class Consumer:
         say now. Markers and compacted records count as offsets."""
         with self._entered():
             deadline = self._deadline(timeout_s)
-            chosen = [state.tp for state in self._assignment.chosen(partitions)]
+            chosen = [state.tp for state in self._assignment.chosen(_partitions(partitions or ()))]
             positions = {tp: self.position(tp, deadline.remaining_s()) for tp in chosen}
             ends = self._listed(dict.fromkeys(chosen, LATEST), deadline)
             return {tp: max(0, ends[tp].offset - positions[tp]) for tp in chosen}
@@ -198,13 +198,13 @@ class Consumer:
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Poll returns nothing of these until `resume`; what was fetched of them is kept."""
         with self._entered():
-            for state in [self._assignment.state(_partition(tp)) for tp in partitions]:
+            for state in [self._assignment.state(tp) for tp in _partitions(partitions)]:
                 state.paused = True
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """Undo `pause`."""
         with self._entered():
-            for state in [self._assignment.state(_partition(tp)) for tp in partitions]:
+            for state in [self._assignment.state(tp) for tp in _partitions(partitions)]:
                 state.paused = False
 
     def paused(self) -> frozenset[TopicPartition]:
@@ -235,7 +235,7 @@ class Consumer:
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """What group.id has committed; None for a partition without."""
         with self._entered():
-            chosen = [_partition(tp) for tp in partitions]
+            chosen = _partitions(partitions)
             return self._group.committed(chosen, self._deadline(timeout_s))
 
     def group_metadata(self) -> GroupMetadata:
@@ -262,7 +262,7 @@ class Consumer:
         self, partitions: Iterable[TopicPartition], which: int, timeout_s: float | None
     ) -> dict[TopicPartition, int]:
         with self._entered():
-            wanted = {_partition(tp): which for tp in partitions}
+            wanted = dict.fromkeys(_partitions(partitions), which)
             found = self._listed(wanted, self._deadline(timeout_s))
             return {tp: found[tp].offset for tp in wanted}
 
@@ -331,6 +331,12 @@ class Consumer:
 
     def _deadline(self, timeout_s: float | None) -> Deadline:
         return self._cluster.deadline() if timeout_s is None else Deadline(timeout_s * 1000)
+
+
+def _partitions(values: Iterable[tuple[str, int]]) -> list[TopicPartition]:
+    if isinstance(values, str | TopicPartition):
+        raise OptionError(f"partitions are a list, got {values!r}; put it into brackets")
+    return [_partition(value) for value in values]
 
 
 def _partition(value: tuple[str, int]) -> TopicPartition:

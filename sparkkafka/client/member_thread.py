@@ -248,7 +248,7 @@ class MemberThread(ABC):
             return
         try:
             self.leave(Deadline(max(deadline.remaining_s() * 1000, LEAVE_MS)))
-        except KafkaError as error:
+        except Exception as error:  # the thread ends here: it is for the log only
             log.info(
                 "group %s: could not say that this member leaves, the group will notice by itself: "
                 "%s",

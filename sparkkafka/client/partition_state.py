@@ -218,7 +218,7 @@ class Assignment:
 
     def chosen(self, partitions: Iterable[TopicPartition] | None) -> list[PartitionState]:
         """The states of these partitions; of all, if none are named."""
-        named = [self.state(TopicPartition(*tp)) for tp in partitions or ()]
+        named = [self.state(tp) for tp in partitions or ()]
         return named or list(self._states.values())
 
     def replace(self, partitions: Iterable[TopicPartition]) -> None:

@@ -17,7 +17,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self, SupportsInt
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.delivery import ProducerMetrics
@@ -28,12 +28,12 @@ from sparkkafka.client.delivery_notes import (
     TableDelivery,
     WrittenRange,
 )
-from sparkkafka.client.groups import StoredOffset
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.producer_loop import ProducerLoop
 from sparkkafka.client.record_buffer import RecordBuffer
 from sparkkafka.client.record_checks import as_bytes, checked_headers, checked_number, too_large
-from sparkkafka.client.transaction_manager import Step, TransactionManager, is_final
+from sparkkafka.client.transaction_manager import TransactionManager
+from sparkkafka.client.transaction_steps import TransactionSteps
 from sparkkafka.client.transactions import GroupIdentity
 from sparkkafka.client_options import parse_producer_settings
 from sparkkafka.errors import (
@@ -80,28 +80,28 @@ class Producer:
         options = settings.producer
         self._board = NoticeBoard()
         self._buffer = RecordBuffer(options, self._board)
-        self._transactions: TransactionManager | None = None
+        manager = None
         if settings.transactional_id is not None:
-            self._transactions = TransactionManager(
+            manager = TransactionManager(
                 settings.client,
                 settings.transactional_id,
                 options.transaction_timeout_ms or 60_000,
                 options.max_block_ms,
             )
         self._loop = ProducerLoop(
-            settings, self._buffer, self._board, self._transactions, _weakly(self._record_failed)
+            settings, self._buffer, self._board, manager, _weakly(self._record_failed)
         )
+        self._steps: TransactionSteps | None = None
+        if manager is not None:
+            self._steps = TransactionSteps(settings, manager, self._buffer, self._board, self._loop)
         # What `send` looks at for each record.
         self._lock = self._buffer.lock
         self._open = self._buffer.open
         self._most_bytes = min(options.max_request_size - BATCH_BYTES, options.buffer_memory)
         self._limit_bytes = self._buffer.limit_bytes
         self._chunk_bytes = self._buffer.chunk_bytes
-        self._wake_bytes = self._buffer.wake_bytes
         self._closed = False
         self._process_id = os.getpid()
-        with self._lock:
-            self._refuse_by_step()
         _producers.add(self)
         self._loop.start()
         weakref.finalize(self, _let_go, self._loop, self._buffer, os.getpid())
@@ -195,7 +195,7 @@ class Producer:
                 chunk.given_times_ms[place] = timestamp_ms
             buffer.used_bytes += size
             chunk.size_bytes = size = chunk.size_bytes + size
-            if size >= self._wake_bytes:
+            if size >= chunk.wake_bytes:
                 if size >= self._chunk_bytes:
                     buffer.full(topic, chunk)
                 else:
@@ -255,34 +255,12 @@ class Producer:
         KafkaTimeoutError after `timeout_s`, None being as long as it takes (delivery.timeout.ms).
         """
         deadline = None if timeout_s is None else Deadline(timeout_s * 1000)
-        self._wait_for_all(deadline)
+        self._check_process()
+        self._loop.wait_for_all(deadline)
         if self._settings.producer.acks == 0 and not self._closed:
             request = Deadline(self._settings.client.request_timeout_ms)
             self._loop.call(self._loop.sender.barrier, request, "flush")
         self._raise_failures()
-
-    def _wait_for_all(self, deadline: Deadline | None) -> None:
-        self._check_process()
-        buffer = self._buffer
-        with self._lock:
-            waited_for = list(buffer.unfinished)
-            if not waited_for:
-                return
-            buffer.flushes += 1
-            buffer.wake()
-        try:
-            done = self._board.wait(
-                lambda: all(chunk.all_done for chunk in waited_for), deadline, "flush"
-            )
-        finally:
-            with self._lock:
-                buffer.flushes -= 1
-        if not done and deadline is not None:
-            left = sum(not chunk.all_done for chunk in waited_for)
-            raise KafkaTimeoutError(
-                f"flush: records are not delivered after {deadline.total_ms / 1000:g} s "
-                f"({left} pieces of the buffer){self._loop.sender.last_errors()}"
-            )
 
     def _raise_failures(self) -> None:
         failures = self._board.take_failures()
@@ -326,25 +304,15 @@ class Producer:
         Raises TransactionError in a wrong order, BrokerError, KafkaTimeoutError after `timeout_s`
         (max.block.ms by default).
         """
-        manager = self._manager("init_transactions")
-        with self._lock:
-            if manager.step is not Step.UNINITIALIZED:
-                raise TransactionError("init_transactions: it was called before; once is enough")
-        deadline = self._deadline(timeout_s)
-        try:
-            self._loop.call(lambda: manager.init(deadline), deadline, "init_transactions")
-        except KafkaError as error:
-            if is_final(error):
-                self._move(Step.LOST, error)
-            raise
-        self._move(Step.READY)
+        self._steps_for("init_transactions").init(timeout_s)
 
     def begin_transaction(self) -> None:
-        """Records that are sent from here on are part of a transaction. Asks nobody."""
-        manager = self._manager("begin_transaction")
-        with self._lock:
-            manager.must_be({Step.READY}, "begin_transaction")
-        self._move(Step.OPEN)
+        """Records that are sent from here on are part of a transaction.
+
+        Asks nobody, unless the one before had an error: then for the next epoch, at most
+        max.block.ms. Raises TransactionError, BrokerError, KafkaTimeoutError.
+        """
+        self._steps_for("begin_transaction").begin()
 
     def commit_transaction(self, timeout_s: float | None = None) -> None:
         """Wait until all records are delivered, then make them visible, with the offsets.
@@ -353,54 +321,13 @@ class Producer:
         producer has taken over the id (fenced). KafkaTimeoutError if the outcome is not known: then
         the commit may be called again, and nothing else.
         """
-        self._end("commit_transaction", {Step.OPEN, Step.COMMITTING}, timeout_s, commit=True)
+        self._steps_for("commit_transaction").commit(timeout_s)
 
     def abort_transaction(self, timeout_s: float | None = None) -> None:
         """Give the transaction up: what is not sent never will be, what is sent nobody sees who
         reads committed records only. Raises as `commit_transaction`.
         """
-        wanted = {Step.OPEN, Step.BROKEN, Step.ABORTING}
-        self._end("abort_transaction", wanted, timeout_s, commit=False)
-
-    def _end(self, name: str, wanted: set[Step], timeout_s: float | None, *, commit: bool) -> None:
-        manager = self._manager(name)
-        with self._lock:
-            manager.must_be(wanted, name)
-        if commit:
-            self._move(Step.COMMITTING)
-            try:
-                self._wait_for_all(None if timeout_s is None else Deadline(timeout_s * 1000))
-            except KafkaTimeoutError:
-                with self._lock:
-                    undecided = manager.step is Step.COMMITTING
-                if undecided:  # nothing was asked of the coordinator
-                    self._move(Step.OPEN)
-                raise
-            self._board.take_failures()  # in the reason, if there were any
-            with self._lock:
-                manager.must_be({Step.COMMITTING}, name)
-        else:
-            self._move(Step.ABORTING)
-        deadline = self._deadline(timeout_s)
-
-        def end() -> None:
-            loop, clean = self._loop, True
-            if not commit:
-                loop.drop_unsent(TransactionError("the transaction was aborted"))
-                request_ms = self._settings.client.request_timeout_ms
-                clean = loop.settle(deadline.sooner(request_ms)) and not loop.sender.has_gaps
-                self._board.take_failures()
-            if manager.end(deadline, commit=commit, clean=clean):
-                loop.sender.forget_identities()
-
-        try:
-            self._loop.call(end, deadline, name)
-        except KafkaTimeoutError:
-            raise
-        except KafkaError as error:
-            self._move(Step.BROKEN if commit and not is_final(error) else Step.LOST, error)
-            raise
-        self._move(Step.READY)
+        self._steps_for("abort_transaction").abort(timeout_s)
 
     def send_offsets_to_transaction(
         self,
@@ -419,74 +346,27 @@ class Producer:
         Raises TransactionError, BrokerError (then the transaction can only be aborted),
         KafkaTimeoutError.
         """
-        name = "send_offsets_to_transaction"
-        manager = self._manager(name)
-        identity = _group_identity(group)
-        stored = {TopicPartition(*tp): _stored_offset(tp, given) for tp, given in offsets.items()}
-        with self._lock:
-            manager.must_be({Step.OPEN}, name)
-        if not stored:
-            return
-        deadline = self._deadline(timeout_s)
-        try:
-            self._loop.call(
-                lambda: manager.commit_offsets(stored, identity, deadline), deadline, name
-            )
-        except KafkaError as error:
-            self._move(Step.LOST if is_final(error) else Step.BROKEN, error)
-            raise
+        steps = self._steps_for("send_offsets_to_transaction")
+        steps.send_offsets(offsets, group, timeout_s)
 
-    def _manager(self, name: str) -> TransactionManager:
+    def _steps_for(self, name: str) -> TransactionSteps:
         self._check_process()
         if self._closed:
             raise KafkaError(f"{name}: the producer is closed")
-        if self._transactions is None:
+        if self._steps is None:
             raise TransactionError(f"{name}: transactions need the setting transactional.id")
-        return self._transactions
-
-    def _move(self, to: Step, reason: KafkaError | None = None) -> None:
-        """The next step of a transaction, and whether records are taken in it."""
-        with self._lock:
-            if self._transactions is not None and self._transactions.step is not to:
-                self._transactions.move(to, reason)
-                self._refuse_by_step()
-
-    def _refuse_by_step(self) -> None:
-        """Records are taken in an open transaction only. With the lock."""
-        manager = self._transactions
-        if manager is None:
-            return
-        if manager.step is Step.OPEN:
-            self._buffer.refuse(None)
-            return
-        self._buffer.roll_all()
-
-        def refusal() -> KafkaError:
-            try:
-                manager.must_be({Step.OPEN}, "send")
-            except TransactionError as error:
-                return error
-            return TransactionError("send: the transaction has just ended")
-
-        self._buffer.refuse(refusal)
+        return self._steps
 
     def _record_failed(self, error: KafkaError) -> None:
         """In the I/O thread: records were given up."""
-        if self._transactions is not None:
+        if self._steps is not None:
             with self._lock:
-                self._spoil(error)
+                self._steps.spoil(error)
 
     def _spoil(self, error: KafkaError) -> None:
-        """A record of an open transaction is lost, so it must not be committed. With the lock."""
-        if self._transactions is not None and self._transactions.failed(error):
-            self._refuse_by_step()
-            self._loop.drop_later(
-                TransactionError(f"the transaction can only be aborted, since {error}")
-            )
-
-    def _deadline(self, timeout_s: float | None) -> Deadline:
-        block_ms = self._settings.producer.max_block_ms
-        return Deadline(block_ms if timeout_s is None else timeout_s * 1000)
+        """With the lock."""
+        if self._steps is not None:
+            self._steps.spoil(error)
 
     # --- the end --------------------------------------------------------------------------------
 
@@ -506,8 +386,8 @@ class Producer:
     def _close(self, deadline: Deadline) -> None:
         if os.getpid() != self._process_id:
             return  # a fork: what there is to close is the parent's
-        if not self._closed and self._transactions is not None:
-            self._abort_open(deadline)
+        if not self._closed and self._steps is not None:
+            self._steps.close(deadline)
         with self._lock:
             self._closed = True
             self._buffer.roll_all()
@@ -515,24 +395,9 @@ class Producer:
         self._loop.stop(deadline)
         if not self._loop.join(deadline.remaining_s() + JOIN_SLACK_S):
             log.warning("the producer's thread has not ended; it will by itself")
-        elif self._transactions is not None:
-            self._transactions.close()
+        elif self._steps is not None:
+            self._steps.free()
         self._raise_failures()
-
-    def _abort_open(self, deadline: Deadline) -> None:
-        manager = self._transactions
-        if manager is None or manager.step not in (Step.OPEN, Step.BROKEN, Step.ABORTING):
-            return
-        log.warning("transaction %s is aborted: the producer is closed", manager.transactional_id)
-        try:
-            self.abort_transaction(max(deadline.remaining_s(), CLOSE_IN_ERROR_S))
-        except KafkaError as error:
-            log.warning(
-                "transaction %s could not be aborted; the brokers do it after "
-                "transaction.timeout.ms: %s",
-                manager.transactional_id,
-                error,
-            )
 
     def _check_process(self) -> None:
         if os.getpid() != self._process_id:
@@ -579,34 +444,3 @@ def _let_go(loop: ProducerLoop, buffer: RecordBuffer, process_id: int) -> None:
     if buffer.unfinished:
         log.warning("a Producer was not closed, and records of it were not delivered: call close()")
     loop.stop(Deadline(CLOSE_IN_ERROR_S * 1000))
-
-
-class _Outsider:
-    """Somebody who is no member of the group."""
-
-    generation_id = -1
-    member_id = ""
-    group_instance_id = None
-
-    def __init__(self, group_id: str) -> None:
-        self.group_id = group_id
-
-
-def _group_identity(group: GroupIdentity | str) -> GroupIdentity:
-    if isinstance(group, str):
-        group = _Outsider(group)
-    if not getattr(group, "group_id", ""):
-        raise OptionError(
-            f"group must be a group's name, or a consumer's group metadata, got {group!r}"
-        )
-    return group
-
-
-def _stored_offset(tp: Any, given: Any) -> StoredOffset:
-    offset = given if isinstance(given, SupportsInt) else getattr(given, "offset", None)
-    if isinstance(given, bool) or not isinstance(offset, int) or offset < 0:
-        raise OptionError(f"the offset of {tp} must be a number of 0 or more, got {given!r}")
-    epoch = getattr(given, "leader_epoch", None)
-    return StoredOffset(
-        int(offset), getattr(given, "metadata", None) or "", -1 if epoch is None else epoch
-    )

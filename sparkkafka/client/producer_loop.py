@@ -112,6 +112,32 @@ class ProducerLoop:
                 f"{what}: not done after {deadline.total_ms / 1000:g} s"
             ) from None
 
+    def wait_for_all(self, deadline: Deadline | None) -> None:
+        """Send everything, lingering or not, and wait until it is delivered or given up.
+
+        Raises KafkaTimeoutError.
+        """
+        buffer = self._buffer
+        with buffer.lock:
+            waited_for = list(buffer.unfinished)
+            if not waited_for:
+                return
+            buffer.flushes += 1
+            buffer.wake()
+        try:
+            done = self._board.wait(
+                lambda: all(chunk.all_done for chunk in waited_for), deadline, "flush"
+            )
+        finally:
+            with buffer.lock:
+                buffer.flushes -= 1
+        if not done and deadline is not None:
+            left = sum(not chunk.all_done for chunk in waited_for)
+            raise KafkaTimeoutError(
+                f"flush: records are not delivered after {deadline.total_ms / 1000:g} s "
+                f"({left} pieces of the buffer){self.sender.last_errors()}"
+            )
+
     def stop(self, deadline: Deadline) -> None:
         """Deliver what is there until the deadline, then end."""
         with self._buffer.lock:
@@ -255,6 +281,8 @@ class ProducerLoop:
                 largest_bytes=largest_bytes,
                 since_s=chunk.since_s,
             )
+        fullest = max((self._batcher.size_of(run.tp) for run in runs), default=0)
+        self._buffer.expect(chunk.topic, self._options.batch_size - fullest)
         for failure in chunk.errors():
             self._on_failure(failure)
 

@@ -18,6 +18,7 @@ from sparkkafka.options import ProducerOptions
 CHUNK_BATCHES = 16
 MIN_CHUNK_BYTES = 64 * 2**10
 MAX_CHUNK_BYTES = 2**20
+MOST_WAKES = 8  # for one batch
 BUFFER_SHARE = 4  # no chunk is larger than this part of buffer.memory, so that several can wait
 
 
@@ -42,8 +43,9 @@ class RecordBuffer:
             1, min(max(wanted, options.batch_size), options.buffer_memory // BUFFER_SHARE)
         )
         """A chunk of so many bytes is full."""
-        self.wake_bytes = min(options.batch_size, self.chunk_bytes)
-        """A chunk of so many is worth waking the I/O thread for."""
+        # What is missing of a topic's fullest batch, if that is not all of it: a chunk of so many
+        # bytes is worth waking the I/O thread for.
+        self._missing_bytes: dict[str, int] = {}
         self.open: dict[str, RecordChunk] = {}
         self.ready: deque[Chunk] = deque()
         self.unfinished: set[Chunk] = set()
@@ -75,7 +77,9 @@ class RecordBuffer:
     def open_chunk(self, topic: str) -> RecordChunk:
         """A new open chunk of a topic that has none. Raises what `check` does."""
         self.check()
-        chunk = self.open[topic] = RecordChunk(topic, self._board)
+        wake_bytes = self._missing_bytes.get(topic, self._batch_bytes)
+        chunk = RecordChunk(topic, self._board, min(wake_bytes, self.chunk_bytes))
+        self.open[topic] = chunk
         self.unfinished.add(chunk)
         self.wake()
         return chunk
@@ -187,7 +191,20 @@ class RecordBuffer:
         return taken
 
     def _is_due(self, chunk: RecordChunk, now_s: float) -> bool:
-        return chunk.size_bytes >= self.wake_bytes or chunk.since_s + self._linger_s <= now_s
+        return chunk.size_bytes >= chunk.wake_bytes or chunk.since_s + self._linger_s <= now_s
+
+    def expect(self, topic: str, missing_bytes: int) -> None:
+        """So many bytes would fill the topic's fullest batch that waits."""
+        # Records spread over partitions, so a little at a time would wake for little, often.
+        wanted = max(missing_bytes, self._batch_bytes // MOST_WAKES)
+        with self.lock:
+            if wanted < self._batch_bytes:
+                self._missing_bytes[topic] = wanted
+            else:
+                self._missing_bytes.pop(topic, None)
+            chunk = self.open.get(topic)
+            if chunk is not None:
+                chunk.wake_bytes = min(wanted, self.chunk_bytes)
 
     def sleep_s(self, commands: Callable[[], bool]) -> float | None:
         """How long nothing is due, None for ever; from here on `wake` really wakes. `commands` says
@@ -198,7 +215,7 @@ class RecordBuffer:
                 self.ready
                 or commands()
                 or (self.hurries and self.open)
-                or any(chunk.size_bytes >= self.wake_bytes for chunk in self.open.values())
+                or any(chunk.size_bytes >= chunk.wake_bytes for chunk in self.open.values())
             ):
                 return 0.0
             self._sleeping = True

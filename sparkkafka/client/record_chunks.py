@@ -43,12 +43,24 @@ class Chunk(DeliveryNotes):
 
 
 class RecordChunk(Chunk):
-    """Records that came one by one. `send` appends to its lists; times are seconds since 1970."""
+    """Records that came one by one. `send` appends to its lists; times are seconds since 1970.
 
-    __slots__ = ("given_times_ms", "headers", "keys", "partitions", "times_s", "values")
+    With `wake_bytes` it is worth the I/O thread's while.
+    """
 
-    def __init__(self, topic: str, board: NoticeBoard) -> None:
+    __slots__ = (
+        "given_times_ms",
+        "headers",
+        "keys",
+        "partitions",
+        "times_s",
+        "values",
+        "wake_bytes",
+    )
+
+    def __init__(self, topic: str, board: NoticeBoard, wake_bytes: int) -> None:
         super().__init__(topic, board)
+        self.wake_bytes = wake_bytes
         self.values: list[bytes | None] = []
         self.keys: list[bytes | None] = []
         self.times_s: list[float] = []

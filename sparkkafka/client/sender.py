@@ -9,7 +9,6 @@ handled here.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import select
 import time
@@ -19,11 +18,11 @@ from typing import NamedTuple, Protocol
 
 from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.delivery import PartitionDelivery, ProducerMetrics, learn_leaders
+from sparkkafka.client.delivery import PartitionDelivery, learn_leaders
+from sparkkafka.client.delivery_book import DeliveryBook
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.partition_queue import (
     EPOCH_LIMIT,
-    BatchOwner,
     PartitionQueue,
     ProducerBatch,
 )
@@ -38,11 +37,10 @@ from sparkkafka.errors import (
     KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
-    PartitionOutcome,
     ProduceError,
 )
 from sparkkafka.options import ProducerOptions
-from sparkkafka.protocol.columns import EncodedBatch, split_encoded
+from sparkkafka.protocol.columns import split_encoded
 from sparkkafka.protocol.messages import (
     ApiVersionsRequest,
     InitProducerIdRequest,
@@ -82,7 +80,7 @@ class SenderTransaction(Protocol):
     def add(self, partitions: Iterable[TopicPartition]) -> None: ...
 
 
-class Sender:
+class Sender(DeliveryBook):
     """Sends queued batches. Any error that it raises is final: some partition has a gap.
 
     Batches with an owner are another matter: the owner is told, other batches go on, and nothing
@@ -99,8 +97,7 @@ class Sender:
         lookup: TopicLookup | None = None,
         wake_fd: int | None = None,
     ) -> None:
-        self._cluster = cluster
-        self._options = options
+        super().__init__(cluster, options)
         self._transaction = transaction
         self._lookup = lookup
         self._wake_fd = wake_fd
@@ -110,47 +107,9 @@ class Sender:
             None if transaction is None else transaction.transactional_id,
         )
         self._facts_s = 0.0
-        self._partitions: dict[TopicPartition, PartitionDelivery] = {}
-        # Those with batches to send or to be answered. Rows can go to hundreds of topics, and each
-        # step looks at every partition here.
-        self._busy: dict[TopicPartition, PartitionDelivery] = {}
         self._sent: dict[int, deque[_Sent]] = {}
         self._muted_until_s: dict[int, float] = {}
-        self._identity: tuple[int, int] | None = None
         self._left_s = time.monotonic()
-        self.queued_bytes = 0
-        self.metrics = ProducerMetrics()
-
-    def add(
-        self,
-        tp: TopicPartition,
-        encoded: Iterable[EncodedBatch],
-        owners: Iterable[BatchOwner] | None = None,
-        created_s: float | None = None,
-    ) -> None:
-        """Queue batches of one partition behind what it has already; `created_s` (monotonic) is
-        when delivery.timeout.ms began for them, now by default."""
-        entry = self._partitions.get(tp)
-        if entry is None:
-            entry = self._partitions[tp] = PartitionDelivery(tp, self._cluster.backoff())
-        since_s = time.monotonic() if created_s is None else created_s
-        all_owners = itertools.repeat(None) if owners is None else iter(owners)
-        for one in encoded:
-            batch = ProducerBatch(one, since_s, next(all_owners))
-            entry.queue.append(batch)
-            self.queued_bytes += batch.size_bytes
-        if entry.queue.batches:
-            self._busy[tp] = entry
-
-    @property
-    def busy(self) -> bool:
-        """Whether any batch is neither acknowledged nor given up."""
-        return bool(self._busy)
-
-    @property
-    def has_gaps(self) -> bool:
-        """Whether a batch was given up that sequence numbers had been spent on."""
-        return any(entry.queue.has_gap for entry in self._partitions.values())
 
     @property
     def in_flight(self) -> bool:
@@ -166,8 +125,11 @@ class Sender:
         away_s = time.monotonic() - self._left_s
         if away_s > AWAY_S:
             self._come_back(away_s)
+        told = self._told
         self._expire()
         self._send_ready()
+        # Owners have been told something, which somebody may be waiting for.
+        wait = wait and told == self._told
         for node_id in self._readable(self._wait_s(longest_s) if wait else 0.0):
             self._take_answer(node_id)
         self._left_s = time.monotonic()
@@ -189,31 +151,6 @@ class Sender:
             self.step(wait=True)
         if self._options.acks == 0:
             self.barrier()
-
-    def outcomes(self) -> dict[TopicPartition, PartitionOutcome]:
-        """What is known about the records of each partition that was ever written to."""
-        acks = self._options.acks
-        return {tp: entry.outcome(acks=acks) for tp, entry in self._partitions.items()}
-
-    def last_errors(self) -> str:
-        """What went wrong last, for a message about waiting too long; "" if nothing did."""
-        errors = {str(e.last_error) for e in self._busy.values() if e.last_error}
-        return "; last failures: " + "; ".join(sorted(errors)[:3]) if errors else ""
-
-    def _expire(self) -> None:
-        """delivery.timeout.ms bounds a batch's life, in flight or not (KIP-91)."""
-        limit_s = self._options.delivery_timeout_ms / 1000
-        now_s = time.monotonic()
-        for entry in list(self._busy.values()):
-            while entry.queue.batches and now_s - entry.queue.batches[0].created_s > limit_s:
-                batch = entry.queue.batches[0]
-                error = entry.delivery_error(
-                    batch,
-                    f"not acknowledged within kafka.delivery.timeout.ms="
-                    f"{self._options.delivery_timeout_ms} after {batch.attempts} attempts",
-                    perhaps=batch.maybe_written or batch.in_flight,
-                )
-                self._give_up(entry, batch, error, entry.last_error)
 
     def _wait_s(self, longest_s: float) -> float:
         """How long nothing needs to be done unless an answer comes."""
@@ -402,51 +339,6 @@ class Sender:
 
     # --- failures -------------------------------------------------------------------------------
 
-    def _give_up(
-        self,
-        entry: PartitionDelivery,
-        batch: ProducerBatch,
-        error: ProduceError,
-        cause: BaseException | None = None,
-        record_messages: Mapping[int, str | None] | None = None,
-    ) -> None:
-        """A batch cannot be delivered. Raises `error` if it has no owner, who is told instead."""
-        if batch.owner is None:
-            raise error from cause
-        error.__cause__ = cause
-        log.info("%s", error)
-        entry.queue.drop(batch)
-        self.queued_bytes -= batch.size_bytes
-        if not entry.queue.batches:
-            self._busy.pop(entry.queue.tp, None)
-        batch.owner.failed(error, record_messages or {})
-
-    def _give_up_all(self, entry: PartitionDelivery, text: str, cause: KafkaError | None) -> None:
-        """Nothing of a partition can be delivered. Raises ProduceError if there is no owner."""
-        code = getattr(cause, "code", None)
-        for batch in list(entry.queue.batches):
-            perhaps = batch.maybe_written or batch.in_flight
-            error = entry.metadata_error(text, code, perhaps=perhaps if batch.owner else None)
-            self._give_up(entry, batch, error, cause)
-
-    def give_up_unsent(self, text: str) -> None:
-        """As `give_up_everything`, but for what was never sent."""
-        for entry in list(self._busy.values()):
-            for batch in [batch for batch in entry.queue.batches if not batch.attempts]:
-                error = entry.metadata_error(text, None, perhaps=False)
-                self._give_up(entry, batch, error)
-
-    def give_up_everything(self, text: str) -> None:
-        """Tell all owners that their batches are given up, for the reason `text`."""
-        for entry in list(self._busy.values()):
-            self._give_up_all(entry, text, None)
-
-    def forget_identities(self) -> None:
-        """All partitions write under a new identity from now on; nothing is in flight."""
-        self._identity = None
-        for entry in self._partitions.values():
-            entry.queue.forget_identity()
-
     def lose_connections(self) -> None:
         """Close what has answers to come: nobody waits for these any longer."""
         for node_id in [node for node, sent in self._sent.items() if sent]:
@@ -537,24 +429,6 @@ class Sender:
                     failure = failure or error  # the rest of the answer counts as well
         if failure is not None:
             raise failure
-
-    def _acknowledged(
-        self,
-        entry: PartitionDelivery,
-        batch: ProducerBatch,
-        base_offset: int,
-        log_append_time_ms: int = -1,
-    ) -> None:
-        entry.queue.acknowledged(batch)
-        entry.acknowledged_records += batch.encoded.record_count
-        if not entry.queue.batches:
-            self._busy.pop(entry.queue.tp, None)
-        entry.backoff.reset()
-        entry.last_error = None
-        self.queued_bytes -= batch.size_bytes
-        self.metrics.count(entry.queue.tp, batch, base_offset)
-        if batch.owner is not None:
-            batch.owner.delivered(base_offset, log_append_time_ms)
 
     def _refused(
         self,

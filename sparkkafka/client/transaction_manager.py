@@ -95,6 +95,7 @@ class TransactionManager:
         self._partitions: set[TopicPartition] = set()
         self._has_parts = False
         self._answer_lost = False
+        self._has_gaps = False
 
     def close(self) -> None:
         self._cluster.close()
@@ -190,17 +191,39 @@ class TransactionManager:
         `clean` says that every record was acknowledged, or never sent. Raises KafkaTimeoutError if
         the outcome is not known: the same may be tried again, and nothing else.
         """
-        begun = self._has_parts
         before = self.begin()
-        if begun:
+        if self._has_parts:
             self._end(deadline, commit=commit)
-        if self._identity == before and (not clean or self._answer_lost):
-            # Sequence numbers have a gap, or (KAFKA-17754) a repeated request may still be on its
-            # way and would end the next transaction of this epoch.
-            self._next_epoch(deadline)
+        if self._identity == before:
+            self._has_gaps = self._has_gaps or not clean
+        else:
+            self._answer_lost = False
         self._partitions = set()
         self._has_parts = False
-        self._answer_lost = False
+        return self._identity != before
+
+    @property
+    def wants_next_epoch(self) -> bool:
+        """Whether the next transaction is to be written with another epoch: sequence numbers have a
+        gap, or (KAFKA-17754) a repeated request may still be on its way and would end it."""
+        return self._has_gaps or self._answer_lost
+
+    def next_epoch(self, deadline: Deadline) -> bool:
+        """Get it (KIP-360); whether the identity is another one now.
+
+        Raises UnsupportedVersionError if the brokers cannot give it and it has to be, BrokerError,
+        KafkaTimeoutError.
+        """
+        before = self.begin()
+        try:
+            self._take_over(deadline, owner=before)
+        except EncodeError as error:  # the version lacks the fields
+            if self._has_gaps:
+                raise UnsupportedVersionError(
+                    f"transactional.id {self.transactional_id!r}: brokers before Kafka 2.5 cannot "
+                    "give the next epoch after an error; close the producer and make a new one"
+                ) from error
+        self._has_gaps = self._answer_lost = False
         return self._identity != before
 
     def _end(self, deadline: Deadline, *, commit: bool) -> None:
@@ -221,15 +244,6 @@ class TransactionManager:
             if commit or error.code != ErrorCode.INVALID_TXN_STATE:
                 raise
             self._answer_lost = True
-
-    def _next_epoch(self, deadline: Deadline) -> None:
-        try:
-            self._take_over(deadline, owner=self.begin())
-        except EncodeError as error:
-            raise UnsupportedVersionError(
-                f"transactional.id {self.transactional_id!r}: brokers before Kafka 2.5 cannot give "
-                "the next epoch after an error; close the producer and make a new one"
-            ) from error
 
     def commit_offsets(
         self,

@@ -95,6 +95,14 @@ _OF_OFFSETS: Mapping[int, str] = {
 }
 
 
+_OF_END: Mapping[int, str] = {
+    **_EXPLANATIONS,
+    ErrorCode.INVALID_TXN_STATE: (
+        "the transaction has ended otherwise: it was open for longer than transaction.timeout.ms "
+        "and the broker aborted it, or another writer has taken over this transactional id"
+    ),
+}
+
 _OF_MEMBERS: Mapping[int, str] = {
     **_EXPLANATIONS,
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "this user may not use the group: grant READ on it",
@@ -222,7 +230,7 @@ def end_transaction(
             version=version,
             on_retry=on_retry,
         ),
-        _EXPLANATIONS,
+        _OF_END,
     )
     if answer.producer_id == NO_PRODUCER_ID:
         return transaction

@@ -81,16 +81,16 @@ def _delete_records(call: Call, topic: str, row: Any) -> DeleteRecordsPartitionR
 
 
 def list_groups(call: Call) -> ListGroupsResponse:
-    """Groups without members that this broker coordinates: all are classic, and Empty."""
+    """Groups that this broker coordinates."""
     answer = call.top_level or call.injected()
     if answer is not None:
         return ListGroupsResponse(error_code=answer.code)
     groups = [
         ListedGroup(
             group_id=group_id,
-            group_state="Stable" if group.has_members else "Empty",
-            group_type="classic",
-            protocol_type="consumer" if group.has_members else "",
+            group_state="Stable" if group.is_active else "Empty",
+            group_type="consumer" if group.broker_assigned.members else "classic",
+            protocol_type="consumer" if group.is_active else "",
         )
         for group_id, group in call.state.groups.known()
         if call.state.coordinator(group_id) == call.broker_id
@@ -109,7 +109,7 @@ def delete_groups(call: Call) -> DeleteGroupsResponse:
         code = group_error(call, group_id)
         if not code and not group.exists:
             code = ErrorCode.GROUP_ID_NOT_FOUND
-        elif not code and group.has_members:
+        elif not code and group.is_active:
             code = ErrorCode.NON_EMPTY_GROUP
         if not code and (answer is None or answer.applied):
             call.state.groups.delete(group_id)

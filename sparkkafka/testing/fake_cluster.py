@@ -51,8 +51,10 @@ class FakeCluster(TransactionControls, GroupControls):
     RackAwareReplicaSelector do; all replicas have the same log.
     `max_transaction_timeout_ms` is transaction.max.timeout.ms. `transaction_verification` False is
     how brokers before 3.6 are: a late write begins a transaction that nobody ends; None is what
-    `kafka_version` says. `tls_context` (of a server) makes all listeners speak TLS;
-    `sasl_users` (passwords by name) makes them want SASL PLAIN, in sessions of `sasl_session_ms`.
+    `kafka_version` says. `transaction_version` is the cluster's feature transaction.version: with 2
+    (Kafka 4.0) clients may use transactions V2. `tls_context` (of a server) makes all listeners
+    speak TLS; `sasl_users` (passwords by name) makes them want SASL PLAIN, in sessions of
+    `sasl_session_ms`.
 
     All methods may be called from any thread, and from callable faults. Leaving the `with` block
     raises RuntimeError if a handler failed: that is a bug of the fake.
@@ -71,6 +73,7 @@ class FakeCluster(TransactionControls, GroupControls):
         check_records: bool = True,
         max_transaction_timeout_ms: int = MAX_TIMEOUT_MS,
         transaction_verification: bool | None = None,
+        transaction_version: int = 1,
         tls_context: ssl.SSLContext | None = None,
         sasl_users: Mapping[str, str] | None = None,
         sasl_session_ms: int = 0,
@@ -92,6 +95,7 @@ class FakeCluster(TransactionControls, GroupControls):
         transactions.max_timeout_ms = max_transaction_timeout_ms
         transactions.keeps_last_epoch = offered.keeps_last_epoch
         transactions.verifies = offered.verifies_transactions
+        transactions.version = transaction_version
         if transaction_verification is not None:
             transactions.verifies = transaction_verification
         self._changed = threading.Condition(threading.RLock())

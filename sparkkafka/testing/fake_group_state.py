@@ -48,13 +48,11 @@ class FakeGroup:
 
     @property
     def exists(self) -> bool:
-        return bool(
-            self.offsets
-            or self.pending
-            or self.has_members
-            or self.membership.members
-            or self.broker_assigned.members
-        )
+        return bool(self.offsets or self.pending or self.is_active)
+
+    @property
+    def is_active(self) -> bool:
+        return bool(self.has_members or self.membership.members or self.broker_assigned.members)
 
     def check_commit(self, member_id: str, instance_id: str | None, generation_id: int) -> None:
         """Whether this one may commit. Raises Refused."""
@@ -69,7 +67,7 @@ class FakeGroup:
             if self.membership.state is GroupState.COMPLETING:
                 raise Refused(ErrorCode.REBALANCE_IN_PROGRESS, "a rebalance goes on")
             return
-        if self.has_members or self.membership.members or self.broker_assigned.members:
+        if self.is_active:
             raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, "only members may commit")
         if generation_id >= 0:
             raise Refused(ErrorCode.ILLEGAL_GENERATION, "the group has no members")

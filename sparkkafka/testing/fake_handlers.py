@@ -36,6 +36,7 @@ from sparkkafka.protocol.messages import (
     DescribeLogDirsResponse,
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
+    FinalizedFeatureKey,
     MetadataRequest,
     MetadataResponse,
     MetadataResponseBroker,
@@ -103,12 +104,20 @@ _BROKER_CONFIGS = {
 }
 
 
+TRANSACTION_FEATURE = "transaction.version"
+
+
 def api_versions(call: Call) -> ApiVersionsResponse:
     answer = call.top_level or call.injected()
     offered = call.release.versions
     return ApiVersionsResponse(
         error_code=answer.code if answer else 0,
         api_keys=_ranges(offered),
+        finalized_features=[
+            FinalizedFeatureKey(name=TRANSACTION_FEATURE, max_version_level=level)
+            for level in [call.state.transactions.version]
+            if level > 1
+        ],
     )
 
 
@@ -435,8 +444,8 @@ HANDLERS: dict[str, Handler] = {
     "AddOffsetsToTxn": add_offsets_to_txn,
     "AddPartitionsToTxn": add_partitions_to_txn,
     "ApiVersions": api_versions,
-    "CreatePartitions": create_partitions,
     "ConsumerGroupHeartbeat": consumer_group_heartbeat,
+    "CreatePartitions": create_partitions,
     "CreateTopics": create_topics,
     "DeleteGroups": delete_groups,
     "DeleteRecords": delete_records,
@@ -450,9 +459,9 @@ HANDLERS: dict[str, Handler] = {
     "FindCoordinator": find_coordinator,
     "Heartbeat": heartbeat,
     "InitProducerId": init_producer_id,
-    "ListGroups": list_groups,
     "JoinGroup": join_group,
     "LeaveGroup": leave_group,
+    "ListGroups": list_groups,
     "ListOffsets": list_offsets,
     "ListTransactions": list_transactions,
     "Metadata": metadata,

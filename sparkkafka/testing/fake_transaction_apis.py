@@ -1,7 +1,7 @@
 """How the fake broker answers as a transaction coordinator, and verifies writes.
 
-Clients are those of transactions V1. TxnOffsetCommit, which goes to the coordinator of a group, is
-in fake_transaction_offsets.py.
+Clients are those of transactions V1 or V2. TxnOffsetCommit, which goes to the coordinator of a
+group, is in fake_transaction_offsets.py.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ INIT_VERSION_WITH_FENCED = 4
 TXN_VERSION_WITH_FENCED = 2
 # KIP-890: from this version on a writer knows TRANSACTION_ABORTABLE.
 PRODUCE_VERSION_WITH_ABORTABLE = 11
+# Transactions V2: a write makes its partition part of the transaction, an end gives a new epoch.
+PRODUCE_VERSION_V2, END_VERSION_V2 = 12, 5
 
 _UNVERIFIED: dict[int, ErrorCode] = {
     ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
@@ -176,16 +178,22 @@ def add_offsets_to_txn(call: Call) -> AddOffsetsToTxnResponse:
 def end_txn(call: Call) -> EndTxnResponse:
     message: EndTxnRequest = call.message
     answer = call.top_level or call.injected()
-    code = 0
+    response = EndTxnResponse()
     if answer is None or answer.applied:
         tid, pid, epoch = message.transactional_id, message.producer_id, message.producer_epoch
-        code = _applied(
-            call,
-            tid,
-            lambda: call.state.transactions.end(tid, pid, epoch, commit=message.committed),
-        )
+        commit, transactions = message.committed, call.state.transactions
+
+        def end() -> None:
+            if call.version < END_VERSION_V2:
+                transactions.end(tid, pid, epoch, commit=commit)
+            else:
+                response.producer_id, response.producer_epoch = transactions.end_with_new_epoch(
+                    tid, pid, epoch, commit=commit
+                )
+
+        response.error_code = _applied(call, tid, end)
     call.changed.notify_all()
-    return EndTxnResponse(error_code=code if answer is None else answer.code)
+    return response if answer is None else EndTxnResponse(error_code=answer.code)
 
 
 def describe_transactions(call: Call) -> DescribeTransactionsResponse:
@@ -299,11 +307,16 @@ def verify_write(
     try:
         if state.coordinator(transactional_id) is None:
             raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "no coordinator is up")
-        state.transactions.verify(
-            transactional_id, header.producer_id, header.producer_epoch, partition
-        )
+        owner = (transactional_id, header.producer_id, header.producer_epoch)
+        if call.version >= PRODUCE_VERSION_V2:
+            state.transactions.write_waiting_markers()
+            state.transactions.add_partitions(*owner, [partition])
+        else:
+            state.transactions.verify(*owner, partition)
     except Refused as error:
         code = _UNVERIFIED.get(error.code, error.code)
+        if call.version >= PRODUCE_VERSION_V2 and error.code == ErrorCode.CONCURRENT_TRANSACTIONS:
+            code = error.code
         if (
             code == ErrorCode.TRANSACTION_ABORTABLE
             and call.version < PRODUCE_VERSION_WITH_ABORTABLE

@@ -19,6 +19,9 @@ from sparkkafka.testing.fake_groups import (
 )
 from sparkkafka.testing.fake_producers import Refused
 
+# Transactions V2: the request itself makes the group part of the transaction.
+VERSION_V2 = 5
+
 # What a transaction coordinator says to the coordinator of the group that asks it.
 _UNVERIFIED: dict[int, ErrorCode] = {
     ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
@@ -121,11 +124,11 @@ def _verify(call: Call, message: TxnOffsetCommitRequest) -> None:
             raise Refused(ErrorCode.INVALID_REQUEST, "an empty transactional id")
         if state.coordinator(message.transactional_id) is None:
             raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "no coordinator is up")
-        state.transactions.verify(
-            message.transactional_id,
-            message.producer_id,
-            message.producer_epoch,
-            (OFFSETS_TOPIC, number),
-        )
+        owner = (message.transactional_id, message.producer_id, message.producer_epoch)
+        if call.version >= VERSION_V2:
+            state.transactions.write_waiting_markers()
+            state.transactions.add_partitions(*owner, [(OFFSETS_TOPIC, number)])
+        else:
+            state.transactions.verify(*owner, (OFFSETS_TOPIC, number))
     except Refused as error:
         raise Refused(_UNVERIFIED.get(error.code, error.code), error.message) from error

@@ -1,9 +1,10 @@
 """What a transaction coordinator knows and decides, for all transactional ids of a fake cluster.
 
-The rules are Kafka's for clients of transactions V1 (Produce up to 11, EndTxn up to 4), in the
-order in which `TransactionCoordinator` applies them. A real coordinator keeps this in a replicated
-log, so it outlives brokers and moves of the coordinator; here it is simply the cluster's. Plain
-state without sockets and threads; the cluster's lock guards it.
+The rules are Kafka's for clients of transactions V1 (Produce up to 11, EndTxn up to 4) and, where
+that differs, V2 (KIP-890), in the order in which `TransactionCoordinator` applies them. A real
+coordinator keeps this in a replicated log, so it outlives brokers and moves of the coordinator;
+here it is simply the cluster's. Plain state without sockets and threads; the cluster's lock guards
+it.
 """
 
 from __future__ import annotations
@@ -110,6 +111,7 @@ class Transactions:
         self.max_timeout_ms = MAX_TIMEOUT_MS
         self.keeps_last_epoch = False
         self.verifies = True
+        self.version = 1
         self.holds_markers = False
         self._log_of = log_of
         self._new_producer_id = new_producer_id
@@ -187,6 +189,42 @@ class Transactions:
             raise Refused(ErrorCode.CONCURRENT_TRANSACTIONS, f"the state is {found.state}")
         if found.state is not complete:
             raise Refused(ErrorCode.INVALID_TXN_STATE, f"the state is {found.state}")
+
+    def end_with_new_epoch(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, *, commit: bool
+    ) -> tuple[int, int]:
+        """EndTxn from version 5 on (V2): what the next transaction is written with."""
+        found = self.by_id.get(transactional_id)
+        if found is None or producer_id not in (found.producer_id, found.previous_producer_id):
+            raise Refused(
+                ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+                f"{transactional_id!r} is not known with producer id {producer_id}",
+            )
+        again = producer_epoch == found.producer_epoch - 1
+        if producer_epoch != found.producer_epoch and not again:
+            raise Refused(ErrorCode.PRODUCER_FENCED, f"the epoch is {found.producer_epoch}")
+        prepared = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
+        complete = TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT
+        if again:
+            if found.state is prepared:
+                raise Refused(ErrorCode.CONCURRENT_TRANSACTIONS, f"the state is {found.state}")
+            if found.state in (TransactionState.ONGOING, TransactionState.EMPTY):
+                raise Refused(ErrorCode.PRODUCER_FENCED, f"the epoch is {found.producer_epoch}")
+            if found.state is not complete:
+                raise Refused(ErrorCode.INVALID_TXN_STATE, f"the state is {found.state}")
+            return found.producer_id, found.producer_epoch
+        if found.state in PREPARED:
+            raise Refused(ErrorCode.CONCURRENT_TRANSACTIONS, f"the state is {found.state}")
+        ongoing = found.state is TransactionState.ONGOING
+        if not ongoing and commit:
+            raise Refused(ErrorCode.INVALID_TXN_STATE, f"the state is {found.state}")
+        found.last_epoch = found.producer_epoch
+        found.producer_epoch += 1
+        if ongoing:
+            self._prepare(found, commit=commit)
+        else:
+            found.state = TransactionState.COMPLETE_ABORT
+        return found.producer_id, found.producer_epoch
 
     def verify(
         self,

@@ -22,6 +22,7 @@ from sparkkafka.errors import (
     WakeupError,
 )
 from sparkkafka.protocol.records import build_batch
+from sparkkafka.testing.fake_cluster import FakeCluster
 from sparkkafka.testing.faults import Delay
 from tests import reference
 from tests.client.support import numbers, settings, write
@@ -471,3 +472,14 @@ def test_two_threads_at_once_are_told(filled):
             source.poll(WAIT_S)
         write(filled, "t", 1)
         assert len(take(source, 1)) == 1
+
+
+@pytest.mark.parametrize(
+    "call", ["assign", "seek_to_beginning", "seek_to_end", "lag", "pause", "committed"]
+)
+def test_one_partition_in_place_of_a_list_is_an_error_in_words(
+    fake_cluster: FakeCluster, call: str
+) -> None:
+    with Consumer({"bootstrap.servers": fake_cluster.bootstrap_servers}) as consumer:
+        with pytest.raises(OptionError, match="partitions are a list, got TopicPartition"):
+            getattr(consumer, call)(TopicPartition("t", 0))

@@ -1,0 +1,258 @@
+"""Steps of a Producer's transactions, as the user's threads take them.
+
+What belongs to one step stands together here: which step must come before, whether the buffer takes
+records in it, what the I/O thread is asked to do, and what an error leads to.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, SupportsInt
+
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.delivery_notes import NoticeBoard
+from sparkkafka.client.groups import StoredOffset
+from sparkkafka.client.metadata import TopicPartition
+from sparkkafka.client.producer_loop import ProducerLoop
+from sparkkafka.client.record_buffer import RecordBuffer
+from sparkkafka.client.transaction_manager import Step, TransactionManager, is_final
+from sparkkafka.client.transactions import GroupIdentity
+from sparkkafka.client_options import ProducerSettings
+from sparkkafka.errors import (
+    ErrorCode,
+    KafkaError,
+    KafkaTimeoutError,
+    OptionError,
+    TransactionError,
+)
+
+log = logging.getLogger(__name__)
+
+LEAST_ABORT_S = 1.0
+
+_NOT_COMMITTED = frozenset({ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE})
+"""Answers to a commit that say for sure that it did not happen, and that an abort is possible."""
+
+
+class TransactionSteps:
+    """The steps of one producer. `Producer` has the words for each."""
+
+    def __init__(
+        self,
+        settings: ProducerSettings,
+        manager: TransactionManager,
+        buffer: RecordBuffer,
+        board: NoticeBoard,
+        loop: ProducerLoop,
+    ) -> None:
+        self._settings = settings
+        self._manager = manager
+        self._buffer = buffer
+        self._board = board
+        self._loop = loop
+        with buffer.lock:
+            self._refuse_by_step()
+
+    def init(self, timeout_s: float | None) -> None:
+        manager, name = self._manager, "init_transactions"
+        with self._buffer.lock:
+            if manager.step is not Step.UNINITIALIZED:
+                raise TransactionError(f"{name}: it was called before; once is enough")
+        deadline = self._deadline(timeout_s)
+        try:
+            self._loop.call(lambda: manager.init(deadline), deadline, name)
+        except KafkaError as error:
+            self._lost_if_final(error)
+            raise
+        self._move(Step.READY)
+
+    def begin(self) -> None:
+        manager, name = self._manager, "begin_transaction"
+        with self._buffer.lock:
+            manager.must_be({Step.READY}, name)
+        if manager.wants_next_epoch:
+            deadline = self._deadline(None)
+
+            def next_epoch() -> None:
+                if manager.next_epoch(deadline):
+                    self._loop.sender.forget_identities()
+
+            try:
+                self._loop.call(next_epoch, deadline, name)
+            except KafkaError as error:
+                self._lost_if_final(error)
+                raise
+        self._move(Step.OPEN)
+
+    def commit(self, timeout_s: float | None) -> None:
+        manager, name = self._manager, "commit_transaction"
+        with self._buffer.lock:
+            manager.must_be({Step.OPEN, Step.COMMITTING}, name)
+        self._move(Step.COMMITTING)
+        try:
+            self._loop.wait_for_all(None if timeout_s is None else Deadline(timeout_s * 1000))
+        except KafkaTimeoutError:
+            with self._buffer.lock:
+                sound = manager.step is Step.COMMITTING
+            if sound:  # nothing was asked of the coordinator
+                self._move(Step.OPEN)
+            raise
+        self._board.take_failures()  # they stand in the reason, if there were any
+        with self._buffer.lock:
+            manager.must_be({Step.COMMITTING}, name)
+        deadline = self._deadline(timeout_s)
+        try:
+            self._loop.call(lambda: self._end(deadline, commit=True, clean=True), deadline, name)
+        except KafkaTimeoutError:
+            raise
+        except KafkaError as error:
+            sure = getattr(error, "code", None) in _NOT_COMMITTED
+            self._move(Step.BROKEN if sure else Step.LOST, error)
+            raise
+        self._move(Step.READY)
+
+    def abort(self, timeout_s: float | None) -> None:
+        manager, name = self._manager, "abort_transaction"
+        with self._buffer.lock:
+            manager.must_be({Step.OPEN, Step.BROKEN, Step.ABORTING}, name)
+        self._move(Step.ABORTING)
+        deadline = self._deadline(timeout_s)
+        try:
+            self._loop.call(lambda: self._abort(deadline), deadline, name)
+        except KafkaTimeoutError:
+            raise
+        except KafkaError as error:
+            self._move(Step.LOST, error)
+            raise
+        self._move(Step.READY)
+
+    def _abort(self, deadline: Deadline) -> None:
+        """In the I/O thread. What is in flight is waited for: a batch that comes after the end
+        would, on brokers before 3.6, begin a transaction that nobody ends."""
+        loop = self._loop
+        loop.drop_unsent(TransactionError("the transaction was aborted"))
+        request_ms = self._settings.client.request_timeout_ms
+        clean = loop.settle(deadline.sooner(request_ms)) and not loop.sender.has_gaps
+        self._board.take_failures()
+        self._end(deadline, commit=False, clean=clean)
+
+    def _end(self, deadline: Deadline, *, commit: bool, clean: bool) -> None:
+        """In the I/O thread."""
+        if self._manager.end(deadline, commit=commit, clean=clean):
+            self._loop.sender.forget_identities()
+
+    def send_offsets(
+        self,
+        offsets: Mapping[TopicPartition, Any],
+        group: GroupIdentity | str,
+        timeout_s: float | None,
+    ) -> None:
+        manager, name = self._manager, "send_offsets_to_transaction"
+        identity = _group_identity(group)
+        stored = {TopicPartition(*tp): _stored_offset(tp, given) for tp, given in offsets.items()}
+        with self._buffer.lock:
+            manager.must_be({Step.OPEN}, name)
+        if not stored:
+            return
+        deadline = self._deadline(timeout_s)
+        try:
+            self._loop.call(
+                lambda: manager.commit_offsets(stored, identity, deadline), deadline, name
+            )
+        except KafkaError as error:
+            self._move(Step.LOST if is_final(error) else Step.BROKEN, error)
+            raise
+
+    def spoil(self, error: KafkaError) -> None:
+        """A record of an open transaction is lost, so it must not be committed. With the buffer's
+        lock."""
+        if self._manager.failed(error):
+            self._refuse_by_step()
+            self._loop.drop_later(
+                TransactionError(f"the transaction can only be aborted, since {error}")
+            )
+
+    def close(self, deadline: Deadline) -> None:
+        """Abort what is open. Never raises."""
+        manager = self._manager
+        if manager.step not in (Step.OPEN, Step.BROKEN, Step.ABORTING):
+            return
+        log.warning("transaction %s is aborted: the producer is closed", manager.transactional_id)
+        try:
+            self.abort(max(deadline.remaining_s(), LEAST_ABORT_S))
+        except KafkaError as error:
+            log.warning(
+                "transaction %s could not be aborted; the brokers do it after "
+                "transaction.timeout.ms: %s",
+                manager.transactional_id,
+                error,
+            )
+
+    def free(self) -> None:
+        """Close connections, once the I/O thread has ended."""
+        self._manager.close()
+
+    def _lost_if_final(self, error: KafkaError) -> None:
+        if is_final(error):
+            self._move(Step.LOST, error)
+
+    def _move(self, to: Step, reason: KafkaError | None = None) -> None:
+        """The next step, and whether records are taken in it."""
+        with self._buffer.lock:
+            if self._manager.step is not to:
+                self._manager.move(to, reason)
+                self._refuse_by_step()
+
+    def _refuse_by_step(self) -> None:
+        """Records are taken in an open transaction only. With the buffer's lock."""
+        manager = self._manager
+        if manager.step is Step.OPEN:
+            self._buffer.refuse(None)
+            return
+        self._buffer.roll_all()
+
+        def refusal() -> KafkaError:
+            try:
+                manager.must_be({Step.OPEN}, "send")
+            except TransactionError as error:
+                return error
+            return TransactionError("send: the transaction has just ended")
+
+        self._buffer.refuse(refusal)
+
+    def _deadline(self, timeout_s: float | None) -> Deadline:
+        block_ms = self._settings.producer.max_block_ms
+        return Deadline(block_ms if timeout_s is None else timeout_s * 1000)
+
+
+class _Outsider:
+    """Somebody who is no member of the group."""
+
+    generation_id = -1
+    member_id = ""
+    group_instance_id = None
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+
+
+def _group_identity(group: GroupIdentity | str) -> GroupIdentity:
+    if isinstance(group, str):
+        group = _Outsider(group)
+    if not getattr(group, "group_id", ""):
+        raise OptionError(
+            f"group must be a group's name, or a consumer's group metadata, got {group!r}"
+        )
+    return group
+
+
+def _stored_offset(tp: Any, given: Any) -> StoredOffset:
+    offset = given if isinstance(given, SupportsInt) else getattr(given, "offset", None)
+    if isinstance(given, bool) or not isinstance(offset, int) or offset < 0:
+        name = "-".join(map(str, tp))
+        raise OptionError(f"the offset of {name} must be a number of 0 or more, got {given!r}")
+    epoch = getattr(given, "leader_epoch", None)
+    return StoredOffset(
+        int(offset), getattr(given, "metadata", None) or "", -1 if epoch is None else epoch
+    )
