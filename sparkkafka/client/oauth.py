@@ -49,6 +49,9 @@ time zone is not UTC."""
 
 MOST_TOKEN_BYTES = 1_000_000
 MOST_SOURCES = 256
+AWS_SESSION_NAME = "MSKSASLDefaultSession"
+"""The signer's own default."""
+
 _AWS_PACKAGE: Final = "aws-msk-iam-sasl-signer-python"
 
 
@@ -241,14 +244,13 @@ def _from_aws(settings: OAuthSettings, deadline: Deadline, once: bool) -> Token:
             f"(or {_AWS_PACKAGE})"
         ) from None
     region = settings.aws_region or _aws_region(settings.aws_profile)
-    if settings.aws_role_arn and settings.aws_sts_region:
-        raise OptionError(
-            "awsStsRegion: Amazon's signer for Python takes none; set the environment variable "
-            "AWS_DEFAULT_REGION to it instead"
-        )
     try:
         if settings.aws_profile:  # it comes before a role in Amazon's library for Java, too
             signed = signer.generate_auth_token_from_profile(region, settings.aws_profile)
+        elif settings.aws_role_arn and settings.aws_sts_region:
+            signed = signer.generate_auth_token_from_credentials_provider(
+                region, _assumed_role(settings)
+            )
         elif settings.aws_role_arn:
             session = [settings.aws_role_session_name] if settings.aws_role_session_name else []
             signed = signer.generate_auth_token_from_role_arn(
@@ -263,6 +265,23 @@ def _from_aws(settings: OAuthSettings, deadline: Deadline, once: bool) -> Token:
         ) from error
     text, end_ms = signed if isinstance(signed, tuple) else (signed, 0)
     return Token(Secret(text), min(end_ms / 1000 - time.time(), LONGEST_AWS_S))
+
+
+def _assumed_role(settings: OAuthSettings) -> Any:
+    """A provider of the role's credentials from the token service of a region of one's own, which
+    the signer's way to a role has no argument for."""
+    sts = importlib.import_module("boto3").client("sts", region_name=settings.aws_sts_region)
+    credentials = importlib.import_module("botocore.credentials")
+
+    def load(_provider: Any) -> Any:
+        answer = sts.assume_role(
+            RoleArn=settings.aws_role_arn,
+            RoleSessionName=settings.aws_role_session_name or AWS_SESSION_NAME,
+        )["Credentials"]
+        names = ("AccessKeyId", "SecretAccessKey", "SessionToken")
+        return credentials.Credentials(*(answer[name] for name in names))
+
+    return type("AssumedRole", (credentials.CredentialProvider,), {"load": load})()
 
 
 def _aws_region(profile: str) -> str:
