@@ -25,6 +25,7 @@ def test_the_snippets_run_in_order(spark, kafka_cluster, capsys):
     printed = capsys.readouterr().out
     assert re.search(r"\|\s*three\|", printed)  # orders.show()
     assert "\n2\n" in printed  # shouted from offset 1 on
+    assert "read without Spark: 0 b" in printed
     assert re.search(r"^127\.0\.0\.1:\d+$", printed, re.MULTILINE)  # the broker of one's own
     shouted = (
         names["spark"]

@@ -72,7 +72,7 @@ def test_requests_and_answers_can_be_logged(
 
 
 @pytest.mark.parametrize(
-    ("family", "tried"),
+    ("wanted", "tried"),
     [
         ("any", ["::1", "127.0.0.1"]),
         ("v4", ["127.0.0.1"]),
@@ -82,18 +82,18 @@ def test_requests_and_answers_can_be_logged(
     ],
 )
 def test_addresses_by_family(
-    family: str, tried: list[str], monkeypatch: pytest.MonkeyPatch
+    wanted: str, tried: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     both = [
         (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 1, 0, 0)),
         (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 1)),
     ]
 
-    def resolve(host: str, port: int, wanted: int, kind: int) -> list[Any]:
-        return [row for row in both if wanted in (socket.AF_UNSPEC, row[0])]
+    def resolve(host: str, port: int, *, family: int, type: int) -> list[Any]:
+        return [row for row in both if family in (socket.AF_UNSPEC, row[0])]
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    options = parse_client_options({"bootstrap.servers": "two:1", "broker.address.family": family})
+    options = parse_client_options({"bootstrap.servers": "two:1", "broker.address.family": wanted})
     with pytest.raises(KafkaConnectionError) as caught:  # nobody listens on port 1
         connect("two", 1, options, Deadline(5000))
     text = str(caught.value).partition("cannot connect (")[2]
@@ -101,7 +101,7 @@ def test_addresses_by_family(
 
 
 def test_a_family_without_addresses_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def resolve(*_: object) -> list[Any]:
+    def resolve(*_: object, **__: object) -> list[Any]:
         raise socket.gaierror(socket.EAI_ADDRFAMILY, "Address family for hostname not supported")
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
