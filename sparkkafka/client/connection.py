@@ -83,9 +83,15 @@ _HINTS = {
     "(kafka.security.protocol SASL_SSL), or not be Kafka's",
     ("SSL", Stage.OPENING): "; if it always does, the listener may want a client certificate "
     "(kafka.ssl.keystore.location), or not be Kafka's",
+    ("SASL_SSL", Stage.OPENING): "; if it always does, the listener may want a client certificate "
+    "(kafka.ssl.keystore.location), or not be Kafka's",
     ("SSL", Stage.NEW): "; if it always does, the listener may want SASL "
     "(kafka.security.protocol SASL_SSL), or a client certificate (kafka.ssl.keystore.location)",
 }
+
+# The end of the stream without a word of TLS: a broker that died, or whose last word was lost since
+# we wrote to a connection that it had closed.
+_TLS_GONE = ssl.SSLEOFError | ssl.SSLSyscallError | ssl.SSLZeroReturnError
 
 
 class _HungUpError(KafkaConnectionError):
@@ -465,7 +471,8 @@ class Connection:
     def _failure(
         self, doing: str, error: OSError, started_s: float
     ) -> KafkaConnectionError | KafkaTimeoutError | AuthenticationError:
-        if isinstance(error, ssl.SSLError) and self._stage is Stage.OPENING:
+        gone = isinstance(error, _HungUpError | ConnectionError | _TLS_GONE)
+        if isinstance(error, ssl.SSLError) and not gone and self._stage is Stage.OPENING:
             # With TLS 1.3 a server looks at our certificate when we believe to be connected.
             return AuthenticationError(refusal(error, str(self)))
         if isinstance(error, TimeoutError):
@@ -476,11 +483,12 @@ class Connection:
             timeout.retriable = True
             return timeout
         hint = ""
-        if isinstance(error, _HungUpError | ConnectionError):
+        if gone:
             hint = _HINTS.get((self._protocol, self._stage), "")
             if self._protocol == "SASL_PLAINTEXT" and self._framing.versions is not None:
                 hint = ""  # it is Kafka's, and has understood us
-        return KafkaConnectionError(f"{self}: {reason(error)} while {doing}{hint}")
+        what = "the broker closed the connection" if isinstance(error, _TLS_GONE) else reason(error)
+        return KafkaConnectionError(f"{self}: {what} while {doing}{hint}")
 
 
 def _pieces(parts: Iterable[memoryview]) -> Iterator[BytesLike]:
