@@ -233,6 +233,9 @@ def _rows(side: Side | None, own: tuple[Option, ...]) -> dict[str, Option]:
             )
         elif ours:
             rows[row.key] = row
+    created = "allow.auto.create.topics"
+    doc = "a topic that is missing is never created by reading; Admin.create_topics does"
+    rows[created] = dataclasses.replace(rows[created], status=Status.IGNORED, doc=doc)
     for name in _CONVERTERS.split():
         doc = "Keys and values are bytes: convert them before send, or after poll."
         rows[name] = dataclasses.replace(rows[name], status=Status.REFUSED, doc=doc)
@@ -244,8 +247,47 @@ PRODUCER_ROWS = _rows(Side.WRITE, PRODUCER)
 ADMIN_ROWS = _rows(None, ())
 
 
+# What librdkafka has other names for, and what there is in place of settings that are only its own.
+_HINTS: Mapping[str, str] = {
+    **{
+        theirs: f"it is {ours} here"
+        for theirs, ours in {
+            "auto.commit.enable": "enable.auto.commit",
+            "batch.num.messages": "batch.size (in bytes)",
+            "compression.codec": "compression.type",
+            "compression.level": "compression.gzip.level, .lz4.level or .zstd.level",
+            "fetch.message.max.bytes": "max.partition.fetch.bytes",
+            "fetch.wait.max.ms": "fetch.max.wait.ms",
+            "max.in.flight": "max.in.flight.requests.per.connection",
+            "message.max.bytes": "max.request.size",
+            "message.send.max.retries": "retries",
+            "message.timeout.ms": "delivery.timeout.ms",
+            "metadata.broker.list": "bootstrap.servers",
+            "partitioner": "partitioner.class",
+            "queue.buffering.max.kbytes": "buffer.memory (in bytes)",
+            "queue.buffering.max.ms": "linger.ms",
+            "request.required.acks": "acks",
+            "socket.connection.setup.timeout": "socket.connection.setup.timeout.ms",
+            "socket.receive.buffer.bytes": "receive.buffer.bytes",
+            "socket.send.buffer.bytes": "send.buffer.bytes",
+            "socket.timeout.ms": "request.timeout.ms",
+            "topic.metadata.refresh.interval.ms": "metadata.max.age.ms",
+        }.items()
+    },
+    "debug": "set the environment variable SPARKKAFKA_DEBUG, e.g. to client:debug",
+    "enable.auto.offset.store": "commit({partition: offset}) commits what you say",
+    "enable.partition.eof": "poll gives an empty result at the end; lag() tells how far it is",
+    "error_cb": "errors are raised, or logged to the logger sparkkafka",
+    "logger": "the logger is sparkkafka, of Python's logging",
+    "on_delivery": "give send(…).add_callback a function",
+    "queued.min.messages": "fetch.max.bytes says how much is fetched ahead",
+    "statistics.interval.ms": "Producer.metrics has figures",
+    "stats_cb": "Producer.metrics has figures",
+}
+
+
 def _given(config: Mapping[str, Any], rows: Mapping[str, Option]) -> GivenOptions:
-    return GivenOptions(config, Side.BOTH, prefixed=False, rows=rows)
+    return GivenOptions(config, Side.BOTH, prefixed=False, rows=rows, hints=_HINTS)
 
 
 # --- parsing ---------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ the logger of its name (`sparkkafka.client.sender`), requests and answers by nam
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import sys
 from collections.abc import Mapping
@@ -41,8 +42,20 @@ def parse_levels(text: str) -> dict[str, int]:
             )
         if name and name != ROOT and not name.startswith(f"{ROOT}."):
             name = f"{ROOT}.{name}"
+        if name and not _is_module(name):
+            raise ValueError(
+                f"{VARIABLE}: {piece!r} names no part of the package; parts are client, protocol, "
+                "spark, options, and modules of these, as client.sender"
+            )
         levels[name or ROOT] = LEVELS[word]
     return levels
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ImportError:  # of a module in something that is no package
+        return False
 
 
 def apply_levels(text: str | None) -> None:

@@ -50,7 +50,8 @@ def forget_unused(options: Mapping[str, Any]) -> dict[str, str]:
 class GivenOptions:
     """The options that were given, checked row by row. `values` is keyed by the row's name.
 
-    `rows` are Kafka's properties by their names in lower case.
+    `rows` are Kafka's properties by their names in lower case; `hints` say what to do instead of
+    some that are unknown.
     """
 
     def __init__(
@@ -60,9 +61,11 @@ class GivenOptions:
         *,
         prefixed: bool,
         rows: Mapping[str, Option] = _KAFKA,
+        hints: Mapping[str, str] | None = None,
     ) -> None:
         self.side = side
         self._rows = rows
+        self._hints = hints or {}
         self.prefix = _PREFIX if prefixed else ""
         self.any = bool(options)
         self.values: dict[str, Any] = {}
@@ -88,6 +91,13 @@ class GivenOptions:
     def group(self, name: str) -> dict[str, Any]:
         """Field values of one dataclass, as far as they were given."""
         return self._fields.get(name, {})
+
+    def _hint(self, key: str) -> str:
+        """What to do instead of a setting that is unknown; "" if nobody knows."""
+        if key in self._hints:
+            return f"; {self._hints[key]}"
+        dotted = key.replace("_", ".")
+        return f"; did you mean '{dotted}'?" if dotted in self._rows else _nearest(key, self._rows)
 
     def _connector(self, name: str, key: str, text: str) -> None:
         ignored = _IGNORED.get((key, self.side))
@@ -115,7 +125,7 @@ class GivenOptions:
             row = self._rows[_PROVIDERS]
         if row is None:
             if not self.prefix:
-                raise OptionError(f"unknown setting {name!r}{_nearest(key, self._rows)}")
+                raise OptionError(f"unknown setting {name!r}{self._hint(key)}")
             near = _nearest(key, _KAFKA, _PREFIX)
             close = difflib.get_close_matches(key, _KAFKA, n=1, cutoff=0.85)
             if any(map(_VITAL.match, [key, *close])):
@@ -170,6 +180,8 @@ def as_text(value: object) -> str:
     """An option value as Spark's Python writes it: True becomes "true"."""
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, list | tuple):  # the client library's; Spark hands text over
+        return ",".join(map(str, value))
     return str(value)
 
 

@@ -389,7 +389,7 @@ def client_from(given: GivenOptions) -> ClientOptions:
         if given.side is Side.BOTH:
             side = "client"
         hint = ""
-        if not given.any:
+        if not given.any and given.prefix:
             # Seen with pyspark 4.3.0: OPTIONS of CREATE TABLE reach no Python data source.
             hint = (
                 ". No option was given at all; Spark does not hand over the OPTIONS of CREATE "

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from sparkkafka.client_options import (
+    _HINTS,
+    CONSUMER_ROWS,
+    PRODUCER_ROWS,
     duration_ms,
     parse_admin_settings,
     parse_consumer_settings,
@@ -125,3 +129,46 @@ def test_settings_of_another_client_are_passed_over_with_a_warning(
 ) -> None:
     parse_admin_settings(SERVERS | {"auto.offset.reset": "earliest"})
     assert "auto.offset.reset has no effect: it is for another kind of client" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("message.timeout.ms", "it is delivery.timeout.ms here"),
+        ("metadata.broker.list", "it is bootstrap.servers here"),
+        ("debug", "SPARKKAFKA_DEBUG"),
+        ("bootstrap_servers", "did you mean 'bootstrap.servers'"),
+        ("group_id", "did you mean 'group.id'"),
+    ],
+)
+def test_names_of_other_clients(name: str, words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        parse_consumer_settings(SERVERS | {name: "x"})
+
+
+def test_every_name_of_the_hints_is_one_that_there_is_not() -> None:
+    everything = CONSUMER_ROWS.keys() | PRODUCER_ROWS.keys()
+    for theirs, words in _HINTS.items():
+        assert theirs not in everything
+        ours = re.match(r"it is ([a-z.]+[a-z])", words)
+        assert ours is None or ours[1] in everything, ours
+
+
+def test_a_list_may_be_a_list() -> None:
+    assert consumer(
+        group__id="g", partition__assignment__strategy=["sticky", "range"]
+    ).partition_assignment_strategy == ("sticky", "range")
+    settings = parse_admin_settings({"bootstrap.servers": ["a:1", "b:2"]})
+    assert settings.bootstrap_servers == (("a", 1), ("b", 2))
+
+
+def test_no_settings_at_all_say_nothing_of_sql() -> None:
+    with pytest.raises(OptionError) as caught:
+        parse_producer_settings({})
+    assert "bootstrap.servers" in str(caught.value)
+    assert "TABLE" not in str(caught.value)
+
+
+def test_topics_are_not_created_by_reading(caplog: pytest.LogCaptureFixture) -> None:
+    consumer(allow__auto__create__topics=True)
+    assert "never created by reading" in caplog.text

@@ -35,6 +35,7 @@ from sparkkafka.errors import (
     DecodeError,
     ErrorCode,
     KafkaConnectionError,
+    KafkaError,
     KafkaTimeoutError,
     OptionError,
     UnsupportedVersionError,
@@ -357,6 +358,8 @@ class Connection:
         """
         if self._early and not self._renewing:
             return self._early.popleft()
+        if not self._framing.in_flight and self.is_open:
+            raise KafkaError(f"{self}: receive without a request in flight: nothing will come")
         deadline = deadline or self._new_deadline()
         return self._proved(self._receive(deadline, buffer or FrameBuffer()))
 

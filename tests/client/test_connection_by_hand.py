@@ -11,7 +11,13 @@ import pytest
 from sparkkafka.client import Connection
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.tcp import connect
-from sparkkafka.errors import KafkaConnectionError, KafkaTimeoutError, OptionError, error_name
+from sparkkafka.errors import (
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+    OptionError,
+    error_name,
+)
 from sparkkafka.options import parse_client_options
 from sparkkafka.protocol.messages import MetadataRequest, MetadataRequestTopic
 from sparkkafka.testing.fake_cluster import FakeCluster
@@ -36,6 +42,9 @@ def test_any_request_and_several_on_the_way(
         sent = [connection.send(MetadataRequest(topics=[])) for _ in range(3)]
         assert connection.in_flight == 3
         assert [connection.receive()[0] for _ in range(3)] == sent
+        with pytest.raises(KafkaError, match="nothing will come"):
+            connection.receive()
+        assert connection.is_open
     assert not connection.is_open
 
 
