@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from sparkkafka.client.connection import Connection
 from sparkkafka.client.partition_queue import PartitionQueue, ProducerBatch
@@ -19,7 +19,10 @@ class ProduceRequests:
     """Makes the requests of one producer; `transactional_id` None if it is not transactional."""
 
     def __init__(
-        self, options: ProducerOptions, timeout_ms: int, transactional_id: str | None
+        self,
+        options: ProducerOptions,
+        timeout_ms: int,
+        transactional_id: Callable[[], str] | None,
     ) -> None:
         self._options = options
         self._timeout_ms = timeout_ms
@@ -62,7 +65,7 @@ class ProduceRequests:
                 PartitionProduceData(index=queue.tp.partition, records=batch.wire)
             )
         return ProduceRequest(
-            transactional_id=self._transactional_id,
+            transactional_id=None if self._transactional_id is None else self._transactional_id(),
             acks=self._options.acks,
             timeout_ms=self._timeout_ms,
             topic_data=[

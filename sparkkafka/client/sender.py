@@ -104,7 +104,8 @@ class Sender(DeliveryBook):
         self._requests = ProduceRequests(
             options,
             cluster.options.request_timeout_ms,
-            None if transaction is None else transaction.transactional_id,
+            # Asked for each request: a transaction may yet choose another of its ids as it begins.
+            None if transaction is None else lambda: transaction.transactional_id,
         )
         self._facts_s = 0.0
         self._sent: dict[int, deque[_Sent]] = {}
