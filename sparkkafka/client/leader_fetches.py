@@ -279,6 +279,9 @@ class LeaderFetches:
                     raise late
             except KafkaError as error:
                 self._failed(leader, error)
+            except BaseException:  # Ctrl-C: the answer is lost, so it is asked for again
+                leader.close()
+                raise
 
     def _drain_wakes(self) -> None:
         with contextlib.suppress(BlockingIOError):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sparkkafka.client import leader_fetches
+from sparkkafka.client.connection import Connection, FrameBuffer
 from sparkkafka.client.consumer import Consumer
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.record import Record
@@ -448,4 +449,38 @@ def test_ctrl_c_while_records_are_made_loses_nothing(filled, monkeypatch):
             for _ in range(100):
                 records = source.poll(WAIT_S)
                 source.seek_to_beginning([TopicPartition("t", row.partition) for row in records])
+        assert by_partition(take(source, 1_500)) == ALL
+
+
+def test_ctrl_c_while_the_next_records_are_asked_for_loses_nothing(filled, monkeypatch):
+    with reading(filled, 3) as source:
+        real = source._fetches.send
+
+        def interrupted(deadline: Any, **more: Any) -> None:
+            if deadline is None:
+                monkeypatch.undo()
+                raise KeyboardInterrupt
+            real(deadline, **more)
+
+        monkeypatch.setattr(source._fetches, "send", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            for _ in range(100):
+                assert not source.poll(0.5)
+        assert by_partition(take(source, 1_500)) == ALL
+
+
+def test_ctrl_c_while_an_answer_is_read_loses_nothing(filled, monkeypatch):
+    real = Connection.receive_ready
+
+    def interrupted(connection: Connection, buffer: FrameBuffer) -> Any:
+        if real(connection, buffer) is not None:
+            connection.close()
+            raise KeyboardInterrupt
+
+    with reading(filled, 3) as source:
+        monkeypatch.setattr(Connection, "receive_ready", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            for _ in range(100):
+                assert not source.poll(0.5)
+        monkeypatch.undo()
         assert by_partition(take(source, 1_500)) == ALL
