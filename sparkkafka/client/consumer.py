@@ -12,6 +12,7 @@ Names, defaults and rules are those of Java's KafkaConsumer. Keys and values are
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
@@ -68,6 +69,7 @@ class Consumer:
         starting = StartingOffsets(options, cluster)
         self._loop = PollLoop(options, self._assignment, self._fetches, self._group, starting)
         self._is_closing = self._is_closed = False
+        self._process_id = os.getpid()
 
     def __enter__(self) -> Self:
         return self
@@ -312,6 +314,8 @@ class Consumer:
         self._close(timeout_s, commit=True)
 
     def _close(self, timeout_s: float, *, commit: bool) -> None:
+        if os.getpid() != self._process_id:
+            return  # a fork: what there is to close is the parent's
         with self._guard:
             if self._is_closing:
                 return
@@ -327,6 +331,11 @@ class Consumer:
     def _entered(self) -> OneThread:
         if self._is_closed:
             raise ConsumerStateError("this Consumer is closed")
+        if os.getpid() != self._process_id:
+            raise ConsumerStateError(
+                "this Consumer was made before a fork, and its connections are the parent "
+                "process's: make a Consumer in each process"
+            )
         return self._guard
 
     def _deadline(self, timeout_s: float | None) -> Deadline:

@@ -600,6 +600,7 @@ def _in_child(results: Any) -> None:
         lambda: _forked_producer.send("t", b"child"),
         lambda: _forked_producer.flush(1),
         lambda: _forked_producer.partitions_for("t"),
+        lambda: _forked_delivery.result(5),
     ]
     for action in actions:
         try:
@@ -611,15 +612,16 @@ def _in_child(results: Any) -> None:
 
 
 _forked_producer: Any = None
+_forked_delivery: Any = None
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_forked_child_is_told(fake_cluster: FakeCluster) -> None:
-    global _forked_producer
+    global _forked_producer, _forked_delivery
     fake_cluster.create_topic("t")
     with opened(fake_cluster, linger_ms=FOREVER_MS, delivery_timeout_ms=2 * FOREVER_MS) as producer:
-        producer.send("t", b"parent")
+        _forked_delivery = producer.send("t", b"parent")
         _forked_producer = producer
         context = multiprocessing.get_context("fork")
         results = context.Queue()
@@ -627,7 +629,7 @@ def test_a_forked_child_is_told(fake_cluster: FakeCluster) -> None:
         child.start()
         words = results.get(timeout=WAIT_S)
         child.join(WAIT_S)
-        assert len(words) == 3
+        assert len(words) == 4
         assert all("made before a fork" in text for text in words)
         producer.flush(WAIT_S)
     assert log_values(fake_cluster, "t") == [b"parent"]
