@@ -309,6 +309,18 @@ def test_two_with_one_instance_id(fake):
         assert one.calls[1:] == [("lost", EVERYTHING)]
 
 
+def test_a_commit_that_is_fenced_does_not_fence_the_other_member(fake):
+    quiet = {"group_instance_id": "i-1", "heartbeat_interval_ms": 9_000}
+    with TestMember(fake, **quiet) as one, TestMember(fake, **quiet) as two:
+        one.poll()
+        two.poll()
+        with pytest.raises(CommitFailedError, match="FENCED_INSTANCE_ID"):
+            one.commit({"t-0": 1})
+        with pytest.raises(BrokerError, match=r"FENCED_INSTANCE_ID.*own"):
+            one.poll()
+        two.commit({"t-0": 2})
+
+
 def test_static_members_need_kafka_2_3(fake_cluster_factory):
     fake = fake_cluster_factory(1, kafka_version="2.1")
     with (
