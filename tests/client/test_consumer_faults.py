@@ -309,6 +309,19 @@ def test_a_deleted_topic_is_told_when_it_does_not_come_back(filled, monkeypatch)
             take(source, 1)
 
 
+def test_partitions_that_never_come_are_told(filled, monkeypatch):
+    monkeypatch.setattr(leader_fetches, "GONE_TOPIC_MS", 300)
+    with reading(filled, 5) as source:
+        told = set()
+        until_s = time.monotonic() + WAIT_S
+        while len(told) < 2:
+            assert time.monotonic() < until_s, told
+            try:
+                source.poll(0.1)
+            except UnknownTopicError as error:
+                told.add(str(error).split(":")[0])
+
+
 def test_a_topic_that_comes_later(fake_cluster):
     with reading(fake_cluster, 1) as source:
         assert not source.poll(0.2)
