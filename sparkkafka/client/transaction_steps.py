@@ -92,11 +92,11 @@ class TransactionSteps:
         self._move(Step.COMMITTING)
         try:
             self._loop.wait_for_all(None if timeout_s is None else Deadline(timeout_s * 1000))
-        except KafkaTimeoutError:
+        except BaseException:
             with self._buffer.lock:
-                sound = manager.step is Step.COMMITTING
-            if sound:  # nothing was asked of the coordinator
-                self._move(Step.OPEN)
+                if manager.step is Step.COMMITTING:  # nothing was asked of the coordinator
+                    manager.move(Step.OPEN)
+                    self._refuse_by_step()
             raise
         self._board.take_failures()  # they stand in the reason, if there were any
         with self._buffer.lock:
