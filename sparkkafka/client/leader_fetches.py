@@ -83,6 +83,10 @@ class LeaderFetches:
         self._waker.close()
         self._woken.close()
 
+    @property
+    def is_closed(self) -> bool:
+        return self._woken.fileno() < 0
+
     def wake(self) -> None:
         """End a `receive` that waits. From any thread."""
         with contextlib.suppress(OSError):  # full: it is awake; closed: nobody waits

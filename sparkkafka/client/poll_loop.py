@@ -118,6 +118,8 @@ class PollLoop:
     def _prepare(self, deadline: Deadline) -> None:
         """The group's business, and where to begin in new partitions."""
         self._group.poll(deadline, self._patient(deadline))
+        if self._fetches.is_closed:
+            raise ConsumerStateError("this Consumer was closed by a callback, inside poll")
         self._place(deadline)
 
     def _place(self, deadline: Deadline) -> None:

@@ -335,3 +335,12 @@ def test_committed_says_what_is_beside_the_offset(filled, members):
             P[1]: OffsetAndMetadata(6),
             P[2]: None,
         }
+
+
+def test_close_in_a_callback_ends_the_poll(filled, members):
+    with consumer(filled, auto_commit_interval_ms=0) as source:
+        source.subscribe(["t"], on_assigned=lambda _: source.close())
+        members[0].gives(*P)
+        with pytest.raises(ConsumerStateError, match="closed by a callback"):
+            source.poll(WAIT_S)
+        assert members[0].is_closed
