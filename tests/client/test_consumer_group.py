@@ -344,3 +344,24 @@ def test_close_in_a_callback_ends_the_poll(filled, members):
         with pytest.raises(ConsumerStateError, match="closed by a callback"):
             source.poll(WAIT_S)
         assert members[0].is_closed
+
+
+@pytest.mark.parametrize("what", ["unsubscribe", "poll"])
+def test_what_a_callback_does_calls_no_callbacks_without_end(filled, what):
+    calls = []
+
+    def revoked(partitions: list[TopicPartition]) -> None:
+        calls.append(partitions)
+        assert len(calls) < 10
+        if what == "poll":
+            source.poll(0)
+        else:
+            source.unsubscribe()
+
+    with consumer(filled) as source:
+        source.subscribe(["t"], on_revoked=revoked)
+        assert source.poll(WAIT_S)
+        source.subscribe(["t", "u"], on_revoked=revoked)
+        source.poll(0.5)
+        assert 1 <= len(calls) <= 2
+        assert bool(source.assignment()) == (what == "poll")
