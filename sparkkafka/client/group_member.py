@@ -243,9 +243,9 @@ class Member:
         error = None
         if self._assignors.cooperative:
             gone = self._owned - assigned
-            error = self._let_go(gone)
-            if gone:
+            if gone:  # first: Ctrl-C in a hook must not leave what is new to nobody
                 thread.ask_to_rejoin("partitions were let go of, which others can have now")
+            error = self._let_go(gone)
         new = assigned - self._owned
         self._owned = assigned
         log.info(

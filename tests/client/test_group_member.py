@@ -9,10 +9,11 @@ import pytest
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group_member import Member, make_member
 from sparkkafka.client.group_metadata import GroupMetadata
-from sparkkafka.client.group_thread import Phase
+from sparkkafka.client.group_thread import Joined, Phase
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client_options import parse_consumer_settings
 from sparkkafka.errors import BrokerError, CommitFailedError, DecodeError, ErrorCode, OptionError
+from sparkkafka.protocol.consumer_protocol import encode_assignment
 from sparkkafka.testing.faults import Answer, Delay, Drop, Garbage
 from tests.client.members import (
     EVERYTHING,
@@ -660,3 +661,17 @@ def test_a_bug_in_the_thread_ends_the_poll(fake, monkeypatch):
         for _ in range(2):
             with pytest.raises(RuntimeError, match="a bug"):
                 one.poll()
+
+
+def test_ctrl_c_in_a_hook_leaves_no_partition_to_nobody(fake, monkeypatch):
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with TestMember(fake, **COOPERATIVE) as one:
+        settle(one)
+        less = encode_assignment([("t", 0), ("t", 1)])
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(one.hooks, "before_revoke", interrupted)
+            one.member._end_rebalance(Joined(one.thread.generation, less), one.thread)
+        assert one.owned == "t-0 t-1" or one.member.rejoin_needed()
+        settle(one)
