@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import time
 
 import pytest
 
@@ -675,3 +677,15 @@ def test_ctrl_c_in_a_hook_leaves_no_partition_to_nobody(fake, monkeypatch):
             one.member._end_rebalance(Joined(one.thread.generation, less), one.thread)
         assert one.owned == "t-0 t-1" or one.member.rejoin_needed()
         settle(one)
+
+
+def test_a_member_that_nobody_closed_leaves_when_it_is_forgotten(fake):
+    one = TestMember(fake)
+    settle(one)
+    assert threads()
+    del one
+    gc.collect()
+    until_s = time.monotonic() + 10
+    while threads() or fake.group_members("g"):
+        assert time.monotonic() < until_s
+        time.sleep(0.01)
