@@ -28,6 +28,7 @@ from sparkkafka.client.metadata import (
     PartitionInfo,
     TopicMetadata,
     TopicPartition,
+    offset_number,
 )
 from sparkkafka.client.offsets import (
     EARLIEST,
@@ -163,9 +164,10 @@ class Consumer:
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Read on from this offset. Records that were fetched before are thrown away."""
         with self._entered():
-            if offset < 0:
-                raise OptionError(f"cannot seek to offset {offset} of {_partition(partition)}")
-            self._assignment.state(_partition(partition)).seek(offset)
+            number = offset_number(offset)
+            if number is None:
+                raise OptionError(f"cannot seek to offset {offset!r} of {_partition(partition)}")
+            self._assignment.state(_partition(partition)).seek(number)
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Read on from the first record (of all assigned partitions, if none are named)."""

@@ -16,7 +16,7 @@ from sparkkafka.client.cluster import MIN_METADATA_AGE_MS, Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group_metadata import GroupMember, GroupMetadata
 from sparkkafka.client.groups import commit_stored, fetch_committed_stored
-from sparkkafka.client.metadata import OffsetAndMetadata, TopicPartition
+from sparkkafka.client.metadata import OffsetAndMetadata, TopicPartition, offset_number
 from sparkkafka.client.partition_state import Assignment
 from sparkkafka.client_options import ConsumerOptions
 from sparkkafka.errors import ConsumerStateError, KafkaError, KafkaTimeoutError, OptionError
@@ -177,13 +177,14 @@ class ConsumerGroup:
     ) -> None:
         """Raises OptionError without a group.id."""
         group_id = self._need_group("commit")
-        chosen = {
-            TopicPartition(*tp): OffsetAndMetadata(row) if isinstance(row, int) else row
-            for tp, row in offsets.items()
-        }
-        for tp, row in chosen.items():
-            if row.offset < 0:
-                raise OptionError(f"cannot commit offset {row.offset} of {tp}")
+        chosen: dict[TopicPartition, OffsetAndMetadata] = {}
+        for pair, given in offsets.items():
+            tp = TopicPartition(*pair)
+            row = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
+            number = offset_number(row.offset)
+            if number is None:
+                raise OptionError(f"cannot commit offset {row.offset!r} of {tp}")
+            chosen[tp] = row._replace(offset=number)
         if not chosen:
             return
         if self._member is not None:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -510,3 +511,20 @@ def test_a_forked_child_is_told_and_leaves_the_connections_alone(filled):
         found += take(source, 1_000 - len(found))
         assert values(found) == numbers(1_000)
     assert filled.committed("g") == {("t", 0): 1_000}
+
+
+@pytest.mark.parametrize("offset", [-1, 1 << 63, 1.5, "7", None])
+def test_what_is_no_offset(filled, offset):
+    with reading(filled, group_id="g") as source:
+        with pytest.raises(OptionError, match="cannot seek to offset"):
+            source.seek(tps(1)[0], offset)
+        with pytest.raises(OptionError, match="cannot commit offset"):
+            source.commit({tps(1)[0]: offset})
+
+
+def test_numbers_of_numpy_are_offsets(filled):
+    with reading(filled, group_id="g") as source:
+        source.seek(tps(1)[0], np.int64(990))
+        assert source.position(tps(1)[0]) == 990
+        source.commit({tps(1)[0]: np.int64(17)})
+    assert filled.committed("g") == {("t", 0): 990}
