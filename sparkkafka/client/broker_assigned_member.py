@@ -7,6 +7,7 @@ what to take over, and gives a partition away once its owner has said that it is
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Mapping
 
 from sparkkafka.client.broker_assigned_thread import BrokerAssignedThread, Partitions
@@ -83,6 +84,7 @@ class BrokerAssignedMember:
             return
         if self._thread is None:
             self._thread = BrokerAssignedThread(self._options, self._group_id)
+            weakref.finalize(self, self._thread.let_go).atexit = False
             self._thread.start()
         thread = self._thread
         while not self._closed:  # a hook may have done it

@@ -12,6 +12,7 @@ Names, defaults and rules are those of Java's KafkaConsumer. Keys and values are
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
@@ -27,6 +28,7 @@ from sparkkafka.client.metadata import (
     PartitionInfo,
     TopicMetadata,
     TopicPartition,
+    offset_number,
 )
 from sparkkafka.client.offsets import (
     EARLIEST,
@@ -68,6 +70,7 @@ class Consumer:
         starting = StartingOffsets(options, cluster)
         self._loop = PollLoop(options, self._assignment, self._fetches, self._group, starting)
         self._is_closing = self._is_closed = False
+        self._process_id = os.getpid()
 
     def __enter__(self) -> Self:
         return self
@@ -161,9 +164,10 @@ class Consumer:
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Read on from this offset. Records that were fetched before are thrown away."""
         with self._entered():
-            if offset < 0:
-                raise OptionError(f"cannot seek to offset {offset} of {_partition(partition)}")
-            self._assignment.state(_partition(partition)).seek(offset)
+            number = offset_number(offset)
+            if number is None:
+                raise OptionError(f"cannot seek to offset {offset!r} of {_partition(partition)}")
+            self._assignment.state(_partition(partition)).seek(number)
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Read on from the first record (of all assigned partitions, if none are named)."""
@@ -312,6 +316,8 @@ class Consumer:
         self._close(timeout_s, commit=True)
 
     def _close(self, timeout_s: float, *, commit: bool) -> None:
+        if os.getpid() != self._process_id:
+            return  # a fork: what there is to close is the parent's
         with self._guard:
             if self._is_closing:
                 return
@@ -327,6 +333,11 @@ class Consumer:
     def _entered(self) -> OneThread:
         if self._is_closed:
             raise ConsumerStateError("this Consumer is closed")
+        if os.getpid() != self._process_id:
+            raise ConsumerStateError(
+                "this Consumer was made before a fork, and its connections are the parent "
+                "process's: make a Consumer in each process"
+            )
         return self._guard
 
     def _deadline(self, timeout_s: float | None) -> Deadline:

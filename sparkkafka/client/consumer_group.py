@@ -16,7 +16,7 @@ from sparkkafka.client.cluster import MIN_METADATA_AGE_MS, Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group_metadata import GroupMember, GroupMetadata
 from sparkkafka.client.groups import commit_stored, fetch_committed_stored
-from sparkkafka.client.metadata import OffsetAndMetadata, TopicPartition
+from sparkkafka.client.metadata import OffsetAndMetadata, TopicPartition, offset_number
 from sparkkafka.client.partition_state import Assignment
 from sparkkafka.client_options import ConsumerOptions
 from sparkkafka.errors import ConsumerStateError, KafkaError, KafkaTimeoutError, OptionError
@@ -48,6 +48,8 @@ class ConsumerGroup:
         self._on_assigned: Callback | None = None
         self._on_revoked: Callback | None = None
         self._on_lost: Callback | None = None
+        self._callbacks = 0
+        self._is_leaving = False
         self.topics: frozenset[str] = frozenset()
 
     # --- what is subscribed -----------------------------------------------------------------
@@ -140,7 +142,7 @@ class ConsumerGroup:
 
     def poll(self, deadline: Deadline, patient: Deadline) -> None:
         """The group's business at the beginning of each step of a poll."""
-        if self._member is not None:
+        if self._member is not None and not self._callbacks:
             self._match(patient)
             if self._pattern is None or self._matched_s:
                 # While a rebalance goes on, there may be records of what is not part of it.
@@ -151,14 +153,14 @@ class ConsumerGroup:
     def before_revoke(self, partitions: frozenset[TopicPartition]) -> None:
         self._auto_commit_now(Deadline(AUTO_COMMIT_MS), "before a rebalance")
         try:
-            _call(self._on_revoked, partitions)
+            self._call(self._on_revoked, partitions)
         finally:
             self._assignment.replace(self._assignment.partitions - partitions)
 
     def after_lost(self, partitions: frozenset[TopicPartition]) -> None:
         log.warning("lost to the group without notice: %s", ", ".join(map(str, sorted(partitions))))
         try:
-            _call(self._on_lost or self._on_revoked, partitions)
+            self._call(self._on_lost or self._on_revoked, partitions)
         finally:
             self._assignment.replace(self._assignment.partitions - partitions)
 
@@ -166,7 +168,7 @@ class ConsumerGroup:
         self, new: frozenset[TopicPartition], all_owned: frozenset[TopicPartition]
     ) -> None:
         self._assignment.replace(sorted(all_owned))
-        _call(self._on_assigned, new, even_if_none=True)
+        self._call(self._on_assigned, new, even_if_none=True)
 
     # --- offsets ----------------------------------------------------------------------------
 
@@ -175,13 +177,14 @@ class ConsumerGroup:
     ) -> None:
         """Raises OptionError without a group.id."""
         group_id = self._need_group("commit")
-        chosen = {
-            TopicPartition(*tp): OffsetAndMetadata(row) if isinstance(row, int) else row
-            for tp, row in offsets.items()
-        }
-        for tp, row in chosen.items():
-            if row.offset < 0:
-                raise OptionError(f"cannot commit offset {row.offset} of {tp}")
+        chosen: dict[TopicPartition, OffsetAndMetadata] = {}
+        for pair, given in offsets.items():
+            tp = TopicPartition(*pair)
+            row = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
+            number = offset_number(row.offset)
+            if number is None:
+                raise OptionError(f"cannot commit offset {row.offset!r} of {tp}")
+            chosen[tp] = row._replace(offset=number)
         if not chosen:
             return
         if self._member is not None:
@@ -229,23 +232,36 @@ class ConsumerGroup:
 
     def _leave(self, deadline: Deadline, *, commit: bool) -> None:
         """Commit, tell the user, leave the group."""
+        if self._is_leaving:  # a callback wants it too
+            return
+        self._is_leaving = True
         member, owned = self._member, self._assignment.partitions
         try:
             if commit and owned:
                 self._auto_commit_now(deadline.sooner(AUTO_COMMIT_MS), "at the end")
             if member is not None and owned:
-                _call(self._on_revoked, owned)
+                self._call(self._on_revoked, owned)
         finally:
+            self._is_leaving = False
             self._member = None
             if member is not None:
                 member.close(deadline)
 
-
-def _call(
-    callback: Callback | None, partitions: frozenset[TopicPartition], *, even_if_none: bool = False
-) -> None:
-    if callback is not None and (partitions or even_if_none):
-        callback(sorted(partitions))
+    def _call(
+        self,
+        callback: Callback | None,
+        partitions: frozenset[TopicPartition],
+        *,
+        even_if_none: bool = False,
+    ) -> None:
+        """A `poll` inside the callback leaves the group's business to the one outside."""
+        if callback is None or not (partitions or even_if_none):
+            return
+        self._callbacks += 1
+        try:
+            callback(sorted(partitions))
+        finally:
+            self._callbacks -= 1
 
 
 def _parse_topics(topics: Topics) -> tuple[re.Pattern[str] | None, list[str]]:

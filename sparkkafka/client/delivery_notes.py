@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -87,12 +88,18 @@ class NoticeBoard:
         self.io_thread: threading.Thread | None = None
         self.called: deque[tuple[Callable[[Any], object], Any]] = deque()
         self._failures: deque[Failure] = deque(maxlen=MOST_FAILURES_KEPT)
+        self._process_id = os.getpid()
 
     def wait(self, done: Callable[[], bool], deadline: Deadline | None, what: str) -> bool:
         """Whether `done` within the deadline. Raises KafkaError in the I/O thread, which would wait
         for itself."""
         if done():
             return True
+        if os.getpid() != self._process_id:
+            raise KafkaError(
+                f"{what}: the producer was made before a fork, and its thread is in the parent "
+                "process, which alone will know"
+            )
         if threading.current_thread() is self.io_thread:
             raise KafkaError(
                 f"{what}: not in a callback, which runs in the thread that is waited for"

@@ -12,6 +12,7 @@ to others. Java's ConsumerCoordinator.
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Mapping
 
 from sparkkafka.client.broker_assigned_member import BrokerAssignedMember
@@ -165,6 +166,7 @@ class Member:
     def _started_thread(self) -> GroupThread:
         if self._thread is None:
             self._thread = GroupThread(self._options, self._group_id, self._assignors)
+            weakref.finalize(self, self._thread.let_go).atexit = False
             self._thread.start()
         return self._thread
 
@@ -243,9 +245,9 @@ class Member:
         error = None
         if self._assignors.cooperative:
             gone = self._owned - assigned
-            error = self._let_go(gone)
-            if gone:
+            if gone:  # first: Ctrl-C in a hook must not leave what is new to nobody
                 thread.ask_to_rejoin("partitions were let go of, which others can have now")
+            error = self._let_go(gone)
         new = assigned - self._owned
         self._owned = assigned
         log.info(

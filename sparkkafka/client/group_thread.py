@@ -126,6 +126,8 @@ class GroupThread(MemberThread):
         """The coordinator says so of `generation`; nothing happens if there is a newer one."""
         with self.changed:
             if generation == self.generation:
+                if code == ErrorCode.FENCED_INSTANCE_ID:  # joining again would fence the other one
+                    self.failure = group_error(code, self.group_id, where)
                 self._lose(code, where)
 
     # --- state: with the lock --------------------------------------------------------------------

@@ -71,7 +71,7 @@ class LeaderFetches:
         self._leaders: dict[int, LeaderConnection] = {}
         self._metadata_backoff = cluster.backoff()
         self._metadata_not_before_s = 0.0
-        self._unknown_since_s: dict[str, float] = {}
+        self._unknown_since_s: dict[TopicPartition, float] = {}
         self._waker, self._woken = socket.socketpair()
         self._waker.setblocking(False)
         self._woken.setblocking(False)
@@ -82,6 +82,10 @@ class LeaderFetches:
         self._leaders.clear()
         self._waker.close()
         self._woken.close()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._woken.fileno() < 0
 
     def wake(self) -> None:
         """End a `receive` that waits. From any thread."""
@@ -201,18 +205,19 @@ class LeaderFetches:
             return
         now_s = time.monotonic()
         leaderless = False
-        for name in names:
-            if name not in failed:
-                self._unknown_since_s.pop(name, None)
+        for tp in [tp for tp in self._unknown_since_s if tp not in self._assignment]:
+            del self._unknown_since_s[tp]
         for state in self._assignment:
             name = state.tp.topic
             if name in failed:
                 self._note_unknown(state, failed[name], now_s)
-            elif name in names and self._cluster.known_leader(state.tp) is None:
+            elif name in names:
                 count = self._cluster.partition_count(name) or 0
                 if state.tp.partition >= count:
                     self._note_unknown(state, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, now_s)
-                leaderless = True
+                else:
+                    self._unknown_since_s.pop(state.tp, None)
+                leaderless = leaderless or self._cluster.known_leader(state.tp) is None
         if failed or leaderless:
             self._wait_for_metadata()
         else:
@@ -226,10 +231,10 @@ class LeaderFetches:
         if not error.retriable:
             self._raise_at(state, error)
             return
-        since_s = self._unknown_since_s.setdefault(state.tp.topic, now_s)
+        since_s = self._unknown_since_s.setdefault(state.tp, now_s)
         gone = code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if gone and (now_s - since_s) * 1000 >= GONE_TOPIC_MS:
-            del self._unknown_since_s[state.tp.topic]
+            del self._unknown_since_s[state.tp]
             self._raise_at(
                 state,
                 UnknownTopicError(
@@ -279,6 +284,9 @@ class LeaderFetches:
                     raise late
             except KafkaError as error:
                 self._failed(leader, error)
+            except BaseException:  # Ctrl-C: the answer is lost, so it is asked for again
+                leader.close()
+                raise
 
     def _drain_wakes(self) -> None:
         with contextlib.suppress(BlockingIOError):

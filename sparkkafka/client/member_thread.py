@@ -130,6 +130,12 @@ class MemberThread(ABC):
         if self._thread.is_alive():
             log.info("group %s: still leaving, in the background", self.group_id)
 
+    def let_go(self) -> None:
+        """As `stop`, for a member that nobody has closed: waits for nothing, takes no lock."""
+        if self._stopping is None:
+            self._stopping = Deadline(LEAVE_MS), True
+            self._waker.wake()
+
     def mark_polled(self) -> None:
         self._polled_s = time.monotonic()
 

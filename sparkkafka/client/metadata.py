@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,15 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+def offset_number(given: Any) -> int | None:
+    """An offset as int; None for what cannot be one."""
+    try:
+        number = operator.index(given)
+    except TypeError:
+        return None
+    return number if 0 <= number < 1 << 63 else None
 
 
 class OffsetAndMetadata(NamedTuple):

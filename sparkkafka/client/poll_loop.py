@@ -58,6 +58,7 @@ class PollLoop:
         self._patience_ms = float(PATIENCE_MS)
         self._late_error: KafkaError | None = None
         self._served: list[PartitionState] = []  # in the last poll
+        self._before: list[tuple[PartitionState, int | None]] = []  # positions before it
 
     def records(self, timeout_s: float) -> Records:
         return self._poll(timeout_s, self._collect_records) or Records()
@@ -103,7 +104,11 @@ class PollLoop:
             self._prepare(deadline)
             found = collect()
             if found:
-                self._ask_ahead()
+                try:
+                    self._ask_ahead()
+                except BaseException:
+                    self._go_back()
+                    raise
                 return found
             if has_looked and deadline.expired:
                 return None
@@ -113,6 +118,8 @@ class PollLoop:
     def _prepare(self, deadline: Deadline) -> None:
         """The group's business, and where to begin in new partitions."""
         self._group.poll(deadline, self._patient(deadline))
+        if self._fetches.is_closed:
+            raise ConsumerStateError("this Consumer was closed by a callback, inside poll")
         self._place(deadline)
 
     def _place(self, deadline: Deadline) -> None:
@@ -202,9 +209,9 @@ class PollLoop:
         """
         left, has_some = most, False
         self._served.clear()
-        before: list[tuple[PartitionState, int | None]] = []
+        self._before.clear()
         for state in self._assignment.ready():
-            before.append((state, state.position))
+            self._before.append((state, state.position))
             self._served.append(state)
             try:
                 while left is None or left > 0:
@@ -224,15 +231,19 @@ class PollLoop:
                 self._assignment.has_unplaced = True
                 self._assignment.served(state)
                 raise
-            except BaseException:  # Ctrl-C: the user gets nothing, so nothing was read
-                for touched, position in before:
-                    if position is not None:
-                        touched.seek(position)
+            except BaseException:
+                self._go_back()
                 raise
             if state.is_between_pieces:
                 self._assignment.served(state)
             if left == 0:
                 return
+
+    def _go_back(self) -> None:
+        """Ctrl-C: the user gets nothing, so nothing was read."""
+        for state, position in self._before:
+            if position is not None:
+                state.seek(position)
 
     def _raise_due(self, state: PartitionState) -> None:
         """What a leader said of the partition."""

@@ -184,17 +184,23 @@ class Producer:
                 chunk = self._open_chunk(topic)
             values = chunk.values
             place = len(values)
-            values.append(value)
-            chunk.keys.append(key)
-            chunk.times_s.append(time.time())
-            if headers:
-                chunk.headers[place] = headers
-            if partition is not None:
-                chunk.partitions[place] = partition
-            if timestamp_ms is not None:
-                chunk.given_times_ms[place] = timestamp_ms
-            buffer.used_bytes += size
-            chunk.size_bytes = size = chunk.size_bytes + size
+            used_bytes, chunk_bytes = buffer.used_bytes, chunk.size_bytes
+            try:
+                values.append(value)
+                chunk.keys.append(key)
+                chunk.times_s.append(time.time())
+                if headers:
+                    chunk.headers[place] = headers
+                if partition is not None:
+                    chunk.partitions[place] = partition
+                if timestamp_ms is not None:
+                    chunk.given_times_ms[place] = timestamp_ms
+                buffer.used_bytes = used_bytes + size
+                chunk.size_bytes = size = chunk_bytes + size
+            except BaseException:  # Ctrl-C: half a record would spoil the others of the chunk
+                chunk.forget(place, chunk_bytes)
+                buffer.used_bytes = used_bytes
+                raise
             if size >= chunk.wake_bytes:
                 if size >= self._chunk_bytes:
                     buffer.full(topic, chunk)

@@ -69,6 +69,13 @@ class RecordChunk(Chunk):
         self.partitions: dict[int, int] = {}
         self.given_times_ms: dict[int, int] = {}
 
+    def forget(self, place: int, size_bytes: int) -> None:
+        """Whatever there is of the last record, which would have been at `place`."""
+        del self.values[place:], self.keys[place:], self.times_s[place:]
+        for found in (self.headers, self.partitions, self.given_times_ms):
+            found.pop(place, None)
+        self.size_bytes = size_bytes
+
     def close(self) -> None:
         times_ms = (np.array(self.times_s, np.float64) * 1000).astype(np.int64)
         if self.given_times_ms:

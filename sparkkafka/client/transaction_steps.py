@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any, SupportsInt
+from typing import Any
 
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.delivery_notes import NoticeBoard
 from sparkkafka.client.groups import StoredOffset
-from sparkkafka.client.metadata import TopicPartition
+from sparkkafka.client.metadata import TopicPartition, offset_number
 from sparkkafka.client.producer_loop import ProducerLoop
 from sparkkafka.client.record_buffer import RecordBuffer
 from sparkkafka.client.transaction_manager import Step, TransactionManager, is_final
@@ -92,11 +92,11 @@ class TransactionSteps:
         self._move(Step.COMMITTING)
         try:
             self._loop.wait_for_all(None if timeout_s is None else Deadline(timeout_s * 1000))
-        except KafkaTimeoutError:
+        except BaseException:
             with self._buffer.lock:
-                sound = manager.step is Step.COMMITTING
-            if sound:  # nothing was asked of the coordinator
-                self._move(Step.OPEN)
+                if manager.step is Step.COMMITTING:  # nothing was asked of the coordinator
+                    manager.move(Step.OPEN)
+                    self._refuse_by_step()
             raise
         self._board.take_failures()  # they stand in the reason, if there were any
         with self._buffer.lock:
@@ -248,11 +248,11 @@ def _group_identity(group: GroupIdentity | str) -> GroupIdentity:
 
 
 def _stored_offset(tp: Any, given: Any) -> StoredOffset:
-    offset = given if isinstance(given, SupportsInt) else getattr(given, "offset", None)
-    if isinstance(given, bool) or not isinstance(offset, int) or offset < 0:
+    offset = offset_number(getattr(given, "offset", given))
+    if isinstance(given, bool) or offset is None:
         name = "-".join(map(str, tp))
         raise OptionError(f"the offset of {name} must be a number of 0 or more, got {given!r}")
     epoch = getattr(given, "leader_epoch", None)
     return StoredOffset(
-        int(offset), getattr(given, "metadata", None) or "", -1 if epoch is None else epoch
+        offset, getattr(given, "metadata", None) or "", -1 if epoch is None else epoch
     )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import re
+import time
 
 import pytest
 
@@ -386,3 +388,15 @@ def test_close_with_no_broker_up(fake):
     one.close()
     one.member.close(Deadline(0))
     one.poll()
+
+
+def test_a_member_that_nobody_closed_leaves_when_it_is_forgotten(fake):
+    one = member(fake)
+    settle(one)
+    assert threads()
+    del one
+    gc.collect()
+    until_s = time.monotonic() + 10
+    while threads() or fake.group_members("g"):
+        assert time.monotonic() < until_s
+        time.sleep(0.01)

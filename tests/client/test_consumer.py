@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import threading
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -483,3 +486,45 @@ def test_one_partition_in_place_of_a_list_is_an_error_in_words(
     with Consumer({"bootstrap.servers": fake_cluster.bootstrap_servers}) as consumer:
         with pytest.raises(OptionError, match="partitions are a list, got TopicPartition"):
             getattr(consumer, call)(TopicPartition("t", 0))
+
+
+def _in_child(source: Consumer, results: Any) -> None:
+    try:
+        source.poll(1)
+    except ConsumerStateError as error:
+        results.put(str(error))
+    source.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_child_is_told_and_leaves_the_connections_alone(filled):
+    with reading(filled, max_poll_records=100, group_id="g") as source:
+        found = [*source.poll(WAIT_S)]
+        context = multiprocessing.get_context("fork")
+        results = context.Queue()
+        child = context.Process(target=_in_child, args=(source, results))
+        child.start()
+        assert "made before a fork" in results.get(timeout=WAIT_S)
+        child.join(WAIT_S)
+        assert not filled.committed("g")
+        found += take(source, 1_000 - len(found))
+        assert values(found) == numbers(1_000)
+    assert filled.committed("g") == {("t", 0): 1_000}
+
+
+@pytest.mark.parametrize("offset", [-1, 1 << 63, 1.5, "7", None])
+def test_what_is_no_offset(filled, offset):
+    with reading(filled, group_id="g") as source:
+        with pytest.raises(OptionError, match="cannot seek to offset"):
+            source.seek(tps(1)[0], offset)
+        with pytest.raises(OptionError, match="cannot commit offset"):
+            source.commit({tps(1)[0]: offset})
+
+
+def test_numbers_of_numpy_are_offsets(filled):
+    with reading(filled, group_id="g") as source:
+        source.seek(tps(1)[0], np.int64(990))
+        assert source.position(tps(1)[0]) == 990
+        source.commit({tps(1)[0]: np.int64(17)})
+    assert filled.committed("g") == {("t", 0): 990}

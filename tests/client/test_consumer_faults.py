@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sparkkafka.client import leader_fetches
+from sparkkafka.client.connection import Connection, FrameBuffer
 from sparkkafka.client.consumer import Consumer
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.record import Record
@@ -308,6 +309,19 @@ def test_a_deleted_topic_is_told_when_it_does_not_come_back(filled, monkeypatch)
             take(source, 1)
 
 
+def test_partitions_that_never_come_are_told(filled, monkeypatch):
+    monkeypatch.setattr(leader_fetches, "GONE_TOPIC_MS", 300)
+    with reading(filled, 5) as source:
+        told = set()
+        until_s = time.monotonic() + WAIT_S
+        while len(told) < 2:
+            assert time.monotonic() < until_s, told
+            try:
+                source.poll(0.1)
+            except UnknownTopicError as error:
+                told.add(str(error).split(":")[0])
+
+
 def test_a_topic_that_comes_later(fake_cluster):
     with reading(fake_cluster, 1) as source:
         assert not source.poll(0.2)
@@ -448,4 +462,38 @@ def test_ctrl_c_while_records_are_made_loses_nothing(filled, monkeypatch):
             for _ in range(100):
                 records = source.poll(WAIT_S)
                 source.seek_to_beginning([TopicPartition("t", row.partition) for row in records])
+        assert by_partition(take(source, 1_500)) == ALL
+
+
+def test_ctrl_c_while_the_next_records_are_asked_for_loses_nothing(filled, monkeypatch):
+    with reading(filled, 3) as source:
+        real = source._fetches.send
+
+        def interrupted(deadline: Any, **more: Any) -> None:
+            if deadline is None:
+                monkeypatch.undo()
+                raise KeyboardInterrupt
+            real(deadline, **more)
+
+        monkeypatch.setattr(source._fetches, "send", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            for _ in range(100):
+                assert not source.poll(0.5)
+        assert by_partition(take(source, 1_500)) == ALL
+
+
+def test_ctrl_c_while_an_answer_is_read_loses_nothing(filled, monkeypatch):
+    real = Connection.receive_ready
+
+    def interrupted(connection: Connection, buffer: FrameBuffer) -> Any:
+        if real(connection, buffer) is not None:
+            connection.close()
+            raise KeyboardInterrupt
+
+    with reading(filled, 3) as source:
+        monkeypatch.setattr(Connection, "receive_ready", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            for _ in range(100):
+                assert not source.poll(0.5)
+        monkeypatch.undo()
         assert by_partition(take(source, 1_500)) == ALL

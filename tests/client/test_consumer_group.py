@@ -335,3 +335,33 @@ def test_committed_says_what_is_beside_the_offset(filled, members):
             P[1]: OffsetAndMetadata(6),
             P[2]: None,
         }
+
+
+def test_close_in_a_callback_ends_the_poll(filled, members):
+    with consumer(filled, auto_commit_interval_ms=0) as source:
+        source.subscribe(["t"], on_assigned=lambda _: source.close())
+        members[0].gives(*P)
+        with pytest.raises(ConsumerStateError, match="closed by a callback"):
+            source.poll(WAIT_S)
+        assert members[0].is_closed
+
+
+@pytest.mark.parametrize("what", ["unsubscribe", "poll"])
+def test_what_a_callback_does_calls_no_callbacks_without_end(filled, what):
+    calls = []
+
+    def revoked(partitions: list[TopicPartition]) -> None:
+        calls.append(partitions)
+        assert len(calls) < 10
+        if what == "poll":
+            source.poll(0)
+        else:
+            source.unsubscribe()
+
+    with consumer(filled) as source:
+        source.subscribe(["t"], on_revoked=revoked)
+        assert source.poll(WAIT_S)
+        source.subscribe(["t", "u"], on_revoked=revoked)
+        source.poll(0.5)
+        assert 1 <= len(calls) <= 2
+        assert bool(source.assignment()) == (what == "poll")

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import time
 
 import pytest
 
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group_member import Member, make_member
 from sparkkafka.client.group_metadata import GroupMetadata
-from sparkkafka.client.group_thread import Phase
+from sparkkafka.client.group_thread import Joined, Phase
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client_options import parse_consumer_settings
 from sparkkafka.errors import BrokerError, CommitFailedError, DecodeError, ErrorCode, OptionError
+from sparkkafka.protocol.consumer_protocol import encode_assignment
 from sparkkafka.testing.faults import Answer, Delay, Drop, Garbage
 from tests.client.members import (
     EVERYTHING,
@@ -307,6 +310,18 @@ def test_two_with_one_instance_id(fake):
             poll_until(lambda: False, one)
         assert one.owned == ""
         assert one.calls[1:] == [("lost", EVERYTHING)]
+
+
+def test_a_commit_that_is_fenced_does_not_fence_the_other_member(fake):
+    quiet = {"group_instance_id": "i-1", "heartbeat_interval_ms": 9_000}
+    with TestMember(fake, **quiet) as one, TestMember(fake, **quiet) as two:
+        one.poll()
+        two.poll()
+        with pytest.raises(CommitFailedError, match="FENCED_INSTANCE_ID"):
+            one.commit({"t-0": 1})
+        with pytest.raises(BrokerError, match=r"FENCED_INSTANCE_ID.*own"):
+            one.poll()
+        two.commit({"t-0": 2})
 
 
 def test_static_members_need_kafka_2_3(fake_cluster_factory):
@@ -648,3 +663,29 @@ def test_a_bug_in_the_thread_ends_the_poll(fake, monkeypatch):
         for _ in range(2):
             with pytest.raises(RuntimeError, match="a bug"):
                 one.poll()
+
+
+def test_ctrl_c_in_a_hook_leaves_no_partition_to_nobody(fake, monkeypatch):
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with TestMember(fake, **COOPERATIVE) as one:
+        settle(one)
+        less = encode_assignment([("t", 0), ("t", 1)])
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(one.hooks, "before_revoke", interrupted)
+            one.member._end_rebalance(Joined(one.thread.generation, less), one.thread)
+        assert one.owned == "t-0 t-1" or one.member.rejoin_needed()
+        settle(one)
+
+
+def test_a_member_that_nobody_closed_leaves_when_it_is_forgotten(fake):
+    one = TestMember(fake)
+    settle(one)
+    assert threads()
+    del one
+    gc.collect()
+    until_s = time.monotonic() + 10
+    while threads() or fake.group_members("g"):
+        assert time.monotonic() < until_s
+        time.sleep(0.01)

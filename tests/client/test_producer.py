@@ -10,11 +10,13 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from sparkkafka.client import producer as producer_module
 from sparkkafka.client import topic_lookup
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.producer import Producer, WrittenRange
@@ -598,6 +600,7 @@ def _in_child(results: Any) -> None:
         lambda: _forked_producer.send("t", b"child"),
         lambda: _forked_producer.flush(1),
         lambda: _forked_producer.partitions_for("t"),
+        lambda: _forked_delivery.result(5),
     ]
     for action in actions:
         try:
@@ -609,15 +612,16 @@ def _in_child(results: Any) -> None:
 
 
 _forked_producer: Any = None
+_forked_delivery: Any = None
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_forked_child_is_told(fake_cluster: FakeCluster) -> None:
-    global _forked_producer
+    global _forked_producer, _forked_delivery
     fake_cluster.create_topic("t")
     with opened(fake_cluster, linger_ms=FOREVER_MS, delivery_timeout_ms=2 * FOREVER_MS) as producer:
-        producer.send("t", b"parent")
+        _forked_delivery = producer.send("t", b"parent")
         _forked_producer = producer
         context = multiprocessing.get_context("fork")
         results = context.Queue()
@@ -625,10 +629,33 @@ def test_a_forked_child_is_told(fake_cluster: FakeCluster) -> None:
         child.start()
         words = results.get(timeout=WAIT_S)
         child.join(WAIT_S)
-        assert len(words) == 3
+        assert len(words) == 4
         assert all("made before a fork" in text for text in words)
         producer.flush(WAIT_S)
     assert log_values(fake_cluster, "t") == [b"parent"]
+
+
+@pytest.mark.parametrize("before", [0, 3])
+def test_ctrl_c_in_send_spoils_no_other_record(
+    fake_cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, before: int
+) -> None:
+    def interrupted() -> float:
+        raise KeyboardInterrupt
+
+    fake_cluster.create_topic("t")
+    with opened(fake_cluster, linger_ms=100) as producer:
+        for number in range(before):
+            producer.send("t", b"%d" % number, key=b"k")
+        with monkeypatch.context() as patch:
+            patch.setattr(producer_module, "time", SimpleNamespace(time=interrupted))
+            with pytest.raises(KeyboardInterrupt):
+                producer.send("t", b"never", key=b"k", headers=[("h", b"")])
+        assert producer._buffer.used_bytes + producer._buffer.io_bytes < 100 * (before + 1)
+        producer.flush(WAIT_S)
+        producer.send("t", b"%d" % before)
+        producer.flush(WAIT_S)
+        eventually(lambda: not producer._buffer.used_bytes + producer._buffer.io_bytes)
+    assert log_values(fake_cluster, "t") == numbers(before + 1)
 
 
 # --- tables --------------------------------------------------------------------------------------

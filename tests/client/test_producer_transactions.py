@@ -438,3 +438,23 @@ def test_moving_coordinators(fake: FakeCluster, producer: Producer) -> None:
         producer.commit_transaction()
     assert committed(fake) == [b"0", b"1", b"2"]
     assert fake.committed("g") == {("t", 0): 2}
+
+
+def test_a_commit_in_a_callback_can_still_be_aborted(producer: Producer) -> None:
+    errors: list[KafkaError] = []
+    tried = threading.Event()
+
+    def commit(_: object) -> None:
+        producer.send("t", b"more")
+        try:
+            producer.commit_transaction()
+        except KafkaError as error:
+            errors.append(error)
+        tried.set()
+
+    producer.begin_transaction()
+    producer.send("t", b"x").add_callback(commit)
+    assert tried.wait(WAIT_S)
+    assert "not in a callback" in str(errors[0])
+    producer.abort_transaction()
+    producer.begin_transaction()
