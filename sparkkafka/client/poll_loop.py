@@ -19,6 +19,7 @@ from sparkkafka.client.starting_offsets import StartingOffsets
 from sparkkafka.client_options import ConsumerOptions
 from sparkkafka.errors import (
     ConsumerStateError,
+    KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
     OptionError,
@@ -31,7 +32,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 # What must wait for an answer in poll (metadata, committed offsets) gets so long, whatever poll's
-# timeout: with a timeout of 0 nothing would ever come about. Twice as long after each failure.
+# timeout: with a timeout of 0 nothing would ever come about. Twice as long after each time that a
+# broker was reached and that did not do; for brokers that are away, waiting longer does not help.
 PATIENCE_MS = 1_000
 
 # While a member of a group waits for records, it looks after the group so often.
@@ -154,6 +156,8 @@ class PollLoop:
             if not (error.retriable or isinstance(error, KafkaTimeoutError)):
                 raise
             log.warning("%s", error)
+            if isinstance(error.__cause__ or error, KafkaConnectionError):
+                return
             self._patience_ms = min(
                 2 * self._patience_ms,
                 max(PATIENCE_MS, self._options.client.request_timeout_ms),

@@ -215,6 +215,25 @@ def test_a_cluster_that_is_away_for_a_while(filled):
     assert by_partition(found) == ALL
 
 
+def test_polls_keep_their_time_while_brokers_are_away_and_commit_later(filled):
+    config = {"group_id": "g", "auto_commit_interval_ms": 100, "max_poll_records": 10}
+    with reading(filled, 1, **config, **SMALL) as source:
+        source.poll(WAIT_S)
+        for broker in filled.broker_ids:
+            filled.broker_down(broker, move_leaders=False)
+        until_s = time.monotonic() + 3.0
+        while (began_s := time.monotonic()) < until_s:
+            source.poll(0.3)
+            # Its own time for the commit, and a second for metadata.
+            assert time.monotonic() - began_s < 2.0
+        for broker in filled.broker_ids:
+            filled.broker_up(broker)
+        until_s = time.monotonic() + WAIT_S
+        while filled.committed("g").get(("t", 0), 0) < 20:
+            assert time.monotonic() < until_s
+            source.poll(0.1)
+
+
 def test_throttling_is_obeyed(filled):
     leader = filled.leader("t", 0)
     filled.fault(Throttle(400), api="Fetch", broker=leader)
