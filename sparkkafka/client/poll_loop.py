@@ -81,9 +81,10 @@ class PollLoop:
             if state.position is not None:
                 return state.position
             if deadline.expired:
+                why = "no answer came" if state.trouble is None else f"{state.trouble}"
                 raise KafkaTimeoutError(
-                    f"no position of {state.tp} within {deadline.total_ms / 1000:g} s"
-                )
+                    f"no position of {state.tp} within {deadline.total_ms / 1000:g} s: {why}"
+                ) from state.trouble
             self._exchange(deadline)
 
     def _poll(self, timeout_s: float, collect: Callable[[], T | None]) -> T | None:
@@ -120,8 +121,9 @@ class PollLoop:
     def _place(self, deadline: Deadline) -> None:
         unplaced = self._assignment.unplaced()
         if unplaced:
-            self._patiently(deadline, lambda limit: self._starting.place(unplaced, limit))
+            trouble = self._patiently(deadline, lambda limit: self._starting.place(unplaced, limit))
             for state in unplaced:
+                state.trouble = trouble or state.trouble
                 self._assignment.note_ready(state)
 
     def _exchange(self, deadline: Deadline) -> None:
@@ -148,22 +150,20 @@ class PollLoop:
             return deadline
         return Deadline(self._patience_ms)
 
-    def _patiently(self, deadline: Deadline, step: Callable[[Deadline], None]) -> None:
-        """A step that waits for an answer; what may pass is left to the next poll."""
+    def _patiently(self, deadline: Deadline, step: Callable[[Deadline], None]) -> KafkaError | None:
+        """A step that waits for an answer; what may pass is left to the next poll, and returned."""
         try:
             step(self._patient(deadline))
         except KafkaError as error:
             if not (error.retriable or isinstance(error, KafkaTimeoutError)):
                 raise
             log.warning("%s", error)
-            if isinstance(error.__cause__ or error, KafkaConnectionError):
-                return
-            self._patience_ms = min(
-                2 * self._patience_ms,
-                max(PATIENCE_MS, self._options.client.request_timeout_ms),
-            )
-        else:
-            self._patience_ms = float(PATIENCE_MS)
+            if not isinstance(error.__cause__ or error, KafkaConnectionError):
+                most_ms = max(PATIENCE_MS, self._options.client.request_timeout_ms)
+                self._patience_ms = min(2 * self._patience_ms, most_ms)
+            return error
+        self._patience_ms = float(PATIENCE_MS)
+        return None
 
     # --- records out of the buffers ---------------------------------------------------------
 

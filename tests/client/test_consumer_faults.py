@@ -17,6 +17,7 @@ from sparkkafka.errors import (
     CorruptRecordError,
     DecodeError,
     ErrorCode,
+    KafkaTimeoutError,
     UnknownTopicError,
 )
 from sparkkafka.protocol.records import build_batch
@@ -325,6 +326,28 @@ def test_a_deleted_topic_is_told_when_it_does_not_come_back(filled, monkeypatch)
         filled.delete_topic("t")
         with pytest.raises(UnknownTopicError, match=r"t-\d.*deleted"):
             take(source, 1)
+
+
+def test_a_topic_that_is_not_there_is_told_at_once(fake_cluster, caplog):
+    with reading(fake_cluster, 2) as source:
+        for _ in range(5):
+            assert not source.poll(0.05)
+        told = [row for row in caplog.records if row.levelname == "WARNING"]
+        assert [row.getMessage()[:36] for row in told] == ["topic t does not exist (yet), or thi"]
+        with pytest.raises(
+            KafkaTimeoutError, match=r"no position of t-0 within 0\.2 s: .*UNKNOWN_TOPIC_OR_PART"
+        ):
+            source.position(TopicPartition("t", 0), timeout_s=0.2)
+
+
+def test_a_partition_that_a_topic_lacks_is_an_error_soon(filled, caplog, monkeypatch):
+    monkeypatch.setattr(leader_fetches, "NO_PARTITION_MS", 300)
+    with reading(filled, 1) as source:
+        source.assign([TopicPartition("t", 7)])
+        assert not source.poll(0.1)
+        assert caplog.text.count("t-7") == caplog.text.count("topic t has 3 partitions") == 1
+        with pytest.raises(UnknownTopicError, match=r"t-7.*topic t has 3 partitions"):
+            source.poll(WAIT_S)
 
 
 def test_a_topic_that_comes_later(fake_cluster):
