@@ -22,7 +22,6 @@ from sparkkafka.errors import (
     KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
-    OptionError,
     UnknownTopicError,
     WakeupError,
 )
@@ -92,8 +91,6 @@ class PollLoop:
             raise ConsumerStateError(
                 "there is nothing to read: call subscribe(topics) or assign(partitions) first"
             )
-        if timeout_s < 0:
-            raise OptionError(f"timeout_s must not be negative, got {timeout_s}")
         deadline = Deadline(timeout_s * 1000)
         if self._late_error is not None:
             error, self._late_error = self._late_error, None

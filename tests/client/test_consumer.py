@@ -483,3 +483,45 @@ def test_one_partition_in_place_of_a_list_is_an_error_in_words(
     with Consumer({"bootstrap.servers": fake_cluster.bootstrap_servers}) as consumer:
         with pytest.raises(OptionError, match="partitions are a list, got TopicPartition"):
             getattr(consumer, call)(TopicPartition("t", 0))
+
+
+T0 = TopicPartition("t", 0)
+
+
+@pytest.mark.parametrize(
+    ("call", "given", "words"),
+    [
+        ("seek", (T0, "5"), r"cannot seek to offset '5' of t-0; give a whole number"),
+        ("seek", (T0, None), r"cannot seek to offset None of t-0"),
+        ("seek", (T0, 1.5), r"cannot seek to offset 1\.5"),
+        ("poll", (None,), r"timeout_s is a number of seconds, at least 0; got None"),
+        ("poll", ("1",), "timeout_s"),
+        ("poll_arrow", (float("nan"),), "timeout_s"),
+        ("position", (T0, -1), "timeout_s"),
+        ("position", (T0, "1"), "timeout_s"),
+        ("close", (float("nan"),), "timeout_s"),
+        ("commit", ([Record("t", 0, 0, 0, 0, None, b"", (), 1)],), r"records\.next_offsets"),
+        ("commit", (Records(),), r"commit takes \{partition: offset\}, .* got Records"),
+        ("commit", ({T0: None},), "cannot commit offset None of t-0"),
+        ("commit", ({T0: OffsetAndMetadata(-3)},), "cannot commit offset -3 of t-0"),
+        ("commit", ({"t": 1},), "not a partition: 't'"),
+        ("offsets_for_times", ({T0: 1.5},), r"not a time for t-0: 1\.5"),
+        ("offsets_for_times", ({T0: "now"},), "not a time for t-0: 'now'"),
+        ("offsets_for_times", ([T0],), r"takes \{partition: time_ms\}; got list"),
+    ],
+)
+def test_wrong_arguments_are_errors_in_words(filled, call, given, words):
+    with reading(filled, group_id="g") as source, pytest.raises(OptionError, match=words):
+        getattr(source, call)(*given)
+
+
+def test_what_committed_gives_can_be_sought_and_whole_floats_are_times(filled):
+    with reading(filled, group_id="g", enable_auto_commit=False) as source:
+        source.commit({T0: OffsetAndMetadata(3)})
+        found = source.committed([T0])[T0]
+        assert found is not None
+        source.seek(T0, found)
+        assert source.position(T0) == 3
+        listed = source.offsets_for_times({T0: 1.7e12})[T0]
+        assert listed is not None
+        assert listed.offset == 0
