@@ -180,6 +180,16 @@ class Consumer:
             for state in self._assignment.chosen(_partitions(partitions or ())):
                 state.seek(None, lookup=LATEST)
 
+    def seek_to_committed(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Go back to what group.id has committed (in all assigned partitions, if none are named),
+        else to where auto.offset.reset says: e.g. after a transaction was aborted, to read its
+        records again. OptionError without group.id."""
+        with self._entered():
+            self._group.need_group("seek_to_committed")
+            for state in self._assignment.chosen(_partitions(partitions or ())):
+                state.seek(None)
+            self._assignment.has_unplaced = True
+
     def position(self, partition: TopicPartition, timeout_s: float | None = None) -> int:
         """The offset of the next record that poll will return, waiting for it if need be."""
         with self._entered():

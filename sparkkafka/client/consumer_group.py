@@ -65,7 +65,7 @@ class ConsumerGroup:
     @property
     def metadata(self) -> GroupMetadata:
         """Raises OptionError without a group.id."""
-        group_id = self._need_group("group_metadata")
+        group_id = self.need_group("group_metadata")
         if self._member is not None:
             return self._member.metadata
         return GroupMetadata(group_id, group_instance_id=self._options.group_instance_id)
@@ -88,7 +88,7 @@ class ConsumerGroup:
         on_revoked: Callback | None,
         on_lost: Callback | None,
     ) -> None:
-        self._need_group("subscribe")
+        self.need_group("subscribe")
         if self._is_assigned_by_user:
             raise ConsumerStateError(
                 "subscribe and assign exclude each other: call unsubscribe first"
@@ -180,7 +180,7 @@ class ConsumerGroup:
         self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], deadline: Deadline
     ) -> None:
         """Raises OptionError without a group.id."""
-        group_id = self._need_group("commit")
+        group_id = self.need_group("commit")
         chosen = {
             TopicPartition(*tp): OffsetAndMetadata(row) if isinstance(row, int) else row
             for tp, row in offsets.items()
@@ -199,7 +199,7 @@ class ConsumerGroup:
         self, partitions: list[TopicPartition], deadline: Deadline
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Raises OptionError without a group.id."""
-        group_id = self._need_group("committed")
+        group_id = self.need_group("committed")
         found = fetch_committed_stored(self._cluster, group_id, partitions, deadline=deadline)
         return {tp: found.get(tp) for tp in partitions}
 
@@ -234,7 +234,8 @@ class ConsumerGroup:
             return False
         return True
 
-    def _need_group(self, what: str) -> str:
+    def need_group(self, what: str) -> str:
+        """The group's name. Raises OptionError without a group.id."""
         if self._options.group_id is None:
             raise OptionError(f"{what} needs a group: set group.id")
         return self._options.group_id

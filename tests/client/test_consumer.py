@@ -365,6 +365,29 @@ def test_automatic_commits_come_at_a_later_poll_and_in_close(filled):
     assert filled.committed("g") == {("t", 0): 20}
 
 
+def test_back_to_what_is_committed(fake_cluster):
+    fake_cluster.create_topic("t", partitions=3)
+    write(fake_cluster, "t", 300, partitions=3)
+    first, second, third = tps(3)
+    config = {"group_id": "g", "enable_auto_commit": False, "max_poll_records": 10}
+    with reading(fake_cluster, 3, **config) as source:
+        take(source, 120)
+        source.commit({first: 20, second: 30})
+        source.seek(second, 70)
+        source.seek(third, 50)
+        source.seek_to_committed([first])
+        assert [source.position(tp) for tp in tps(3)] == [20, 70, 50]
+        source.seek_to_committed()
+        assert [source.position(tp) for tp in tps(3)] == [20, 30, 0]
+        source.seek_to_committed()  # of what is sought nothing is left to be returned
+        found = take(source, 80 + 70 + 100)
+        assert {
+            tp: [row.offset for row in found if row.partition == tp.partition] for tp in tps(3)
+        } == {first: [*range(20, 100)], second: [*range(30, 100)], third: [*range(100)]}
+        with pytest.raises(ConsumerStateError, match="t-9 is not assigned"):
+            source.seek_to_committed([TopicPartition("t", 9)])
+
+
 def test_leaving_by_an_exception_commits_nothing(filled):
     with pytest.raises(ZeroDivisionError):
         with reading(filled, group_id="g", max_poll_records=10) as source:
@@ -386,7 +409,12 @@ def test_a_failed_automatic_commit_does_not_end_a_poll(filled, caplog):
 def test_what_needs_a_group_says_so(filled):
     with reading(filled) as source:
         take(source, 1)
-        for call in (source.commit, source.group_metadata, lambda: source.committed(tps(1))):
+        for call in (
+            source.commit,
+            source.group_metadata,
+            source.seek_to_committed,
+            lambda: source.committed(tps(1)),
+        ):
             with pytest.raises(OptionError, match=r"set group\.id"):
                 call()
         with pytest.raises(OptionError, match=r"subscribe needs a group: set group\.id"):
