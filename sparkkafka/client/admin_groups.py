@@ -131,7 +131,7 @@ class AdminGroups(AdminBase):
         """Remove static members by their group.instance.id (KIP-345); None removes all members,
         and the results are by member id then.
 
-        A consumer that still runs joins again, or fails if it is static. Errors of items:
+        A consumer that still runs joins again, static or not: stop it first. Errors of items:
         UNKNOWN_MEMBER_ID, UnsupportedVersionError before Kafka 2.4, and so on.
         """
         chosen = None if instance_ids is None else names(instance_ids, "instance_ids")

@@ -12,6 +12,7 @@ Names, defaults and rules are those of Java's KafkaConsumer. Keys and values are
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
@@ -142,7 +143,7 @@ class Consumer:
         NoOffsetError under auto.offset.reset=none, WakeupError, and what callbacks raise.
         """
         with self._entered():
-            return self._loop.records(timeout_s)
+            return self._loop.records(_seconds(timeout_s))
 
     def poll_arrow(self, timeout_s: float, max_records: int | None = None) -> pa.Table:
         """As `poll`, but as an Arrow table (`record.RECORD_SCHEMA`): many times faster.
@@ -152,7 +153,7 @@ class Consumer:
         with self._entered():
             if max_records is not None and max_records < 1:
                 raise OptionError(f"max_records must be at least 1, got {max_records}")
-            return self._loop.table(timeout_s, max_records)
+            return self._loop.table(_seconds(timeout_s), max_records)
 
     def wakeup(self) -> None:
         """Let the `poll` that waits now, or else the next one, raise WakeupError. From any thread
@@ -161,13 +162,19 @@ class Consumer:
 
     # --- positions --------------------------------------------------------------------------
 
-    def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Read on from this offset. Records that were fetched before are thrown away."""
+    def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
+        """Read on from this offset (also as `committed` gives it). Records that were fetched
+        before are thrown away."""
         with self._entered():
-            number = offset_number(offset)
+            tp = _partition(partition)
+            wanted = offset.offset if isinstance(offset, OffsetAndMetadata) else offset
+            number = offset_number(wanted)
             if number is None:
-                raise OptionError(f"cannot seek to offset {offset!r} of {_partition(partition)}")
-            self._assignment.state(_partition(partition)).seek(number)
+                raise OptionError(
+                    f"cannot seek to offset {wanted!r} of {tp}; give a whole number, or what "
+                    "committed gives"
+                )
+            self._assignment.state(tp).seek(number)
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Read on from the first record (of all assigned partitions, if none are named)."""
@@ -180,6 +187,16 @@ class Consumer:
         with self._entered():
             for state in self._assignment.chosen(_partitions(partitions or ())):
                 state.seek(None, lookup=LATEST)
+
+    def seek_to_committed(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Go back to what group.id has committed (in all assigned partitions, if none are named),
+        else to where auto.offset.reset says: e.g. after a transaction was aborted, to read its
+        records again. OptionError without group.id."""
+        with self._entered():
+            self._group.need_group("seek_to_committed")
+            for state in self._assignment.chosen(_partitions(partitions or ())):
+                state.seek(None)
+            self._assignment.has_unplaced = True
 
     def position(self, partition: TopicPartition, timeout_s: float | None = None) -> int:
         """The offset of the next record that poll will return, waiting for it if need be."""
@@ -229,9 +246,15 @@ class Consumer:
         Raises CommitFailedError if the group has given the partitions to others.
         """
         with self._entered():
-            chosen: Mapping[TopicPartition, int | OffsetAndMetadata] = (
-                self._assignment.positions() if offsets is None else offsets
-            )
+            chosen: dict[TopicPartition, int | OffsetAndMetadata] = {}
+            if offsets is None:
+                chosen.update(self._assignment.positions())
+            else:
+                for key, row in _items(offsets, "commit", "offset"):
+                    tp = _partition(key)
+                    stored = row if isinstance(row, OffsetAndMetadata) else OffsetAndMetadata(row)
+                    words = f"cannot commit offset {stored.offset!r} of {tp}"
+                    chosen[tp] = stored._replace(offset=_whole(stored.offset, words))
             self._group.commit(chosen, self._deadline(timeout_s))
 
     def committed(
@@ -276,10 +299,10 @@ class Consumer:
         """The first record of each partition with this timestamp or a later one (offset,
         timestamp_ms); None if there is none."""
         with self._entered():
-            wanted = {_partition(tp): time_ms for tp, time_ms in times_ms.items()}
-            for tp, time_ms in wanted.items():
-                if time_ms < 0:
-                    raise OptionError(f"the time for {tp} is negative: {time_ms}")
+            wanted = {
+                _partition(tp): _whole(time_ms, f"not a time for {_partition(tp)}: {time_ms!r}")
+                for tp, time_ms in _items(times_ms, "offsets_for_times", "time_ms")
+            }
             found = self._listed(wanted, self._deadline(timeout_s))
             return {tp: None if found[tp].offset == NO_OFFSET else found[tp] for tp in wanted}
 
@@ -313,7 +336,7 @@ class Consumer:
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Commit what poll has returned (with enable.auto.commit), leave the group, close all
         connections. May be called again. Leaving `with` by an exception commits nothing."""
-        self._close(timeout_s, commit=True)
+        self._close(_seconds(timeout_s), commit=True)
 
     def _close(self, timeout_s: float, *, commit: bool) -> None:
         if os.getpid() != self._process_id:
@@ -341,7 +364,31 @@ class Consumer:
         return self._guard
 
     def _deadline(self, timeout_s: float | None) -> Deadline:
-        return self._cluster.deadline() if timeout_s is None else Deadline(timeout_s * 1000)
+        if timeout_s is None:
+            return self._cluster.deadline()
+        return Deadline(_seconds(timeout_s) * 1000)
+
+
+def _seconds(timeout_s: float) -> float:
+    # A NaN is not at least 0 either.
+    if isinstance(timeout_s, int | float) and timeout_s >= 0:
+        return timeout_s
+    raise OptionError(f"timeout_s is a number of seconds, at least 0; got {timeout_s!r}")
+
+
+def _whole(value: float, words: str) -> int:
+    """A whole number that is not negative, also one of another library or with .0."""
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
+        if int(value) == value >= 0:
+            return int(value)
+    raise OptionError(f"{words}; give a whole number, at least 0")
+
+
+def _items(given: Mapping[Any, Any], call: str, what: str) -> Iterable[tuple[Any, Any]]:
+    if isinstance(given, Mapping):
+        return given.items()
+    hint = ", e.g. records.next_offsets of what poll gave" if call == "commit" else ""
+    raise OptionError(f"{call} takes {{partition: {what}}}{hint}; got {type(given).__name__}")
 
 
 def _partitions(values: Iterable[tuple[str, int]]) -> list[TopicPartition]:

@@ -32,6 +32,11 @@ MEMBER_STEP_MS = 100
 # Automatic commits wait for their answer. One that takes longer is made up for by the next.
 AUTO_COMMIT_MS = 5_000
 
+# One in time, inside poll, has only what poll has left, but at least this, so that a poll(0) too
+# commits: twice as long after each failure, up to the other.
+LEAST_COMMIT_MS = 100
+MOST_LEAST_COMMIT_MS = 1_000
+
 
 class ConsumerGroup:
     """Subscription and offsets of one consumer; it is its own member's RebalanceHooks."""
@@ -45,6 +50,7 @@ class ConsumerGroup:
         self._matched_s = 0.0
         self._is_assigned_by_user = False
         self._next_commit_s = 0.0
+        self._least_commit_ms = LEAST_COMMIT_MS
         self._on_assigned: Callback | None = None
         self._on_revoked: Callback | None = None
         self._on_lost: Callback | None = None
@@ -61,7 +67,7 @@ class ConsumerGroup:
     @property
     def metadata(self) -> GroupMetadata:
         """Raises OptionError without a group.id."""
-        group_id = self._need_group("group_metadata")
+        group_id = self.need_group("group_metadata")
         if self._member is not None:
             return self._member.metadata
         return GroupMetadata(group_id, group_instance_id=self._options.group_instance_id)
@@ -84,7 +90,7 @@ class ConsumerGroup:
         on_revoked: Callback | None,
         on_lost: Callback | None,
     ) -> None:
-        self._need_group("subscribe")
+        self.need_group("subscribe")
         if self._is_assigned_by_user:
             raise ConsumerStateError(
                 "subscribe and assign exclude each other: call unsubscribe first"
@@ -148,7 +154,7 @@ class ConsumerGroup:
                 # While a rebalance goes on, there may be records of what is not part of it.
                 step_ms = 0 if self._assignment.ready() else MEMBER_STEP_MS
                 self._member.poll(deadline.sooner(step_ms))
-        self._auto_commit_if_due()
+        self._auto_commit_if_due(deadline)
 
     def before_revoke(self, partitions: frozenset[TopicPartition]) -> None:
         self._auto_commit_now(Deadline(AUTO_COMMIT_MS), "before a rebalance")
@@ -176,7 +182,7 @@ class ConsumerGroup:
         self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], deadline: Deadline
     ) -> None:
         """Raises OptionError without a group.id."""
-        group_id = self._need_group("commit")
+        group_id = self.need_group("commit")
         chosen: dict[TopicPartition, OffsetAndMetadata] = {}
         for pair, given in offsets.items():
             tp = TopicPartition(*pair)
@@ -196,7 +202,7 @@ class ConsumerGroup:
         self, partitions: list[TopicPartition], deadline: Deadline
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Raises OptionError without a group.id."""
-        group_id = self._need_group("committed")
+        group_id = self.need_group("committed")
         found = fetch_committed_stored(self._cluster, group_id, partitions, deadline=deadline)
         return {tp: found.get(tp) for tp in partitions}
 
@@ -204,23 +210,35 @@ class ConsumerGroup:
         interval_s = self._options.auto_commit_interval_ms / 1000
         self._next_commit_s = time.monotonic() + interval_s
 
-    def _auto_commit_if_due(self) -> None:
-        if self._options.enable_auto_commit and time.monotonic() >= self._next_commit_s:
-            self._auto_commit_now(Deadline(AUTO_COMMIT_MS), "in time")
-
-    def _auto_commit_now(self, deadline: Deadline, when: str) -> None:
-        """What earlier polls returned. A failure is no error: the same records come again, to this
-        member or another (Java's ConsumerCoordinator)."""
-        if not self._options.enable_auto_commit:
+    def _auto_commit_if_due(self, deadline: Deadline) -> None:
+        """Within poll's own time. What is not committed now is so later, in the end by close."""
+        if not self._options.enable_auto_commit or time.monotonic() < self._next_commit_s:
             return
+        left_ms = max(deadline.remaining_s() * 1000, self._least_commit_ms)
+        if self._auto_commit_now(Deadline(min(left_ms, AUTO_COMMIT_MS)), "in time"):
+            self._least_commit_ms = LEAST_COMMIT_MS
+        else:
+            self._least_commit_ms = min(2 * self._least_commit_ms, MOST_LEAST_COMMIT_MS)
+            # From now, not from when it began: else a short interval leaves time for nothing else.
+            wait_s = min(self._options.auto_commit_interval_ms, AUTO_COMMIT_MS) / 1000
+            self._next_commit_s = time.monotonic() + wait_s
+
+    def _auto_commit_now(self, deadline: Deadline, when: str) -> bool:
+        """What earlier polls returned. A failure is no error: the same records come again, to this
+        member or another (Java's ConsumerCoordinator). Returns whether it is committed."""
+        if not self._options.enable_auto_commit:
+            return True
         self._note_commit_time()
         offsets = self._assignment.positions()
         try:
             self.commit(offsets, deadline)
         except KafkaError as error:
             log.warning("the automatic commit %s failed: %s", when, error)
+            return False
+        return True
 
-    def _need_group(self, what: str) -> str:
+    def need_group(self, what: str) -> str:
+        """The group's name. Raises OptionError without a group.id."""
         if self._options.group_id is None:
             raise OptionError(f"{what} needs a group: set group.id")
         return self._options.group_id

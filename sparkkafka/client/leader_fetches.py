@@ -58,6 +58,8 @@ log = logging.getLogger(__name__)
 
 # A topic that stays unknown for so long is believed to be gone (as in `cluster`).
 GONE_TOPIC_MS = 30_000
+# A partition that an existing topic lacks may have been added just now: brokers learn of it soon.
+NO_PARTITION_MS = 5_000
 
 
 class LeaderFetches:
@@ -71,7 +73,8 @@ class LeaderFetches:
         self._leaders: dict[int, LeaderConnection] = {}
         self._metadata_backoff = cluster.backoff()
         self._metadata_not_before_s = 0.0
-        self._unknown_since_s: dict[TopicPartition, float] = {}
+        self._unknown_since_s: dict[str, float] = {}
+        self._lacking_since_s: dict[TopicPartition, float] = {}
         self._waker, self._woken = socket.socketpair()
         self._waker.setblocking(False)
         self._woken.setblocking(False)
@@ -201,23 +204,30 @@ class LeaderFetches:
             if not (error.retriable or isinstance(error, KafkaTimeoutError)):
                 raise
             log.warning("metadata of %d topics cannot be had: %s", len(names), error)
+            for state in self._assignment:
+                if state.tp.topic in names:
+                    state.trouble = error
             self._wait_for_metadata()
             return
         now_s = time.monotonic()
         leaderless = False
-        for tp in [tp for tp in self._unknown_since_s if tp not in self._assignment]:
-            del self._unknown_since_s[tp]
+        for name in names:
+            if name not in failed:
+                self._unknown_since_s.pop(name, None)
+        for tp in [tp for tp in self._lacking_since_s if tp not in self._assignment]:
+            del self._lacking_since_s[tp]
         for state in self._assignment:
             name = state.tp.topic
             if name in failed:
                 self._note_unknown(state, failed[name], now_s)
+            elif name in names and self._cluster.known_leader(state.tp) is None:
+                self._note_leaderless(state, now_s)
+                leaderless = True
             elif name in names:
-                count = self._cluster.partition_count(name) or 0
-                if state.tp.partition >= count:
-                    self._note_unknown(state, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, now_s)
-                else:
-                    self._unknown_since_s.pop(state.tp, None)
-                leaderless = leaderless or self._cluster.known_leader(state.tp) is None
+                self._lacking_since_s.pop(state.tp, None)
+        for name, since_s in self._unknown_since_s.items():
+            if (now_s - since_s) * 1000 >= GONE_TOPIC_MS:
+                self._unknown_since_s[name] = now_s  # all its partitions are told; then once more
         if failed or leaderless:
             self._wait_for_metadata()
         else:
@@ -228,13 +238,20 @@ class LeaderFetches:
 
     def _note_unknown(self, state: PartitionState, code: int, now_s: float) -> None:
         error = BrokerError(code, f"Metadata of {state.tp}")
+        state.trouble = error
         if not error.retriable:
             self._raise_at(state, error)
             return
-        since_s = self._unknown_since_s.setdefault(state.tp, now_s)
+        topic = state.tp.topic
         gone = code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if gone and topic not in self._unknown_since_s:
+            log.warning(
+                "topic %s does not exist (yet), or this user may not see it (needs DESCRIBE on the "
+                "topic): nothing is read of it until it is there",
+                topic,
+            )
+        since_s = self._unknown_since_s.setdefault(topic, now_s)
         if gone and (now_s - since_s) * 1000 >= GONE_TOPIC_MS:
-            del self._unknown_since_s[state.tp]
             self._raise_at(
                 state,
                 UnknownTopicError(
@@ -244,6 +261,24 @@ class LeaderFetches:
                     "never was, or this user may not see it (needs DESCRIBE on the topic)",
                 ),
             )
+
+    def _note_leaderless(self, state: PartitionState, now_s: float) -> None:
+        """The topic is there, but not this partition, or nobody leads it."""
+        tp = state.tp
+        count = self._cluster.partition_count(tp.topic) or 0
+        where = f"Metadata of {tp}"
+        if tp.partition < count:
+            state.trouble = BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, where)
+            return
+        words = f"topic {tp.topic} has {count} partitions, numbered from 0"
+        error = UnknownTopicError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, where, words)
+        state.trouble = error
+        if tp not in self._lacking_since_s:
+            log.warning("%s", error)
+        since_s = self._lacking_since_s.setdefault(tp, now_s)
+        if (now_s - since_s) * 1000 >= NO_PARTITION_MS:
+            del self._lacking_since_s[tp]
+            self._raise_at(state, error)
 
     # --- answers ----------------------------------------------------------------------------
 
@@ -423,6 +458,7 @@ class LeaderFetches:
             self._assignment.note_ready(state)
         elif error.retriable:
             log.info("%s: asking again: %s", state.tp, error)
+            state.trouble = error
             state.wait()
         else:
             self._raise_at(state, error)
@@ -436,12 +472,14 @@ class LeaderFetches:
         """No answer from a broker: ask again later, perhaps another one."""
         for asked in leader.asked.values():
             state = asked.state
+            state.trouble = error
             if state.replica.node_id == leader.node_id:
                 state.replica.give_up()
             self._cluster.forget(state.tp.topic)
         if leader.connection is None:  # it could not even be reached
             for state in self._assignment:
                 if self._node_of(state) == leader.node_id:
+                    state.trouble = error
                     self._cluster.forget(state.tp.topic)
         leader.close()
         leader.wait()

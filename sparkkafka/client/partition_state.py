@@ -36,6 +36,8 @@ class PartitionState:
         self.paused = False
         self.error: KafkaError | None = None
         """What poll has to raise."""
+        self.trouble: KafkaError | None = None
+        """Why it waits: the last thing that failed since it went to a position, and may pass."""
         self.out_of_range = False
         """The leader does not have `position`; auto.offset.reset says what then."""
         self.replica = ReadReplica(lease_ms)
@@ -57,7 +59,7 @@ class PartitionState:
         self.drop()
         self.position = self.fetch_offset = offset
         self.lookup = lookup
-        self.error = None
+        self.error = self.trouble = None
         self.out_of_range = False
         self.not_before_s = 0.0
 

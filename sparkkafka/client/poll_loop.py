@@ -19,9 +19,9 @@ from sparkkafka.client.starting_offsets import StartingOffsets
 from sparkkafka.client_options import ConsumerOptions
 from sparkkafka.errors import (
     ConsumerStateError,
+    KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
-    OptionError,
     UnknownTopicError,
     WakeupError,
 )
@@ -31,7 +31,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 # What must wait for an answer in poll (metadata, committed offsets) gets so long, whatever poll's
-# timeout: with a timeout of 0 nothing would ever come about. Twice as long after each failure.
+# timeout: with a timeout of 0 nothing would ever come about. Twice as long after each time that a
+# broker was reached and that did not do; for brokers that are away, waiting longer does not help.
 PATIENCE_MS = 1_000
 
 # While a member of a group waits for records, it looks after the group so often.
@@ -80,9 +81,10 @@ class PollLoop:
             if state.position is not None:
                 return state.position
             if deadline.expired:
+                why = "no answer came" if state.trouble is None else f"{state.trouble}"
                 raise KafkaTimeoutError(
-                    f"no position of {state.tp} within {deadline.total_ms / 1000:g} s"
-                )
+                    f"no position of {state.tp} within {deadline.total_ms / 1000:g} s: {why}"
+                ) from state.trouble
             self._exchange(deadline)
 
     def _poll(self, timeout_s: float, collect: Callable[[], T | None]) -> T | None:
@@ -90,8 +92,6 @@ class PollLoop:
             raise ConsumerStateError(
                 "there is nothing to read: call subscribe(topics) or assign(partitions) first"
             )
-        if timeout_s < 0:
-            raise OptionError(f"timeout_s must not be negative, got {timeout_s}")
         deadline = Deadline(timeout_s * 1000)
         if self._late_error is not None:
             error, self._late_error = self._late_error, None
@@ -125,8 +125,9 @@ class PollLoop:
     def _place(self, deadline: Deadline) -> None:
         unplaced = self._assignment.unplaced()
         if unplaced:
-            self._patiently(deadline, lambda limit: self._starting.place(unplaced, limit))
+            trouble = self._patiently(deadline, lambda limit: self._starting.place(unplaced, limit))
             for state in unplaced:
+                state.trouble = trouble or state.trouble
                 self._assignment.note_ready(state)
 
     def _exchange(self, deadline: Deadline) -> None:
@@ -153,20 +154,20 @@ class PollLoop:
             return deadline
         return Deadline(self._patience_ms)
 
-    def _patiently(self, deadline: Deadline, step: Callable[[Deadline], None]) -> None:
-        """A step that waits for an answer; what may pass is left to the next poll."""
+    def _patiently(self, deadline: Deadline, step: Callable[[Deadline], None]) -> KafkaError | None:
+        """A step that waits for an answer; what may pass is left to the next poll, and returned."""
         try:
             step(self._patient(deadline))
         except KafkaError as error:
             if not (error.retriable or isinstance(error, KafkaTimeoutError)):
                 raise
             log.warning("%s", error)
-            self._patience_ms = min(
-                2 * self._patience_ms,
-                max(PATIENCE_MS, self._options.client.request_timeout_ms),
-            )
-        else:
-            self._patience_ms = float(PATIENCE_MS)
+            if not isinstance(error.__cause__ or error, KafkaConnectionError):
+                most_ms = max(PATIENCE_MS, self._options.client.request_timeout_ms)
+                self._patience_ms = min(2 * self._patience_ms, most_ms)
+            return error
+        self._patience_ms = float(PATIENCE_MS)
+        return None
 
     # --- records out of the buffers ---------------------------------------------------------
 

@@ -368,6 +368,29 @@ def test_automatic_commits_come_at_a_later_poll_and_in_close(filled):
     assert filled.committed("g") == {("t", 0): 20}
 
 
+def test_back_to_what_is_committed(fake_cluster):
+    fake_cluster.create_topic("t", partitions=3)
+    write(fake_cluster, "t", 300, partitions=3)
+    first, second, third = tps(3)
+    config = {"group_id": "g", "enable_auto_commit": False, "max_poll_records": 10}
+    with reading(fake_cluster, 3, **config) as source:
+        take(source, 120)
+        source.commit({first: 20, second: 30})
+        source.seek(second, 70)
+        source.seek(third, 50)
+        source.seek_to_committed([first])
+        assert [source.position(tp) for tp in tps(3)] == [20, 70, 50]
+        source.seek_to_committed()
+        assert [source.position(tp) for tp in tps(3)] == [20, 30, 0]
+        source.seek_to_committed()  # of what is sought nothing is left to be returned
+        found = take(source, 80 + 70 + 100)
+        assert {
+            tp: [row.offset for row in found if row.partition == tp.partition] for tp in tps(3)
+        } == {first: [*range(20, 100)], second: [*range(30, 100)], third: [*range(100)]}
+        with pytest.raises(ConsumerStateError, match="t-9 is not assigned"):
+            source.seek_to_committed([TopicPartition("t", 9)])
+
+
 def test_leaving_by_an_exception_commits_nothing(filled):
     with pytest.raises(ZeroDivisionError):
         with reading(filled, group_id="g", max_poll_records=10) as source:
@@ -389,7 +412,12 @@ def test_a_failed_automatic_commit_does_not_end_a_poll(filled, caplog):
 def test_what_needs_a_group_says_so(filled):
     with reading(filled) as source:
         take(source, 1)
-        for call in (source.commit, source.group_metadata, lambda: source.committed(tps(1))):
+        for call in (
+            source.commit,
+            source.group_metadata,
+            source.seek_to_committed,
+            lambda: source.committed(tps(1)),
+        ):
             with pytest.raises(OptionError, match=r"set group\.id"):
                 call()
         with pytest.raises(OptionError, match=r"subscribe needs a group: set group\.id"):
@@ -528,3 +556,45 @@ def test_numbers_of_numpy_are_offsets(filled):
         assert source.position(tps(1)[0]) == 990
         source.commit({tps(1)[0]: np.int64(17)})
     assert filled.committed("g") == {("t", 0): 990}
+
+
+T0 = TopicPartition("t", 0)
+
+
+@pytest.mark.parametrize(
+    ("call", "given", "words"),
+    [
+        ("seek", (T0, "5"), r"cannot seek to offset '5' of t-0; give a whole number"),
+        ("seek", (T0, None), r"cannot seek to offset None of t-0"),
+        ("seek", (T0, 1.5), r"cannot seek to offset 1\.5"),
+        ("poll", (None,), r"timeout_s is a number of seconds, at least 0; got None"),
+        ("poll", ("1",), "timeout_s"),
+        ("poll_arrow", (float("nan"),), "timeout_s"),
+        ("position", (T0, -1), "timeout_s"),
+        ("position", (T0, "1"), "timeout_s"),
+        ("close", (float("nan"),), "timeout_s"),
+        ("commit", ([Record("t", 0, 0, 0, 0, None, b"", (), 1)],), r"records\.next_offsets"),
+        ("commit", (Records(),), r"commit takes \{partition: offset\}, .* got Records"),
+        ("commit", ({T0: None},), "cannot commit offset None of t-0"),
+        ("commit", ({T0: OffsetAndMetadata(-3)},), "cannot commit offset -3 of t-0"),
+        ("commit", ({"t": 1},), "not a partition: 't'"),
+        ("offsets_for_times", ({T0: 1.5},), r"not a time for t-0: 1\.5"),
+        ("offsets_for_times", ({T0: "now"},), "not a time for t-0: 'now'"),
+        ("offsets_for_times", ([T0],), r"takes \{partition: time_ms\}; got list"),
+    ],
+)
+def test_wrong_arguments_are_errors_in_words(filled, call, given, words):
+    with reading(filled, group_id="g") as source, pytest.raises(OptionError, match=words):
+        getattr(source, call)(*given)
+
+
+def test_what_committed_gives_can_be_sought_and_whole_floats_are_times(filled):
+    with reading(filled, group_id="g", enable_auto_commit=False) as source:
+        source.commit({T0: OffsetAndMetadata(3)})
+        found = source.committed([T0])[T0]
+        assert found is not None
+        source.seek(T0, found)
+        assert source.position(T0) == 3
+        listed = source.offsets_for_times({T0: 1.7e12})[T0]
+        assert listed is not None
+        assert listed.offset == 0

@@ -18,6 +18,7 @@ from sparkkafka.errors import (
     CorruptRecordError,
     DecodeError,
     ErrorCode,
+    KafkaTimeoutError,
     UnknownTopicError,
 )
 from sparkkafka.protocol.records import build_batch
@@ -216,6 +217,25 @@ def test_a_cluster_that_is_away_for_a_while(filled):
     assert by_partition(found) == ALL
 
 
+def test_polls_keep_their_time_while_brokers_are_away_and_commit_later(filled):
+    config = {"group_id": "g", "auto_commit_interval_ms": 100, "max_poll_records": 10}
+    with reading(filled, 1, **config, **SMALL) as source:
+        source.poll(WAIT_S)
+        for broker in filled.broker_ids:
+            filled.broker_down(broker, move_leaders=False)
+        until_s = time.monotonic() + 3.0
+        while (began_s := time.monotonic()) < until_s:
+            source.poll(0.3)
+            # Its own time for the commit, and a second for metadata.
+            assert time.monotonic() - began_s < 2.0
+        for broker in filled.broker_ids:
+            filled.broker_up(broker)
+        until_s = time.monotonic() + WAIT_S
+        while filled.committed("g").get(("t", 0), 0) < 20:
+            assert time.monotonic() < until_s
+            source.poll(0.1)
+
+
 def test_throttling_is_obeyed(filled):
     leader = filled.leader("t", 0)
     filled.fault(Throttle(400), api="Fetch", broker=leader)
@@ -310,7 +330,7 @@ def test_a_deleted_topic_is_told_when_it_does_not_come_back(filled, monkeypatch)
 
 
 def test_partitions_that_never_come_are_told(filled, monkeypatch):
-    monkeypatch.setattr(leader_fetches, "GONE_TOPIC_MS", 300)
+    monkeypatch.setattr(leader_fetches, "NO_PARTITION_MS", 300)
     with reading(filled, 5) as source:
         told = set()
         until_s = time.monotonic() + WAIT_S
@@ -320,6 +340,28 @@ def test_partitions_that_never_come_are_told(filled, monkeypatch):
                 source.poll(0.1)
             except UnknownTopicError as error:
                 told.add(str(error).split(":")[0])
+
+
+def test_a_topic_that_is_not_there_is_told_at_once(fake_cluster, caplog):
+    with reading(fake_cluster, 2) as source:
+        for _ in range(5):
+            assert not source.poll(0.05)
+        told = [row for row in caplog.records if row.levelname == "WARNING"]
+        assert [row.getMessage()[:36] for row in told] == ["topic t does not exist (yet), or thi"]
+        with pytest.raises(
+            KafkaTimeoutError, match=r"no position of t-0 within 0\.2 s: .*UNKNOWN_TOPIC_OR_PART"
+        ):
+            source.position(TopicPartition("t", 0), timeout_s=0.2)
+
+
+def test_a_partition_that_a_topic_lacks_is_an_error_soon(filled, caplog, monkeypatch):
+    monkeypatch.setattr(leader_fetches, "NO_PARTITION_MS", 300)
+    with reading(filled, 1) as source:
+        source.assign([TopicPartition("t", 7)])
+        assert not source.poll(0.1)
+        assert caplog.text.count("t-7") == caplog.text.count("topic t has 3 partitions") == 1
+        with pytest.raises(UnknownTopicError, match=r"t-7.*topic t has 3 partitions"):
+            source.poll(WAIT_S)
 
 
 def test_a_topic_that_comes_later(fake_cluster):
