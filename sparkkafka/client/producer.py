@@ -249,7 +249,7 @@ class Producer:
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Send everything that was queued before, lingering or not, and wait until each record is
-        delivered or given up.
+        delivered or given up, and the callbacks of these records have run. Not in a callback.
 
         Raises the error of a record that was given up if nobody has asked its handle; and
         KafkaTimeoutError after `timeout_s`, None being as long as it takes (delivery.timeout.ms).
@@ -315,7 +315,8 @@ class Producer:
         self._steps_for("begin_transaction").begin()
 
     def commit_transaction(self, timeout_s: float | None = None) -> None:
-        """Wait until all records are delivered, then make them visible, with the offsets.
+        """Wait until all records are delivered and their callbacks have run, then make the records
+        visible, with the offsets.
 
         Raises TransactionError if a record was given up: then abort. BrokerError if another
         producer has taken over the id (fenced). KafkaTimeoutError if the outcome is not known: then
@@ -371,8 +372,8 @@ class Producer:
     # --- the end --------------------------------------------------------------------------------
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Deliver what was queued, abort an open transaction, and free everything. May be called
-        again.
+        """Deliver what was queued, run the callbacks, abort an open transaction, and free
+        everything. May be called again.
 
         Raises as `flush`. What is not delivered after `timeout_s` (None: as long as it takes) is
         given up: its handles say so, and so does the log.

@@ -113,19 +113,18 @@ class ProducerLoop:
             ) from None
 
     def wait_for_all(self, deadline: Deadline | None) -> None:
-        """Send everything, lingering or not, and wait until it is delivered or given up.
+        """Send everything, lingering or not, and wait until it is delivered or given up, and the
+        callbacks of it have run.
 
         Raises KafkaTimeoutError.
         """
         buffer = self._buffer
         with buffer.lock:
             waited_for = list(buffer.unfinished)
-            if not waited_for:
-                return
             buffer.flushes += 1
             buffer.wake()
         try:
-            done = self._board.wait(
+            done = self._board.wait_for_callbacks(
                 lambda: all(chunk.all_done for chunk in waited_for), deadline, "flush"
             )
         finally:
@@ -133,6 +132,11 @@ class ProducerLoop:
                 buffer.flushes -= 1
         if not done and deadline is not None:
             left = sum(not chunk.all_done for chunk in waited_for)
+            if not left:
+                raise KafkaTimeoutError(
+                    f"flush: all is delivered or given up, but callbacks have not all run after "
+                    f"{deadline.total_ms / 1000:g} s"
+                )
             raise KafkaTimeoutError(
                 f"flush: records are not delivered after {deadline.total_ms / 1000:g} s "
                 f"({left} pieces of the buffer){self.sender.last_errors()}"

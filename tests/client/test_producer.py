@@ -185,6 +185,28 @@ def test_callbacks_come_once_for_records_written_and_failed(fake_cluster: FakeCl
     assert [type(error) for topic, error in heard if topic == "u"] == [ProduceError] * 3
 
 
+def test_flush_and_close_end_after_the_callbacks(fake_cluster: FakeCluster) -> None:
+    fake_cluster.create_topic("t", partitions=1)
+    called = []
+
+    def slow(handle: Any) -> None:
+        time.sleep(0.002)
+        called.append(handle)
+
+    with opened(fake_cluster, **{"linger.ms": "0"}) as producer:
+        for count in range(1, 11):
+            for _ in range(10):
+                producer.send("t", value=b"v").add_callback(slow)
+            producer.flush(WAIT_S)
+            assert len(called) == count * 10
+        producer.send("t", value=b"v").add_callback(lambda _: time.sleep(0.5))
+        with pytest.raises(KafkaTimeoutError, match="callbacks have not all run"):
+            producer.flush(0.2)
+        producer.send_table(pa.table({"value": [b"a", b"b"]}), "t").add_callback(slow)
+        producer.close(WAIT_S)
+        assert len(called) == 101
+
+
 def test_a_callback_that_waits_for_its_own_thread_is_told(fake_cluster: FakeCluster) -> None:
     fake_cluster.create_topic("t")
     words: list[str] = []
