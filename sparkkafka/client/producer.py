@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.deadline import Deadline, End
 from sparkkafka.client.delivery import ProducerMetrics
 from sparkkafka.client.delivery_notes import (
     Delivery,
@@ -33,7 +34,7 @@ from sparkkafka.client.producer_loop import ProducerLoop
 from sparkkafka.client.record_buffer import RecordBuffer
 from sparkkafka.client.record_checks import as_bytes, checked_headers, checked_number, too_large
 from sparkkafka.client.transaction_manager import TransactionManager
-from sparkkafka.client.transaction_steps import TransactionSteps
+from sparkkafka.client.transaction_steps import LEAST_ABORT_S, TransactionSteps
 from sparkkafka.client.transactions import GroupIdentity
 from sparkkafka.client_options import parse_producer_settings
 from sparkkafka.errors import (
@@ -55,6 +56,7 @@ RECORD_BYTES = 21  # the most that a record's own numbers take (Java's MAX_RECOR
 BATCH_BYTES = 61
 CLOSE_IN_ERROR_S = 1.0
 JOIN_SLACK_S = 5.0
+CUT_AFTER_S = 0.1  # so long after the end of `close` connections are cut that are waited for
 LOOK_AGAIN_MS = 50
 
 _producers: weakref.WeakSet[Producer] = weakref.WeakSet()
@@ -80,6 +82,7 @@ class Producer:
         options = settings.producer
         self._board = NoticeBoard()
         self._buffer = RecordBuffer(options, self._board)
+        self._end = End()
         manager = None
         if settings.transactional_id is not None:
             manager = TransactionManager(
@@ -87,9 +90,10 @@ class Producer:
                 settings.transactional_id,
                 options.transaction_timeout_ms or 60_000,
                 options.max_block_ms,
+                self._end,
             )
         self._loop = ProducerLoop(
-            settings, self._buffer, self._board, manager, _weakly(self._record_failed)
+            settings, self._buffer, self._board, manager, _weakly(self._record_failed), self._end
         )
         self._steps: TransactionSteps | None = None
         if manager is not None:
@@ -387,14 +391,25 @@ class Producer:
     def _close(self, deadline: Deadline) -> None:
         if os.getpid() != self._process_id:
             return  # a fork: what there is to close is the parent's
-        if not self._closed and self._steps is not None:
-            self._steps.close(deadline)
-        with self._lock:
-            self._closed = True
-            self._buffer.roll_all()
-            self._buffer.refuse(lambda: KafkaError("the producer is closed"))
-        self._loop.stop(deadline)
-        if not self._loop.join(deadline.remaining_s() + JOIN_SLACK_S):
+        left_s = deadline.remaining_s()
+        if not self._closed and self._steps is not None and self._steps.must_abort:
+            left_s = max(left_s, LEAST_ABORT_S)
+        self._end.come(left_s)  # the thread may be in a wait of its own
+        cut = threading.Timer(left_s + CUT_AFTER_S, self._end.cut)
+        cut.daemon = True
+        cut.start()
+        try:
+            if not self._closed and self._steps is not None:
+                self._steps.close(deadline)
+            with self._lock:
+                self._closed = True
+                self._buffer.roll_all()
+                self._buffer.refuse(lambda: KafkaError("the producer is closed"))
+            self._loop.stop(deadline)
+            ended = self._loop.join(deadline.remaining_s() + JOIN_SLACK_S)
+        finally:
+            cut.cancel()
+        if not ended:
             log.warning("the producer's thread has not ended; it will by itself")
         elif self._steps is not None:
             self._steps.free()

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from sparkkafka.client.batching import Batcher
 from sparkkafka.client.cluster import Cluster
-from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.deadline import Deadline, End
 from sparkkafka.client.delivery import ProducerMetrics
 from sparkkafka.client.delivery_notes import NoticeBoard
 from sparkkafka.client.metadata import TopicPartition
@@ -47,13 +47,15 @@ class ProducerLoop:
         board: NoticeBoard,
         transaction: SenderTransaction | None,
         on_failure: Callable[[KafkaError], None],
+        end: End,
     ) -> None:
+        self._end_of_waits = end
         self._settings = settings
         self._options = settings.producer
         self._buffer = buffer
         self._board = board
         self._on_failure = on_failure
-        self.cluster = Cluster(settings.client)
+        self.cluster = Cluster(settings.client, end=end)
         self._lookup = TopicLookup(self.cluster)
         self.sender = Sender(
             self.cluster, self._options, transaction, lookup=self._lookup, wake_fd=buffer.wake_fd
@@ -144,6 +146,7 @@ class ProducerLoop:
 
     def stop(self, deadline: Deadline) -> None:
         """Deliver what is there until the deadline, then end."""
+        self._end_of_waits.come(deadline.remaining_s())
         with self._buffer.lock:
             if self._stop is None or deadline.remaining_s() < self._stop.remaining_s():
                 self._stop = deadline

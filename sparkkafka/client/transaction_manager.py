@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping
 
 from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.coordinator import FOR_TRANSACTION, known_coordinators
-from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.deadline import Deadline, End
 from sparkkafka.client.groups import StoredOffset
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.transactions import (
@@ -80,14 +80,19 @@ class TransactionManager:
     """One transactional id. Also what the sender asks for its identity (`SenderTransaction`)."""
 
     def __init__(
-        self, options: ClientOptions, transactional_id: str, timeout_ms: int, block_ms: int
+        self,
+        options: ClientOptions,
+        transactional_id: str,
+        timeout_ms: int,
+        block_ms: int,
+        end: End | None = None,
     ) -> None:
         self.transactional_id = transactional_id
         self.step = Step.UNINITIALIZED
         self.reason: KafkaError | None = None
         """Why the transaction is broken, or the producer lost."""
         # Of its own: the sender's connections have answers to come.
-        self._cluster = Cluster(options)
+        self._cluster = Cluster(options, end=end)
         self._timeout_ms = timeout_ms
         self._block_ms = block_ms
         self._identity: Transaction | None = None

@@ -173,10 +173,15 @@ class TransactionSteps:
                 TransactionError(f"the transaction can only be aborted, since {error}")
             )
 
+    @property
+    def must_abort(self) -> bool:
+        """Whether a transaction is open."""
+        return self._manager.step in (Step.OPEN, Step.BROKEN, Step.ABORTING)
+
     def close(self, deadline: Deadline) -> None:
         """Abort what is open. Never raises."""
         manager = self._manager
-        if manager.step not in (Step.OPEN, Step.BROKEN, Step.ABORTING):
+        if not self.must_abort:
             return
         log.warning("transaction %s is aborted: the producer is closed", manager.transactional_id)
         try:

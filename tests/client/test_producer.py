@@ -7,6 +7,7 @@ import logging
 import multiprocessing
 import os
 import pickle
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -596,6 +597,54 @@ def test_leaving_with_an_exception_does_not_wait_and_says_what_is_lost(
     for handle in handles:
         with pytest.raises(KafkaError, match="closed before they were delivered"):
             handle.result(0)
+
+
+@contextlib.contextmanager
+def nobody_accepts() -> Iterator[str]:
+    """The address of a server whose queue of connections is full: connecting gets no answer."""
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(4):
+            client = stack.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(server.getsockname())
+        time.sleep(0.05)
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("how", ["refuses", "is silent", "accepts nobody"])
+@pytest.mark.parametrize("transactional", [False, True])
+def test_close_ends_in_its_time_whatever_the_thread_waits_for(
+    fake_cluster: FakeCluster, how: str, transactional: bool
+) -> None:
+    fake_cluster.create_topic("t")
+    tid = {"transactional.id": "tid"} if transactional else {}
+    with contextlib.ExitStack() as stack:
+        servers: Any = fake_cluster
+        if how == "refuses" and not transactional:
+            servers = "127.0.0.1:1"
+        elif how == "accepts nobody" and not transactional:
+            servers = stack.enter_context(nobody_accepts())
+        producer = Producer(settings(servers, **tid))
+        if transactional:
+            producer.init_transactions()
+            producer.begin_transaction()
+            apis = ("AddPartitionsToTxn", "Produce", "EndTxn", "FindCoordinator")
+            if how == "refuses":
+                fake_cluster.close()
+            for api in apis:
+                fake_cluster.fault(Delay(60_000, before=True), api=api, times=None)
+        elif how == "is silent":
+            fake_cluster.fault(Delay(60_000, before=True), api="Metadata", times=None)
+        handle = producer.send("t", b"v")
+        time.sleep(0.6)
+        began_s = time.monotonic()
+        with contextlib.suppress(KafkaError):
+            producer.close(1)
+        took_s = time.monotonic() - began_s
+        assert took_s < 1.8
+        assert handle.exception(0) is not None
+        assert not producer._loop._thread.is_alive()
 
 
 def test_what_nobody_asked_about_is_raised_at_the_end(fake_cluster: FakeCluster) -> None:
