@@ -348,8 +348,8 @@ class Producer:
         offsets of a member that has lost its partitions (KIP-447); with the name of a group, whose
         members none are asked for, it cannot.
 
-        Raises TransactionError, BrokerError (then the transaction can only be aborted),
-        KafkaTimeoutError.
+        Raises TransactionError, BrokerError (then the transaction can only be aborted;
+        UnknownTopicError for a topic or partition that is not there), KafkaTimeoutError.
         """
         steps = self._steps_for("send_offsets_to_transaction")
         steps.send_offsets(offsets, group, timeout_s)

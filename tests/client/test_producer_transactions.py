@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from sparkkafka.client import transactions
 from sparkkafka.client.group_metadata import GroupMetadata
 from sparkkafka.client.metadata import OffsetAndMetadata, TopicPartition
 from sparkkafka.client.producer import Producer
@@ -21,6 +22,7 @@ from sparkkafka.errors import (
     OptionError,
     ProduceError,
     TransactionError,
+    UnknownTopicError,
 )
 from sparkkafka.testing.fake_cluster import FakeCluster
 from sparkkafka.testing.faults import Answer, Delay, Drop
@@ -358,6 +360,19 @@ def test_offsets_of_a_group(fake: FakeCluster, producer: Producer) -> None:
     producer.send_offsets_to_transaction({TP: 10}, "g")
     producer.commit_transaction()
     assert fake.committed("g")["t", 0] == 10
+
+
+def test_offsets_of_a_topic_that_is_not_there(
+    fake: FakeCluster, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions, "UNKNOWN_TOPIC_GRACE_MS", 300)
+    producer.begin_transaction()
+    with pytest.raises(UnknownTopicError, match=r"group 'g' for zzz-0"):
+        producer.send_offsets_to_transaction({TP: 1, TopicPartition("zzz", 0): 5}, "g", WAIT_S)
+    producer.abort_transaction()
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction({TP: 1}, "g")
+    producer.commit_transaction()
 
 
 def test_offsets_of_a_member_that_is_not_in_the_group(fake_cluster: FakeCluster) -> None:
