@@ -314,7 +314,8 @@ class Producer:
         """Records that are sent from here on are part of a transaction.
 
         Asks nobody, unless the one before had an error: then for the next epoch, at most
-        max.block.ms. Raises TransactionError, BrokerError, KafkaTimeoutError.
+        max.block.ms. Raises TransactionError, BrokerError, KafkaTimeoutError; ProducerFencedError
+        if another producer has taken transactional.id over: then close this one.
         """
         self._steps_for("begin_transaction").begin()
 
@@ -322,15 +323,17 @@ class Producer:
         """Wait until all records are delivered and their callbacks have run, then make the records
         visible, with the offsets.
 
-        Raises TransactionError if a record was given up: then abort. BrokerError if another
-        producer has taken over the id (fenced). KafkaTimeoutError if the outcome is not known: then
-        the commit may be called again, and nothing else.
+        Raises TransactionError if a record was given up: then abort. ProducerFencedError if
+        another producer has taken transactional.id over: then close this one and make a new one.
+        BrokerError. KafkaTimeoutError if the outcome is not known: then the commit may be called
+        again, and nothing else.
         """
         self._steps_for("commit_transaction").commit(timeout_s)
 
     def abort_transaction(self, timeout_s: float | None = None) -> None:
         """Give the transaction up: what is not sent never will be, what is sent nobody sees who
-        reads committed records only. Raises as `commit_transaction`.
+        reads committed records only. Raises as `commit_transaction`, so ProducerFencedError if
+        another producer has taken transactional.id over: its takeover was the abort.
         """
         self._steps_for("abort_transaction").abort(timeout_s)
 

@@ -15,6 +15,7 @@ Steps are taken in the user's threads, requests are sent in the producer's I/O t
 
 from __future__ import annotations
 
+import copy
 import enum
 import logging
 from collections.abc import Iterable, Mapping
@@ -39,6 +40,7 @@ from sparkkafka.errors import (
     ErrorCode,
     KafkaError,
     KafkaTimeoutError,
+    ProducerFencedError,
     TransactionError,
     UnsupportedVersionError,
 )
@@ -108,9 +110,14 @@ class TransactionManager:
     # --- steps ----------------------------------------------------------------------------------
 
     def must_be(self, wanted: Iterable[Step], doing: str) -> None:
-        """Raises TransactionError, with the reason as its cause, if the step is another."""
+        """Raises TransactionError, with the reason as its cause, if the step is another; the
+        reason itself if it is ProducerFencedError."""
         if self.step in wanted:
             return
+        if isinstance(self.reason, ProducerFencedError):
+            again = copy.copy(self.reason)
+            again.args = (f"{doing}: {again}", *again.args[1:])
+            raise again from self.reason
         text = f"{doing}: {self.step.value}"
         if self.reason is not None:
             text += f" (transactional.id {self.transactional_id!r}: {self.reason})"
@@ -129,8 +136,26 @@ class TransactionManager:
         """
         if self.step not in (Step.OPEN, Step.COMMITTING):
             return False
-        self.move(Step.BROKEN, error)
+        error = self.in_words(error)
+        fenced = isinstance(error, ProducerFencedError)
+        self.move(Step.LOST if fenced else Step.BROKEN, error)
         return True
+
+    def in_words(self, error: KafkaError) -> KafkaError:
+        """ProducerFencedError for what says that; else the same error."""
+        code = getattr(error, "code", None)
+        if code not in FENCED or isinstance(error, ProducerFencedError):
+            return error
+        where = getattr(error, "where", "") or "a write"
+        fenced = ProducerFencedError(
+            code,
+            where,
+            f"another producer has taken over this transactional id, {self.transactional_id!r} "
+            "(or the transaction was open for longer than transaction.timeout.ms, and the brokers "
+            "ended it): close this producer and make a new one",
+        )
+        fenced.__cause__ = error
+        return fenced
 
     # --- what the sender asks; in the I/O thread -------------------------------------------------
 

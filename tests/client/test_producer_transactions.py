@@ -21,6 +21,7 @@ from sparkkafka.errors import (
     KafkaTimeoutError,
     OptionError,
     ProduceError,
+    ProducerFencedError,
     TransactionError,
     UnknownTopicError,
 )
@@ -300,12 +301,16 @@ def test_the_later_producer_fences_the_earlier(fake: FakeCluster, producer: Prod
         second.init_transactions()
         second.begin_transaction()
         second.send("t", b"second")
-        with pytest.raises(BrokerError, match="taken over this transactional id") as raised:
-            producer.commit_transaction()
-        assert raised.value.name in ("PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH")
-        for action in (producer.begin_transaction, producer.abort_transaction):
-            with pytest.raises(TransactionError, match=r"cannot go on: close it.*taken over"):
+        words = "taken over this transactional id, 'tid'.*close this producer and make a new one"
+        for action in (
+            producer.commit_transaction,
+            producer.begin_transaction,
+            producer.abort_transaction,
+            lambda: producer.send("t", b""),
+        ):
+            with pytest.raises(ProducerFencedError, match=words) as raised:
                 action()
+            assert raised.value.name in ("PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH")
         producer.close()
         second.commit_transaction()
     assert committed(fake) == [b"second"]
@@ -324,8 +329,11 @@ def test_a_fenced_producer_cannot_take_the_id_back_by_an_abort(
         second.flush()
         late = producer.send("t", b"late")
         assert late.exception(WAIT_S) is not None
-        with pytest.raises(KafkaError):
-            producer.abort_transaction()
+        # A write has met it, and the first call says so.
+        for action in (producer.commit_transaction, producer.abort_transaction):
+            with pytest.raises(ProducerFencedError, match=r"taken over.*make a new one") as raised:
+                action()
+            assert raised.value.name in ("PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH")
         second.commit_transaction()
     assert committed(fake) == [b"second"]
 
