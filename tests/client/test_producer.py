@@ -742,6 +742,23 @@ def test_a_table(fake_cluster: FakeCluster) -> None:
     assert fake_cluster.log("u", 0).records()[0].value is None
 
 
+def test_columns_of_nulls_are_as_none(fake_cluster: FakeCluster) -> None:
+    """What pandas makes of a table whose columns were all null."""
+    fake_cluster.create_topic("t")
+    names = ("value", "key", "headers", "partition", "timestamp", "topic")
+    nulls = pa.table({name: pa.nulls(2) for name in names})
+    empty = pa.table({"value": [b"2"], "headers": pa.array([[]], pa.list_(pa.null()))})
+    with opened(fake_cluster) as producer:
+        producer.send_table(nulls, "t").result(WAIT_S)
+        producer.send_table(empty, "t").result(WAIT_S)
+        with pytest.raises(OptionError, match="column topic is null"):
+            producer.send_table(nulls)
+    records = fake_cluster.log("t", 0).records()
+    assert [record.value for record in records] == [None, None, b"2"]
+    assert [list(record.headers) for record in records] == [[], [], []]
+    assert min(record.timestamp_ms for record in records) > 1_700_000_000_000
+
+
 def test_a_large_table_goes_in_pieces(fake_cluster: FakeCluster) -> None:
     fake_cluster.create_topic("t", partitions=3)
     count = 20_000
