@@ -153,7 +153,7 @@ class TransactionSteps:
     ) -> None:
         manager, name = self._manager, "send_offsets_to_transaction"
         identity = _group_identity(group)
-        stored = {TopicPartition(*tp): _stored_offset(tp, given) for tp, given in offsets.items()}
+        stored = _stored_offsets(offsets)
         with self._buffer.lock:
             manager.must_be({Step.OPEN}, name)
         if not stored:
@@ -255,6 +255,18 @@ def _group_identity(group: GroupIdentity | str) -> GroupIdentity:
             f"group must be a group's name, or a consumer's group metadata, got {group!r}"
         )
     return group
+
+
+def _stored_offsets(offsets: Any) -> dict[TopicPartition, StoredOffset]:
+    if not isinstance(offsets, Mapping):
+        raise OptionError(
+            "offsets must be a mapping of TopicPartition to the next offset to read, got "
+            f"{type(offsets).__name__}"
+        )
+    for tp in offsets:
+        if not isinstance(tp, tuple) or list(map(type, tp)) != [str, int]:
+            raise OptionError(f"offsets are of a TopicPartition each, got {tp!r}")
+    return {TopicPartition(*tp): _stored_offset(tp, given) for tp, given in offsets.items()}
 
 
 def _stored_offset(tp: Any, given: Any) -> StoredOffset:

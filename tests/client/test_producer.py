@@ -17,6 +17,8 @@ import pyarrow as pa
 import pytest
 
 from sparkkafka.client import topic_lookup
+from sparkkafka.client.admin import Admin
+from sparkkafka.client.consumer import Consumer
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.producer import Producer, WrittenRange
 from sparkkafka.errors import (
@@ -655,6 +657,21 @@ def test_what_nobody_asked_about_is_raised_at_the_end(fake_cluster: FakeCluster)
             producer.send("t", b"")
     with Producer(settings(fake_cluster)) as producer:
         assert producer.send("t", b"").exception(WAIT_S) is not None
+
+
+@pytest.mark.parametrize("kind", [Producer, Consumer, Admin])
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (None, "settings are a mapping.*got NoneType"),
+        ("host:1", "settings are a mapping.*got str"),
+        ([("bootstrap.servers", "host:1")], "settings are a mapping.*got list"),
+        ({1: "host:1"}, "the name of a setting is a str, got int"),
+    ],
+)
+def test_settings_are_a_mapping(kind: Any, config: Any, words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        kind(config)
 
 
 def test_pickling_is_refused_with_words() -> None:

@@ -370,6 +370,24 @@ def test_offsets_of_a_group(fake: FakeCluster, producer: Producer) -> None:
     assert fake.committed("g")["t", 0] == 10
 
 
+@pytest.mark.parametrize(
+    ("offsets", "words"),
+    [
+        ([TP], "offsets must be a mapping of TopicPartition to .*, got list"),
+        (None, "offsets must be a mapping"),
+        ({"t": 1}, "offsets are of a TopicPartition each, got 't'"),
+        ({("t", "0"): 1}, "offsets are of a TopicPartition each"),
+        ({TP: "1"}, "the offset of t-0 must be a number"),
+    ],
+)
+def test_offsets_that_are_none(fake_cluster: FakeCluster, offsets: Any, words: str) -> None:
+    with opened(fake_cluster) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        with pytest.raises(OptionError, match=words):
+            producer.send_offsets_to_transaction(offsets, "g")
+
+
 def test_offsets_of_a_topic_that_is_not_there(
     fake: FakeCluster, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
