@@ -11,6 +11,7 @@ thread), `delivery_notes` (handles), `transaction_manager`.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import threading
@@ -55,11 +56,16 @@ log = logging.getLogger(__name__)
 RECORD_BYTES = 21  # the most that a record's own numbers take (Java's MAX_RECORD_OVERHEAD)
 BATCH_BYTES = 61
 CLOSE_IN_ERROR_S = 1.0
+EXIT_SLACK_MS = 200
 JOIN_SLACK_S = 5.0
 CUT_AFTER_S = 0.1  # so long after the end of `close` connections are cut that are waited for
 LOOK_AGAIN_MS = 50
 
+UNCLOSED = "a Producer was not closed: call close(), or use it under `with`"
+
 _producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+_loops: weakref.WeakSet[ProducerLoop] = weakref.WeakSet()
+"""Those of producers that are gone as well, while they run."""
 
 
 class Producer:
@@ -108,7 +114,9 @@ class Producer:
         self._process_id = os.getpid()
         _producers.add(self)
         self._loop.start()
-        weakref.finalize(self, _let_go, self._loop, self._buffer, os.getpid())
+        _loops.add(self._loop)
+        # At the end of the interpreter `_end_all` comes instead, which waits.
+        weakref.finalize(self, _let_go, self._loop, os.getpid()).atexit = False
 
     def __repr__(self) -> str:
         servers = ",".join(
@@ -456,10 +464,22 @@ def _fork_all() -> None:
 os.register_at_fork(after_in_child=_fork_all)
 
 
-def _let_go(loop: ProducerLoop, buffer: RecordBuffer, process_id: int) -> None:
-    """A producer that nobody has closed is gone, or the interpreter ends."""
-    if os.getpid() != process_id:
-        return
-    if buffer.unfinished:
-        log.warning("a Producer was not closed, and records of it were not delivered: call close()")
-    loop.stop(Deadline(CLOSE_IN_ERROR_S * 1000))
+def _let_go(loop: ProducerLoop, process_id: int) -> None:
+    """A producer that nobody has closed is gone. Its thread delivers what it can, and says what it
+    could not."""
+    if os.getpid() == process_id:
+        loop.stop(Deadline(CLOSE_IN_ERROR_S * 1000), UNCLOSED)
+
+
+def _end_all() -> None:
+    """The interpreter ends, and threads with it."""
+    running = [loop for loop in _loops if loop.runs]
+    for loop in running:
+        _let_go(loop, os.getpid())
+    deadline = Deadline(CLOSE_IN_ERROR_S * 1000 + EXIT_SLACK_MS)
+    for loop in running:
+        if not loop.join(deadline.remaining_s()) and loop.has_undelivered:
+            log.warning("records were not delivered: %s", UNCLOSED)
+
+
+atexit.register(_end_all)

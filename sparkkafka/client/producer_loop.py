@@ -28,6 +28,7 @@ from sparkkafka.protocol.columns import EncodedBatch, size_estimate
 
 log = logging.getLogger(__name__)
 
+CLOSED = "the producer was closed before they were delivered"
 LONGEST_SLEEP_S = 1.0
 ANSWER_SLACK_S = 5.0  # how much longer a caller waits for a command than the command's own deadline
 
@@ -66,6 +67,7 @@ class ProducerLoop:
         self._taken: set[Chunk] = set()
         self._commands: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._stop: Deadline | None = None
+        self._why = CLOSED
         self._drop_reason: KafkaError | None = None
         self._thread = threading.Thread(
             target=self._run, name=f"sparkkafka-producer-{settings.client.client_id}", daemon=True
@@ -144,13 +146,24 @@ class ProducerLoop:
                 f"({left} pieces of the buffer){self.sender.last_errors()}"
             )
 
-    def stop(self, deadline: Deadline) -> None:
-        """Deliver what is there until the deadline, then end."""
+    def stop(self, deadline: Deadline, why: str = CLOSED) -> None:
+        """Deliver what is there until the deadline, then end. What is given up, is so for `why`."""
         self._end_of_waits.come(deadline.remaining_s())
         with self._buffer.lock:
             if self._stop is None or deadline.remaining_s() < self._stop.remaining_s():
                 self._stop = deadline
+                self._why = why
+            self._buffer.roll_all()
             self._buffer.wake()
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is a thread, in this process."""
+        return self._thread.is_alive()
+
+    @property
+    def has_undelivered(self) -> bool:
+        return not all(chunk.all_done for chunk in list(self._buffer.unfinished))
 
     def join(self, timeout_s: float) -> bool:
         """Whether the thread has ended in this time."""
@@ -161,7 +174,7 @@ class ProducerLoop:
     # --- the thread -----------------------------------------------------------------------------
 
     def _run(self) -> None:
-        reason = "the producer was closed before they were delivered"
+        reason = ""
         try:
             while not self._finished():
                 self._turn()
@@ -171,7 +184,7 @@ class ProducerLoop:
             log.exception("the producer's thread failed: a bug in sparkkafka")
             reason = f"the producer's thread failed: {failure!r}"
         finally:
-            self._end(reason)
+            self._end(reason or self._why)
 
     def _finished(self) -> bool:
         if self._stop is None or self._commands:

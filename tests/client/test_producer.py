@@ -8,6 +8,8 @@ import multiprocessing
 import os
 import pickle
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -672,6 +674,34 @@ def test_what_nobody_asked_about_is_raised_at_the_end(fake_cluster: FakeCluster)
 def test_settings_are_a_mapping(kind: Any, config: Any, words: str) -> None:
     with pytest.raises(OptionError, match=words):
         kind(config)
+
+
+def test_a_producer_that_is_let_go_warns_of_what_is_lost_only(
+    fake_cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake_cluster.create_topic("t")
+    with caplog.at_level(logging.WARNING):
+        handle = Producer(settings(fake_cluster, linger_ms=FOREVER_MS)).send("t", b"0")
+        assert handle.result(WAIT_S).offset == 0
+        time.sleep(0.1)
+        assert caplog.text == ""
+        fake_cluster.fault(Delay(60_000, before=True), api="Produce", times=None)
+        handle = Producer(settings(fake_cluster)).send("t", b"1")
+        with pytest.raises(KafkaError, match="a Producer was not closed"):
+            handle.result(WAIT_S)
+        eventually(lambda: "1 records were not delivered: a Producer was not closed" in caplog.text)
+
+
+def test_the_end_of_the_interpreter_delivers(fake_cluster: FakeCluster) -> None:
+    fake_cluster.create_topic("t")
+    servers = settings(fake_cluster, linger_ms=FOREVER_MS)
+    code = "from sparkkafka.client.producer import Producer as P; "
+    kept = f"{code} producer = P({servers!r}); producer.send('t', b'kept')"
+    gone = f"{code} P({servers!r}).send('t', b'gone')"
+    for text in (kept, gone):
+        done = subprocess.run([sys.executable, "-c", text], capture_output=True, check=True)
+        assert done.stderr == b""
+    assert log_values(fake_cluster, "t") == [b"kept", b"gone"]
 
 
 def test_pickling_is_refused_with_words() -> None:
