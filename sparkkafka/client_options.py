@@ -287,7 +287,20 @@ _HINTS: Mapping[str, str] = {
 
 
 def _given(config: Mapping[str, Any], rows: Mapping[str, Option]) -> GivenOptions:
-    return GivenOptions(config, Side.BOTH, prefixed=False, rows=rows, hints=_HINTS)
+    return GivenOptions(_checked(config), Side.BOTH, prefixed=False, rows=rows, hints=_HINTS)
+
+
+def _checked(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Settings come as a mapping. No value is shown: it may be a secret."""
+    if not isinstance(config, Mapping):
+        raise OptionError(
+            'settings are a mapping, {"bootstrap.servers": "host:9092"} or more, got '
+            f"{type(config).__name__}"
+        )
+    for name in config:
+        if not isinstance(name, str):
+            raise OptionError(f"the name of a setting is a str, got {type(name).__name__}")
+    return config
 
 
 # --- parsing ---------------------------------------------------------------------------------
@@ -371,7 +384,7 @@ def _without_callable(
 ) -> tuple[dict[str, Any], Callable[..., Any] | None]:
     found = None
     rest = {}
-    for key, value in config.items():
+    for key, value in _checked(config).items():
         if key.lower() == name and callable(value):
             found = value
         else:

@@ -11,7 +11,8 @@
     ├── KafkaTimeoutError (TimeoutError)  a deadline passed; the last failure is its cause
     ├── BrokerError                       a broker answered with an error code
     │   ├── UnknownTopicError             a topic or partition is missing, and waiting did not help
-    │   └── CommitFailedError             the group has moved on: the partitions may be another's
+    │   ├── CommitFailedError             the group has moved on: the partitions may be another's
+    │   └── ProducerFencedError           another producer has the transactional.id: make a new one
     ├── ProduceError                      records of a partition were not (or perhaps not) written
     ├── TransactionError                  a batch that is to be whole was not committed
     ├── NoOffsetError                     where to read a partition from is for the user to say
@@ -54,6 +55,7 @@ __all__ = [
     "OptionError",
     "PartitionOutcome",
     "ProduceError",
+    "ProducerFencedError",
     "TransactionError",
     "UnknownTopicError",
     "UnsupportedVersionError",
@@ -217,6 +219,19 @@ class CommitFailedError(BrokerError):
     Trying the same again does not help (Java's CommitFailedException, and its
     RebalanceInProgressException): call `poll`, which rejoins the group, and go on from what it
     returns. What was not committed may be read again, here or by another member.
+    """
+
+    @property
+    def retriable(self) -> bool:  # type: ignore[override]
+        return False
+
+
+class ProducerFencedError(BrokerError):
+    """This producer's transactions are over: another one has taken its transactional.id over, or
+    the brokers have ended a transaction that was open for too long.
+
+    Nothing mends that but to close the producer and make a new one. (After a TransactionError the
+    transaction can be aborted, and the producer goes on.)
     """
 
     @property

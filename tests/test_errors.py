@@ -31,6 +31,7 @@ from sparkkafka.errors import (
     NoOffsetError,
     OptionError,
     ProduceError,
+    ProducerFencedError,
     TransactionError,
     UnknownTopicError,
     UnsupportedVersionError,
@@ -177,6 +178,7 @@ def test_retriable_follows_the_code_except_for_a_topic_that_stays_unknown():
     assert not UnknownTopicError(code).retriable
     assert not BrokerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED).retriable
     assert not CommitFailedError(ErrorCode.REBALANCE_IN_PROGRESS).retriable
+    assert not ProducerFencedError(ErrorCode.PRODUCER_FENCED).retriable
 
 
 def test_a_corrupt_record_learns_its_place_later():
@@ -239,6 +241,10 @@ EXAMPLES = [
     (
         CommitFailedError(27, "OffsetCommit of group g", "words"),
         {"code": 27, "broker_message": "words", "retriable": False},
+    ),
+    (
+        ProducerFencedError(90, "EndTxn of 'tid'", "words"),
+        {"code": 90, "broker_message": "words", "retriable": False},
     ),
     (
         produce_error(),

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self
 
 from sparkkafka.client.bootstrap import BootstrapServers
 from sparkkafka.client.connection import Connection
-from sparkkafka.client.deadline import Backoff, Deadline, Retry
+from sparkkafka.client.deadline import Backoff, Deadline, End, Retry
 from sparkkafka.client.metadata import (
     Address,
     Broker,
@@ -80,11 +80,19 @@ class Cluster:
     """A Kafka cluster, found through `options.bootstrap_servers`. Use it under `with`.
 
     `try_first` (host, port) is asked before the bootstrap servers, once: the address of a
-    broker that the caller will need anyway.
+    broker that the caller will need anyway. Whatever the deadline of a call, it is over at the
+    `end`.
     """
 
-    def __init__(self, options: ClientOptions, *, try_first: Address | None = None) -> None:
+    def __init__(
+        self,
+        options: ClientOptions,
+        *,
+        try_first: Address | None = None,
+        end: End | None = None,
+    ) -> None:
         self.options = options
+        self.end = end
         self.cluster_id: str | None = None
         self.controller_id: int | None = None
         self.brokers: dict[int, Broker] = {}
@@ -120,13 +128,13 @@ class Cluster:
 
     def deadline(self) -> Deadline:
         """The deadline of an operation whose caller gave none: default.api.timeout.ms."""
-        return Deadline(self.options.default_api_timeout_ms)
+        return Deadline(self.options.default_api_timeout_ms, self.end)
 
     def backoff(self) -> Backoff:
         return Backoff(self.options.retry_backoff_ms, self.options.retry_backoff_max_ms)
 
     def retry(self, deadline: Deadline, what: str) -> Retry:
-        return Retry(deadline, self.backoff(), what)
+        return Retry(deadline.until(self.end), self.backoff(), what)
 
     # --- connections ----------------------------------------------------------------------------
 
@@ -168,7 +176,7 @@ class Cluster:
         if self._refused is not None and time.monotonic() < self._refused[0]:
             raise AuthenticationError(self._refused[1])
         try:
-            return Connection.open(host, port, self.options, deadline)
+            return Connection.open(host, port, self.options, deadline.until(self.end))
         except AuthenticationError as error:
             wait_s = max(self.options.reconnect_backoff_max_ms, MIN_REFUSED_MS) / 1000
             self._refused = time.monotonic() + wait_s, str(error)
@@ -260,7 +268,7 @@ class Cluster:
         Connection failures and retriable top-level error codes are retried until the deadline.
         Raises BrokerError for other codes, KafkaTimeoutError (with the last failure) at the end.
         """
-        deadline = deadline or self.deadline()
+        deadline = (deadline or self.deadline()).until(self.end)
         what = what or f"{request.API_NAME}"
         retry = self.retry(deadline, what)
         while True:

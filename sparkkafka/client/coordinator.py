@@ -121,6 +121,7 @@ def call_coordinators(
     """
     outcome: dict[str, Any | KafkaError] = {}
     pending = dict(requests)
+    deadline = deadline.until(cluster.end)
     backoff = Backoff(BUSY_BACKOFF_MS, cluster.options.retry_backoff_max_ms)
     retry = Retry(deadline, backoff, what)
     while pending:

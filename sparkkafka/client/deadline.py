@@ -7,9 +7,14 @@ name.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import math
 import random
+import socket
+import threading
 import time
+import weakref
 
 from sparkkafka.errors import KafkaError, KafkaTimeoutError
 
@@ -20,30 +25,81 @@ SLOW_S = 4.0
 
 
 class Deadline:
-    """A point in monotonic time. Immutable; cheap to pass around."""
+    """A point in monotonic time. Immutable but for its `end`; cheap to pass around."""
 
-    __slots__ = ("_at_s", "total_ms")
+    __slots__ = ("_at_s", "end", "total_ms")
 
-    def __init__(self, total_ms: float) -> None:
+    def __init__(self, total_ms: float, end: End | None = None) -> None:
         self.total_ms = total_ms
         self._at_s = time.monotonic() + total_ms / 1000.0
+        self.end = end
 
     @property
     def expired(self) -> bool:
-        return time.monotonic() >= self._at_s
+        return self.remaining_s() <= 0.0
 
     def remaining_s(self) -> float:
         """Seconds left, never negative."""
-        return max(0.0, self._at_s - time.monotonic())
+        at_s = self._at_s if self.end is None else min(self._at_s, self.end.at_s)
+        return max(0.0, at_s - time.monotonic())
 
     def pause(self, wait_ms: float) -> None:
         """Sleep, at most to the deadline."""
-        time.sleep(min(wait_ms / 1000.0, self.remaining_s()))
+        wait_s = min(wait_ms / 1000.0, self.remaining_s())
+        if self.end is None:
+            time.sleep(wait_s)
+        else:
+            self.end.pause(wait_s)
 
     def sooner(self, limit_ms: float) -> Deadline:
         """This deadline, or one `limit_ms` from now, whichever comes first."""
         remaining_ms = self.remaining_s() * 1000.0
-        return self if remaining_ms <= limit_ms else Deadline(limit_ms)
+        return self if remaining_ms <= limit_ms else Deadline(limit_ms, self.end)
+
+    def until(self, end: End | None) -> Deadline:
+        """The same, but over at the `end`, once that is known."""
+        if end is None or self.end is end:
+            return self
+        other = Deadline(self.total_ms, end)
+        other._at_s = self._at_s
+        return other
+
+
+class End:
+    """When all that a thread waits for is to be over. Another thread sets it, while it waits.
+
+    A wait for a socket has begun with the time that there was then: `cut` ends it.
+    """
+
+    def __init__(self) -> None:
+        self.at_s = math.inf
+        self._known = threading.Event()
+        self._lock = threading.Lock()
+        self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+    def come(self, remaining_s: float) -> None:
+        """The end is in so many seconds, if it was not to be sooner."""
+        self.at_s = min(self.at_s, time.monotonic() + remaining_s)
+        self._known.set()
+
+    def pause(self, wait_s: float) -> None:
+        """Sleep, at most to the end."""
+        until_s = time.monotonic() + wait_s
+        if self._known.wait(wait_s):
+            time.sleep(max(0.0, min(until_s, self.at_s) - time.monotonic()))
+
+    def watch(self, sock: socket.socket) -> None:
+        """A socket that may be waited for."""
+        with self._lock:
+            self._sockets.add(sock)
+
+    def cut(self) -> None:
+        """Nothing more comes from any socket: who waits for one is told that it is broken."""
+        with self._lock:
+            for sock in list(self._sockets):
+                with contextlib.suppress(OSError):
+                    # Not SSLSocket's own, which is not for another thread than the reader's.
+                    socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
 class Backoff:
@@ -110,4 +166,4 @@ class Retry:
                 self.deadline.total_ms / 1000,
                 error,
             )
-        time.sleep(wait_s)
+        self.deadline.pause(wait_s * 1000)

@@ -86,7 +86,9 @@ class NoticeBoard:
         self.changed = threading.Condition()
         self.waiting = 0
         self.io_thread: threading.Thread | None = None
-        self.called: deque[tuple[Callable[[Any], object], Any]] = deque()
+        self._called: deque[tuple[Callable[[Any], object], Any]] = deque()
+        self._called_count = 0
+        self._ran_count = 0
         self._failures: deque[Failure] = deque(maxlen=MOST_FAILURES_KEPT)
         self._process_id = os.getpid()
 
@@ -113,13 +115,36 @@ class NoticeBoard:
             finally:
                 self.waiting -= 1
 
+    def wait_for_callbacks(
+        self, done: Callable[[], bool], deadline: Deadline | None, what: str
+    ) -> bool:
+        """As `wait`, and until the callbacks have run of all that is done by then."""
+        if not self.wait(done, deadline, what):
+            return False
+        wanted = self._called_count
+        return self.wait(lambda: self._ran_count >= wanted, deadline, what)
+
     def tell(self) -> None:
         """Wake those who wait, and run callbacks. Only the I/O thread calls it."""
+        self._wake()
+        if not self._called:
+            return
+        while self._called:
+            try:
+                run_callback(*self._called.popleft())
+            finally:
+                self._ran_count += 1
+        self._wake()
+
+    def _wake(self) -> None:
         if self.waiting:
             with self.changed:
                 self.changed.notify_all()
-        while self.called:
-            run_callback(*self.called.popleft())
+
+    def call(self, callbacks: list[tuple[Callable[[Any], object], Any]]) -> None:
+        """Callbacks to run at the next `tell`. Only the I/O thread calls it."""
+        self._called.extend(callbacks)
+        self._called_count += len(callbacks)
 
     def failed(self, failure: Failure) -> None:
         self._failures.append(failure)
@@ -225,14 +250,16 @@ class DeliveryNotes:
         self._done(places)
 
     def _done(self, places: Places) -> None:
-        self.left -= len(places)
-        if self._callbacks:
-            done = places if isinstance(places, range) else set(places.tolist())
-            with self.board.changed:
+        with self.board.changed:
+            left = self.left - len(places)
+            if self._callbacks:
+                done = places if isinstance(places, range) else set(places.tolist())
                 for place in sorted(self._callbacks):
-                    if place in done or (place == WHOLE and not self.left):
+                    if place in done or (place == WHOLE and not left):
                         self._mark_asked(place)
-                        self.board.called.extend(self._callbacks.pop(place))
+                        self.board.call(self._callbacks.pop(place))
+            # Last: who sees that all is done finds the callbacks on the board.
+            self.left = left
 
     def _mark_asked(self, place: int) -> None:
         failure = self._failure(place) if place >= 0 else None

@@ -11,15 +11,17 @@ thread), `delivery_notes` (handles), `transaction_manager`.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
+import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.deadline import Deadline, End
 from sparkkafka.client.delivery import ProducerMetrics
 from sparkkafka.client.delivery_notes import (
     Delivery,
@@ -33,7 +35,7 @@ from sparkkafka.client.producer_loop import ProducerLoop
 from sparkkafka.client.record_buffer import RecordBuffer
 from sparkkafka.client.record_checks import as_bytes, checked_headers, checked_number, too_large
 from sparkkafka.client.transaction_manager import TransactionManager
-from sparkkafka.client.transaction_steps import TransactionSteps
+from sparkkafka.client.transaction_steps import LEAST_ABORT_S, TransactionSteps
 from sparkkafka.client.transactions import GroupIdentity
 from sparkkafka.client_options import parse_producer_settings
 from sparkkafka.errors import (
@@ -54,10 +56,16 @@ log = logging.getLogger(__name__)
 RECORD_BYTES = 21  # the most that a record's own numbers take (Java's MAX_RECORD_OVERHEAD)
 BATCH_BYTES = 61
 CLOSE_IN_ERROR_S = 1.0
+EXIT_SLACK_MS = 200
 JOIN_SLACK_S = 5.0
+CUT_AFTER_S = 0.1  # so long after the end of `close` connections are cut that are waited for
 LOOK_AGAIN_MS = 50
 
+UNCLOSED = "a Producer was not closed: call close(), or use it under `with`"
+
 _producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+_loops: weakref.WeakSet[ProducerLoop] = weakref.WeakSet()
+"""Those of producers that are gone as well, while they run."""
 
 
 class Producer:
@@ -80,6 +88,7 @@ class Producer:
         options = settings.producer
         self._board = NoticeBoard()
         self._buffer = RecordBuffer(options, self._board)
+        self._end = End()
         manager = None
         if settings.transactional_id is not None:
             manager = TransactionManager(
@@ -87,9 +96,10 @@ class Producer:
                 settings.transactional_id,
                 options.transaction_timeout_ms or 60_000,
                 options.max_block_ms,
+                self._end,
             )
         self._loop = ProducerLoop(
-            settings, self._buffer, self._board, manager, _weakly(self._record_failed)
+            settings, self._buffer, self._board, manager, _weakly(self._record_failed), self._end
         )
         self._steps: TransactionSteps | None = None
         if manager is not None:
@@ -104,7 +114,9 @@ class Producer:
         self._process_id = os.getpid()
         _producers.add(self)
         self._loop.start()
-        weakref.finalize(self, _let_go, self._loop, self._buffer, os.getpid())
+        _loops.add(self._loop)
+        # At the end of the interpreter `_end_all` comes instead, which waits.
+        weakref.finalize(self, _let_go, self._loop, os.getpid()).atexit = False
 
     def __repr__(self) -> str:
         servers = ",".join(
@@ -255,7 +267,7 @@ class Producer:
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Send everything that was queued before, lingering or not, and wait until each record is
-        delivered or given up.
+        delivered or given up, and the callbacks of these records have run. Not in a callback.
 
         Raises the error of a record that was given up if nobody has asked its handle; and
         KafkaTimeoutError after `timeout_s`, None being as long as it takes (delivery.timeout.ms).
@@ -316,22 +328,26 @@ class Producer:
         """Records that are sent from here on are part of a transaction.
 
         Asks nobody, unless the one before had an error: then for the next epoch, at most
-        max.block.ms. Raises TransactionError, BrokerError, KafkaTimeoutError.
+        max.block.ms. Raises TransactionError, BrokerError, KafkaTimeoutError; ProducerFencedError
+        if another producer has taken transactional.id over: then close this one.
         """
         self._steps_for("begin_transaction").begin()
 
     def commit_transaction(self, timeout_s: float | None = None) -> None:
-        """Wait until all records are delivered, then make them visible, with the offsets.
+        """Wait until all records are delivered and their callbacks have run, then make the records
+        visible, with the offsets.
 
-        Raises TransactionError if a record was given up: then abort. BrokerError if another
-        producer has taken over the id (fenced). KafkaTimeoutError if the outcome is not known: then
-        the commit may be called again, and nothing else.
+        Raises TransactionError if a record was given up: then abort. ProducerFencedError if
+        another producer has taken transactional.id over: then close this one and make a new one.
+        BrokerError. KafkaTimeoutError if the outcome is not known: then the commit may be called
+        again, and nothing else.
         """
         self._steps_for("commit_transaction").commit(timeout_s)
 
     def abort_transaction(self, timeout_s: float | None = None) -> None:
         """Give the transaction up: what is not sent never will be, what is sent nobody sees who
-        reads committed records only. Raises as `commit_transaction`.
+        reads committed records only. Raises as `commit_transaction`, so ProducerFencedError if
+        another producer has taken transactional.id over: its takeover was the abort.
         """
         self._steps_for("abort_transaction").abort(timeout_s)
 
@@ -349,8 +365,8 @@ class Producer:
         offsets of a member that has lost its partitions (KIP-447); with the name of a group, whose
         members none are asked for, it cannot.
 
-        Raises TransactionError, BrokerError (then the transaction can only be aborted),
-        KafkaTimeoutError.
+        Raises TransactionError, BrokerError (then the transaction can only be aborted;
+        UnknownTopicError for a topic or partition that is not there), KafkaTimeoutError.
         """
         steps = self._steps_for("send_offsets_to_transaction")
         steps.send_offsets(offsets, group, timeout_s)
@@ -377,8 +393,8 @@ class Producer:
     # --- the end --------------------------------------------------------------------------------
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Deliver what was queued, abort an open transaction, and free everything. May be called
-        again.
+        """Deliver what was queued, run the callbacks, abort an open transaction, and free
+        everything. May be called again.
 
         Raises as `flush`. What is not delivered after `timeout_s` (None: as long as it takes) is
         given up: its handles say so, and so does the log.
@@ -392,14 +408,25 @@ class Producer:
     def _close(self, deadline: Deadline) -> None:
         if os.getpid() != self._process_id:
             return  # a fork: what there is to close is the parent's
-        if not self._closed and self._steps is not None:
-            self._steps.close(deadline)
-        with self._lock:
-            self._closed = True
-            self._buffer.roll_all()
-            self._buffer.refuse(lambda: KafkaError("the producer is closed"))
-        self._loop.stop(deadline)
-        if not self._loop.join(deadline.remaining_s() + JOIN_SLACK_S):
+        left_s = deadline.remaining_s()
+        if not self._closed and self._steps is not None and self._steps.must_abort:
+            left_s = max(left_s, LEAST_ABORT_S)
+        self._end.come(left_s)  # the thread may be in a wait of its own
+        cut = threading.Timer(left_s + CUT_AFTER_S, self._end.cut)
+        cut.daemon = True
+        cut.start()
+        try:
+            if not self._closed and self._steps is not None:
+                self._steps.close(deadline)
+            with self._lock:
+                self._closed = True
+                self._buffer.roll_all()
+                self._buffer.refuse(lambda: KafkaError("the producer is closed"))
+            self._loop.stop(deadline)
+            ended = self._loop.join(deadline.remaining_s() + JOIN_SLACK_S)
+        finally:
+            cut.cancel()
+        if not ended:
             log.warning("the producer's thread has not ended; it will by itself")
         elif self._steps is not None:
             self._steps.free()
@@ -443,10 +470,22 @@ def _fork_all() -> None:
 os.register_at_fork(after_in_child=_fork_all)
 
 
-def _let_go(loop: ProducerLoop, buffer: RecordBuffer, process_id: int) -> None:
-    """A producer that nobody has closed is gone, or the interpreter ends."""
-    if os.getpid() != process_id:
-        return
-    if buffer.unfinished:
-        log.warning("a Producer was not closed, and records of it were not delivered: call close()")
-    loop.stop(Deadline(CLOSE_IN_ERROR_S * 1000))
+def _let_go(loop: ProducerLoop, process_id: int) -> None:
+    """A producer that nobody has closed is gone. Its thread delivers what it can, and says what it
+    could not."""
+    if os.getpid() == process_id:
+        loop.stop(Deadline(CLOSE_IN_ERROR_S * 1000), UNCLOSED)
+
+
+def _end_all() -> None:
+    """The interpreter ends, and threads with it."""
+    running = [loop for loop in _loops if loop.runs]
+    for loop in running:
+        _let_go(loop, os.getpid())
+    deadline = Deadline(CLOSE_IN_ERROR_S * 1000 + EXIT_SLACK_MS)
+    for loop in running:
+        if not loop.join(deadline.remaining_s()) and loop.has_undelivered:
+            log.warning("records were not delivered: %s", UNCLOSED)
+
+
+atexit.register(_end_all)

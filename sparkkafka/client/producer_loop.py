@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from sparkkafka.client.batching import Batcher
 from sparkkafka.client.cluster import Cluster
-from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.deadline import Deadline, End
 from sparkkafka.client.delivery import ProducerMetrics
 from sparkkafka.client.delivery_notes import NoticeBoard
 from sparkkafka.client.metadata import TopicPartition
@@ -28,6 +28,7 @@ from sparkkafka.protocol.columns import EncodedBatch, size_estimate
 
 log = logging.getLogger(__name__)
 
+CLOSED = "the producer was closed before they were delivered"
 LONGEST_SLEEP_S = 1.0
 ANSWER_SLACK_S = 5.0  # how much longer a caller waits for a command than the command's own deadline
 
@@ -47,13 +48,15 @@ class ProducerLoop:
         board: NoticeBoard,
         transaction: SenderTransaction | None,
         on_failure: Callable[[KafkaError], None],
+        end: End,
     ) -> None:
+        self._end_of_waits = end
         self._settings = settings
         self._options = settings.producer
         self._buffer = buffer
         self._board = board
         self._on_failure = on_failure
-        self.cluster = Cluster(settings.client)
+        self.cluster = Cluster(settings.client, end=end)
         self._lookup = TopicLookup(self.cluster)
         self.sender = Sender(
             self.cluster, self._options, transaction, lookup=self._lookup, wake_fd=buffer.wake_fd
@@ -64,6 +67,7 @@ class ProducerLoop:
         self._taken: set[Chunk] = set()
         self._commands: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._stop: Deadline | None = None
+        self._why = CLOSED
         self._drop_reason: KafkaError | None = None
         self._thread = threading.Thread(
             target=self._run, name=f"sparkkafka-producer-{settings.client.client_id}", daemon=True
@@ -113,19 +117,18 @@ class ProducerLoop:
             ) from None
 
     def wait_for_all(self, deadline: Deadline | None) -> None:
-        """Send everything, lingering or not, and wait until it is delivered or given up.
+        """Send everything, lingering or not, and wait until it is delivered or given up, and the
+        callbacks of it have run.
 
         Raises KafkaTimeoutError.
         """
         buffer = self._buffer
         with buffer.lock:
             waited_for = list(buffer.unfinished)
-            if not waited_for:
-                return
             buffer.flushes += 1
             buffer.wake()
         try:
-            done = self._board.wait(
+            done = self._board.wait_for_callbacks(
                 lambda: all(chunk.all_done for chunk in waited_for), deadline, "flush"
             )
         finally:
@@ -133,17 +136,34 @@ class ProducerLoop:
                 buffer.flushes -= 1
         if not done and deadline is not None:
             left = sum(not chunk.all_done for chunk in waited_for)
+            if not left:
+                raise KafkaTimeoutError(
+                    f"flush: all is delivered or given up, but callbacks have not all run after "
+                    f"{deadline.total_ms / 1000:g} s"
+                )
             raise KafkaTimeoutError(
                 f"flush: records are not delivered after {deadline.total_ms / 1000:g} s "
                 f"({left} pieces of the buffer){self.sender.last_errors()}"
             )
 
-    def stop(self, deadline: Deadline) -> None:
-        """Deliver what is there until the deadline, then end."""
+    def stop(self, deadline: Deadline, why: str = CLOSED) -> None:
+        """Deliver what is there until the deadline, then end. What is given up, is so for `why`."""
+        self._end_of_waits.come(deadline.remaining_s())
         with self._buffer.lock:
             if self._stop is None or deadline.remaining_s() < self._stop.remaining_s():
                 self._stop = deadline
+                self._why = why
+            self._buffer.roll_all()
             self._buffer.wake()
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is a thread, in this process."""
+        return self._thread.is_alive()
+
+    @property
+    def has_undelivered(self) -> bool:
+        return not all(chunk.all_done for chunk in list(self._buffer.unfinished))
 
     def join(self, timeout_s: float) -> bool:
         """Whether the thread has ended in this time."""
@@ -154,7 +174,7 @@ class ProducerLoop:
     # --- the thread -----------------------------------------------------------------------------
 
     def _run(self) -> None:
-        reason = "the producer was closed before they were delivered"
+        reason = ""
         try:
             while not self._finished():
                 self._turn()
@@ -164,7 +184,7 @@ class ProducerLoop:
             log.exception("the producer's thread failed: a bug in sparkkafka")
             reason = f"the producer's thread failed: {failure!r}"
         finally:
-            self._end(reason)
+            self._end(reason or self._why)
 
     def _finished(self) -> bool:
         if self._stop is None or self._commands:

@@ -84,7 +84,11 @@ def _plain_headers(column: pa.Array) -> pa.Array:
     """A list of structs as Spark has it; another layout of the same is turned into it."""
     if pa.types.is_list(column.type):
         struct = column.type.value_type
-        if struct.field(0).type == pa.string() and struct.field(1).type == pa.binary():
+        if (
+            pa.types.is_struct(struct)
+            and struct.field(0).type == pa.string()
+            and struct.field(1).type == pa.binary()
+        ):
             return column
     return column.cast(_HEADERS)
 

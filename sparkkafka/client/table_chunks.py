@@ -149,6 +149,9 @@ def table_columns(schema: pa.Schema, topic: str | None) -> RowColumns:
 
     def find(name: str, fits: Callable[[pa.DataType], bool], wanted: str) -> int | None:
         position = positions.get(name)
+        kind = None if position is None else schema.field(position).type
+        if kind == pa.null() and name not in ("value", "topic"):
+            return None  # nothing is in it, as pandas leaves a column of None
         if position is not None and not fits(_plain(schema.field(position).type)):
             raise OptionError(
                 f"column {name} is {schema.field(position).type}, it must be {wanted}: cast it"
@@ -189,6 +192,8 @@ def _is_headers(kind: pa.DataType) -> bool:
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
         return False
     inner = kind.value_type
+    if inner == pa.null():  # of empty lists only, nobody has said what could be in them
+        return True
     return (
         pa.types.is_struct(inner)
         and [inner.field(at).name for at in range(inner.num_fields)] == ["key", "value"]

@@ -15,13 +15,14 @@ Steps are taken in the user's threads, requests are sent in the producer's I/O t
 
 from __future__ import annotations
 
+import copy
 import enum
 import logging
 from collections.abc import Iterable, Mapping
 
 from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.coordinator import FOR_TRANSACTION, known_coordinators
-from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.deadline import Deadline, End
 from sparkkafka.client.groups import StoredOffset
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.transactions import (
@@ -39,6 +40,7 @@ from sparkkafka.errors import (
     ErrorCode,
     KafkaError,
     KafkaTimeoutError,
+    ProducerFencedError,
     TransactionError,
     UnsupportedVersionError,
 )
@@ -80,14 +82,19 @@ class TransactionManager:
     """One transactional id. Also what the sender asks for its identity (`SenderTransaction`)."""
 
     def __init__(
-        self, options: ClientOptions, transactional_id: str, timeout_ms: int, block_ms: int
+        self,
+        options: ClientOptions,
+        transactional_id: str,
+        timeout_ms: int,
+        block_ms: int,
+        end: End | None = None,
     ) -> None:
         self.transactional_id = transactional_id
         self.step = Step.UNINITIALIZED
         self.reason: KafkaError | None = None
         """Why the transaction is broken, or the producer lost."""
         # Of its own: the sender's connections have answers to come.
-        self._cluster = Cluster(options)
+        self._cluster = Cluster(options, end=end)
         self._timeout_ms = timeout_ms
         self._block_ms = block_ms
         self._identity: Transaction | None = None
@@ -103,9 +110,14 @@ class TransactionManager:
     # --- steps ----------------------------------------------------------------------------------
 
     def must_be(self, wanted: Iterable[Step], doing: str) -> None:
-        """Raises TransactionError, with the reason as its cause, if the step is another."""
+        """Raises TransactionError, with the reason as its cause, if the step is another; the
+        reason itself if it is ProducerFencedError."""
         if self.step in wanted:
             return
+        if isinstance(self.reason, ProducerFencedError):
+            again = copy.copy(self.reason)
+            again.args = (f"{doing}: {again}", *again.args[1:])
+            raise again from self.reason
         text = f"{doing}: {self.step.value}"
         if self.reason is not None:
             text += f" (transactional.id {self.transactional_id!r}: {self.reason})"
@@ -124,8 +136,26 @@ class TransactionManager:
         """
         if self.step not in (Step.OPEN, Step.COMMITTING):
             return False
-        self.move(Step.BROKEN, error)
+        error = self.in_words(error)
+        fenced = isinstance(error, ProducerFencedError)
+        self.move(Step.LOST if fenced else Step.BROKEN, error)
         return True
+
+    def in_words(self, error: KafkaError) -> KafkaError:
+        """ProducerFencedError for what says that; else the same error."""
+        code = getattr(error, "code", None)
+        if code not in FENCED or isinstance(error, ProducerFencedError):
+            return error
+        where = getattr(error, "where", "") or "a write"
+        fenced = ProducerFencedError(
+            code,
+            where,
+            f"another producer has taken over this transactional id, {self.transactional_id!r} "
+            "(or the transaction was open for longer than transaction.timeout.ms, and the brokers "
+            "ended it): close this producer and make a new one",
+        )
+        fenced.__cause__ = error
+        return fenced
 
     # --- what the sender asks; in the I/O thread -------------------------------------------------
 

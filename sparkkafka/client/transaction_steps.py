@@ -24,6 +24,7 @@ from sparkkafka.errors import (
     KafkaError,
     KafkaTimeoutError,
     OptionError,
+    ProducerFencedError,
     TransactionError,
 )
 
@@ -64,7 +65,7 @@ class TransactionSteps:
             self._loop.call(lambda: manager.init(deadline), deadline, name)
         except KafkaError as error:
             self._lost_if_final(error)
-            raise
+            raise manager.in_words(error) from error.__cause__
         self._move(Step.READY)
 
     def begin(self) -> None:
@@ -82,7 +83,7 @@ class TransactionSteps:
                 self._loop.call(next_epoch, deadline, name)
             except KafkaError as error:
                 self._lost_if_final(error)
-                raise
+                raise manager.in_words(error) from error.__cause__
         self._move(Step.OPEN)
 
     def commit(self, timeout_s: float | None) -> None:
@@ -108,8 +109,9 @@ class TransactionSteps:
             raise
         except KafkaError as error:
             sure = getattr(error, "code", None) in _NOT_COMMITTED
+            error = manager.in_words(error)
             self._move(Step.BROKEN if sure else Step.LOST, error)
-            raise
+            raise error from error.__cause__
         self._move(Step.READY)
 
     def abort(self, timeout_s: float | None) -> None:
@@ -123,8 +125,9 @@ class TransactionSteps:
         except KafkaTimeoutError:
             raise
         except KafkaError as error:
+            error = manager.in_words(error)
             self._move(Step.LOST, error)
-            raise
+            raise error from error.__cause__
         self._move(Step.READY)
 
     def _abort(self, deadline: Deadline) -> None:
@@ -150,7 +153,7 @@ class TransactionSteps:
     ) -> None:
         manager, name = self._manager, "send_offsets_to_transaction"
         identity = _group_identity(group)
-        stored = {TopicPartition(*tp): _stored_offset(tp, given) for tp, given in offsets.items()}
+        stored = _stored_offsets(offsets)
         with self._buffer.lock:
             manager.must_be({Step.OPEN}, name)
         if not stored:
@@ -161,22 +164,29 @@ class TransactionSteps:
                 lambda: manager.commit_offsets(stored, identity, deadline), deadline, name
             )
         except KafkaError as error:
+            error = manager.in_words(error)
             self._move(Step.LOST if is_final(error) else Step.BROKEN, error)
-            raise
+            raise error from error.__cause__
 
     def spoil(self, error: KafkaError) -> None:
         """A record of an open transaction is lost, so it must not be committed. With the buffer's
         lock."""
         if self._manager.failed(error):
             self._refuse_by_step()
-            self._loop.drop_later(
-                TransactionError(f"the transaction can only be aborted, since {error}")
-            )
+            reason = self._manager.reason
+            if not isinstance(reason, ProducerFencedError):
+                reason = TransactionError(f"the transaction can only be aborted, since {error}")
+            self._loop.drop_later(reason)
+
+    @property
+    def must_abort(self) -> bool:
+        """Whether a transaction is open."""
+        return self._manager.step in (Step.OPEN, Step.BROKEN, Step.ABORTING)
 
     def close(self, deadline: Deadline) -> None:
         """Abort what is open. Never raises."""
         manager = self._manager
-        if manager.step not in (Step.OPEN, Step.BROKEN, Step.ABORTING):
+        if not self.must_abort:
             return
         log.warning("transaction %s is aborted: the producer is closed", manager.transactional_id)
         try:
@@ -195,7 +205,7 @@ class TransactionSteps:
 
     def _lost_if_final(self, error: KafkaError) -> None:
         if is_final(error):
-            self._move(Step.LOST, error)
+            self._move(Step.LOST, self._manager.in_words(error))
 
     def _move(self, to: Step, reason: KafkaError | None = None) -> None:
         """The next step, and whether records are taken in it."""
@@ -215,7 +225,7 @@ class TransactionSteps:
         def refusal() -> KafkaError:
             try:
                 manager.must_be({Step.OPEN}, "send")
-            except TransactionError as error:
+            except KafkaError as error:
                 return error
             return TransactionError("send: the transaction has just ended")
 
@@ -245,6 +255,18 @@ def _group_identity(group: GroupIdentity | str) -> GroupIdentity:
             f"group must be a group's name, or a consumer's group metadata, got {group!r}"
         )
     return group
+
+
+def _stored_offsets(offsets: Any) -> dict[TopicPartition, StoredOffset]:
+    if not isinstance(offsets, Mapping):
+        raise OptionError(
+            "offsets must be a mapping of TopicPartition to the next offset to read, got "
+            f"{type(offsets).__name__}"
+        )
+    for tp in offsets:
+        if not isinstance(tp, tuple) or list(map(type, tp)) != [str, int]:
+            raise OptionError(f"offsets are of a TopicPartition each, got {tp!r}")
+    return {TopicPartition(*tp): _stored_offset(tp, given) for tp, given in offsets.items()}
 
 
 def _stored_offset(tp: Any, given: Any) -> StoredOffset:

@@ -12,13 +12,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from sparkkafka.client.cluster import Cluster
+from sparkkafka.client.cluster import UNKNOWN_TOPIC_GRACE_MS, Cluster
 from sparkkafka.client.coordinator import FOR_GROUP, FOR_TRANSACTION, call_coordinators
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.groups import StoredOffset, offsets_in_parts
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.partition_queue import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
-from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, is_retriable
+from sparkkafka.errors import (
+    BrokerError,
+    ErrorCode,
+    KafkaError,
+    UnknownTopicError,
+    is_retriable,
+)
 from sparkkafka.protocol.messages import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
@@ -319,7 +325,8 @@ def commit_offsets_in(
     With a `member` (KIP-447) the group's coordinator checks that it is still in the group.
     `version` 5 or later of TxnOffsetCommit makes the group part of the transaction by itself.
 
-    Raises BrokerError (fenced, not authorised), KafkaTimeoutError (also if a topic stays unknown).
+    Raises BrokerError (fenced, not authorised), KafkaTimeoutError; for a topic or partition that
+    stays unknown KafkaTimeoutError, or with a `member` UnknownTopicError before.
     """
     tid, pid, epoch = transaction
     words = _OF_OFFSETS if member is None else _OF_MEMBERS
@@ -341,6 +348,16 @@ def commit_offsets_in(
             ),
             words,
         )
+    # Brokers learn of a new topic one by one. Spark's topics are there: it has written to them.
+    grace = deadline if member is None else deadline.sooner(UNKNOWN_TOPIC_GRACE_MS)
+
+    def code_of(response: Any) -> int:
+        unknown = _unknown_places(response)
+        if unknown and grace.expired and not deadline.expired:
+            where = f"TxnOffsetCommit of group {group_id!r} for {', '.join(unknown[:5])}"
+            raise UnknownTopicError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, where)
+        return _worst_offset_code(response)
+
     for part in offsets_in_parts(group_id, offsets):
         _only(
             call_coordinators(
@@ -349,7 +366,7 @@ def commit_offsets_in(
                 FOR_GROUP,
                 deadline,
                 f"writing offsets of group {group_id!r}",
-                code_of=_worst_offset_code,
+                code_of=code_of,
                 version=version,
             ),
             words,
@@ -386,6 +403,15 @@ def _offsets_request(
         request.member_id = member.member_id
         request.group_instance_id = member.group_instance_id
     return request
+
+
+def _unknown_places(response: Any) -> list[str]:
+    return [
+        str(TopicPartition(topic.name, row.partition_index))
+        for topic in response.topics
+        for row in topic.partitions
+        if row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    ]
 
 
 def _worst_offset_code(response: Any) -> int:

@@ -7,6 +7,9 @@ import logging
 import multiprocessing
 import os
 import pickle
+import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +21,8 @@ import pytest
 
 from sparkkafka.client import producer as producer_module
 from sparkkafka.client import topic_lookup
+from sparkkafka.client.admin import Admin
+from sparkkafka.client.consumer import Consumer
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.producer import Producer, WrittenRange
 from sparkkafka.errors import (
@@ -185,6 +190,28 @@ def test_callbacks_come_once_for_records_written_and_failed(fake_cluster: FakeCl
     assert heard[-1] == ("late", 4)
     assert [error for topic, error in heard if topic == "t"] == [None] * 3
     assert [type(error) for topic, error in heard if topic == "u"] == [ProduceError] * 3
+
+
+def test_flush_and_close_end_after_the_callbacks(fake_cluster: FakeCluster) -> None:
+    fake_cluster.create_topic("t", partitions=1)
+    called = []
+
+    def slow(handle: Any) -> None:
+        time.sleep(0.002)
+        called.append(handle)
+
+    with opened(fake_cluster, **{"linger.ms": "0"}) as producer:
+        for count in range(1, 11):
+            for _ in range(10):
+                producer.send("t", value=b"v").add_callback(slow)
+            producer.flush(WAIT_S)
+            assert len(called) == count * 10
+        producer.send("t", value=b"v").add_callback(lambda _: time.sleep(0.5))
+        with pytest.raises(KafkaTimeoutError, match="callbacks have not all run"):
+            producer.flush(0.2)
+        producer.send_table(pa.table({"value": [b"a", b"b"]}), "t").add_callback(slow)
+        producer.close(WAIT_S)
+        assert len(called) == 101
 
 
 def test_a_callback_that_waits_for_its_own_thread_is_told(fake_cluster: FakeCluster) -> None:
@@ -578,6 +605,54 @@ def test_leaving_with_an_exception_does_not_wait_and_says_what_is_lost(
             handle.result(0)
 
 
+@contextlib.contextmanager
+def nobody_accepts() -> Iterator[str]:
+    """The address of a server whose queue of connections is full: connecting gets no answer."""
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(4):
+            client = stack.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(server.getsockname())
+        time.sleep(0.05)
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("how", ["refuses", "is silent", "accepts nobody"])
+@pytest.mark.parametrize("transactional", [False, True])
+def test_close_ends_in_its_time_whatever_the_thread_waits_for(
+    fake_cluster: FakeCluster, how: str, transactional: bool
+) -> None:
+    fake_cluster.create_topic("t")
+    tid = {"transactional.id": "tid"} if transactional else {}
+    with contextlib.ExitStack() as stack:
+        servers: Any = fake_cluster
+        if how == "refuses" and not transactional:
+            servers = "127.0.0.1:1"
+        elif how == "accepts nobody" and not transactional:
+            servers = stack.enter_context(nobody_accepts())
+        producer = Producer(settings(servers, **tid))
+        if transactional:
+            producer.init_transactions()
+            producer.begin_transaction()
+            apis = ("AddPartitionsToTxn", "Produce", "EndTxn", "FindCoordinator")
+            if how == "refuses":
+                fake_cluster.close()
+            for api in apis:
+                fake_cluster.fault(Delay(60_000, before=True), api=api, times=None)
+        elif how == "is silent":
+            fake_cluster.fault(Delay(60_000, before=True), api="Metadata", times=None)
+        handle = producer.send("t", b"v")
+        time.sleep(0.6)
+        began_s = time.monotonic()
+        with contextlib.suppress(KafkaError):
+            producer.close(1)
+        took_s = time.monotonic() - began_s
+        assert took_s < 1.8
+        assert handle.exception(0) is not None
+        assert not producer._loop._thread.is_alive()
+
+
 def test_what_nobody_asked_about_is_raised_at_the_end(fake_cluster: FakeCluster) -> None:
     fake_cluster.create_topic("t")
     fake_cluster.fault(Answer(ErrorCode.INVALID_RECORD), api="Produce", times=None)
@@ -586,6 +661,49 @@ def test_what_nobody_asked_about_is_raised_at_the_end(fake_cluster: FakeCluster)
             producer.send("t", b"")
     with Producer(settings(fake_cluster)) as producer:
         assert producer.send("t", b"").exception(WAIT_S) is not None
+
+
+@pytest.mark.parametrize("kind", [Producer, Consumer, Admin])
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (None, "settings are a mapping.*got NoneType"),
+        ("host:1", "settings are a mapping.*got str"),
+        ([("bootstrap.servers", "host:1")], "settings are a mapping.*got list"),
+        ({1: "host:1"}, "the name of a setting is a str, got int"),
+    ],
+)
+def test_settings_are_a_mapping(kind: Any, config: Any, words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        kind(config)
+
+
+def test_a_producer_that_is_let_go_warns_of_what_is_lost_only(
+    fake_cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake_cluster.create_topic("t")
+    with caplog.at_level(logging.WARNING):
+        handle = Producer(settings(fake_cluster, linger_ms=FOREVER_MS)).send("t", b"0")
+        assert handle.result(WAIT_S).offset == 0
+        time.sleep(0.1)
+        assert caplog.text == ""
+        fake_cluster.fault(Delay(60_000, before=True), api="Produce", times=None)
+        handle = Producer(settings(fake_cluster)).send("t", b"1")
+        with pytest.raises(KafkaError, match="a Producer was not closed"):
+            handle.result(WAIT_S)
+        eventually(lambda: "1 records were not delivered: a Producer was not closed" in caplog.text)
+
+
+def test_the_end_of_the_interpreter_delivers(fake_cluster: FakeCluster) -> None:
+    fake_cluster.create_topic("t")
+    servers = settings(fake_cluster, linger_ms=FOREVER_MS)
+    code = "from sparkkafka.client.producer import Producer as P; "
+    kept = f"{code} producer = P({servers!r}); producer.send('t', b'kept')"
+    gone = f"{code} P({servers!r}).send('t', b'gone')"
+    for text in (kept, gone):
+        done = subprocess.run([sys.executable, "-c", text], capture_output=True, check=True)
+        assert done.stderr == b""
+    assert log_values(fake_cluster, "t") == [b"kept", b"gone"]
 
 
 def test_pickling_is_refused_with_words() -> None:
@@ -696,6 +814,23 @@ def test_a_table(fake_cluster: FakeCluster) -> None:
     assert records[1].key == b"a"
     assert list(records[1].headers) == [("h", b"1")]
     assert fake_cluster.log("u", 0).records()[0].value is None
+
+
+def test_columns_of_nulls_are_as_none(fake_cluster: FakeCluster) -> None:
+    """What pandas makes of a table whose columns were all null."""
+    fake_cluster.create_topic("t")
+    names = ("value", "key", "headers", "partition", "timestamp", "topic")
+    nulls = pa.table({name: pa.nulls(2) for name in names})
+    empty = pa.table({"value": [b"2"], "headers": pa.array([[]], pa.list_(pa.null()))})
+    with opened(fake_cluster) as producer:
+        producer.send_table(nulls, "t").result(WAIT_S)
+        producer.send_table(empty, "t").result(WAIT_S)
+        with pytest.raises(OptionError, match="column topic is null"):
+            producer.send_table(nulls)
+    records = fake_cluster.log("t", 0).records()
+    assert [record.value for record in records] == [None, None, b"2"]
+    assert [list(record.headers) for record in records] == [[], [], []]
+    assert min(record.timestamp_ms for record in records) > 1_700_000_000_000
 
 
 def test_a_large_table_goes_in_pieces(fake_cluster: FakeCluster) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from sparkkafka.client import transactions
 from sparkkafka.client.group_metadata import GroupMetadata
 from sparkkafka.client.metadata import OffsetAndMetadata, TopicPartition
 from sparkkafka.client.producer import Producer
@@ -20,7 +21,9 @@ from sparkkafka.errors import (
     KafkaTimeoutError,
     OptionError,
     ProduceError,
+    ProducerFencedError,
     TransactionError,
+    UnknownTopicError,
 )
 from sparkkafka.testing.fake_cluster import FakeCluster
 from sparkkafka.testing.faults import Answer, Delay, Drop
@@ -298,12 +301,16 @@ def test_the_later_producer_fences_the_earlier(fake: FakeCluster, producer: Prod
         second.init_transactions()
         second.begin_transaction()
         second.send("t", b"second")
-        with pytest.raises(BrokerError, match="taken over this transactional id") as raised:
-            producer.commit_transaction()
-        assert raised.value.name in ("PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH")
-        for action in (producer.begin_transaction, producer.abort_transaction):
-            with pytest.raises(TransactionError, match=r"cannot go on: close it.*taken over"):
+        words = "taken over this transactional id, 'tid'.*close this producer and make a new one"
+        for action in (
+            producer.commit_transaction,
+            producer.begin_transaction,
+            producer.abort_transaction,
+            lambda: producer.send("t", b""),
+        ):
+            with pytest.raises(ProducerFencedError, match=words) as raised:
                 action()
+            assert raised.value.name in ("PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH")
         producer.close()
         second.commit_transaction()
     assert committed(fake) == [b"second"]
@@ -322,8 +329,11 @@ def test_a_fenced_producer_cannot_take_the_id_back_by_an_abort(
         second.flush()
         late = producer.send("t", b"late")
         assert late.exception(WAIT_S) is not None
-        with pytest.raises(KafkaError):
-            producer.abort_transaction()
+        # A write has met it, and the first call says so.
+        for action in (producer.commit_transaction, producer.abort_transaction):
+            with pytest.raises(ProducerFencedError, match=r"taken over.*make a new one") as raised:
+                action()
+            assert raised.value.name in ("PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH")
         second.commit_transaction()
     assert committed(fake) == [b"second"]
 
@@ -358,6 +368,37 @@ def test_offsets_of_a_group(fake: FakeCluster, producer: Producer) -> None:
     producer.send_offsets_to_transaction({TP: 10}, "g")
     producer.commit_transaction()
     assert fake.committed("g")["t", 0] == 10
+
+
+@pytest.mark.parametrize(
+    ("offsets", "words"),
+    [
+        ([TP], "offsets must be a mapping of TopicPartition to .*, got list"),
+        (None, "offsets must be a mapping"),
+        ({"t": 1}, "offsets are of a TopicPartition each, got 't'"),
+        ({("t", "0"): 1}, "offsets are of a TopicPartition each"),
+        ({TP: "1"}, "the offset of t-0 must be a number"),
+    ],
+)
+def test_offsets_that_are_none(fake_cluster: FakeCluster, offsets: Any, words: str) -> None:
+    with opened(fake_cluster) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        with pytest.raises(OptionError, match=words):
+            producer.send_offsets_to_transaction(offsets, "g")
+
+
+def test_offsets_of_a_topic_that_is_not_there(
+    fake: FakeCluster, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions, "UNKNOWN_TOPIC_GRACE_MS", 300)
+    producer.begin_transaction()
+    with pytest.raises(UnknownTopicError, match=r"group 'g' for zzz-0"):
+        producer.send_offsets_to_transaction({TP: 1, TopicPartition("zzz", 0): 5}, "g", WAIT_S)
+    producer.abort_transaction()
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction({TP: 1}, "g")
+    producer.commit_transaction()
 
 
 def test_offsets_of_a_member_that_is_not_in_the_group(fake_cluster: FakeCluster) -> None:
