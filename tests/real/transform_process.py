@@ -15,8 +15,8 @@ import sys
 import uuid
 from dataclasses import asdict, dataclass
 
-from sparkkafka.client import Consumer, Producer, TopicPartition
-from sparkkafka.errors import CommitFailedError, KafkaError
+from sparkkafka.client import Consumer, Producer
+from sparkkafka.errors import KafkaError
 
 POLL_S = 0.1
 
@@ -65,31 +65,16 @@ def main() -> None:
                 continue
             producer.begin_transaction()
             try:
-                offsets = {}
                 for record in records:
                     producer.send(job.target, value=b"<" + (record.value or b"") + b">")
-                    offsets[TopicPartition(record.topic, record.partition)] = record.next_offset
-                producer.send_offsets_to_transaction(offsets, consumer.group_metadata())
+                producer.send_offsets_to_transaction(
+                    records.next_offsets, consumer.group_metadata()
+                )
                 producer.commit_transaction()
-            except CommitFailedError as error:  # the group moved on: others read these again
-                print(f"aborted: {error}", file=sys.stderr, flush=True)
-                producer.abort_transaction()
-                go_back(consumer)
-            except KafkaError as error:
+            except KafkaError as error:  # e.g. the group has moved on: others read these again
                 print(f"aborted: {type(error).__name__} {error}", file=sys.stderr, flush=True)
                 producer.abort_transaction()
-                go_back(consumer)
-
-
-def go_back(consumer: Consumer) -> None:
-    """To what the group has committed: what was read since is to be read again."""
-    committed = consumer.committed(consumer.assignment())
-    for tp in consumer.assignment():
-        found = committed.get(tp)
-        if found is None:
-            consumer.seek_to_beginning([tp])
-        else:
-            consumer.seek(tp, found.offset)
+                consumer.seek_to_committed()
 
 
 if __name__ == "__main__":
