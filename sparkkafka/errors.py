@@ -250,7 +250,8 @@ class Written(enum.Enum):
 class ProduceError(KafkaError):
     """Records of one partition could not be delivered.
 
-    `written` tells whether a retry by the caller may duplicate them.
+    `written` tells whether a retry by the caller may duplicate them. `partition` is -1 if none was
+    chosen yet.
     """
 
     def __init__(
@@ -262,7 +263,8 @@ class ProduceError(KafkaError):
         written: Written,
         code: int | None = None,
     ) -> None:
-        super().__init__(f"{_where(topic, partition)}: {message} (records {written.value})")
+        where = _where(topic, partition if partition >= 0 else None)
+        super().__init__(f"{where}: {message} (records {written.value})")
         self.topic, self.partition, self.written, self.code = topic, partition, written, code
 
 

@@ -161,7 +161,7 @@ class Retry:
             # A person is waiting by now.
             self._warned = True
             log.warning(
-                "%s: trying again, for %g s at most: %s",
+                "%s: still trying, the deadline is %g s: %s",
                 self._what,
                 self.deadline.total_ms / 1000,
                 error,

@@ -79,8 +79,8 @@ class PartitionDelivery:
         if self.last_error is not None and str(self.last_error) not in text:
             text += f"; the last failure: {self.last_error}"
         return self._error(
-            f"{text} ({batch.encoded.record_count} records in this batch, "
-            f"{sum(b.encoded.record_count for b in self.queue.batches)} not acknowledged)",
+            f"{text}; records in this batch: {batch.encoded.record_count}, not acknowledged: "
+            f"{sum(b.encoded.record_count for b in self.queue.batches)}",
             perhaps,
             code,
         )

@@ -29,6 +29,7 @@ from sparkkafka.protocol.columns import EncodedBatch, size_estimate
 log = logging.getLogger(__name__)
 
 CLOSED = "the producer was closed before they were delivered"
+LEAST_LOOK_MS = 1_000  # for metadata, however short max.block.ms is
 LONGEST_SLEEP_S = 1.0
 ANSWER_SLACK_S = 5.0  # how much longer a caller waits for a command than the command's own deadline
 
@@ -57,7 +58,7 @@ class ProducerLoop:
         self._board = board
         self._on_failure = on_failure
         self.cluster = Cluster(settings.client, end=end)
-        self._lookup = TopicLookup(self.cluster)
+        self._lookup = TopicLookup(self.cluster, max(LEAST_LOOK_MS, settings.producer.max_block_ms))
         self.sender = Sender(
             self.cluster, self._options, transaction, lookup=self._lookup, wake_fd=buffer.wake_fd
         )

@@ -36,9 +36,13 @@ class _Missing:
 
 
 class TopicLookup:
-    """Looks for topics that `cluster` does not know, until it is sure that they are missing."""
+    """Looks for topics that `cluster` does not know, until it is sure that they are missing.
 
-    def __init__(self, cluster: Cluster) -> None:
+    One look takes at most `most_ms`, LOOK_MS and request.timeout.ms if brokers do not answer.
+    """
+
+    def __init__(self, cluster: Cluster, most_ms: float = LOOK_MS) -> None:
+        self._look_ms = min(cluster.options.request_timeout_ms, LOOK_MS, most_ms)
         self._cluster = cluster
         self._missing: dict[str, _Missing] = {}
 
@@ -56,7 +60,7 @@ class TopicLookup:
                 due.append(name)
         if not due:
             return {}
-        deadline = Deadline(min(self._cluster.options.request_timeout_ms, LOOK_MS))
+        deadline = Deadline(self._look_ms)
         try:
             failed = self._cluster.look_up(due, deadline)
         except KafkaError as error:

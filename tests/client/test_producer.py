@@ -25,6 +25,7 @@ from sparkkafka.client.admin import Admin
 from sparkkafka.client.consumer import Consumer
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.producer import Producer, WrittenRange
+from sparkkafka.client.record_checks import too_large
 from sparkkafka.errors import (
     EncodeError,
     ErrorCode,
@@ -402,6 +403,16 @@ def test_a_moved_leader_is_found(fake_cluster: FakeCluster) -> None:
             producer.send("t", b"%d" % number)
         producer.flush(WAIT_S)
     assert log_values(fake_cluster, "t") == numbers(1_000)
+
+
+def test_one_look_for_a_topic_takes_no_longer_than_max_block_ms() -> None:
+    with opened("127.0.0.1:1", max_block_ms=1_100) as producer:
+        began_s = time.monotonic()
+        with pytest.raises(KafkaTimeoutError, match=r"for 1\.1 s \(max\.block\.ms\).* 1\.1 s and"):
+            producer.send("t", b"").result(WAIT_S)
+        assert time.monotonic() - began_s < 3
+        words = str(too_large("t", None, 9, producer._settings.producer))
+        assert words.startswith("topic t: a record takes 9 bytes")
 
 
 def test_no_brokers_and_then_there_are(fake_cluster: FakeCluster) -> None:
