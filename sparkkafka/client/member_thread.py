@@ -29,8 +29,11 @@ log = logging.getLogger(__name__)
 LEAVE_MS = 1_000
 """So long at least a member that closes tries to say so, in the background if need be."""
 
-SLOW_S = 10.0
-"""Failures that last longer are warnings: somebody waits by now."""
+SLOW_S = 2.0
+"""Failures that last longer are warned of: somebody waits by now."""
+
+WARN_AGAIN_S = 10.0
+"""While failures last, there is a warning that often."""
 
 FAR_S = 3600.0
 
@@ -112,6 +115,8 @@ class MemberThread(ABC):
         self._polled_s = time.monotonic()
         self._stopping: tuple[Deadline, bool] | None = None
         self._failing_since_s: float | None = None
+        self._failures = 0
+        self._warned_s: float | None = None
 
     # --- called by the member --------------------------------------------------------------------
 
@@ -189,14 +194,34 @@ class MemberThread(ABC):
         now_s = time.monotonic()
         if self._failing_since_s is None:
             self._failing_since_s = now_s
-        slow = now_s - self._failing_since_s > SLOW_S
-        level = logging.WARNING if slow else logging.INFO
-        log.log(level, "group %s: %s failed, trying again: %s", self.group_id, doing, error)
+        self._failures += 1
+        lasts_s = now_s - self._failing_since_s
+        quiet_s = lasts_s if self._warned_s is None else now_s - self._warned_s
+        if quiet_s >= (SLOW_S if self._warned_s is None else WARN_AGAIN_S):
+            self._warned_s = now_s
+            log.warning(
+                "group %s: %s failed %d times within %.0f s, trying again: %s",
+                self.group_id,
+                doing,
+                self._failures,
+                lasts_s,
+                error,
+            )
+        else:
+            log.info("group %s: %s failed, trying again: %s", self.group_id, doing, error)
         return self.backoff.next_ms() / 1000
 
     def succeeded(self) -> None:
         """An answer came: the next failure is a first one."""
-        self._failing_since_s = None
+        if self._warned_s is not None and self._failing_since_s is not None:
+            log.info(
+                "group %s: the coordinator answers again, after %d failures within %.0f s",
+                self.group_id,
+                self._failures,
+                time.monotonic() - self._failing_since_s,
+            )
+        self._failing_since_s = self._warned_s = None
+        self._failures = 0
         self.backoff.reset()
 
     def request_deadline(self) -> Deadline:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import struct
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from sparkkafka.client import leader_fetches
+from sparkkafka.client import leader_fetches, member_thread
 from sparkkafka.client.connection import Connection, FrameBuffer
 from sparkkafka.client.consumer import Consumer
 from sparkkafka.client.metadata import TopicPartition
@@ -234,6 +237,40 @@ def test_polls_keep_their_time_while_brokers_are_away_and_commit_later(filled):
         while filled.committed("g").get(("t", 0), 0) < 20:
             assert time.monotonic() < until_s
             source.poll(0.1)
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_group_whose_brokers_are_away_is_told_now_and_then(filled, caplog, monkeypatch, protocol):
+    monkeypatch.setattr(member_thread, "SLOW_S", 0.4)
+    monkeypatch.setattr(member_thread, "WARN_AGAIN_S", 1.0)
+    caplog.set_level(logging.INFO, logger="sparkkafka.client.member_thread")
+    given = {"group_id": "g", "auto_offset_reset": "earliest", "group_protocol": protocol}
+    if protocol == "classic":
+        given["heartbeat_interval_ms"] = "40"
+
+    def told(level: int) -> list[str]:
+        rows = [row for row in caplog.records if row.name.endswith("member_thread")]
+        return [row.getMessage() for row in rows if row.levelno == level]
+
+    def poll_until(done: Callable[[], bool]) -> None:
+        until_s = time.monotonic() + WAIT_S
+        while not done():
+            assert time.monotonic() < until_s
+            source.poll(0.05)
+
+    with Consumer(settings(filled, **given)) as source:
+        source.subscribe(["t"])
+        poll_until(lambda: len(source.assignment()) == 3)
+        for broker in filled.broker_ids:
+            filled.broker_down(broker, move_leaders=False)
+        began_s = time.monotonic()
+        poll_until(lambda: len(told(logging.WARNING)) == 2)
+        assert time.monotonic() - began_s > 1.3
+        assert re.search(r"group g: .* failed \d+ times within \d+ s", told(logging.WARNING)[0])
+        for broker in filled.broker_ids:
+            filled.broker_up(broker)
+        poll_until(lambda: any("answers again, after" in row for row in told(logging.INFO)))
+        assert len(told(logging.WARNING)) <= 3
 
 
 def test_throttling_is_obeyed(filled):
