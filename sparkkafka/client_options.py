@@ -225,14 +225,14 @@ _CONVERTERS = "key.deserializer value.deserializer key.serializer value.serializ
 def _rows(side: Side | None, own: tuple[Option, ...]) -> dict[str, Option]:
     """By name in lower case: Kafka's rows for this side (None: for both only), and its own."""
     rows: dict[str, Option] = {}
-    for row in (*KAFKA, *CONSUMER, *PRODUCER):
-        ours = row in KAFKA and (row.side is Side.BOTH or row.side is side)
-        if not ours and row.key not in rows:
-            rows[row.key] = dataclasses.replace(
-                row, status=Status.IGNORED, doc="it is for another kind of client"
-            )
-        elif ours:
+    for row in KAFKA:
+        if row.side is Side.BOTH or row.side is side:
             rows[row.key] = row
+        elif row.key not in rows:
+            rows[row.key] = _of_another(row)
+    for row in (*CONSUMER, *PRODUCER):
+        if row.key not in rows:
+            rows[row.key] = _of_another(row)
     created = "allow.auto.create.topics"
     doc = "a topic that is missing is never created by reading; Admin.create_topics does"
     rows[created] = dataclasses.replace(rows[created], status=Status.IGNORED, doc=doc)
@@ -240,6 +240,10 @@ def _rows(side: Side | None, own: tuple[Option, ...]) -> dict[str, Option]:
         doc = "Keys and values are bytes: convert them before send, or after poll."
         rows[name] = dataclasses.replace(rows[name], status=Status.REFUSED, doc=doc)
     return rows | {row.key: row for row in own}
+
+
+def _of_another(row: Option) -> Option:
+    return dataclasses.replace(row, status=Status.IGNORED, doc="it is for another kind of client")
 
 
 CONSUMER_ROWS = _rows(Side.READ, CONSUMER)

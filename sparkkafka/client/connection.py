@@ -28,7 +28,6 @@ from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.security import connection_security
 from sparkkafka.client.tcp import connect, reason, where
 from sparkkafka.client.tls_handshake import encrypt, refusal
-from sparkkafka.client_options import parse_admin_settings
 from sparkkafka.errors import (
     AuthenticationError,
     BrokerError,
@@ -231,6 +230,9 @@ class Connection:
         By hand: nothing is retried, and no other broker is asked. Raises OptionError for settings,
         and what `open` raises.
         """
+        # Here: Spark's tasks open connections too, and have no use for the library's settings.
+        from sparkkafka.client_options import parse_admin_settings
+
         options = parse_admin_settings(config)
         if len(options.bootstrap_servers) != 1:
             raise OptionError(
