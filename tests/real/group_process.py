@@ -37,6 +37,21 @@ class MemberJob:
     def as_json(self) -> str:
         return json.dumps(asdict(self))
 
+    def settings(self) -> dict[str, Any]:
+        """For clients that know Java's names."""
+        settings: dict[str, Any] = {
+            "bootstrap.servers": self.bootstrap_servers,
+            "group.id": self.group_id,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "group.protocol": self.group_protocol,
+        }
+        if self.group_protocol == "classic":
+            settings["partition.assignment.strategy"] = self.assignor
+            settings["session.timeout.ms"] = self.session_timeout_ms
+            settings["heartbeat.interval.ms"] = self.heartbeat_interval_ms
+        return settings
+
 
 class Member(Protocol):
     def poll(self) -> dict[int, list[int]]:
@@ -53,18 +68,7 @@ class Ours:
     def __init__(self, job: MemberJob) -> None:
         from sparkkafka.client import Consumer
 
-        settings: dict[str, Any] = {
-            "bootstrap.servers": job.bootstrap_servers,
-            "group.id": job.group_id,
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-            "group.protocol": job.group_protocol,
-        }
-        if job.group_protocol == "classic":
-            settings["partition.assignment.strategy"] = job.assignor
-            settings["session.timeout.ms"] = job.session_timeout_ms
-            settings["heartbeat.interval.ms"] = job.heartbeat_interval_ms
-        self._consumer = Consumer(settings)
+        self._consumer = Consumer(job.settings())
         self._consumer.subscribe([job.topic])
 
     def poll(self) -> dict[int, list[int]]:
@@ -93,18 +97,7 @@ class Confluent:
         import confluent_kafka
 
         self._error = confluent_kafka.KafkaException
-        settings: dict[str, Any] = {
-            "bootstrap.servers": job.bootstrap_servers,
-            "group.id": job.group_id,
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-            "group.protocol": job.group_protocol,
-        }
-        if job.group_protocol == "classic":
-            settings["partition.assignment.strategy"] = job.assignor
-            settings["session.timeout.ms"] = job.session_timeout_ms
-            settings["heartbeat.interval.ms"] = job.heartbeat_interval_ms
-        self._consumer = confluent_kafka.Consumer(settings)
+        self._consumer = confluent_kafka.Consumer(job.settings())
         self._consumer.subscribe([job.topic])
 
     def poll(self) -> dict[int, list[int]]:
