@@ -123,7 +123,8 @@ def _default(row: Option) -> str:
         return row.default_text
     group, _, attribute = (row.field or "").partition(".")
     if group in GROUPS:
-        value = {f.name: f.default for f in dataclasses.fields(GROUPS[group])}[attribute]
+        fields = dataclasses.fields(GROUPS[group])  # type: ignore[arg-type]
+        value = {f.name: f.default for f in fields}[attribute]
         return as_text(value)
     raise OptionError(f"option {row.name} has a broken row in the option table")
 

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, Self
 from sparkkafka import __version__
 from sparkkafka.client.authentication import Session, authenticate
 from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.frame_buffer import FrameBuffer
 from sparkkafka.client.security import connection_security
 from sparkkafka.client.tcp import connect, reason, where
 from sparkkafka.client.tls_handshake import encrypt, refusal
@@ -96,22 +97,6 @@ _TLS_GONE = ssl.SSLEOFError | ssl.SSLSyscallError | ssl.SSLZeroReturnError
 
 class _HungUpError(KafkaConnectionError):
     """The end of the stream."""
-
-
-class FrameBuffer:
-    """Memory for one frame after the other. Filling fresh memory takes half as long again.
-
-    Whoever receives into it has no more use for the frame before.
-    """
-
-    def __init__(self) -> None:
-        self._data = bytearray()
-
-    def room(self, size_bytes: int) -> memoryview:
-        if len(self._data) < size_bytes:
-            # Frames of one series differ a little. (Views of the old memory keep it alive.)
-            self._data = bytearray(size_bytes + size_bytes // 8)
-        return memoryview(self._data)[:size_bytes]
 
 
 class _BegunReply(NamedTuple):

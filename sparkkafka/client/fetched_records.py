@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparkkafka.client.connection import FrameBuffer
 from sparkkafka.client.fetch_answer import MAX_PAYLOAD_BYTES
+from sparkkafka.client.frame_buffer import FrameBuffer
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.errors import CorruptRecordError
 from sparkkafka.protocol.columns import DecodedRecords, decode_chunks

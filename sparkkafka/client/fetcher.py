@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, Self
 
 from sparkkafka.client.cluster import MIN_METADATA_AGE_MS, Cluster, throttle
-from sparkkafka.client.connection import Connection, FrameBuffer
+from sparkkafka.client.connection import Connection
 from sparkkafka.client.deadline import Backoff, Deadline
 from sparkkafka.client.fetch_answer import (
     IDLE_BACKOFF_MAX_MS,
@@ -24,6 +24,7 @@ from sparkkafka.client.fetch_answer import (
     grown_size,
     take_batches,
 )
+from sparkkafka.client.frame_buffer import FrameBuffer
 from sparkkafka.client.metadata import PartitionMetadata, TopicPartition
 from sparkkafka.client.offsets import earliest_and_latest
 from sparkkafka.client.read_replica import LEADER_ONLY_FETCH_VERSION, ReadReplica

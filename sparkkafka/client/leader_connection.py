@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable
 
 from sparkkafka.client.connecting import Connecting
-from sparkkafka.client.connection import Connection, FrameBuffer
+from sparkkafka.client.connection import Connection
 from sparkkafka.client.deadline import Backoff
 from sparkkafka.client.fetch_answer import IDLE_BACKOFF_MAX_MS, IDLE_BACKOFF_MS
+from sparkkafka.client.frame_buffer import FrameBuffer
 from sparkkafka.client.metadata import Broker, TopicPartition
 from sparkkafka.client.partition_state import PartitionState
 from sparkkafka.options import ClientOptions

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from sparkkafka.client.cluster import MIN_METADATA_AGE_MS, Cluster
-from sparkkafka.client.connection import Connection, FrameBuffer
+from sparkkafka.client.connection import Connection
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.fetch_answer import (
     WantedOffset,
@@ -27,6 +27,7 @@ from sparkkafka.client.fetch_answer import (
     take_batches,
 )
 from sparkkafka.client.fetched_records import FetchedRecords, Frame, damage_at
+from sparkkafka.client.frame_buffer import FrameBuffer
 from sparkkafka.client.leader_connection import AskedPartition, LeaderConnection
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.offsets import (

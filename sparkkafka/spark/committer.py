@@ -25,7 +25,7 @@ from sparkkafka.spark.progress import Offsets, read_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ def commit_to_group(
 def _let_listeners_finish(spark: SparkSession) -> None:
     """Wait until Spark's listeners have heard of all batches, if the session is still there."""
     try:
-        context = spark._jsparkSession.sparkContext()  # type: ignore[attr-defined]
+        context = spark._jsparkSession.sparkContext()
         if not context.isStopped():
             context.listenerBus().waitUntilEmpty(COMMIT_TIMEOUT_MS)
     except Exception as error:  # a Connect session, a JVM that is gone, a timeout: too late anyway

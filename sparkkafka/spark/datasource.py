@@ -58,7 +58,7 @@ class KafkaDataSource(DataSource):
     topic, partition, timestamp.
     """
 
-    options: Mapping[str, str]
+    options: Mapping[str, str]  # type: ignore[assignment]  # read-only: nothing may change them
 
     def __init__(self, options: Any) -> None:
         # Spark pickles this object to its workers. Values that nothing reads (an unknown kafka.*

@@ -15,8 +15,8 @@ from sparkkafka.errors import OptionError
 from sparkkafka.offset_json import offsets_of_tree
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming import StreamingQuery
     from pyspark.sql.streaming.listener import StreamingQueryProgress
+    from pyspark.sql.streaming.query import StreamingQuery
 
 Offsets = dict[TopicPartition, int]
 

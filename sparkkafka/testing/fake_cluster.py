@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from sparkkafka.errors import error_name
 from sparkkafka.testing.fake_broker import BrokerListener
 from sparkkafka.testing.fake_call import Handler
 from sparkkafka.testing.fake_dispatch import Dispatcher
@@ -233,7 +234,7 @@ class FakeCluster(TransactionControls, GroupControls):
             try:
                 self._state.create_topic(name, partitions, factor, configs or {})
             except Refused as error:
-                raise ValueError(f"{error.code.name}: {error.message}") from error
+                raise ValueError(f"{error_name(error.code)}: {error.message}") from error
 
     def delete_topic(self, name: str) -> None:
         with self._changed:

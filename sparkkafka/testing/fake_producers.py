@@ -39,7 +39,7 @@ class Refused(Exception):
     """A broker's error for one partition."""
 
     def __init__(
-        self, code: ErrorCode, message: str, record_errors: tuple[tuple[int, str], ...] = ()
+        self, code: int, message: str, record_errors: tuple[tuple[int, str], ...] = ()
     ) -> None:
         super().__init__(message)
         self.code = code

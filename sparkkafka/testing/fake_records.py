@@ -147,7 +147,7 @@ def entry_sizes(data: bytes | memoryview) -> list[int]:
 
 def crc_matches(data: bytes | memoryview, header: BatchHeader) -> bool:
     """CRC-32C from the attributes to the end of the batch."""
-    return crc32c.crc32c(data[_CRC_START:]) == header.crc
+    return bool(crc32c.crc32c(data[_CRC_START:]) == header.crc)
 
 
 def placed(

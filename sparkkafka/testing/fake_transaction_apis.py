@@ -285,7 +285,7 @@ def _check_coordinator(call: Call, transactional_id: str) -> None:
         raise Refused(ErrorCode.NOT_COORDINATOR, f"not for {transactional_id!r}")
 
 
-def _for_version(call: Call, code: ErrorCode, since: int) -> int:
+def _for_version(call: Call, code: int, since: int) -> int:
     if code == ErrorCode.PRODUCER_FENCED and call.version < since:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return code

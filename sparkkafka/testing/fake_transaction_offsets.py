@@ -87,7 +87,7 @@ def _check(call: Call, message: TxnOffsetCommitRequest) -> None:
     """Raises Refused for what is wrong with all partitions."""
     code = group_error(call, message.group_id)
     if code:
-        raise Refused(ErrorCode(code), f"group {message.group_id!r}")
+        raise Refused(code, f"group {message.group_id!r}")
     _verify(call, message)
     if is_too_large(message):
         raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, "so say brokers from 4.0 on")

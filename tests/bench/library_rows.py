@@ -1,7 +1,8 @@
 """The client library's own classes beside confluent-kafka and kafka-python, each on one core.
 
 Both sides of a pair get the same core, with all their threads; the broker has the other to itself
-where there are two. Every record is looked at, as a program would.
+where there are two. Every record is looked at, as a program would, and Python's garbage collector
+is on, as in a program: a million objects are its work too. One row is there without it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ PARTITIONS = 4
 VALUE_BYTES = 100
 POLL_TARGET, ARROW_TARGET, SEND_TARGET = 10.0, 4.0, 5.0
 MAX_POLL_RECORDS = 10_000
+# As much of a partition at a time as the tuned rival gets; Java's default, and ours, is 1 MiB.
+FETCH_BYTES = int(rivals.TUNED_FETCH["fetch.message.max.bytes"])
+SAME_FETCH = f"{FETCH_BYTES >> 20} MiB of a partition at a time on both sides"
 
 # Records that ours and confluent-kafka, and that kafka-python reads or writes.
 _FULL, _QUICK = (64 * SEND_ROWS, 60_000), (12 * SEND_ROWS, 16_000)
@@ -39,7 +43,7 @@ def library_rows(bootstrap_servers: str, *, quick: bool, say: Callable[[str], No
     many, few = _QUICK if quick else _FULL
     data = columns(str(VALUE_BYTES), many * (VALUE_BYTES + _BYTES_PER_RECORD) + 1)
     count = len(data.timestamps_ms)
-    pairs = 2 if quick else 3
+    pairs = 2 if quick else 5
     rows: list[Row] = []
 
     def row(
@@ -49,12 +53,14 @@ def library_rows(bootstrap_servers: str, *, quick: bool, say: Callable[[str], No
         ours: Callable[[], float],
         theirs: Callable[[], float],
         note: str = "",
+        *,
+        collects: bool = True,
     ) -> None:
         made = Row(
             "client library", f"{name}, one core", "M records/s", rival, target=target, note=note
         )
         with one_core():
-            rows.append(take_turns(made, ours, theirs, pairs, say))
+            rows.append(take_turns(made, ours, theirs, pairs, say, collects=collects))
 
     topic = "bench-library-read"
     ends = dict.fromkeys(range(PARTITIONS), count // PARTITIONS)
@@ -75,25 +81,29 @@ def library_rows(bootstrap_servers: str, *, quick: bool, say: Callable[[str], No
             "Consumer.poll of 100 B, 4 partitions, rival tuned",
             rivals.CONFLUENT,
             None,
-            lambda: count / 1e6 / poll(bootstrap_servers, topic, ends),
+            lambda: count / 1e6 / poll(bootstrap_servers, topic, ends, FETCH_BYTES),
             lambda: (
                 count
                 / 1e6
                 / rivals.confluent_read(bootstrap_servers, topic, ends, rivals.TUNED_FETCH)
             ),
+            SAME_FETCH,
         )
-        row(
-            "Consumer.poll_arrow of 100 B, 4 partitions, rival tuned",
-            rivals.CONFLUENT,
-            ARROW_TARGET,
-            lambda: count / 1e6 / poll_arrow(bootstrap_servers, topic, ends),
-            lambda: (
-                count
-                / 1e6
-                / rivals.confluent_read(bootstrap_servers, topic, ends, rivals.TUNED_FETCH)
-            ),
-            "its CRC check is off, as by default, ours on",
-        )
+        for collects in (True, False):
+            row(
+                "Consumer.poll_arrow of 100 B, 4 partitions, rival tuned"
+                + ("" if collects else ", no garbage collector"),
+                rivals.CONFLUENT,
+                ARROW_TARGET if collects else None,
+                lambda: count / 1e6 / poll_arrow(bootstrap_servers, topic, ends, FETCH_BYTES),
+                lambda: (
+                    count
+                    / 1e6
+                    / rivals.confluent_read(bootstrap_servers, topic, ends, rivals.TUNED_FETCH)
+                ),
+                f"{SAME_FETCH}; its CRC check is off, as by default, ours on",
+                collects=collects,
+            )
     finally:
         remove_topic(bootstrap_servers, topic)
 
@@ -159,22 +169,27 @@ def one_core() -> Iterator[None]:
         os.sched_setaffinity(0, allowed)
 
 
-def _consumer(bootstrap_servers: str, topic: str, ends: Mapping[int, int]) -> Consumer:
+def _consumer(
+    bootstrap_servers: str, topic: str, ends: Mapping[int, int], fetch_bytes: int
+) -> Consumer:
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
             "auto.offset.reset": "earliest",
             "max.poll.records": MAX_POLL_RECORDS,
+            "max.partition.fetch.bytes": fetch_bytes,
         }
     )
     consumer.assign([TopicPartition(topic, partition) for partition in ends])
     return consumer
 
 
-def poll(bootstrap_servers: str, topic: str, ends: Mapping[int, int]) -> float:
+def poll(
+    bootstrap_servers: str, topic: str, ends: Mapping[int, int], fetch_bytes: int = 1 << 20
+) -> float:
     """Seconds to have all records of a topic in hand, and to look at key, value and offset."""
     left, begin = sum(ends.values()), time.perf_counter()
-    with _consumer(bootstrap_servers, topic, ends) as consumer:
+    with _consumer(bootstrap_servers, topic, ends, fetch_bytes) as consumer:
         while left > 0:
             for record in consumer.poll(1.0):
                 record.key, record.value, record.offset  # noqa: B018
@@ -183,10 +198,12 @@ def poll(bootstrap_servers: str, topic: str, ends: Mapping[int, int]) -> float:
         return time.perf_counter() - begin
 
 
-def poll_arrow(bootstrap_servers: str, topic: str, ends: Mapping[int, int]) -> float:
+def poll_arrow(
+    bootstrap_servers: str, topic: str, ends: Mapping[int, int], fetch_bytes: int
+) -> float:
     """The same as Arrow tables; the values' bytes are summed up."""
     left, begin, size_bytes = sum(ends.values()), time.perf_counter(), 0
-    with _consumer(bootstrap_servers, topic, ends) as consumer:
+    with _consumer(bootstrap_servers, topic, ends, fetch_bytes) as consumer:
         while left > 0:
             table = consumer.poll_arrow(1.0)
             left -= table.num_rows

@@ -11,11 +11,15 @@ from tests.bench.results import Row
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """No garbage collection in between; reference counting frees what both sides make."""
+def quiet(*, collects: bool = False) -> Iterator[None]:
+    """No garbage collection in between; reference counting frees what both sides make.
+
+    With `collects` it goes on, as in a program, but looks at nothing that was there before.
+    """
     gc.collect()
     gc.freeze()
-    gc.disable()
+    if not collects:
+        gc.disable()
     try:
         yield
     finally:
@@ -29,9 +33,11 @@ def take_turns(
     theirs: Callable[[], float],
     pairs: int,
     say: Callable[[str], None],
+    *,
+    collects: bool = False,
 ) -> Row:
     """Fills the row. Both give a figure in the row's unit; the first of each is a warm-up."""
-    with quiet():
+    with quiet(collects=collects):
         ours(), theirs()
         for _ in range(pairs):
             row.ours.append(ours())

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from sparkkafka.client import leader_fetches, member_thread
-from sparkkafka.client.connection import Connection, FrameBuffer
+from sparkkafka.client.connection import Connection
 from sparkkafka.client.consumer import Consumer
+from sparkkafka.client.frame_buffer import FrameBuffer
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.record import Record
 from sparkkafka.errors import (

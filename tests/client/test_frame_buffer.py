@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparkkafka.client import fetcher as fetcher_module
-from sparkkafka.client.connection import FrameBuffer
+from sparkkafka.client.frame_buffer import FrameBuffer
 from sparkkafka.testing.faults import Drop
 from tests.client.support import fetcher, open_cluster, write
 
