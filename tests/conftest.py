@@ -21,6 +21,16 @@ if TYPE_CHECKING:
 _numbers = itertools.count()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """For `make test`, which runs three processes: whatever starts a JVM stays in one of them, since
+    it takes both cores; of the rest a file stays together."""
+    for item in items:
+        heavy = any(item.get_closest_marker(name) for name in ("real", "spark", "notebook"))
+        group = "brokers" if heavy else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
 @pytest.fixture
 def new_topic(kafka_cluster: Any) -> Callable[..., str]:
     """Make a topic with a name of its own: `new_topic(partitions=4, configs={…})`."""
