@@ -23,8 +23,8 @@ _numbers = itertools.count()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """For `make test`, which runs three processes: whatever starts a JVM stays in one of them, since
-    it takes both cores; of the rest a file stays together."""
+    """For the processes of `make test`: whatever starts a JVM stays in one of them, since it takes
+    both cores; of the rest a file stays together."""
     for item in items:
         heavy = any(item.get_closest_marker(name) for name in ("real", "spark", "notebook"))
         group = "brokers" if heavy else str(item.path)

@@ -165,6 +165,9 @@ class BrokerAssignedMember:
                 self._hooks.before_revoke(gone)
             except Exception as error:
                 errors.append(error)
+            except BaseException:  # Ctrl-C: nothing was taken over yet, the next poll does it
+                thread.put_back(target)
+                raise
             finally:
                 self._owned = {tp: row for tp, row in self._owned.items() if tp not in gone}
         new = frozenset(target.keys() - self._owned.keys())

@@ -99,6 +99,12 @@ class BrokerAssignedThread(MemberThread):
             target, self.target = self.target, None
         return target
 
+    def put_back(self, target: Partitions) -> None:
+        """It was not taken up; if there is a newer one, that is."""
+        with self.changed:
+            if self.target is None and self.inside:
+                self.target = target
+
     def acknowledge(self, owned: Partitions) -> None:
         """This is what the member has, after it took up a target."""
         with self.changed:

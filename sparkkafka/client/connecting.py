@@ -10,19 +10,22 @@ import contextlib
 import threading
 from collections.abc import Callable
 
+from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.connection import Connection
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.metadata import Broker
 from sparkkafka.errors import KafkaError
-from sparkkafka.options import ClientOptions
 
 
 class Connecting:
-    """The attempt to connect to `broker`; calls `done`, from another thread, when it has ended."""
+    """The attempt to connect to `broker`; calls `done`, from another thread, when it has ended.
 
-    def __init__(self, broker: Broker, options: ClientOptions, done: Callable[[], None]) -> None:
+    Of `cluster` it uses `open` alone: no more attempts for a moment after a refused password.
+    """
+
+    def __init__(self, broker: Broker, cluster: Cluster, done: Callable[[], None]) -> None:
         self._broker = broker
-        self._options = options
+        self._cluster = cluster
         self._done = done
         self._lock = threading.Lock()
         self._connection: Connection | None = None
@@ -53,11 +56,11 @@ class Connecting:
             connection.close()
 
     def _run(self) -> None:
-        options = self._options
+        options = self._cluster.options
         limit_ms = options.socket_connection_setup_timeout_ms + options.request_timeout_ms
         try:
-            connection = Connection.open(
-                self._broker.host, self._broker.port, options, Deadline(limit_ms)
+            connection = self._cluster.open(
+                self._broker.host, self._broker.port, Deadline(limit_ms)
             )
         except BaseException as error:
             # Whoever asks for the result gets it; a thread has nobody to raise to.

@@ -66,6 +66,7 @@ class Member:
         self._joined_with: frozenset[str] = frozenset()
         self._owned = _NOTHING
         self._last_generation_id = NO_GENERATION
+        self._unwanted = self._cluster.backoff()
         self._closed = False
 
     @property
@@ -239,9 +240,12 @@ class Member:
         if surplus:
             thread.ask_to_rejoin(
                 f"the leader assigned {some_partitions(surplus)}, to which this member does not "
-                "subscribe"
+                "subscribe",
+                # The leader may do so each time.
+                pause_ms=self._unwanted.next_ms(),
             )
             return
+        self._unwanted.reset()
         error = None
         if self._assignors.cooperative:
             gone = self._owned - assigned

@@ -105,6 +105,7 @@ class GroupThread(MemberThread):
         self._connection: Connection | None = None
         self._answer_due = Deadline(0)
         self._next_heartbeat_s = 0.0
+        self._join_not_before_s = 0.0
         self._watch: TopicWatch | None = None  # the leader's
 
     # --- called by the member --------------------------------------------------------------------
@@ -118,8 +119,10 @@ class GroupThread(MemberThread):
             self.phase = Phase.TO_JOIN
         self.wake()
 
-    def ask_to_rejoin(self, reason: str) -> None:
+    def ask_to_rejoin(self, reason: str, *, pause_ms: float = 0) -> None:
+        """With the next `join`, which is sent after the pause."""
         with self.changed:
+            self._join_not_before_s = time.monotonic() + pause_ms / 1000
             self._ask_to_rejoin(reason)
 
     def lose_membership(self, generation: Generation, code: int, where: str) -> None:
@@ -164,6 +167,9 @@ class GroupThread(MemberThread):
     def step(self, answered: bool) -> float:
         phase = self.phase
         if phase is Phase.TO_JOIN:
+            pause_s = self._join_not_before_s - time.monotonic()
+            if pause_s > 0:
+                return pause_s
             self._send_join()
             phase = self.phase
         elif phase in (Phase.JOINING, Phase.SYNCING):

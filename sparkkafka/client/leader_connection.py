@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.connecting import Connecting
 from sparkkafka.client.connection import Connection
 from sparkkafka.client.deadline import Backoff
@@ -12,7 +13,6 @@ from sparkkafka.client.fetch_answer import IDLE_BACKOFF_MAX_MS, IDLE_BACKOFF_MS
 from sparkkafka.client.frame_buffer import FrameBuffer
 from sparkkafka.client.metadata import Broker, TopicPartition
 from sparkkafka.client.partition_state import PartitionState
-from sparkkafka.options import ClientOptions
 
 
 class AskedPartition:
@@ -48,9 +48,7 @@ class LeaderConnection:
         self.buffer: FrameBuffer | None = None  # being filled
         self.spare: list[FrameBuffer] = []
 
-    def open(
-        self, broker: Broker, options: ClientOptions, done: Callable[[], None]
-    ) -> Connection | None:
+    def open(self, broker: Broker, cluster: Cluster, done: Callable[[], None]) -> Connection | None:
         """The connection to `broker`, None while it is being made; `done` is called then.
 
         Raises what connecting raised.
@@ -61,7 +59,7 @@ class LeaderConnection:
                 return connection
             self.close()  # the broker moved to another address
         if self.connecting is None:
-            self.connecting = Connecting(broker, options, done)
+            self.connecting = Connecting(broker, cluster, done)
             return None
         if not self.connecting.has_ended:
             return None

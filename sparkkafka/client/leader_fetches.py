@@ -126,9 +126,7 @@ class LeaderFetches:
             if leader.asked or now_s < leader.not_before_s:
                 continue
             try:
-                connection = leader.open(
-                    self._cluster.brokers[node_id], self._cluster.options, self.wake
-                )
+                connection = leader.open(self._cluster.brokers[node_id], self._cluster, self.wake)
                 if connection is not None:
                     self._ask(leader, connection, states)
             except KafkaError as error:

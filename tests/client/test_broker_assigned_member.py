@@ -152,6 +152,20 @@ def test_a_hook_that_raises_ends_the_poll_and_not_the_membership(fake):
         settle(one, two)
 
 
+def test_ctrl_c_while_letting_go_leaves_no_partition_to_nobody(fake):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    with member(fake) as one, member(fake) as two:
+        settle(one)
+        one.hooks.on_revoke = interrupted
+        with pytest.raises(KeyboardInterrupt):
+            settle(one, two)
+        one.hooks.on_revoke = lambda _: None
+        assert one.member.rejoin_needed()
+        settle(one, two)
+
+
 # Static members
 
 

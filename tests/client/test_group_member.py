@@ -9,6 +9,7 @@ import time
 import pytest
 
 from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.group_assignment import GroupAssignors
 from sparkkafka.client.group_member import Member, make_member
 from sparkkafka.client.group_metadata import GroupMetadata
 from sparkkafka.client.group_thread import Joined, Phase
@@ -676,6 +677,21 @@ def test_ctrl_c_in_a_hook_leaves_no_partition_to_nobody(fake, monkeypatch):
             patch.setattr(one.hooks, "before_revoke", interrupted)
             one.member._end_rebalance(Joined(one.thread.generation, less), one.thread)
         assert one.owned == "t-0 t-1" or one.member.rejoin_needed()
+        settle(one)
+
+
+@BOTH_KINDS
+def test_a_leader_that_assigns_what_nobody_wanted_is_asked_again_but_not_in_a_hurry(
+    fake, kind, monkeypatch
+):
+    read = GroupAssignors.read_assignment
+    stray = TopicPartition("other", 0)
+    with TestMember(fake, retry_backoff_ms=100, retry_backoff_max_ms=1_000, **kind) as one:
+        with monkeypatch.context() as patch:
+            patch.setattr(GroupAssignors, "read_assignment", lambda *args: read(*args) | {stray})
+            one.poll(1_000)
+            assert one.owned == ""
+        assert 3 <= len(fake.requests_of("JoinGroup")) <= 8
         settle(one)
 
 
