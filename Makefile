@@ -23,7 +23,7 @@ demo: $(STAMP) ## one real broker, 1,000,000 rows written and read back by Spark
 
 test: $(STAMP) ## all tests, those with real brokers included
 	@$(PY) -m sparkkafka.testing.jars connector
-	@$(PY) -m pytest -m "not bench and not soak" -n 3 --dist loadgroup
+	@$(PY) -m pytest -m "not bench and not soak" -n 3
 
 soak: $(STAMP) ## the long tests, half an hour: killed drivers and brokers, 2,000 micro-batches
 	@$(PY) -m pytest -m soak -s

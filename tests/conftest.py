@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -21,14 +23,22 @@ if TYPE_CHECKING:
 _numbers = itertools.count()
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """For the processes of `make test`: whatever starts a JVM stays in one of them, since it takes
-    both cores; of the rest a file stays together."""
-    for item in items:
-        heavy = any(item.get_closest_marker(name) for name in ("real", "spark", "notebook"))
-        group = "brokers" if heavy else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """For the processes of `make test`: all files with brokers or Spark go to one of them, since
+    those take both cores; the others share the rest, file by file."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByWeight(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            name = nodeid.partition("::")[0]
+            return "brokers and Spark" if _is_heavy(config.rootpath / name) else name
+
+    return ByWeight(config, log)
+
+
+@functools.cache
+def _is_heavy(file: Path) -> bool:
+    return re.search(r"mark\.(real|spark|notebook)\b", file.read_text()) is not None
 
 
 @pytest.fixture
