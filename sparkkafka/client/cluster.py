@@ -9,13 +9,12 @@ unknown code is not to retry.
 from __future__ import annotations
 
 import logging
-import random
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
-from sparkkafka.client.bootstrap import BootstrapServers
 from sparkkafka.client.connection import Connection
+from sparkkafka.client.connections import Connections
 from sparkkafka.client.deadline import Backoff, Deadline, End, Retry
 from sparkkafka.client.metadata import (
     Address,
@@ -27,13 +26,11 @@ from sparkkafka.client.metadata import (
     some_topics,
 )
 from sparkkafka.errors import (
-    AuthenticationError,
     BrokerError,
     ErrorCode,
     KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
-    OptionError,
     UnknownTopicError,
     UnsupportedVersionError,
     is_retriable,
@@ -63,18 +60,6 @@ _NO_TOPIC = (
     "its name, or create it first"
 )
 
-MIN_REFUSED_MS = 1_000
-
-MIN_SHARE_MS = 1_000  # the least that a bootstrap server gets to answer, if there is so much time
-
-
-class _Unreachable(NamedTuple):
-    """A broker that could not be connected to: not tried again until then."""
-
-    until_s: float
-    reason: str
-    backoff: Backoff
-
 
 class Cluster:
     """A Kafka cluster, found through `options.bootstrap_servers`. Use it under `with`.
@@ -100,13 +85,7 @@ class Cluster:
         # (kind, key) -> node id, as it was told; kept by `coordinator`.
         self.coordinators: dict[tuple[int, str], int] = {}
         self._topics: dict[str, TopicMetadata] = {}
-        self._connections: dict[int, Connection] = {}
-        self._servers = BootstrapServers(options)
-        self._bootstrap: Connection | None = None
-        self._try_first = [try_first] if try_first else []
-        self._bootstrap_failures: dict[tuple[str, int], str] = {}
-        self._unreachable: dict[int, _Unreachable] = {}
-        self._refused: tuple[float, str] | None = None
+        self._connections = Connections(options, try_first=try_first, end=end)
         self._known_topics: set[str] = set()
         self._leaders: dict[TopicPartition, int] = {}
 
@@ -117,12 +96,7 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        for connection in self._connections.values():
-            connection.close()
-        self._connections.clear()
-        if self._bootstrap is not None:
-            self._bootstrap.close()
-            self._bootstrap = None
+        self._connections.close()
 
     # --- time -----------------------------------------------------------------------------------
 
@@ -139,119 +113,30 @@ class Cluster:
     # --- connections ----------------------------------------------------------------------------
 
     def connection(self, node_id: int, deadline: Deadline) -> Connection:
-        """The connection to a broker, opened if need be. One attempt.
+        """The connection to a broker, opened if need be: see `Connections.to`.
 
-        Raises KafkaConnectionError if the broker is unknown or cannot be reached; after a failed
-        attempt for reconnect.backoff.ms (growing to reconnect.backoff.max.ms) without trying.
+        Raises KafkaConnectionError, also if the broker is unknown.
         """
         broker = self.brokers.get(node_id)
         if broker is None:
             raise KafkaConnectionError(f"broker {node_id} is not in the cluster's metadata")
-        connection = self.open_connection(node_id)
-        if connection is not None:
-            if connection.in_flight or (connection.host, connection.port) == broker[1:3]:
-                return connection
-            connection.close()  # the broker moved to another address (a restarted container)
-        unreachable = self._unreachable.get(node_id)
-        if unreachable is not None and time.monotonic() < unreachable.until_s:
-            raise KafkaConnectionError(unreachable.reason)
-        try:
-            connection = self.give_away(broker) or self.open(broker.host, broker.port, deadline)
-        except (AuthenticationError, OptionError):
-            raise
-        except KafkaError as error:
-            self._note_unreachable(node_id, str(error))
-            raise
-        self._unreachable.pop(node_id, None)
-        self._connections[node_id] = connection
-        return connection
+        return self._connections.to(broker, deadline)
 
     def open(self, host: str, port: int, deadline: Deadline) -> Connection:
-        """A new connection, the caller's own. One attempt.
-
-        Raises KafkaConnectionError; AuthenticationError if one side does not trust the other. For
-        a moment after that nobody is asked again: a wrong password that is tried at each broker
-        can lock the account.
-        """
-        if self._refused is not None and time.monotonic() < self._refused[0]:
-            raise AuthenticationError(self._refused[1])
-        try:
-            return Connection.open(host, port, self.options, deadline.until(self.end))
-        except AuthenticationError as error:
-            wait_s = max(self.options.reconnect_backoff_max_ms, MIN_REFUSED_MS) / 1000
-            self._refused = time.monotonic() + wait_s, str(error)
-            raise
-
-    def _note_unreachable(self, node_id: int, reason: str) -> None:
-        known = self._unreachable.get(node_id)
-        backoff = (
-            known.backoff
-            if known is not None
-            else Backoff(self.options.reconnect_backoff_ms, self.options.reconnect_backoff_max_ms)
-        )
-        until_s = time.monotonic() + backoff.next_ms() / 1000
-        self._unreachable[node_id] = _Unreachable(until_s, reason, backoff)
+        """A new connection, the caller's own: see `Connections.open`."""
+        return self._connections.open(host, port, deadline)
 
     def open_connection(self, node_id: int) -> Connection | None:
         """The connection to a broker if there is one that is open; never makes one."""
-        connection = self._connections.get(node_id)
-        return connection if connection is not None and connection.is_open else None
+        return self._connections.open_to(node_id)
 
     def any_connection(self, deadline: Deadline) -> Connection:
-        """A connection to whichever broker answers: an open one, a known one, a bootstrap entry.
-
-        Raises KafkaConnectionError listing every address that was tried and why it failed.
-        """
-        if self._bootstrap is not None and self._bootstrap.is_open:
-            return self._bootstrap
-        for connection in self._connections.values():
-            if connection.is_open and not connection.in_flight:
-                return connection
-        # Known brokers first, then the bootstrap list: all known ones may have moved away.
-        known = [(broker.host, broker.port) for broker in self.brokers.values()]
-        first = self._servers.addresses()
-        random.shuffle(known)
-        random.shuffle(first)
-        failures: list[KafkaError] = []
-        addresses = list(dict.fromkeys(self._try_first + known + first))
-        self._try_first = []
-        for number, address in enumerate(addresses):
-            if failures and deadline.expired:
-                break
-            # A server that accepts and never answers must leave time for the others.
-            share_ms = deadline.remaining_s() * 1000 / (len(addresses) - number)
-            try:
-                self._bootstrap = self.open(*address, deadline.sooner(max(share_ms, MIN_SHARE_MS)))
-            except (AuthenticationError, OptionError):
-                raise  # the others would be told the same wrong password, and an account locked
-            except KafkaError as error:
-                # Also a port that is not Kafka's: the other entries may be right.
-                log.info("bootstrap: %s", error)
-                self._bootstrap_failures[address] = str(error)
-                failures.append(error)
-            else:
-                return self._bootstrap
-        # Failures of earlier attempts are kept: the last one may run out of time half-way.
-        nobody = KafkaConnectionError(
-            "no broker of kafka.bootstrap.servers can be reached: "
-            + "; ".join(self._bootstrap_failures.values())
-        )
-        # If nobody there speaks Kafka, waiting does not help.
-        nobody.retriable = any(error.retriable for error in failures)
-        raise nobody
+        """A connection to whichever broker answers: see `Connections.to_any`."""
+        return self._connections.to_any(self.brokers.values(), deadline)
 
     def give_away(self, broker: Broker) -> Connection | None:
-        """The idle connection that metadata came by, if it leads to this broker; now the caller's.
-
-        A new one would cost two round trips (connect, ApiVersions).
-        """
-        given = self._bootstrap
-        if given is None or not given.is_open or given.in_flight:
-            return None
-        if (given.host, given.port) != (broker.host, broker.port):
-            return None
-        self._bootstrap = None
-        return given
+        """The idle connection that metadata came by: see `Connections.give_away`."""
+        return self._connections.give_away(broker)
 
     # --- requests -------------------------------------------------------------------------------
 

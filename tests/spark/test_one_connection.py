@@ -125,7 +125,7 @@ def test_plans_of_micro_batches_say_so_too(filled: Any) -> None:
 def test_a_connection_is_given_away_once_and_only_for_its_own_broker(filled: Any) -> None:
     leader = filled.leader("t", 0)
     with open_cluster(filled) as cluster:
-        cluster._try_first = [address(filled, leader)]
+        cluster._connections._try_first = [address(filled, leader)]
         cluster.topics(["t"])
         others = [broker for node, broker in cluster.brokers.items() if node != leader]
         assert [cluster.give_away(broker) for broker in others] == [None, None]
