@@ -8,10 +8,15 @@ Import these names from `sparkkafka.errors`.
 from __future__ import annotations
 
 import enum
+from typing import Final
+
+SPARK_PREFIX: Final = "kafka."
+"""What Kafka's settings begin with where Spark's users write them; in the client library they have
+no prefix. Messages name a setting as their reader writes it."""
 
 
 class ErrorCode(enum.IntEnum):
-    """A row: number, retriable, refresh, description.
+    """A row: number, retriable, refresh, words (with {prefix} before names of settings).
 
     retriable: the same request may succeed later (Java's RetriableException).
     refresh: metadata is to be fetched anew before the retry (Java's InvalidMetadataException).
@@ -19,15 +24,20 @@ class ErrorCode(enum.IntEnum):
 
     retriable: bool
     refresh: bool
-    description: str
+    words: str
 
-    def __new__(cls, number: int, retriable: bool, refresh: bool, description: str) -> ErrorCode:
+    def __new__(cls, number: int, retriable: bool, refresh: bool, words: str) -> ErrorCode:
         row = int.__new__(cls, number)
         row._value_ = number
         row.retriable = retriable
         row.refresh = refresh
-        row.description = description
+        row.words = words
         return row
+
+    @property
+    def description(self) -> str:
+        """What it means, for users of Spark."""
+        return error_description(self)
 
     # The facts on one line, the description below; ruff would make six lines of each row.
     # fmt: off
@@ -45,8 +55,8 @@ class ErrorCode(enum.IntEnum):
         "the topic or partition does not exist, or this user may not see it (needs DESCRIBE on "
         "the topic)")
     INVALID_FETCH_SIZE = (4, False, False,
-        "the broker takes no fetch of this size; see kafka.fetch.max.bytes and "
-        "kafka.max.partition.fetch.bytes")
+        "the broker takes no fetch of this size; see {prefix}fetch.max.bytes and "
+        "{prefix}max.partition.fetch.bytes")
     LEADER_NOT_AVAILABLE = (5, True, True,
         "no broker leads the partition now: an election is under way, or all its replicas are down")
     NOT_LEADER_OR_FOLLOWER = (6, True, True,
@@ -78,15 +88,15 @@ class ErrorCode(enum.IntEnum):
         "a topic name has 1 to 249 characters of a-z A-Z 0-9 . _ - and is not '.' or '..'; "
         "Kafka's internal topics take no writes")
     RECORD_LIST_TOO_LARGE = (18, False, False,
-        "the batch does not fit into a log segment; lower kafka.batch.size or raise segment.bytes "
-        "of the topic")
+        "the batch does not fit into a log segment; lower {prefix}batch.size or raise "
+        "segment.bytes of the topic")
     NOT_ENOUGH_REPLICAS = (19, True, False,
         "fewer replicas in sync than the topic's min.insync.replicas, so nothing was written")
     NOT_ENOUGH_REPLICAS_AFTER_APPEND = (20, True, False,
         "written by the leader, but fewer replicas are in sync than min.insync.replicas; a second "
         "try may duplicate the records")
     INVALID_REQUIRED_ACKS = (21, False, False,
-        "the broker does not know this value of kafka.acks; it takes all, 1 and 0")
+        "the broker does not know this value of {prefix}acks; it takes all, 1 and 0")
     ILLEGAL_GENERATION = (22, False, False,
         "the consumer group has moved on to a newer generation; the member joins again")
     INCONSISTENT_GROUP_PROTOCOL = (23, False, False,
@@ -116,7 +126,7 @@ class ErrorCode(enum.IntEnum):
         "allow")
     UNSUPPORTED_SASL_MECHANISM = (33, False, False,
         "this SASL mechanism is not among the broker's sasl.enabled.mechanisms; compare "
-        "kafka.sasl.mechanism")
+        "{prefix}sasl.mechanism")
     ILLEGAL_SASL_STATE = (34, False, False,
         "steps of the login came in the wrong order, or a request came before its end")
     UNSUPPORTED_VERSION = (35, False, False,
@@ -357,10 +367,13 @@ def error_name(code: int) -> str:
     return row.name if row is not None else "UNKNOWN_ERROR_CODE"
 
 
-def error_description(code: int) -> str:
-    """What the code means, as a clause without a period."""
+def error_description(code: int, prefix: str = SPARK_PREFIX) -> str:
+    """What the code means, as a clause without a period; `prefix` is that of the reader's
+    settings."""
     row = _BY_NUMBER.get(code)
-    return row.description if row is not None else "not among the codes of Kafka 4.3"
+    if row is None:
+        return "not among the codes of Kafka 4.3"
+    return row.words.format(prefix=prefix)
 
 
 def is_retriable(code: int) -> bool:

@@ -31,6 +31,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from sparkkafka.error_codes import (
+    SPARK_PREFIX,
     ErrorCode,
     error_description,
     error_name,
@@ -39,6 +40,7 @@ from sparkkafka.error_codes import (
 )
 
 __all__ = [
+    "SPARK_PREFIX",
     "AuthenticationError",
     "BrokerError",
     "CommitFailedError",
@@ -177,17 +179,24 @@ class BrokerError(KafkaError):
     """A broker answered with an error code. The number survives even if it is not in the table.
 
     `where` is the request and what it was about; `message` is the broker's own, if it gave any,
-    and stands instead of the table's description.
+    and stands instead of the table's description, where settings have the `prefix`.
     """
 
-    def __init__(self, code: int, where: str = "", message: str | None = None) -> None:
+    def __init__(
+        self,
+        code: int,
+        where: str = "",
+        message: str | None = None,
+        *,
+        prefix: str = SPARK_PREFIX,
+    ) -> None:
         self.code = code
         self.where = where
         self.broker_message = message
         text = f"error {code} {error_name(code)}"
         if where:
             text += f" from {where}"
-        super().__init__(f"{text}: {message or error_description(code)}")
+        super().__init__(f"{text}: {message or error_description(code, prefix)}")
 
     @property
     def retriable(self) -> bool:  # type: ignore[override]

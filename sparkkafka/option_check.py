@@ -12,13 +12,13 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sparkkafka.errors import OptionError
+from sparkkafka.errors import SPARK_PREFIX, OptionError
 from sparkkafka.option_table import CONNECTOR, KAFKA, Option, Side, Status
 from sparkkafka.security_table import CALLBACK_OPTION
 
 logger = logging.getLogger("sparkkafka.options")
 
-_PREFIX = "kafka."
+_PREFIX = SPARK_PREFIX
 # Properties, or near misses of them, that must not be passed over: security, and where to connect.
 _VITAL = re.compile(r"(?:security|ssl|https|sasl|bootstrap)\.")
 _CONNECTOR = {row.key: row for row in CONNECTOR if row.status is not Status.IGNORED}

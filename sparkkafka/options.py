@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sparkkafka.errors import OptionError
+from sparkkafka.errors import SPARK_PREFIX, OptionError
 from sparkkafka.option_check import GivenOptions, as_text, warn
 from sparkkafka.option_kinds import INT32_MAX
 from sparkkafka.option_table import CONNECTOR, KAFKA, Side
@@ -58,7 +58,11 @@ class Masked:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ClientOptions(Masked):
-    """Connections, metadata, deadlines. Times in milliseconds, sizes in bytes."""
+    """Connections, metadata, deadlines. Times in milliseconds, sizes in bytes.
+
+    `prefix` is no option: it is what names of settings begin with where this user writes them, for
+    messages: "kafka." in Spark, nothing in the client library.
+    """
 
     GROUP = "client"
 
@@ -77,6 +81,7 @@ class ClientOptions(Masked):
     security: SecurityOptions = NO_SECURITY
     send_buffer_bytes: int = -1
     receive_buffer_bytes: int = -1
+    prefix: str = SPARK_PREFIX
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -416,7 +421,7 @@ def client_from(given: GivenOptions) -> ClientOptions:
                 )
             fields[first] = most_ms
     security = security_from(given, fields["bootstrap_servers"])
-    return ClientOptions(**fields, security=security)
+    return ClientOptions(**fields, security=security, prefix=given.prefix)
 
 
 def producer_from(

@@ -84,8 +84,11 @@ class SaslSettings:
         return f"{self.mechanism}{user}"
 
 
-def authenticate(connection: Caller, settings: SaslSettings, deadline: Deadline) -> Session | None:
-    """Be authenticated on this connection; nothing may be in flight.
+def authenticate(
+    connection: Caller, settings: SaslSettings, deadline: Deadline, prefix: str
+) -> Session | None:
+    """Be authenticated on this connection; nothing may be in flight. `prefix` is that of the user's
+    settings, for messages.
 
     Returns the session, None for one without end. Raises AuthenticationError
     if the broker refuses, KafkaConnectionError or KafkaTimeoutError if there is no answer.
@@ -98,16 +101,16 @@ def authenticate(connection: Caller, settings: SaslSettings, deadline: Deadline)
             offered = _shown(", ".join(answer.mechanisms)) or "none"
             raise AuthenticationError(
                 f"{connection}: this listener has no SASL mechanism {settings.mechanism}, but "
-                f"{offered}; compare kafka.sasl.mechanism with the broker's "
+                f"{offered}; compare {prefix}sasl.mechanism with the broker's "
                 "sasl.enabled.mechanisms"
             )
         if answer.error_code == ErrorCode.ILLEGAL_SASL_STATE:
             raise AuthenticationError(
-                f"{connection}: this listener wants no SASL: compare kafka.security.protocol with "
-                "the listener's (SSL or PLAINTEXT)"
+                f"{connection}: this listener wants no SASL: compare {prefix}security.protocol "
+                "with the listener's (SSL or PLAINTEXT)"
             )
         if answer.error_code:
-            raise BrokerError(answer.error_code, f"SaslHandshake @ {connection}")
+            raise BrokerError(answer.error_code, f"SaslHandshake @ {connection}", prefix=prefix)
         lifetime_ms = _converse(connection, settings, deadline)
     except AuthenticationError:
         settings.forget()

@@ -1,4 +1,4 @@
-"""The addresses of kafka.bootstrap.servers, by the rule of client.dns.lookup."""
+"""The addresses of bootstrap.servers, by the rule of client.dns.lookup."""
 
 from __future__ import annotations
 

@@ -59,6 +59,7 @@ class ColumnProducer:
         transaction: ProducerTransaction | None = None,
     ) -> None:
         self._options = options
+        self._prefix = cluster.options.prefix
         self._sender = Sender(cluster, options, transaction)
         self._batcher: Batcher[None] = Batcher(
             options, lambda tp, batches, *_: self._sender.add(tp, batches)
@@ -72,7 +73,7 @@ class ColumnProducer:
 
     @property
     def buffered_bytes(self) -> int:
-        """What kafka.buffer.memory bounds: records that are not acknowledged yet."""
+        """What buffer.memory bounds: records that are not acknowledged yet."""
         return self._batcher.pending_bytes + self._sender.queued_bytes
 
     def __enter__(self) -> Self:
@@ -168,8 +169,9 @@ class ColumnProducer:
             if deadline.expired:
                 raise KafkaTimeoutError(
                     f"the brokers take records too slowly: {self._sender.queued_bytes} bytes wait, "
-                    f"more than kafka.buffer.memory={limit}, for longer than "
-                    f"kafka.max.block.ms={self._options.max_block_ms}{self._sender.last_errors()}"
+                    f"more than {self._prefix}buffer.memory={limit}, for longer than "
+                    f"{self._prefix}max.block.ms={self._options.max_block_ms}"
+                    f"{self._sender.last_errors()}"
                 )
             self._sender.step(wait=True)
 
@@ -182,8 +184,8 @@ class ColumnProducer:
         if HEADER_BYTES + sizes[largest] > self._options.max_request_size:
             raise ProduceError(
                 f"a record takes {int(sizes[largest])} bytes, more than "
-                f"kafka.max.request.size={self._options.max_request_size} allows; raise it (and "
-                "max.message.bytes of the topic), or write smaller records",
+                f"{self._prefix}max.request.size={self._options.max_request_size} allows; raise it "
+                "(and max.message.bytes of the topic), or write smaller records",
                 topic=tp.topic,
                 partition=tp.partition,
                 written=Written.NO,

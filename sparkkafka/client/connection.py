@@ -74,20 +74,21 @@ class Stage(enum.Enum):
 
 
 # What it may mean that a listener hangs up, by our protocol and how far we came. Kafka's brokers
-# give no reason on such a connection: they cannot even read what it sends.
+# give no reason on such a connection: they cannot even read what it sends. {prefix} stands before
+# names of settings.
 _HINTS = {
     ("PLAINTEXT", Stage.OPENING): "; if it always does, the listener may want TLS "
-    "(kafka.security.protocol SSL or SASL_SSL), or not be Kafka's",
+    "({prefix}security.protocol SSL or SASL_SSL), or not be Kafka's",
     ("PLAINTEXT", Stage.NEW): "; if it always does, the listener may want SASL "
-    "(kafka.security.protocol SASL_PLAINTEXT)",
+    "({prefix}security.protocol SASL_PLAINTEXT)",
     ("SASL_PLAINTEXT", Stage.OPENING): "; if it always does, the listener may want TLS "
-    "(kafka.security.protocol SASL_SSL), or not be Kafka's",
+    "({prefix}security.protocol SASL_SSL), or not be Kafka's",
     ("SSL", Stage.OPENING): "; if it always does, the listener may want a client certificate "
-    "(kafka.ssl.keystore.location), or not be Kafka's",
+    "({prefix}ssl.keystore.location), or not be Kafka's",
     ("SASL_SSL", Stage.OPENING): "; if it always does, the listener may want a client certificate "
-    "(kafka.ssl.keystore.location), or not be Kafka's",
+    "({prefix}ssl.keystore.location), or not be Kafka's",
     ("SSL", Stage.NEW): "; if it always does, the listener may want SASL "
-    "(kafka.security.protocol SASL_SSL), or a client certificate (kafka.ssl.keystore.location)",
+    "({prefix}security.protocol SASL_SSL), or a client certificate ({prefix}ssl.keystore.location)",
 }
 
 # The end of the stream without a word of TLS: a broker that died, or whose last word was lost since
@@ -131,6 +132,7 @@ class Connection:
         self._request_timeout_ms = float(ClientOptions.request_timeout_ms)
         self._begun: _BegunReply | None = None
         self._protocol = protocol
+        self._setting_prefix = ClientOptions.prefix
         self._stage = Stage.OPENING
         self._options: ClientOptions | None = None
         self._session: Session | None = None
@@ -147,21 +149,21 @@ class Connection:
         AuthenticationError if one side does not trust the other; OptionError for a reference that
         cannot be looked up, or a store that cannot be read.
         """
-        security = connection_security(options, host, port)
+        security, prefix = connection_security(options, host, port), options.prefix
         sock = connect(host, port, options, deadline)
         limit = deadline.sooner(options.request_timeout_ms)
         if security.context is not None and security.tls_settings is not None:
-            sock = encrypt(
-                sock, security.context, security.tls_settings, host, where(host, port), limit
-            )
+            trust, name = security.tls_settings, where(host, port)
+            sock = encrypt(sock, security.context, trust, host, name, limit, prefix)
         framing = Framing(options.client_id, MAX_OPENING_FRAME_BYTES)
         connection = cls(sock, host, port, framing, protocol=options.security.protocol)
+        connection._setting_prefix = prefix
         connection._request_timeout_ms = options.request_timeout_ms
         try:
             connection._handshake(limit)
             if security.sasl is not None:
                 connection._options = options
-                connection._session = authenticate(connection, security.sasl, limit)
+                connection._session = authenticate(connection, security.sasl, limit, prefix)
         except BaseException:
             connection.close()
             raise
@@ -200,7 +202,7 @@ class Connection:
         try:
             security = connection_security(options, self.host, self.port)
             if security.sasl is not None:
-                self._session = authenticate(self, security.sasl, deadline)
+                self._session = authenticate(self, security.sasl, deadline, options.prefix)
         except BaseException:
             self.close()
             raise
@@ -464,7 +466,7 @@ class Connection:
         gone = isinstance(error, _HungUpError | ConnectionError | _TLS_GONE)
         if isinstance(error, ssl.SSLError) and not gone and self._stage is Stage.OPENING:
             # With TLS 1.3 a server looks at our certificate when we believe to be connected.
-            return AuthenticationError(refusal(error, str(self)))
+            return AuthenticationError(refusal(error, str(self), self._setting_prefix))
         if isinstance(error, TimeoutError):
             # Retriable for those who may ask again: nothing says that the broker is gone.
             timeout = KafkaTimeoutError(
@@ -474,7 +476,7 @@ class Connection:
             return timeout
         hint = ""
         if gone:
-            hint = _HINTS.get((self._protocol, self._stage), "")
+            hint = _HINTS.get((self._protocol, self._stage), "").format(prefix=self._setting_prefix)
             if self._protocol == "SASL_PLAINTEXT" and self._framing.versions is not None:
                 hint = ""  # it is Kafka's, and has understood us
         what = "the broker closed the connection" if isinstance(error, _TLS_GONE) else reason(error)

@@ -156,7 +156,7 @@ class Connections:
                 return self._bootstrap
         # Failures of earlier attempts are kept: the last one may run out of time half-way.
         nobody = KafkaConnectionError(
-            "no broker of kafka.bootstrap.servers can be reached: "
+            f"no broker of {self._options.prefix}bootstrap.servers can be reached: "
             + "; ".join(self._bootstrap_failures.values())
         )
         # If nobody there speaks Kafka, waiting does not help.

@@ -91,11 +91,11 @@ class PartitionDelivery:
         verdict: Verdict,
         error: BrokerError,
         *,
-        retries: int,
+        retries: str,
         facts: str = "",
     ) -> ProduceError:
-        """The error for a batch that a broker refused for good; `retries` is kafka.retries, `facts`
-        what else is known of the reason."""
+        """The error for a batch that a broker refused for good; `retries` names that setting and
+        its value, `facts` is what else is known of the reason."""
         text = str(error)
         if error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             text += (
@@ -103,7 +103,7 @@ class PartitionDelivery:
                 "election?); records before this batch are missing"
             )
         elif is_retriable(error.code):
-            text += f" ({batch.attempts} attempts, kafka.retries={retries})"
+            text += f" ({batch.attempts} attempts, {retries})"
         text += facts
         perhaps = verdict.perhaps_written or batch.maybe_written
         return self.delivery_error(batch, text, perhaps=perhaps, code=error.code)

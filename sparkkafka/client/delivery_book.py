@@ -106,7 +106,7 @@ class DeliveryBook:
                 batch = entry.queue.batches[0]
                 error = entry.delivery_error(
                     batch,
-                    f"not acknowledged within kafka.delivery.timeout.ms="
+                    f"not acknowledged within {self._cluster.options.prefix}delivery.timeout.ms="
                     f"{self._options.delivery_timeout_ms} after {batch.attempts} attempts",
                     perhaps=batch.maybe_written or batch.in_flight,
                 )

@@ -368,6 +368,7 @@ class LeaderFetches:
             leader.not_before_s = now_s + response.throttle_time_ms / 1000
         name = "Fetch" if leader.is_fetch else "ListOffsets"
         code = response.error_code if leader.is_fetch else 0
+        prefix = self._cluster.options.prefix
         rows: dict[tuple[str, int], Any] = {}
         if leader.is_fetch:
             for topic in response.responses:
@@ -385,10 +386,12 @@ class LeaderFetches:
             where = f"{name} of {tp} @ {connection}"
             if code or row is None:
                 left_out = None if code else "the answer leaves it out"
-                error = BrokerError(code or ErrorCode.UNKNOWN_SERVER_ERROR, where, left_out)
+                number = code or ErrorCode.UNKNOWN_SERVER_ERROR
+                error = BrokerError(number, where, left_out, prefix=prefix)
                 self._refused(leader, state, error)
             elif row.error_code:
-                self._refused(leader, state, BrokerError(row.error_code, where))
+                error = BrokerError(row.error_code, where, prefix=prefix)
+                self._refused(leader, state, error)
             elif leader.is_fetch:
                 news = self._take_records(leader, state, row, frame) or news
             else:

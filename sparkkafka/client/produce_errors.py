@@ -60,7 +60,7 @@ def judge(
     """The verdict on one answer.
 
     `is_head`: every earlier batch of the partition is acknowledged. `maybe_written`: an earlier
-    attempt may have reached the log. `attempts_left`: kafka.retries allows another attempt.
+    attempt may have reached the log. `attempts_left`: retries allows another attempt.
     `transactional`: the batch is part of a transaction, whose producer id cannot be changed.
     """
     perhaps = code in PERHAPS_WRITTEN

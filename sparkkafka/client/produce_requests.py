@@ -29,14 +29,15 @@ class ProduceRequests:
         self._transactional_id = transactional_id
         self._codec = codec_by_name(options.compression_type)
 
-    def check_codec(self, connection: Connection) -> None:
-        """Raises UnsupportedVersionError if the broker does not know the compression."""
+    def check_codec(self, connection: Connection, prefix: str) -> None:
+        """Raises UnsupportedVersionError if the broker does not know the compression; `prefix` is
+        that of the user's settings."""
         if self._codec == Codec.ZSTD and not connection.supports(
             ProduceRequest, ZSTD_PRODUCE_VERSION
         ):
             raise UnsupportedVersionError(
                 f"{connection} does not know zstd (Kafka 2.1 and later do); choose another "
-                "kafka.compression.type"
+                f"{prefix}compression.type"
             )
 
     def build(self, queue: PartitionQueue, batch: ProducerBatch) -> None:

@@ -89,7 +89,7 @@ class ProducerTransaction:
                         self._cluster, self.transactional_id, FOR_TRANSACTION, deadline
                     )
                 except KafkaError as error:
-                    raise explained(error) from error
+                    raise explained(error, self._cluster.options.prefix) from error
                 self._timeout_ms = max_timeout_ms(self._cluster, node_id, deadline)
             self.identity = self._init(self._timeout_ms, deadline)
         return self.identity
@@ -130,7 +130,8 @@ class ProducerTransaction:
         except KafkaError as error:
             log.warning(
                 "transaction %s could not be aborted (readers wait until the next batch, or "
-                "kafka.transaction.timeout.ms, ends it): %s",
+                "%stransaction.timeout.ms, ends it): %s",
                 self.transactional_id,
+                self._cluster.options.prefix,
                 error,
             )

@@ -29,7 +29,7 @@ def refusal_facts(cluster: Cluster, tp: TopicPartition, batch: ProducerBatch, co
         return (
             f": one record of {batch.size_bytes} bytes, sent as a batch of {batch.wire_bytes}, is "
             f"above {_settings(cluster, tp, SIZE_SETTINGS)}; raise that, compress "
-            "(kafka.compression.type), or write smaller records"
+            f"({cluster.options.prefix}compression.type), or write smaller records"
         )
     if code == ErrorCode.INVALID_TIMESTAMP:
         encoded = batch.encoded

@@ -284,7 +284,7 @@ class Sender(DeliveryBook):
             self._broker_lost(node_id, error, entries)
             return False
         try:
-            self._requests.check_codec(connection)
+            self._requests.check_codec(connection, self._cluster.options.prefix)
         except KafkaError as error:
             for entry in entries:
                 if entry.queue.batches[0].owner is None:
@@ -422,7 +422,9 @@ class Sender(DeliveryBook):
                 else:
                     self._acknowledged(entry, batch, row.base_offset, row.log_append_time_ms)
             else:
-                refusal = BrokerError(code, f"{where} for {queue.tp}", message)
+                refusal = BrokerError(
+                    code, f"{where} for {queue.tp}", message, prefix=self._cluster.options.prefix
+                )
                 single = {} if row is None else _record_messages(row)
                 try:
                     self._refused(entry, batch, verdict, refusal, single)
@@ -450,7 +452,7 @@ class Sender(DeliveryBook):
                 facts = refusal_facts(self._cluster, queue.tp, batch, error.code)
                 self._facts_s = time.monotonic()
             final = entry.refusal_error(
-                batch, verdict, error, retries=self._options.retries, facts=facts
+                batch, verdict, error, retries=self._retries_text(), facts=facts
             )
             self._give_up(entry, batch, final, error, record_messages)
             return
@@ -491,8 +493,7 @@ class Sender(DeliveryBook):
                 if batch.attempts > self._options.retries:
                     final = entry.delivery_error(
                         batch,
-                        f"{error} ({batch.attempts} attempts, "
-                        f"kafka.retries={self._options.retries})",
+                        f"{error} ({batch.attempts} attempts, {self._retries_text()})",
                         perhaps=True,
                     )
                     self._give_up(entry, batch, final, error)
@@ -503,6 +504,9 @@ class Sender(DeliveryBook):
             for batch in [] if error.retriable else list(entry.queue.batches):
                 final = entry.delivery_error(batch, str(error), perhaps=batch.maybe_written)
                 self._give_up(entry, batch, final, error)
+
+    def _retries_text(self) -> str:
+        return f"{self._cluster.options.prefix}retries={self._options.retries}"
 
     def barrier(self) -> None:
         """acks=0 has no answers; but brokers work a connection's requests off in order, and close

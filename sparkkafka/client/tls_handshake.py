@@ -23,12 +23,13 @@ LOOK_TIMEOUT_MS = 3_000
 
 _MOST_NAMES = 8
 
+# {prefix} stands before names of settings that have one in Spark.
 _NO_TLS = (
-    "a listener without TLS, perhaps: compare kafka.security.protocol with the listener's "
+    "a listener without TLS, perhaps: compare {prefix}security.protocol with the listener's "
     "(PLAINTEXT or SASL_PLAINTEXT)"
 )
 _WANTS_CERTIFICATE = (
-    "the listener wants a client certificate: set kafka.ssl.keystore.location (or "
+    "the listener wants a client certificate: set {prefix}ssl.keystore.location (or "
     "ssl.keystore.certificate.chain and ssl.keystore.key) to one that its authorities have signed"
 )
 
@@ -67,11 +68,13 @@ def encrypt(
     host: str,
     where: str,
     deadline: Deadline,
+    prefix: str,
 ) -> ssl.SSLSocket:
     """The socket with TLS; takes it over, and closes it if anything fails.
 
-    `where` is host and port for messages. Raises AuthenticationError for a certificate that is not
-    trusted and for a refusal, KafkaConnectionError and KafkaTimeoutError for the rest.
+    `where` is host and port for messages, `prefix` that of the user's settings. Raises
+    AuthenticationError for a certificate that is not trusted and for a refusal,
+    KafkaConnectionError and KafkaTimeoutError for the rest.
     """
     started_s = time.monotonic()
     try:
@@ -91,39 +94,51 @@ def encrypt(
     except ssl.SSLCertVerificationError as error:
         tls.close()
         names = _names_of(peer, settings, host) if error.verify_code in _MISMATCHES else ()
-        raise AuthenticationError(_untrusted(error, settings, host, where, names)) from error
+        raise AuthenticationError(
+            _untrusted(error, settings, host, where, names, prefix)
+        ) from error
     except TimeoutError as error:
         tls.close()
         late = KafkaTimeoutError(
-            f"{where}: TLS was not agreed on within {time.monotonic() - started_s:.1f} s; {_NO_TLS}"
+            f"{where}: TLS was not agreed on within {time.monotonic() - started_s:.1f} s; "
+            f"{_no_tls(prefix)}"
         )
         late.retriable = True
         raise late from error
     except OSError as error:
         tls.close()
         if getattr(error, "reason", "") in _NO_TLS_REASONS:
-            raise _not_tls(where, peer, context) from error
+            raise _not_tls(where, peer, context, prefix) from error
         gone = ssl.SSLEOFError | ssl.SSLSyscallError | ConnectionError
         if isinstance(error, ssl.SSLError) and not isinstance(error, gone):
-            raise AuthenticationError(refusal(error, where)) from error
+            raise AuthenticationError(refusal(error, where, prefix)) from error
         what = "the server closed the connection"
         if not isinstance(error, gone):
             what = f"the connection broke ({error.strerror or error})"
-        raise KafkaConnectionError(f"{where}: {what} when TLS was to begin; {_NO_TLS}") from error
+        raise KafkaConnectionError(
+            f"{where}: {what} when TLS was to begin; {_no_tls(prefix)}"
+        ) from error
     except BaseException:
         tls.close()
         raise
     return tls
 
 
-def refusal(error: OSError, where: str) -> str:
-    """Words for what the server, or OpenSSL, did not like."""
+def refusal(error: OSError, where: str, prefix: str) -> str:
+    """Words for what the server, or OpenSSL, did not like; `prefix` is that of the user's
+    settings."""
     reason = str(getattr(error, "reason", None) or error)
-    meaning = _ALERTS.get(reason)
+    meaning = _ALERTS.get(reason, "").format(prefix=prefix)
     return f"{where}: TLS failed: {_plain(reason)}" + (f"; {meaning}" if meaning else "")
 
 
-def _not_tls(where: str, peer: tuple[str, int], context: ssl.SSLContext) -> KafkaConnectionError:
+def _no_tls(prefix: str) -> str:
+    return _NO_TLS.format(prefix=prefix)
+
+
+def _not_tls(
+    where: str, peer: tuple[str, int], context: ssl.SSLContext, prefix: str
+) -> KafkaConnectionError:
     """OpenSSL only says that something's version number is wrong: look at what it is."""
     first = _first_words(peer, context)
     if first.startswith(b"HTTP"):
@@ -131,7 +146,7 @@ def _not_tls(where: str, peer: tuple[str, int], context: ssl.SSLContext) -> Kafk
     elif first.startswith(b"SSH-"):
         what = "SSH: this port is not a Kafka listener's"
     else:
-        what = f"something else than TLS; {_NO_TLS}"
+        what = f"something else than TLS; {_no_tls(prefix)}"
     error = KafkaConnectionError(f"{where}: the answer is {what}")
     error.retriable = False
     return error
@@ -157,15 +172,16 @@ def _untrusted(
     host: str,
     where: str,
     names: tuple[str, ...],
+    prefix: str,
 ) -> str:
     code = error.verify_code
     if code in _MISMATCHES:
         has = f"has the names {', '.join(names)}" if names else "has other names"
         return (
             f"{where}: the broker's certificate is not for {host}: it {has}. Connect by one of "
-            "its names (kafka.bootstrap.servers, and the brokers' advertised.listeners), or have "
-            "this one added to the certificate; kafka.ssl.endpoint.identification.algorithm set to "
-            "nothing accepts any name"
+            f"its names ({prefix}bootstrap.servers, and the brokers' advertised.listeners), or "
+            "have this one added to the certificate; "
+            f"{prefix}ssl.endpoint.identification.algorithm set to nothing accepts any name"
         )
     if code in _DATES:
         return f"{where}: the broker's certificate {_DATES[code]}"
@@ -177,7 +193,7 @@ def _untrusted(
         kind = "is signed by itself" if code == 18 else "is not signed by an authority"
         return (
             f"{where}: the broker's certificate {kind} that is trusted here ({trusted}; OpenSSL: "
-            f"{error.verify_message}). Set kafka.ssl.truststore.location to the PEM or PKCS#12 "
+            f"{error.verify_message}). Set {prefix}ssl.truststore.location to the PEM or PKCS#12 "
             "file of the authority that signed it"
         )
     return f"{where}: the broker's certificate is not accepted: {error.verify_message}"

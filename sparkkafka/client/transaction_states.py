@@ -57,7 +57,7 @@ def describe_transactions(
         try:
             coordinators = known_coordinators(cluster, sorted(pending), FOR_TRANSACTION, deadline)
         except KafkaError as error:
-            raise explained(error) from error
+            raise explained(error, cluster.options.prefix) from error
         for key, node in coordinators.items():
             by_node.setdefault(node, []).append(key)
         requests = {
@@ -73,7 +73,8 @@ def describe_transactions(
                 if row.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
                     pending.discard(row.transactional_id)
                 elif row.error_code:
-                    failures.append(explained(BrokerError(row.error_code, where)))
+                    refusal = BrokerError(row.error_code, where)
+                    failures.append(explained(refusal, cluster.options.prefix))
                 else:
                     pending.discard(row.transactional_id)
                     found[row.transactional_id] = _state(row)

@@ -72,6 +72,7 @@ it was open for longer than its timeout."""
 GONE = FENCED | {ErrorCode.INVALID_TXN_STATE}
 """What EndTxn and the like say of a transaction that is not open any more."""
 
+# {prefix} stands before names of settings that have one in Spark.
 _EXPLANATIONS: Mapping[int, str] = {
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
         "this user may not use the transactional id: grant WRITE on it (a prefixed ACL on "
@@ -81,14 +82,14 @@ _EXPLANATIONS: Mapping[int, str] = {
         "this user may not use the group in which decisions are kept: grant READ on it"
     ),
     ErrorCode.INVALID_TRANSACTION_TIMEOUT: (
-        "kafka.transaction.timeout.ms is above the broker's transaction.max.timeout.ms: set it "
+        "{prefix}transaction.timeout.ms is above the broker's transaction.max.timeout.ms: set it "
         "lower. Left out, it is the broker's maximum, or 15 minutes if this user may not see that "
         "(DESCRIBE_CONFIGS on the cluster)"
     ),
     **dict.fromkeys(
         FENCED,
         "another writer has taken over this transactional id, or the transaction was open for "
-        "longer than kafka.transaction.timeout.ms and the broker ended it",
+        "longer than {prefix}transaction.timeout.ms and the broker ended it",
     ),
 }
 
@@ -128,10 +129,12 @@ _OF_MEMBERS: Mapping[int, str] = {
 }
 
 
-def explained(error: KafkaError, words: Mapping[int, str] = _EXPLANATIONS) -> KafkaError:
-    """The same error in words for those who run a query."""
+def explained(
+    error: KafkaError, prefix: str, words: Mapping[int, str] = _EXPLANATIONS
+) -> KafkaError:
+    """The same error in words for those who run a query; `prefix` is that of their settings."""
     if isinstance(error, BrokerError) and error.code in words:
-        return BrokerError(error.code, error.where, words[error.code])
+        return BrokerError(error.code, error.where, words[error.code].format(prefix=prefix))
     return error
 
 
@@ -167,7 +170,7 @@ def init_transactions(
         "taking over transactional ids",
     )
     return {
-        key: explained(answer)
+        key: explained(answer, cluster.options.prefix)
         if isinstance(answer, KafkaError)
         else Transaction(key, answer.producer_id, answer.producer_epoch)
         for key, answer in answers.items()
@@ -198,7 +201,7 @@ def end_transactions(
         "committing transactions" if commit else "aborting transactions",
     )
     return {
-        key: explained(answer) if isinstance(answer, KafkaError) else None
+        key: explained(answer, cluster.options.prefix) if isinstance(answer, KafkaError) else None
         for key, answer in answers.items()
     }
 
@@ -236,6 +239,7 @@ def end_transaction(
             version=version,
             on_retry=on_retry,
         ),
+        cluster.options.prefix,
         _OF_END,
     )
     if answer.producer_id == NO_PRODUCER_ID:
@@ -278,7 +282,7 @@ def add_partitions_each(
         code_of=_worst_add_code,
     )
     return {
-        key: explained(answer) if isinstance(answer, KafkaError) else None
+        key: explained(answer, cluster.options.prefix) if isinstance(answer, KafkaError) else None
         for key, answer in answers.items()
     }
 
@@ -346,6 +350,7 @@ def commit_offsets_in(
                 deadline,
                 f"adding group {group_id!r} to a transaction",
             ),
+            cluster.options.prefix,
             words,
         )
     # Brokers learn of a new topic one by one. Spark's topics are there: it has written to them.
@@ -369,6 +374,7 @@ def commit_offsets_in(
                 code_of=code_of,
                 version=version,
             ),
+            cluster.options.prefix,
             words,
         )
 
@@ -419,9 +425,9 @@ def _worst_offset_code(response: Any) -> int:
     return min(codes - {ErrorCode.NONE}, key=is_retriable, default=0)
 
 
-def _only(outcome: Mapping[str, Any | KafkaError], words: Mapping[int, str]) -> Any:
+def _only(outcome: Mapping[str, Any | KafkaError], prefix: str, words: Mapping[int, str]) -> Any:
     """The one answer. Raises if it is an error."""
     (answer,) = outcome.values()
     if isinstance(answer, KafkaError):
-        raise explained(answer, words)
+        raise explained(answer, prefix, words)
     return answer

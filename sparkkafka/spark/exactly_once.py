@@ -165,7 +165,7 @@ def _read_decision(cluster: Cluster, names: WriterNames) -> _Stored:
     try:
         stored = fetch_stored(cluster, names.decisions)
     except BrokerError as error:
-        raise explained(error) from error
+        raise explained(error, cluster.options.prefix) from error
     try:
         decision = latest_decision(row.metadata for row in stored.values())
     except DecodeError as error:

@@ -57,7 +57,7 @@ def refused(code: ErrorCode, words: str | None) -> SaslAuthenticateResponse:
 
 
 def run(script: Script, settings: SaslSettings = PLAIN) -> Session | None:
-    return authenticate(script, settings, Deadline(10_000))  # type: ignore[arg-type]
+    return authenticate(script, settings, Deadline(10_000), "")  # type: ignore[arg-type]
 
 
 def failure(answers: Iterable[Any], settings: SaslSettings, kind: type[Exception]) -> str:

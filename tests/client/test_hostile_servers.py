@@ -127,8 +127,7 @@ def test_another_protocol_is_named(other: str, config: dict[str, str]) -> None:
 NO_TLS = {
     "HTTP": "HTTP: this port is a web server's",
     "SSH": "SSH: this port is not a Kafka listener's",
-    "SMTP": "something else than TLS; a listener without TLS, perhaps: compare "
-    "kafka.security.protocol",
+    "SMTP": "something else than TLS; a listener without TLS, perhaps: compare security.protocol",
 }
 
 

@@ -89,7 +89,7 @@ def test_idempotence_numbers_the_records(fake_cluster, idempotent):
 def test_retries_counts_the_attempts_after_the_first(fake_cluster, retries):
     fake_cluster.create_topic("t")
     fake_cluster.fault(ErrorCode.NOT_ENOUGH_REPLICAS, api="Produce", times=None)
-    with pytest.raises(ProduceError, match=rf"kafka\.retries={retries}"):
+    with pytest.raises(ProduceError, match=rf" retries={retries}"):
         write(fake_cluster, "t", 10, retries=retries)
     assert len(fake_cluster.requests_of("Produce")) == 1 + retries
 
@@ -97,7 +97,7 @@ def test_retries_counts_the_attempts_after_the_first(fake_cluster, retries):
 def test_retries_zero_gives_up_at_once_and_says_so(fake_cluster):
     fake_cluster.create_topic("t")
     fake_cluster.fault(ErrorCode.NOT_ENOUGH_REPLICAS, api="Produce", times=None)
-    with pytest.raises(ProduceError, match=r"kafka\.retries=0"):
+    with pytest.raises(ProduceError, match=r" retries=0"):
         write(fake_cluster, "t", 10, retries=0, enable_idempotence="false")
     assert len(fake_cluster.requests_of("Produce")) == 1
 
@@ -237,7 +237,7 @@ def test_a_record_above_max_request_size_is_refused_before_it_is_sent(fake_clust
     given = settings(fake_cluster, max_request_size=150)
     with open_cluster(fake_cluster) as cluster:
         producer = ColumnProducer(cluster, parse_producer_options(given))
-        with pytest.raises(ProduceError, match=r"kafka\.max\.request\.size=150") as raised:
+        with pytest.raises(ProduceError, match=r" max\.request\.size=150") as raised:
             producer.send("t", 0, large)
     assert raised.value.written is Written.NO
     assert fake_cluster.requests_of("Produce") == []
@@ -366,7 +366,7 @@ def test_max_block_ms_ends_the_wait_for_room(fake_cluster):
     started = time.monotonic()
     with open_cluster(fake_cluster) as cluster:
         producer = ColumnProducer(cluster, parse_producer_options(given))
-        with pytest.raises(KafkaTimeoutError, match=r"kafka\.max\.block\.ms=300"):
+        with pytest.raises(KafkaTimeoutError, match=r" max\.block\.ms=300"):
             for start in range(0, 20_000, 100):
                 producer.send("t", 0, values_of(range(start, start + 100)))
     assert time.monotonic() - started < 5
@@ -376,7 +376,7 @@ def test_a_longer_max_block_outlives_the_same_wait(fake_cluster):
     fake_cluster.create_topic("t")
     fake_cluster.fault(Delay(500), api="Produce")
     config = {"buffer_memory": 1_000, "enable_idempotence": "false", **SMALL}
-    with pytest.raises(KafkaTimeoutError, match=r"kafka\.max\.block\.ms=50"):
+    with pytest.raises(KafkaTimeoutError, match=r" max\.block\.ms=50"):
         write(fake_cluster, "t", 2_000, max_block_ms=50, **config)
     fake_cluster.recreate_topic("t")
     fake_cluster.fault(Delay(500), api="Produce")

@@ -329,7 +329,7 @@ def test_the_systems_authorities_do_not_do(
 ) -> None:
     found = refused(change(secured.ours("TLS"), ssl_truststore_location=None))
     assert "the system's authorities" in found.words
-    assert "kafka.ssl.truststore.location" in found.words
+    assert "Set ssl.truststore.location" in found.words
 
 
 def test_another_host_name(secured: Secured, refused: Callable[..., Refused], topic: str) -> None:
@@ -349,7 +349,7 @@ def test_no_client_certificate(secured: Secured, refused: Callable[..., Refused]
     for name in [name for name in config if "keystore" in name]:
         del config[name]
     found = refused(config)
-    assert "kafka.ssl.keystore.location" in found.words
+    assert "set ssl.keystore.location" in found.words
     assert found.authentications == 1
 
 
