@@ -449,6 +449,8 @@ class Connection:
     def _read_into(self, sock: socket.socket, view: memoryview, deadline: Deadline) -> None:
         done = 0
         while done < len(view):
+            if done and deadline.expired:  # or a server that gives byte after byte never ends
+                raise TimeoutError
             sock.settimeout(max(deadline.remaining_s(), 0.001))
             count = sock.recv_into(view[done:])
             if count == 0:

@@ -20,6 +20,7 @@ from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.delivery import PartitionDelivery, learn_leaders
 from sparkkafka.client.delivery_book import DeliveryBook
+from sparkkafka.client.frame_buffer import FrameBuffer
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.partition_queue import (
     EPOCH_LIMIT,
@@ -109,6 +110,7 @@ class Sender(DeliveryBook):
         )
         self._facts_s = 0.0
         self._sent: dict[int, deque[_Sent]] = {}
+        self._buffers: dict[int, FrameBuffer] = {}
         self._muted_until_s: dict[int, float] = {}
         self._left_s = time.monotonic()
 
@@ -385,9 +387,18 @@ class Sender(DeliveryBook):
         try:
             if connection is None:
                 raise KafkaConnectionError(f"broker {node_id}: the connection broke")
-            # Past its deadline this fails at once, and closes the connection: what comes later
-            # would answer the wrong request.
-            _, response = connection.receive(sent[0].deadline)
+            if sent[0].deadline.expired:
+                # This fails at once, and closes the connection: what comes later would answer the
+                # wrong request.
+                answer = connection.receive(sent[0].deadline)
+            else:
+                # Other brokers' answers do not wait for the rest of this one.
+                buffer = self._buffers.setdefault(node_id, FrameBuffer())
+                found = connection.receive_ready(buffer)
+                if found is None:
+                    return
+                answer = found
+            response = answer[1]
         except KafkaError as error:
             self._broker_lost(node_id, error, [])
             return

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+import struct
 import time
 
 import pytest
 
 from sparkkafka.client.column_producer import ColumnProducer
+from sparkkafka.client.producer import Producer
 from sparkkafka.errors import (
     ErrorCode,
     KafkaError,
@@ -394,3 +396,21 @@ def test_random_faults_over_partitions_and_brokers(fake_cluster_factory, seed):
     for partition in range(5):
         expected = [b"%d" % n for n in range(4_000) if (n // 40) % 5 == partition]
         assert log_values(cluster, "t", partition) == expected
+
+
+def test_half_an_answer_of_one_broker_does_not_hold_up_the_others(fake_cluster):
+    fake_cluster.create_topic("t", partitions=3)
+    slow = fake_cluster.leader("t", 0)
+    half = struct.pack(">i", 100) + bytes(10)
+    fake_cluster.fault(Garbage(half, close=False), api="Produce", broker=slow)
+    given = settings(fake_cluster, request_timeout_ms=3_000, delivery_timeout_ms=20_000)
+    with Producer(given) as producer:
+        first = producer.send("t", "first", partition=0)
+        while not fake_cluster.requests_of("Produce"):
+            time.sleep(0.005)
+        others = [producer.send("t", "other", partition=number) for number in (1, 2)]
+        for other in others:
+            other.result(timeout_s=10)
+        assert not first.done()  # once the broker's time is over it is sent again
+        assert first.result(timeout_s=20).offset == 0
+    assert log_values(fake_cluster, "t", 0) == [b"first"]
