@@ -36,8 +36,9 @@ def refusal_facts(cluster: Cluster, tp: TopicPartition, batch: ProducerBatch, co
         return (
             f": the batch begins at timestamp {encoded.base_timestamp} ms, its latest is "
             f"{encoded.max_timestamp} ms, and the topic takes what keeps to "
-            f"{_settings(cluster, tp, TIME_SETTINGS)}; change that, or drop the column timestamp "
-            "to write with the time of writing"
+            f"{_settings(cluster, tp, TIME_SETTINGS)}; change that, or drop the "
+            f"{'column ' if cluster.options.prefix else ''}timestamp to write with the time of "
+            "writing"
         )
     return ""
 

@@ -75,16 +75,14 @@ GONE = FENCED | {ErrorCode.INVALID_TXN_STATE}
 # {prefix} stands before names of settings that have one in Spark.
 _EXPLANATIONS: Mapping[int, str] = {
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
-        "this user may not use the transactional id: grant WRITE on it (a prefixed ACL on "
-        "transactionalIdPrefix covers all ids of a query)"
+        "this user may not use the transactional id: grant WRITE on it"
     ),
     ErrorCode.GROUP_AUTHORIZATION_FAILED: (
         "this user may not use the group in which decisions are kept: grant READ on it"
     ),
     ErrorCode.INVALID_TRANSACTION_TIMEOUT: (
         "{prefix}transaction.timeout.ms is above the broker's transaction.max.timeout.ms: set it "
-        "lower. Left out, it is the broker's maximum, or 15 minutes if this user may not see that "
-        "(DESCRIBE_CONFIGS on the cluster)"
+        "lower"
     ),
     **dict.fromkeys(
         FENCED,
@@ -92,6 +90,17 @@ _EXPLANATIONS: Mapping[int, str] = {
         "longer than {prefix}transaction.timeout.ms and the broker ended it",
     ),
 }
+
+_SPARK_TOO: Mapping[int, str] = {
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
+        " (a prefixed ACL on transactionalIdPrefix covers all ids of a query)"
+    ),
+    ErrorCode.INVALID_TRANSACTION_TIMEOUT: (
+        ". Left out, it is the broker's maximum, or 15 minutes if this user may not see that "
+        "(DESCRIBE_CONFIGS on the cluster)"
+    ),
+}
+"""What those who run a query read behind it."""
 
 _OF_OFFSETS: Mapping[int, str] = {
     **_EXPLANATIONS,
@@ -132,9 +141,12 @@ _OF_MEMBERS: Mapping[int, str] = {
 def explained(
     error: KafkaError, prefix: str, words: Mapping[int, str] = _EXPLANATIONS
 ) -> KafkaError:
-    """The same error in words for those who run a query; `prefix` is that of their settings."""
+    """The same error in words for people; `prefix` is that of their settings."""
     if isinstance(error, BrokerError) and error.code in words:
-        return BrokerError(error.code, error.where, words[error.code].format(prefix=prefix))
+        text = words[error.code].format(prefix=prefix)
+        if prefix:
+            text += _SPARK_TOO.get(error.code, "")
+        return BrokerError(error.code, error.where, text)
     return error
 
 
