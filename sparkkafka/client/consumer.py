@@ -29,6 +29,7 @@ from sparkkafka.client.metadata import (
     PartitionInfo,
     TopicMetadata,
     TopicPartition,
+    checked_topic,
     offset_number,
 )
 from sparkkafka.client.offsets import (
@@ -48,6 +49,7 @@ from sparkkafka.errors import (
     ConsumerStateError,
     OptionError,
 )
+from sparkkafka.option_kinds import INT32_MAX
 
 CLOSE_TIMEOUT_S = 30.0
 
@@ -315,7 +317,7 @@ class Consumer:
     def partitions_for(self, topic: str, timeout_s: float | None = None) -> list[PartitionInfo]:
         """A topic's partitions and their leaders. Raises UnknownTopicError."""
         with self._entered():
-            found = self._cluster.topics([topic], self._deadline(timeout_s))
+            found = self._cluster.topics([checked_topic(topic)], self._deadline(timeout_s))
             return self._infos(found[topic])
 
     def list_topics(self, timeout_s: float | None = None) -> dict[str, list[PartitionInfo]]:
@@ -401,8 +403,9 @@ def _partition(value: tuple[str, int]) -> TopicPartition:
     """A TopicPartition, also of a plain pair."""
     try:
         topic, partition = value
-        if isinstance(topic, str) and int(partition) == partition >= 0:
-            return TopicPartition(topic, int(partition))
-    except (TypeError, ValueError):
-        pass
-    raise OptionError(f"not a partition: {value!r}; give TopicPartition(topic, number)")
+        fits = isinstance(topic, str) and 0 <= int(partition) == partition <= INT32_MAX
+    except (TypeError, ValueError, OverflowError):
+        fits = False
+    if not fits:
+        raise OptionError(f"not a partition: {value!r}; give TopicPartition(topic, number)")
+    return TopicPartition(checked_topic(topic), int(partition))

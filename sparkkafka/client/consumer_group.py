@@ -16,7 +16,12 @@ from sparkkafka.client.cluster import MIN_METADATA_AGE_MS, Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group_metadata import GroupMember, GroupMetadata
 from sparkkafka.client.groups import commit_stored, fetch_committed_stored
-from sparkkafka.client.metadata import OffsetAndMetadata, TopicPartition, offset_number
+from sparkkafka.client.metadata import (
+    OffsetAndMetadata,
+    TopicPartition,
+    checked_topic,
+    offset_number,
+)
 from sparkkafka.client.partition_state import Assignment
 from sparkkafka.client_options import ConsumerOptions
 from sparkkafka.errors import ConsumerStateError, KafkaError, KafkaTimeoutError, OptionError
@@ -302,7 +307,7 @@ def _parse_topics(topics: Topics) -> tuple[re.Pattern[str] | None, list[str]]:
     if not names:
         raise OptionError("subscribe needs topics; unsubscribe() ends a subscription")
     if not any(name.startswith("^") for name in names):
-        return None, names
+        return None, [checked_topic(name) for name in names]
     # As librdkafka has it: those that begin with ^ match where a name begins, others are names.
     parts = [f"{name}.*" if name.startswith("^") else re.escape(name) for name in names]
     try:

@@ -8,10 +8,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from sparkkafka.errors import ErrorCode
+from sparkkafka.errors import ErrorCode, OptionError
 from sparkkafka.protocol.messages import MetadataResponseTopic
 
 NO_LEADER = -1
+
+MOST_NAME_BYTES = 32_767
+"""Longer texts have no place in a request; brokers allow much less."""
+
+SHOWN_NAME = 40  # characters of a name that is none, in its error
 
 Address = tuple[str, int]
 """Host and port of a broker."""
@@ -23,6 +28,30 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+def checked_topic(given: Any) -> str:
+    """A topic's name that a request can hold: one that cannot would spoil what is asked with it.
+
+    Which names are legal is for the brokers to say (INVALID_TOPIC_EXCEPTION). Raises OptionError.
+    """
+    if not isinstance(given, str) or not given:
+        raise OptionError(f"topic must be the name of a topic, got {given!r}")
+    # Most names are done here.
+    if given.isascii() and len(given) <= MOST_NAME_BYTES:
+        return given
+    try:
+        size_bytes = len(given.encode())
+    except UnicodeEncodeError as error:
+        why = f"UTF-8 cannot express it ({error.reason})"
+    else:
+        if size_bytes <= MOST_NAME_BYTES:
+            return given
+        why = f"it takes {size_bytes} bytes"
+    shown = repr(given if len(given) <= SHOWN_NAME else given[:SHOWN_NAME] + "…")
+    raise OptionError(
+        f"{shown} is no topic's name: {why}; names have 1 to 249 characters of a-z A-Z 0-9 . _ -"
+    )
 
 
 def offset_number(given: Any) -> int | None:

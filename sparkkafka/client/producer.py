@@ -30,7 +30,7 @@ from sparkkafka.client.delivery_notes import (
     TableDelivery,
     WrittenRange,
 )
-from sparkkafka.client.metadata import TopicPartition
+from sparkkafka.client.metadata import TopicPartition, checked_topic
 from sparkkafka.client.producer_loop import ProducerLoop
 from sparkkafka.client.record_buffer import RecordBuffer
 from sparkkafka.client.record_checks import as_bytes, checked_headers, checked_number, too_large
@@ -41,7 +41,6 @@ from sparkkafka.client_options import parse_producer_settings
 from sparkkafka.errors import (
     KafkaError,
     KafkaTimeoutError,
-    OptionError,
     TransactionError,
 )
 from sparkkafka.option_kinds import INT32_MAX
@@ -221,9 +220,7 @@ class Producer:
         return Delivery(chunk, place)
 
     def _open_chunk(self, topic: str) -> Any:
-        if not isinstance(topic, str) or not topic:
-            raise OptionError(f"topic must be the name of a topic, got {topic!r}")
-        return self._buffer.open_chunk(topic)
+        return self._buffer.open_chunk(checked_topic(topic))
 
     def _make_room(self, size_bytes: int) -> None:
         try:
@@ -251,8 +248,8 @@ class Producer:
         """
         from sparkkafka.client.table_chunks import table_chunks  # Arrow: loaded when first used
 
-        if topic is not None and (not isinstance(topic, str) or not topic):
-            raise OptionError(f"topic must be the name of a topic, got {topic!r}")
+        if topic is not None:
+            checked_topic(topic)
         with self._lock:
             self._buffer.check()
         chunks = table_chunks(table, topic, self._board, self._settings.producer)
@@ -295,8 +292,7 @@ class Producer:
 
         Raises UnknownTopicError, BrokerError, or KafkaTimeoutError after max.block.ms.
         """
-        if not isinstance(topic, str) or not topic:
-            raise OptionError(f"topic must be the name of a topic, got {topic!r}")
+        checked_topic(topic)
         self._check_process()
         deadline = Deadline(self._settings.producer.max_block_ms)
         what = f"partitions of topic {topic}"

@@ -12,8 +12,8 @@ from typing import Any, Protocol, TypeVar
 from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.coordinator import ask_coordinators, forget_coordinators
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.metadata import TopicPartition
-from sparkkafka.errors import BrokerError, ErrorCode, KafkaConnectionError, KafkaError
+from sparkkafka.client.metadata import TopicPartition, checked_topic
+from sparkkafka.errors import BrokerError, ErrorCode, KafkaConnectionError, KafkaError, OptionError
 
 K = TypeVar("K", bound=Hashable)
 K_contra = TypeVar("K_contra", bound=Hashable, contravariant=True)
@@ -72,12 +72,16 @@ class ToLeader:
         cluster = self._cluster
         partitions = {item: self._partition_of(item) for item in items}
         unknown = {tp.topic for tp in partitions.values() if cluster.known_leader(tp) is None}
+        refused = _cannot_be(unknown)
+        unknown -= refused.keys()
         failed = cluster.look_up(sorted(unknown), deadline) if unknown else {}
         found: dict[Any, int | KafkaError | None] = {}
         for item, tp in partitions.items():
             leader = cluster.known_leader(tp)
             if leader is not None:
                 found[item] = leader.leader
+            elif tp.topic in refused:
+                found[item] = refused[tp.topic]
             elif tp.topic in failed:
                 found[item] = BrokerError(failed[tp.topic], f"Metadata of {tp}")
             else:
@@ -86,6 +90,17 @@ class ToLeader:
 
     def failed(self, item: Hashable, error: KafkaError) -> None:
         self._cluster.forget(self._partition_of(item).topic)
+
+
+def _cannot_be(names: Iterable[str]) -> dict[str, KafkaError]:
+    """The names that no request can hold, each with its error."""
+    refused: dict[str, KafkaError] = {}
+    for name in names:
+        try:
+            checked_topic(name)
+        except OptionError as error:
+            refused[name] = error
+    return refused
 
 
 def _no_leader(cluster: Cluster, tp: TopicPartition) -> BrokerError:

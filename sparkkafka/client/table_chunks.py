@@ -14,6 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sparkkafka.client.delivery_notes import NoticeBoard
+from sparkkafka.client.metadata import checked_topic
 from sparkkafka.client.record_checks import too_large
 from sparkkafka.client.record_chunks import TableChunk
 from sparkkafka.client.row_columns import RowColumns
@@ -105,6 +106,11 @@ def _topics(rows: Rows, first_row: int) -> Iterator[tuple[str, NDArray[np.int64]
     names = coded.dictionary.to_pylist()
     if "" in names:
         raise EncodeError("a row of the table has an empty text as topic")
+    for name in names:
+        try:
+            checked_topic(name)
+        except OptionError as error:
+            raise EncodeError(f"a row of the table: {error}") from error
     if len(names) == 1:
         yield names[0], None
         return

@@ -13,7 +13,7 @@ from typing import Any
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.delivery_notes import NoticeBoard
 from sparkkafka.client.groups import StoredOffset
-from sparkkafka.client.metadata import TopicPartition, offset_number
+from sparkkafka.client.metadata import TopicPartition, checked_topic, offset_number
 from sparkkafka.client.producer_loop import ProducerLoop
 from sparkkafka.client.record_buffer import RecordBuffer
 from sparkkafka.client.transaction_manager import Step, TransactionManager, is_final
@@ -27,6 +27,7 @@ from sparkkafka.errors import (
     ProducerFencedError,
     TransactionError,
 )
+from sparkkafka.option_kinds import INT32_MAX
 
 log = logging.getLogger(__name__)
 
@@ -264,8 +265,10 @@ def _stored_offsets(offsets: Any) -> dict[TopicPartition, StoredOffset]:
             f"{type(offsets).__name__}"
         )
     for tp in offsets:
-        if not isinstance(tp, tuple) or list(map(type, tp)) != [str, int]:
+        fits = isinstance(tp, tuple) and list(map(type, tp)) == [str, int]
+        if not fits or not 0 <= tp[1] <= INT32_MAX:
             raise OptionError(f"offsets are of a TopicPartition each, got {tp!r}")
+        checked_topic(tp[0])
     return {TopicPartition(*tp): _stored_offset(tp, given) for tp, given in offsets.items()}
 
 
