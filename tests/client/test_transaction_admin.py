@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.client import Admin
+from sparkkafka.client import Admin, Deadline, TopicPartition
+from sparkkafka.client.transactions import add_partitions
 from sparkkafka.errors import BrokerError, ErrorCode
-from tests.client.support import settings
+from tests.client.support import open_cluster, settings
+from tests.client.test_transactions import end, init
 
 # --- fencing ----------------------------------------------------------------------------------
 
@@ -38,3 +40,24 @@ def test_fencing_keeps_to_what_the_broker_allows(fake_cluster_factory: Any) -> N
     assert isinstance(error, BrokerError) and error.code == ErrorCode.INVALID_TRANSACTION_TIMEOUT
     assert "transaction.max.timeout.ms is below 3000 ms" in str(error)
     assert "set a lower request.timeout.ms" in str(error)
+
+
+# --- listing ----------------------------------------------------------------------------------
+
+
+def test_open_for_lists_only_what_is_open(fake_cluster: Any) -> None:
+    """Brokers also list what ended, or never began: by their clock that is open since 1970."""
+    fake_cluster.create_topic("t")
+    with open_cluster(fake_cluster) as cluster:
+        rows = init(cluster, "empty", "ended", "open")
+        for row in rows[1:]:
+            add_partitions(cluster, row, [TopicPartition("t", 0)], cluster.deadline())
+        end(cluster, rows[1])
+    with Admin(settings(fake_cluster)) as admin:
+        listed = {row.transactional_id: row.state for row in admin.list_transactions()}
+        assert listed == {"empty": "Empty", "ended": "CompleteCommit", "open": "Ongoing"}
+        deadline = Deadline(5_000)
+        while not (found := admin.list_transactions(open_for_ms=0)):
+            assert not deadline.expired  # it is open since less than a millisecond
+        assert [row.transactional_id for row in found] == ["open"]
+        assert not admin.list_transactions(open_for_ms=0, states=["Empty"])
