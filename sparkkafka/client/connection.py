@@ -44,6 +44,7 @@ from sparkkafka.errors import (
 from sparkkafka.options import ClientOptions
 from sparkkafka.protocol.framing import DEFAULT_MAX_FRAME_BYTES, Framing
 from sparkkafka.protocol.messages import ApiVersionsRequest
+from sparkkafka.protocol.schema import Request
 from sparkkafka.protocol.wire import BytesLike, byte_view
 
 log = logging.getLogger(__name__)
@@ -292,7 +293,17 @@ class Connection:
     def call(
         self, request: Any, deadline: Deadline | None = None, *, version: int | None = None
     ) -> Any:
-        """Send one request and return its reply. No other request may be in flight."""
+        """Send one request and return its reply.
+
+        Raises KafkaError if another request is in flight, whose answer would come first, and what
+        `send` and `receive` raise.
+        """
+        waiting = self._framing.in_flight if self._renewing else self.in_flight
+        if waiting and self.is_open:
+            raise KafkaError(
+                f"{self}: call while {waiting} request{'s are' if waiting > 1 else ' is'} in "
+                "flight: first take the answers with receive, or use send and receive alone"
+            )
         deadline = deadline or self._new_deadline()
         correlation_id = self.send(request, deadline, version=version)
         answered_id, response = self.receive(deadline)
@@ -311,10 +322,15 @@ class Connection:
     ) -> int:
         """Write a request; returns its correlation id. `version` None: the highest common one.
 
-        Raises EncodeError or UnsupportedVersionError before anything is sent,
-        KafkaConnectionError or KafkaTimeoutError after which the connection is closed;
-        AuthenticationError if a session that was about to end could not be renewed.
+        Raises OptionError for what is no request, EncodeError or UnsupportedVersionError before
+        anything is sent, KafkaConnectionError or KafkaTimeoutError after which the connection is
+        closed; AuthenticationError if a session that was about to end could not be renewed.
         """
+        if not isinstance(request, Request):
+            raise OptionError(
+                "a request is one of sparkkafka.protocol.messages, such as "
+                f"MetadataRequest(topics=None); got {request!r}"
+            )
         deadline = deadline or self._new_deadline()
         if self._session is not None and self._options is not None and not self._renewing:
             self._open_socket()
