@@ -293,13 +293,16 @@ class Producer:
     def partitions_for(self, topic: str) -> list[int]:
         """The numbers of a topic's partitions.
 
-        Raises UnknownTopicError, BrokerError, or KafkaTimeoutError after max.block.ms.
+        Raises UnknownTopicError, BrokerError, KafkaTimeoutError after max.block.ms, or KafkaError
+        after close.
         """
         if not isinstance(topic, str) or not topic:
             raise OptionError(f"topic must be the name of a topic, got {topic!r}")
         self._check_process()
         deadline = Deadline(self._settings.producer.max_block_ms)
         what = f"partitions of topic {topic}"
+        if self._closed:
+            raise KafkaError(f"{what}: the producer is closed")
         while True:
             count = self._loop.call(lambda: self._loop.look(topic), deadline, what)
             if count is not None:

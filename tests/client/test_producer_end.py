@@ -1,0 +1,85 @@
+"""The library's Producer while it ends, and what it says about waits that were too long."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.producer import Producer
+from sparkkafka.errors import KafkaError
+from sparkkafka.testing.fake_cluster import FakeCluster
+from sparkkafka.testing.faults import Delay
+from tests.client.support import settings
+
+WAIT_S = 20
+
+
+@contextlib.contextmanager
+def opened(cluster: Any, **config: Any) -> Iterator[Producer]:
+    """A producer whose leftovers do not hold up a test that fails."""
+    producer = Producer(settings(cluster, **config))
+    try:
+        yield producer
+    finally:
+        with contextlib.suppress(KafkaError):
+            producer.close(timeout_s=1)
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline_s, "it did not happen"
+        time.sleep(0.005)
+
+
+class Gate:
+    """A delivery callback that lasts until it is let go."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Event()
+        self.go = threading.Event()
+
+    def __call__(self, _: Any) -> None:
+        self.entered.set()
+        self.go.wait(WAIT_S)
+
+    def __enter__(self) -> Gate:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.go.set()
+
+
+# --- calls of other threads while it ends --------------------------------------------------------
+
+
+def test_a_call_while_the_last_callbacks_run_is_told_of_the_end(fake_cluster: FakeCluster) -> None:
+    fake_cluster.create_topic("t")
+    fake_cluster.fault(Delay(60_000, before=True), api="Metadata", times=None)
+    with opened(fake_cluster, max_block_ms=100) as producer, Gate() as gate:
+        producer.send("t", b"0").add_callback(gate)
+        producer._loop.stop(Deadline(0))
+        assert gate.entered.wait(WAIT_S)
+        with pytest.raises(KafkaError, match="partitions of topic t: the producer is closed"):
+            producer.partitions_for("t")
+
+
+def test_a_call_while_another_thread_closes_is_told_of_the_end(fake_cluster: FakeCluster) -> None:
+    fake_cluster.create_topic("t")
+    with opened(fake_cluster, max_block_ms=100) as producer, Gate() as gate:
+        producer.send("t", b"0").add_callback(gate)
+        assert gate.entered.wait(WAIT_S)
+        closing = threading.Thread(target=producer.close)
+        closing.start()
+        eventually(lambda: producer._closed)
+        with pytest.raises(KafkaError, match="partitions of topic t: the producer is closed"):
+            producer.partitions_for("t")
+        gate.go.set()
+        closing.join(WAIT_S)
+        assert not closing.is_alive()
