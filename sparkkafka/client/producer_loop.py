@@ -169,8 +169,7 @@ class ProducerLoop:
 
     def join(self, timeout_s: float) -> bool:
         """Whether the thread has ended in this time."""
-        if threading.current_thread() is not self._thread:
-            self._thread.join(timeout_s)
+        self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     # --- the thread -----------------------------------------------------------------------------

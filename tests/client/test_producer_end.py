@@ -12,9 +12,9 @@ import pytest
 
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.producer import Producer
-from sparkkafka.errors import KafkaError
+from sparkkafka.errors import ErrorCode, KafkaError, ProduceError
 from sparkkafka.testing.fake_cluster import FakeCluster
-from sparkkafka.testing.faults import Delay
+from sparkkafka.testing.faults import Answer, Delay
 from tests.client.support import settings
 
 WAIT_S = 20
@@ -83,3 +83,60 @@ def test_a_call_while_another_thread_closes_is_told_of_the_end(fake_cluster: Fak
         gate.go.set()
         closing.join(WAIT_S)
         assert not closing.is_alive()
+
+
+def test_close_in_a_callback_and_then_outside(
+    fake_cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake_cluster.create_topic("t")
+    threads = set(threading.enumerate())
+    with opened(fake_cluster) as producer, Gate() as gate:
+
+        def close(handle: Any) -> None:
+            producer.close()
+            gate(handle)
+
+        producer.send("t", b"0").add_callback(close)
+        assert gate.entered.wait(WAIT_S)
+        ended: list[None] = []
+        closing = threading.Thread(target=lambda: ended.append(producer.close(WAIT_S)))
+        closing.start()
+        closing.join(0.1)
+        assert not ended  # the callback still runs
+        gate.go.set()
+        closing.join(WAIT_S)
+        assert ended
+        producer.close()
+        ours = [thread.name for thread in set(threading.enumerate()) - threads]
+        assert not [name for name in ours if "producer" in name or "Timer" in name]
+    assert caplog.text == ""
+
+
+def test_what_failed_is_raised_by_the_close_outside_of_callbacks(fake_cluster: FakeCluster) -> None:
+    fake_cluster.create_topic("t")
+    fake_cluster.fault(Answer(ErrorCode.INVALID_RECORD), api="Produce", times=None)
+    closed = threading.Event()
+    with opened(fake_cluster) as producer:
+
+        def close(_: Any) -> None:
+            producer.close()
+            closed.set()
+
+        producer.send("t", b"0")
+        producer.send("t", b"1").add_callback(close)
+        assert closed.wait(WAIT_S)
+        with pytest.raises(ProduceError, match="INVALID_RECORD"):
+            producer.close()
+        producer.close()
+
+
+def test_no_thread_is_left_of_a_close_that_aborts(fake_cluster: FakeCluster) -> None:
+    fake_cluster.create_topic("t")
+    threads = set(threading.enumerate())
+    with opened(fake_cluster, transactional_id="tid") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("t", b"0")
+        producer.close()
+        ours = [thread.name for thread in set(threading.enumerate()) - threads]
+        assert not [name for name in ours if "producer" in name or "Timer" in name]
