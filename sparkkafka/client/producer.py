@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from sparkkafka.client.deadline import Deadline, End
+from sparkkafka.client.deadline import Deadline, End, deadline_of
 from sparkkafka.client.delivery import ProducerMetrics
 from sparkkafka.client.delivery_notes import (
     Delivery,
@@ -272,7 +272,7 @@ class Producer:
         Raises the error of a record that was given up if nobody has asked its handle; and
         KafkaTimeoutError after `timeout_s`, None being as long as it takes (delivery.timeout.ms).
         """
-        deadline = None if timeout_s is None else Deadline(timeout_s * 1000)
+        deadline = deadline_of(timeout_s)
         self._check_process()
         self._loop.wait_for_all(deadline)
         if self._settings.producer.acks == 0 and not self._closed:
@@ -404,7 +404,7 @@ class Producer:
         """
         options = self._settings.producer
         longest_ms = options.delivery_timeout_ms + options.max_block_ms
-        self._close(Deadline(longest_ms if timeout_s is None else timeout_s * 1000))
+        self._close(deadline_of(timeout_s) or Deadline(longest_ms))
 
     def _close(self, deadline: Deadline) -> None:
         """Also where another call has begun it, or a callback, which cannot wait for the end."""

@@ -8,11 +8,13 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.producer import Producer
-from sparkkafka.errors import ErrorCode, KafkaError, ProduceError
+from sparkkafka.errors import ErrorCode, KafkaError, OptionError, ProduceError
 from sparkkafka.testing.fake_cluster import FakeCluster
 from sparkkafka.testing.faults import Answer, Delay
 from tests.client.support import settings
@@ -99,7 +101,12 @@ def test_close_in_a_callback_and_then_outside(
         producer.send("t", b"0").add_callback(close)
         assert gate.entered.wait(WAIT_S)
         ended: list[None] = []
-        closing = threading.Thread(target=lambda: ended.append(producer.close(WAIT_S)))
+
+        def close_outside() -> None:
+            producer.close(WAIT_S)
+            ended.append(None)
+
+        closing = threading.Thread(target=close_outside)
         closing.start()
         closing.join(0.1)
         assert not ended  # the callback still runs
@@ -140,3 +147,53 @@ def test_no_thread_is_left_of_a_close_that_aborts(fake_cluster: FakeCluster) -> 
         producer.close()
         ours = [thread.name for thread in set(threading.enumerate()) - threads]
         assert not [name for name in ours if "producer" in name or "Timer" in name]
+
+
+# --- how long ------------------------------------------------------------------------------------
+
+TIMEOUTS: list[Any] = ["1", -1, float("nan"), [1]]
+
+
+@pytest.mark.parametrize("timeout_s", TIMEOUTS, ids=repr)
+def test_a_timeout_is_a_number_of_seconds(fake_cluster: FakeCluster, timeout_s: Any) -> None:
+    fake_cluster.create_topic("t")
+    with opened(fake_cluster) as producer:
+        handle = producer.send("t", b"0")
+        table = producer.send_table(pa.table({"value": [b"1"]}), "t")
+        table.result(WAIT_S)
+        waits = (producer.flush, producer.close, handle.result, handle.exception)
+        for wait in (*waits, table.result, table.exception):
+            with pytest.raises(OptionError, match="timeout_s is a number of seconds, at least 0"):
+                wait(timeout_s)
+        producer.send("t", b"2").result(WAIT_S)  # it is not closed
+
+
+@pytest.mark.parametrize("timeout_s", TIMEOUTS, ids=repr)
+def test_a_wrong_timeout_changes_nothing_of_a_transaction(
+    fake_cluster: FakeCluster, timeout_s: Any
+) -> None:
+    fake_cluster.create_topic("t")
+    words = "timeout_s is a number of seconds, at least 0"
+    with opened(fake_cluster, transactional_id="tid") as producer:
+        with pytest.raises(OptionError, match=words):
+            producer.init_transactions(timeout_s)
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("t", b"0")
+        offsets = {TopicPartition("t", 0): 1}
+        with pytest.raises(OptionError, match=words):
+            producer.send_offsets_to_transaction(offsets, "group", timeout_s)
+        for end in (producer.commit_transaction, producer.abort_transaction):
+            with pytest.raises(OptionError, match=words):
+                end(timeout_s)
+        producer.send("t", b"1")
+        producer.commit_transaction()
+
+
+def test_a_timeout_may_be_infinite(fake_cluster: FakeCluster) -> None:
+    fake_cluster.create_topic("t")
+    with opened(fake_cluster, linger_ms=50) as producer:
+        assert producer.send("t", b"0").result(float("inf")).offset == 0
+        producer.send("t", b"1")
+        producer.flush(float("inf"))
+        producer.close(float("inf"))
