@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Self
 
 from sparkkafka import __version__
 from sparkkafka.client.authentication import Session, authenticate
-from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.deadline import Deadline, deadline_of
 from sparkkafka.client.frame_buffer import FrameBuffer
 from sparkkafka.client.security import connection_security
 from sparkkafka.client.tcp import connect, reason, where
@@ -227,8 +227,8 @@ class Connection:
                 "bootstrap.servers must name one broker for a connection by hand, got "
                 f"{len(options.bootstrap_servers)}"
             )
-        total_ms = options.request_timeout_ms if timeout_s is None else timeout_s * 1000
-        return cls.open(*options.bootstrap_servers[0], options, Deadline(total_ms))
+        deadline = deadline_of(timeout_s) or Deadline(options.request_timeout_ms)
+        return cls.open(*options.bootstrap_servers[0], options, deadline)
 
     def _new_deadline(self) -> Deadline:
         """For calls that were given none: request.timeout.ms."""
