@@ -20,6 +20,7 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Self
 
 from sparkkafka import __version__
@@ -149,6 +150,11 @@ class Connection:
         AuthenticationError if one side does not trust the other; OptionError for a reference that
         cannot be looked up, or a store that cannot be read.
         """
+        with _kafka_errors_only(where(host, port)):
+            return cls._open(host, port, options, deadline)
+
+    @classmethod
+    def _open(cls, host: str, port: int, options: ClientOptions, deadline: Deadline) -> Self:
         security, prefix = connection_security(options, host, port), options.prefix
         sock = connect(host, port, options, deadline)
         limit = deadline.sooner(options.request_timeout_ms)
@@ -200,9 +206,10 @@ class Connection:
             self._early.append(self._receive(deadline, FrameBuffer()))
         self._renewing = True
         try:
-            security = connection_security(options, self.host, self.port)
-            if security.sasl is not None:
-                self._session = authenticate(self, security.sasl, deadline, options.prefix)
+            with _kafka_errors_only(str(self)):
+                security = connection_security(options, self.host, self.port)
+                if security.sasl is not None:
+                    self._session = authenticate(self, security.sasl, deadline, options.prefix)
         except BaseException:
             self.close()
             raise
@@ -483,6 +490,23 @@ class Connection:
                 hint = ""  # it is Kafka's, and has understood us
         what = "the broker closed the connection" if isinstance(error, _TLS_GONE) else reason(error)
         return KafkaConnectionError(f"{self}: {what} while {doing}{hint}")
+
+
+@contextmanager
+def _kafka_errors_only(broker: str) -> Iterator[None]:
+    """Whatever fails in here is a KafkaError: the threads of clients go on after those alone.
+
+    Others are not expected. A ValueError is not kept as the cause, since it may quote a secret.
+    """
+    try:
+        yield
+    except KafkaError:
+        raise
+    except Exception as error:
+        raise KafkaError(
+            f"{broker}: opening the connection failed for a reason that sparkkafka does not know "
+            f"({type(error).__name__})"
+        ) from (None if isinstance(error, ValueError) else error)
 
 
 def _pieces(parts: Iterable[memoryview]) -> Iterator[BytesLike]:

@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.client import tls_handshake
+from sparkkafka.client import Consumer, Producer, tls_handshake
+from sparkkafka.client import connection as connection_module
+from sparkkafka.client.authentication import authenticate
 from sparkkafka.client.column_producer import ColumnProducer
 from sparkkafka.client.connection import MAX_OPENING_FRAME_BYTES, Connection, _pieces
 from sparkkafka.client.deadline import Deadline
@@ -487,6 +489,60 @@ def test_a_renewal_that_is_refused_is_final(fake_cluster_factory: Any, monkeypat
         with pytest.raises(AuthenticationError, match="alice failed"):
             connection.send(MetadataRequest(), Deadline(5_000))
         assert not connection.is_open
+
+
+class Surprising:
+    """In place of `authenticate`: fails as nothing should, so often."""
+
+    def __init__(self, failures: int, error: Exception) -> None:
+        self.left, self.error = failures, error
+
+    def __call__(self, *arguments: Any) -> Any:
+        if self.left:
+            self.left -= 1
+            raise self.error
+        return authenticate(*arguments)
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, ValueError])
+def test_what_nobody_expects_names_the_broker(
+    fake_cluster_factory: Any, monkeypatch: Any, kind: type[Exception]
+):
+    cluster = fake_cluster_factory(1, sasl_users=USERS, sasl_session_ms=60_000)
+    with connect(cluster.bootstrap_servers, SASL) as connection:
+        renew_now(connection)
+        monkeypatch.setattr(connection_module, "authenticate", Surprising(2, kind("hush")))
+        with pytest.raises(KafkaError) as caught:
+            connection.send(MetadataRequest(), Deadline(5_000))
+        assert f"{connection}: opening the connection failed" in str(caught.value)
+        assert not connection.is_open
+        # The words of a ValueError often are what it was given.
+        assert isinstance(caught.value.__cause__, RuntimeError) == (kind is RuntimeError)
+        assert caught.value.__suppress_context__
+    said = failure(cluster.bootstrap_servers, SASL, KafkaError)
+    assert f"{connection}: opening the connection failed" in said
+
+
+def test_clients_outlive_what_nobody_expects(fake_cluster_factory: Any, monkeypatch: Any):
+    cluster = fake_cluster_factory(1, sasl_users=USERS)
+    cluster.create_topic("t")
+    config = {"bootstrap.servers": cluster.bootstrap_servers} | SASL
+    monkeypatch.setattr(connection_module, "authenticate", Surprising(1, RuntimeError("odd")))
+    with Producer(config) as producer:
+        with pytest.raises(KafkaError, match="RuntimeError"):
+            producer.send("t", b"lost").result(10)
+        producer.send("t", b"x").result(10)
+    monkeypatch.setattr(connection_module, "authenticate", Surprising(1, RuntimeError("odd")))
+    more = {"group.id": "g", "auto.offset.reset": "earliest", "reconnect.backoff.max.ms": 1}
+    with Consumer(config | more) as consumer:
+        consumer.subscribe(["t"])
+        found, failures, deadline = [], 0, Deadline(20_000)
+        while not found and not deadline.expired:
+            try:
+                found = [record.value for record in consumer.poll(1)]
+            except KafkaError:
+                failures += 1
+        assert (found, failures) == ([b"x"], 1)
 
 
 # --- references and secrets ------------------------------------------------------------------
