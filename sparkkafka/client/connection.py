@@ -228,6 +228,7 @@ class Connection:
         from sparkkafka.client_options import parse_admin_settings
 
         options = parse_admin_settings(config)
+        del config  # an error's frames may be shown with their variables
         if len(options.bootstrap_servers) != 1:
             raise OptionError(
                 "bootstrap.servers must name one broker for a connection by hand, got "
@@ -338,6 +339,7 @@ class Connection:
             self._write(sock, parts, deadline)
         except OSError as error:
             self.close()
+            parts.clear()  # an error's frames may be shown with their variables
             raise self._failure(f"sending {request.API_NAME}", error, started_s) from error
         except BaseException:
             self.close()
@@ -511,17 +513,18 @@ def _kafka_errors_only(broker: str) -> Iterator[None]:
 
 def _pieces(parts: Iterable[memoryview]) -> Iterator[BytesLike]:
     """Large parts as they are, others joined: each piece is a record of TLS of its own at least."""
+    # Yields views, whose repr does not show what may be a password.
     small = bytearray()
     for part in parts:
         if len(part) >= TLS_PIECE_BYTES:
             if small:
-                yield small
+                yield memoryview(small)
                 small = bytearray()
             yield part
         else:
             small += part
             if len(small) >= TLS_PIECE_BYTES:
-                yield small
+                yield memoryview(small)
                 small = bytearray()
     if small:
-        yield small
+        yield memoryview(small)

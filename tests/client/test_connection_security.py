@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,7 +33,12 @@ from sparkkafka.errors import (
     ProduceError,
 )
 from sparkkafka.options import ClientOptions, parse_client_options, parse_producer_options
-from sparkkafka.protocol.messages import ApiVersionsRequest, MetadataRequest
+from sparkkafka.protocol.framing import Framing
+from sparkkafka.protocol.messages import (
+    ApiVersionsRequest,
+    MetadataRequest,
+    SaslAuthenticateRequest,
+)
 from sparkkafka.security_options import secure_settings
 from sparkkafka.testing.fake_cluster import FakeCluster
 from sparkkafka.testing.faults import Drop
@@ -45,6 +51,7 @@ from tests.client.support import (
     values_of,
     write,
 )
+from tests.frames import variables_of
 
 AUTHORITY = signed("authority")
 SERVER = signed("broker", AUTHORITY, hosts=("localhost", "127.0.0.1", "::1"))
@@ -334,6 +341,33 @@ def test_a_plain_listener_of_tls(tmp_path: Path, fake_cluster_factory: Any):
     servers = fake_cluster_factory(1, tls_context=server_context(tmp_path)).bootstrap_servers
     with pytest.raises((KafkaConnectionError, DecodeError), match=r"security\.protocol SSL or"):
         connect(servers, {})
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_no_variable_of_a_frame_has_what_was_to_be_sent(
+    tmp_path: Path, fake_cluster_factory: Any, monkeypatch: Any, encrypted: bool
+):
+    """A connection that breaks while it sends the password."""
+    context = server_context(tmp_path) if encrypted else None
+    cluster = fake_cluster_factory(1, tls_context=context, sasl_users=USERS)
+    config = TLS | ALICE | {"security.protocol": "SASL_SSL"} if encrypted else SASL
+    send_parts = Framing.send_parts
+
+    def broken_from_now(framing: Framing, request: Any, *more: Any, **named: Any) -> Any:
+        if isinstance(request, SaslAuthenticateRequest):
+            monkeypatch.setattr(ssl.SSLSocket, "sendall", broken)
+            monkeypatch.setattr(connection_module, "itertools", SimpleNamespace(islice=broken))
+        return send_parts(framing, request, *more, **named)
+
+    def broken(*_: Any) -> Any:
+        raise ConnectionResetError
+
+    monkeypatch.setattr(Framing, "send_parts", broken_from_now)
+    with pytest.raises(KafkaConnectionError, match="while sending SaslAuthenticate") as caught:
+        connect(cluster.bootstrap_servers, config)
+    seen = variables_of(caught.value)
+    assert "Connection._write: left" in seen
+    assert "hush" not in seen
 
 
 def test_a_listener_of_sasl_spoken_to_without(tmp_path: Path, fake_cluster_factory: Any):
