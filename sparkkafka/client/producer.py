@@ -227,7 +227,7 @@ class Producer:
 
     def _make_room(self, size_bytes: int) -> None:
         try:
-            self._buffer.make_room(size_bytes)
+            self._buffer.make_room(size_bytes, self._loop.trouble)
         except KafkaTimeoutError as error:
             self._spoil(error)
             raise
