@@ -166,7 +166,8 @@ class Producer:
         Waits only while buffer.memory is full, at most max.block.ms. What is wrong at once is
         raised here, and then nothing was queued: OptionError for an argument, ProduceError for a
         record above max.request.size, KafkaTimeoutError for a full buffer, TransactionError
-        outside of a transaction, KafkaError after close. What turns out later, the handle raises.
+        outside of a transaction, KafkaError after close. What turns out later, such as a topic or
+        partition that is not there, the handle raises.
         """
         size = RECORD_BYTES
         if value is not None:
