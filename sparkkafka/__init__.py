@@ -44,5 +44,10 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(_LATE[name]), name)
 
 
+def __dir__() -> list[str]:
+    """For completion: also the names that have not been used yet."""
+    return sorted({*globals(), *__all__})
+
+
 apply_levels(os.environ.get(VARIABLE))
 choose_worker_python()

@@ -32,6 +32,9 @@ class AdminTransactions(AdminBase):
         …), of some producer ids, whose transaction is open for longer than `open_for_ms`
         (Kafka 3.8), or that a regular expression of RE2 matches as a whole (Kafka 4.1).
 
+        `open_for_ms` leaves out what is not open (Empty, CompleteCommit, …), which brokers, and
+        other clients with them, also list for a duration.
+
         A broker that fails is in `errors`. Raises the error that all brokers have in common.
         """
         states = None if states is None else names(states, "states")

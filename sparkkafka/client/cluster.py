@@ -196,23 +196,29 @@ class Cluster:
         attempt = deadline.sooner(self.options.request_timeout_ms)
         outcome: dict[int, Any | KafkaError] = {}
         sent: list[tuple[int, Connection]] = []
-        for node_id, request in requests.items():
-            try:
-                connection = self.connection(node_id, attempt)
-                if version is not None and not connection.supports(type(request), version):
-                    raise UnsupportedVersionError(
-                        f"{request.API_NAME} version {version} of {connection}"
-                    )
-                connection.send(request, attempt, version=version)
-            except KafkaError as error:
-                outcome[node_id] = error
-            else:
-                sent.append((node_id, connection))
-        for node_id, connection in sent:
-            try:
-                outcome[node_id] = connection.receive(attempt)[1]
-            except KafkaError as error:
-                outcome[node_id] = error
+        try:
+            for node_id, request in requests.items():
+                try:
+                    connection = self.connection(node_id, attempt)
+                    if version is not None and not connection.supports(type(request), version):
+                        raise UnsupportedVersionError(
+                            f"{request.API_NAME} version {version} of {connection}"
+                        )
+                    connection.send(request, attempt, version=version)
+                except KafkaError as error:
+                    outcome[node_id] = error
+                else:
+                    sent.append((node_id, connection))
+            for node_id, connection in sent:
+                try:
+                    outcome[node_id] = connection.receive(attempt)[1]
+                except KafkaError as error:
+                    outcome[node_id] = error
+        except BaseException:
+            # Interrupted: nobody must take the answers that are still to come for his own.
+            for _, connection in sent:
+                connection.close()
+            raise
         return outcome
 
     def controller(self, deadline: Deadline) -> int:

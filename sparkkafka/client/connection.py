@@ -20,6 +20,7 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Self
 
 from sparkkafka import __version__
@@ -44,6 +45,7 @@ from sparkkafka.errors import (
 from sparkkafka.options import ClientOptions
 from sparkkafka.protocol.framing import DEFAULT_MAX_FRAME_BYTES, Framing
 from sparkkafka.protocol.messages import ApiVersionsRequest
+from sparkkafka.protocol.schema import Request
 from sparkkafka.protocol.wire import BytesLike, byte_view
 
 log = logging.getLogger(__name__)
@@ -149,6 +151,11 @@ class Connection:
         AuthenticationError if one side does not trust the other; OptionError for a reference that
         cannot be looked up, or a store that cannot be read.
         """
+        with _kafka_errors_only(where(host, port)):
+            return cls._open(host, port, options, deadline)
+
+    @classmethod
+    def _open(cls, host: str, port: int, options: ClientOptions, deadline: Deadline) -> Self:
         security, prefix = connection_security(options, host, port), options.prefix
         sock = connect(host, port, options, deadline)
         limit = deadline.sooner(options.request_timeout_ms)
@@ -200,9 +207,10 @@ class Connection:
             self._early.append(self._receive(deadline, FrameBuffer()))
         self._renewing = True
         try:
-            security = connection_security(options, self.host, self.port)
-            if security.sasl is not None:
-                self._session = authenticate(self, security.sasl, deadline, options.prefix)
+            with _kafka_errors_only(str(self)):
+                security = connection_security(options, self.host, self.port)
+                if security.sasl is not None:
+                    self._session = authenticate(self, security.sasl, deadline, options.prefix)
         except BaseException:
             self.close()
             raise
@@ -221,6 +229,7 @@ class Connection:
         from sparkkafka.client_options import parse_admin_settings
 
         options = parse_admin_settings(config)
+        del config  # an error's frames may be shown with their variables
         if len(options.bootstrap_servers) != 1:
             raise OptionError(
                 "bootstrap.servers must name one broker for a connection by hand, got "
@@ -292,7 +301,17 @@ class Connection:
     def call(
         self, request: Any, deadline: Deadline | None = None, *, version: int | None = None
     ) -> Any:
-        """Send one request and return its reply. No other request may be in flight."""
+        """Send one request and return its reply.
+
+        Raises KafkaError if another request is in flight, whose answer would come first, and what
+        `send` and `receive` raise.
+        """
+        waiting = self._framing.in_flight if self._renewing else self.in_flight
+        if waiting and self.is_open:
+            raise KafkaError(
+                f"{self}: call while {waiting} request{'s are' if waiting > 1 else ' is'} in "
+                "flight: first take the answers with receive, or use send and receive alone"
+            )
         deadline = deadline or self._new_deadline()
         correlation_id = self.send(request, deadline, version=version)
         answered_id, response = self.receive(deadline)
@@ -311,10 +330,15 @@ class Connection:
     ) -> int:
         """Write a request; returns its correlation id. `version` None: the highest common one.
 
-        Raises EncodeError or UnsupportedVersionError before anything is sent,
-        KafkaConnectionError or KafkaTimeoutError after which the connection is closed;
-        AuthenticationError if a session that was about to end could not be renewed.
+        Raises OptionError for what is no request, EncodeError or UnsupportedVersionError before
+        anything is sent, KafkaConnectionError or KafkaTimeoutError after which the connection is
+        closed; AuthenticationError if a session that was about to end could not be renewed.
         """
+        if not isinstance(request, Request):
+            raise OptionError(
+                "a request is one of sparkkafka.protocol.messages, such as "
+                f"MetadataRequest(topics=None); got {request!r}"
+            )
         deadline = deadline or self._new_deadline()
         if self._session is not None and self._options is not None and not self._renewing:
             self._open_socket()
@@ -331,6 +355,7 @@ class Connection:
             self._write(sock, parts, deadline)
         except OSError as error:
             self.close()
+            parts.clear()  # an error's frames may be shown with their variables
             raise self._failure(f"sending {request.API_NAME}", error, started_s) from error
         except BaseException:
             self.close()
@@ -485,19 +510,37 @@ class Connection:
         return KafkaConnectionError(f"{self}: {what} while {doing}{hint}")
 
 
+@contextmanager
+def _kafka_errors_only(broker: str) -> Iterator[None]:
+    """Whatever fails in here is a KafkaError: the threads of clients go on after those alone.
+
+    Others are not expected. A ValueError is not kept as the cause, since it may quote a secret.
+    """
+    try:
+        yield
+    except KafkaError:
+        raise
+    except Exception as error:
+        raise KafkaError(
+            f"{broker}: opening the connection failed for a reason that sparkkafka does not know "
+            f"({type(error).__name__})"
+        ) from (None if isinstance(error, ValueError) else error)
+
+
 def _pieces(parts: Iterable[memoryview]) -> Iterator[BytesLike]:
     """Large parts as they are, others joined: each piece is a record of TLS of its own at least."""
+    # Yields views, whose repr does not show what may be a password.
     small = bytearray()
     for part in parts:
         if len(part) >= TLS_PIECE_BYTES:
             if small:
-                yield small
+                yield memoryview(small)
                 small = bytearray()
             yield part
         else:
             small += part
             if len(small) >= TLS_PIECE_BYTES:
-                yield small
+                yield memoryview(small)
                 small = bytearray()
     if small:
-        yield small
+        yield memoryview(small)

@@ -178,32 +178,38 @@ def _attempt(
         failed = {key: node for key, node in found.items() if isinstance(node, KafkaError)}
     attempt = deadline.sooner(cluster.options.request_timeout_ms)
     sent: list[tuple[str, Connection]] = []
-    for key, request in requests.items():
-        if key in failed:
-            continue
-        try:
-            connection = cluster.connection(nodes[kind, key], attempt)
-            connection.send(request, attempt, version=version)
-        except KafkaError as error:
-            failed[key] = error
-            nodes.pop((kind, key), None)
-        else:
-            sent.append((key, connection))
-    for key, connection in sent:
-        try:
-            if not connection.is_open:  # broken by an earlier answer that did not come
-                raise KafkaConnectionError(f"{connection}: the connection broke")
-            response = connection.receive(attempt)[1]
-            throttle(response, deadline)
-            code = code_of(response)
-            if code:
-                where = f"{requests[key].API_NAME} of {key!r} @ {connection}"
-                raise BrokerError(code, where, getattr(response, "error_message", None))
-            outcome[key] = response
-        except KafkaError as error:
-            failed[key] = error
-            if getattr(error, "code", None) != ErrorCode.CONCURRENT_TRANSACTIONS:
+    try:
+        for key, request in requests.items():
+            if key in failed:
+                continue
+            try:
+                connection = cluster.connection(nodes[kind, key], attempt)
+                connection.send(request, attempt, version=version)
+            except KafkaError as error:
+                failed[key] = error
                 nodes.pop((kind, key), None)
+            else:
+                sent.append((key, connection))
+        for key, connection in sent:
+            try:
+                if not connection.is_open:  # broken by an earlier answer that did not come
+                    raise KafkaConnectionError(f"{connection}: the connection broke")
+                response = connection.receive(attempt)[1]
+                throttle(response, deadline)
+                code = code_of(response)
+                if code:
+                    where = f"{requests[key].API_NAME} of {key!r} @ {connection}"
+                    raise BrokerError(code, where, getattr(response, "error_message", None))
+                outcome[key] = response
+            except KafkaError as error:
+                failed[key] = error
+                if getattr(error, "code", None) != ErrorCode.CONCURRENT_TRANSACTIONS:
+                    nodes.pop((kind, key), None)
+    except BaseException:
+        # Interrupted: nobody must take the answers that are still to come for his own.
+        for _, connection in sent:
+            connection.close()
+        raise
     return failed
 
 

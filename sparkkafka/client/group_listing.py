@@ -33,6 +33,9 @@ GROUP_STATES = frozenset(
 GROUP_TYPES = frozenset({"classic", "consumer"})
 """Classic groups, and those whose partitions the brokers assign (KIP-848)."""
 
+OPEN_STATES = frozenset({"Ongoing", "PrepareAbort", "PrepareCommit", "PrepareEpochFence"})
+"""A transaction in one of these has begun, and is not yet ended in all its partitions."""
+
 STATES_VERSION = 4
 TYPES_VERSION = 5
 DURATION_VERSION = 1
@@ -128,6 +131,8 @@ class _ListTransactions(_Lists):
         found = [
             TransactionListing(row.transactional_id, row.producer_id, row.transaction_state)
             for row in response.transaction_states
+            # A broker's clock goes on after the end, and by it what never began is open since 1970.
+            if self._open_for_ms < 0 or row.transaction_state in OPEN_STATES
         ]
         unknown = response.unknown_state_filters
         row = (
@@ -189,7 +194,10 @@ def list_transactions(
     open_for_ms: int | None = None,
     transactional_id_pattern: str | None = None,
 ) -> Listing[TransactionListing]:
-    """The transactional ids of all brokers, in the order of their names."""
+    """The transactional ids of all brokers, in the order of their names.
+
+    With `open_for_ms`, only those whose transaction is open (OPEN_STATES) for longer than that.
+    """
     api = _ListTransactions(
         list(states or ()), list(producer_ids or ()), open_for_ms, transactional_id_pattern
     )

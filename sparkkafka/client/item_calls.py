@@ -166,6 +166,17 @@ class _Attempt(Generic[K, V]):
         self, by_node: Mapping[int | None, list[K]], failures: dict[K, KafkaError]
     ) -> list[tuple[K, Row]]:
         """What brokers said of items; why others were not asked or answered is in `failures`."""
+        try:
+            return self._run(by_node, failures)
+        except BaseException:
+            # Interrupted: nobody must take the answers that are still to come for his own.
+            for connection, _ in self._sent:
+                connection.close()
+            raise
+
+    def _run(
+        self, by_node: Mapping[int | None, list[K]], failures: dict[K, KafkaError]
+    ) -> list[tuple[K, Row]]:
         for node_id, items in by_node.items():
             try:
                 self._send(node_id, items, failures)

@@ -9,16 +9,17 @@ kafka-transactions.sh does (KIP-664).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from sparkkafka.client.cluster import Cluster
-from sparkkafka.client.coordinator import FOR_TRANSACTION
+from sparkkafka.client.coordinator import FOR_TRANSACTION, find_coordinator
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.item_calls import ItemApi, Row, call_items
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.results import Results
 from sparkkafka.client.routes import ToCoordinator, ToLeader
-from sparkkafka.errors import BrokerError, ErrorCode
+from sparkkafka.client.transaction_timeout import MAX_TIMEOUT_CONFIG, max_timeout_ms
+from sparkkafka.errors import BrokerError, ErrorCode, KafkaError
 from sparkkafka.protocol.messages import (
     DescribeProducersRequest,
     DescribeTransactionsRequest,
@@ -30,7 +31,6 @@ from sparkkafka.protocol.messages import (
 )
 
 NO_TRANSACTION = -1
-FENCING_TIMEOUT_MS = 1  # nothing will be written under the new epoch
 
 
 class TransactionDescription(NamedTuple):
@@ -137,10 +137,13 @@ class _Fence(ItemApi[str, FencedProducer]):
 
     request_type = InitProducerIdRequest
 
+    def __init__(self, timeout_ms: int) -> None:
+        self._timeout_ms = timeout_ms
+
     def build(self, items: Sequence[str], version: int) -> InitProducerIdRequest:
         (transactional_id,) = items
         return InitProducerIdRequest(
-            transactional_id=transactional_id, transaction_timeout_ms=FENCING_TIMEOUT_MS
+            transactional_id=transactional_id, transaction_timeout_ms=self._timeout_ms
         )
 
     def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
@@ -159,11 +162,39 @@ def fence_producers(
 ) -> Results[str, FencedProducer]:
     """Whoever writes under these ids can no longer: what they have open is aborted."""
     outcome: dict[str, Any] = {}
-    route = ToCoordinator(cluster, FOR_TRANSACTION)
     for key in dict.fromkeys(transactional_ids):
-        results = call_items(cluster, [key], _Fence(), route, deadline, "fencing producers")
+        results = _fence(cluster, key, deadline)
         outcome |= results.errors | results.values_by_item
     return Results(outcome)
+
+
+def _fence(cluster: Cluster, key: str, deadline: Deadline) -> Results[str, FencedProducer]:
+    """The transaction timeout is how long the coordinator waits for its own replicas to store the
+    new epoch (KAFKA-16570), so it must not be short, though nothing will be written under it."""
+    route = ToCoordinator(cluster, FOR_TRANSACTION)
+    what = "fencing producers"
+    timeout_ms = max(int(min(cluster.options.request_timeout_ms, deadline.total_ms)), 1)
+    results = call_items(cluster, [key], _Fence(timeout_ms), route, deadline, what)
+    if not _is_above_maximum(results.errors.get(key)):
+        return results
+    try:
+        node_id = find_coordinator(cluster, key, FOR_TRANSACTION, deadline)
+        allowed_ms = max_timeout_ms(cluster, node_id, deadline)
+    except KafkaError as error:
+        return Results({key: error})
+    if allowed_ms < timeout_ms:
+        results = call_items(cluster, [key], _Fence(allowed_ms), route, deadline, what)
+    if not _is_above_maximum(refused := results.errors.get(key)):
+        return results
+    words = (
+        f"the broker's {MAX_TIMEOUT_CONFIG} is below {min(allowed_ms, timeout_ms)} ms, and only "
+        "who has DESCRIBE_CONFIGS on the cluster sees it: set a lower request.timeout.ms"
+    )
+    return Results({key: BrokerError(refused.code, refused.where, words)})
+
+
+def _is_above_maximum(error: KafkaError | None) -> TypeGuard[BrokerError]:
+    return isinstance(error, BrokerError) and error.code == ErrorCode.INVALID_TRANSACTION_TIMEOUT
 
 
 # --- partitions -------------------------------------------------------------------------------

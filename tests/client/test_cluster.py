@@ -6,6 +6,8 @@ import time
 
 import pytest
 
+from sparkkafka.client.broker_admin import describe_log_dirs
+from sparkkafka.client.connection import Connection
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.offsets import LATEST, largest_timestamps, list_offsets
 from sparkkafka.errors import (
@@ -16,6 +18,7 @@ from sparkkafka.errors import (
     UnknownTopicError,
 )
 from sparkkafka.options import parse_read_options
+from sparkkafka.protocol.messages import ListTransactionsRequest, MetadataRequest
 from sparkkafka.spark.reader import KafkaBatchReader
 from sparkkafka.testing.faults import Answer, Delay, Garbage
 from tests.client.support import numbers, open_cluster, read, write
@@ -199,3 +202,33 @@ def test_bootstrap_servers_that_never_answer_leave_time_for_the_others(fake_clus
             servers, default_api_timeout_ms=6_000, request_timeout_ms=3_000
         ) as cluster:
             assert list(cluster.topics(["t"])) == ["t"]
+
+
+@pytest.mark.parametrize("doing", ["each broker", "items"])
+def test_answers_that_an_interrupted_call_left_behind_are_nobodys(
+    fake_cluster_factory, monkeypatch, doing
+):
+    """Else the next call on the connection would read them as its own."""
+    fake = fake_cluster_factory(3)
+
+    def ask(cluster):
+        deadline = cluster.deadline()
+        if doing == "items":
+            return describe_log_dirs(cluster, [0, 1, 2], deadline).all()
+        requests = dict.fromkeys(cluster.brokers, ListTransactionsRequest())
+        return {node: row.error_code for node, row in cluster.call_each(requests, deadline).items()}
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with open_cluster(fake) as cluster:
+        cluster.describe()
+        before = ask(cluster)
+        assert list(before) == [0, 1, 2]
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(Connection, "receive", interrupted)
+            ask(cluster)
+        for node in before:
+            answer = cluster.call(MetadataRequest(topics=[]), node_id=node)
+            assert [row.node_id for row in answer.brokers] == [0, 1, 2]
+        assert ask(cluster) == before

@@ -48,6 +48,29 @@ def test_any_request_and_several_on_the_way(
     assert not connection.is_open
 
 
+def test_a_call_among_other_requests_says_how_to_go_on(settings: dict[str, Any]) -> None:
+    request = MetadataRequest(topics=[])
+    with Connection.to(settings) as connection:
+        sent = connection.send(request)
+        with pytest.raises(KafkaError, match=r"call while 1 request is in flight: .*receive"):
+            connection.call(request)
+        assert (connection.in_flight, connection.receive()[0]) == (1, sent)
+        assert connection.call(request).topics == []
+        connection.send(request)
+        connection.close()
+        with pytest.raises(KafkaConnectionError, match="the connection is closed"):
+            connection.call(request)
+
+
+@pytest.mark.parametrize("given", [5, "Metadata", MetadataRequest, MetadataRequestTopic()])
+def test_what_is_no_request_is_refused(settings: dict[str, Any], given: Any) -> None:
+    with Connection.to(settings) as connection:
+        for act in (connection.send, connection.call):
+            with pytest.raises(OptionError, match=r"sparkkafka\.protocol\.messages"):
+                act(given)
+        assert (connection.in_flight, connection.is_open) == (0, True)
+
+
 def test_nothing_is_retried(fake_cluster: FakeCluster, settings: dict[str, Any]) -> None:
     with Connection.to(settings) as connection:
         fake_cluster.fault(Drop.BEFORE, api="Metadata")

@@ -21,6 +21,26 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         sparkkafka.client.Consumr  # noqa: B018
 
 
+def test_names_can_be_completed_before_they_are_used() -> None:
+    program = (
+        "import rlcompleter, sparkkafka, sparkkafka.client, sparkkafka.protocol.messages\n"
+        "complete = rlcompleter.Completer(globals()).complete\n"
+        "print(set(sparkkafka.__all__) <= set(dir(sparkkafka)))\n"
+        "print(set(sparkkafka.client.__all__) <= set(dir(sparkkafka.client)))\n"
+        "print(complete('sparkkafka.client.Prod', 0))\n"
+        "print(complete('sparkkafka.protocol.messages.FindCoordinatorReq', 0))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.split() == [
+        "True",
+        "True",
+        "sparkkafka.client.Producer(",
+        "sparkkafka.protocol.messages.FindCoordinatorRequest(",
+    ]
+
+
 def test_neither_pyspark_nor_what_is_not_asked_for_is_loaded() -> None:
     program = (
         "import sys\n"

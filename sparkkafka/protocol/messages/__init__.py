@@ -482,6 +482,11 @@ def __getattr__(name: str) -> Any:
     return value
 
 
+def __dir__() -> list[str]:
+    """For completion: also the names that have not been used yet."""
+    return sorted({*globals(), *__all__})
+
+
 def _requests() -> dict[int, type[Request[Any]]]:
     known = (__getattr__(name) for name in __all__ if name.endswith("Request"))
     return {cls.API_KEY: cls for cls in known}
