@@ -88,6 +88,8 @@ class Cluster:
         self._connections = Connections(options, try_first=try_first, end=end)
         self._known_topics: set[str] = set()
         self._leaders: dict[TopicPartition, int] = {}
+        self.failing: KafkaError | None = None
+        """Why the last attempt of `call` failed, if it is to be tried again. Any thread may ask."""
 
     def __enter__(self) -> Self:
         return self
@@ -158,8 +160,11 @@ class Cluster:
         retry = self.retry(deadline, what)
         while True:
             try:
-                return self._call_once(request, node_id, deadline)
+                answer = self._call_once(request, node_id, deadline)
+                self.failing = None
+                return answer
             except KafkaError as error:
+                self.failing = error if error.retriable else None
                 retry.after(error)
                 if node_id is not None and not isinstance(error, BrokerError):
                     self._refresh_brokers(deadline)

@@ -75,8 +75,16 @@ class DeliveryBook:
 
     def last_errors(self) -> str:
         """What went wrong last, for a message about waiting too long; "" if nothing did."""
-        errors = {str(e.last_error) for e in self._busy.values() if e.last_error}
+        errors = {str(error) for error in self.errors()}
         return "; last failures: " + "; ".join(sorted(errors)[:3]) if errors else ""
+
+    def errors(self) -> list[KafkaError]:
+        """What went wrong last with each partition that waits. Any thread may ask."""
+        return [entry.last_error for entry in list(self._busy.values()) if entry.last_error]
+
+    def waiting(self) -> list[TopicPartition]:
+        """Partitions whose batches are not all acknowledged. Any thread may ask."""
+        return list(self._busy)
 
     def _acknowledged(
         self,

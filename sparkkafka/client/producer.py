@@ -165,7 +165,8 @@ class Producer:
         Waits only while buffer.memory is full, at most max.block.ms. What is wrong at once is
         raised here, and then nothing was queued: OptionError for an argument, ProduceError for a
         record above max.request.size, KafkaTimeoutError for a full buffer, TransactionError
-        outside of a transaction, KafkaError after close. What turns out later, the handle raises.
+        outside of a transaction, KafkaError after close. What turns out later, such as a topic or
+        partition that is not there, the handle raises.
         """
         size = RECORD_BYTES
         if value is not None:
@@ -224,7 +225,7 @@ class Producer:
 
     def _make_room(self, size_bytes: int) -> None:
         try:
-            self._buffer.make_room(size_bytes)
+            self._buffer.make_room(size_bytes, self._loop.trouble)
         except KafkaTimeoutError as error:
             self._spoil(error)
             raise

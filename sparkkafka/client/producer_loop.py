@@ -33,6 +33,8 @@ LEAST_LOOK_MS = 1_000  # for metadata, however short max.block.ms is
 LONGEST_SLEEP_S = 1.0
 ANSWER_SLACK_S = 5.0  # how much longer a caller waits for a command than the command's own deadline
 
+MOST_NAMED = 3
+
 T = TypeVar("T")
 
 
@@ -137,16 +139,46 @@ class ProducerLoop:
             with buffer.lock:
                 buffer.flushes -= 1
         if not done and deadline is not None:
-            left = sum(not chunk.all_done for chunk in waited_for)
+            left = [chunk for chunk in waited_for if not chunk.all_done]
             if not left:
                 raise KafkaTimeoutError(
                     f"flush: all is delivered or given up, but callbacks have not all run after "
                     f"{deadline.total_ms / 1000:g} s"
                 )
             raise KafkaTimeoutError(
-                f"flush: records are not delivered after {deadline.total_ms / 1000:g} s "
-                f"({left} pieces of the buffer){self.sender.last_errors()}"
+                f"flush: not delivered after {deadline.total_ms / 1000:g} s: "
+                f"{self._words_for(left)}{self.trouble()}"
             )
+
+    def trouble(self) -> str:
+        """Why records are not delivered, to end a message with; "" if nothing is known to be wrong.
+        Any thread may ask."""
+        errors = [*self._lookup.errors(), *self.sender.errors(), self.cluster.failing]
+        texts = {str(error) for error in errors if error is not None}
+        # What is quoted by another needs no words of its own.
+        texts = {text for text in texts if not any(text in other for other in texts - {text})}
+        if texts:
+            return f"; the last failure: {'; '.join(sorted(texts)[:MOST_NAMED])}"
+        known = self.cluster.partition_count
+        unknown = [topic for topic in list(self._unrouted) if known(topic) is None]
+        if unknown:
+            return f"; no broker has told the metadata of {_some('topic', unknown)} yet"
+        return ""
+
+    def _words_for(self, chunks: Sequence[Chunk]) -> str:
+        """Records that are not delivered: how many, and where they are."""
+        counts: dict[str, int] = {}
+        for chunk in chunks:
+            counts[chunk.topic] = counts.get(chunk.topic, 0) + chunk.open_count
+        total = sum(counts.values())
+        topics = sorted(counts, key=lambda topic: -counts[topic])
+        words = f"{total} record{'s' if total != 1 else ''} of {_some('topic', topics)}"
+        queued = []
+        for tp in self.sender.waiting():
+            if tp.topic in counts:
+                leader = self.cluster.known_leader(tp)
+                queued.append(f"{tp} (broker {leader.leader})" if leader else f"{tp} (no leader)")
+        return f"{words}, on the way to {_some('partition', queued)}" if queued else words
 
     def stop(self, deadline: Deadline, why: str = CLOSED) -> None:
         """Deliver what is there until the deadline, then end. What is given up, is so for `why`."""
@@ -385,3 +417,10 @@ class ProducerLoop:
             self._tell()
             self.cluster.close()
             self._buffer.close()
+
+
+def _some(kind: str, names: Sequence[str]) -> str:
+    """A few of these names, for a message."""
+    more = len(names) - MOST_NAMED
+    listed = ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return f"{kind}{'s' if len(names) != 1 else ''} {listed}"

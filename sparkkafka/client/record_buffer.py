@@ -20,6 +20,7 @@ MIN_CHUNK_BYTES = 64 * 2**10
 MAX_CHUNK_BYTES = 2**20
 MOST_WAKES = 8  # for one batch
 BUFFER_SHARE = 4  # no chunk is larger than this part of buffer.memory, so that several can wait
+SLOW = "the brokers take records too slowly"
 
 
 class RecordBuffer:
@@ -109,8 +110,9 @@ class RecordBuffer:
         self.used_bytes += chunk.size_bytes
         self.wake()
 
-    def make_room(self, size_bytes: int) -> None:
+    def make_room(self, size_bytes: int, trouble: Callable[[], str]) -> None:
         """Wait until so many bytes fit, or all that was there before is gone. At most max.block.ms.
+        `trouble` says why nothing is delivered, if that is known.
 
         Raises KafkaTimeoutError, KafkaError if the buffer is closed meanwhile.
         """
@@ -126,10 +128,11 @@ class RecordBuffer:
             ):
                 self.wake()
                 if words or deadline.expired:
+                    why = trouble()
                     raise KafkaTimeoutError(
-                        f"the brokers take records too slowly: {used} bytes wait, the next takes "
-                        f"{size_bytes}, and buffer.memory={self.limit_bytes} had no room for "
-                        f"max.block.ms={self._max_block_ms}{words}"
+                        f"{'records cannot be sent' if why else SLOW}: {used} bytes wait, the next "
+                        f"takes {size_bytes}, and buffer.memory={self.limit_bytes} had no room for "
+                        f"max.block.ms={self._max_block_ms}{words}{why}"
                     )
                 self._room.wait(deadline.remaining_s())
                 self.check()

@@ -32,6 +32,14 @@ class Chunk(DeliveryNotes):
         self.since_s = time.monotonic()
         self.size_bytes = 0
 
+    @property
+    def open_count(self) -> int:
+        """How many records are neither delivered nor given up."""
+        return self._length() if self.left < 0 else self.left
+
+    def _length(self) -> int:
+        raise NotImplementedError
+
     def close(self) -> None:
         """No record is added any more. Called once, by the I/O thread."""
         raise NotImplementedError
@@ -68,6 +76,9 @@ class RecordChunk(Chunk):
         self.headers: dict[int, Headers] = {}
         self.partitions: dict[int, int] = {}
         self.given_times_ms: dict[int, int] = {}
+
+    def _length(self) -> int:
+        return len(self.values)
 
     def forget(self, place: int, size_bytes: int) -> None:
         """Whatever there is of the last record, which would have been at `place`."""
@@ -123,6 +134,9 @@ class TableChunk(Chunk):
         self._times_ms = times_ms
         self._given_partitions = partitions
         self.size_bytes = size_bytes
+
+    def _length(self) -> int:
+        return len(self._times_ms)
 
     def close(self) -> None:
         self.begin(self._times_ms)

@@ -90,6 +90,10 @@ class TopicLookup:
         missing = self._missing.get(topic)
         return missing.error if missing else None
 
+    def errors(self) -> list[KafkaError]:
+        """Why topics were not found at the last looks. Any thread may ask."""
+        return [missing.error for missing in list(self._missing.values()) if missing.error]
+
     def forget(self, topic: str) -> None:
         """Nobody waits for this topic any longer."""
         self._missing.pop(topic, None)

@@ -254,6 +254,8 @@ def test_a_callback_that_waits_for_its_own_thread_is_told(fake_cluster: FakeClus
         ({"partition": -1}, "partition must be a whole number from 0"),
         ({"partition": "0"}, "partition must be a whole number"),
         ({"partition": True}, "partition must be a whole number"),
+        ({"partition": 1.0}, "partition must be a whole number"),
+        ({"partition": 2**31}, "partition must be a whole number from 0 to 2147483647"),
         ({"timestamp_ms": -5}, "timestamp_ms must be a whole number from 0"),
         ({"timestamp_ms": 1.5}, "timestamp_ms must be a whole number"),
     ],
@@ -299,6 +301,8 @@ def test_a_missing_topic_and_a_missing_partition_fail_their_records_only(
         assert isinstance(missing.exception(WAIT_S), UnknownTopicError)
         producer.flush()
         assert producer.partitions_for("t") == [0, 1]
+        known = producer.send("t", b"", partition=99)  # not at once: more may be added yet
+        assert isinstance(known.exception(WAIT_S), UnknownTopicError)
         with pytest.raises(UnknownTopicError, match="nowhere"):
             producer.partitions_for("nowhere")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,9 +15,9 @@ import pytest
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.producer import Producer
-from sparkkafka.errors import ErrorCode, KafkaError, OptionError, ProduceError
+from sparkkafka.errors import ErrorCode, KafkaError, KafkaTimeoutError, OptionError, ProduceError
 from sparkkafka.testing.fake_cluster import FakeCluster
-from sparkkafka.testing.faults import Answer, Delay
+from sparkkafka.testing.faults import Answer, Delay, Drop
 from tests.client.support import settings
 
 WAIT_S = 20
@@ -197,3 +198,70 @@ def test_a_timeout_may_be_infinite(fake_cluster: FakeCluster) -> None:
         producer.send("t", b"1")
         producer.flush(float("inf"))
         producer.close(float("inf"))
+
+
+# --- what kept records waiting -------------------------------------------------------------------
+
+
+def _fill(producer: Producer) -> None:
+    for _ in range(100):
+        producer.send("t", bytes(100))
+
+
+def test_a_full_buffer_tells_that_no_broker_can_be_reached() -> None:
+    words = (
+        r"records cannot be sent: .*buffer\.memory=1000 .*max\.block\.ms=500; the last failure: "
+    )
+    with opened("127.0.0.1:1", buffer_memory=1_000, max_block_ms=500) as producer:
+        with pytest.raises(KafkaTimeoutError, match=words + "no broker of bootstrap.servers can"):
+            _fill(producer)
+
+
+def test_a_full_buffer_tells_that_no_broker_answers(fake_cluster: FakeCluster) -> None:
+    fake_cluster.fault(Delay(60_000, before=True), api="Metadata", times=None)
+    with opened(fake_cluster, buffer_memory=1_000, max_block_ms=300) as producer:
+        with pytest.raises(KafkaTimeoutError, match="no broker has told the metadata of topic t y"):
+            _fill(producer)
+
+
+def test_a_full_buffer_tells_of_slow_brokers_once_the_others_are_forgotten(
+    fake_cluster: FakeCluster,
+) -> None:
+    fake_cluster.create_topic("t")
+    fake_cluster.fault(Drop.BEFORE, api="Metadata", times=1)
+    fake_cluster.fault(Delay(60_000, before=True), api="Produce", times=None)
+    with opened(fake_cluster, buffer_memory=1_000, max_block_ms=1_000) as producer:
+        with pytest.raises(KafkaTimeoutError, match=r"too slowly: .*=1000$"):
+            _fill(producer)
+
+
+def test_flush_tells_what_is_not_delivered_and_where_it_waits(fake_cluster: FakeCluster) -> None:
+    for topic in "tuvwx":
+        fake_cluster.create_topic(topic)
+    fake_cluster.fault(Delay(60_000, before=True), api="Produce", times=None)
+    with opened(fake_cluster) as producer:
+        producer.send("t", b"")
+        producer.send("t", b"")
+        with pytest.raises(KafkaTimeoutError) as raised:
+            producer.flush(0.5)
+        words = r"flush: not delivered after 0.5 s: 2 records of topic t, on the way to partition "
+        assert re.fullmatch(words + r"t-0 \(broker \d+\)", str(raised.value))
+        for topic in "uvwx":
+            producer.send(topic, b"")
+        with pytest.raises(KafkaTimeoutError, match=r"6 records of topics t, ., . and 2 more, on"):
+            producer.flush(0.1)
+
+
+def test_flush_tells_the_last_failure(fake_cluster: FakeCluster) -> None:
+    fake_cluster.create_topic("t")
+    fake_cluster.fault(Answer(ErrorCode.NOT_ENOUGH_REPLICAS), api="Produce", times=None)
+    with opened(fake_cluster) as producer:
+        producer.send("t", b"")
+        words = r"1 record of topic t, .*t-0 .*; the last failure: .*NOT_ENOUGH_REPLICAS"
+        with pytest.raises(KafkaTimeoutError, match=words):
+            producer.flush(0.5)
+    with opened("127.0.0.1:1") as producer:
+        producer.send_table(pa.table({"value": [b"0", b"1"]}), "t")
+        words = "2 records of topic t; the last failure: no broker of bootstrap.servers can be"
+        with pytest.raises(KafkaTimeoutError, match=words):
+            producer.flush(0.5)
