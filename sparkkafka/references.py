@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from sparkkafka.errors import OptionError
+from sparkkafka.secret import Secret
 
 MOST_BYTES: Final = 2**20
 """Of a file that a reference names."""
@@ -54,7 +55,7 @@ def has_reference(text: str) -> bool:
     return found
 
 
-def resolved(text: str, option: str) -> str:
+def resolved(text: Secret, option: str) -> Secret:
     """The text with what its references stand for, as it is here and now.
 
     Raises OptionError, which names the option and the reference, never a content.
@@ -76,7 +77,9 @@ def resolved(text: str, option: str) -> str:
                 "so it must be there for all of them"
             ) from None
 
-    return _REFERENCE.sub(look_up, text) if has_reference(text) else text
+    if not has_reference(text.reveal()):
+        return text
+    return Secret(_REFERENCE.sub(look_up, text.reveal()))
 
 
 def _variable(name: str) -> str:
