@@ -40,7 +40,7 @@ TRY_AGAIN: Final = frozenset({408, 429, 500, 502, 503, 504})
 """Java asks again for all but what its UNRETRYABLE_HTTP_CODES list; these are what is left of 4xx,
 and what servers say of 5xx."""
 
-_NOT_PRINTABLE = re.compile(r"[^\x20-\x7e\xa0-\uffff]+")
+_NOT_PRINTABLE = re.compile(r"[^\x20-\x7e\xa0-\ud7ff\ue000-\uffff]+")
 
 
 class Token(NamedTuple):

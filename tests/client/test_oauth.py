@@ -161,6 +161,7 @@ ECHO = {"error": "invalid_client", "error_description": f"no\r\n{HUSH}\x1b[31m "
 FINAL = {
     "401": (Answer(401, {"error": "invalid_client"}), "status 401: invalid_client; compare"),
     "401 with our secret in it": (Answer(401, ECHO), r"status 401: invalid_client: no ***"),
+    "401 with half a character": (Answer(401, {"error": "no\ud800!"}), "status 401: no !; compare"),
     "401 without words": (Answer(401), "status 401; compare"),
     "an HTML page": (Answer(200, LOGIN), "answers with an HTML page, not with a token"),
     "403 as HTML": (Answer(403, LOGIN), "status 403 with an HTML page"),
@@ -198,6 +199,7 @@ def test_an_answer_that_is_final(server: TokenServer, case: str) -> None:
     text = failure(settings(server), AuthenticationError)
     assert words in text
     assert text.startswith(server.url)
+    assert text.encode()  # it can be printed
     assert len(text) < 700
     assert text.isprintable()
     assert len(server.asked) == 1, "asked again, though nothing will change"
