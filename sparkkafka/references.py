@@ -40,13 +40,17 @@ def this_is(role: str) -> None:
     _where[0] = role
 
 
+class UnknownProviderError(ValueError):
+    """A reference of a kind that is not here. The message shows nothing of the text."""
+
+
 def has_reference(text: str) -> bool:
-    """Whether there is something to look up. Raises ValueError for a provider that is not here."""
+    """Whether there is something to look up. Raises UnknownProviderError."""
     found = False
     for match in _REFERENCE.finditer(text):
         if match["provider"] not in PROVIDERS:
             # Not shown: what looks like a reference may be a password.
-            raise ValueError(
+            raise UnknownProviderError(
                 f"it has a reference ${{…:…}} of a kind that is not here (there are "
                 f"{', '.join(PROVIDERS)}); a value that is meant as it stands can be put into an "
                 "environment variable and named by ${env:NAME}"

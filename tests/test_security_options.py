@@ -643,8 +643,15 @@ def test_no_variable_of_a_frame_has_what_was_looked_up(
 
 
 def test_a_provider_that_is_not_here() -> None:
-    with pytest.raises(OptionError, match=r"sasl\.password must be text") as caught:
+    words = r"^sasl\.password: it has a reference \$\{…:…\} of a kind that is not here"
+    with pytest.raises(OptionError, match=words) as caught:
         options(sasl_password="${vault:hush}")
+    assert "named by ${env:NAME}" in str(caught.value)
+    assert "hush" not in str(caught.value)
+    with pytest.raises(
+        OptionError, match=r"^sasl\.oauthbearer\.token\.endpoint\.url: it"
+    ) as caught:
+        options(sasl_oauthbearer_token_endpoint_url="https://h/x?key=hush${vault:hush}")
     assert "hush" not in str(caught.value)
 
 
