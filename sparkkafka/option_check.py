@@ -14,6 +14,7 @@ from typing import Any
 
 from sparkkafka.errors import SPARK_PREFIX, OptionError
 from sparkkafka.option_table import CONNECTOR, KAFKA, Option, Side, Status
+from sparkkafka.references import UnknownProviderError
 from sparkkafka.security_table import CALLBACK_OPTION
 
 logger = logging.getLogger("sparkkafka.options")
@@ -153,6 +154,8 @@ class GivenOptions:
             raise OptionError(f"option {shown} has a broken row in the option table")
         try:
             value = row.kind.parse(text)
+        except UnknownProviderError as error:
+            raise OptionError(f"{shown}: {error}") from None
         except ValueError as error:
             reason = f": {error}" if str(error) and not row.secret else ""
             hidden = row.secret or "@" in text  # user:password@host is a mistake that people make

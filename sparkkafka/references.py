@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from sparkkafka.errors import OptionError
+from sparkkafka.secret import Secret
 
 MOST_BYTES: Final = 2**20
 """Of a file that a reference names."""
@@ -39,13 +40,17 @@ def this_is(role: str) -> None:
     _where[0] = role
 
 
+class UnknownProviderError(ValueError):
+    """A reference of a kind that is not here. The message shows nothing of the text."""
+
+
 def has_reference(text: str) -> bool:
-    """Whether there is something to look up. Raises ValueError for a provider that is not here."""
+    """Whether there is something to look up. Raises UnknownProviderError."""
     found = False
     for match in _REFERENCE.finditer(text):
         if match["provider"] not in PROVIDERS:
             # Not shown: what looks like a reference may be a password.
-            raise ValueError(
+            raise UnknownProviderError(
                 f"it has a reference ${{…:…}} of a kind that is not here (there are "
                 f"{', '.join(PROVIDERS)}); a value that is meant as it stands can be put into an "
                 "environment variable and named by ${env:NAME}"
@@ -54,7 +59,7 @@ def has_reference(text: str) -> bool:
     return found
 
 
-def resolved(text: str, option: str) -> str:
+def resolved(text: Secret, option: str) -> Secret:
     """The text with what its references stand for, as it is here and now.
 
     Raises OptionError, which names the option and the reference, never a content.
@@ -76,7 +81,9 @@ def resolved(text: str, option: str) -> str:
                 "so it must be there for all of them"
             ) from None
 
-    return _REFERENCE.sub(look_up, text) if has_reference(text) else text
+    if not has_reference(text.reveal()):
+        return text
+    return Secret(_REFERENCE.sub(look_up, text.reveal()))
 
 
 def _variable(name: str) -> str:

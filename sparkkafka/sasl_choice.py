@@ -58,7 +58,7 @@ def sasl_choice(
     values: Mapping[str, Any], name_of: Names, servers: tuple[tuple[str, int], ...]
 ) -> SaslChoice:
     """Of `SecurityOptions` with references looked up. Raises OptionError."""
-    module = _login_module(values["jaas_config"].reveal(), name_of("jaas_config"))
+    module = _login_module(values["jaas_config"], name_of("jaas_config"))
     mechanism: str = values["mechanism"]
     if not mechanism:
         named = [name for name, wanted in MODULES.items() if module and wanted == module.name]
@@ -81,21 +81,20 @@ def sasl_choice(
     return _user(mechanism, values, name_of, module)
 
 
-def _login_module(text: str, option: str) -> LoginModule | None:
+def _login_module(text: Secret, option: str) -> LoginModule | None:
     """References in it are looked up after it was taken apart, so that a password needs no escapes
     for quotation marks; before that, if it is a reference as a whole."""
-    if not text.strip():
+    if not text.reveal().strip():
         return None
     try:
-        module = parse_jaas(text)
+        module = parse_jaas(text.reveal())
     except ValueError:
         module = None
     try:
         if module is None or module.name not in MODULES.values():
-            module = parse_jaas(resolved(text, option))
+            module = parse_jaas(resolved(text, option).reveal())
         else:
-            found = {name: resolved(value, option) for name, value in module.options.items()}
-            module = LoginModule(module.name, found)
+            module = _with_values(module, option)
     except ValueError as error:
         if isinstance(error, OptionError):
             raise
@@ -109,6 +108,13 @@ def _login_module(text: str, option: str) -> LoginModule | None:
             f"{_listed(dict.fromkeys(MODULES.values()))}"
         )
     return module
+
+
+def _with_values(module: LoginModule, option: str) -> LoginModule:
+    """With references looked up."""
+    found = {name: Secret(value) for name, value in module.options.items()}
+    found = {name: resolved(value, option) for name, value in found.items()}
+    return LoginModule(module.name, {name: value.reveal() for name, value in found.items()})
 
 
 def _user(
@@ -152,7 +158,7 @@ def _tokens(
                 f"{name_of(one)} is for PLAIN and SCRAM, and sasl.mechanism={mechanism}"
             )
     handler = values["login_callback"]
-    options = dict(module.options) if module is not None else {}
+    options = module or LoginModule("", {})
     aws = (
         mechanism == "AWS_MSK_IAM"
         or handler == AWS_LOGIN_HANDLER
@@ -182,8 +188,8 @@ def _timing(values: Mapping[str, Any]) -> dict[str, Any]:
 # --- OAUTHBEARER -----------------------------------------------------------------------------
 
 
-def _oauth(values: Mapping[str, Any], name_of: Names, jaas: dict[str, str]) -> OAuthSettings:
-    if any(name.startswith("unsecuredLogin") for name in jaas):
+def _oauth(values: Mapping[str, Any], name_of: Names, jaas: LoginModule) -> OAuthSettings:
+    if any(name.startswith("unsecuredLogin") for name in jaas.options):
         raise OptionError(
             f"{_JAAS} asks for an unsecured token (unsecuredLogin…), which anybody can make: give "
             "clientId and clientSecret, or sasl.oauthbearer.token for a token of a test"
@@ -191,16 +197,15 @@ def _oauth(values: Mapping[str, Any], name_of: Names, jaas: dict[str, str]) -> O
 
     def chosen(field: str, jaas_name: str) -> Any:
         """The setting, or the option of the login module."""
-        value, other = values[field], jaas.get(jaas_name, "")
-        if value and other:
+        value = values[field]
+        if value and jaas.options.get(jaas_name):
             raise OptionError(
                 f"{name_of(field)} and {jaas_name} in {_JAAS} exclude each other: remove one"
             )
-        if isinstance(value, Secret):
-            return value or Secret(other)
-        return value or other
+        other = jaas.options.get(jaas_name, "")
+        return value or (Secret(other) if isinstance(value, Secret) else other)
 
-    url: str = values["oauth_token_endpoint_url"]
+    url: Secret = values["oauth_token_endpoint_url"]
     token, client_id = chosen("oauth_token", "token"), chosen("oauth_client_id", "clientId")
     secret = chosen("oauth_client_secret", "clientSecret")
     handler = values["login_callback"]
@@ -227,11 +232,11 @@ def _oauth(values: Mapping[str, Any], name_of: Names, jaas: dict[str, str]) -> O
         return OAuthSettings(method=GIVEN_TOKEN, token=token, **common)
     if callback:
         return OAuthSettings(method=CALLBACK, callback=callback, **common)
-    scheme, _, rest = url.partition(":")
-    if scheme.lower() == "file":
-        path = re.sub(r"^//[^/]*", "", rest)
+    scheme = url.reveal().partition(":")[0].lower()
+    if scheme == "file":
+        path = re.sub(r"^[^:]*:(//[^/]*)?", "", url.reveal())
         return OAuthSettings(method=TOKEN_FILE, token_path=path, **common)
-    if scheme.lower() not in ("https", "http"):
+    if scheme not in ("https", "http"):
         raise OptionError(f"{name_of('oauth_token_endpoint_url')} begins with https:// or file:/")
     if not client_id or not secret:
         what = "client id" if not client_id else "client secret"
@@ -242,7 +247,7 @@ def _oauth(values: Mapping[str, Any], name_of: Names, jaas: dict[str, str]) -> O
         )
     return OAuthSettings(
         method=CLIENT_CREDENTIALS,
-        token_endpoint_url=url,
+        token_endpoint_url=url.reveal(),
         client_id=client_id,
         client_secret=secret,
         scope=chosen("oauth_scope", "scope"),
@@ -253,11 +258,11 @@ def _oauth(values: Mapping[str, Any], name_of: Names, jaas: dict[str, str]) -> O
 
 
 def _extensions(
-    values: Mapping[str, Any], name_of: Names, jaas: Mapping[str, str]
+    values: Mapping[str, Any], name_of: Names, jaas: LoginModule
 ) -> tuple[tuple[str, str], ...]:
     given = tuple(
         (name.removeprefix("extension_"), value)
-        for name, value in jaas.items()
+        for name, value in jaas.options.items()
         if name.startswith("extension_")
     )
     if given and values["oauth_extensions"]:
@@ -267,9 +272,7 @@ def _extensions(
     return given or tuple(values["oauth_extensions"] or ())
 
 
-def _endpoint_truststore(
-    values: Mapping[str, Any], name_of: Names, jaas: Mapping[str, str]
-) -> Store:
+def _endpoint_truststore(values: Mapping[str, Any], name_of: Names, jaas: LoginModule) -> Store:
     """As in Java, the brokers' truststore does not count: whoever gives tokens has most often a
     certificate of a public authority."""
     path, text = values["https_ca_location"], values["https_ca_pem"]
@@ -281,9 +284,9 @@ def _endpoint_truststore(
         return Store(name_of("https_ca_location" if path else "https_ca_pem"), path, text)
     return Store(
         f"ssl.truststore.location in {_JAAS}",
-        jaas.get("ssl.truststore.location", ""),
-        Secret(jaas.get("ssl.truststore.certificates", "")),
-        Secret(jaas.get("ssl.truststore.password", "")),
+        jaas.options.get("ssl.truststore.location", ""),
+        Secret(jaas.options.get("ssl.truststore.certificates", "")),
+        Secret(jaas.options.get("ssl.truststore.password", "")),
     )
 
 
@@ -295,16 +298,17 @@ _AWS_HOST = re.compile(
 
 
 def _aws(
-    values: Mapping[str, Any], jaas: Mapping[str, str], servers: tuple[tuple[str, int], ...]
+    values: Mapping[str, Any], jaas: LoginModule, servers: tuple[tuple[str, int], ...]
 ) -> OAuthSettings:
     regions = {match[1].lower() for host, _ in servers if (match := _AWS_HOST.fullmatch(host))}
     return OAuthSettings(
         method=AWS_MSK_IAM,
-        aws_region=jaas.get("awsRegion", "") or (regions.pop() if len(regions) == 1 else ""),
-        aws_profile=jaas.get("awsProfileName", ""),
-        aws_role_arn=jaas.get("awsRoleArn", ""),
-        aws_role_session_name=jaas.get("awsRoleSessionName", ""),
-        aws_sts_region=jaas.get("awsStsRegion", ""),
+        aws_region=jaas.options.get("awsRegion", "")
+        or (regions.pop() if len(regions) == 1 else ""),
+        aws_profile=jaas.options.get("awsProfileName", ""),
+        aws_role_arn=jaas.options.get("awsRoleArn", ""),
+        aws_role_session_name=jaas.options.get("awsRoleSessionName", ""),
+        aws_sts_region=jaas.options.get("awsStsRegion", ""),
         **_timing(values),
     )
 

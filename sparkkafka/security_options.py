@@ -11,6 +11,7 @@ LoginManager) where Java has them. Messages name options, and never hold a value
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -24,6 +25,7 @@ from sparkkafka.security_settings import SaslChoice, Store, TlsSettings
 from sparkkafka.security_table import SECURITY, Referable
 
 TLS_PROTOCOLS: Final = ("SSL", "SASL_SSL")
+_ENDPOINT = "oauth_token_endpoint_url"
 SASL_PROTOCOLS: Final = ("SASL_PLAINTEXT", "SASL_SSL")
 
 
@@ -76,9 +78,9 @@ class SecurityOptions:
     names: tuple[tuple[str, str], ...] = field(default=(), compare=False)
 
     def __repr__(self) -> str:
-        """What differs from the defaults; secrets are hidden."""
+        """What differs from the defaults; secrets are hidden, also those in URLs."""
         shown = ", ".join(
-            f"{f.name}={getattr(self, f.name)!r}"
+            f"{f.name}={_shown(f.name, getattr(self, f.name))!r}"
             for f in dataclasses.fields(self)
             if f.name != "names" and getattr(self, f.name) != f.default
         )
@@ -110,6 +112,19 @@ class SecureSettings(NamedTuple):
 
     tls: TlsSettings | None
     sasl: SaslChoice | None
+
+
+def _shown(name: str, value: Any) -> Any:
+    """Without what stands before the host of a URL, or in its query: passwords, keys."""
+    if name != _ENDPOINT:
+        return value
+    scheme, slashes, rest = str(value).partition("://")
+    if not slashes:
+        return str(value).partition("?")[0]
+    # A password may hold a slash, or a question mark: what the last @ ends is not shown.
+    _, at, rest = rest.rpartition("@")
+    where, question, _ = re.sub("#.*", "", rest, flags=re.DOTALL).partition("?")
+    return f"{scheme}://{'[hidden]@' if at else ''}{where}{'?[hidden]' if question else ''}"
 
 
 _ROWS = {
@@ -186,22 +201,33 @@ def secure_settings(
 
 
 def _looked_up(options: SecurityOptions) -> dict[str, Any]:
-    values = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
-    for name, text in options.texts():
+    values: dict[str, Any] = {}
+    for name in (one.name for one in dataclasses.fields(options)):
+        if not isinstance(getattr(options, name), str | Secret):
+            values[name] = getattr(options, name)
+            continue
         option = options.name_of(name)
         kind = _ROWS[name].kind
+        text = _hidden(getattr(options, name))
         if text and name != "jaas_config":  # whoever takes it apart looks up what is in it
             text = resolved(text, option)
-        if isinstance(values[name], Secret):
-            values[name] = Secret(text)
-        elif isinstance(kind, Referable) and (text or name == "identification"):
+        values[name] = text
+        # An endpoint stays hidden: some have a key in their query, and a dict shows what it has.
+        if isinstance(getattr(options, name), Secret) or name == _ENDPOINT:
+            continue
+        values[name] = getattr(options, name)
+        if isinstance(kind, Referable) and (text or name == "identification"):
             try:
-                values[name] = kind.final(text)
+                values[name] = kind.final(text.reveal())
             except ValueError as error:
                 reason = f": {error}" if str(error) else ""
                 # What a reference stood for is not shown, whatever it is for.
                 raise OptionError(f"option {option} must be {kind.values}{reason}") from None
     return values
+
+
+def _hidden(value: str | Secret) -> Secret:
+    return value if isinstance(value, Secret) else Secret(value)
 
 
 def _tls(options: SecurityOptions, values: Mapping[str, Any]) -> TlsSettings:

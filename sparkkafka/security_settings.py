@@ -7,7 +7,7 @@ never pickled. What is done with them is in `client`: tls, authentication, oauth
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sparkkafka.secret import NO_SECRET, Secret
@@ -70,7 +70,7 @@ class OAuthSettings:
     method: str
     token: Secret = NO_SECRET
     token_path: str = ""
-    token_endpoint_url: str = ""
+    token_endpoint_url: str = field(default="", repr=False)  # some have a key in it
     client_id: str = ""
     client_secret: Secret = NO_SECRET
     scope: str = ""

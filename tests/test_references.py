@@ -9,6 +9,8 @@ import pytest
 from sparkkafka import references
 from sparkkafka.errors import OptionError
 from sparkkafka.references import MOST_BYTES, has_reference, parse_properties, resolved, this_is
+from sparkkafka.secret import Secret
+from tests.frames import variables_of
 
 PROPERTIES = r"""
 # a comment
@@ -51,7 +53,8 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_values(files: Path, text: str, value: str) -> None:
-    assert resolved(text.replace("DIR", str(files)), "sasl.password") == value
+    given = Secret(text.replace("DIR", str(files)))
+    assert resolved(given, "sasl.password").reveal() == value
 
 
 def test_properties_as_java_reads_them() -> None:
@@ -94,11 +97,12 @@ def test_what_cannot_be_looked_up(
     this_is("a Spark executor")
     text = text.replace("DIR", str(files))
     with pytest.raises(OptionError) as caught:
-        resolved(f"hush{text}hush", "sasl.password")
+        resolved(Secret(f"hush{text}hush"), "sasl.password")
     said = str(caught.value)
     assert said.startswith(f"option sasl.password: {text} cannot be looked up in a Spark executor")
     assert words in said
     assert "hush" not in said.replace(str(files), "")
+    assert "hush" not in variables_of(caught.value).replace(str(files), "")
 
 
 def test_another_provider_is_an_error_that_shows_nothing() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from sparkkafka.security_settings import (
     TlsSettings,
 )
 from sparkkafka.security_table import SECURITY
+from tests.frames import variables_of
 
 SERVERS = {"bootstrap.servers": "host:9092"}
 MODULES = "org.apache.kafka.common.security"
@@ -154,6 +156,44 @@ def test_repr_shows_what_is_no_secret() -> None:
     assert "security=SecurityOptions(key_location='/x', username='alice', password=[hidden])" in (
         shown
     )
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://u:hush@idp.example/x", "https://[hidden]@idp.example/x"),
+        ("https://u:hu/sh?hush@idp.example/x", "https://[hidden]@idp.example/x"),
+        ("https://idp.example/x?key=hush", "https://idp.example/x?[hidden]"),
+        ("https://idp.example/x?key=hush@hush#hush", "https://[hidden]@hush"),
+        ("https://idp.example/x#hush", "https://idp.example/x"),
+        ("https:idp.example/x?key=hush", "https:idp.example/x"),
+        ("file:/tmp/token", "file:/tmp/token"),
+        ("https://idp.example:1/${env:X}", "https://idp.example:1/${env:X}"),
+    ],
+)
+def test_repr_hides_what_may_be_secret_in_a_url(url: str, shown: str) -> None:
+    parsed = parse_client_options(
+        SERVERS
+        | {
+            "security.protocol": "${env:X}",
+            "sasl.oauthbearer.token.endpoint.url": url.replace("@hush#", "@#"),
+        }
+    )
+    assert f"oauth_token_endpoint_url='{shown.removesuffix('hush')}'" in repr(parsed)
+    assert "hush" not in repr(parsed)
+
+
+def test_no_variable_of_a_frame_has_what_may_be_secret_in_a_url() -> None:
+    given = {"sasl.oauthbearer.token.endpoint.url": "https://idp.example/x?key=hush"}
+    given |= {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
+    parsed = parse_client_options(SERVERS | given | {"sasl.oauthbearer.client.id": "${env:NO}"})
+    with pytest.raises(OptionError, match="no such environment variable") as caught:
+        secure_settings(parsed.security)
+    assert "hush" not in variables_of(caught.value)
+    whole = replace(parsed.security, oauth_client_id="")
+    with pytest.raises(OptionError, match="needs a client id") as caught:
+        secure_settings(whole)
+    assert "hush" not in variables_of(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -567,9 +607,51 @@ def test_what_a_reference_stands_for_is_checked_and_not_shown(
     assert "hush" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"sasl_password": "hush${env:SECW_NO}"}, "no such environment variable"),
+        (
+            {"sasl_jaas_config": jaas("PlainLoginModule", username="u", password="hush${env:SECW}")}
+            | {"sasl_username": "u"},
+            "exclude each other",
+        ),
+        (
+            {"sasl_jaas_config": jaas("PlainLoginModule", username="hush", password="${env:NO}")},
+            "no such environment variable",
+        ),
+        (
+            {"sasl_jaas_config": jaas("OAuthBearerLoginModule", clientSecret="hush${env:SECW}")}
+            | {"sasl_mechanism": "OAUTHBEARER", "sasl_oauthbearer_client_secret": "hush"}
+            | {"sasl_oauthbearer_token_endpoint_url": "https://h/?hush"},
+            "exclude each other",
+        ),
+    ],
+)
+def test_no_variable_of_a_frame_has_what_was_looked_up(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], words: str
+) -> None:
+    monkeypatch.setenv("SECW", "hush")
+    monkeypatch.setenv("SECW_SCOPE", "kafka")
+    given = {"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN"} | given
+    if "username" not in "".join(given):
+        given["sasl_oauthbearer_scope"] = "${env:SECW_SCOPE}"  # so that nothing is checked before
+    parsed = options(**given)
+    with pytest.raises(OptionError, match=words) as caught:
+        secure_settings(parsed.security)
+    assert "hush" not in variables_of(caught.value)
+
+
 def test_a_provider_that_is_not_here() -> None:
-    with pytest.raises(OptionError, match=r"sasl\.password must be text") as caught:
+    words = r"^sasl\.password: it has a reference \$\{…:…\} of a kind that is not here"
+    with pytest.raises(OptionError, match=words) as caught:
         options(sasl_password="${vault:hush}")
+    assert "named by ${env:NAME}" in str(caught.value)
+    assert "hush" not in str(caught.value)
+    with pytest.raises(
+        OptionError, match=r"^sasl\.oauthbearer\.token\.endpoint\.url: it"
+    ) as caught:
+        options(sasl_oauthbearer_token_endpoint_url="https://h/x?key=hush${vault:hush}")
     assert "hush" not in str(caught.value)
 
 

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.token_endpoint import Token, fetch_token, parse_endpoint
 from sparkkafka.errors import AuthenticationError, KafkaError, KafkaTimeoutError, OptionError
-from sparkkafka.secret import Secret
+from sparkkafka.secret import Secret, SecretBytes
 from sparkkafka.security_settings import (
     AWS_MSK_IAM,
     CALLBACK,
@@ -137,7 +137,7 @@ def token_source(settings: OAuthSettings) -> Callable[[Deadline], Secret]:
     if settings.method == TOKEN_FILE:
         return lambda _deadline: _from_file(settings.token_path)
     if settings.method == CLIENT_CREDENTIALS:
-        parse_endpoint(settings.token_endpoint_url)
+        parse_endpoint(settings)
     elif settings.method not in _MAKERS:
         raise OptionError(f"there is no way {settings.method!r} to a token")
     maker = _MAKERS[settings.method]
@@ -192,18 +192,18 @@ def _from_server(settings: OAuthSettings, deadline: Deadline, once: bool) -> Tok
 def _from_file(path: str) -> Secret:
     try:
         with Path(path).open("rb") as file:
-            content = file.read(MOST_TOKEN_BYTES + 1)
+            content = SecretBytes(file.read(MOST_TOKEN_BYTES + 1))
     except (OSError, ValueError) as error:
         what = getattr(error, "strerror", None) or str(error)
         raise AuthenticationError(
             f"the file of the OAuth token, {path}, cannot be read on this machine ({what})"
         ) from None
-    token = content.decode("utf-8", "replace").strip()
+    token = Secret(content.reveal().decode("utf-8", "replace").strip())
     if not token or len(content) > MOST_TOKEN_BYTES:
         raise AuthenticationError(
             f"the file of the OAuth token, {path}, is {'too large' if token else 'empty'}"
         )
-    return Secret(token)
+    return token
 
 
 def _from_callback(settings: OAuthSettings, deadline: Deadline, once: bool) -> Token:
@@ -212,21 +212,33 @@ def _from_callback(settings: OAuthSettings, deadline: Deadline, once: bool) -> T
     if isinstance(call, str):
         call = _imported(call)
     try:
-        answer = call()
+        token, kind = _as_token(call())
     except (Exception, SystemExit) as error:
         # A thread that connects would end by SystemExit without a word. The words of either are
         # the user's, but might hold what it worked with.
         raise AuthenticationError(
             f"the callable {name}, which is to give an OAuth token, raised {type(error).__name__}"
         ) from error
+    if token is None:
+        raise AuthenticationError(
+            f"the callable {name} is to return a token, or (token, seconds since 1970 at which it "
+            f"ends), and returned a {kind}"
+        )
+    return token
+
+
+def _as_token(answer: Any) -> tuple[Token | None, str]:
+    """A callable's answer as a token, if it is one, and the name of its type."""
+    kind = type(answer).__name__
     token, end_s = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, None)
     text = token.reveal() if isinstance(token, Secret) else token
     if not isinstance(text, str) or not isinstance(end_s, int | float | None):
-        raise AuthenticationError(
-            f"the callable {name} is to return a token, or (token, seconds since 1970 at which it "
-            f"ends), and returned a {type(answer).__name__}"
-        )
-    return Token(Secret(text), None if end_s is None else end_s - time.time())
+        return None, kind
+    try:
+        life_s = None if end_s is None else end_s - time.time()
+    except OverflowError:
+        return None, kind
+    return Token(Secret(text), life_s), kind
 
 
 def _imported(name: str) -> Callable[[], Any]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sparkkafka.errors import OptionError
+from sparkkafka.secret import Secret, SecretBytes
 from sparkkafka.security_settings import TLS_VERSIONS, Store, TlsSettings
 
 JKS_MAGIC: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
@@ -102,11 +103,11 @@ def _trust(context: ssl.SSLContext, store: Store) -> None:
 def _identify(context: ssl.SSLContext, settings: TlsSettings) -> None:
     store, key = settings.certificates, settings.key
     content = _read(store)
-    password: str = settings.key_password.reveal()
+    password = settings.key_password
     if _is_pem(content):
         certificates = "\n".join(_found(_CERTIFICATES, content))
         key_content = content if key == store else _read(key)
-        keys = _found(_KEY, key_content)
+        keys = [Secret(row) for row in _found(_KEY, key_content)]
         if not certificates:
             raise OptionError(f"{_name(store)} has no CERTIFICATE in it")
         if not keys:
@@ -117,17 +118,17 @@ def _identify(context: ssl.SSLContext, settings: TlsSettings) -> None:
         if loaded.key is None or loaded.cert is None:
             raise OptionError(f"{_name(store)} has no key with its certificate in it")
         certificates = "\n".join(_pem_of(row) for row in (loaded.cert, *loaded.additional_certs))
-        password = secrets.token_urlsafe(24)
+        password = Secret(secrets.token_urlsafe(24))
         key_pem = _encrypted(loaded.key, password)
     # A callable: else OpenSSL asks at the terminal, and waits there for ever.
     asked: list[bool] = []
 
     def answer() -> str:
         asked.append(True)
-        return password
+        return password.reveal()
 
     with ExitStack() as stack:
-        both = stack.enter_context(_file_of(f"{certificates}\n{key_pem}\n"))
+        both = stack.enter_context(_file_of(Secret(f"{certificates}\n{key_pem.reveal()}\n")))
         try:
             context.load_cert_chain(both, password=answer)
         except (ssl.SSLError, OSError, ValueError) as error:
@@ -156,12 +157,12 @@ def _certificates_of(store: Store) -> str:
     return pem
 
 
-def _read(store: Store) -> bytes:
+def _read(store: Store) -> SecretBytes:
     if store.text:
-        return store.text.reveal().encode()
+        return SecretBytes(store.text.reveal().encode("utf-8", "replace"))
     try:
         with Path(store.path).open("rb") as file:
-            content = file.read(MOST_STORE_BYTES + 1)
+            content = SecretBytes(file.read(MOST_STORE_BYTES + 1))
     except (OSError, ValueError) as error:
         what = getattr(error, "strerror", None) or str(error)
         raise OptionError(
@@ -170,7 +171,7 @@ def _read(store: Store) -> bytes:
         ) from None
     if len(content) > MOST_STORE_BYTES:
         raise OptionError(f"{_name(store)} is larger than {MOST_STORE_BYTES} bytes")
-    if content.startswith(JKS_MAGIC):
+    if content.reveal().startswith(JKS_MAGIC):
         path = store.path
         raise OptionError(
             f"{_name(store)} is a JKS store, which only Java reads. Convert it: keytool "
@@ -179,12 +180,12 @@ def _read(store: Store) -> bytes:
     return content
 
 
-def _is_pem(content: bytes) -> bool:
-    return b"-----BEGIN " in content
+def _is_pem(content: SecretBytes) -> bool:
+    return b"-----BEGIN " in content.reveal()
 
 
-def _found(pattern: re.Pattern[str], content: bytes) -> list[str]:
-    text = content.decode("utf-8", "replace")
+def _found(pattern: re.Pattern[str], content: SecretBytes) -> list[str]:
+    text = content.reveal().decode("utf-8", "replace")
     return [_in_lines(row[0]) for row in pattern.finditer(text)]
 
 
@@ -196,7 +197,7 @@ def _in_lines(block: str) -> str:
     return "\n".join([begin, *body.split(), end])
 
 
-def _pkcs12(store: Store, content: bytes) -> Any:
+def _pkcs12(store: Store, content: SecretBytes) -> Any:
     try:
         from cryptography.hazmat.primitives.serialization import pkcs12
     except ImportError:
@@ -205,7 +206,7 @@ def _pkcs12(store: Store, content: bytes) -> Any:
             "'sparkkafka[tls]', or convert it: openssl pkcs12 -in STORE -out STORE.pem"
         ) from None
     try:
-        return pkcs12.load_pkcs12(content, store.password.reveal().encode() or None)
+        return pkcs12.load_pkcs12(content.reveal(), store.password.reveal().encode() or None)
     except Exception:  # of several kinds, and words of OpenSSL that help nobody
         raise OptionError(
             f"{_name(store)} cannot be opened: its password is "
@@ -219,23 +220,23 @@ def _pem_of(row: Any) -> str:
     return str(row.certificate.public_bytes(Encoding.PEM).decode())
 
 
-def _encrypted(key: Any, password: str) -> str:
+def _encrypted(key: Any, password: Secret) -> Secret:
     from cryptography.hazmat.primitives.serialization import (
         BestAvailableEncryption,
         Encoding,
         PrivateFormat,
     )
 
-    form = (Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(password.encode()))
-    return str(key.private_bytes(*form).decode())
+    form = (Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(password.reveal().encode()))
+    return Secret(key.private_bytes(*form).decode())
 
 
 @contextmanager
-def _file_of(text: str) -> Iterator[str]:
+def _file_of(text: Secret) -> Iterator[str]:
     descriptor, path = tempfile.mkstemp(prefix="sparkkafka-", suffix=".pem")  # mode 0600
     try:
         with os.fdopen(descriptor, "w") as file:
-            file.write(text)
+            file.write(text.reveal())
         yield path
     finally:
         Path(path).unlink(missing_ok=True)

@@ -24,7 +24,7 @@ from urllib.parse import quote_plus, urlencode, urlsplit
 from sparkkafka.client.deadline import Backoff, Deadline, Retry
 from sparkkafka.client.tls import tls_context
 from sparkkafka.errors import AuthenticationError, KafkaConnectionError, KafkaError, OptionError
-from sparkkafka.secret import Secret
+from sparkkafka.secret import Secret, SecretBytes
 from sparkkafka.security_settings import OAuthSettings
 
 URL_OPTION = "sasl.oauthbearer.token.endpoint.url"
@@ -40,7 +40,7 @@ TRY_AGAIN: Final = frozenset({408, 429, 500, 502, 503, 504})
 """Java asks again for all but what its UNRETRYABLE_HTTP_CODES list; these are what is left of 4xx,
 and what servers say of 5xx."""
 
-_NOT_PRINTABLE = re.compile(r"[^\x20-\x7e\xa0-\uffff]+")
+_NOT_PRINTABLE = re.compile(r"[^\x20-\x7e\xa0-\ud7ff\ue000-\uffff]+")
 
 
 class Token(NamedTuple):
@@ -64,28 +64,39 @@ class Endpoint(NamedTuple):
         path = self.target.partition("?")[0]
         return f"{'https' if self.secure else 'http'}://{host}:{self.port}{path}"
 
+    def __repr__(self) -> str:
+        return str(self)
 
-def parse_endpoint(url: str) -> Endpoint:
+
+def parse_endpoint(settings: OAuthSettings) -> Endpoint:
     """Raises OptionError, which says what is wrong, without what may be a password in the URL."""
+    found = _parsed(settings.token_endpoint_url)
+    if isinstance(found, str):
+        raise OptionError(f"{URL_OPTION}{found}")
+    return found
+
+
+def _parsed(url: str) -> Endpoint | str:
+    """The endpoint, or what is wrong with it: no frame that raises has the URL in a variable."""
     try:
         parts = urlsplit(url)
         port, host = parts.port, parts.hostname
     except ValueError:
-        raise OptionError(f"{URL_OPTION} is no URL: https://host/path is wanted") from None
+        return " is no URL: https://host/path is wanted"
     if parts.scheme not in ("https", "http") or not host or not re.fullmatch("[!-~]+", url):
-        raise OptionError(f"{URL_OPTION} is no URL of the kind https://host/path")
+        return " is no URL of the kind https://host/path"
     if "@" in parts.netloc:
-        raise OptionError(
-            f"{URL_OPTION} has a user or a password in it: set sasl.oauthbearer.client."
-            "credentials.client.id and .client.secret instead"
+        return (
+            " has a user or a password in it: set sasl.oauthbearer.client.credentials.client.id "
+            "and .client.secret instead"
         )
     secure = parts.scheme == "https"
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     endpoint = Endpoint(secure, host, port or (443 if secure else 80), target)
     if not secure and not _is_loopback(host):
-        raise OptionError(
-            f"{URL_OPTION}={endpoint}: without TLS the client's secret and the token would be "
-            "readable on the way; use https:// (http:// is for this machine only)"
+        return (
+            f"={endpoint}: without TLS the client's secret and the token would be readable on the "
+            "way; use https:// (http:// is for this machine only)"
         )
     return endpoint
 
@@ -103,7 +114,7 @@ def fetch_token(settings: OAuthSettings, deadline: Deadline, *, once: bool = Fal
     Raises AuthenticationError if the server refuses or does not answer in OAuth's way,
     KafkaTimeoutError or (`once`) KafkaConnectionError if it cannot be asked, OptionError.
     """
-    endpoint = parse_endpoint(settings.token_endpoint_url)
+    endpoint = parse_endpoint(settings)
     backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
     retry = Retry(deadline, backoff, f"token from {endpoint}")
     while True:
@@ -117,15 +128,8 @@ def fetch_token(settings: OAuthSettings, deadline: Deadline, *, once: bool = Fal
 
 def _fetch(settings: OAuthSettings, endpoint: Endpoint, deadline: Deadline) -> Token:
     with _words_for_failures(endpoint), closing(_connect(settings, endpoint, deadline)) as sock:
-        connection = http.client.HTTPConnection(endpoint.host, endpoint.port)
-        connection.sock = _TimedSocket(sock, deadline.sooner(settings.read_timeout_ms))
-        connection.request("POST", endpoint.target, _body(settings), _headers(settings))
-        response = connection.getresponse()
-        body = response.read(MOST_ANSWER_BYTES + 1)
-        if len(body) > MOST_ANSWER_BYTES:
-            raise _TooLongError
-        if response.length:
-            raise http.client.IncompleteRead(body, response.length)
+        limit = deadline.sooner(settings.read_timeout_ms)
+        response, body = _exchange(settings, endpoint, _TimedSocket(sock, limit))
     status = response.status
     if status in (200, 201):
         return _token(endpoint, body, settings)
@@ -147,6 +151,25 @@ def _fetch(settings: OAuthSettings, endpoint: Endpoint, deadline: Deadline) -> T
     raise AuthenticationError(f"{endpoint} gives no token: status {status}{words}{hint}")
 
 
+def _exchange(
+    settings: OAuthSettings, endpoint: Endpoint, sock: _TimedSocket
+) -> tuple[http.client.HTTPResponse, SecretBytes]:
+    connection = http.client.HTTPConnection(endpoint.host, endpoint.port)
+    connection.sock = sock
+    try:
+        connection.request("POST", endpoint.target, _body(settings), _headers(settings))
+        response = connection.getresponse()
+        body = SecretBytes(response.read(MOST_ANSWER_BYTES + 1))
+        if len(body) > MOST_ANSWER_BYTES:
+            raise _TooLongError
+        if response.length:
+            raise http.client.IncompleteRead(b"", response.length)
+    except Exception as error:
+        # The frames of http.client have the secret, or the token, in variables.
+        raise error.with_traceback(None) from None
+    return response, body
+
+
 def _place(location: str) -> str:
     """Scheme and host of a redirect: the rest may hold anything."""
     try:
@@ -161,7 +184,12 @@ def _headers(settings: OAuthSettings) -> dict[str, str]:
     parts = (settings.client_id, settings.client_secret.reveal())
     if settings.header_urlencode:  # RFC 6749, 2.3.1
         parts = (quote_plus(parts[0]), quote_plus(parts[1]))
-    basic = base64.b64encode(":".join(parts).encode()).decode()
+    try:
+        basic = base64.b64encode(":".join(parts).encode()).decode()
+    except UnicodeEncodeError:  # which quotes the text
+        raise OptionError(
+            "the OAuth client's id or secret has a character that UTF-8 cannot write"
+        ) from None
     return {
         "Accept": "application/json",
         "Authorization": f"Basic {basic}",
@@ -180,15 +208,22 @@ def _body(settings: OAuthSettings) -> bytes:
 # --- answers ---------------------------------------------------------------------------------
 
 
-def _token(endpoint: Endpoint, body: bytes, settings: OAuthSettings) -> Token:
-    answer = _json_object(body)
-    if answer is None:
+def _token(endpoint: Endpoint, body: SecretBytes, settings: OAuthSettings) -> Token:
+    token = _token_in(body)
+    if token is not None:
+        return token
+    if not _is_json_object(body):
         raise AuthenticationError(f"{endpoint} answers with {_kind(body)}, not with a token")
+    words = _refusal(body, settings)
+    raise AuthenticationError(f"{endpoint} answers without an access_token{words}")
+
+
+def _token_in(body: SecretBytes) -> Token | None:
+    answer = _json_object(body) or {}
     # Java's JwtResponseParser takes either.
     token = answer.get("access_token") or answer.get("id_token")
     if not isinstance(token, str) or not token.strip():
-        words = _refusal(body, settings)
-        raise AuthenticationError(f"{endpoint} answers without an access_token{words}")
+        return None
     return Token(Secret(token.strip()), _seconds(answer.get("expires_in")))
 
 
@@ -201,22 +236,26 @@ def _seconds(value: Any) -> float | None:
     return seconds if math.isfinite(seconds) else None
 
 
-def _json_object(body: bytes) -> dict[str, Any] | None:
+def _is_json_object(body: SecretBytes) -> bool:
+    return _json_object(body) is not None
+
+
+def _json_object(body: SecretBytes) -> dict[str, Any] | None:
     try:
-        answer = json.loads(body)
+        answer = json.loads(body.reveal())
     except (ValueError, RecursionError):
         return None
     return answer if isinstance(answer, dict) else None
 
 
-def _kind(body: bytes) -> str:
-    head = body[:1000].lower()
+def _kind(body: SecretBytes) -> str:
+    head = body.reveal()[:1000].lower()
     if b"<html" in head or b"<!doctype" in head:
         return "an HTML page"
     return "something other than a JSON object" if body else "nothing"
 
 
-def _refusal(body: bytes, settings: OAuthSettings) -> str:
+def _refusal(body: SecretBytes, settings: OAuthSettings) -> str:
     """OAuth's words for an error (RFC 6749, 5.2), else what kind of answer it is."""
     answer = _json_object(body)
     if answer is None:

@@ -7,6 +7,7 @@ fields. The client id keeps its int16 length in both (Kafka's RequestHeader.json
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
@@ -32,6 +33,9 @@ _MIN_FRAME_BYTES = 4  # a correlation id
 _MAX_INT32 = 2**31 - 1
 
 _UNSUPPORTED_VERSION = 35
+
+# The beginning of <!DOCTYPE, <html or <?xml, as far as blanks before it leave room.
+_MARKUP = re.compile(rb"[ \t\r\n]*<(?:[!?/a-z].*)?", re.IGNORECASE | re.DOTALL)
 
 _TLS_ALERT = 0x15
 _TLS_HANDSHAKE = 0x16
@@ -228,8 +232,11 @@ def _sized(writer: Writer, message: Message) -> list[BytesLike]:
 
 
 def _what_else(prefix: bytes, size: int, max_frame_bytes: int) -> str:
-    if prefix == b"HTTP":
+    if prefix.upper() == b"HTTP":
         return "the answer is HTTP: this port is a web server's, not a Kafka listener's"
+    if _MARKUP.fullmatch(prefix):
+        # A web server that could not read the request may answer without a status line.
+        return "the answer is HTML: this port is a web server's, not a Kafka listener's"
     if prefix[0] in (_TLS_ALERT, _TLS_HANDSHAKE) and prefix[1] == 3 and prefix[2] <= 4:
         return "the answer is TLS: this listener wants security.protocol SSL or SASL_SSL"
     if prefix == b"SSH-":

@@ -94,6 +94,16 @@ def http(peer: Peer) -> None:
     peer.say(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
 
 
+def html(blanks: bytes) -> Callable[[Peer], None]:
+    """As Python's http.server, which takes the request for one of HTTP/0.9."""
+
+    def script(peer: Peer) -> None:
+        peer.sock.recv(65536)
+        peer.say(blanks + b"<!DOCTYPE HTML>\n<html lang='en'>...</html>")
+
+    return script
+
+
 def ssh(peer: Peer) -> None:
     peer.say(b"SSH-2.0-OpenSSH_9.6\r\n")
     peer.wait()
@@ -111,6 +121,8 @@ def smtp(peer: Peer) -> None:
 
 OTHERS = {
     "HTTP": (http, "HTTP: this port is a web server's"),
+    "HTML": (html(b""), "HTML: this port is a web server's"),
+    "HTML after blanks": (html(b"\r\n"), "HTML: this port is a web server's"),
     "SSH": (ssh, "SSH: this port is not a Kafka listener's"),
     "TLS": (alert, "security.protocol SSL or SASL_SSL"),
     "SMTP": (smtp, "is this a Kafka listener?"),

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.client import oauth
+from sparkkafka.client import oauth, token_endpoint
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.oauth import token_source
 from sparkkafka.client.token_endpoint import MOST_ANSWER_BYTES, fetch_token
@@ -38,8 +38,10 @@ from sparkkafka.security_settings import (
     TlsSettings,
 )
 from tests.certificates import signed
+from tests.frames import variables_of
 from tests.token_server import Answer, Signer, TokenServer, until
 
+CRLF = b"\r\n"
 HUSH = "hu:sh hush/+ü"
 AUTHORITY = signed("authority")
 TLS = TlsSettings(truststore=Store("ssl.truststore.certificates", text=Secret(AUTHORITY.pem)))
@@ -78,12 +80,16 @@ def fetch(wanted: OAuthSettings, total_ms: float = 10_000) -> str:
     return token_source(wanted)(Deadline(total_ms)).reveal()
 
 
-def failure(wanted: OAuthSettings, kind: type[KafkaError], total_ms: float = 10_000) -> str:
+def failure(
+    wanted: OAuthSettings, kind: type[KafkaError], total_ms: float = 10_000, *, frames: bool = True
+) -> str:
+    """`frames` False: the user's own error is the cause, and has a secret in it."""
     with pytest.raises(kind) as caught:
         fetch(wanted, total_ms)
     text = f"{caught.value}"
-    assert "hush" not in text
-    assert "aHU6c2g" not in text
+    for shown in (text, variables_of(caught.value) if frames else ""):
+        assert "hush" not in shown
+        assert "aHU6c2g" not in shown
     return text
 
 
@@ -155,6 +161,7 @@ ECHO = {"error": "invalid_client", "error_description": f"no\r\n{HUSH}\x1b[31m "
 FINAL = {
     "401": (Answer(401, {"error": "invalid_client"}), "status 401: invalid_client; compare"),
     "401 with our secret in it": (Answer(401, ECHO), r"status 401: invalid_client: no ***"),
+    "401 with half a character": (Answer(401, {"error": "no\ud800!"}), "status 401: no !; compare"),
     "401 without words": (Answer(401), "status 401; compare"),
     "an HTML page": (Answer(200, LOGIN), "answers with an HTML page, not with a token"),
     "403 as HTML": (Answer(403, LOGIN), "status 403 with an HTML page"),
@@ -192,6 +199,7 @@ def test_an_answer_that_is_final(server: TokenServer, case: str) -> None:
     text = failure(settings(server), AuthenticationError)
     assert words in text
     assert text.startswith(server.url)
+    assert text.encode()  # it can be printed
     assert len(text) < 700
     assert text.isprintable()
     assert len(server.asked) == 1, "asked again, though nothing will change"
@@ -518,6 +526,58 @@ def test_nothing_shows_a_secret(server: TokenServer) -> None:
     assert "hush" not in shown
 
 
+def secret_of_basic(seen: str) -> bool:
+    return "hush" in seen or "aHU6c2g" in seen or "YWxpY2U6" in seen
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(body={"access_token": ["hush"]}),
+        Answer(body=["hush"]),
+        Answer(400, body={"error": "no", "hush": HUSH}),
+        Answer(503, body={"hush": HUSH}),
+    ],
+)
+def test_no_variable_of_a_frame_has_an_answer(server: TokenServer, answer: Answer) -> None:
+    server.answers = [answer]
+    with pytest.raises(KafkaError) as caught:
+        fetch_token(settings(server), Deadline(10_000), once=True)
+    assert not secret_of_basic(variables_of(caught.value))
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_no_variable_of_a_frame_has_half_an_answer(
+    raw_server: Callable[..., int], chunked: bool
+) -> None:
+    head = b"Transfer-Encoding: chunked\r\n\r\n99\r\n" if chunked else b"Content-Length: 99\r\n\r\n"
+    url = f"http://127.0.0.1:{raw_server(b'HTTP/1.1 200 OK' + CRLF + head + b'hush')}/t"
+    wanted = OAuthSettings(
+        method=CLIENT_CREDENTIALS, token_endpoint_url=url, client_secret=Secret(HUSH)
+    )
+    with pytest.raises(KafkaConnectionError, match="ends in the middle") as caught:
+        fetch_token(wanted, Deadline(10_000), once=True)
+    assert not secret_of_basic(variables_of(caught.value))
+
+
+def test_no_variable_of_a_frame_has_a_request(
+    server: TokenServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> None:
+        raise ConnectionResetError
+
+    monkeypatch.setattr(token_endpoint._TimedSocket, "sendall", broken)
+    with pytest.raises(KafkaConnectionError) as caught:
+        fetch_token(settings(server), Deadline(10_000), once=True)
+    assert not secret_of_basic(variables_of(caught.value))
+
+
+def test_a_secret_that_cannot_be_written() -> None:
+    with TokenServer(None, SIGNER) as tokens:
+        wanted = settings(tokens, client_secret=Secret("hush\udcff"))
+        assert "a character that UTF-8 cannot write" in failure(wanted, OptionError)
+
+
 # --- a token, a file, a callable -----------------------------------------------------------------
 
 
@@ -584,9 +644,9 @@ def test_callables_that_do_not_do() -> None:
         raise RuntimeError("hush")
 
     assert "callable fails, which is to give an OAuth token, raised RuntimeError" in failure(
-        callback(fails), AuthenticationError
+        callback(fails), AuthenticationError, frames=False
     )
-    for bad in (None, 7, b"bytes", ("hush", "soon"), ("hush",)):
+    for bad in (None, 7, b"hush", ("hush", "soon"), ("hush",), ("hush", 10**400)):
 
         def gives(bad: Any = bad) -> Any:
             return bad
@@ -595,26 +655,29 @@ def test_callables_that_do_not_do() -> None:
         assert f"returned a {type(bad).__name__}" in text
     for name in ("no_such_module:f", f"{__name__}:no_such", f"{__name__}:", "x", ":"):
         assert f"callable {name} cannot be imported" in failure(callback(name), OptionError)
-    assert "is not callable" in failure(callback(f"{__name__}:HUSH"), OptionError)
+    assert "is not callable" in failure(callback(f"{__name__}:CRLF"), OptionError)
 
 
 def test_a_callable_that_ends_the_program_does_not() -> None:
     def leaves() -> str:
         sys.exit("hush")
 
-    assert "raised SystemExit" in failure(callback(leaves), AuthenticationError)
+    assert "raised SystemExit" in failure(callback(leaves), AuthenticationError, frames=False)
 
 
 def test_a_module_that_cannot_be_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "no_tokens_here.py").write_text("raise RuntimeError('hush')\n")
     monkeypatch.syspath_prepend(tmp_path)
-    text = failure(callback("no_tokens_here:f"), OptionError)
+    text = failure(callback("no_tokens_here:f"), OptionError, frames=False)
     assert "callable no_tokens_here:f raises RuntimeError when it is imported" in text
 
 
 def test_what_nobody_expects_is_a_kafka_error() -> None:
-    text = failure(callback(lambda: ("hush", 10**400)), AuthenticationError)
-    assert text == "no OAuth token can be had: OverflowError"
+    amazon = OAuthSettings(method=AWS_MSK_IAM, aws_region="eu-west-1")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(oauth, "_MAKERS", {AWS_MSK_IAM: lambda *_: 1 / 0})
+        text = failure(amazon, AuthenticationError)
+    assert text == "no OAuth token can be had: ZeroDivisionError"
 
 
 def test_the_old_token_counts_whatever_the_new_one_fails_by(clock: Clock) -> None:

@@ -23,6 +23,7 @@ from sparkkafka.errors import OptionError
 from sparkkafka.secret import Secret
 from sparkkafka.security_settings import Store, TlsSettings
 from tests.certificates import signed
+from tests.frames import variables_of
 
 HUSH = "hush-hush"
 
@@ -317,6 +318,9 @@ def test_what_is_wrong_is_said_without_secrets(case: str, tmp_path: Path) -> Non
     assert HUSH not in str(caught.value)
     assert HUSH not in repr(settings)
     assert "PRIVATE KEY-----" not in f"{caught.value}{settings!r}"
+    seen = variables_of(caught.value)
+    assert HUSH not in seen
+    assert "PRIVATE KEY-----" not in seen
 
 
 def test_every_case_is_run(tmp_path: Path) -> None:
