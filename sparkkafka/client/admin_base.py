@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,18 +31,11 @@ class AdminBase:
     def _deadline(self, timeout_s: float | None) -> Deadline:
         if timeout_s is None:
             return self._cluster.deadline()
-        if timeout_s < 0:
-            raise OptionError(f"timeout_s is a number of seconds, got {timeout_s}")
+        if not isinstance(timeout_s, int | float) or not timeout_s >= 0:
+            raise OptionError(f"timeout_s is a number of seconds, got {timeout_s!r}")
         return Deadline(timeout_s * 1000)
 
     def _close(self) -> None:
         with self._lock:
             self._closed = True
             self._cluster.close()
-
-
-def names(given: Iterable[str], what: str) -> list[str]:
-    """The names of a call on several. A plain string would be taken for its letters."""
-    if isinstance(given, str):
-        raise OptionError(f"{what} is a list of names: write [{given!r}], not {given!r}")
-    return list(given)
