@@ -1,4 +1,8 @@
-"""Text that nobody is to see: passwords, keys, tokens. Imports nothing, so that all may use it."""
+"""Text that nobody is to see: passwords, keys, tokens. Imports nothing, so that all may use it.
+
+Programs that report errors often show each frame's variables. So a function that can raise, or call
+what can, keeps a secret in these and reveals it in the argument of a call, never in a variable.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +29,24 @@ class Secret:
 
     def __bool__(self) -> bool:
         return bool(self._text)
+
+
+class SecretBytes:
+    """The same for bytes."""
+
+    __slots__ = ("_content",)
+
+    def __init__(self, content: bytes = b"") -> None:
+        self._content = content
+
+    def reveal(self) -> bytes:
+        return self._content
+
+    def __repr__(self) -> str:
+        return "[hidden]"
+
+    def __len__(self) -> int:
+        return len(self._content)
 
 
 NO_SECRET = Secret()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import sparkkafka.client
+from tests import api_docs
 
 PAGE = (Path(__file__).parent.parent / "docs" / "client.md").read_text("utf-8")
 SNIPPETS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
@@ -33,8 +34,14 @@ def test_the_snippets_run_in_order(
     assert "got 4" in text
     assert "gave up 4" in text
     assert "3600000" in text
+    assert "OffsetAndMetadata(offset=10, metadata='up to the break'" in text
     assert names["table"].num_rows == 1002
     assert [record.value.upper() for record in names["records"]]
+
+
+def test_the_page_of_all_calls_is_current() -> None:
+    assert api_docs.PAGE.read_text("utf-8") == api_docs.page(), "run: python -m tests.api_docs"
+    assert "`poll(timeout_s) -> Records`" in api_docs.page()
 
 
 def test_there_are_snippets_to_run() -> None:

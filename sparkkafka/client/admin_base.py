@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from sparkkafka.client.cluster import Cluster
-from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.deadline import Deadline, seconds_of
 from sparkkafka.client_options import parse_admin_settings
-from sparkkafka.errors import KafkaError, OptionError
+from sparkkafka.errors import KafkaError
 
 
 class AdminBase:
@@ -31,9 +31,7 @@ class AdminBase:
     def _deadline(self, timeout_s: float | None) -> Deadline:
         if timeout_s is None:
             return self._cluster.deadline()
-        if not isinstance(timeout_s, int | float) or not timeout_s >= 0:
-            raise OptionError(f"timeout_s is a number of seconds, got {timeout_s!r}")
-        return Deadline(timeout_s * 1000)
+        return Deadline(seconds_of(timeout_s) * 1000)
 
     def _close(self) -> None:
         with self._lock:

@@ -21,6 +21,7 @@ from sparkkafka.protocol.sasl import (
     Conversation,
     oauthbearer,
     plain,
+    printable,
     scram,
 )
 from sparkkafka.secret import NO_SECRET, Secret
@@ -98,7 +99,7 @@ def authenticate(
             SaslHandshakeRequest(mechanism=settings.mechanism), deadline, version=HANDSHAKE_VERSION
         )
         if answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
-            offered = _shown(", ".join(answer.mechanisms)) or "none"
+            offered = printable(", ".join(answer.mechanisms)) or "none"
             raise AuthenticationError(
                 f"{connection}: this listener has no SASL mechanism {settings.mechanism}, but "
                 f"{offered}; compare {prefix}sasl.mechanism with the broker's "
@@ -135,9 +136,10 @@ def _converse(connection: Caller, settings: SaslSettings, deadline: Deadline) ->
     conversation = settings.conversation(deadline)
     said, lifetime_ms = next(conversation), 0
     for _ in range(MOST_ROUNDS):
-        answer = connection.call(SaslAuthenticateRequest(auth_bytes=said), deadline)
+        # Revealed here alone: the message's repr hides it, and `said` may be seen.
+        answer = connection.call(SaslAuthenticateRequest(auth_bytes=said.reveal()), deadline)
         if answer.error_code:
-            words = _shown(answer.error_message or "") or "the broker does not say why"
+            words = printable(answer.error_message or "") or "the broker does not say why"
             if answer.error_code != ErrorCode.SASL_AUTHENTICATION_FAILED:
                 raise BrokerError(answer.error_code, f"SaslAuthenticate @ {connection}", words)
             raise AuthenticationError(
@@ -153,8 +155,3 @@ def _converse(connection: Caller, settings: SaslSettings, deadline: Deadline) ->
     raise AuthenticationError(
         f"{connection}: authentication with {settings.who} did not end after {MOST_ROUNDS} rounds"
     )
-
-
-def _shown(words: str) -> str:
-    """A stranger's words, not all that it may like to say, and nothing that paints a terminal."""
-    return "".join(c if c.isprintable() else " " for c in words[:300])

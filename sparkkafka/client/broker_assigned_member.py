@@ -92,11 +92,14 @@ class BrokerAssignedMember:
             with thread.changed:
                 lost, thread.lost = thread.lost, False
                 inside = thread.inside
-                failure = thread.take_failure()
+                failure = None if lost else thread.take_failure()
             if lost:
                 self._lose()
+                failure = thread.take_failure()  # if the hook raises, the next poll says this
             if failure is not None:
                 raise failure
+            if self._closed:
+                return
             if not inside:
                 self._settled = False
                 self._joined_with = self._wanted
@@ -170,6 +173,10 @@ class BrokerAssignedMember:
                 raise
             finally:
                 self._owned = {tp: row for tp, row in self._owned.items() if tp not in gone}
+            if self._closed:  # the hook did it: nobody is left who could own anything
+                if errors:
+                    raise errors[0]
+                return
         new = frozenset(target.keys() - self._owned.keys())
         self._owned = dict(target)
         log.info(
@@ -183,6 +190,7 @@ class BrokerAssignedMember:
         except Exception as error:
             errors.append(error)
         finally:
-            thread.acknowledge(self._owned)
+            if not self._closed:
+                thread.acknowledge(self._owned)
         if errors:
             raise errors[0]

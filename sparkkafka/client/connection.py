@@ -20,11 +20,12 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Self
 
 from sparkkafka import __version__
 from sparkkafka.client.authentication import Session, authenticate
-from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.deadline import Deadline, deadline_of
 from sparkkafka.client.frame_buffer import FrameBuffer
 from sparkkafka.client.security import connection_security
 from sparkkafka.client.tcp import connect, reason, where
@@ -150,6 +151,11 @@ class Connection:
         AuthenticationError if one side does not trust the other; OptionError for a reference that
         cannot be looked up, or a store that cannot be read.
         """
+        with _kafka_errors_only(where(host, port)):
+            return cls._open(host, port, options, deadline)
+
+    @classmethod
+    def _open(cls, host: str, port: int, options: ClientOptions, deadline: Deadline) -> Self:
         security, prefix = connection_security(options, host, port), options.prefix
         sock = connect(host, port, options, deadline)
         limit = deadline.sooner(options.request_timeout_ms)
@@ -201,9 +207,10 @@ class Connection:
             self._early.append(self._receive(deadline, FrameBuffer()))
         self._renewing = True
         try:
-            security = connection_security(options, self.host, self.port)
-            if security.sasl is not None:
-                self._session = authenticate(self, security.sasl, deadline, options.prefix)
+            with _kafka_errors_only(str(self)):
+                security = connection_security(options, self.host, self.port)
+                if security.sasl is not None:
+                    self._session = authenticate(self, security.sasl, deadline, options.prefix)
         except BaseException:
             self.close()
             raise
@@ -222,13 +229,14 @@ class Connection:
         from sparkkafka.client_options import parse_admin_settings
 
         options = parse_admin_settings(config)
+        del config  # an error's frames may be shown with their variables
         if len(options.bootstrap_servers) != 1:
             raise OptionError(
                 "bootstrap.servers must name one broker for a connection by hand, got "
                 f"{len(options.bootstrap_servers)}"
             )
-        total_ms = options.request_timeout_ms if timeout_s is None else timeout_s * 1000
-        return cls.open(*options.bootstrap_servers[0], options, Deadline(total_ms))
+        deadline = deadline_of(timeout_s) or Deadline(options.request_timeout_ms)
+        return cls.open(*options.bootstrap_servers[0], options, deadline)
 
     def _new_deadline(self) -> Deadline:
         """For calls that were given none: request.timeout.ms."""
@@ -347,6 +355,7 @@ class Connection:
             self._write(sock, parts, deadline)
         except OSError as error:
             self.close()
+            parts.clear()  # an error's frames may be shown with their variables
             raise self._failure(f"sending {request.API_NAME}", error, started_s) from error
         except BaseException:
             self.close()
@@ -501,19 +510,37 @@ class Connection:
         return KafkaConnectionError(f"{self}: {what} while {doing}{hint}")
 
 
+@contextmanager
+def _kafka_errors_only(broker: str) -> Iterator[None]:
+    """Whatever fails in here is a KafkaError: the threads of clients go on after those alone.
+
+    Others are not expected. A ValueError is not kept as the cause, since it may quote a secret.
+    """
+    try:
+        yield
+    except KafkaError:
+        raise
+    except Exception as error:
+        raise KafkaError(
+            f"{broker}: opening the connection failed for a reason that sparkkafka does not know "
+            f"({type(error).__name__})"
+        ) from (None if isinstance(error, ValueError) else error)
+
+
 def _pieces(parts: Iterable[memoryview]) -> Iterator[BytesLike]:
     """Large parts as they are, others joined: each piece is a record of TLS of its own at least."""
+    # Yields views, whose repr does not show what may be a password.
     small = bytearray()
     for part in parts:
         if len(part) >= TLS_PIECE_BYTES:
             if small:
-                yield small
+                yield memoryview(small)
                 small = bytearray()
             yield part
         else:
             small += part
             if len(small) >= TLS_PIECE_BYTES:
-                yield small
+                yield memoryview(small)
                 small = bytearray()
     if small:
-        yield small
+        yield memoryview(small)

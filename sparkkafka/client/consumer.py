@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.consumer_group import Callback, ConsumerGroup, Topics
-from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.deadline import Deadline, seconds_of
 from sparkkafka.client.group_metadata import GroupMetadata
 from sparkkafka.client.leader_fetches import LeaderFetches, lease_ms
 from sparkkafka.client.metadata import (
@@ -143,7 +143,7 @@ class Consumer:
         NoOffsetError under auto.offset.reset=none, WakeupError, and what callbacks raise.
         """
         with self._entered():
-            return self._loop.records(_seconds(timeout_s))
+            return self._loop.records(seconds_of(timeout_s))
 
     def poll_arrow(self, timeout_s: float, max_records: int | None = None) -> pa.Table:
         """As `poll`, but as an Arrow table (`record.RECORD_SCHEMA`): many times faster.
@@ -153,7 +153,7 @@ class Consumer:
         with self._entered():
             if max_records is not None and max_records < 1:
                 raise OptionError(f"max_records must be at least 1, got {max_records}")
-            return self._loop.table(_seconds(timeout_s), max_records)
+            return self._loop.table(seconds_of(timeout_s), max_records)
 
     def wakeup(self) -> None:
         """Let the `poll` that waits now, or else the next one, raise WakeupError. From any thread
@@ -336,7 +336,7 @@ class Consumer:
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Commit what poll has returned (with enable.auto.commit), leave the group, close all
         connections. May be called again. Leaving `with` by an exception commits nothing."""
-        self._close(_seconds(timeout_s), commit=True)
+        self._close(seconds_of(timeout_s), commit=True)
 
     def _close(self, timeout_s: float, *, commit: bool) -> None:
         if os.getpid() != self._process_id:
@@ -366,14 +366,7 @@ class Consumer:
     def _deadline(self, timeout_s: float | None) -> Deadline:
         if timeout_s is None:
             return self._cluster.deadline()
-        return Deadline(_seconds(timeout_s) * 1000)
-
-
-def _seconds(timeout_s: float) -> float:
-    # A NaN is not at least 0 either.
-    if isinstance(timeout_s, int | float) and timeout_s >= 0:
-        return timeout_s
-    raise OptionError(f"timeout_s is a number of seconds, at least 0; got {timeout_s!r}")
+        return Deadline(seconds_of(timeout_s) * 1000)
 
 
 def _whole(value: float, words: str) -> int:

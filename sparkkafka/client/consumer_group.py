@@ -56,6 +56,7 @@ class ConsumerGroup:
         self._on_lost: Callback | None = None
         self._callbacks = 0
         self._is_leaving = False
+        self._being_told: frozenset[TopicPartition] = frozenset()
         self.topics: frozenset[str] = frozenset()
 
     # --- what is subscribed -----------------------------------------------------------------
@@ -108,11 +109,13 @@ class ConsumerGroup:
             self._set_topics(frozenset(names))
 
     def unsubscribe(self, deadline: Deadline) -> None:
-        self._leave(deadline, commit=True)
-        self._assignment.replace([])
-        self._is_assigned_by_user = False
-        self._pattern = None
-        self.topics = frozenset()
+        try:
+            self._leave(deadline, commit=True)
+        finally:  # also if a callback fails: the group gives the partitions to others
+            self._assignment.replace([])
+            self._is_assigned_by_user = False
+            self._pattern = None
+            self.topics = frozenset()
 
     def _set_topics(self, topics: frozenset[str]) -> None:
         self.topics = topics
@@ -158,23 +161,28 @@ class ConsumerGroup:
 
     def before_revoke(self, partitions: frozenset[TopicPartition]) -> None:
         self._auto_commit_now(Deadline(AUTO_COMMIT_MS), "before a rebalance")
-        try:
-            self._call(self._on_revoked, partitions)
-        finally:
-            self._assignment.replace(self._assignment.partitions - partitions)
+        self._call_and_drop(self._on_revoked, partitions)
 
     def after_lost(self, partitions: frozenset[TopicPartition]) -> None:
         log.warning("lost to the group without notice: %s", ", ".join(map(str, sorted(partitions))))
-        try:
-            self._call(self._on_lost or self._on_revoked, partitions)
-        finally:
-            self._assignment.replace(self._assignment.partitions - partitions)
+        self._call_and_drop(self._on_lost or self._on_revoked, partitions)
 
     def after_assign(
         self, new: frozenset[TopicPartition], all_owned: frozenset[TopicPartition]
     ) -> None:
         self._assignment.replace(sorted(all_owned))
         self._call(self._on_assigned, new, even_if_none=True)
+
+    def _call_and_drop(
+        self, callback: Callback | None, partitions: frozenset[TopicPartition]
+    ) -> None:
+        member, self._being_told = self._member, partitions
+        try:
+            self._call(callback, partitions)
+        finally:
+            self._being_told = frozenset()
+            if self._member is member:  # else the callback left: what is assigned now is not of it
+                self._assignment.replace(self._assignment.partitions - partitions)
 
     # --- offsets ----------------------------------------------------------------------------
 
@@ -254,11 +262,12 @@ class ConsumerGroup:
             return
         self._is_leaving = True
         member, owned = self._member, self._assignment.partitions
+        untold = owned - self._being_told  # a callback that leaves knows what it was called for
         try:
             if commit and owned:
                 self._auto_commit_now(deadline.sooner(AUTO_COMMIT_MS), "at the end")
-            if member is not None and owned:
-                self._call(self._on_revoked, owned)
+            if member is not None and untold:
+                self._call(self._on_revoked, untold)
         finally:
             self._is_leaving = False
             self._member = None

@@ -16,12 +16,13 @@ import threading
 import time
 import weakref
 
-from sparkkafka.errors import KafkaError, KafkaTimeoutError
+from sparkkafka.errors import KafkaError, KafkaTimeoutError, OptionError
 
 log = logging.getLogger(__name__)
 
 
 SLOW_S = 4.0
+LONGEST_S = 1e8  # infinity is more than the operating system can wait
 
 
 class Deadline:
@@ -63,6 +64,19 @@ class Deadline:
         other = Deadline(self.total_ms, end)
         other._at_s = self._at_s
         return other
+
+
+def seconds_of(timeout_s: float) -> float:
+    """A user's argument `timeout_s`, none longer than a wait can be. Raises OptionError."""
+    # A NaN is not at least 0 either.
+    if isinstance(timeout_s, int | float) and timeout_s >= 0:
+        return min(timeout_s, LONGEST_S)
+    raise OptionError(f"timeout_s is a number of seconds, at least 0; got {timeout_s!r}")
+
+
+def deadline_of(timeout_s: float | None) -> Deadline | None:
+    """The same as a deadline; None, which is for ever, stays None. Raises OptionError."""
+    return None if timeout_s is None else Deadline(seconds_of(timeout_s) * 1000)
 
 
 class End:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.deadline import Deadline, deadline_of
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.errors import KafkaError, KafkaTimeoutError, ProduceError
 
@@ -360,8 +360,7 @@ class Delivery:
 def _await(
     board: NoticeBoard, done: Callable[[], bool], timeout_s: float | None, what: str
 ) -> None:
-    deadline = None if timeout_s is None else Deadline(timeout_s * 1000)
-    if not board.wait(done, deadline, "waiting for a delivery"):
+    if not board.wait(done, deadline_of(timeout_s), "waiting for a delivery"):
         raise KafkaTimeoutError(f"{what} after {timeout_s:g} s; it may still be written")
 
 

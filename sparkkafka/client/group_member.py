@@ -112,14 +112,17 @@ class Member:
             thread.mark_polled()
             with thread.changed:
                 lost, thread.lost = thread.lost, False
-                failure = thread.take_failure()
+                failure = None if lost else thread.take_failure()
                 joined = None
                 if failure is None:
                     joined, thread.joined = thread.joined, None
             if lost:
                 self._lose()
+                failure = thread.take_failure()  # if the hook raises, the next poll says this
             if failure is not None:
                 raise failure
+            if self._closed:
+                return
             if joined is not None:
                 self._end_rebalance(joined, thread)
             elif not self._begin_rebalance(thread) and not self._wait(thread, deadline):
@@ -211,6 +214,8 @@ class Member:
         error = self._let_go(frozenset(gone) if cooperative else self._owned)
         if error is not None:
             raise error
+        if self._closed or self._wanted != wanted:  # the hook did it
+            return True
         with thread.changed:
             if thread.lost:  # while the hook ran
                 return True
@@ -252,6 +257,10 @@ class Member:
             if gone:  # first: Ctrl-C in a hook must not leave what is new to nobody
                 thread.ask_to_rejoin("partitions were let go of, which others can have now")
             error = self._let_go(gone)
+            if self._closed:  # the hook did it: nobody is left who could own anything
+                if error is not None:
+                    raise error
+                return
         new = assigned - self._owned
         self._owned = assigned
         log.info(

@@ -100,9 +100,11 @@ class TokenSource:
         usable = held is not None and now_s < held.last_s
         try:
             token = self._make(deadline, usable)
-        except KafkaError as error:
+        except Exception as error:
+            if not isinstance(error, KafkaError):
+                error = _odd(error)
             if not usable or held is None:
-                raise
+                raise error from error.__cause__
             log.warning("the OAuth token cannot be renewed, the old one still counts: %s", error)
             self._held = held._replace(renew_s=time.monotonic() + RENEW_AGAIN_S)
             return held.text
@@ -155,6 +157,13 @@ def token_source(settings: OAuthSettings) -> Callable[[Deadline], Secret]:
     return source
 
 
+def _odd(error: Exception) -> AuthenticationError:
+    """For what no way to a token is to raise. A ValueError's words may quote what it was given."""
+    failure = AuthenticationError(f"no OAuth token can be had: {type(error).__name__}")
+    failure.__cause__ = None if isinstance(error, ValueError) else error
+    return failure
+
+
 def _life_s(token: Token) -> float:
     """What both the server and the token say; 0 if neither says anything."""
     said = [row for row in (token.life_s, _jwt_life_s(token.text)) if row is not None]
@@ -204,8 +213,9 @@ def _from_callback(settings: OAuthSettings, deadline: Deadline, once: bool) -> T
         call = _imported(call)
     try:
         answer = call()
-    except Exception as error:
-        # Its words are the user's, but might hold what it worked with.
+    except (Exception, SystemExit) as error:
+        # A thread that connects would end by SystemExit without a word. The words of either are
+        # the user's, but might hold what it worked with.
         raise AuthenticationError(
             f"the callable {name}, which is to give an OAuth token, raised {type(error).__name__}"
         ) from error
@@ -229,6 +239,11 @@ def _imported(name: str) -> Callable[[], Any]:
         raise OptionError(
             f"the OAuth token's callable {name} cannot be imported as module:function ({error}); "
             "it must be on each worker's path"
+        ) from error
+    except (Exception, SystemExit) as error:  # whatever the module does when it is imported
+        raise OptionError(
+            f"the module of the OAuth token's callable {name} raises {type(error).__name__} when "
+            "it is imported"
         ) from error
     if not callable(found):
         raise OptionError(f"{name}, which is to give an OAuth token, is not callable")

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from sparkkafka.client.deadline import Deadline, End
+from sparkkafka.client.deadline import Deadline, End, deadline_of
 from sparkkafka.client.delivery import ProducerMetrics
 from sparkkafka.client.delivery_notes import (
     Delivery,
@@ -272,7 +272,7 @@ class Producer:
         Raises the error of a record that was given up if nobody has asked its handle; and
         KafkaTimeoutError after `timeout_s`, None being as long as it takes (delivery.timeout.ms).
         """
-        deadline = None if timeout_s is None else Deadline(timeout_s * 1000)
+        deadline = deadline_of(timeout_s)
         self._check_process()
         self._loop.wait_for_all(deadline)
         if self._settings.producer.acks == 0 and not self._closed:
@@ -293,13 +293,16 @@ class Producer:
     def partitions_for(self, topic: str) -> list[int]:
         """The numbers of a topic's partitions.
 
-        Raises UnknownTopicError, BrokerError, or KafkaTimeoutError after max.block.ms.
+        Raises UnknownTopicError, BrokerError, KafkaTimeoutError after max.block.ms, or KafkaError
+        after close.
         """
         if not isinstance(topic, str) or not topic:
             raise OptionError(f"topic must be the name of a topic, got {topic!r}")
         self._check_process()
         deadline = Deadline(self._settings.producer.max_block_ms)
         what = f"partitions of topic {topic}"
+        if self._closed:
+            raise KafkaError(f"{what}: the producer is closed")
         while True:
             count = self._loop.call(lambda: self._loop.look(topic), deadline, what)
             if count is not None:
@@ -394,42 +397,46 @@ class Producer:
 
     def close(self, timeout_s: float | None = None) -> None:
         """Deliver what was queued, run the callbacks, abort an open transaction, and free
-        everything. May be called again.
+        everything. May be called again; in a callback it does not wait for the end.
 
         Raises as `flush`. What is not delivered after `timeout_s` (None: as long as it takes) is
         given up: its handles say so, and so does the log.
         """
-        if self._closed:
-            return
         options = self._settings.producer
         longest_ms = options.delivery_timeout_ms + options.max_block_ms
-        self._close(Deadline(longest_ms if timeout_s is None else timeout_s * 1000))
+        self._close(deadline_of(timeout_s) or Deadline(longest_ms))
 
     def _close(self, deadline: Deadline) -> None:
+        """Also where another call has begun it, or a callback, which cannot wait for the end."""
         if os.getpid() != self._process_id:
             return  # a fork: what there is to close is the parent's
+        aborts = not self._closed and self._steps is not None and self._steps.must_abort
         left_s = deadline.remaining_s()
-        if not self._closed and self._steps is not None and self._steps.must_abort:
-            left_s = max(left_s, LEAST_ABORT_S)
+        left_s = max(left_s, LEAST_ABORT_S) if aborts else left_s
         self._end.come(left_s)  # the thread may be in a wait of its own
-        cut = threading.Timer(left_s + CUT_AFTER_S, self._end.cut)
-        cut.daemon = True
-        cut.start()
-        try:
-            if not self._closed and self._steps is not None:
+        if self._steps is not None and aborts:
+            cut = threading.Timer(left_s + CUT_AFTER_S, self._end.cut)
+            cut.daemon = True
+            cut.start()
+            try:
                 self._steps.close(deadline)
+            finally:
+                cut.cancel()
+                cut.join()
+        with self._lock:
+            self._closed = True
+            self._buffer.roll_all()
+            self._buffer.refuse(lambda: KafkaError("the producer is closed"))
+        self._loop.stop(deadline)
+        if threading.current_thread() is self._board.io_thread:
+            return  # a callback; what failed is for a call that can wait until all is known
+        if not self._loop.join(deadline.remaining_s() + CUT_AFTER_S):
+            self._end.cut()
+            if not self._loop.join(JOIN_SLACK_S):
+                log.warning("the producer's thread has not ended; it will by itself")
+        if self._steps is not None and not self._loop.runs:
             with self._lock:
-                self._closed = True
-                self._buffer.roll_all()
-                self._buffer.refuse(lambda: KafkaError("the producer is closed"))
-            self._loop.stop(deadline)
-            ended = self._loop.join(deadline.remaining_s() + JOIN_SLACK_S)
-        finally:
-            cut.cancel()
-        if not ended:
-            log.warning("the producer's thread has not ended; it will by itself")
-        elif self._steps is not None:
-            self._steps.free()
+                self._steps.free()
         self._raise_failures()
 
     def _check_process(self) -> None:

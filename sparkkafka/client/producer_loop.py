@@ -68,6 +68,7 @@ class ProducerLoop:
         self._taken: set[Chunk] = set()
         self._commands: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._stop: Deadline | None = None
+        self._ended = False  # no command is taken any more
         self._why = CLOSED
         self._drop_reason: KafkaError | None = None
         self._thread = threading.Thread(
@@ -104,7 +105,7 @@ class ProducerLoop:
             raise KafkaError(f"{what}: not in a callback, which runs in the thread that is needed")
         future: Future[T] = Future()
         with self._buffer.lock:
-            if not self._thread.is_alive():
+            if self._ended or not self._thread.is_alive():
                 raise KafkaError(f"{what}: the producer is closed")
             self._commands.append((action, future))
             self._buffer.wake()
@@ -168,8 +169,7 @@ class ProducerLoop:
 
     def join(self, timeout_s: float) -> bool:
         """Whether the thread has ended in this time."""
-        if threading.current_thread() is not self._thread:
-            self._thread.join(timeout_s)
+        self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     # --- the thread -----------------------------------------------------------------------------
@@ -364,6 +364,12 @@ class ProducerLoop:
         error = KafkaError(reason)
         with self._buffer.lock:
             self._buffer.refuse(lambda: KafkaError("the producer is closed"))
+            # Now, since callbacks are still to run, which may take long.
+            self._ended = True
+            waiting = list(self._commands)
+            self._commands.clear()
+        for _, future in waiting:
+            future.set_exception(KafkaError("the producer is closed"))
         lost = sum(chunk.left for chunk in self._taken)
         try:
             for chunk in self._buffer.take(everything=True):
@@ -376,8 +382,6 @@ class ProducerLoop:
                 chunk.failed(chunk.open_places(), error)
             if lost:
                 log.warning("%d records were not delivered: %s", lost, reason)
-            while self._commands:
-                self._commands.popleft()[1].set_exception(KafkaError("the producer is closed"))
             self._tell()
             self.cluster.close()
             self._buffer.close()

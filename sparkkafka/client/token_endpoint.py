@@ -23,7 +23,7 @@ from urllib.parse import quote_plus, urlencode, urlsplit
 
 from sparkkafka.client.deadline import Backoff, Deadline, Retry
 from sparkkafka.client.tls import tls_context
-from sparkkafka.errors import AuthenticationError, KafkaConnectionError, OptionError
+from sparkkafka.errors import AuthenticationError, KafkaConnectionError, KafkaError, OptionError
 from sparkkafka.secret import Secret
 from sparkkafka.security_settings import OAuthSettings
 
@@ -31,6 +31,10 @@ URL_OPTION = "sasl.oauthbearer.token.endpoint.url"
 
 MOST_ANSWER_BYTES = 1_000_000
 """Java's HttpAccessTokenRetriever reads as much."""
+
+MOST_READ_BYTES = MOST_ANSWER_BYTES + 256 * 1024
+"""With headers and the sizes of chunks. http.client believes a size that is negative, and would
+read without end."""
 
 TRY_AGAIN: Final = frozenset({408, 429, 500, 502, 503, 504})
 """Java asks again for all but what its UNRETRYABLE_HTTP_CODES list; these are what is left of 4xx,
@@ -118,12 +122,10 @@ def _fetch(settings: OAuthSettings, endpoint: Endpoint, deadline: Deadline) -> T
         connection.request("POST", endpoint.target, _body(settings), _headers(settings))
         response = connection.getresponse()
         body = response.read(MOST_ANSWER_BYTES + 1)
-        if response.length and len(body) <= MOST_ANSWER_BYTES:
+        if len(body) > MOST_ANSWER_BYTES:
+            raise _TooLongError
+        if response.length:
             raise http.client.IncompleteRead(body, response.length)
-    if len(body) > MOST_ANSWER_BYTES:
-        raise AuthenticationError(
-            f"{endpoint}: the answer is longer than {MOST_ANSWER_BYTES} bytes: not a token's"
-        )
     status = response.status
     if status in (200, 201):
         return _token(endpoint, body, settings)
@@ -288,11 +290,16 @@ class _TimedSocket:
         """http.client closes as soon as it has the headers; the answer is still to be read."""
 
 
+class _TooLongError(Exception):
+    """More than the answer of a token endpoint has."""
+
+
 class _TimedReader(io.RawIOBase):
     def __init__(self, sock: socket.socket, deadline: Deadline) -> None:
         super().__init__()
         self._sock = sock
         self._deadline = deadline
+        self._left_bytes = MOST_READ_BYTES
 
     def readable(self) -> bool:
         return True
@@ -300,14 +307,24 @@ class _TimedReader(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         if self._deadline.expired:
             raise TimeoutError
+        if self._left_bytes <= 0:
+            raise _TooLongError
         self._sock.settimeout(max(self._deadline.remaining_s(), 0.001))
-        return self._sock.recv_into(buffer)
+        count = self._sock.recv_into(buffer)
+        self._left_bytes -= count
+        return count
 
 
 @contextmanager
 def _words_for_failures(endpoint: Endpoint) -> Iterator[None]:
     try:
         yield
+    except KafkaError:  # before what some of them are as well: OSError, ValueError
+        raise
+    except _TooLongError:
+        raise AuthenticationError(
+            f"{endpoint}: the answer is longer than {MOST_ANSWER_BYTES} bytes: not a token's"
+        ) from None
     except ssl.SSLCertVerificationError as error:
         raise AuthenticationError(
             f"{endpoint}: its certificate is not to be trusted ({error.verify_message}): it is "
@@ -325,7 +342,8 @@ def _words_for_failures(endpoint: Endpoint) -> Iterator[None]:
         raise KafkaConnectionError(f"{endpoint}: {_reason(error)}") from error
     except http.client.IncompleteRead as error:
         raise KafkaConnectionError(f"{endpoint}: the answer ends in the middle") from error
-    except http.client.HTTPException as error:
+    except (http.client.HTTPException, ValueError) as error:
+        # ValueError: http.client does not look at all that a server may say.
         raise AuthenticationError(f"{endpoint} does not answer in HTTP") from error
 
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.deadline import Deadline, deadline_of
 from sparkkafka.client.delivery_notes import NoticeBoard
 from sparkkafka.client.groups import StoredOffset
 from sparkkafka.client.metadata import TopicPartition, offset_number
@@ -88,11 +88,12 @@ class TransactionSteps:
 
     def commit(self, timeout_s: float | None) -> None:
         manager, name = self._manager, "commit_transaction"
+        delivered_by = deadline_of(timeout_s)
         with self._buffer.lock:
             manager.must_be({Step.OPEN, Step.COMMITTING}, name)
         self._move(Step.COMMITTING)
         try:
-            self._loop.wait_for_all(None if timeout_s is None else Deadline(timeout_s * 1000))
+            self._loop.wait_for_all(delivered_by)
         except BaseException:
             with self._buffer.lock:
                 if manager.step is Step.COMMITTING:  # nothing was asked of the coordinator
@@ -116,10 +117,10 @@ class TransactionSteps:
 
     def abort(self, timeout_s: float | None) -> None:
         manager, name = self._manager, "abort_transaction"
+        deadline = self._deadline(timeout_s)
         with self._buffer.lock:
             manager.must_be({Step.OPEN, Step.BROKEN, Step.ABORTING}, name)
         self._move(Step.ABORTING)
-        deadline = self._deadline(timeout_s)
         try:
             self._loop.call(lambda: self._abort(deadline), deadline, name)
         except KafkaTimeoutError:
@@ -232,8 +233,7 @@ class TransactionSteps:
         self._buffer.refuse(refusal)
 
     def _deadline(self, timeout_s: float | None) -> Deadline:
-        block_ms = self._settings.producer.max_block_ms
-        return Deadline(block_ms if timeout_s is None else timeout_s * 1000)
+        return deadline_of(timeout_s) or Deadline(self._settings.producer.max_block_ms)
 
 
 class _Outsider:

@@ -1,17 +1,19 @@
 """SASL mechanisms as conversations: what the client says, given what the server said.
 
-A conversation is a generator: it yields bytes to send, is sent the server's answer, and returns
-once the mechanism is satisfied. Nothing here touches a socket; mechanisms' names are Kafka's.
+A conversation is a generator: it yields bytes to send (hidden, in `SecretBytes`), is sent the
+server's answer, and returns once the mechanism is satisfied. Nothing here touches a socket;
+mechanisms' names are Kafka's.
 
     said = next(conversation)
     while True:
-        answer = ...  # SaslAuthenticate with `said`
+        answer = ...  # SaslAuthenticate with `said.reveal()`
         try:
             said = conversation.send(answer)
         except StopIteration:
             break
 
-Secrets come in `Secret`, which shows them to nobody. Errors raise AuthenticationError.
+Secrets come in `Secret`, which shows them to nobody. No variable here holds one in the clear: an
+error's frames may be shown with their variables. Errors raise AuthenticationError.
 """
 
 from __future__ import annotations
@@ -26,9 +28,9 @@ from collections.abc import Generator, Mapping
 from typing import Final
 
 from sparkkafka.errors import AuthenticationError
-from sparkkafka.secret import Secret
+from sparkkafka.secret import Secret, SecretBytes
 
-Conversation = Generator[bytes, bytes, None]
+Conversation = Generator[SecretBytes, bytes, None]
 
 SCRAM_HASHES: Final[Mapping[str, str]] = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
@@ -47,12 +49,13 @@ _TOKEN = re.compile("[A-Za-z0-9._~+/-]+=*")  # b64token of RFC 6750
 
 def plain(username: str, password: Secret) -> Conversation:
     """PLAIN (RFC 4616): both in the clear, so only for TLS."""
-    for what, text in (("user name", username), ("password", password.reveal())):
+    for what, text in (("user name", Secret(username)), ("password", password)):
         if not text:
             raise AuthenticationError(f"SASL PLAIN needs a {what}")
-        if "\0" in text:
+        if "\0" in text.reveal():
             raise AuthenticationError(f"SASL PLAIN: the {what} holds a NUL character")
-    yield f"\0{username}\0{password.reveal()}".encode()
+        _check_utf8("SASL PLAIN", what, text)
+    yield SecretBytes(f"\0{username}\0{password.reveal()}".encode())
 
 
 def scram(
@@ -65,13 +68,14 @@ def scram(
 ) -> Conversation:
     """SCRAM-SHA-256 or -512 (RFC 5802, RFC 7677), as Kafka has it: without SASLprep, and without
     channel binding. `token_auth`: the user is a delegation token (KIP-48)."""
-    hash_name = SCRAM_HASHES[mechanism]
+    _check_utf8(mechanism, "user name", Secret(username))
+    _check_utf8(mechanism, "password", password)
     nonce = nonce or secrets.token_urlsafe(_NONCE_BYTES)
     user = username.replace("=", "=3D").replace(",", "=2C")
     extension = ",tokenauth=true" if token_auth else ""
     client_first = f"n={user},r={nonce}{extension}"
 
-    server_first = yield f"n,,{client_first}".encode()
+    server_first = yield SecretBytes(f"n,,{client_first}".encode())
     given = _attributes(mechanism, server_first)
     for name in "rsi":
         if name not in given:
@@ -83,22 +87,34 @@ def scram(
 
     client_final = f"c=biws,r={given['r']}"  # biws: "n,,", what the first message began with
     signed = b",".join([client_first.encode(), bytes(server_first), client_final.encode()])
+    proof, expected = _proofs(mechanism, password, salt, iterations, signed)
+
+    server_final = yield SecretBytes(f"{client_final},p={proof.reveal().decode()}".encode())
+    given = _attributes(mechanism, server_final)
+    if "e" in given:
+        raise AuthenticationError(f"{mechanism}: the server refuses: {printable(given['e'], 200)}")
+    if not hmac.compare_digest(_base64(mechanism, given.get("v", "")), expected.reveal()):
+        raise AuthenticationError(
+            f"{mechanism}: the server does not know the password: it is not who it claims to be"
+        )
+
+
+def _proofs(
+    mechanism: str, password: Secret, salt: bytes, iterations: int, signed: bytes
+) -> tuple[SecretBytes, SecretBytes]:
+    """The client's proof in base64, and the signature that proves the server.
+
+    The keys are gone when it returns.
+    """
+    hash_name = SCRAM_HASHES[mechanism]
     salted = hashlib.pbkdf2_hmac(hash_name, password.reveal().encode(), salt, iterations)
     client_key = hmac.digest(salted, b"Client Key", hash_name)
     stored_key = hashlib.new(hash_name, client_key).digest()
     signature = hmac.digest(stored_key, signed, hash_name)
     proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
-
-    server_final = yield f"{client_final},p={base64.b64encode(proof).decode()}".encode()
-    given = _attributes(mechanism, server_final)
-    if "e" in given:
-        raise AuthenticationError(f"{mechanism}: the server refuses: {given['e'][:200]}")
     server_key = hmac.digest(salted, b"Server Key", hash_name)
     expected = hmac.digest(server_key, signed, hash_name)
-    if not hmac.compare_digest(_base64(mechanism, given.get("v", "")), expected):
-        raise AuthenticationError(
-            f"{mechanism}: the server does not know the password: it is not who it claims to be"
-        )
+    return SecretBytes(base64.b64encode(proof)), SecretBytes(expected)
 
 
 def oauthbearer(
@@ -107,7 +123,7 @@ def oauthbearer(
     """OAUTHBEARER (RFC 7628) with SASL extensions (KIP-342)."""
     if not _TOKEN.fullmatch(token.reveal()):
         raise AuthenticationError("OAUTHBEARER: the token is empty or has characters of no token")
-    pairs = [f"auth=Bearer {token.reveal()}"]
+    pairs = []
     for name, value in (extensions or {}).items():
         if name == "auth" or not _EXTENSION_NAME.fullmatch(name):
             raise AuthenticationError(f"OAUTHBEARER: {name!r} is no name of an extension")
@@ -117,12 +133,29 @@ def oauthbearer(
     who = authorization_id.replace("=", "=3D").replace(",", "=2C")
     head = f"n,{f'a={who}' if who else ''},"
 
-    challenge = yield "\x01".join([head, *pairs, "", ""]).encode()
+    challenge = yield SecretBytes(
+        "\x01".join([head, f"auth=Bearer {token.reveal()}", *pairs, "", ""]).encode()
+    )
     if challenge:
         # RFC 7628, section 3.2.3: a dummy answer lets the server end the conversation.
-        yield b"\x01"
-        words = bytes(challenge[:300]).decode("utf-8", "replace")
+        yield SecretBytes(b"\x01")
+        words = printable(bytes(challenge[:300]).decode("utf-8", "replace"))
         raise AuthenticationError(f"OAUTHBEARER: the server refuses the token: {words}")
+
+
+def printable(words: str, most: int = 300) -> str:
+    """A stranger's words, not all that it may like to say, and nothing that paints a terminal."""
+    return "".join(c if c.isprintable() else " " for c in words[:most])
+
+
+def _check_utf8(mechanism: str, what: str, text: Secret) -> None:
+    """An environment variable that is not UTF-8 becomes text that cannot be encoded."""
+    try:
+        text.reveal().encode()
+    except UnicodeEncodeError:  # which quotes the text
+        raise AuthenticationError(
+            f"{mechanism}: the {what} has a character that UTF-8 cannot write"
+        ) from None
 
 
 def _attributes(mechanism: str, message: bytes) -> dict[str, str]:
@@ -138,7 +171,8 @@ def _attributes(mechanism: str, message: bytes) -> dict[str, str]:
             raise AuthenticationError(f"{mechanism}: the server's message is not one of SCRAM")
         found.setdefault(name, value)
     if "m" in found:
-        raise AuthenticationError(f"{mechanism}: the server wants an extension: {found['m'][:100]}")
+        wanted = printable(found["m"], 100)
+        raise AuthenticationError(f"{mechanism}: the server wants an extension: {wanted}")
     return found
 
 
@@ -156,7 +190,7 @@ def _iterations(mechanism: str, text: str) -> int:
     count = int(text) if re.fullmatch("[0-9]{1,10}", text) else 0
     if not LEAST_ITERATIONS <= count <= MOST_ITERATIONS:
         raise AuthenticationError(
-            f"{mechanism}: the server asks for {text[:20]} iterations, which are from "
+            f"{mechanism}: the server asks for {printable(text, 20)} iterations, which are from "
             f"{LEAST_ITERATIONS} to {MOST_ITERATIONS}"
         )
     return count

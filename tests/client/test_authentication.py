@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -23,7 +26,8 @@ from sparkkafka.protocol.messages import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
-from sparkkafka.secret import Secret
+from sparkkafka.secret import Secret, SecretBytes
+from tests.frames import variables_of
 
 HUSH = Secret("hush")
 PLAIN = SaslSettings("PLAIN", "alice", HUSH)
@@ -161,7 +165,7 @@ def test_a_conversation_without_end() -> None:
         def conversation(self, deadline: Deadline) -> Any:
             def go_on() -> Any:
                 while True:
-                    yield b"more"
+                    yield SecretBytes(b"more")
 
             return go_on()
 
@@ -180,3 +184,68 @@ def test_a_mechanism_that_is_not_here(mechanism: str) -> None:
 def test_settings_hide_the_password() -> None:
     assert "hush" not in f"{PLAIN} {PLAIN!r}"
     assert "alice" in repr(PLAIN)
+
+
+# --- variables of frames -------------------------------------------------------------------------
+
+
+def scram_first(asked: Any) -> SaslAuthenticateResponse:
+    mine = asked.auth_bytes.partition(b",r=")[2]
+    return said(b"r=" + mine + b"theirs,s=c2FsdA==,i=4096")
+
+
+class Talk(Script):
+    """A script whose answers may be made of what was asked."""
+
+    def call(self, request: Any, deadline: Deadline, *, version: int | None = None) -> Any:
+        answer = super().call(request, deadline, version=version)
+        return answer(request) if callable(answer) else answer
+
+
+SALTED = hashlib.pbkdf2_hmac("sha256", b"hush", b"salt", 4096)
+KEYS = [hmac.digest(SALTED, name, "sha256") for name in (b"Client Key", b"Server Key")]
+SCRAM = SaslSettings("SCRAM-SHA-256", "alice", HUSH)
+OAUTH = SaslSettings("OAUTHBEARER", token=lambda _: Secret("hush"))
+REFUSED = refused(ErrorCode.SASL_AUTHENTICATION_FAILED, "no")
+BROKEN = KafkaConnectionError("broker:9092: the broker closed the connection")
+
+
+@pytest.mark.parametrize(
+    ("settings", "answers"),
+    [
+        (PLAIN, [REFUSED]),
+        (PLAIN, [BROKEN]),
+        (SaslSettings("PLAIN", "alice", Secret("hush\0")), []),
+        (SaslSettings("PLAIN", "alice", Secret("hush\udcff")), []),
+        (OAUTH, [REFUSED]),
+        (OAUTH, [BROKEN]),
+        (OAUTH, [said(b'{"status":"invalid_token"}'), said()]),
+        (SaslSettings("OAUTHBEARER", token=OAUTH.token, extensions={"a_b": ""}), []),
+        (SCRAM, [REFUSED]),
+        (SCRAM, [scram_first, REFUSED]),
+        (SCRAM, [scram_first, said(b"e=invalid-proof")]),
+        (SCRAM, [scram_first, said(b"v=" + base64.b64encode(bytes(32)))]),
+        (SaslSettings("SCRAM-SHA-256", "alice", Secret("hush\udcff")), [scram_first]),
+    ],
+)
+def test_no_variable_of_a_frame_has_a_secret(settings: SaslSettings, answers: list[Any]) -> None:
+    with pytest.raises((AuthenticationError, KafkaConnectionError)) as caught:
+        run(Talk(OFFERED, *answers), settings)
+    seen = variables_of(caught.value)
+    assert "authenticate: settings" in seen
+    assert "hush" not in seen
+    for key in (SALTED, *KEYS):
+        assert repr(key)[2:-1] not in seen
+
+
+def test_a_strangers_words_do_not_paint() -> None:
+    for settings, answers in (
+        (OAUTH, [said(b"\x1b[31m"), said()]),
+        (SCRAM, [scram_first, said(b"e=\x1b[31m")]),
+        (SCRAM, [said(b"m=\x1b[31m")]),
+        (SCRAM, [lambda asked: said(scram_first(asked).auth_bytes[:-4] + b"\x1b[31m")]),
+    ):
+        with pytest.raises(AuthenticationError) as caught:
+            run(Talk(OFFERED, *answers), settings)
+        assert str(caught.value).isprintable()
+        assert "[31m" in str(caught.value)

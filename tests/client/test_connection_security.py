@@ -11,11 +11,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from sparkkafka.client import tls_handshake
+from sparkkafka.client import Consumer, Producer, tls_handshake
+from sparkkafka.client import connection as connection_module
+from sparkkafka.client.authentication import authenticate
 from sparkkafka.client.column_producer import ColumnProducer
 from sparkkafka.client.connection import MAX_OPENING_FRAME_BYTES, Connection, _pieces
 from sparkkafka.client.deadline import Deadline
@@ -30,7 +33,12 @@ from sparkkafka.errors import (
     ProduceError,
 )
 from sparkkafka.options import ClientOptions, parse_client_options, parse_producer_options
-from sparkkafka.protocol.messages import ApiVersionsRequest, MetadataRequest
+from sparkkafka.protocol.framing import Framing
+from sparkkafka.protocol.messages import (
+    ApiVersionsRequest,
+    MetadataRequest,
+    SaslAuthenticateRequest,
+)
 from sparkkafka.security_options import secure_settings
 from sparkkafka.testing.fake_cluster import FakeCluster
 from sparkkafka.testing.faults import Drop
@@ -43,6 +51,7 @@ from tests.client.support import (
     values_of,
     write,
 )
+from tests.frames import variables_of
 
 AUTHORITY = signed("authority")
 SERVER = signed("broker", AUTHORITY, hosts=("localhost", "127.0.0.1", "::1"))
@@ -334,6 +343,33 @@ def test_a_plain_listener_of_tls(tmp_path: Path, fake_cluster_factory: Any):
         connect(servers, {})
 
 
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_no_variable_of_a_frame_has_what_was_to_be_sent(
+    tmp_path: Path, fake_cluster_factory: Any, monkeypatch: Any, encrypted: bool
+):
+    """A connection that breaks while it sends the password."""
+    context = server_context(tmp_path) if encrypted else None
+    cluster = fake_cluster_factory(1, tls_context=context, sasl_users=USERS)
+    config = TLS | ALICE | {"security.protocol": "SASL_SSL"} if encrypted else SASL
+    send_parts = Framing.send_parts
+
+    def broken_from_now(framing: Framing, request: Any, *more: Any, **named: Any) -> Any:
+        if isinstance(request, SaslAuthenticateRequest):
+            monkeypatch.setattr(ssl.SSLSocket, "sendall", broken)
+            monkeypatch.setattr(connection_module, "itertools", SimpleNamespace(islice=broken))
+        return send_parts(framing, request, *more, **named)
+
+    def broken(*_: Any) -> Any:
+        raise ConnectionResetError
+
+    monkeypatch.setattr(Framing, "send_parts", broken_from_now)
+    with pytest.raises(KafkaConnectionError, match="while sending SaslAuthenticate") as caught:
+        connect(cluster.bootstrap_servers, config)
+    seen = variables_of(caught.value)
+    assert "Connection._write: left" in seen
+    assert "hush" not in seen
+
+
 def test_a_listener_of_sasl_spoken_to_without(tmp_path: Path, fake_cluster_factory: Any):
     for config, more, word in (
         ({}, {}, "SASL_PLAINTEXT"),
@@ -487,6 +523,60 @@ def test_a_renewal_that_is_refused_is_final(fake_cluster_factory: Any, monkeypat
         with pytest.raises(AuthenticationError, match="alice failed"):
             connection.send(MetadataRequest(), Deadline(5_000))
         assert not connection.is_open
+
+
+class Surprising:
+    """In place of `authenticate`: fails as nothing should, so often."""
+
+    def __init__(self, failures: int, error: Exception) -> None:
+        self.left, self.error = failures, error
+
+    def __call__(self, *arguments: Any) -> Any:
+        if self.left:
+            self.left -= 1
+            raise self.error
+        return authenticate(*arguments)
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, ValueError])
+def test_what_nobody_expects_names_the_broker(
+    fake_cluster_factory: Any, monkeypatch: Any, kind: type[Exception]
+):
+    cluster = fake_cluster_factory(1, sasl_users=USERS, sasl_session_ms=60_000)
+    with connect(cluster.bootstrap_servers, SASL) as connection:
+        renew_now(connection)
+        monkeypatch.setattr(connection_module, "authenticate", Surprising(2, kind("hush")))
+        with pytest.raises(KafkaError) as caught:
+            connection.send(MetadataRequest(), Deadline(5_000))
+        assert f"{connection}: opening the connection failed" in str(caught.value)
+        assert not connection.is_open
+        # The words of a ValueError often are what it was given.
+        assert isinstance(caught.value.__cause__, RuntimeError) == (kind is RuntimeError)
+        assert caught.value.__suppress_context__
+    said = failure(cluster.bootstrap_servers, SASL, KafkaError)
+    assert f"{connection}: opening the connection failed" in said
+
+
+def test_clients_outlive_what_nobody_expects(fake_cluster_factory: Any, monkeypatch: Any):
+    cluster = fake_cluster_factory(1, sasl_users=USERS)
+    cluster.create_topic("t")
+    config = {"bootstrap.servers": cluster.bootstrap_servers} | SASL
+    monkeypatch.setattr(connection_module, "authenticate", Surprising(1, RuntimeError("odd")))
+    with Producer(config) as producer:
+        with pytest.raises(KafkaError, match="RuntimeError"):
+            producer.send("t", b"lost").result(10)
+        producer.send("t", b"x").result(10)
+    monkeypatch.setattr(connection_module, "authenticate", Surprising(1, RuntimeError("odd")))
+    more = {"group.id": "g", "auto.offset.reset": "earliest", "reconnect.backoff.max.ms": 1}
+    with Consumer(config | more) as consumer:
+        consumer.subscribe(["t"])
+        found, failures, deadline = [], 0, Deadline(20_000)
+        while not found and not deadline.expired:
+            try:
+                found = [record.value for record in consumer.poll(1)]
+            except KafkaError:
+                failures += 1
+        assert (found, failures) == ([b"x"], 1)
 
 
 # --- references and secrets ------------------------------------------------------------------

@@ -299,6 +299,7 @@ def test_drops_that_never_end_do_not_move_the_deadline(raw_server: Callable[...,
         b"\x00\x00\x00\x04\x00\x00\x00\x01" * 4 + b"\n",
         b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 1000 + b"\r\n",
         b"HTTP/1.1 200 OK\r\nX: " + b"y" * 100_000,
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\nxxxxxxxx\r\n",
     ],
 )
 def test_what_is_not_http_is_named(raw_server: Callable[..., int], says: bytes) -> None:
@@ -320,6 +321,15 @@ def test_half_an_answer_is_as_none(raw_server: Callable[..., int], says: bytes) 
     wanted = OAuthSettings(method=CLIENT_CREDENTIALS, token_endpoint_url=url)
     with pytest.raises(KafkaConnectionError, match="the answer ends in the middle"):
         fetch_token(wanted, Deadline(10_000), once=True)
+
+
+@pytest.mark.parametrize("size", [b"-1", b"7fffffffffffffff"])
+def test_a_chunk_without_end(raw_server: Callable[..., int], size: bytes) -> None:
+    """http.client reads all that comes for a size of -1."""
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + size + b"\r\n"
+    url = f"http://127.0.0.1:{raw_server(head, b'x' * 200_000)}/t"
+    wanted = OAuthSettings(method=CLIENT_CREDENTIALS, token_endpoint_url=url)
+    assert "/t: the answer is longer than 1000000 bytes" in failure(wanted, AuthenticationError)
 
 
 def test_http_where_https_is_wanted() -> None:
@@ -586,6 +596,35 @@ def test_callables_that_do_not_do() -> None:
     for name in ("no_such_module:f", f"{__name__}:no_such", f"{__name__}:", "x", ":"):
         assert f"callable {name} cannot be imported" in failure(callback(name), OptionError)
     assert "is not callable" in failure(callback(f"{__name__}:HUSH"), OptionError)
+
+
+def test_a_callable_that_ends_the_program_does_not() -> None:
+    def leaves() -> str:
+        sys.exit("hush")
+
+    assert "raised SystemExit" in failure(callback(leaves), AuthenticationError)
+
+
+def test_a_module_that_cannot_be_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "no_tokens_here.py").write_text("raise RuntimeError('hush')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    text = failure(callback("no_tokens_here:f"), OptionError)
+    assert "callable no_tokens_here:f raises RuntimeError when it is imported" in text
+
+
+def test_what_nobody_expects_is_a_kafka_error() -> None:
+    text = failure(callback(lambda: ("hush", 10**400)), AuthenticationError)
+    assert text == "no OAuth token can be had: OverflowError"
+
+
+def test_the_old_token_counts_whatever_the_new_one_fails_by(clock: Clock) -> None:
+    answers: list[Any] = [("old", 10**400), ("old", time.time() + 100)]
+    wanted = callback(lambda: answers.pop())
+    source = token_source(wanted)
+    assert source(Deadline(1000)).reveal() == "old"
+    clock.moved_s = 85
+    assert source(Deadline(1000)).reveal() == "old"
+    assert answers == []
 
 
 def test_a_way_that_does_not_exist() -> None:

@@ -24,6 +24,14 @@ PENCIL = Secret("pencil")
 SALT = base64.b64encode(b"salt of the server").decode()
 
 
+def begin(conversation: Conversation) -> bytes:
+    return next(conversation).reveal()
+
+
+def go_on(conversation: Conversation, answer: bytes) -> bytes:
+    return conversation.send(answer).reveal()
+
+
 def end(conversation: Conversation, answer: bytes) -> None:
     """The conversation is over, without an error."""
     with pytest.raises(StopIteration):
@@ -35,17 +43,17 @@ def end(conversation: Conversation, answer: bytes) -> None:
 
 def test_plain_is_that_of_rfc_4616() -> None:
     conversation = plain("tim", Secret("tanstaaftanstaaf"))
-    assert next(conversation) == b"\0tim\0tanstaaftanstaaf"
+    assert begin(conversation) == b"\0tim\0tanstaaftanstaaf"
     end(conversation, b"")
 
 
 def test_scram_sha_256_is_that_of_rfc_7677() -> None:
     conversation = scram("SCRAM-SHA-256", "user", PENCIL, nonce="rOprNGfwEbeRWgbNEkqO")
-    assert next(conversation) == b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
+    assert begin(conversation) == b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
     nonce = "rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
     first = f"r={nonce},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
     proof = "dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
-    assert conversation.send(first.encode()) == f"c=biws,r={nonce},p={proof}".encode()
+    assert go_on(conversation, first.encode()) == f"c=biws,r={nonce},p={proof}".encode()
     end(conversation, b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=")
 
 
@@ -54,7 +62,7 @@ def test_oauthbearer_is_that_of_rfc_7628() -> None:
     conversation = oauthbearer(
         Secret(token), {"host": "server.example.com"}, authorization_id="user@example.com"
     )
-    assert next(conversation) == (
+    assert begin(conversation) == (
         b"n,a=user@example.com,\x01auth=Bearer " + token.encode() + b"\x01"
         b"host=server.example.com\x01\x01"
     )
@@ -102,26 +110,26 @@ class Server:
 def test_scram_with_a_server(mechanism: str, hash_name: str, password: str) -> None:
     server = Server(hash_name, password)
     conversation = scram(mechanism, "user", Secret(password))
-    final = conversation.send(server.first(next(conversation)))
+    final = go_on(conversation, server.first(begin(conversation)))
     end(conversation, server.last(final))
 
 
 def test_scram_with_a_wrong_password() -> None:
     server = Server("sha512", "pencil")
     conversation = scram("SCRAM-SHA-512", "user", Secret("pen"))
-    answer = server.last(conversation.send(server.first(next(conversation))))
+    answer = server.last(go_on(conversation, server.first(begin(conversation))))
     with pytest.raises(AuthenticationError, match="SCRAM-SHA-512: the server refuses: invalid-pr"):
         conversation.send(answer)
 
 
 def test_user_names_are_escaped_and_nonces_are_new() -> None:
-    firsts = [next(scram("SCRAM-SHA-256", "a=b,c", PENCIL)) for _ in range(2)]
+    firsts = [begin(scram("SCRAM-SHA-256", "a=b,c", PENCIL)) for _ in range(2)]
     assert all(first.startswith(b"n,,n=a=3Db=2Cc,r=") for first in firsts)
     assert firsts[0] != firsts[1]
 
 
 def test_a_delegation_token_says_that_it_is_one() -> None:
-    first = next(scram("SCRAM-SHA-256", "id", PENCIL, token_auth=True, nonce="abc"))
+    first = begin(scram("SCRAM-SHA-256", "id", PENCIL, token_auth=True, nonce="abc"))
     assert first == b"n,,n=id,r=abc,tokenauth=true"
 
 
@@ -148,7 +156,7 @@ def test_a_delegation_token_says_that_it_is_one() -> None:
 )
 def test_a_first_message_that_is_wrong(first: str, words: str) -> None:
     conversation = scram("SCRAM-SHA-256", "user", PENCIL, nonce="abc")
-    next(conversation)
+    begin(conversation)
     with pytest.raises(AuthenticationError, match=words) as caught:
         conversation.send(first.encode())
     assert len(str(caught.value)) < 300
@@ -168,7 +176,7 @@ def test_a_first_message_that_is_wrong(first: str, words: str) -> None:
 def test_a_last_message_that_is_wrong(final: bytes, words: str) -> None:
     server = Server("sha256", "pencil")
     conversation = scram("SCRAM-SHA-256", "user", PENCIL)
-    conversation.send(server.first(next(conversation)))
+    go_on(conversation, server.first(begin(conversation)))
     with pytest.raises(AuthenticationError, match=words):
         conversation.send(final)
 
@@ -176,7 +184,7 @@ def test_a_last_message_that_is_wrong(final: bytes, words: str) -> None:
 @given(st.lists(st.binary(max_size=100), min_size=2, max_size=2))
 def test_hostile_bytes_are_an_error_and_nothing_else(answers: list[bytes]) -> None:
     conversation = scram("SCRAM-SHA-256", "user", PENCIL)
-    next(conversation)
+    begin(conversation)
     with pytest.raises(AuthenticationError):
         for answer in answers:
             conversation.send(answer)
@@ -185,14 +193,14 @@ def test_hostile_bytes_are_an_error_and_nothing_else(answers: list[bytes]) -> No
 def test_the_most_iterations_that_a_server_can_ask_for() -> None:
     server = Server("sha256", "pencil", MOST_ITERATIONS)
     conversation = scram("SCRAM-SHA-256", "user", PENCIL)
-    final = conversation.send(server.first(next(conversation)))
+    final = go_on(conversation, server.first(begin(conversation)))
     end(conversation, server.last(final))
 
 
 def test_a_token_that_is_refused() -> None:
     conversation = oauthbearer(Secret("abc"))
-    assert next(conversation) == b"n,,\x01auth=Bearer abc\x01\x01"
-    assert conversation.send(b'{"status":"invalid_token"}') == b"\x01"
+    assert begin(conversation) == b"n,,\x01auth=Bearer abc\x01\x01"
+    assert go_on(conversation, b'{"status":"invalid_token"}') == b"\x01"
     with pytest.raises(AuthenticationError, match=r'refuses the token: \{"status":"invalid_token"'):
         conversation.send(b"")
 
@@ -220,7 +228,7 @@ def test_what_would_break_the_message_is_an_error_without_the_secret(
     conversation: Conversation,
 ) -> None:
     with pytest.raises(AuthenticationError) as caught:
-        next(conversation)
+        begin(conversation)
     assert "hush" not in str(caught.value)
 
 
