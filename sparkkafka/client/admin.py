@@ -13,6 +13,7 @@ from sparkkafka.client import broker_admin
 from sparkkafka.client.admin_groups import AdminGroups
 from sparkkafka.client.admin_topics import AdminTopics
 from sparkkafka.client.admin_transactions import AdminTransactions
+from sparkkafka.client.arguments import numbers
 from sparkkafka.client.broker_admin import ClusterDescription, LogDirDescription
 from sparkkafka.client.results import Results
 
@@ -78,5 +79,6 @@ class Admin(AdminTopics, AdminGroups, AdminTransactions):
             print(path, directory.size_bytes, directory.usable_bytes)
             print(directory.replicas[TopicPartition("orders", 0)].size_bytes)
         """
+        chosen = None if brokers is None else numbers(brokers, "brokers")
         with self._call(timeout_s) as (cluster, deadline):
-            return broker_admin.describe_log_dirs(cluster, brokers, deadline)
+            return broker_admin.describe_log_dirs(cluster, chosen, deadline)

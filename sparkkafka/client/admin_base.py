@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.deadline import Deadline, seconds_of
 from sparkkafka.client_options import parse_admin_settings
-from sparkkafka.errors import KafkaError, OptionError
+from sparkkafka.errors import KafkaError
 
 
 class AdminBase:
@@ -37,10 +37,3 @@ class AdminBase:
         with self._lock:
             self._closed = True
             self._cluster.close()
-
-
-def names(given: Iterable[str], what: str) -> list[str]:
-    """The names of a call on several. A plain string would be taken for its letters."""
-    if isinstance(given, str):
-        raise OptionError(f"{what} is a list of names: write [{given!r}], not {given!r}")
-    return list(given)

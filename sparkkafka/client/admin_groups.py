@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from sparkkafka.client import group_admin, group_listing, group_offsets
-from sparkkafka.client.admin_base import AdminBase, names
+from sparkkafka.client.admin_base import AdminBase
+from sparkkafka.client.arguments import names, one_name
 from sparkkafka.client.group_admin import ConsumerGroupDescription
 from sparkkafka.client.group_listing import GroupListing
 from sparkkafka.client.metadata import OffsetAndMetadata, TopicPartition
@@ -83,6 +84,7 @@ class AdminGroups(AdminBase):
         `require_stable` waits for open transactions that are about to change them. Raises
         KafkaError if all are asked for and the coordinator does not tell.
         """
+        one_name(group_id, "group_id")
         with self._call(timeout_s) as (cluster, deadline):
             return group_offsets.list_consumer_group_offsets(
                 cluster, group_id, partitions, deadline, require_stable=require_stable
@@ -100,6 +102,7 @@ class AdminGroups(AdminBase):
         Errors of items: UNKNOWN_MEMBER_ID if it has members, UnknownTopicError, and so on. Raises
         OptionError for a negative offset.
         """
+        one_name(group_id, "group_id")
         with self._call(timeout_s) as (cluster, deadline):
             return group_offsets.alter_consumer_group_offsets(cluster, group_id, offsets, deadline)
 
@@ -115,6 +118,7 @@ class AdminGroups(AdminBase):
         Errors of items: GROUP_SUBSCRIBED_TO_TOPIC while members subscribe to the topic,
         GROUP_ID_NOT_FOUND, UnsupportedVersionError before Kafka 2.4, and so on.
         """
+        one_name(group_id, "group_id")
         with self._call(timeout_s) as (cluster, deadline):
             return group_offsets.delete_consumer_group_offsets(
                 cluster, group_id, partitions, deadline
@@ -135,6 +139,7 @@ class AdminGroups(AdminBase):
         UNKNOWN_MEMBER_ID, UnsupportedVersionError before Kafka 2.4, and so on.
         """
         chosen = None if instance_ids is None else names(instance_ids, "instance_ids")
+        one_name(group_id, "group_id")
         with self._call(timeout_s) as (cluster, deadline):
             return group_admin.remove_members_from_consumer_group(
                 cluster, group_id, chosen, deadline, reason=reason

@@ -11,7 +11,8 @@ from sparkkafka.client import (
     topic_descriptions,
     topics,
 )
-from sparkkafka.client.admin_base import AdminBase, names
+from sparkkafka.client.admin_base import AdminBase
+from sparkkafka.client.arguments import names
 from sparkkafka.client.configs import ConfigChanges, ConfigEntry, ConfigResource
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.offset_specs import OffsetSpec
@@ -48,7 +49,7 @@ class AdminTopics(AdminBase):
         *,
         partitions: int = topics.BROKER_DEFAULT,
         replication_factor: int = topics.BROKER_DEFAULT,
-        configs: Mapping[str, str] | None = None,
+        configs: Mapping[str, topics.ConfigValue] | None = None,
         timeout_s: float | None = None,
     ) -> None:
         """Create one topic; its error is raised. Numbers left out are the broker's defaults."""
@@ -56,7 +57,7 @@ class AdminTopics(AdminBase):
             name,
             partitions=partitions,
             replication_factor=replication_factor,
-            configs=configs or {},
+            configs={} if configs is None else configs,
         )
         self.create_topics([new], timeout_s=timeout_s).all()
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sparkkafka.client import group_listing, transaction_admin
-from sparkkafka.client.admin_base import AdminBase, names
+from sparkkafka.client.admin_base import AdminBase
+from sparkkafka.client.arguments import names, numbers, one_name, whole
 from sparkkafka.client.group_listing import TransactionListing
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.results import Listing, Results
@@ -14,6 +15,7 @@ from sparkkafka.client.transaction_admin import (
     ProducerState,
     TransactionDescription,
 )
+from sparkkafka.errors import OptionError
 
 
 class AdminTransactions(AdminBase):
@@ -38,6 +40,11 @@ class AdminTransactions(AdminBase):
         A broker that fails is in `errors`. Raises the error that all brokers have in common.
         """
         states = None if states is None else names(states, "states")
+        producer_ids = None if producer_ids is None else numbers(producer_ids, "producer_ids")
+        if open_for_ms is not None and whole(open_for_ms, "open_for_ms") < 0:
+            raise OptionError(f"open_for_ms is not negative, got {open_for_ms}")
+        if transactional_id_pattern is not None:
+            one_name(transactional_id_pattern, "transactional_id_pattern")
         with self._call(timeout_s) as (cluster, deadline):
             return group_listing.list_transactions(
                 cluster,

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from sparkkafka.client.arguments import mapping, names, objects, one_name, setting_text
 from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.item_calls import ItemApi, Row, call_items
@@ -111,8 +112,8 @@ class AlterConfigOp(NamedTuple):
     operation: str = "set"
 
 
-ConfigChanges = Mapping[str, str | None] | Iterable[AlterConfigOp]
-"""{name: value to set, None to delete}, or AlterConfigOps."""
+ConfigChanges = Mapping[str, str | int | bool | None] | Iterable[AlterConfigOp]
+"""{name: value to set, None to delete}, or AlterConfigOps. Numbers and bools become text."""
 
 
 # --- reading ----------------------------------------------------------------------------------
@@ -183,7 +184,9 @@ def describe_configs(
 
     Raises OptionError for a resource that cannot be one.
     """
-    wanted = [_checked(resource) for resource in resources]
+    rows = objects(resources, ConfigResource, "resources", 'ConfigResource("topic", "orders")')
+    wanted = [_checked(resource) for resource in rows]
+    keys = None if keys is None else names(keys, "keys")
     api = _Describe(keys, include_synonyms, include_documentation)
     return call_items(cluster, wanted, api, _route(cluster), deadline, "reading settings")
 
@@ -253,19 +256,31 @@ def incremental_alter_configs(
     Raises OptionError for what cannot be a change; UnsupportedVersionError is each item's error
     before Kafka 2.3.
     """
-    wanted = {_checked(resource): _operations(rows) for resource, rows in changes.items()}
+    example = 'ConfigResource("topic", "orders"): {"retention.ms": "3600000"}'
+    wanted = {
+        (key := _checked(resource)): _operations(key, rows)
+        for resource, rows in mapping(changes, "changes", example).items()
+    }
     api = _Alter(wanted, validate_only)
     return call_items(cluster, wanted, api, _route(cluster), deadline, "changing settings")
 
 
-def _operations(changes: ConfigChanges) -> list[AlterConfigOp]:
+def _operations(resource: ConfigResource, changes: ConfigChanges) -> list[AlterConfigOp]:
     if isinstance(changes, Mapping):
-        return [
-            AlterConfigOp(name, value, "delete" if value is None else "set")
+        rows = [
+            AlterConfigOp(name, value, "delete" if value is None else "set")  # type: ignore[arg-type]
             for name, value in changes.items()
         ]
-    rows = list(changes)
+    else:
+        example = 'AlterConfigOp("cleanup.policy", "compact", "append")'
+        rows = objects(changes, AlterConfigOp, f"what changes of {resource}", example)
     for row in rows:
+        if not isinstance(row, AlterConfigOp):
+            raise OptionError(
+                f"what changes of {resource} is a dict such as "
+                f'{{"retention.ms": "3600000"}}, or a list of AlterConfigOp; {row!r} is none'
+            )
+        one_name(row.name, f"a setting of {resource}")
         if row.operation not in OPERATIONS:
             raise OptionError(
                 f"setting {row.name}: operation must be one of {', '.join(OPERATIONS)}, got "
@@ -276,7 +291,12 @@ def _operations(changes: ConfigChanges) -> list[AlterConfigOp]:
                 f"setting {row.name}: {row.operation} "
                 + ("takes no value" if row.operation == "delete" else "needs a value")
             )
-    return rows
+    return [
+        row
+        if row.value is None
+        else row._replace(value=setting_text(row.value, f"{resource}, {row.name}"))
+        for row in rows
+    ]
 
 
 # --- for other modules ------------------------------------------------------------------------
@@ -318,7 +338,13 @@ def _values(
 
 
 def _checked(resource: ConfigResource) -> ConfigResource:
-    kind, name = resource
+    match resource:
+        case (str(kind), str(name)):
+            pass
+        case _:
+            raise OptionError(
+                f'a resource is ConfigResource("topic", "orders") and the like, got {resource!r}'
+            )
     if kind not in RESOURCE_TYPES:
         raise OptionError(f"resource type must be one of {', '.join(RESOURCE_TYPES)}, got {kind!r}")
     if kind in OF_ONE_BROKER and name and not name.isdecimal():

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from sparkkafka.client.arguments import mapping, partition, whole
+from sparkkafka.client.arguments import partitions as partition_list
 from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.coordinator import FOR_GROUP
 from sparkkafka.client.deadline import Deadline
@@ -194,7 +196,7 @@ def list_consumer_group_offsets(
         # Errors of single partitions are asked for again by name: some of them pass.
         wanted = [tp for tp, row in rows.items() if row.code]
     else:
-        wanted = [TopicPartition(*tp) for tp in partitions]
+        wanted = partition_list(partitions, "partitions")
     results = _of_partitions(
         cluster, wanted, _Fetch(group_id, require_stable), deadline, "looking up the offsets"
     )
@@ -253,11 +255,13 @@ def alter_consumer_group_offsets(
     Raises OptionError for a negative offset.
     """
     wanted = {
-        TopicPartition(*tp): row if isinstance(row, OffsetAndMetadata) else OffsetAndMetadata(row)
-        for tp, row in offsets.items()
+        partition(tp, "offsets"): (
+            row if isinstance(row, OffsetAndMetadata) else OffsetAndMetadata(row)
+        )
+        for tp, row in mapping(offsets, "offsets", 'TopicPartition("orders", 0): 100').items()
     }
     for tp, row in wanted.items():
-        if row.offset < 0:
+        if whole(row.offset, f"{tp}: the offset") < 0:
             raise OptionError(f"{tp}: an offset is not negative, got {row.offset}")
     api = _Commit(group_id, wanted)
     sizes = {tp: StoredOffset(row.offset, row.metadata) for tp, row in wanted.items()}
@@ -304,7 +308,7 @@ def delete_consumer_group_offsets(
     cluster: Cluster, group_id: str, partitions: Iterable[TopicPartition], deadline: Deadline
 ) -> Results[TopicPartition, None]:
     """Delete a group's offsets of partitions; of a topic that members subscribe to it cannot be."""
-    wanted = [TopicPartition(*tp) for tp in partitions]
+    wanted = partition_list(partitions, "partitions")
     return _of_partitions(cluster, wanted, _Delete(group_id), deadline, "deleting offsets")
 
 

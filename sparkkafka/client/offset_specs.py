@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
+from sparkkafka.client.arguments import mapping, partition, whole
 from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.item_calls import ItemApi, Row, call_items
@@ -65,7 +66,7 @@ class OffsetSpec(NamedTuple):
     @classmethod
     def for_timestamp(cls, timestamp_ms: int) -> Self:
         """The first record with this timestamp, in ms since 1970 UTC, or a later one."""
-        if timestamp_ms < 0:
+        if whole(timestamp_ms, "a timestamp in milliseconds") < 0:
             raise OptionError(f"a timestamp is not negative, got {timestamp_ms}")
         return cls(timestamp_ms)
 
@@ -130,12 +131,19 @@ def list_offsets(
 ) -> Results[TopicPartition, ListedOffset]:
     """The offset of each partition that its spec asks for; -1 if there is no such record.
 
-    Raises OptionError for an isolation level that is none.
+    Raises OptionError for an isolation level, a partition or a spec that is none.
     """
     if isolation_level not in ISOLATION_LEVELS:
         raise OptionError(
             f"isolation_level must be one of {', '.join(ISOLATION_LEVELS)}, got {isolation_level!r}"
         )
-    wanted = {TopicPartition(*tp): spec for tp, spec in specs.items()}
+    example = 'TopicPartition("orders", 0): OffsetSpec.latest()'
+    wanted = {partition(tp, "specs"): spec for tp, spec in mapping(specs, "specs", example).items()}
+    for tp, spec in wanted.items():
+        if not isinstance(spec, OffsetSpec):
+            raise OptionError(
+                f"{tp}: what offset is wanted is OffsetSpec.earliest(), OffsetSpec.latest() or "
+                f"OffsetSpec.for_timestamp(ms), got {spec!r}"
+            )
     api = _ListOffsets(wanted, ISOLATION_LEVELS[isolation_level])
     return call_items(cluster, wanted, api, ToLeader(cluster), deadline, "listing offsets")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from sparkkafka.client.arguments import mapping, partition, whole
 from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.item_calls import ItemApi, Row, call_items
@@ -70,7 +71,10 @@ def delete_records(
     HIGH_WATERMARK is looked up first: the request is repeated if its answer is lost, and records
     that were written meanwhile must not go as well.
     """
-    wanted = {TopicPartition(*tp): offset for tp, offset in before.items()}
+    wanted = {
+        (key := partition(tp, "before")): whole(offset, f"{key}: the offset")
+        for tp, offset in mapping(before, "before", 'TopicPartition("orders", 0): 100').items()
+    }
     ends = list_offsets(
         cluster,
         {tp: OffsetSpec.latest() for tp, offset in wanted.items() if offset == HIGH_WATERMARK},

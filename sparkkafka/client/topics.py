@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from sparkkafka.client.arguments import mapping, objects, one_name, setting_text, whole
 from sparkkafka.client.cluster import UNKNOWN_TOPIC_GRACE_MS, Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.item_calls import ItemApi, Row, call_items
@@ -35,27 +36,38 @@ from sparkkafka.protocol.messages import (
     DeleteTopicState,
 )
 
+ConfigValue = str | int | bool
+"""A setting's value to set."""
+
 BROKER_DEFAULT = -1
 DELETE_BY_STATE_VERSION = 6  # the request's layout changed
 LOOK_AGAIN_MS = 50
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class NewTopic:
-    """A topic to create.
+    """A topic to create: NewTopic("orders", 6, 3), NewTopic("orders", partitions=6).
 
     `partitions` and `replication_factor` are the broker's defaults (num.partitions,
     default.replication.factor) if left out, since Kafka 2.4. `replica_assignment` gives the
     brokers of each partition instead: {partition: [node id of the preferred leader, others]}.
+    Whole numbers and bools in `configs` are turned into text. Raises OptionError for what cannot
+    be a name, a number or a value.
     """
 
-    name: str = field(kw_only=False)
+    name: str
     partitions: int = BROKER_DEFAULT
     replication_factor: int = BROKER_DEFAULT
-    replica_assignment: Mapping[int, Sequence[int]] | None = None
-    configs: Mapping[str, str] = field(default_factory=dict)
+    replica_assignment: Mapping[int, Sequence[int]] | None = field(default=None, kw_only=True)
+    configs: Mapping[str, ConfigValue] = field(default_factory=dict, kw_only=True)
 
     def __post_init__(self) -> None:
+        one_name(self.name, "a topic's name")
+        whole(self.partitions, f"topic {self.name}: partitions")
+        whole(self.replication_factor, f"topic {self.name}: replication_factor")
+        mapping(self.configs, f"topic {self.name}: configs", '"retention.ms": "3600000"')
+        for key, value in self.configs.items():
+            setting_text(value, f"topic {self.name}, {key}")
         numbers = (self.partitions, self.replication_factor)
         if self.replica_assignment is not None and numbers != (BROKER_DEFAULT, BROKER_DEFAULT):
             raise OptionError(
@@ -148,7 +160,8 @@ def _creatable(topic: NewTopic) -> CreatableTopic:
             for number, brokers in (topic.replica_assignment or {}).items()
         ],
         configs=[
-            CreatableTopicConfig(name=key, value=value) for key, value in topic.configs.items()
+            CreatableTopicConfig(name=key, value=setting_text(value, key))
+            for key, value in topic.configs.items()
         ],
     )
 
@@ -162,10 +175,12 @@ def create_topics(
 ) -> Results[str, None]:
     """Create topics, and wait until every partition of those that were created has a leader.
 
-    Raises OptionError if a name is there twice.
+    Raises OptionError if a name is there twice, or something is no NewTopic.
     """
     by_name: dict[str, NewTopic] = {}
-    for topic in topics:
+    for topic in objects(topics, NewTopic, "new_topics", 'NewTopic("orders")'):
+        if not isinstance(topic, NewTopic):
+            raise OptionError(f"new_topics is a list of NewTopic: {_as_new_topic(topic)}")
         if topic.name in by_name:
             raise OptionError(f"topic {topic.name} is to be created twice in one call")
         by_name[topic.name] = topic
@@ -174,6 +189,10 @@ def create_topics(
     if validate_only:
         return results
     return _after(results, _wait_for_leaders(cluster, results.values_by_item, deadline))
+
+
+def _as_new_topic(given: Any) -> str:
+    return f"write NewTopic({given!r})" if isinstance(given, str) else f"{given!r} is none"
 
 
 # --- deleting ---------------------------------------------------------------------------------
@@ -302,9 +321,12 @@ def create_partitions(
 ) -> Results[str, None]:
     """Give topics more partitions, and wait until all have leaders."""
     wanted = {
-        name: row if isinstance(row, NewPartitions) else NewPartitions(row)
-        for name, row in totals.items()
+        topic: row if isinstance(row, NewPartitions) else NewPartitions(row)
+        for topic, row in mapping(totals, "totals", '"orders": 6').items()
     }
+    for topic, row in wanted.items():
+        one_name(topic, "each key of totals")
+        whole(row.total, f"topic {topic}: the total of partitions")
     api = _Grow(cluster, wanted, deadline, validate_only)
     results = call_items(cluster, wanted, api, ToController(cluster), deadline, "growing topics")
     if validate_only:

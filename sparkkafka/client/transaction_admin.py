@@ -11,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeGuard
 
+from sparkkafka.client.arguments import partition as one_partition
+from sparkkafka.client.arguments import partitions as partition_list
+from sparkkafka.client.arguments import whole
 from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.coordinator import FOR_TRANSACTION, find_coordinator
 from sparkkafka.client.deadline import Deadline
@@ -251,7 +254,7 @@ def describe_producers(
     cluster: Cluster, partitions: Iterable[TopicPartition], deadline: Deadline
 ) -> Results[TopicPartition, tuple[ProducerState, ...]]:
     """The producers that each partition's leader knows, with their open transactions."""
-    wanted = [TopicPartition(*tp) for tp in partitions]
+    wanted = partition_list(partitions, "partitions")
     return call_items(
         cluster, wanted, _DescribeProducers(), ToLeader(cluster), deadline, "describing producers"
     )
@@ -324,7 +327,8 @@ def abort_transaction(
     Returns the producer whose transaction it was. Raises BrokerError INVALID_TXN_STATE if no
     transaction is open that began there, and other KafkaErrors.
     """
-    tp = TopicPartition(*partition)
+    tp = one_partition(partition, "partition")
+    whole(start_offset, f"{tp}: start_offset")
     producers = describe_producers(cluster, [tp], deadline)[tp]
     for producer in producers:
         if producer.transaction_start_offset == start_offset:
