@@ -97,7 +97,13 @@ class PartitionDelivery:
         """The error for a batch that a broker refused for good; `retries` names that setting and
         its value, `facts` is what else is known of the reason."""
         text = str(error)
-        if error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+        if error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and batch.whole is not None:
+            text += (
+                ": it is part of a batch that was too large and was cut, and an earlier attempt at "
+                "the whole of it, which may have been written, got no answer (was "
+                "max.message.bytes lowered since?)"
+            )
+        elif error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             text += (
                 ": the partition lost records that it had acknowledged (an unclean leader "
                 "election?); records before this batch are missing"

@@ -128,17 +128,25 @@ class DeliveryBook:
         cause: BaseException | None = None,
         record_messages: Mapping[int, str | None] | None = None,
     ) -> None:
-        """A batch cannot be delivered. Raises `error` if it has no owner, who is told instead."""
+        """A batch cannot be delivered. Raises `error` if it has no owner, who is told instead.
+
+        With a part of a batch that may be written undivided go the others.
+        """
+        if batch.dropped:  # with another part
+            return
         if batch.owner is None:
             raise error from cause
         error.__cause__ = cause
         log.info("%s", error)
+        parts = entry.queue.parts_with(batch)
         entry.queue.drop(batch)
         self.queued_bytes -= batch.size_bytes
         if not entry.queue.batches:
             self._busy.pop(entry.queue.tp, None)
         self._told += 1
         batch.owner.failed(error, record_messages or {})
+        for part in parts:
+            self._give_up(entry, part, error, cause)
 
     def _give_up_all(self, entry: PartitionDelivery, text: str, cause: KafkaError | None) -> None:
         """Nothing of a partition can be delivered. Raises ProduceError if there is no owner."""
@@ -149,9 +157,12 @@ class DeliveryBook:
             self._give_up(entry, batch, error, cause)
 
     def give_up_unsent(self, text: str) -> None:
-        """As `give_up_everything`, but for what was never sent."""
+        """As `give_up_everything`, but for what was never sent (nor was part of a larger batch that
+        may be written)."""
         for entry in list(self._busy.values()):
-            for batch in [batch for batch in entry.queue.batches if not batch.attempts]:
+            for batch in list(entry.queue.batches):
+                if batch.attempts or batch.maybe_written:
+                    continue
                 error = entry.metadata_error(text, None, perhaps=False)
                 self._give_up(entry, batch, error)
 

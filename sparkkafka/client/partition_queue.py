@@ -6,8 +6,12 @@ Sender, broker's ProducerAppendInfo):
 - Sequence numbers count records per (producer id, partition) and wrap from 2147483647 to 0.
 - A batch keeps its bytes and its sequence number from the first send on: the broker recognises a
   repetition by (producer id, epoch, first and last sequence) of the last five batches, without
-  looking at the data. Only after MESSAGE_TOO_LARGE, which says that nothing was written, is a
-  batch cut; the halves share out the same sequence numbers.
+  looking at the data. Only after MESSAGE_TOO_LARGE, which says that this attempt wrote nothing, is
+  a batch cut; the parts share out the same sequence numbers.
+- The broker looks at the size first, and knows no part again as one of a batch that it has. So
+  after an earlier attempt of unknown outcome (max.message.bytes was lowered since?) the first part
+  goes alone. If it is taken, the batch was not written, nor will it be. If it is not, nobody can
+  tell, and all parts are given up with it.
 - All batches in flight are on their way to one broker. When the leader moves, the new one gets
   nothing before the old one has answered.
 - After a failure nothing more is sent until every batch of the partition that is in flight has been
@@ -67,6 +71,7 @@ class ProducerBatch:
     """One record batch on its way. The failure of one without `owner` ends the sender.
 
     `wire`, its header and its records as sent, is set at the first send and never changes after it.
+    `whole` is the same object for all parts of a batch that may be written undivided.
     """
 
     __slots__ = (
@@ -78,6 +83,7 @@ class ProducerBatch:
         "in_flight",
         "maybe_written",
         "owner",
+        "whole",
         "wire",
     )
 
@@ -93,6 +99,7 @@ class ProducerBatch:
         self.attempts = 0
         self.in_flight = False
         self.maybe_written = False
+        self.whole: object | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -169,7 +176,8 @@ class PartitionQueue:
         """The batch to send to this broker now.
 
         None if all are in flight, or answers must come first: of a failure, of a repeated batch, of
-        a producer id's first batch, or of another broker, which led the partition before.
+        a producer id's first batch, of the first part of a batch that may be written, or of another
+        broker, which led the partition before.
         """
         if self.in_flight and self.node_id != node_id:
             return None
@@ -185,6 +193,8 @@ class PartitionQueue:
         for batch in self.batches:
             if not batch.in_flight:
                 return None if repeated and not batch.attempts else batch
+            if batch.whole is not None:
+                return None
             repeated = repeated or batch.attempts > 1
         return None
 
@@ -204,6 +214,19 @@ class PartitionQueue:
         """Whether every earlier batch has been acknowledged."""
         return bool(self.batches) and self.batches[0] is batch and not self.has_gap
 
+    def is_beyond_help(self, batch: ProducerBatch) -> bool:
+        """Whether a refusal as out of order is the last word on this batch, though it is not the
+        head: behind a gap, a part is refused whether its undivided batch is written or not."""
+        return self.has_gap and batch.whole is not None
+
+    def parts_with(self, batch: ProducerBatch) -> list[ProducerBatch]:
+        """The other parts of a batch that may be written undivided."""
+        if batch.whole is None:
+            return []
+        return [
+            other for other in self.batches if other.whole is batch.whole and other is not batch
+        ]
+
     def _answered(self, batch: ProducerBatch) -> None:
         batch.in_flight = False
         self.in_flight -= 1
@@ -213,6 +236,11 @@ class PartitionQueue:
     def acknowledged(self, batch: ProducerBatch) -> None:
         self._answered(batch)
         self._known_to_broker = True
+        # Its first part was taken as what comes next: the undivided batch is not in the log, and
+        # would be out of order from now on. No other part was ever sent.
+        for other in self.parts_with(batch):
+            other.whole = None
+            other.maybe_written = False
         self.batches.remove(batch)
 
     def failed(self, batch: ProducerBatch, *, maybe_written: bool) -> None:
@@ -243,6 +271,9 @@ class PartitionQueue:
         """Replace a batch that was refused as too large by its parts, under its sequences."""
         position = self.batches.index(batch)
         sequence = batch.base_sequence
+        whole = batch.whole
+        if whole is None and batch.maybe_written and sequence != NO_SEQUENCE:
+            whole = object()
         replacements = []
         owners: Sequence[BatchOwner | None] = [None] * len(parts)
         if batch.owner is not None:
@@ -250,6 +281,7 @@ class PartitionQueue:
         for part, owner in zip(parts, owners, strict=True):
             new = ProducerBatch(part, batch.created_s, owner)
             new.maybe_written = batch.maybe_written
+            new.whole = whole
             if sequence != NO_SEQUENCE:
                 new.base_sequence = sequence
                 sequence = next_sequence(sequence, part.record_count)

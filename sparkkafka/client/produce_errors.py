@@ -59,7 +59,8 @@ def judge(
 ) -> Verdict:
     """The verdict on one answer.
 
-    `is_head`: every earlier batch of the partition is acknowledged. `maybe_written`: an earlier
+    `is_head`: every earlier batch of the partition is acknowledged, or waiting for them is of no
+    use. `maybe_written`: an earlier
     attempt may have reached the log. `attempts_left`: retries allows another attempt.
     `transactional`: the batch is part of a transaction, whose producer id cannot be changed.
     """
@@ -68,8 +69,8 @@ def judge(
         # A duplicate is the copy of an attempt whose answer was lost.
         return Verdict(Action.DONE, perhaps_written=False)
     if code in TOO_LARGE and record_count > 1:
-        # Also after an attempt of unknown outcome: a batch above the limit cannot have been taken
-        # (and if the limit has been lowered since, the broker refuses the parts as out of order).
+        # Also after an attempt of unknown outcome: if that one was taken (the limit has been
+        # lowered since), the broker refuses the first part as out of order, and all are given up.
         return Verdict(Action.SPLIT, perhaps)
     if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and not is_head:
         # Its predecessor failed and goes again first: this refusal was bound to come.

@@ -338,7 +338,8 @@ class Sender(DeliveryBook):
         self._sent[node_id].pop()
         for entry, batch in chosen:
             entry.queue.failed(batch, maybe_written=False)
-            self._give_up(entry, batch, entry.delivery_error(batch, str(error), perhaps=False))
+            final = entry.delivery_error(batch, str(error), perhaps=batch.maybe_written)
+            self._give_up(entry, batch, final)
 
     # --- failures -------------------------------------------------------------------------------
 
@@ -421,7 +422,7 @@ class Sender(DeliveryBook):
             verdict = judge(
                 code,
                 record_count=batch.encoded.record_count,
-                is_head=queue.is_head(batch),
+                is_head=queue.is_head(batch) or queue.is_beyond_help(batch),
                 maybe_written=batch.maybe_written,
                 attempts_left=batch.attempts <= self._options.retries,
                 transactional=self._transaction is not None,
