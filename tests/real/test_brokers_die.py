@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from sparkkafka.client.admin import Admin
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.offsets import LATEST, list_offsets
 from tests.client.support import open_cluster
@@ -93,6 +94,15 @@ def counts(df: DataFrame) -> tuple[int, int, int]:
     ).first()
     assert row is not None
     return tuple(row)
+
+
+def test_fencing_where_the_transaction_log_has_followers(three_brokers):
+    """Its append waits for them as long as the transaction may be open."""
+    config = {"bootstrap.servers": three_brokers.bootstrap_servers}
+    with Admin(config) as admin:
+        fenced = admin.fence_producers(["fenced"])
+        assert not fenced.errors
+        assert fenced["fenced"].producer_epoch >= 0
 
 
 def test_a_broker_dies_during_a_write_and_during_a_read(spark, three_brokers):
