@@ -17,6 +17,8 @@ from sparkkafka.protocol.columns import EncodedBatch
 
 log = logging.getLogger(__name__)
 
+LAST_OFFSET = (1 << 63) - 1
+
 
 class DeliveryBook:
     """The side of a `Sender` that is about batches; how they are carried is the other.
@@ -93,6 +95,9 @@ class DeliveryBook:
         base_offset: int,
         log_append_time_ms: int = -1,
     ) -> None:
+        if base_offset + batch.encoded.record_count > LAST_OFFSET:
+            # No log reaches so far: the answer is wrong in this, and tells no offset.
+            base_offset = -1
         entry.queue.acknowledged(batch)
         entry.acknowledged_records += batch.encoded.record_count
         if not entry.queue.batches:

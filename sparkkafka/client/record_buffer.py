@@ -123,9 +123,7 @@ class RecordBuffer:
             words = "; a callback cannot wait for it, since it runs in the thread that sends"
         self._blocked += 1
         try:
-            while (used := self.used_bytes + self.io_bytes) and (
-                used + size_bytes > self.limit_bytes
-            ):
+            while (used := self._held_bytes()) and used + size_bytes > self.limit_bytes:
                 self.wake()
                 if words or deadline.expired:
                     why = trouble()
@@ -138,6 +136,15 @@ class RecordBuffer:
                 self.check()
         finally:
             self._blocked -= 1
+
+    def _held_bytes(self) -> int:
+        """Bytes of records that are not delivered.
+
+        The I/O thread sets `io_bytes` at the end of its turn, which can be long after it has noted
+        the last delivery: somebody who saw that must find room.
+        """
+        taken = self.unfinished.difference(self.open.values(), self.ready)
+        return self.used_bytes + (0 if all(chunk.all_done for chunk in taken) else self.io_bytes)
 
     def wake(self) -> None:
         if self._sleeping:

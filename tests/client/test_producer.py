@@ -394,6 +394,34 @@ def test_lost_answers_double_nothing(fake_cluster: FakeCluster, action: Drop) ->
     assert log_values(fake_cluster, "t") == numbers(1_000)
 
 
+@pytest.mark.parametrize(
+    ("told", "offsets"),
+    [
+        (2**63 - 1, [-1, -1, -1]),
+        (2**63 - 3, [-1, -1, -1]),
+        (2**63 - 4, [2**63 - 4, 2**63 - 3, 2**63 - 2]),
+        (-3, [-1, -1, -1]),
+    ],
+)
+def test_offsets_that_no_log_can_have_are_not_told(
+    fake_cluster: FakeCluster, told: int, offsets: list[int]
+) -> None:
+    fake_cluster.create_topic("t")
+    real = fake_cluster.handlers["Produce"]
+
+    def answer(call: Any) -> Any:
+        response = real(call)
+        response.responses[0].partition_responses[0].base_offset = told
+        return response
+
+    fake_cluster.handlers["Produce"] = answer
+    with opened(fake_cluster, linger_ms=FOREVER_MS, delivery_timeout_ms=2 * FOREVER_MS) as producer:
+        handles = [producer.send("t", b"") for _ in range(3)]
+        producer.flush(WAIT_S)
+        assert [handle.result().offset for handle in handles] == offsets
+    assert len(log_values(fake_cluster, "t")) == 3
+
+
 def test_a_moved_leader_is_found(fake_cluster: FakeCluster) -> None:
     fake_cluster.create_topic("t")
 

@@ -1,0 +1,81 @@
+"""Room in the buffer of a Producer."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+
+from sparkkafka.client.delivery_notes import NoticeBoard
+from sparkkafka.client.metadata import TopicPartition
+from sparkkafka.client.record_buffer import RecordBuffer
+from sparkkafka.client.record_chunks import RecordChunk
+from sparkkafka.errors import KafkaTimeoutError
+from sparkkafka.options import parse_producer_options
+from tests.client.support import settings
+
+LIMIT = 100
+
+
+@contextlib.contextmanager
+def opened() -> Iterator[RecordBuffer]:
+    given = settings("127.0.0.1:1", buffer_memory=LIMIT, max_block_ms=1)
+    buffer = RecordBuffer(parse_producer_options(given), NoticeBoard())
+    try:
+        yield buffer
+    finally:
+        buffer.close()
+
+
+def filled(buffer: RecordBuffer, topic: str, size_bytes: int) -> RecordChunk:
+    """An open chunk of one record that counts so many bytes."""
+    with buffer.lock:
+        chunk = buffer.open_chunk(topic)
+        chunk.values.append(b"v")
+        chunk.keys.append(None)
+        chunk.times_s.append(0.0)
+        chunk.size_bytes += size_bytes
+        buffer.used_bytes += size_bytes
+    return chunk
+
+
+def has_room(buffer: RecordBuffer, size_bytes: int) -> bool:
+    with buffer.lock:
+        try:
+            buffer.make_room(size_bytes)
+        except KafkaTimeoutError as error:
+            assert f"buffer.memory={LIMIT}" in str(error)
+            return False
+    return True
+
+
+def test_what_is_delivered_takes_no_room_before_the_io_thread_has_told_so() -> None:
+    with opened() as buffer:
+        chunk = filled(buffer, "t", LIMIT)
+        assert not has_room(buffer, 1)
+        buffer.take(everything=True)
+        assert not has_room(buffer, 1)
+        chunk.delivered(TopicPartition("t", 0), range(1), 0, -1)
+        assert buffer.io_bytes == LIMIT
+        assert has_room(buffer, LIMIT)
+
+
+@pytest.mark.parametrize("ready", [False, True])
+def test_what_came_since_takes_room(ready: bool) -> None:
+    with opened() as buffer:
+        chunk = filled(buffer, "t", LIMIT)
+        buffer.take(everything=True)
+        chunk.delivered(TopicPartition("t", 0), range(1), 0, -1)
+        filled(buffer, "t", 40)
+        if ready:
+            with buffer.lock:
+                buffer.roll_all()
+        assert has_room(buffer, 60)
+        assert not has_room(buffer, 61)
+        (later,) = buffer.take(everything=True)
+        assert not has_room(buffer, 61)
+        buffer.freed(40, [chunk])
+        assert has_room(buffer, 60)
+        later.delivered(TopicPartition("t", 0), range(1), 1, -1)
+        assert has_room(buffer, LIMIT)
