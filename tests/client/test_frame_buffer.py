@@ -5,22 +5,23 @@ from __future__ import annotations
 import pytest
 
 from sparkkafka.client import fetcher as fetcher_module
-from sparkkafka.client.frame_buffer import FrameBuffer
+from sparkkafka.client.frame_buffer import LARGE_BYTES, FrameBuffer
 from sparkkafka.testing.faults import Drop
 from tests.client.support import fetcher, open_cluster, write
 
 
-def test_room_is_used_again_and_grows() -> None:
+@pytest.mark.parametrize("unit", [1, LARGE_BYTES])
+def test_room_is_used_again_and_grows(unit: int) -> None:
     buffer = FrameBuffer()
-    first = buffer.room(100)
-    first[:] = b"a" * 100
-    second = buffer.room(60)
-    assert (len(first), len(second)) == (100, 60)
+    first = buffer.room(10 * unit)
+    first[:] = b"a" * (10 * unit)
+    second = buffer.room(6 * unit)
+    assert (len(first), len(second)) == (10 * unit, 6 * unit)
     assert second.obj is first.obj
-    third = buffer.room(1_000)
-    third[:] = b"b" * 1_000
-    assert bytes(first) == b"a" * 100  # who still has the old memory keeps it
-    assert buffer.room(1_100).obj is third.obj
+    third = buffer.room(16 * unit)
+    third[:] = b"b" * (16 * unit)
+    assert bytes(first) == b"a" * (10 * unit)  # who still has the old memory keeps it
+    assert buffer.room(17 * unit).obj is third.obj
     assert len(buffer.room(0)) == 0
 
 
