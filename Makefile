@@ -21,9 +21,11 @@ help: ## this list
 demo: $(STAMP) ## one real broker, 1,000,000 rows written and read back by Spark, then all removed
 	@$(PY) -m sparkkafka.testing.demo
 
+# JOBS=3 saves a quarter of the time where there are cores for it; on two, tests with short deadlines
+# may fail.
 test: $(STAMP) ## all tests, those with real brokers included
 	@$(PY) -m sparkkafka.testing.jars connector
-	@$(PY) -m pytest -m "not bench and not soak" -n 3
+	@$(PY) -m pytest -m "not bench and not soak" $(if $(JOBS),-n $(JOBS))
 
 soak: $(STAMP) ## the long tests, half an hour: killed drivers and brokers, 2,000 micro-batches
 	@$(PY) -m pytest -m soak -s

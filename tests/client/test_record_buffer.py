@@ -43,7 +43,7 @@ def filled(buffer: RecordBuffer, topic: str, size_bytes: int) -> RecordChunk:
 def has_room(buffer: RecordBuffer, size_bytes: int) -> bool:
     with buffer.lock:
         try:
-            buffer.make_room(size_bytes)
+            buffer.make_room(size_bytes, lambda: "")
         except KafkaTimeoutError as error:
             assert f"buffer.memory={LIMIT}" in str(error)
             return False
