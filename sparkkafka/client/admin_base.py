@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from sparkkafka.client.cluster import Cluster
-from sparkkafka.client.deadline import Deadline, seconds_of
+from sparkkafka.client.deadline import Deadline, deadline_of
 from sparkkafka.client_options import parse_admin_settings
 from sparkkafka.errors import KafkaError
 
@@ -29,9 +29,7 @@ class AdminBase:
             yield self._cluster, self._deadline(timeout_s)
 
     def _deadline(self, timeout_s: float | None) -> Deadline:
-        if timeout_s is None:
-            return self._cluster.deadline()
-        return Deadline(seconds_of(timeout_s) * 1000)
+        return deadline_of(timeout_s) or self._cluster.deadline()
 
     def _close(self) -> None:
         with self._lock:

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.consumer_group import Callback, ConsumerGroup, Topics
-from sparkkafka.client.deadline import Deadline, seconds_of
+from sparkkafka.client.deadline import Deadline, deadline_of, seconds_of
 from sparkkafka.client.group_metadata import GroupMetadata
 from sparkkafka.client.leader_fetches import LeaderFetches, lease_ms
 from sparkkafka.client.metadata import (
@@ -366,9 +366,7 @@ class Consumer:
         return self._guard
 
     def _deadline(self, timeout_s: float | None) -> Deadline:
-        if timeout_s is None:
-            return self._cluster.deadline()
-        return Deadline(seconds_of(timeout_s) * 1000)
+        return deadline_of(timeout_s) or self._cluster.deadline()
 
 
 def _whole(value: float, words: str) -> int:
