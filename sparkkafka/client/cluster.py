@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 from sparkkafka.client.connection import Connection
-from sparkkafka.client.connections import Connections
+from sparkkafka.client.connections import Connections, closed_if_interrupted
 from sparkkafka.client.deadline import Backoff, Deadline, End, Retry
 from sparkkafka.client.metadata import (
     Address,
@@ -196,7 +196,7 @@ class Cluster:
         attempt = deadline.sooner(self.options.request_timeout_ms)
         outcome: dict[int, Any | KafkaError] = {}
         sent: list[tuple[int, Connection]] = []
-        try:
+        with closed_if_interrupted(lambda: [connection for _, connection in sent]):
             for node_id, request in requests.items():
                 try:
                     connection = self.connection(node_id, attempt)
@@ -214,11 +214,6 @@ class Cluster:
                     outcome[node_id] = connection.receive(attempt)[1]
                 except KafkaError as error:
                     outcome[node_id] = error
-        except BaseException:
-            # Interrupted: nobody must take the answers that are still to come for his own.
-            for _, connection in sent:
-                connection.close()
-            raise
         return outcome
 
     def controller(self, deadline: Deadline) -> int:

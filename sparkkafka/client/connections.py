@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from sparkkafka.client.bootstrap import BootstrapServers
@@ -175,3 +176,15 @@ class Connections:
             return None
         self._bootstrap = None
         return given
+
+
+@contextmanager
+def closed_if_interrupted(waited_for: Callable[[], Iterable[Connection]]) -> Iterator[None]:
+    """Around requests to several brokers. Interrupted (Ctrl-C), it closes those connections: nobody
+    must take the answers that are still to come for his own."""
+    try:
+        yield
+    except BaseException:
+        for connection in waited_for():
+            connection.close()
+        raise

@@ -8,6 +8,7 @@ from typing import Any
 
 from sparkkafka.client.cluster import Cluster, throttle
 from sparkkafka.client.connection import Connection
+from sparkkafka.client.connections import closed_if_interrupted
 from sparkkafka.client.deadline import Backoff, Deadline, Retry
 from sparkkafka.client.metadata import Broker
 from sparkkafka.errors import (
@@ -178,7 +179,7 @@ def _attempt(
         failed = {key: node for key, node in found.items() if isinstance(node, KafkaError)}
     attempt = deadline.sooner(cluster.options.request_timeout_ms)
     sent: list[tuple[str, Connection]] = []
-    try:
+    with closed_if_interrupted(lambda: [connection for _, connection in sent]):
         for key, request in requests.items():
             if key in failed:
                 continue
@@ -205,11 +206,6 @@ def _attempt(
                 failed[key] = error
                 if getattr(error, "code", None) != ErrorCode.CONCURRENT_TRANSACTIONS:
                     nodes.pop((kind, key), None)
-    except BaseException:
-        # Interrupted: nobody must take the answers that are still to come for his own.
-        for _, connection in sent:
-            connection.close()
-        raise
     return failed
 
 

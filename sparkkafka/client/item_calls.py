@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from sparkkafka.client.cluster import UNKNOWN_TOPIC_GRACE_MS, Cluster, throttle
 from sparkkafka.client.connection import Connection
+from sparkkafka.client.connections import closed_if_interrupted
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.results import Results
 from sparkkafka.client.routes import ANY_BROKER, Route
@@ -166,13 +167,8 @@ class _Attempt(Generic[K, V]):
         self, by_node: Mapping[int | None, list[K]], failures: dict[K, KafkaError]
     ) -> list[tuple[K, Row]]:
         """What brokers said of items; why others were not asked or answered is in `failures`."""
-        try:
+        with closed_if_interrupted(lambda: [connection for connection, _ in self._sent]):
             return self._run(by_node, failures)
-        except BaseException:
-            # Interrupted: nobody must take the answers that are still to come for his own.
-            for connection, _ in self._sent:
-                connection.close()
-            raise
 
     def _run(
         self, by_node: Mapping[int | None, list[K]], failures: dict[K, KafkaError]
