@@ -183,6 +183,18 @@ LASTING = {
 }
 
 
+def check_both(
+    tmp_path: Path,
+    trouble: Trouble,
+    library: Callable[[Config], None],
+    spark: Callable[[Config], None],
+) -> None:
+    """The same servers, through the library and with Spark's options."""
+    with trouble.servers(tmp_path) as address:
+        config = QUICK | trouble.config | {"bootstrap.servers": address}
+        check(said(library, config), said(spark, config), trouble.names)
+
+
 def by_hand(config: Config) -> None:
     with Connection.to(config) as connection:
         connection.call(MetadataRequest(topics=[]))
@@ -197,10 +209,7 @@ def by_hand_for_spark(config: Config) -> None:
 
 @pytest.mark.parametrize("trouble", PASSING)
 def test_one_connection(tmp_path: Path, trouble: str) -> None:
-    servers, config, names = PASSING[trouble]
-    with servers(tmp_path) as address:
-        config = QUICK | config | {"bootstrap.servers": address}
-        check(said(by_hand, config), said(by_hand_for_spark, config), names)
+    check_both(tmp_path, PASSING[trouble], by_hand, by_hand_for_spark)
 
 
 def administer(config: Config) -> None:
@@ -215,10 +224,7 @@ def administer_for_spark(config: Config) -> None:
 
 @pytest.mark.parametrize("trouble", LASTING)
 def test_a_cluster(tmp_path: Path, trouble: str) -> None:
-    servers, config, names = LASTING[trouble]
-    with servers(tmp_path) as address:
-        config = QUICK | config | {"bootstrap.servers": address}
-        check(said(administer, config), said(administer_for_spark, config), names)
+    check_both(tmp_path, LASTING[trouble], administer, administer_for_spark)
 
 
 def produce(config: Config) -> None:
