@@ -1,8 +1,9 @@
 """Kafka's records as Arrow columns: what the rest of the package imports.
 
 `columns_decode` turns record batches into columns, `columns_encode` columns into the payload of
-record batches; `varints` and `record_starts` hold their numpy machinery, `record_damage` words
-for damaged bytes. Whole batches with header and checksum are the matter of `records`.
+record batches; `varints`, `record_starts`, `record_fields`, `field_places` and `alike_batches` hold
+their numpy machinery, `record_damage` words for damaged bytes. Whole batches with header and
+checksum are the matter of `records`.
 """
 
 from __future__ import annotations

@@ -4,9 +4,12 @@ Steps, for some ten thousand records at a time so that columns stay in the proce
 
 1. Payloads of many batches become one byte array; batches that lie in one buffer are not copied.
 2. `record_starts.find` gives the first byte of each record.
-3. Each field is read for all records at once (`varints.read`), which tells where the next
+3. Each field is read for all records at once (`record_fields`), which tells where the next
    field begins.
-4. Keys, values and headers are gathered by Arrow from (start, end) pairs over the byte array.
+4. Keys, values and headers are gathered by Arrow from (start, end) pairs over the byte array
+   (`field_places`).
+
+Where batches look like copies of each other, `alike_batches` takes the place of steps 2 and 3.
 
 Safety rests on one check. Positions only move forward, reads outside the array do no harm, and the
 position after the last field of each record must be exactly the end of that record: then no
@@ -31,9 +34,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sparkkafka.errors import CorruptRecordError, DecodeError
-from sparkkafka.protocol import record_starts
+from sparkkafka.protocol import alike_batches, record_starts
 from sparkkafka.protocol.arrow import from_numpy
-from sparkkafka.protocol.record_damage import MIN_HEADER_BYTES, check_batch, read_one
+from sparkkafka.protocol.field_places import gather, validity
+from sparkkafka.protocol.record_damage import check_batch, read_one
+from sparkkafka.protocol.record_fields import DamageError, Fields, Headers, read_fields, skip
 from sparkkafka.protocol.records import (
     CODEC_MASK,
     CREATE_TIME,
@@ -43,7 +48,7 @@ from sparkkafka.protocol.records import (
     NO_TIMESTAMP_TYPE,
     RecordBatch,
 )
-from sparkkafka.protocol.varints import VARLONG_BITS, BadVarintError, Bytes, Ints, read
+from sparkkafka.protocol.varints import BadVarintError, Bytes, Ints, read
 
 KEY, VALUE, HEADERS, TIMESTAMP = "key", "value", "headers", "timestamp"
 ALL_COLUMNS: frozenset[str] = frozenset({KEY, VALUE, HEADERS, TIMESTAMP})
@@ -224,10 +229,6 @@ def _out_of_time(batch: RecordBatch, first_ms: int, last_ms: int) -> bool:
     return latest_ms < first_ms or (batch.is_log_append_time and latest_ms > last_ms)
 
 
-class _DamageError(Exception):
-    """Some record of the chunk is damaged. `_raise_damage` finds out which one."""
-
-
 class _Chunk:
     """Batches that are decoded together."""
 
@@ -261,56 +262,65 @@ class _Chunk:
         wanted: frozenset[str],
         times_ms: tuple[int, int] | None,
     ) -> Iterator[DecodedRecords]:
-        layout = record_starts.find(self.data, self.begins, self.ends, self.counts)
-        if not layout.sound.all():
+        try:
+            for low, fields in self._fields():
+                piece = self._columns(low, fields, start_offset, end_offset, wanted, times_ms)
+                if len(piece):
+                    yield piece
+        except (DamageError, BadVarintError):
             self._raise_damage()
+
+    def _fields(self) -> Iterator[tuple[int, Fields]]:
+        """(row, fields from this row on), in order, at most CHUNK_RECORDS rows at a time."""
+        alike = alike_batches.find(
+            self.data, self.begins, self.ends, self.counts, most_rows=CHUNK_RECORDS
+        )
+        done = 0
+        if alike is not None:
+            rows_before = np.cumsum(self.counts) - self.counts
+            for first, last, is_alike in alike.ranges():
+                fields = alike.fields(first, last) if is_alike else None
+                if fields is not None:
+                    yield int(rows_before[first]), fields
+                elif is_alike:
+                    break  # not to compare in vain once more
+                else:
+                    yield from self._own_fields(first, last)
+                done = last
+        yield from self._own_fields(done, len(self.batches))
+
+    def _own_fields(self, first: int, last: int) -> Iterator[tuple[int, Fields]]:
+        """The same of batches [first, last), each record read."""
+        if first == last:
+            return
+        some = slice(first, last)
+        layout = record_starts.find(
+            self.data, self.begins[some], self.ends[some], self.counts[some]
+        )
+        if not layout.sound.all():
+            raise DamageError
+        before = int(self.counts[:first].sum())
         for low in range(0, len(layout.starts), CHUNK_RECORDS):
             rows = slice(low, low + CHUNK_RECORDS)
-            try:
-                bodies, ends = layout.bodies[rows], layout.ends[rows]
-                piece = self._decode_rows(
-                    low, bodies, ends, start_offset, end_offset, wanted, times_ms
-                )
-            except (_DamageError, BadVarintError):
-                self._raise_damage()
-            if len(piece):
-                yield piece
+            yield before + low, read_fields(self.data, layout.bodies[rows], layout.ends[rows])
 
-    def _decode_rows(
+    def _columns(
         self,
         low: int,
-        bodies: Ints,
-        ends: Ints,
+        fields: Fields,
         start_offset: int,
         end_offset: int,
         wanted: frozenset[str],
         times_ms: tuple[int, int] | None,
     ) -> DecodedRecords:
-        data = self.data
-        # The first byte of a body, its attributes, is unused by Kafka and ignored by Java.
-        timestamp_deltas, at = read(data, bodies + 1, VARLONG_BITS)
-        offset_deltas, at = read(data, at)
-        key_lengths, key_at = read(data, at)
-        after_key = _skip(key_at, key_lengths)
-        value_lengths, value_at = read(data, after_key)
-        after_value = _skip(value_at, value_lengths)
-        header_counts, header_at = read(data, after_value)
-        with_headers = bool(header_counts.any())
-        if not with_headers:
-            if not np.array_equal(header_at, ends):
-                raise _DamageError
-        elif ((header_counts < 0) | (header_at + header_counts * MIN_HEADER_BYTES > ends)).any():
-            # Also keeps a huge count from making a huge array.
-            raise _DamageError
-        elif ((header_counts == 0) & (header_at != ends)).any():
-            raise _DamageError
-
-        batch = self._batch_of_rows(low, len(bodies))
+        offset_deltas, timestamp_deltas = fields.offset_deltas, fields.timestamp_deltas
+        count = len(offset_deltas)
+        batch = self._batch_of_rows(low, count)
         if (
             int(offset_deltas.min()) < 0
             or (offset_deltas > _per_row(self.last_offset_deltas, batch)).any()
         ):
-            raise _DamageError
+            raise DamageError
         offsets = offset_deltas
         offsets += _per_row(self.base_offsets, batch)
         timestamps: Ints | None = None
@@ -336,23 +346,23 @@ class _Chunk:
         if HEADERS in wanted:
             # Before the cut below: list offsets and checks are simplest on all rows.
             headers = (
-                self._headers(header_at, ends, header_counts)
-                if with_headers
-                else pa.nulls(len(bodies), HEADERS_TYPE)
+                pa.nulls(count, HEADERS_TYPE)
+                if fields.headers is None
+                else self._headers(fields.headers)
             )
         if keep is not None and not keep.all():
             offsets = offsets[keep]
             timestamps = None if timestamps is None else timestamps[keep]
             timestamp_types = timestamp_types[keep]
             headers = None if headers is None else headers.filter(from_numpy(keep))
-            key_at, key_lengths = key_at[keep], key_lengths[keep]
-            value_at, value_lengths = value_at[keep], value_lengths[keep]
+        else:
+            keep = None
         return DecodedRecords(
             offsets,
             timestamps if TIMESTAMP in wanted else None,
             timestamp_types,
-            gather(self.buffer, key_at, key_lengths) if KEY in wanted else None,
-            gather(self.buffer, value_at, value_lengths) if VALUE in wanted else None,
+            fields.keys.take(self.buffer, keep) if KEY in wanted else None,
+            fields.values.take(self.buffer, keep) if VALUE in wanted else None,
             headers,
         )
 
@@ -364,13 +374,14 @@ class _Chunk:
             self.batch_of_row = np.repeat(np.arange(len(self.batches)), self.counts)
         return self.batch_of_row[low : low + count]
 
-    def _headers(self, at: Ints, ends: Ints, counts: Ints) -> pa.Array:
+    def _headers(self, headers: Headers) -> pa.Array:
+        counts, at, ends = headers
         key_at, key_lengths, value_at, value_lengths = _read_headers(self.data, at, ends, counts)
         names = gather(self.buffer, key_at, key_lengths)
         try:
             names = names.cast(pa.string())
         except pa.ArrowInvalid:
-            raise _DamageError from None
+            raise DamageError from None
         entries = pa.StructArray.from_arrays(
             [names, gather(self.buffer, value_at, value_lengths)],
             fields=list(HEADERS_TYPE.value_type),
@@ -380,7 +391,7 @@ class _Chunk:
         return pa.Array.from_buffers(
             HEADERS_TYPE,
             len(counts),
-            [_validity(counts > 0), pa.py_buffer(list_offsets)],
+            [validity(counts > 0), pa.py_buffer(list_offsets)],
             children=[entries],
         )
 
@@ -420,44 +431,6 @@ def _per_row(values: NDArray[Any], batch: Ints | None) -> NDArray[Any]:
     return values.take(batch)
 
 
-def _skip(at: Ints, lengths: Ints) -> Ints:
-    """Positions behind a nullable field; -1 is null and takes no bytes."""
-    smallest = int(lengths.min())
-    if smallest < -1:
-        raise _DamageError
-    return at + lengths if smallest >= 0 else at + np.maximum(lengths, 0)
-
-
-_EVEN: list[pa.Array] = [from_numpy(np.arange(0, 2 * CHUNK_RECORDS, 2, dtype=np.int32))]
-
-
-def gather(data: pa.Buffer, starts: Ints, lengths: Ints) -> pa.Array:
-    """Arrow binary array of the given pieces of `data`, null where the length is -1.
-
-    The pieces ascend and do not overlap. Arrow copies: the pairs (start, end) are the offsets of
-    an array with twice as many entries, of which every other one is taken.
-    """
-    count = len(starts)
-    smallest = int(lengths.min()) if count else 0
-    if count == 0 or (smallest < 0 and int(lengths.max()) < 0):
-        return pa.nulls(count, pa.binary())
-    pairs = np.empty(2 * count, np.int32)
-    pairs[0::2] = starts
-    pairs[1::2] = starts + (lengths if smallest >= 0 else np.maximum(lengths, 0))
-    both = pa.Array.from_buffers(pa.binary(), 2 * count - 1, [None, pa.py_buffer(pairs), data])
-    while len(_EVEN[0]) < count:
-        _EVEN[0] = from_numpy(np.arange(0, 4 * len(_EVEN[0]), 2, dtype=np.int32))
-    taken = both.take(_EVEN[0].slice(0, count))
-    if smallest >= 0:
-        return taken
-    _, offsets, content = taken.buffers()
-    return pa.Array.from_buffers(pa.binary(), count, [_validity(lengths >= 0), offsets, content])
-
-
-def _validity(valid: NDArray[np.bool_]) -> pa.Buffer:
-    return pa.py_buffer(np.packbits(valid, bitorder="little"))
-
-
 def _read_headers(data: Bytes, at: Ints, ends: Ints, counts: Ints) -> tuple[Ints, Ints, Ints, Ints]:
     """Positions and lengths of all header keys and values, in the order of rows and headers.
 
@@ -471,9 +444,9 @@ def _read_headers(data: Bytes, at: Ints, ends: Ints, counts: Ints) -> tuple[Ints
     while len(left) >= _FEW_ROWS:
         key_lengths, key_at = read(data, at)
         if int(key_lengths.min()) < 0:
-            raise _DamageError
+            raise DamageError
         value_lengths, value_at = read(data, key_at + key_lengths)
-        at = _skip(value_at, value_lengths)
+        at = skip(value_at, value_lengths)
         found = (key_at, key_lengths, value_at, value_lengths)
         for column, values in zip(columns, found, strict=True):
             column[slot] = values
@@ -481,7 +454,7 @@ def _read_headers(data: Bytes, at: Ints, ends: Ints, counts: Ints) -> tuple[Ints
         left -= 1
         if not left.all():
             if ((left == 0) & (at != ends)).any():
-                raise _DamageError
+                raise DamageError
             going_on = left > 0
             at, ends, left, slot = at[going_on], ends[going_on], left[going_on], slot[going_on]
     for begin, end, count, first in zip(
@@ -494,16 +467,16 @@ def _read_headers(data: Bytes, at: Ints, ends: Ints, counts: Ints) -> tuple[Ints
             try:
                 key_length, key_start = read_one(raw, position - begin)
                 if key_length < 0:
-                    raise _DamageError
+                    raise DamageError
                 value_length, value_start = read_one(raw, key_start + key_length)
             except IndexError:
-                raise _DamageError from None
+                raise DamageError from None
             if value_length < -1:
-                raise _DamageError
+                raise DamageError
             position = begin + value_start + max(value_length, 0)
             row = (begin + key_start, key_length, begin + value_start, value_length)
             for column, value in zip(columns, row, strict=True):
                 column[index] = value
         if position != end:
-            raise _DamageError
+            raise DamageError
     return columns[0], columns[1], columns[2], columns[3]

@@ -34,7 +34,7 @@ def read(data: Bytes, at: Ints, bits: int = VARINT_BITS) -> tuple[Ints, Ints]:
     byte = data.take(at, mode="clip")
     after = at + 1
     if int(byte.max()) < 0x80:
-        return _unzigzag_narrow(byte, np.int8), after
+        return unzigzag(byte, np.int8), after
     # One or two bytes: nearly all columns. Narrow numbers are several times as fast to work on, and
     # so is a second byte for all rows, of which those that have none keep nothing.
     goes_on = byte >> 7
@@ -49,13 +49,13 @@ def read(data: Bytes, at: Ints, bits: int = VARINT_BITS) -> tuple[Ints, Ints]:
     short <<= 7
     short |= byte
     after += goes_on
-    values = _unzigzag_narrow(short, np.int16)
+    values = unzigzag(short, np.int16)
     if len(longer):
         values[longer], after[longer] = read_any(data, at[longer], bits)
     return values, after
 
 
-def _unzigzag_narrow(raw: NDArray[Any], signed: type[np.signedinteger[Any]]) -> Ints:
+def unzigzag(raw: NDArray[Any], signed: type[np.signedinteger[Any]]) -> Ints:
     """Zigzag decoded in its own width; overwrites `raw`."""
     sign = raw & 1
     np.negative(sign, out=sign)
