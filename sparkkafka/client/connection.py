@@ -21,12 +21,13 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from sparkkafka import __version__
 from sparkkafka.client.authentication import Session, authenticate
 from sparkkafka.client.deadline import Deadline, deadline_of
 from sparkkafka.client.frame_buffer import FrameBuffer
+from sparkkafka.client.reply_reader import HungUpError, ReplyReader
 from sparkkafka.client.security import connection_security
 from sparkkafka.client.tcp import connect, reason, where
 from sparkkafka.client.tls_handshake import encrypt, refusal
@@ -50,8 +51,6 @@ from sparkkafka.protocol.wire import BytesLike, byte_view
 
 log = logging.getLogger(__name__)
 wire_log = logging.getLogger("sparkkafka.protocol")  # requests and answers, not what is in them
-
-PREFIX_BYTES = 4
 
 MAX_OPENING_FRAME_BYTES = 512 * 1024
 """Until the broker is known to be one: org.apache.kafka.common.network.ChannelBuilders reads no
@@ -98,18 +97,6 @@ _HINTS = {
 _TLS_GONE = ssl.SSLEOFError | ssl.SSLSyscallError | ssl.SSLZeroReturnError
 
 
-class _HungUpError(KafkaConnectionError):
-    """The end of the stream."""
-
-
-class _BegunReply(NamedTuple):
-    """A frame, or the prefix that tells its size, of which `done` bytes are there."""
-
-    view: memoryview
-    done: int
-    is_prefix: bool
-
-
 class Connection:
     """A connected, handshaken socket to `host:port`, made by `Connection.to` or `Connection.open`.
 
@@ -128,11 +115,10 @@ class Connection:
     ) -> None:
         self._sock: socket.socket | None = sock
         self._framing = framing
+        self._reader = ReplyReader(framing.frame_length)
         self.host = host
         self.port = port
-        self._prefix = bytearray(PREFIX_BYTES)
         self._request_timeout_ms = float(ClientOptions.request_timeout_ms)
-        self._begun: _BegunReply | None = None
         self._protocol = protocol
         self._setting_prefix = ClientOptions.prefix
         self._stage = Stage.OPENING
@@ -271,6 +257,22 @@ class Connection:
             isinstance(self._sock, ssl.SSLSocket) and self._sock.pending() > 0
         )
 
+    def fill(self) -> None:
+        """Nobody waits for the next reply now: let it come in the meantime. Before the descriptor
+        is waited for, `watch` it."""
+        if self._sock is not None:
+            self._reader.fill(self._sock)
+
+    def watch(self) -> None:
+        """The descriptor is waited for now."""
+        if self._sock is not None:
+            self._reader.watch(self._sock)
+
+    @property
+    def is_amid_reply(self) -> bool:
+        """Whether `receive_ready` has begun to read one."""
+        return self._reader.has_begun
+
     @property
     def versions(self) -> dict[int, tuple[int, int]]:
         return dict(self._framing.versions or {})
@@ -395,13 +397,8 @@ class Connection:
     def _receive(self, deadline: Deadline, buffer: FrameBuffer) -> tuple[int, Any]:
         sock = self._open_socket()
         started_s = time.monotonic()
-        view, done, is_prefix = self._take_begun()
         try:
-            self._read_into(sock, view[done:], deadline)
-            if is_prefix:
-                view = buffer.room(self._framing.frame_length(bytes(view)))
-                self._read_into(sock, view, deadline)
-            return self._framing.receive(view)
+            return self._framing.receive(self._reader.read(sock, buffer, deadline))
         except DecodeError as error:
             self.close()
             raise DecodeError(f"{self}: {error}") from error
@@ -422,24 +419,9 @@ class Connection:
         if self._early:
             return self._early.popleft()
         sock = self._open_socket()
-        begun = self._take_begun()
         try:
-            sock.settimeout(0)
-            while True:
-                view, done, is_prefix = begun
-                while done < len(view):
-                    try:
-                        count = sock.recv_into(view[done:])
-                    except (BlockingIOError, ssl.SSLWantReadError):
-                        self._begun = _BegunReply(view, done, is_prefix)
-                        return None
-                    if count == 0:
-                        raise _HungUpError("the broker closed the connection")
-                    done += count
-                if not is_prefix:
-                    return self._proved(self._framing.receive(view))
-                size_bytes = self._framing.frame_length(bytes(view))
-                begun = _BegunReply(buffer.room(size_bytes), 0, is_prefix=False)
+            reply = self._reader.read_ready(sock, buffer)
+            return None if reply is None else self._proved(self._framing.receive(reply))
         except DecodeError as error:
             self.close()
             raise DecodeError(f"{self}: {error}") from error
@@ -449,11 +431,6 @@ class Connection:
         except BaseException:
             self.close()
             raise
-
-    def _take_begun(self) -> _BegunReply:
-        """What is there of the next reply."""
-        begun, self._begun = self._begun, None
-        return begun or _BegunReply(memoryview(self._prefix), 0, is_prefix=True)
 
     def _write(self, sock: socket.socket, parts: list[BytesLike], deadline: Deadline) -> None:
         """Send all parts as one stream of bytes; records go to the kernel from where they lie."""
@@ -471,17 +448,6 @@ class Connection:
             if sent:
                 left[0] = left[0][sent:]
 
-    def _read_into(self, sock: socket.socket, view: memoryview, deadline: Deadline) -> None:
-        done = 0
-        while done < len(view):
-            if done and deadline.expired:  # or a server that gives byte after byte never ends
-                raise TimeoutError
-            sock.settimeout(max(deadline.remaining_s(), 0.001))
-            count = sock.recv_into(view[done:])
-            if count == 0:
-                raise _HungUpError("the broker closed the connection")
-            done += count
-
     def _open_socket(self) -> socket.socket:
         if self._sock is None:
             raise KafkaConnectionError(f"{self}: the connection is closed")
@@ -490,7 +456,7 @@ class Connection:
     def _failure(
         self, doing: str, error: OSError, started_s: float
     ) -> KafkaConnectionError | KafkaTimeoutError | AuthenticationError:
-        gone = isinstance(error, _HungUpError | ConnectionError | _TLS_GONE)
+        gone = isinstance(error, HungUpError | ConnectionError | _TLS_GONE)
         if isinstance(error, ssl.SSLError) and not gone and self._stage is Stage.OPENING:
             # With TLS 1.3 a server looks at our certificate when we believe to be connected.
             return AuthenticationError(refusal(error, str(self), self._setting_prefix))

@@ -229,6 +229,7 @@ class Fetcher:
             return  # another connection is due, which takes time
         try:
             self._ask(Deadline(self._poll_timeout_ms))
+            self._connection.fill()
         except KafkaError:
             # The next step asks again, with the retry loop around it.
             self.close()

@@ -165,6 +165,7 @@ class LeaderFetches:
         connection.send(
             request, Deadline(self._cluster.options.request_timeout_ms), version=version
         )
+        connection.fill()
         leader.is_fetch = not lost
         leader.sent_s = time.monotonic()
         for state in states:
@@ -293,8 +294,10 @@ class LeaderFetches:
         }
         poll = select.poll()
         poll.register(self._woken, select.POLLIN)
-        for descriptor in waiting:
+        for descriptor, leader in waiting.items():
             poll.register(descriptor, select.POLLIN)
+            if leader.connection is not None:
+                leader.connection.watch()
         # With TLS, or a session renewed, an answer may be here without a sign from the socket.
         ready = {
             descriptor
@@ -316,6 +319,8 @@ class LeaderFetches:
                     )
                     late.retriable = True
                     raise late
+                elif not ready and leader.connection and leader.connection.is_amid_reply:
+                    self._read(leader)  # the system may be one that does not tell of the last bytes
             except KafkaError as error:
                 self._failed(leader, error)
             except BaseException:  # Ctrl-C: the answer is lost, so it is asked for again

@@ -29,6 +29,12 @@ _BATCHES_PER_CUT = 8  # so many, on average, between two that differ in anything
 _MAX_MODEL_BYTES = 256 << 10
 _WINDOW = 8  # bytes that are compared in one step
 
+# Models of the last answers, by bytes and records: the next answer's batches mostly are copies of
+# the same one. Reading it anew takes longer than comparing a thousand records.
+_KEPT_MODELS = 16
+_MOST_KEPT_RECORDS = 4096
+_kept: dict[tuple[int, int], _Model] = {}
+
 
 class _Window(NamedTuple):
     """Eight bytes of each record from `at` on: masked with `mask`, copies have `expected`."""
@@ -142,6 +148,14 @@ class AlikeBatches:
         )
 
 
+def _is_like(data: Bytes, begin: int, model: _Model) -> bool:
+    """Whether the batch there, which has the model's size, is a copy."""
+    return all(
+        _is_copy(data, GridPart(begin + run.begin, 1, 0, run.last - run.first, run.size), run)
+        for run in model.runs
+    )
+
+
 def _is_copy(data: Bytes, grid: GridPart, run: _Run) -> bool:
     for at, mask, expected in run.windows:
         found = grid.moved(at).view(data, np.uint64) & mask
@@ -180,9 +194,15 @@ def find(
     if count > most_rows or size > _MAX_MODEL_BYTES:
         return None
     one = slice(middle, middle + 1)
-    model = _read_model(data, begins[one], ends[one], counts[one])
+    model = _kept.get((size, count))
+    if model is None or not _is_like(data, int(begins[middle]), model):
+        model = _read_model(data, begins[one], ends[one], counts[one])
     if model is None:
         return None
+    if count <= _MOST_KEPT_RECORDS:
+        if len(_kept) >= _KEPT_MODELS:
+            _kept.clear()
+        _kept[size, count] = model
     # Shorter ones (a producer was flushed) have the model's first records.
     alike = (counts <= count) & (sizes == model.sizes.take(counts, mode="clip"))
     changes = int(np.count_nonzero(alike[1:] != alike[:-1]))

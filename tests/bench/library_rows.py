@@ -32,8 +32,8 @@ FETCH_BYTES = int(rivals.TUNED_FETCH["fetch.message.max.bytes"])
 SAME_FETCH = f"{FETCH_BYTES >> 20} MiB of a partition at a time on both sides"
 
 # Records that ours and confluent-kafka, and that kafka-python reads or writes.
-_FULL, _QUICK = (64 * SEND_ROWS, 60_000), (12 * SEND_ROWS, 16_000)
-_SEND_SHARE = 4  # of the records that are read, `send` writes one in so many
+_FULL, _QUICK = (128 * SEND_ROWS, 60_000), (24 * SEND_ROWS, 16_000)
+_SEND_SHARE = 8  # of the records that are read, `send` writes one in so many
 _BYTES_PER_RECORD = 8
 _LIMIT_S = 120.0
 
