@@ -257,21 +257,24 @@ class Connection:
             isinstance(self._sock, ssl.SSLSocket) and self._sock.pending() > 0
         )
 
-    def fill(self) -> None:
-        """Nobody waits for the next reply now: let it come in the meantime. Before the descriptor
-        is waited for, `watch` it."""
-        if self._sock is not None:
-            self._reader.fill(self._sock)
+    def expect_unattended(self, size_bytes: int) -> None:
+        """Nobody waits for the next reply now, of some `size_bytes`: let it come all the same.
 
-    def watch(self) -> None:
-        """The descriptor is waited for now."""
+        Before somebody waits for the descriptor, `expect_polled`; `receive` needs no such word.
+        """
         if self._sock is not None:
-            self._reader.watch(self._sock)
+            self._reader.expect_unattended(self._sock, size_bytes)
+
+    def expect_polled(self) -> None:
+        """The descriptor is to tell of the next reply, after `expect_unattended`."""
+        if self._sock is not None:
+            self._reader.expect_polled(self._sock)
 
     @property
-    def is_amid_reply(self) -> bool:
-        """Whether `receive_ready` has begun to read one."""
-        return self._reader.has_begun
+    def begun_bytes(self) -> int:
+        """How much of a reply `receive_ready` has read without having its end. If there is some,
+        the descriptor may keep quiet until much of the rest is there."""
+        return self._reader.begun_bytes
 
     @property
     def versions(self) -> dict[int, tuple[int, int]]:

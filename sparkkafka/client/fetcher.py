@@ -229,7 +229,9 @@ class Fetcher:
             return  # another connection is due, which takes time
         try:
             self._ask(Deadline(self._poll_timeout_ms))
-            self._connection.fill()
+            self._connection.expect_unattended(
+                self._grown or self._options.max_partition_fetch_bytes
+            )
         except KafkaError:
             # The next step asks again, with the retry loop around it.
             self.close()

@@ -162,16 +162,28 @@ class LeaderFetches:
             )
             if any(state.replica.leader_only for state in states):
                 version = min(LEADER_ONLY_FETCH_VERSION, connection.choose(FetchRequest))
-        connection.send(
-            request, Deadline(self._cluster.options.request_timeout_ms), version=version
-        )
-        connection.fill()
         leader.is_fetch = not lost
         leader.sent_s = time.monotonic()
-        for state in states:
-            offset = state.lookup if lost else state.fetch_offset
-            leader.asked[state.tp] = AskedPartition(state, offset or 0)
-            state.in_flight = True
+        try:
+            for state in states:
+                offset = state.lookup if lost else state.fetch_offset
+                leader.asked[state.tp] = AskedPartition(state, offset or 0)
+                state.in_flight = True
+            connection.send(
+                request, Deadline(self._cluster.options.request_timeout_ms), version=version
+            )
+            self._leave(leader)
+        except KafkaError:
+            raise
+        except BaseException:  # Ctrl-C: an answer to nobody's question must not come
+            leader.close()
+            raise
+
+    def _leave(self, leader: LeaderConnection) -> None:
+        """Nobody waits for this leader's answer for a while."""
+        if leader.is_fetch and leader.connection is not None:
+            wanted = len(leader.asked) * self._options.max_partition_fetch_bytes
+            leader.connection.expect_unattended(min(wanted, self._options.fetch_max_bytes))
 
     def _epoch(self, state: PartitionState) -> int:
         known = self._cluster.known_leader(state.tp)
@@ -297,7 +309,7 @@ class LeaderFetches:
         for descriptor, leader in waiting.items():
             poll.register(descriptor, select.POLLIN)
             if leader.connection is not None:
-                leader.connection.watch()
+                leader.connection.expect_polled()
         # With TLS, or a session renewed, an answer may be here without a sign from the socket.
         ready = {
             descriptor
@@ -310,17 +322,15 @@ class LeaderFetches:
             self._drain_wakes()
         for descriptor, leader in waiting.items():
             try:
-                if descriptor in ready:
-                    self._read(leader)
-                elif self._is_overdue(leader):
-                    late = KafkaTimeoutError(
-                        f"{leader.connection}: no answer within {self._limit_s(leader):g} s "
-                        "(request.timeout.ms)"
-                    )
-                    late.retriable = True
-                    raise late
-                elif not ready and leader.connection and leader.connection.is_amid_reply:
-                    self._read(leader)  # the system may be one that does not tell of the last bytes
+                if not self._read(leader, is_ready=descriptor in ready):
+                    if self._is_overdue(leader):
+                        late = KafkaTimeoutError(
+                            f"{leader.connection}: no answer within {self._limit_s(leader):g} s "
+                            "(request.timeout.ms)"
+                        )
+                        late.retriable = True
+                        raise late
+                    self._leave(leader)
             except KafkaError as error:
                 self._failed(leader, error)
             except BaseException:  # Ctrl-C: the answer is lost, so it is asked for again
@@ -339,15 +349,19 @@ class LeaderFetches:
     def _is_overdue(self, leader: LeaderConnection) -> bool:
         return time.monotonic() - leader.sent_s > self._limit_s(leader)
 
-    def _read(self, leader: LeaderConnection) -> None:
+    def _read(self, leader: LeaderConnection, *, is_ready: bool) -> bool:
+        """What has come of an answer, and whether anything has."""
         connection = leader.connection
         if connection is None:
-            return
+            return False
+        begun_bytes = connection.begun_bytes
+        if not is_ready and not begun_bytes:
+            return False
         if leader.buffer is None:
             leader.buffer = leader.spare.pop() if leader.spare else FrameBuffer()
         answer = connection.receive_ready(leader.buffer)
         if answer is None:
-            return
+            return is_ready or connection.begun_bytes > begun_bytes
         frame = Frame(leader.buffer, leader.spare)
         leader.buffer = None
         asked, leader.asked = leader.asked, {}
@@ -358,6 +372,7 @@ class LeaderFetches:
             self._take(leader, connection, asked, answer[1], frame)
         finally:
             frame.release()
+        return True
 
     def _take(
         self,

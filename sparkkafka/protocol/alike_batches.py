@@ -2,8 +2,8 @@
 
 A producer of such records makes batches of one layout. Then records lie in a grid: one step from a
 batch to the next, another one from a record to the next, so that a field of all of them is a view
-of two dimensions. It takes a third of the time to see that the lengths are the same everywhere, and
-to copy values out of the grid, than to read every field and to gather pieces from anywhere.
+of two dimensions. To see that the lengths are the same everywhere, and to copy values out of the
+grid, takes half as long as to read every field and to gather pieces from anywhere.
 
 Nothing is believed: every byte that says where something lies is compared with that of the batch
 that was read (the model), which `record_fields` found sound. Where one differs the caller reads the
@@ -24,8 +24,12 @@ from sparkkafka.protocol.record_fields import DamageError, Fields, read_fields
 from sparkkafka.protocol.varints import VARLONG_BITS, BadVarintError, Bytes, Ints, read, unzigzag
 
 _FEW_BATCHES = 4  # below, reading a model costs more than it saves
-_FEW_RECORDS = 16  # of one shape in a row, on average; or a loop over shapes is too slow
-_BATCHES_PER_CUT = 8  # so many, on average, between two that differ in anything
+_FEW_RECORDS = 16  # of one shape in a row, on average
+_BATCHES_PER_CHANGE = 8  # from alike to not alike and back, on average
+# Parts are batches of equal counts and distances, times shapes of records in them. Each part takes
+# as long as reading the fields of so many records; but for a few, which pay in small answers, too.
+_ROWS_PER_PART = 1024
+_FEW_PARTS = 4
 _MAX_MODEL_BYTES = 256 << 10
 _WINDOW = 8  # bytes that are compared in one step
 
@@ -111,15 +115,16 @@ class AlikeBatches:
                 first = stop
 
     def fields(self, first: int, last: int) -> Fields | None:
-        """Of all records of these batches; None if one of them is no copy after all."""
+        """Of all records of these batches; None if one of them is no copy after all, or if there
+        are so many parts that reading is faster. Raises BadVarintError for damaged timestamps."""
         model = self._model
         begins, counts = self._begins[first:last], self._counts[first:last]
         steps = np.diff(begins, append=2 * begins[-1] - begins[-2:][0])
         differs = (counts[1:] != counts[:-1]) | (steps[1:] != steps[:-1])
         cuts = (np.flatnonzero(differs) + 1).tolist()
-        if (len(cuts) - 2) * _BATCHES_PER_CUT > last - first:
-            return None
         rows = int(counts.sum())
+        if _are_too_many((len(cuts) + 1) * len(model.runs), rows):
+            return None
         timestamp_deltas, offset_deltas = np.empty(rows, np.int64), np.empty(rows, np.int64)
         keys: list[GridRows] = []
         values: list[GridRows] = []
@@ -146,6 +151,10 @@ class AlikeBatches:
             Grid(rows, model.value_length, values),
             None,
         )
+
+
+def _are_too_many(parts: int, rows: int) -> bool:
+    return (parts - _FEW_PARTS) * _ROWS_PER_PART > rows
 
 
 def _is_like(data: Bytes, begin: int, model: _Model) -> bool:
@@ -183,7 +192,8 @@ def find(
 ) -> AlikeBatches | None:
     """Most batches as copies of one of them, None if they do not look like it.
 
-    Arguments as for `record_starts.find`; `most_rows` is how many are decoded together.
+    Arguments as for `record_starts.find`; `most_rows` is how many are decoded together. Models are
+    kept for later calls; one that is no copy of this call's middle batch is read anew.
     """
     sizes = ends - begins
     middle = len(begins) // 2  # the first and the last one are the likeliest to be shorter
@@ -197,16 +207,18 @@ def find(
     model = _kept.get((size, count))
     if model is None or not _is_like(data, int(begins[middle]), model):
         model = _read_model(data, begins[one], ends[one], counts[one])
-    if model is None:
+        if model is None:
+            return None
+        if count <= _MOST_KEPT_RECORDS:
+            while len(_kept) >= _KEPT_MODELS:
+                _kept.pop(next(iter(_kept), (0, 0)), None)
+            _kept[size, count] = model
+    if _are_too_many(len(model.runs), min(int(counts.sum()), most_rows)):
         return None
-    if count <= _MOST_KEPT_RECORDS:
-        if len(_kept) >= _KEPT_MODELS:
-            _kept.clear()
-        _kept[size, count] = model
     # Shorter ones (a producer was flushed) have the model's first records.
     alike = (counts <= count) & (sizes == model.sizes.take(counts, mode="clip"))
     changes = int(np.count_nonzero(alike[1:] != alike[:-1]))
-    if changes * _BATCHES_PER_CUT > len(begins):
+    if changes * _BATCHES_PER_CHANGE > len(begins):
         return None
     return AlikeBatches(data, begins, counts, model, alike, most_rows)
 

@@ -11,7 +11,8 @@ Steps, for some ten thousand records at a time so that columns stay in the proce
 
 Where batches look like copies of each other, `alike_batches` takes the place of steps 2 and 3.
 
-Safety rests on one check. Positions only move forward, reads outside the array do no harm, and the
+Safety rests on one check (for copies: that every bit which says where something lies is that of a
+batch which passed it). Positions only move forward, reads outside the array do no harm, and the
 position after the last field of each record must be exactly the end of that record: then no
 field reached beyond it. When a check fails, `_raise_damage` reads the records one by one, only to
 name the damaged one.
@@ -179,8 +180,9 @@ def decode_chunks(
     batch may decompress to, at most 2 GiB - 1. Empty chunks are not yielded. The columns
     never share memory with the batches, so a receive buffer may be used again.
 
-    Raises CorruptRecordError for damage: its `offset` is the damaged record's, or the smallest that
-    it can have if its bytes do not tell; `position` counts in its batch's uncompressed payload.
+    Raises CorruptRecordError for damage, perhaps after columns of records before it: its `offset`
+    is the damaged record's, or the smallest that it can have if its bytes do not tell; `position`
+    counts in its batch's uncompressed payload.
     Headers that are not wanted are not looked at. Errors of decompression pass through.
     """
     unknown = wanted - ALL_COLUMNS - {"offset"}

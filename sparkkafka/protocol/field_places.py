@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from sparkkafka.protocol.arrow import from_numpy
 from sparkkafka.protocol.varints import Bytes, Ints
 
-_FEW_EVEN = 16384
-
 
 class Pieces(NamedTuple):
     """One at each of these positions, of so many bytes; -1 is null. Ascending, not overlapping."""
@@ -104,7 +102,7 @@ class Grid(NamedTuple):
         return Pieces(at, np.full(self.rows, self.length, np.int64))
 
 
-_EVEN: list[pa.Array] = [from_numpy(np.arange(0, 2 * _FEW_EVEN, 2, dtype=np.int32))]
+_EVEN: list[pa.Array] = [from_numpy(np.arange(0, 2 << 14, 2, dtype=np.int32))]  # grows
 
 
 def gather(data: pa.Buffer, starts: Ints, lengths: Ints) -> pa.Array:

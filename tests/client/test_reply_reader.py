@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -78,7 +79,7 @@ def test_a_reply_in_two_pieces(
                     found = reader.read_ready(ours, buffer)
             assert bytes(found) == expected
             assert tells_of(ours) == 1
-            assert not reader.has_begun
+            assert not reader.begun_bytes
         sender.join()
 
 
@@ -91,7 +92,7 @@ def test_what_was_begun_without_waiting_is_waited_for(
     theirs.sendall(whole[:1000])
     assert is_told(ours, 20)
     assert reader.read_ready(ours, buffer) is None
-    assert reader.has_begun
+    assert reader.begun_bytes == 1000
     sender = send_later(theirs, whole[1000:])
     assert bytes(reader.read(ours, buffer, Deadline(20_000))) == whole[4:]
     sender.join()
@@ -104,10 +105,11 @@ def test_the_descriptor_tells_of_no_more_than_will_come(
     whole = frame(LARGE)
     theirs.sendall(whole[:1000])
     assert is_told(ours, 20)
-    assert reader.read_ready(ours, FrameBuffer()) is None
+    buffer = FrameBuffer()
+    assert reader.read_ready(ours, buffer) is None
     assert 1 < tells_of(ours) <= len(whole) - 1000
     theirs.sendall(whole[1000:-20_000])
-    while reader.read_ready(ours, FrameBuffer()) is None and tells_of(ours) > 1:
+    while reader.read_ready(ours, buffer) is None and tells_of(ours) > 1:
         time.sleep(0.01)
     theirs.sendall(whole[-20_000:])
     assert is_told(ours, 20)
@@ -117,16 +119,16 @@ def test_while_nobody_waits_the_descriptor_may_keep_quiet(
     pair: tuple[socket.socket, socket.socket], reader: ReplyReader
 ) -> None:
     ours, theirs = pair
-    reader.fill(ours)
-    assert 1 < tells_of(ours) <= reply_reader._MOST_BYTES
+    reader.expect_unattended(ours, LARGE)
+    assert 1 < tells_of(ours) <= LARGE
     theirs.sendall(frame(10))
-    reader.watch(ours)
+    reader.expect_polled(ours)
     assert is_told(ours, 20)
-    reader.fill(ours)
+    reader.expect_unattended(ours, LARGE)
     found = reader.read_ready(ours, FrameBuffer())
     assert found is not None
     assert bytes(found) == frame(10)[4:]
-    reader.fill(ours)
+    reader.expect_unattended(ours, LARGE)
     theirs.sendall(frame(11))
     assert bytes(reader.read(ours, FrameBuffer(), Deadline(20_000))) == frame(11)[4:]
 
@@ -138,7 +140,7 @@ def test_a_begun_reply_decides_what_is_told_of(
     theirs.sendall(frame(100)[:50])
     assert is_told(ours, 20)
     assert reader.read_ready(ours, FrameBuffer()) is None
-    reader.fill(ours)
+    reader.expect_unattended(ours, LARGE)
     assert tells_of(ours) == 1
 
 
@@ -149,10 +151,65 @@ def test_a_system_that_knows_nothing_of_it(
 ) -> None:
     ours, theirs = pair
     monkeypatch.setattr(reply_reader.socket, "SO_RCVLOWAT", 12_345)
-    reader.fill(ours)
+    reader.expect_unattended(ours, LARGE)
     sender = send_later(theirs, frame(LARGE))
     assert bytes(reader.read(ours, FrameBuffer(), Deadline(20_000))) == frame(LARGE)[4:]
     sender.join()
+
+
+def test_a_system_that_makes_no_room(
+    pair: tuple[socket.socket, socket.socket],
+    reader: ReplyReader,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As Linux before 4.18: the mark would never be reached."""
+    ours, theirs = pair
+    monkeypatch.setattr(reply_reader.socket, "SO_RCVBUF", socket.SO_TYPE)  # a small number
+    reader.expect_unattended(ours, LARGE)
+    assert tells_of(ours) == 1
+    sender = send_later(theirs, frame(LARGE))
+    assert bytes(reader.read(ours, FrameBuffer(), Deadline(20_000))) == frame(LARGE)[4:]
+    sender.join()
+
+
+def test_a_system_that_does_not_wake_at_the_mark(
+    pair: tuple[socket.socket, socket.socket],
+    reader: ReplyReader,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The mark is beyond what will come: after a while the bytes that are there are taken."""
+    ours, theirs = pair
+    plain = reader._mark
+
+    def beyond(sock: socket.socket, size_bytes: int) -> None:
+        plain(sock, size_bytes if size_bytes == 1 else 2 * LARGE)
+
+    monkeypatch.setattr(reader, "_mark", beyond)
+    sender = send_later(theirs, frame(LARGE))
+    assert bytes(reader.read(ours, FrameBuffer(), Deadline(20_000))) == frame(LARGE)[4:]
+    sender.join()
+
+
+class Interrupted(socket.socket):
+    """Ctrl-C comes right after its mark is set."""
+
+    def setsockopt(self, *args: Any) -> None:
+        super().setsockopt(*args)
+        if args[1] == socket.SO_RCVLOWAT and args[2] > 1:
+            raise KeyboardInterrupt
+
+
+def test_ctrl_c_while_a_mark_is_set(
+    pair: tuple[socket.socket, socket.socket], reader: ReplyReader
+) -> None:
+    ours, theirs = pair
+    sock = Interrupted(fileno=ours.detach())
+    with sock:
+        with pytest.raises(KeyboardInterrupt):
+            reader.expect_unattended(sock, LARGE)
+        theirs.sendall(frame(10))
+        reader.expect_polled(sock)
+        assert is_told(sock, 20)
 
 
 @pytest.mark.parametrize("waits", [True, False])
@@ -161,17 +218,18 @@ def test_the_end_of_the_stream_in_a_large_reply(
     pair: tuple[socket.socket, socket.socket], reader: ReplyReader, waits: bool, sent: int
 ) -> None:
     ours, theirs = pair
-    reader.fill(ours)
+    reader.expect_unattended(ours, LARGE)
     theirs.sendall(frame(LARGE)[:sent])
     theirs.close()
-    reader.watch(ours)
+    reader.expect_polled(ours)
+    buffer = FrameBuffer()
     with pytest.raises(HungUpError, match="closed the connection"):
         while True:
             if waits:
-                reader.read(ours, FrameBuffer(), Deadline(20_000))
+                reader.read(ours, buffer, Deadline(20_000))
             else:
                 assert is_told(ours, 20)
-                reader.read_ready(ours, FrameBuffer())
+                reader.read_ready(ours, buffer)
 
 
 def test_a_wait_ends_at_the_deadline(

@@ -110,7 +110,7 @@ def test_copies_are_found(monkeypatch: pytest.MonkeyPatch, value: int | None, ti
     monkeypatch.setattr(
         columns_decode, "read_fields", lambda *args: read.append(len(args[1])) or way(*args)
     )
-    counts = [150] * 20 + [34] + [150] * 20 + [7]
+    counts = [150] * 60 + [34] + [150] * 40 + [7]
     groups = groups_of(counts, key=b"12345678", value=value, times=times, step=1)
     assert decoded(response(groups)) == [row for group in groups for row in group]
     assert found == [True]
@@ -126,6 +126,8 @@ def test_copies_are_found(monkeypatch: pytest.MonkeyPatch, value: int | None, ti
         "headers",
         "more records than are decoded together",
         "large batches",
+        "many shapes of records",
+        "many shorter batches",
     ],
 )
 def test_others_are_left_alone(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
@@ -133,17 +135,24 @@ def test_others_are_left_alone(monkeypatch: pytest.MonkeyPatch, what: str) -> No
     counts = {
         "few batches": [150] * 3,
         "sizes of batches vary": list(range(100, 120)),
+        "many shapes of records": [640] * 10,
         "more records than are decoded together": [CHUNK_RECORDS + 1] * 4,
+        "many shorter batches": ([16] * 15 + [8]) * 20,
     }.get(what, [150] * 4)
     size = {"large batches": 4000, "more records than are decoded together": 0}.get(what, 20)
     groups = groups_of(counts, key=None, value=size, times="all the same", step=1)
     for group in groups:
         if what == "sizes of records vary":
             group[:] = [row._replace(value=b"x" * (n * 7 % 50)) for n, row in enumerate(group)]
+        if what == "many shapes of records":
+            group[:] = [
+                row._replace(timestamp=NOW + n // 20 % 2 * 70) for n, row in enumerate(group)
+            ]
         if what == "headers":
             group[:] = [row._replace(headers=(("a", b"b"),)) for row in group]
     assert decoded(response(groups)) == [row for group in groups for row in group]
-    assert found == []
+    assert True not in found
+    assert found == [] or what == "many shorter batches"
 
 
 def test_after_a_batch_that_is_no_copy_the_rest_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,11 +175,35 @@ def test_pieces_are_no_longer_than_others(monkeypatch: pytest.MonkeyPatch) -> No
 def test_batches_apart_from_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between them stood markers, or batches of aborted transactions."""
     found = answers(monkeypatch)
-    groups = [equal_records(100, 10, first) for first in range(0, 5000, 100)]
-    kept = [n for n in range(50) if n not in (20, 21, 40)]
+    groups = [equal_records(100, 10, first) for first in range(0, 16_000, 100)]
+    kept = [n for n in range(160) if n not in (20, 21, 40)]
     batches = response(groups)
     assert decoded([batches[n] for n in kept]) == [row for n in kept for row in groups[n]]
     assert found == [True]
+
+
+def test_models_are_kept_for_the_next_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    alike_batches._kept.clear()
+    read = []
+    way = alike_batches._read_model
+    monkeypatch.setattr(alike_batches, "_read_model", lambda *args: read.append(1) or way(*args))
+
+    def four(size: int) -> list[RecordBatch]:
+        return response([equal_records(100, size, first) for first in range(0, 400, 100)])
+
+    shapes = [four(size) for size in range(10, 10 + alike_batches._KEPT_MODELS)]
+    for _ in range(3):
+        for batches in shapes:
+            decoded(batches)
+    assert len(read) == len(shapes)
+    decoded(four(99))
+    decoded(shapes[-1])
+    assert len(read) == len(shapes) + 1
+    assert len(alike_batches._kept) == alike_batches._KEPT_MODELS
+    empty = groups_of([100] * 4, key=None, value=0, times="all the same", step=1)
+    null = groups_of([100] * 4, key=None, value=None, times="all the same", step=1)
+    for groups in (empty, null, empty):  # of one size
+        assert decoded(response(groups)) == [row for group in groups for row in group]
 
 
 def outcome(batches: list[RecordBatch]) -> object:
