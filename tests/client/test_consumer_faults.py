@@ -577,3 +577,28 @@ def test_ctrl_c_while_an_answer_is_read_loses_nothing(filled, monkeypatch):
                 assert not source.poll(0.5)
         monkeypatch.undo()
         assert by_partition(take(source, 1_500)) == ALL
+
+
+def test_ctrl_c_behind_a_question_loses_nothing(filled, monkeypatch):
+    """The answer to it must not pass for that to the next question."""
+    real = Connection.expect_unattended
+    asked = []
+
+    def interrupted(connection: Connection, size_bytes: int) -> None:
+        real(connection, size_bytes)
+        asked.append(connection)
+        if len(asked) % 4 == 3:
+            raise KeyboardInterrupt
+
+    with reading(filled, 3) as source:
+        monkeypatch.setattr(Connection, "expect_unattended", interrupted)
+        rows: list[Any] = []
+        interrupts = 0
+        until_s = time.monotonic() + WAIT_S
+        while len(rows) < 1_500 and time.monotonic() < until_s:
+            try:
+                rows += source.poll(0.5)
+            except KeyboardInterrupt:
+                interrupts += 1
+        assert by_partition(rows) == ALL
+        assert interrupts
