@@ -131,6 +131,9 @@ class LeaderFetches:
                     self._ask(leader, connection, states)
             except KafkaError as error:
                 self._failed(leader, error)
+            except BaseException:  # Ctrl-C: an answer to nobody's question must not come
+                leader.close()
+                raise
 
     def _node_of(self, state: PartitionState) -> int | None:
         """The broker to ask: a replica for records only, None if there is no leader now."""
@@ -164,20 +167,14 @@ class LeaderFetches:
                 version = min(LEADER_ONLY_FETCH_VERSION, connection.choose(FetchRequest))
         leader.is_fetch = not lost
         leader.sent_s = time.monotonic()
-        try:
-            for state in states:
-                offset = state.lookup if lost else state.fetch_offset
-                leader.asked[state.tp] = AskedPartition(state, offset or 0)
-                state.in_flight = True
-            connection.send(
-                request, Deadline(self._cluster.options.request_timeout_ms), version=version
-            )
-            self._leave(leader)
-        except KafkaError:
-            raise
-        except BaseException:  # Ctrl-C: an answer to nobody's question must not come
-            leader.close()
-            raise
+        for state in states:
+            offset = state.lookup if lost else state.fetch_offset
+            leader.asked[state.tp] = AskedPartition(state, offset or 0)
+            state.in_flight = True
+        connection.send(
+            request, Deadline(self._cluster.options.request_timeout_ms), version=version
+        )
+        self._leave(leader)
 
     def _leave(self, leader: LeaderConnection) -> None:
         """Nobody waits for this leader's answer for a while."""

@@ -16,7 +16,7 @@ from sparkkafka.protocol.framing import PREFIX_BYTES
 # bytes are there. More weighty on Linux: bytes that nobody has read yet are acknowledged at once
 # only up to there, and the system makes room for twice as many. Else a broker stops after a
 # megabyte until its reader is back.
-MOST_MARKED_BYTES = 16 << 20
+_MOST_MARKED_BYTES = 16 << 20
 _FEW_BYTES = 64 << 10  # fewer are not worth a call
 # Systems may fail to wake a reader at its mark (Linux did so under memory pressure until 2021).
 _PATIENCE_S = 0.2
@@ -64,7 +64,7 @@ class ReplyReader:
         Before somebody waits for the socket's descriptor, `expect_polled`.
         """
         if self._begun is None:
-            self._mark(sock, min(size_bytes, MOST_MARKED_BYTES))
+            self._mark(sock, min(size_bytes, _MOST_MARKED_BYTES))
 
     def expect_polled(self, sock: socket.socket) -> None:
         """Let the socket's descriptor tell of the first byte of the next reply."""
@@ -134,7 +134,7 @@ class ReplyReader:
     def _mark_missing(self, sock: socket.socket, size_bytes: int) -> None:
         """Never more than will come. With TLS the socket's bytes are not the reply's."""
         few = size_bytes < _FEW_BYTES or isinstance(sock, ssl.SSLSocket)
-        self._mark(sock, 1 if few else min(size_bytes, MOST_MARKED_BYTES))
+        self._mark(sock, 1 if few else min(size_bytes, _MOST_MARKED_BYTES))
 
     def _mark(self, sock: socket.socket, size_bytes: int) -> None:
         if size_bytes == self._mark_bytes or (size_bytes > 1 and not self._knows_marks):

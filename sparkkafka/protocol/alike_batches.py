@@ -64,7 +64,6 @@ class _Run(NamedTuple):
 
 
 class _Model(NamedTuple):
-    records: int
     sizes: Ints
     """Bytes of the first 0, 1, 2, … records."""
     offset_deltas: Ints
@@ -109,7 +108,7 @@ class AlikeBatches:
                 yield Range(first, last, alike=False)
                 continue
             while first < last:
-                limit = int(rows_before[first]) + self._most_rows - self._model.records
+                limit = int(rows_before[first]) + self._most_rows - len(self._model.offset_deltas)
                 stop = min(last, int(np.searchsorted(rows_before, limit, "right")))
                 yield Range(first, stop, alike=True)
                 first = stop
@@ -195,10 +194,10 @@ def find(
     Arguments as for `record_starts.find`; `most_rows` is how many are decoded together. Models are
     kept for later calls; one that is no copy of this call's middle batch is read anew.
     """
+    middle, alike = record_starts.like_the_middle(begins, ends, counts)
     sizes = ends - begins
-    middle = len(begins) // 2  # the first and the last one are the likeliest to be shorter
     size, count = int(sizes[middle]), int(counts[middle])
-    number = int(np.count_nonzero((sizes == size) & (counts == count)))
+    number = int(np.count_nonzero(alike))
     if number < _FEW_BATCHES or 2 * number < len(begins):
         return None
     if count > most_rows or size > _MAX_MODEL_BYTES:
@@ -263,7 +262,7 @@ def _read_model(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> _Model |
             )
         )  # fmt: skip
     sizes = np.append(0, record_ends)
-    return _Model(len(starts), sizes, fields.offset_deltas, key_length, value_length, runs)
+    return _Model(sizes, fields.offset_deltas, key_length, value_length, runs)
 
 
 def _windows(data: Bytes, grid: GridPart, mask: Bytes) -> list[_Window]:

@@ -265,25 +265,27 @@ class _Chunk:
         times_ms: tuple[int, int] | None,
     ) -> Iterator[DecodedRecords]:
         try:
-            for low, fields in self._fields():
+            low = 0
+            for fields in self._fields():
+                rows = len(fields.offset_deltas)
                 piece = self._columns(low, fields, start_offset, end_offset, wanted, times_ms)
+                low += rows
                 if len(piece):
                     yield piece
         except (DamageError, BadVarintError):
             self._raise_damage()
 
-    def _fields(self) -> Iterator[tuple[int, Fields]]:
-        """(row, fields from this row on), in order, at most CHUNK_RECORDS rows at a time."""
+    def _fields(self) -> Iterator[Fields]:
+        """Of all rows in order, at most CHUNK_RECORDS at a time."""
         alike = alike_batches.find(
             self.data, self.begins, self.ends, self.counts, most_rows=CHUNK_RECORDS
         )
         done = 0
         if alike is not None:
-            rows_before = np.cumsum(self.counts) - self.counts
             for first, last, is_alike in alike.ranges():
                 fields = alike.fields(first, last) if is_alike else None
                 if fields is not None:
-                    yield int(rows_before[first]), fields
+                    yield fields
                 elif is_alike:
                     break  # not to compare in vain once more
                 else:
@@ -291,7 +293,7 @@ class _Chunk:
                 done = last
         yield from self._own_fields(done, len(self.batches))
 
-    def _own_fields(self, first: int, last: int) -> Iterator[tuple[int, Fields]]:
+    def _own_fields(self, first: int, last: int) -> Iterator[Fields]:
         """The same of batches [first, last), each record read."""
         if first == last:
             return
@@ -301,10 +303,9 @@ class _Chunk:
         )
         if not layout.sound.all():
             raise DamageError
-        before = int(self.counts[:first].sum())
         for low in range(0, len(layout.starts), CHUNK_RECORDS):
             rows = slice(low, low + CHUNK_RECORDS)
-            yield before + low, read_fields(self.data, layout.bodies[rows], layout.ends[rows])
+            yield read_fields(self.data, layout.bodies[rows], layout.ends[rows])
 
     def _columns(
         self,

@@ -107,6 +107,13 @@ def find(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> Layout:
     return layout
 
 
+def like_the_middle(begins: Ints, ends: Ints, counts: Ints) -> tuple[int, NDArray[np.bool_]]:
+    """The batch in the middle, and which others have its bytes and its count."""
+    sizes = ends - begins
+    middle = len(begins) // 2  # the first and the last one are the likeliest to be shorter
+    return middle, (sizes == sizes[middle]) & (counts == counts[middle])
+
+
 def _alike(
     data: Bytes, begins: Ints, ends: Ints, counts: Ints
 ) -> tuple[NDArray[np.bool_], Ints | None]:
@@ -115,9 +122,7 @@ def _alike(
     Records of one size make batches of one layout: one is looked at, the others are its copies
     until `verify` says otherwise. None if that does not look likely.
     """
-    sizes = ends - begins
-    middle = len(begins) // 2  # the first and the last one are the likeliest to be shorter
-    alike = (sizes == sizes[middle]) & (counts == counts[middle])
+    middle, alike = like_the_middle(begins, ends, counts)
     chosen = np.flatnonzero(alike)
     if 2 * len(chosen) < len(begins) or len(chosen) < 2:
         return alike, None

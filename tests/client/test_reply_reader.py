@@ -59,6 +59,12 @@ def send_later(sock: socket.socket, *pieces: bytes) -> threading.Thread:
     return thread
 
 
+def check_a_large_reply(reader: ReplyReader, ours: socket.socket, theirs: socket.socket) -> None:
+    sender = send_later(theirs, frame(LARGE))
+    assert bytes(reader.read(ours, FrameBuffer(), Deadline(20_000))) == frame(LARGE)[4:]
+    sender.join()
+
+
 @pytest.mark.parametrize("size", [0, 1, 100, 70_000, LARGE])
 @pytest.mark.parametrize("cut", [1, 4, 5, 1000])
 def test_a_reply_in_two_pieces(
@@ -152,9 +158,7 @@ def test_a_system_that_knows_nothing_of_it(
     ours, theirs = pair
     monkeypatch.setattr(reply_reader.socket, "SO_RCVLOWAT", 12_345)
     reader.expect_unattended(ours, LARGE)
-    sender = send_later(theirs, frame(LARGE))
-    assert bytes(reader.read(ours, FrameBuffer(), Deadline(20_000))) == frame(LARGE)[4:]
-    sender.join()
+    check_a_large_reply(reader, ours, theirs)
 
 
 def test_a_system_that_makes_no_room(
@@ -167,9 +171,7 @@ def test_a_system_that_makes_no_room(
     monkeypatch.setattr(reply_reader.socket, "SO_RCVBUF", socket.SO_TYPE)  # a small number
     reader.expect_unattended(ours, LARGE)
     assert tells_of(ours) == 1
-    sender = send_later(theirs, frame(LARGE))
-    assert bytes(reader.read(ours, FrameBuffer(), Deadline(20_000))) == frame(LARGE)[4:]
-    sender.join()
+    check_a_large_reply(reader, ours, theirs)
 
 
 def test_a_system_that_does_not_wake_at_the_mark(
@@ -185,9 +187,7 @@ def test_a_system_that_does_not_wake_at_the_mark(
         plain(sock, size_bytes if size_bytes == 1 else 2 * LARGE)
 
     monkeypatch.setattr(reader, "_mark", beyond)
-    sender = send_later(theirs, frame(LARGE))
-    assert bytes(reader.read(ours, FrameBuffer(), Deadline(20_000))) == frame(LARGE)[4:]
-    sender.join()
+    check_a_large_reply(reader, ours, theirs)
 
 
 class Interrupted(socket.socket):
