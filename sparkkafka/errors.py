@@ -4,6 +4,7 @@
     ├── OptionError (ValueError)          an option or argument is wrong; names it and its value
     ├── DecodeError                       bytes do not follow the protocol; has a position
     │   └── CorruptRecordError            the same inside records; names topic, partition, offset
+    │       └── BatchTooLargeError        a batch unpacks to more than a setting allows
     ├── EncodeError (ValueError)          a value cannot be put on the wire
     ├── UnsupportedVersionError           broker and client share no version of a request
     ├── KafkaConnectionError (OSError)    no connection, or it broke
@@ -42,6 +43,7 @@ from sparkkafka.error_codes import (
 __all__ = [
     "SPARK_PREFIX",
     "AuthenticationError",
+    "BatchTooLargeError",
     "BrokerError",
     "CommitFailedError",
     "ConsumerStateError",
@@ -144,13 +146,20 @@ class CorruptRecordError(DecodeError):
 
     def at(self, topic: str, partition: int, offset: int | None = None) -> CorruptRecordError:
         """The same error, with the place filled in by a caller that knows it."""
-        return CorruptRecordError(
+        return type(self)(
             self.reason,
             self.position,
             topic=topic,
             partition=partition,
             offset=self.offset if self.offset is not None else offset,
         )
+
+
+class BatchTooLargeError(CorruptRecordError):
+    """A batch, or a record in it, takes more memory than max.decompressed.batch.bytes allows.
+
+    It need not be damaged: who allows more can read it.
+    """
 
 
 class EncodeError(KafkaError, ValueError):

@@ -187,10 +187,12 @@ def decode_payload(
         raise Damaged("negative record count", 0)
     records: list[Record] = []
     position = 0
+    smallest = base_offset
     for _ in range(record_count):
         record, position = _decode_record(
-            payload, position, base_offset, last_offset_delta, base_timestamp
+            payload, position, base_offset, last_offset_delta, base_timestamp, smallest
         )
+        smallest = record.offset + 1
         if log_append_time:
             record = record._replace(timestamp=max_timestamp)
         records.append(record)
@@ -200,7 +202,12 @@ def decode_payload(
 
 
 def _decode_record(
-    data: bytes, position: int, base_offset: int, last_offset_delta: int | None, base_timestamp: int
+    data: bytes,
+    position: int,
+    base_offset: int,
+    last_offset_delta: int | None,
+    base_timestamp: int,
+    smallest: int,
 ) -> tuple[Record, int]:
     start = position
     length, position = decode_varint(data, position, len(data))
@@ -218,6 +225,8 @@ def _decode_record(
     if offset_delta < 0 or (last_offset_delta is not None and offset_delta > last_offset_delta):
         raise Damaged(f"offset delta {offset_delta} outside the batch", start)
     offset = base_offset + offset_delta
+    if offset < smallest:
+        raise Damaged(f"offset delta {offset_delta} does not ascend", start, smallest)
     try:
         key, position = _decode_nullable(data, position, end, "key")
         value, position = _decode_nullable(data, position, end, "value")

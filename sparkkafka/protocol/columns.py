@@ -8,7 +8,7 @@ checksum are the matter of `records`.
 
 from __future__ import annotations
 
-from sparkkafka.protocol.columns_decode import (
+from sparkkafka.protocol.chunk_decode import (
     ALL_COLUMNS,
     CHUNK_RECORDS,
     HEADERS,
@@ -17,9 +17,8 @@ from sparkkafka.protocol.columns_decode import (
     TIMESTAMP,
     VALUE,
     DecodedRecords,
-    decode_batches,
-    decode_chunks,
 )
+from sparkkafka.protocol.columns_decode import MAX_PAYLOAD_BYTES, decode_batches, decode_chunks
 from sparkkafka.protocol.columns_encode import (
     EncodedBatch,
     RecordColumns,
@@ -36,6 +35,7 @@ __all__ = [
     "HEADERS",
     "HEADERS_TYPE",
     "KEY",
+    "MAX_PAYLOAD_BYTES",
     "TIMESTAMP",
     "VALUE",
     "DecodedRecords",

@@ -1,5 +1,8 @@
 """Kafka's compression codecs: bytes in, bytes out, never more bytes out than the caller allows.
 
+`decompressed_pieces` gives a few MiB at a time, so that data of any size is read in little memory;
+`decompress` joins the pieces.
+
     codec     written as                                read as
     gzip      one gzip member                           any number of members
     snappy    xerial stream of 32 KiB chunks            xerial stream, or one raw snappy block
@@ -31,6 +34,7 @@ from __future__ import annotations
 import enum
 import struct
 import zlib
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple, cast
 
 import lz4.frame
@@ -70,6 +74,12 @@ LEVELS = {
     Codec.ZSTD: Levels(-131072, 22, 3),
 }
 
+PIECE_BYTES = 4 << 20
+"""Most bytes of a piece. A snappy block is unpacked whole, but comes in such pieces too."""
+
+# Compressed bytes that a library gets at a time: what it has not used it copies at each call.
+_INPUT_BYTES = 1 << 20
+
 _GZIP_WBITS = 31  # zlib: 15 bits of window, and 16 for the gzip wrapper
 _GZIP_NEXT_MEMBER_WINDOW_BYTES = 512
 
@@ -92,7 +102,6 @@ _LZ4_MAX_RATIO = 255
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 # zstd: a run-length block of 4 bytes stands for at most 128 KiB.
 _ZSTD_MAX_RATIO = 32 * 1024
-_ZSTD_FIRST_READ_BYTES = 16 << 20
 
 
 def codec_by_name(name: str) -> Codec:
@@ -127,26 +136,63 @@ def decompress(
 ) -> BytesLike:
     """The uncompressed bytes: at most `max_bytes`, for codec NONE `data` itself.
 
-    The bound holds whatever a frame says about its size: no more than about twice `max_bytes` is
-    ever allocated. Raises DecodeError for damaged, cut, and empty input and for bytes behind the
-    end of the compressed data; OutputTooLargeError for output beyond `max_bytes`.
+    All of `decompressed_pieces`, which see, in one piece.
+    """
+    pieces = list(
+        decompressed_pieces(codec, data, max_bytes, any_lz4_header_checksum=any_lz4_header_checksum)
+    )
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def decompressed_pieces(
+    codec: Codec, data: BytesLike, max_bytes: int, *, any_lz4_header_checksum: bool = False
+) -> Iterator[BytesLike]:
+    """The uncompressed bytes, at most `max_bytes` of them, in pieces of up to PIECE_BYTES; for
+    codec NONE `data` itself.
+
+    What a frame says about its size makes it fail early, but no memory is allocated by it: beside
+    a piece or two there is only the codec's own window, and for snappy the block (its claim is
+    checked against what so many bytes can hold, and against `max_bytes`). Raises DecodeError for
+    damaged, cut, and empty input and for bytes behind the end of the compressed data, perhaps
+    after pieces of what stands before; OutputTooLargeError for output beyond `max_bytes`.
     `any_lz4_header_checksum` is for message format 0, where Kafka computed the LZ4 header
     checksum over the wrong bytes (KIP-57).
     """
     if codec is Codec.NONE:
         if len(data) > max_bytes:
             raise OutputTooLargeError(f"{len(data)} bytes, more than the {max_bytes} allowed", 0)
-        return data
+        return iter((data,))
     if not len(data):
         raise DecodeError(f"no {codec.name.lower()} data at all", 0)
     view = memoryview(data)
     if codec is Codec.GZIP:
-        return _gzip_decompress(view, max_bytes)
+        return _gathered(codec, _gzip_parts(view, max_bytes), max_bytes)
     if codec is Codec.SNAPPY:
-        return _snappy_decompress(view, max_bytes)
+        return _gathered(codec, _snappy_parts(view, max_bytes), max_bytes)
     if codec is Codec.LZ4:
-        return _lz4_decompress(view, max_bytes, any_lz4_header_checksum)
-    return _zstd_decompress(view, max_bytes)
+        return _gathered(codec, _lz4_parts(view, any_lz4_header_checksum, max_bytes), max_bytes)
+    return _gathered(codec, _zstd_parts(view, max_bytes), max_bytes)
+
+
+def _gathered(codec: Codec, parts: Iterable[BytesLike], max_bytes: int) -> Iterator[BytesLike]:
+    """What a library gave, joined to pieces; many small parts take no room as objects."""
+    room = max_bytes
+    piece: BytesLike = b""
+    for part in parts:
+        room -= len(part)
+        if room < 0:
+            raise _too_large(codec, max_bytes)
+        if not piece:
+            piece = part
+        elif len(piece) + len(part) > PIECE_BYTES:
+            yield piece
+            piece = part
+        else:
+            if not isinstance(piece, bytearray):
+                piece = bytearray(piece)
+            piece += part
+    if piece:
+        yield piece
 
 
 def _level(codec: Codec, level: int | None) -> int:
@@ -171,6 +217,11 @@ def _too_large(codec: Codec, max_bytes: int, position: int = 0) -> OutputTooLarg
     )
 
 
+def _piece_bytes(max_bytes: int) -> int:
+    """One byte above the limit tells as much as a whole piece."""
+    return min(PIECE_BYTES, max_bytes + 1)
+
+
 def _unsigned(buffer: pa.Buffer) -> memoryview:
     # pyarrow exports signed chars: without the cast, byte 0xff would read as -1.
     return memoryview(buffer).cast("B")
@@ -179,31 +230,32 @@ def _unsigned(buffer: pa.Buffer) -> memoryview:
 # --- gzip ---------------------------------------------------------------------------------------
 
 
-def _gzip_decompress(data: memoryview, max_bytes: int) -> bytes:
-    parts: list[bytes] = []
-    total, position, end = 0, 0, len(data)
-    # zlib copies what it did not use. The first member gets all the input, as there rarely is a
+def _gzip_parts(data: memoryview, max_bytes: int) -> Iterator[bytes]:
+    position, end = 0, len(data)
+    most = _piece_bytes(max_bytes)
+    # zlib copies what it did not use. The first member gets much of the input, as there rarely is a
     # second; further ones get a window that grows, or thousands of tiny members would copy the
     # rest thousands of times.
-    window = end
+    window = _INPUT_BYTES
     while position < end:
         member = zlib.decompressobj(_GZIP_WBITS)
         while not member.eof:
             chunk = data[position : position + window]
             if not chunk:
                 raise DecodeError("gzip data is cut short", position)
-            try:
-                out = member.decompress(chunk, max_bytes - total + 1)
-            except zlib.error as error:
-                raise DecodeError(f"gzip data is damaged: {error}", position) from error
-            total += len(out)
-            if total > max_bytes:
-                raise _too_large(Codec.GZIP, max_bytes, position)
-            parts.append(out)
+            unused: BytesLike = chunk
+            while not member.eof:
+                try:
+                    out = member.decompress(unused, most)
+                except zlib.error as error:
+                    raise DecodeError(f"gzip data is damaged: {error}", position) from error
+                yield out
+                if len(out) < most:
+                    break
+                unused = member.unconsumed_tail
             position += len(chunk) - len(member.unused_data)
-            window *= 2
+            window = min(2 * window, _INPUT_BYTES)
         window = _GZIP_NEXT_MEMBER_WINDOW_BYTES
-    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 # --- snappy -------------------------------------------------------------------------------------
@@ -219,11 +271,11 @@ def _snappy_compress(data: BytesLike) -> bytes:
     return b"".join(parts)
 
 
-def _snappy_decompress(data: memoryview, max_bytes: int) -> BytesLike:
+def _snappy_parts(data: memoryview, max_bytes: int) -> Iterator[memoryview]:
     # Only the magic is compared: Redpanda wrote the two version numbers little-endian.
     if len(data) < len(_XERIAL_HEADER) or data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
-        return _snappy_block(data, 0, len(data), max_bytes, max_bytes)
-    parts: list[BytesLike] = []
+        yield from _slices(_snappy_block(data, 0, len(data), max_bytes, max_bytes))
+        return
     room, position, end = max_bytes, len(_XERIAL_HEADER), len(data)
     while position < end:
         start = position + 4
@@ -235,8 +287,12 @@ def _snappy_decompress(data: memoryview, max_bytes: int) -> BytesLike:
         position = start + size
         part = _snappy_block(data, start, position, room, max_bytes)
         room -= len(part)
-        parts.append(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+        yield from _slices(part)
+
+
+def _slices(data: memoryview) -> Iterator[memoryview]:
+    for start in range(0, len(data), PIECE_BYTES):
+        yield data[start : start + PIECE_BYTES]
 
 
 def _snappy_block(data: memoryview, start: int, end: int, room: int, max_bytes: int) -> memoryview:
@@ -282,28 +338,34 @@ def _lz4_compress(data: BytesLike, level: int) -> bytes:
     )
 
 
-def _lz4_decompress(data: memoryview, max_bytes: int, any_header_checksum: bool) -> bytes:
-    header_bytes, bound = _lz4_walk(data)
-    frame: BytesLike = data
+def _lz4_parts(data: memoryview, any_header_checksum: bool, max_bytes: int) -> Iterator[bytes]:
+    header_bytes, bound, claimed = _lz4_walk(data)
+    if claimed is not None and claimed > max_bytes:
+        raise _too_large(Codec.LZ4, max_bytes)
+    frame = data
     if any_header_checksum:
         patched = bytearray(data)
         patched[header_bytes - 1] = _xxh32_short(bytes(data[4 : header_bytes - 1])) >> 8 & 0xFF
-        frame = patched
-    limit = min(bound, max_bytes + 1)
+        frame = memoryview(patched)
     decompressor = lz4.frame.LZ4FrameDecompressor()
-    try:
-        out = cast(bytes, decompressor.decompress(frame, max_length=limit))
-    except (RuntimeError, EOFError, ValueError) as error:
-        raise DecodeError(f"lz4 data is damaged: {error}", header_bytes) from error
-    if len(out) > max_bytes or (not decompressor.eof and limit > max_bytes):
-        raise _too_large(Codec.LZ4, max_bytes)
-    if not decompressor.eof:
-        raise DecodeError("lz4 frame ends too early", len(data))
-    return out
+    position, most = 0, _piece_bytes(max_bytes)
+    while not decompressor.eof:
+        chunk = frame[position : position + _INPUT_BYTES] if decompressor.needs_input else b""
+        if decompressor.needs_input and not chunk:
+            raise DecodeError("lz4 frame ends too early", len(data))
+        position += len(chunk)
+        try:
+            # So much is allocated: not more than the blocks can fill.
+            out = cast(bytes, decompressor.decompress(chunk, max_length=min(bound, most)))
+        except (RuntimeError, EOFError, ValueError) as error:
+            raise DecodeError(f"lz4 data is damaged: {error}", header_bytes) from error
+        bound = max(bound - len(out), 1)
+        yield out
 
 
-def _lz4_walk(data: memoryview) -> tuple[int, int]:
-    """Size of the frame header, and an upper bound of the frame's output from its block headers.
+def _lz4_walk(data: memoryview) -> tuple[int, int, int | None]:
+    """Size of the frame header, an upper bound of the frame's output from its block headers, and
+    the output's size if the header says it.
 
     The bound is close: a writer fills all blocks but the last. It is what gets allocated, so a
     frame cannot ask for more memory than its blocks can fill.
@@ -318,6 +380,7 @@ def _lz4_walk(data: memoryview) -> tuple[int, int]:
     block_checksum_bytes = 4 if flags & 0x10 else 0
     # magic, flags, block descriptor, [content size], [dictionary id], header checksum
     header_bytes = 7 + (8 if flags & 0x08 else 0) + (4 if flags & 0x01 else 0)
+    claimed = int.from_bytes(data[6:14], "little") if flags & 0x08 else None
     position, bound = header_bytes, 0
     while True:
         if position + 4 > end:
@@ -337,7 +400,7 @@ def _lz4_walk(data: memoryview) -> tuple[int, int]:
     position += 4 if flags & 0x04 else 0
     if position != end:
         raise DecodeError(f"lz4 frame ends, the data has {end} bytes", position)
-    return header_bytes, max(bound, 1)
+    return header_bytes, max(bound, 1), claimed
 
 
 def _xxh32_short(data: bytes) -> int:
@@ -360,37 +423,35 @@ def _xxh32_short(data: bytes) -> int:
 # --- zstd ---------------------------------------------------------------------------------------
 
 
-def _zstd_decompress(data: memoryview, max_bytes: int) -> memoryview:
+def _zstd_parts(data: memoryview, max_bytes: int) -> Iterator[memoryview]:
     claimed = _zstd_content_bytes(data)
-    if claimed is not None and claimed <= min(max_bytes, len(data) * _ZSTD_MAX_RATIO):
+    if claimed is not None and claimed > max_bytes:
+        raise _too_large(Codec.ZSTD, max_bytes)
+    if claimed is not None and claimed <= min(PIECE_BYTES, len(data) * _ZSTD_MAX_RATIO):
         # The size is only a hint. The stream below decides when it is wrong: the data may be
         # damaged, or there may be a second frame.
         try:
-            return _unsigned(pa.Codec("zstd").decompress(data, claimed))
+            whole = _unsigned(pa.Codec("zstd").decompress(data, claimed))
         except OSError:
             pass
+        else:
+            yield whole
+            return
     # Java does not know the size when it writes the header, so its frames come here. One read
     # takes eightfold compression of a batch; more is read in pieces that double, so the memory
     # follows the data that is really there.
-    parts: list[pa.Buffer] = []
-    room = max_bytes + 1
-    chunk_bytes = min(64 * 1024 + 8 * len(data), _ZSTD_FIRST_READ_BYTES)
+    most = _piece_bytes(max_bytes)
+    read_bytes = min(64 * 1024 + 8 * len(data), most)
     try:
         with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), "zstd") as stream:
-            while room:
-                part = stream.read_buffer(min(chunk_bytes, room))
+            while True:
+                part = stream.read_buffer(read_bytes)
                 if not part.size:
                     break
-                parts.append(part)
-                room -= part.size
-                chunk_bytes *= 2
+                yield _unsigned(part)
+                read_bytes = min(2 * read_bytes, most)
     except OSError as error:
         raise DecodeError(f"zstd data is damaged: {error}", 0) from error
-    if not room:
-        raise _too_large(Codec.ZSTD, max_bytes)
-    if len(parts) == 1:
-        return _unsigned(parts[0])
-    return memoryview(b"".join(_unsigned(part) for part in parts))
 
 
 def _zstd_content_bytes(data: memoryview) -> int | None:

@@ -6,6 +6,8 @@ matter here; the order of checks is that of Kafka's `DefaultRecord.readFrom`.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from sparkkafka.errors import CorruptRecordError
 from sparkkafka.protocol.records import RecordBatch
 from sparkkafka.protocol.varints import VARINT_BITS, VARLONG_BITS, BadVarintError
@@ -28,37 +30,56 @@ def read_one(raw: bytes, at: int, bits: int = VARINT_BITS) -> tuple[int, int]:
     return (value >> 1) ^ -(value & 1), at + 1
 
 
-def check_batch(batch: RecordBatch, raw: bytes) -> None:
-    """Raises CorruptRecordError at the first damaged record of one batch."""
-    position = 0
-    offset = batch.base_offset
-    for index in range(batch.record_count):
+class Before(NamedTuple):
+    """What of a batch has been read already, and found sound."""
+
+    records: int = 0
+    payload_bytes: int = 0
+    last_delta: int = -1
+    """Offset delta of the last record so far."""
+
+
+def check_batch(
+    batch: RecordBatch, raw: bytes, before: Before | None = None, *, is_end: bool = True
+) -> None:
+    """Raises CorruptRecordError at the first damaged record of one batch.
+
+    `raw` are the records behind those `before`; without `is_end` more may follow it.
+    """
+    begun = before or Before()
+    position, last_delta = 0, begun.last_delta
+    for index in range(begun.records, batch.record_count):
         known: list[int] = []
+        if position == len(raw) and not is_end:
+            return
         try:
-            end = _check_record(batch, raw, position, known)
+            end = _check_record(batch, raw, position, known, last_delta)
         except (IndexError, BadVarintError, UnicodeDecodeError, ValueError) as error:
             reason = {
                 IndexError: "it ends too early",
                 BadVarintError: "a number in it is too long",
                 UnicodeDecodeError: "a header key is not UTF-8",
             }.get(type(error), str(error))
+            offset = known[0] if known else last_delta + 1
             raise CorruptRecordError(
                 f"record {index + 1} of {batch.record_count} of a batch is damaged: {reason}",
-                position,
-                offset=known[0] if known else offset,
+                begun.payload_bytes + position,
+                offset=batch.base_offset + offset,
             ) from None
         position = end
-        offset = known[0] + 1
+        last_delta = known[0]
     if position != len(raw):
         raise CorruptRecordError(
             f"{len(raw) - position} bytes follow the last of {batch.record_count} records",
-            position,
-            offset=offset,
+            begun.payload_bytes + position,
+            offset=batch.base_offset + last_delta + 1,
         )
 
 
-def _check_record(batch: RecordBatch, raw: bytes, at: int, known: list[int]) -> int:
-    """End of the record at `at`. Puts its offset into `known` as soon as it has been read."""
+def _check_record(
+    batch: RecordBatch, raw: bytes, at: int, known: list[int], last_delta: int
+) -> int:
+    """End of the record at `at`. Puts its offset delta into `known` once it may be the record's."""
     length, at = read_one(raw, at)
     end = at + length
     if length < 0:
@@ -68,9 +89,11 @@ def _check_record(batch: RecordBatch, raw: bytes, at: int, known: list[int]) -> 
     raw = raw[:end]
     _, at = read_one(raw, at + 1, VARLONG_BITS)
     delta, at = read_one(raw, at)
-    if not 0 <= delta <= batch.last_offset - batch.base_offset:
+    if not 0 <= delta <= batch.last_offset_delta:
         raise ValueError(f"its offset delta is {delta}")
-    known.append(batch.base_offset + delta)
+    if delta <= last_delta:
+        raise ValueError(f"its offset delta is {delta}, behind a record with {last_delta}")
+    known.append(delta)
     for what in ("key", "value"):
         length, at = read_one(raw, at)
         if length < -1:

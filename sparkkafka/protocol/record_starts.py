@@ -21,6 +21,7 @@ leads to the next. `find` follows a batch that fails with the plain loop before 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -105,6 +106,39 @@ def find(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> Layout:
         layout.ends[rows] = again.ends
         layout.sound[bad] = again.sound
     return layout
+
+
+def find_whole(data: Bytes, most: int) -> Layout:
+    """The records that lie whole in the beginning of a batch, `most` of them at most.
+
+    They follow each other from the first byte on; the last one ends where the next begins, which
+    may be cut, or damaged. None if not even the first is whole.
+    """
+    size = len(data)
+    if not most or size < MIN_RECORD_BYTES:
+        nothing = np.empty(0, np.int64)
+        return Layout(nothing, nothing, nothing, np.ones(1, np.bool_))
+    begins, ends = np.zeros(1, np.int64), np.array([size])
+    some = chase(data, 0, size, min(most, _RECORDS_PER_SEED) + 1)
+    count = min(most, max(1, len(some) * size // max(int(some[-1]), 1)))
+    chains, limits = _seeds_of_all(data, begins, ends, np.array([count]))
+    looks: list[Callable[[], Ints]] = [lambda: _chase_all(data, 0, size)]
+    if len(chains) >= _FEW_CHAINS:
+        looks.insert(0, lambda: lockstep(data, chains, limits))
+    for look in looks:
+        starts = look()[:most]
+        lengths, bodies, endless = _lengths(data, starts)
+        record_ends = bodies + lengths
+        sound = (lengths >= _MIN_BODY_BYTES) & (record_ends <= size)
+        sound[0] &= starts[0] == 0
+        sound[1:] &= starts[1:] == record_ends[:-1]
+        if endless is not None:
+            sound &= ~endless
+        whole = len(sound) if sound.all() else int(sound.argmin())
+        # The rest of a right guess is at most one record, which is cut.
+        if whole >= len(starts) - 1:
+            break
+    return Layout(starts[:whole], bodies[:whole], record_ends[:whole], np.ones(1, np.bool_))
 
 
 def like_the_middle(begins: Ints, ends: Ints, counts: Ints) -> tuple[int, NDArray[np.bool_]]:

@@ -26,13 +26,19 @@ from __future__ import annotations
 
 import heapq
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from crc32c import crc32c
 
-from sparkkafka.errors import CorruptRecordError, DecodeError, EncodeError
-from sparkkafka.protocol.compression import BytesLike, Codec, compress, decompress
+from sparkkafka.errors import BatchTooLargeError, CorruptRecordError, DecodeError, EncodeError
+from sparkkafka.protocol.compression import (
+    BytesLike,
+    Codec,
+    OutputTooLargeError,
+    compress,
+    decompressed_pieces,
+)
 from sparkkafka.protocol.legacy import (
     LOG_OVERHEAD_BYTES,
     MAGIC_POSITION,
@@ -168,20 +174,30 @@ class RecordBatch(NamedTuple):
         """
         return self.base_offset + self.last_offset_delta + 1
 
-    def payload(self, max_bytes: int) -> BytesLike:
-        """The uncompressed records, at most `max_bytes`.
+    def payload_pieces(self, max_bytes: int) -> Iterator[BytesLike]:
+        """The uncompressed records, at most `max_bytes`, a few MiB at a time.
 
-        Raises CorruptRecordError; its position counts from the start of `data`.
-        The record count is checked against the bytes, so it can be trusted for allocations.
+        Raises BatchTooLargeError beyond that, and CorruptRecordError for damage, perhaps after
+        some pieces; positions count from the start of `data`.
         """
         if not self.record_count and not len(self.data):
-            return self.data
+            return
         try:
-            out = decompress(self.codec, self.data, max_bytes)
+            yield from decompressed_pieces(self.codec, self.data, max_bytes)
+        except OutputTooLargeError as error:
+            raise _at_offset(BatchTooLargeError, error, self.base_offset) from error
         except CorruptRecordError:
             raise
         except DecodeError as error:
-            raise _corrupt(error, self.base_offset) from error
+            raise _at_offset(CorruptRecordError, error, self.base_offset) from error
+
+    def payload(self, max_bytes: int) -> BytesLike:
+        """`payload_pieces` in one piece.
+
+        The record count is checked against the bytes, so it can be trusted for allocations.
+        """
+        pieces = list(self.payload_pieces(max_bytes))
+        out = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         if self.record_count * MIN_RECORD_BYTES > len(out):
             raise CorruptRecordError(
                 f"{self.record_count} records cannot lie in {len(out)} bytes",
@@ -234,7 +250,15 @@ def split_batches(
                 room_bytes=room_bytes,
                 end_offset=end_offset,
             )
-            batches += [_from_legacy(batch) for batch in converted.batches]
+            for batch in map(_from_legacy, converted.batches):
+                if batch.base_offset < next_offset:
+                    raise CorruptRecordError(
+                        f"message of offset {batch.base_offset}, after offset {next_offset - 1}",
+                        position,
+                        offset=batch.base_offset,
+                    )
+                next_offset = batch.next_offset
+                batches.append(batch)
             position, room_bytes = converted.position, converted.room_bytes
             if converted.stopped:
                 break
@@ -278,7 +302,8 @@ def split_batches(
             )
         next_offset = base_offset + last_offset_delta + 1
         start = position + HEADER_BYTES
-        if record_count < 0 or (record_count and start == end):
+        if record_count < 0 or (record_count == 0) != (start == end):
+            # Compaction may take all records of a batch, and then nothing follows the header.
             raise CorruptRecordError(
                 f"{record_count} records in {end - start} bytes", position + 57, offset=base_offset
             )
@@ -395,14 +420,16 @@ def control_type(batch: RecordBatch) -> int:
     except CorruptRecordError:
         raise
     except DecodeError as error:
-        raise _corrupt(error, batch.base_offset) from error
+        raise _at_offset(CorruptRecordError, error, batch.base_offset) from error
     return int(kind)
 
 
-def _corrupt(error: DecodeError, offset: int) -> CorruptRecordError:
+def _at_offset(
+    kind: type[CorruptRecordError], error: DecodeError, offset: int
+) -> CorruptRecordError:
     """The same error with the batch's offset; `position` stays one in the batch's data."""
     message = str(error).removesuffix(f" (at byte {error.position})")
-    return CorruptRecordError(message, error.position, offset=offset)
+    return kind(message, error.position, offset=offset)
 
 
 def build_batch(

@@ -11,7 +11,7 @@ from record_cases import NOW, equal_records, response, to_records
 from reference import Record
 
 from sparkkafka.errors import CorruptRecordError
-from sparkkafka.protocol import alike_batches, columns_decode
+from sparkkafka.protocol import alike_batches, chunk_decode
 from sparkkafka.protocol.columns import CHUNK_RECORDS, decode_batches, decode_chunks
 from sparkkafka.protocol.field_places import Grid, GridPart, GridRows
 from sparkkafka.protocol.records import RecordBatch
@@ -106,9 +106,9 @@ def test_copies_are_found(monkeypatch: pytest.MonkeyPatch, value: int | None, ti
     """Also beside shorter batches, as a producer that is flushed leaves them."""
     found = answers(monkeypatch)
     read = []
-    way = columns_decode.read_fields
+    way = chunk_decode.read_fields
     monkeypatch.setattr(
-        columns_decode, "read_fields", lambda *args: read.append(len(args[1])) or way(*args)
+        chunk_decode, "read_fields", lambda *args: read.append(len(args[1])) or way(*args)
     )
     counts = [150] * 60 + [34] + [150] * 40 + [7]
     groups = groups_of(counts, key=b"12345678", value=value, times=times, step=1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -19,10 +21,11 @@ from record_cases import (
 )
 from reference import Record
 
-from sparkkafka.errors import DecodeError
+from sparkkafka.errors import BatchTooLargeError, CorruptRecordError, DecodeError
 from sparkkafka.protocol import record_starts
+from sparkkafka.protocol.chunk_decode import CHUNK_RECORDS
 from sparkkafka.protocol.columns import DecodedRecords, decode_batches, decode_chunks
-from sparkkafka.protocol.columns_decode import CHUNK_RECORDS
+from sparkkafka.protocol.compression import compress
 from sparkkafka.protocol.records import Codec, RecordBatch, build_batch, split_batches
 
 ALL = {"start_offset": 0, "end_offset": 2**62}
@@ -270,14 +273,22 @@ def test_only_offsets_that_were_asked_for(start: int, end: int) -> None:
     assert to_records(decoded) == expected
 
 
-def test_offsets_that_do_not_ascend_are_cut_like_others() -> None:
+@pytest.mark.parametrize("before", [0, 5, CHUNK_RECORDS - 1, CHUNK_RECORDS, 40_000, 200_000])
+@pytest.mark.parametrize(("deltas", "bad"), [((1, 1), 2), ((2, 1), 3), ((0, 1, 1), 2)])
+def test_offsets_must_ascend_inside_a_batch(before: int, deltas: Sequence[int], bad: int) -> None:
+    """Wherever chunks and pieces end; `bad` is the smallest offset of the wrong record."""
+    every = [*range(before), *(before + delta for delta in deltas)]
     payload = b"".join(
-        reference.encode_record(timestamp_delta=0, offset_delta=d, key=None, value=b"%d" % d)
-        for d in (3, 1, 2, 0)
+        reference.encode_record(timestamp_delta=0, offset_delta=d, key=None, value=b"%d" % d * 4)
+        for d in every
     )
-    decoded = decode_batches([batch_of(payload, 4)], start_offset=1, end_offset=3)
-    assert decoded.offsets.tolist() == [1, 2]
-    assert decoded.values.to_pylist() == [b"1", b"2"]
+    batch = batch_of(payload, len(every), last_offset_delta=before + 5)
+    rows: list[int] = []
+    with pytest.raises(CorruptRecordError, match=f"record {len(every)} of") as raised:
+        for chunk in decode_chunks([batch], **ALL):
+            rows += chunk.offsets.tolist()
+    assert raised.value.offset == before + bad
+    assert rows == every[: len(rows)]
 
 
 def test_batches_outside_the_range_are_not_even_read() -> None:
@@ -424,17 +435,12 @@ def test_columns_outlive_a_receive_buffer_that_is_used_again() -> None:
 
 
 def test_payload_limit_reaches_decompression() -> None:
-    limits = []
-
-    class Spy(RecordBatch):
-        def payload(self, max_bytes: int) -> bytes:
-            limits.append(max_bytes)
-            return bytes(self.data)
-
-    batch = Spy(*response([equal_records(3, 5)], attributes=int(Codec.ZSTD))[0])
-    decode_batches([batch], **ALL, max_payload_bytes=1000)
-    decode_batches([batch], **ALL, max_payload_bytes=2**40)
-    assert limits == [1000, 2**31 - 1]
+    payload = reference.encode_payload(equal_records(1000, 20), base_offset=0, base_timestamp=NOW)
+    data = memoryview(compress(Codec.ZSTD, payload))
+    packed = batch_of(payload, 1000, attributes=int(Codec.ZSTD))._replace(data=data)
+    decode_batches([packed], **ALL, max_payload_bytes=len(payload))
+    with pytest.raises(BatchTooLargeError, match=f"the {len(payload) - 1} bytes allowed"):
+        decode_batches([packed], **ALL, max_payload_bytes=len(payload) - 1)
 
 
 def test_slices_share_memory() -> None:

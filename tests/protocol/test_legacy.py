@@ -191,7 +191,6 @@ def test_several_batches_where_one_cannot_hold_them() -> None:
         (message(0) + message(far), 2),  # an offset delta has 32 bits
         (message(0, timestamp=-(2**63)) + message(1, timestamp=2**63 - 1), 2),
         (message(0, magic=0) + message(1, magic=1) + message(2, magic=0), 3),
-        (message(5) + message(5), 2),  # a delta is not negative, and offsets ascend
         (wrap(far, [message(0, magic=0), message(far, magic=0)], magic=0), 2),
         (message(0) + message(1, attributes=LOG_APPEND_TIME), 2),
         (message(0) + wrap(2, [message(0), message(1)]) + message(3), 3),
@@ -200,6 +199,13 @@ def test_several_batches_where_one_cannot_hold_them() -> None:
         assert len(batches) == count
         assert sum(batch.size_bytes for batch in batches) == len(data)
         assert len(rows(batches)) == sum(batch.record_count for batch in batches)
+    for data in (
+        message(5) + message(5),
+        message(5) + message(4),
+        wrap(5, [message(1), message(1)]),
+    ):
+        with pytest.raises(CorruptRecordError, match="after offset 5"):
+            split_batches(data)
     batches = split_batches(message(0) + message(far))
     assert [record.offset for record in rows(batches)] == [0, far]
 
@@ -317,9 +323,9 @@ def test_unpacked_bytes_are_bounded_over_the_answer() -> None:
 
 @pytest.mark.parametrize("wrapped", [True, False])
 def test_a_bomb_of_unlike_messages_takes_bounded_memory(wrapped: bool) -> None:
-    """All have the same offset, so each becomes a batch of its own: the worst case."""
-    tiny = message(0, None, None, magic=0)
-    data = wrap(0, [tiny * 40_000], magic=0) if wrapped else tiny * 40_000
+    """All are of another format than the one before, so each becomes a batch of its own."""
+    tiny = [message(n, None, None, magic=n % 2) for n in range(40_000)]
+    data = wrap(40_000 - 1, tiny, magic=0) if wrapped else b"".join(tiny)
     tracemalloc.start()
     try:
         if wrapped:
