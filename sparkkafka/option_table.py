@@ -309,6 +309,12 @@ KAFKA: tuple[Option, ...] = (
         "replica.selector.class is org.apache.kafka.common.replica.RackAwareReplicaSelector then "
         "let it read from a replica in the same rack.",
     ),
+    _used(
+        "max.decompressed.batch.bytes", _READ, "fetch.max_decompressed_batch_bytes", integer(1024),
+        "Most bytes that a compressed batch may unpack to; a larger one is an error that names it. "
+        "Batches are unpacked and decoded a few MiB at a time: only a single large record takes "
+        "that much memory.",
+    ),
     _used("check.crcs", _READ, "fetch.check_crcs", BOOLEAN, "Checks each batch's CRC-32C."),
     _used(
         "acks", _WRITE, "producer.acks", ACKS,

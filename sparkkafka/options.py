@@ -98,6 +98,7 @@ class FetchOptions(Masked):
     fetch_max_wait_ms: int = 500
     check_crcs: bool = True
     client_rack: str = ""
+    max_decompressed_batch_bytes: int = 256 * 2**20
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

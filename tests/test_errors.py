@@ -17,6 +17,7 @@ import pytest
 from sparkkafka import error_codes, errors
 from sparkkafka.errors import (
     AuthenticationError,
+    BatchTooLargeError,
     BrokerError,
     CommitFailedError,
     ConsumerStateError,
@@ -212,6 +213,10 @@ EXAMPLES = [
     (
         CorruptRecordError("bad CRC", 7, topic="t", partition=3, offset=0),
         {"position": 7, "topic": "t", "partition": 3, "offset": 0, "reason": "bad CRC"},
+    ),
+    (
+        BatchTooLargeError("too large", 7, topic="t", partition=3, offset=0),
+        {"position": 7, "topic": "t", "partition": 3, "offset": 0, "reason": "too large"},
     ),
     (
         CorruptRecordError("bad CRC", 7).at("t", 3, 12),

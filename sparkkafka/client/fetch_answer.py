@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.offsets import CONSUMER_REPLICA_ID, ISOLATION_LEVELS
-from sparkkafka.errors import CorruptRecordError
+from sparkkafka.errors import BatchTooLargeError, CorruptRecordError
 from sparkkafka.options import FetchOptions
 from sparkkafka.protocol.legacy import MAGIC_POSITION
 from sparkkafka.protocol.messages import FetchPartition, FetchRequest, FetchTopic
@@ -27,9 +27,6 @@ from sparkkafka.protocol.records import (
 # KIP-227: no fetch session. They help those who read thousands of quiet partitions.
 NO_SESSION_ID = 0
 NO_SESSION_EPOCH = -1
-
-# What one batch may take once decompressed: a codec can blow 1 MiB up a thousandfold.
-MAX_PAYLOAD_BYTES = 1 << 30
 
 # The largest single batch that is asked for when one does not fit the fetch size. Brokers refuse
 # larger requests anyway (socket.request.max.bytes 100 MiB); the frame limit lies above it.
@@ -102,7 +99,13 @@ def take_batches(
     out, as those behind `end_offset`. Raises CorruptRecordError.
     """
     data = memoryview(partition.records)[:size_bytes]
-    batches = split_batches(data, check_crcs=options.check_crcs, end_offset=end_offset)
+    batches = split_batches(
+        data,
+        check_crcs=options.check_crcs,
+        end_offset=end_offset,
+        # Converting them takes their bytes a second time.
+        max_payload_bytes=options.max_decompressed_batch_bytes // 2,
+    )
     if not batches:
         return None
     aborted: Iterable[tuple[int, int]] = ()
@@ -138,6 +141,13 @@ def find_damage(partition: Any, error: CorruptRecordError) -> Damage:
     if base_offset != error.offset or last_offset_delta < 0:
         return Damage(start, None)
     return Damage(start, base_offset + last_offset_delta + 1)
+
+
+def with_setting(error: CorruptRecordError, prefix: str) -> CorruptRecordError:
+    """The error; if a batch is too large, with the setting that allows more."""
+    if isinstance(error, BatchTooLargeError):
+        error.reason += f" ({prefix}max.decompressed.batch.bytes: set it higher to read this)"
+    return error
 
 
 def grown_size(data: memoryview, before: int | None) -> int:

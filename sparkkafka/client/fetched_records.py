@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparkkafka.client.fetch_answer import MAX_PAYLOAD_BYTES
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.fetch_answer import with_setting
 from sparkkafka.client.frame_buffer import FrameBuffer
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.errors import CorruptRecordError
-from sparkkafka.protocol.columns import DecodedRecords, decode_chunks
+from sparkkafka.protocol.columns import MAX_PAYLOAD_BYTES, DecodedRecords, decode_chunks
 from sparkkafka.protocol.records import RecordBatch
 
 _END = (1 << 63) - 1
@@ -49,6 +50,8 @@ class FetchedRecords:
         next_offset: int,
         frame: Frame,
         damage: CorruptRecordError | None = None,
+        *,
+        max_payload_bytes: int = MAX_PAYLOAD_BYTES,
     ) -> None:
         self._tp = tp
         self._batches = batches
@@ -56,6 +59,7 @@ class FetchedRecords:
         self._last_offset = batches[-1].last_offset if batches else -1
         self._decoded_to = start_offset
         self._damage = damage
+        self._max_payload_bytes = max_payload_bytes
         self.next_offset = next_offset
         self._pieces: Iterator[DecodedRecords] | None = self._decode()
         self._ahead: DecodedRecords | CorruptRecordError | None = None
@@ -67,39 +71,48 @@ class FetchedRecords:
         """Whether nothing is left in it."""
         return self._pieces is None
 
-    def next_piece(self) -> DecodedRecords | None:
-        """The next rows, None at the end.
+    def next_piece(self, deadline: Deadline) -> DecodedRecords | None:
+        """The next rows, None at the end. No rows if the deadline passes before there are any: the
+        next call goes on.
 
         Raises CorruptRecordError behind the last row that could be read; `next_offset` of the
         error is behind the damage, if that can be told.
         """
         if self._pieces is None:
             return None
-        piece = self._pull() if self._ahead is None else self._ahead
+        piece = self._pull(deadline) if self._ahead is None else self._ahead
         self._ahead = None
         if isinstance(piece, CorruptRecordError):
             self.drop()
             raise piece
+        if piece is not None and not len(piece):
+            return piece
         if piece is not None and (
             self._damage is not None or self._last_base < self._decoded_to <= self._last_offset
         ):
             # Offsets do not say whether this was all (compaction took the last records). Those
             # who know that it was need not wait for another poll to go on behind it.
-            self._ahead = self._pull()
-            is_last = self._ahead is None
+            ahead = self._pull(deadline)
+            is_last = ahead is None
+            if isinstance(ahead, CorruptRecordError) or ahead:
+                self._ahead = ahead
         else:
             is_last = self._decoded_to > self._last_offset
         if piece is None or is_last:
             self.drop()  # the answer's memory is free
         return piece
 
-    def _pull(self) -> DecodedRecords | CorruptRecordError | None:
+    def _pull(self, deadline: Deadline) -> DecodedRecords | CorruptRecordError | None:
+        """One step at least, however late it is."""
         if self._pieces is None:
             return None
-        try:
-            return next(self._pieces, None)
-        except CorruptRecordError as error:
-            return error
+        while True:
+            try:
+                piece = next(self._pieces, None)
+            except CorruptRecordError as error:
+                return error
+            if piece is None or len(piece) or deadline.expired:
+                return piece
 
     def drop(self) -> None:
         """What is left is of no use."""
@@ -132,9 +145,11 @@ class FetchedRecords:
             batches,
             start_offset=self._decoded_to,
             end_offset=_END,
-            max_payload_bytes=MAX_PAYLOAD_BYTES,
+            max_payload_bytes=self._max_payload_bytes,
+            pauses=True,
         ):
-            self._decoded_to = int(piece.offsets[-1]) + 1
+            if len(piece):
+                self._decoded_to = int(piece.offsets[-1]) + 1
             yield piece
 
 
@@ -142,9 +157,10 @@ def damage_at(
     tp: TopicPartition, error: CorruptRecordError, position: int, next_offset: int | None
 ) -> CorruptRecordError:
     """The error with its place, and with what the user can do."""
+    with_setting(error, prefix="")
     offset = error.offset if error.offset is not None else position
     past = f" The damaged batch ends before offset {next_offset}." if next_offset else ""
-    found = CorruptRecordError(
+    found = type(error)(
         f"{error.reason}. The position stays at {position}.{past} Seek past the damage to go on "
         "without what lies there",
         error.position,

@@ -18,11 +18,11 @@ from sparkkafka.client.deadline import Backoff, Deadline
 from sparkkafka.client.fetch_answer import (
     IDLE_BACKOFF_MAX_MS,
     IDLE_BACKOFF_MS,
-    MAX_PAYLOAD_BYTES,
     WantedOffset,
     fetch_request,
     grown_size,
     take_batches,
+    with_setting,
 )
 from sparkkafka.client.frame_buffer import FrameBuffer
 from sparkkafka.client.metadata import PartitionMetadata, TopicPartition
@@ -179,6 +179,7 @@ class Fetcher:
                 self._lose(self._end, "the topic was deleted and made again since")
                 return []
             except CorruptRecordError as error:
+                error = with_setting(error, self._cluster.options.prefix)
                 raise error.at(self._tp.topic, self._tp.partition, self.position) from error
             except AuthenticationError:
                 raise  # not worth a second attempt, be it at the leader
@@ -321,9 +322,10 @@ class Fetcher:
                 end_offset=self._end,
                 wanted=self._wanted,
                 times_ms=self._times_ms,
-                max_payload_bytes=MAX_PAYLOAD_BYTES,
+                max_payload_bytes=self._options.max_decompressed_batch_bytes,
             )
         except CorruptRecordError as error:
+            error = with_setting(error, self._cluster.options.prefix)
             raise error.at(self._tp.topic, self._tp.partition, self._start) from error
 
     def _give_up_replica(self, reason: str) -> None:

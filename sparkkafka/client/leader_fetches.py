@@ -457,7 +457,17 @@ class LeaderFetches:
         next_offset = offset if taken is None else max(offset, taken.next_offset)
         visible = [] if taken is None else taken.visible
         if visible or damage is not None:
-            state.add(FetchedRecords(tp, visible, offset, next_offset, frame, damage))
+            state.add(
+                FetchedRecords(
+                    tp,
+                    visible,
+                    offset,
+                    next_offset,
+                    frame,
+                    damage,
+                    max_payload_bytes=self._options.max_decompressed_batch_bytes,
+                )
+            )
             self._assignment.note_ready(state)
         else:
             state.skip_to(next_offset)

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
-from sparkkafka.client.deadline import Backoff
+from sparkkafka.client.deadline import Backoff, Deadline
 from sparkkafka.client.fetched_records import FetchedRecords
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.read_replica import ReadReplica
@@ -47,7 +47,10 @@ class PartitionState:
         self.backoff = backoff
         self.not_before_s = 0.0
         self._fetched: deque[FetchedRecords] = deque()
+        self._row_bytes = 0.0
         self._piece: DecodedRecords | None = None
+        self.is_decoding = False
+        """In the middle of a large record, when the deadline of the last call came."""
         self._row = 0
         self._block: RecordBlock | None = None  # of the rows from _block_from on
         self._block_from = 0
@@ -91,8 +94,9 @@ class PartitionState:
 
     @property
     def is_between_pieces(self) -> bool:
-        """Whether it is time for another partition's turn."""
-        return self._piece is None
+        """Whether it is time for another partition's turn. Not in the middle of a large record: one
+        at a time takes memory."""
+        return self._piece is None and not self.is_decoding
 
     def add(self, fetched: FetchedRecords) -> None:
         """The next records that came."""
@@ -115,12 +119,18 @@ class PartitionState:
         self._forget_piece()
         self.fetch_offset = self.position
 
-    def take_rows(self, count: int) -> TakenRows | None:
-        """Up to `count` records; None if there are no more. `advance` moves over them.
+    @property
+    def row_bytes(self) -> float:
+        """Bytes of a row of those that were decoded last, on average."""
+        return self._row_bytes
+
+    def take_rows(self, count: int, deadline: Deadline) -> TakenRows | None:
+        """Up to `count` records; None if there are no more, or none until the deadline. `advance`
+        moves over them.
 
         Raises CorruptRecordError (and then what is buffered is gone, the position stays).
         """
-        piece = self._current_piece()
+        piece = self._current_piece(deadline)
         if piece is None:
             return None
         block, start = self._block, self._row - self._block_from
@@ -131,10 +141,10 @@ class PartitionState:
             self._block, self._block_from, start = block, self._row, 0
         return TakenRows(block, start, min(start + count, len(block)))
 
-    def columns(self, count: int | None) -> tuple[DecodedRecords, int] | None:
+    def columns(self, count: int | None, deadline: Deadline) -> tuple[DecodedRecords, int] | None:
         """Up to `count` rows (None: as many as were decoded together) and the offset behind them;
-        None if there are no more. `advance` moves over them. Raises as `take_rows`."""
-        piece = self._current_piece()
+        None as `take_rows`. `advance` moves over them. Raises as `take_rows`."""
+        piece = self._current_piece(deadline)
         if piece is None:
             return None
         stop = len(piece) if count is None else min(self._row + count, len(piece))
@@ -155,18 +165,25 @@ class PartitionState:
 
     def _forget_piece(self) -> None:
         self._piece, self._row = None, 0
+        self.is_decoding = False
         self._block, self._block_from = None, 0
 
-    def _current_piece(self) -> DecodedRecords | None:
+    def _current_piece(self, deadline: Deadline) -> DecodedRecords | None:
         """The piece with the next row; the position moves over what has none."""
         while self._piece is None and self._fetched:
             part = self._fetched[0]
             try:
-                self._piece = part.next_piece()
+                piece = part.next_piece(deadline)
             except BaseException:  # whatever it was: what is half decoded is fetched again
                 self.drop()
                 raise
-            if self._piece is None:
+            self.is_decoding = piece is not None and not len(piece)
+            if self.is_decoding:
+                return None
+            self._piece = piece
+            if piece is not None:
+                self._row_bytes = piece.size_bytes / len(piece)
+            else:
                 self._fetched.popleft()
                 self.position = part.next_offset
         return self._piece

@@ -35,6 +35,10 @@ T = TypeVar("T")
 # broker was reached and that did not do; for brokers that are away, waiting longer does not help.
 PATIENCE_MS = 1_000
 
+# Of max.decompressed.batch.bytes: once a poll has records of so many bytes, the rest is left to the
+# next, as the next record may take all of it.
+_SHARE_OF_ONE_POLL = 4
+
 # While a member of a group waits for records, it looks after the group so often.
 GROUP_TICK_S = 0.1
 
@@ -65,7 +69,7 @@ class PollLoop:
         return self._poll(timeout_s, self._collect_records) or Records()
 
     def table(self, timeout_s: float, max_records: int | None) -> pa.Table:
-        batches = self._poll(timeout_s, lambda: self._collect_batches(max_records))
+        batches = self._poll(timeout_s, lambda end: self._collect_batches(max_records, end))
         return pa.Table.from_batches(batches or [], schema=RECORD_SCHEMA)
 
     def wakeup(self) -> None:
@@ -87,7 +91,7 @@ class PollLoop:
                 ) from state.trouble
             self._exchange(deadline)
 
-    def _poll(self, timeout_s: float, collect: Callable[[], T | None]) -> T | None:
+    def _poll(self, timeout_s: float, collect: Callable[[Deadline], T | None]) -> T | None:
         if not self._group.is_subscribed and not len(self._assignment):
             raise ConsumerStateError(
                 "there is nothing to read: call subscribe(topics) or assign(partitions) first"
@@ -102,7 +106,7 @@ class PollLoop:
                 self._wakeup.clear()
                 raise WakeupError("poll was ended by wakeup()")
             self._prepare(deadline)
-            found = collect()
+            found = collect(deadline)
             if found:
                 try:
                     self._ask_ahead()
@@ -171,26 +175,26 @@ class PollLoop:
 
     # --- records out of the buffers ---------------------------------------------------------
 
-    def _collect_records(self) -> Records | None:
+    def _collect_records(self, deadline: Deadline) -> Records | None:
         parts: list[TakenRows] = []
         most = self._options.max_poll_records
 
         def take(state: PartitionState, count: int | None) -> int:
-            rows = state.take_rows(most if count is None else count)
+            rows = state.take_rows(most if count is None else count, deadline)
             if rows is None:
                 return 0
             parts.append(rows)
             state.advance(rows.stop - rows.start)
             return rows.stop - rows.start
 
-        self._serve(take, most)
+        self._serve(take, most, deadline)
         return Records(parts) if parts else None
 
-    def _collect_batches(self, max_records: int | None) -> list[pa.RecordBatch]:
+    def _collect_batches(self, max_records: int | None, deadline: Deadline) -> list[pa.RecordBatch]:
         batches: list[pa.RecordBatch] = []
 
         def take(state: PartitionState, count: int | None) -> int:
-            found = state.columns(count)
+            found = state.columns(count, deadline)
             if found is None:
                 return 0
             columns, next_offset = found
@@ -200,29 +204,38 @@ class PollLoop:
 
         if max_records is None and self._assignment.ready():
             self._ask_ahead(draining=True)
-        self._serve(take, max_records)
+        self._serve(take, max_records, deadline)
         return batches
 
-    def _serve(self, take: Callable[[PartitionState, int | None], int], most: int | None) -> None:
-        """Let partitions give what they have, in turn, up to `most` records.
+    def _serve(
+        self,
+        take: Callable[[PartitionState, int | None], int],
+        most: int | None,
+        deadline: Deadline,
+    ) -> None:
+        """Let partitions give what they have, in turn: up to `most` records, until the deadline,
+        and not many times what one batch may take.
 
         An error is raised if nothing was taken before it; else it is left to the next poll.
         """
-        left, has_some = most, False
+        left, has_some, is_over = most, False, False
+        room_bytes = self._options.fetch.max_decompressed_batch_bytes / _SHARE_OF_ONE_POLL
         self._served.clear()
         self._before.clear()
         for state in self._assignment.ready():
             self._before.append((state, state.position))
             self._served.append(state)
             try:
-                while left is None or left > 0:
+                while (left is None or left > 0) and not is_over:
                     count = take(state, left)
+                    room_bytes -= count * state.row_bytes
                     if not count:
                         self._raise_due(state)
                         break
                     has_some = True
                     if left is not None:
                         left -= count
+                    is_over = room_bytes <= 0 or deadline.expired
             except KafkaError as error:
                 state.error = error
                 if has_some:
@@ -237,7 +250,7 @@ class PollLoop:
                 raise
             if state.is_between_pieces:
                 self._assignment.served(state)
-            if left == 0:
+            if left == 0 or is_over or state.is_decoding:
                 return
 
     def _go_back(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache, partial
-from itertools import chain, repeat
+from itertools import chain, islice, repeat
 from typing import Any, NamedTuple, TypeAlias, overload
 
 import numpy as np
@@ -83,8 +83,10 @@ class RecordBlock:
         self._offsets.append(next_offset)
         self._times_ms = _numbers(_times_ms(columns))
         self._types = _numbers(columns.timestamp_types)
-        self._keys = _bytes_of(columns.keys)
-        self._values = _bytes_of(columns.values)
+        # A large record's bytes are there already.
+        large = columns.large
+        self._keys = _bytes_of(columns.keys) if large is None else _Same(large.key)
+        self._values = _bytes_of(columns.values) if large is None else _Same(large.value)
         self._headers = _headers_of(columns.headers)
 
     def __len__(self) -> int:
@@ -147,14 +149,9 @@ def _headers_of(column: pa.Array | None) -> _Column:
         return _Same(())
     # All headers of all rows at once: a dict for each would cost ten times as much.
     values = column.flatten()
-    pairs = list(zip(values.field(0).to_pylist(), values.field(1).to_pylist(), strict=True))
+    pairs = zip(values.field(0).to_pylist(), values.field(1).to_pylist(), strict=True)
     lengths = pc.list_value_length(column).fill_null(0).to_pylist()
-    found: list[tuple[Header, ...]] = []
-    at = 0
-    for length in lengths:
-        found.append(tuple(pairs[at : at + length]))
-        at += length
-    return found
+    return [tuple(islice(pairs, length)) for length in lengths]
 
 
 class TakenRows(NamedTuple):

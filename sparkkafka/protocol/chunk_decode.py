@@ -16,7 +16,7 @@ from sparkkafka.protocol.arrow import from_numpy
 from sparkkafka.protocol.field_places import gather, validity
 from sparkkafka.protocol.record_damage import Before, check_batch
 from sparkkafka.protocol.record_fields import DamageError, Fields, Headers, read_fields
-from sparkkafka.protocol.record_headers import read_headers
+from sparkkafka.protocol.record_headers import HeaderPlaces, read_headers
 from sparkkafka.protocol.record_starts import Layout
 from sparkkafka.protocol.records import (
     CREATE_TIME,
@@ -38,7 +38,10 @@ HEADERS_TYPE = pa.list_(
 CHUNK_RECORDS = 16384
 """Rows decoded together: few enough to stay in the L2 cache, enough to outweigh numpy's calls."""
 
-_MOST_HEADERS = 1 << 16
+HEADER_COST_BYTES = 64
+"""What a header takes once it is decoded, be it empty: places, offsets, objects of `poll`."""
+
+MOST_HEADERS = 1 << 16
 """Of rows decoded together, if they are more than one."""
 
 
@@ -90,9 +93,12 @@ class DecodedRecords:
 
     @property
     def size_bytes(self) -> int:
-        """Of keys, values and headers."""
+        """Of keys, values and headers; with what headers take as Python's objects."""
         columns = (self.keys, self.values, self.headers)
-        return sum(int(column.nbytes) for column in columns if column is not None)
+        headers = 0 if self.headers is None else len(self.headers.values)
+        return headers * HEADER_COST_BYTES + sum(
+            int(column.nbytes) for column in columns if column is not None
+        )
 
 
 def no_records(wanted: frozenset[str]) -> DecodedRecords:
@@ -296,7 +302,8 @@ class Chunk:
         return self.batch_of_row[low : low + count]
 
     def _headers(self, headers: Headers) -> pa.Array:
-        return header_column(self.data, self.buffer, headers)
+        places = read_headers(self.data, headers.at, headers.ends, headers.counts)
+        return header_lists(headers.counts, *header_fields(self.buffer, places))
 
     def _raise_damage(self) -> None:
         """Finds the first damaged record, one by one, and raises CorruptRecordError."""
@@ -309,25 +316,24 @@ class Chunk:
 
 def _few_headers(counts: Ints) -> int:
     """How many of the rows to decode together."""
-    if int(counts.sum()) <= _MOST_HEADERS:
+    if int(counts.sum()) <= MOST_HEADERS:
         return len(counts)
-    return max(1, int(np.searchsorted(np.cumsum(counts), _MOST_HEADERS, "right")))
+    return max(1, int(np.searchsorted(np.cumsum(counts), MOST_HEADERS, "right")))
 
 
-def header_column(data: Bytes, buffer: pa.Buffer, headers: Headers) -> pa.Array:
-    """HEADERS_TYPE, of headers in `data`, which is the `buffer`. Raises DamageError and
-    BadVarintError."""
-    counts, at, ends = headers
-    places = read_headers(data, at, ends, counts)
-    names = gather(buffer, places.key_at, places.key_lengths)
+def header_fields(data: pa.Buffer, places: HeaderPlaces) -> tuple[pa.Array, pa.Array]:
+    """Names and contents of headers. Raises DamageError for a name that is not UTF-8."""
+    names = gather(data, places.key_at, places.key_lengths)
     try:
         names = names.cast(pa.string())
     except pa.ArrowInvalid:
         raise DamageError from None
-    entries = pa.StructArray.from_arrays(
-        [names, gather(buffer, places.value_at, places.value_lengths)],
-        fields=list(HEADERS_TYPE.value_type),
-    )
+    return names, gather(data, places.value_at, places.value_lengths)
+
+
+def header_lists(counts: Ints, names: pa.Array, contents: pa.Array) -> pa.Array:
+    """HEADERS_TYPE: a list of so many headers for each row."""
+    entries = pa.StructArray.from_arrays([names, contents], fields=list(HEADERS_TYPE.value_type))
     list_offsets = np.zeros(len(counts) + 1, np.int32)
     np.cumsum(counts, out=list_offsets[1:])
     return pa.Array.from_buffers(

@@ -21,25 +21,26 @@ import pyarrow as pa
 from sparkkafka.errors import BatchTooLargeError, CorruptRecordError
 from sparkkafka.protocol import record_starts
 from sparkkafka.protocol.chunk_decode import (
+    HEADER_COST_BYTES,
     HEADERS,
     HEADERS_TYPE,
     KEY,
+    MOST_HEADERS,
     TIMESTAMP,
     VALUE,
     Chunk,
     DecodedRecords,
     LargeFields,
-    header_column,
+    header_fields,
+    header_lists,
     no_records,
 )
 from sparkkafka.protocol.compression import PIECE_BYTES, BytesLike
 from sparkkafka.protocol.record_damage import MIN_HEADER_BYTES, Before, check_batch, read_one
-from sparkkafka.protocol.record_fields import DamageError, Headers
+from sparkkafka.protocol.record_fields import DamageError
+from sparkkafka.protocol.record_headers import follow_headers
 from sparkkafka.protocol.records import RecordBatch
 from sparkkafka.protocol.varints import VARINT_BITS, VARLONG_BITS, BadVarintError
-
-# What a header takes once it is decoded, be it empty: places, offsets, and the objects of `poll`.
-_HEADER_COST_BYTES = 64
 
 # Headers are copied out of their record, so only a part of what is allowed may be headers.
 _HEADERS_SHARE = 4
@@ -209,15 +210,12 @@ class _LargeRecord:
             headers_bytes = self._left
             if (
                 wants_headers
-                and max(count * _HEADER_COST_BYTES, headers_bytes * _HEADERS_SHARE)
-                > self._max_bytes
+                and max(count * HEADER_COST_BYTES, headers_bytes * _HEADERS_SHARE) > self._max_bytes
             ):
                 raise self._too_large(f"it has {count} headers in {headers_bytes} bytes")
             raw = yield from self._copy(headers_bytes, keep=wants_headers)
             if wants_headers:
-                places = Headers(np.array([count]), np.array([0]), np.array([headers_bytes]))
-                data = np.frombuffer(raw, np.uint8)
-                headers = header_column(data, pa.py_buffer(raw), places)
+                headers = yield from self._headers(raw, count)
         if self._left:
             raise DamageError
         self.after = Before(before.records + 1, before.payload_bytes + prefix_bytes + length, delta)
@@ -233,6 +231,19 @@ class _LargeRecord:
             headers if HEADERS in self._wanted else None,
             LargeFields(key, value),
         )
+
+    def _headers(self, raw: BytesLike, count: int) -> Generator[DecodedRecords, None, pa.Array]:
+        """HEADERS_TYPE, of one row."""
+        data, buffer, at = np.frombuffer(raw, np.uint8), pa.py_buffer(raw), 0
+        parts = []
+        for done in range(0, count, MOST_HEADERS):
+            places, at = follow_headers(data, at, len(data), min(MOST_HEADERS, count - done))
+            parts.append(header_fields(buffer, places))
+            yield self._pause
+        if at != len(data):
+            raise DamageError
+        names, contents = (pa.concat_arrays(arrays) for arrays in zip(*parts, strict=True))
+        return header_lists(np.array([count]), names, contents)
 
     def _number(self, bits: int = VARINT_BITS) -> int:
         value, size = self._window.number(bits)

@@ -27,7 +27,7 @@ import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from sparkkafka.errors import CorruptRecordError, DecodeError
+from sparkkafka.errors import BatchTooLargeError, CorruptRecordError, DecodeError
 from sparkkafka.protocol.compression import Codec, OutputTooLargeError, decompress
 
 LOG_OVERHEAD_BYTES = 12  # offset and size
@@ -146,7 +146,7 @@ def convert_message_set(
                 if room_bytes < max_payload_bytes:
                     stopped = True
                     break
-                raise CorruptRecordError(str(error), position, offset=message.offset) from error
+                raise BatchTooLargeError(str(error), position, offset=message.offset) from error
             except DecodeError as error:
                 raise CorruptRecordError(
                     f"in a compressed message set: {error}", position, offset=message.offset

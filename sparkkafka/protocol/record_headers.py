@@ -56,13 +56,22 @@ def read_headers(data: Bytes, at: Ints, ends: Ints, counts: Ints) -> HeaderPlace
     for begin, end, count, first in zip(
         at.tolist(), ends.tolist(), left.tolist(), slot.tolist(), strict=True
     ):
-        starts = _follow(data, begin, end, count)
-        found, after = _read_at(data, starts)
-        if int(after[-1]) != end or not np.array_equal(after[:-1], starts[1:]):
+        found, after = follow_headers(data, begin, end, count)
+        if after != end:
             raise DamageError
         for column, values in zip(columns, found, strict=True):
             column[first : first + count] = values
     return columns
+
+
+def follow_headers(data: Bytes, begin: int, end: int, count: int) -> tuple[HeaderPlaces, int]:
+    """`count` headers of one record from `begin` on, and the place behind them, which is not beyond
+    `end`. Raises DamageError and BadVarintError."""
+    starts = _follow(data, begin, end, count)
+    found, after = _read_at(data, starts)
+    if int(after[-1]) > end or not np.array_equal(after[:-1], starts[1:]):
+        raise DamageError
+    return found, int(after[-1])
 
 
 def _read_at(data: Bytes, at: Ints) -> tuple[HeaderPlaces, Ints]:
@@ -81,7 +90,7 @@ def _follow(data: Bytes, begin: int, end: int, count: int) -> Ints:
     raw: memoryview | bytes = data[begin:end].data
     if end - begin <= _COPIED_BYTES:
         raw = bytes(raw)
-    starts = array("q", bytes(8 * count))
+    starts = array("q", (0,)) * count
     at = 0
     try:
         for index in range(count):

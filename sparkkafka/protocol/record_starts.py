@@ -119,6 +119,11 @@ def find_whole(data: Bytes, most: int) -> Layout:
         nothing = np.empty(0, np.int64)
         return Layout(nothing, nothing, nothing, np.ones(1, np.bool_))
     begins, ends = np.zeros(1, np.int64), np.array([size])
+    equal = equal_runs(data, 0, size, most, may_be_cut=True)
+    if equal is not None:
+        layout = _whole(data, equal)
+        if len(layout.starts) == len(equal):
+            return layout
     some = chase(data, 0, size, min(most, _RECORDS_PER_SEED) + 1)
     count = min(most, max(1, len(some) * size // max(int(some[-1]), 1)))
     chains, limits = _seeds_of_all(data, begins, ends, np.array([count]))
@@ -127,18 +132,24 @@ def find_whole(data: Bytes, most: int) -> Layout:
         looks.insert(0, lambda: lockstep(data, chains, limits))
     for look in looks:
         starts = look()[:most]
-        lengths, bodies, endless = _lengths(data, starts)
-        record_ends = bodies + lengths
-        sound = (lengths >= _MIN_BODY_BYTES) & (record_ends <= size)
-        sound[0] &= starts[0] == 0
-        sound[1:] &= starts[1:] == record_ends[:-1]
-        if endless is not None:
-            sound &= ~endless
-        whole = len(sound) if sound.all() else int(sound.argmin())
+        layout = _whole(data, starts)
         # The rest of a right guess is at most one record, which is cut.
-        if whole >= len(starts) - 1:
+        if len(layout.starts) >= len(starts) - 1:
             break
-    return Layout(starts[:whole], bodies[:whole], record_ends[:whole], np.ones(1, np.bool_))
+    return layout
+
+
+def _whole(data: Bytes, starts: Ints) -> Layout:
+    """Those of these records, from the first on, that follow each other and lie in `data`."""
+    lengths, bodies, endless = _lengths(data, starts)
+    ends = bodies + lengths
+    sound = (lengths >= _MIN_BODY_BYTES) & (ends <= len(data))
+    sound[0] &= starts[0] == 0
+    sound[1:] &= starts[1:] == ends[:-1]
+    if endless is not None:
+        sound &= ~endless
+    whole = len(sound) if sound.all() else int(sound.argmin())
+    return Layout(starts[:whole], bodies[:whole], ends[:whole], np.ones(1, np.bool_))
 
 
 def like_the_middle(begins: Ints, ends: Ints, counts: Ints) -> tuple[int, NDArray[np.bool_]]:
@@ -275,14 +286,20 @@ def chase(data: Bytes, begin: int, end: int, count: int) -> Ints:
     return np.minimum(starts, end, out=starts)
 
 
-def equal_runs(data: Bytes, begin: int, end: int, count: int) -> Ints | None:
+def equal_runs(
+    data: Bytes, begin: int, end: int, count: int, *, may_be_cut: bool = False
+) -> Ints | None:
     """Starts as arithmetic series, or None when runs of equal sizes are too short to pay.
+
+    If the bytes `may_be_cut`, fewer than `count` records may lie in them.
 
     Sizes change even for equal values, where an offset or timestamp delta grows by a byte.
     """
     pieces: list[Ints] = []
     position, left = begin, count
     while left:
+        if may_be_cut and pieces and position + MIN_RECORD_BYTES > end:
+            break
         if position + 2 > len(data):
             return None
         byte, second = int(data[position]), int(data[position + 1])
@@ -292,6 +309,8 @@ def equal_runs(data: Bytes, begin: int, end: int, count: int) -> Ints | None:
             if size == 0:
                 return None
         most = min(left, (end - position) // size)
+        if most == 0 and may_be_cut and pieces:
+            break
         if most == 0:
             return None
         run = 0
