@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from pyspark.errors import StreamingQueryException
 
 import sparkkafka
 from sparkkafka.client.metadata import TopicPartition
+from sparkkafka.errors import OptionError
 from tests.real.peers import Record, confluent_write
 
 pytestmark = [pytest.mark.real, pytest.mark.spark]
@@ -351,6 +353,37 @@ def test_offsets_in_a_group_and_lag(
     frame = streams.frame(subscribe=topic, startingOffsets="committed", kafka__group__id=group)
     streams.run(frame, name="next")
     assert streams.values("next") == [15, 16, 17, 18]
+
+
+def test_flush_and_lag_without_the_listener(
+    streams: Streams, spark: Any, new_topic: Any, produce: Any
+) -> None:
+    """Both have the query's own report only, which PySpark 4.0 and 4.1 tell in a form of their own.
+
+    No limit here: those make one batch of AvailableNow.
+    """
+    topic = new_topic()
+    produce(topic, 0, 0, 30)
+    group, t0 = f"of-{topic}", TopicPartition(topic, 0)
+    options = {
+        "kafka.bootstrap.servers": streams.servers,
+        "kafka.group.id": group,
+        "subscribe": topic,
+    }
+    committer = sparkkafka.commit_to_group(spark, options, query="flushed")
+    spark.streams.removeListener(committer)
+    query = streams.run(streams.frame(subscribe=topic), name="flushed")
+    produce(topic, 0, 30, 20)
+    assert sparkkafka.lag(query, options) == {t0: 20}
+    if find_spec("pyspark.sql.streaming.datasource"):  # Spark 4.2
+        assert sparkkafka.lag(query) == {t0: 0}
+    else:
+        with pytest.raises(OptionError, match=r"Spark 4\.2 and later does"):
+            sparkkafka.lag(query)
+    assert committer.committed == {}
+    committer.flush(query)
+    assert committer.committed == {t0: 30}
+    assert group_offsets(streams.servers, group) == {(topic, 0): 30}
 
 
 SCRIPT = """
