@@ -25,6 +25,10 @@ pytestmark = [pytest.mark.real, pytest.mark.spark]
 
 WAIT_S = 60
 NOW = {"availableNow": True}
+LATER_THAN_4_1 = find_spec("pyspark.sql.streaming.datasource") is not None
+limited_to_the_end = pytest.mark.skipif(
+    not LATER_THAN_4_1, reason="Spark 4.0 and 4.1 make one batch of AvailableNow and Once"
+)
 
 
 def records(first: int, count: int) -> list[Record]:
@@ -166,6 +170,7 @@ def test_a_stream_starts_at_latest(streams: Streams, new_topic: Any, produce: An
     assert streams.values() == [5, 6, 7, 8, 9]
 
 
+@limited_to_the_end
 def test_foreach_batch_with_a_write(
     streams: Streams, spark: Any, new_topic: Any, produce: Any, read: Any
 ) -> None:
@@ -251,6 +256,7 @@ def test_progress_has_the_same_offsets(
 # --- triggers and limits ---------------------------------------------------------------------
 
 
+@limited_to_the_end
 def test_available_now_under_a_cap(streams: Streams, new_topic: Any, produce: Any) -> None:
     topic = new_topic(partitions=5)
     for partition, count in enumerate((40, 7, 0, 1, 13)):
@@ -264,6 +270,7 @@ def test_available_now_under_a_cap(streams: Streams, new_topic: Any, produce: An
     assert len(streams.values()) == len(set(streams.values())) == 61
 
 
+@limited_to_the_end
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_trigger_once_reads_all_there_is(streams: Streams, new_topic: Any, produce: Any) -> None:
     topic = new_topic()
@@ -293,6 +300,7 @@ def test_min_offsets_per_trigger(streams: Streams, new_topic: Any, produce: Any)
     assert streams.values() == list(range(14))
 
 
+@limited_to_the_end
 def test_max_bytes_per_trigger(streams: Streams, new_topic: Any, kafka_cluster: Any) -> None:
     topic = new_topic(partitions=2)
     for partition in (0, 1):
@@ -316,6 +324,7 @@ def group_offsets(servers: str, group: str) -> dict[tuple[str, int], int]:
     return {(tp.topic, tp.partition): row.offset for tp, row in found.items()}
 
 
+@limited_to_the_end
 def test_offsets_in_a_group_and_lag(
     streams: Streams, spark: Any, new_topic: Any, produce: Any
 ) -> None:
@@ -375,7 +384,7 @@ def test_flush_and_lag_without_the_listener(
     query = streams.run(streams.frame(subscribe=topic), name="flushed")
     produce(topic, 0, 30, 20)
     assert sparkkafka.lag(query, options) == {t0: 20}
-    if find_spec("pyspark.sql.streaming.datasource"):  # Spark 4.2
+    if LATER_THAN_4_1:
         assert sparkkafka.lag(query) == {t0: 0}
     else:
         with pytest.raises(OptionError, match=r"Spark 4\.2 and later does"):
