@@ -22,7 +22,11 @@ demo: $(STAMP) ## one real broker, 1,000,000 rows written and read back by Spark
 	@$(PY) -m sparkkafka.testing.demo
 
 # JOBS=3 saves a quarter of the time where there are cores for it; on two, tests with short deadlines
-# may fail.
+# may fail. With an older Spark, in a virtual environment of its own:
+#     pip install -e '.[dev]' && pip install 'pyspark[connect]==4.0.5'
+#     python -m pytest -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning \
+#       tests/spark/test_streams.py
+# (PySpark 4.0 and 4.1 leave sockets of their own to the garbage collector.)
 test: $(STAMP) ## all tests, those with real brokers included
 	@$(PY) -m sparkkafka.testing.jars connector
 	@$(PY) -m pytest -m "not bench and not soak" $(if $(JOBS),-n $(JOBS))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import itertools
 import os
 import re
@@ -101,7 +102,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     # Jars cannot be added to a running JVM's class loader in time, so the rival is loaded from the
     # start when it is at hand; `jvm_connector` says what to do when it is not.
     connector = find_jars(CONNECTOR_JARS)
-    if connector:
+    # Its streams fail in a Spark before its own version: SupportsRealTimeMode is not there.
+    if connector and importlib.util.find_spec("pyspark.sql.streaming.datasource"):  # Spark 4.2
         builder = builder.config("spark.jars", ",".join(map(str, connector)))
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")

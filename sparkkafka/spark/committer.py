@@ -91,7 +91,10 @@ class GroupCommitter(StreamingQueryListener):
             return dict(self._committed)
 
     def flush(self, query: StreamingQuery) -> None:
-        """Commit now what the query's last batch has read."""
+        """Commit now what the query's last batch has read.
+
+        Raises OptionError if the query's report of it cannot be read.
+        """
         progress = query.lastProgress
         if progress is not None:
             self._note(progress)
@@ -100,7 +103,16 @@ class GroupCommitter(StreamingQueryListener):
         """Nothing to do before the first batch is over."""
 
     def onQueryProgress(self, event: Any) -> None:
-        self._note(event.progress)
+        try:
+            self._note(event.progress)
+        except OptionError as error:
+            logger.warning(
+                "offsets of query %s were not committed to group %s (the query is not affected): "
+                "%s",
+                event.progress.name or event.progress.id,
+                self._options.group_id,
+                error,
+            )
 
     def _note(self, progress: Any) -> None:
         if self._query not in (None, progress.name, str(progress.id)):

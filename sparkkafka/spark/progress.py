@@ -1,10 +1,12 @@
 """Offsets in the progress of streaming queries: what a query has read, and how far behind it is.
 
 Spark reports the offsets of each source as JSON; those of Kafka sources are {"topic": {"0": 23}}.
+PySpark 4.0 and 4.1 tell a query's own `lastProgress` as the text of a Python dictionary instead.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 Offsets = dict[TopicPartition, int]
+
+# Any Python source is called by Spark's class, so ours is not told from another one's by it.
+_MAY_BE_KAFKA = ("PythonMicroBatchStream", "KafkaV2[")
 
 # Spark 4.0 and 4.1 show the end of the batch as latestOffset of a Python source.
 _LATEST_IS_REPORTED = find_spec("pyspark.sql.streaming.datasource") is not None
@@ -39,6 +44,9 @@ def lag(
     a restart; where it is not, this raises OptionError. With `options`, those of the query
     (`kafka.bootstrap.servers`, …), the brokers are asked now, which always works and raises what
     looking up offsets raises.
+
+    Sources that are not Kafka's do not count. OptionError too if a source may be Kafka's and what
+    the report says of its offsets cannot be read.
     """
     sources = _sources(query)
     behind: Offsets = {}
@@ -64,7 +72,8 @@ def lag(
 def read_until(progress: Any) -> Offsets:
     """The offsets that the reported batch has read up to, of all Kafka sources of the query.
 
-    Where two sources read one partition, the smaller one: so far all of them are.
+    Where two sources read one partition, the smaller one: so far all of them are. Raises
+    OptionError if what a source that may be Kafka's reports cannot be read.
     """
     until: Offsets = {}
     for read, _ in _sources(progress):
@@ -88,9 +97,12 @@ def _sources(query: Any) -> list[tuple[Offsets, Offsets | None]]:
             ) from None
     found = []
     for source in _get(progress, "sources") or ():
-        read = _offsets(_get(source, "endOffset"))
+        description = str(_get(source, "description"))
+        read = _offsets(_get(source, "endOffset"), description)
         if read is not None:
-            latest = _offsets(_get(source, "latestOffset")) if _LATEST_IS_REPORTED else None
+            latest = None
+            if _LATEST_IS_REPORTED:
+                latest = _offsets(_get(source, "latestOffset"), description)
             found.append((read, latest))
     return found
 
@@ -99,15 +111,35 @@ def _get(holder: Any, name: str) -> Any:
     return holder.get(name) if isinstance(holder, Mapping) else getattr(holder, name, None)
 
 
-def _offsets(value: Any) -> Offsets | None:
-    """None for what is not the offsets of a Kafka source."""
+def _offsets(value: Any, description: str) -> Offsets | None:
+    """None for what is not the offsets of a Kafka source, or none at all."""
     try:
-        tree = json.loads(value) if isinstance(value, str) else value
-        if not isinstance(tree, Mapping):
-            return None
-        return {TopicPartition(*key): at for key, at in offsets_of_tree(tree).items()}
-    except (ValueError, OptionError):  # another source's
+        tree = _parsed(value) if isinstance(value, str) else value
+    except ValueError:
+        if any(name in description for name in _MAY_BE_KAFKA):
+            raise OptionError(
+                f"the progress of this query reports offsets of the source {description} that "
+                f"cannot be read: {value[:200]!r} is neither JSON nor a dictionary of Python's"
+            ) from None
         return None
+    if not isinstance(tree, Mapping):
+        return None
+    try:
+        return {TopicPartition(*key): at for key, at in offsets_of_tree(tree).items()}
+    except OptionError:  # another source's
+        return None
+
+
+def _parsed(text: str) -> Any:
+    """What JSON stands for, or the text of a Python value (see the top). Raises ValueError."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
+        raise ValueError(str(error)) from None
 
 
 def _ends_now(

@@ -80,6 +80,99 @@ def test_lag_on_older_sparks(monkeypatch: pytest.MonkeyPatch) -> None:
         sparkkafka.lag(BEHIND)
 
 
+# What `lastProgress` of a classic session and its `json` gave when a query over two topics and
+# Spark's rate-micro-batch source was read from a real broker (4.3.1), maxOffsetsPerTrigger=13.
+# PySpark 4.0.5 and 4.1.4 gave the same, but for the numbers behind "@"; 4.3.0 gives JSON.
+PYTHON_STREAM = "org.apache.spark.sql.execution.datasources.v2.python.PythonMicroBatchStream@"
+RATE_STREAM = (
+    "RatePerMicroBatchStream[rowsPerBatch=1, numPartitions=2, startTimestamp=0, "
+    "advanceMsPerBatch=1000]"
+)
+KAFKA_OFFSETS = {"t-1": {"0": 10, "1": 10}, "u": {"0": 6}}
+RATE_OFFSETS = {"offset": 2, "timestamp": 2000}
+OBJECTS = {
+    version: report(
+        {
+            "description": PYTHON_STREAM + number,
+            "startOffset": "{'t-1': {'0': 5, '1': 5}, 'u': {'0': 3}}",
+            "endOffset": "{'t-1': {'0': 10, '1': 10}, 'u': {'0': 6}}",
+            "latestOffset": "{'t-1': {'0': 10, '1': 10}, 'u': {'0': 6}}",
+        },
+        {
+            "description": RATE_STREAM,
+            "startOffset": "{'offset': 1, 'timestamp': 1000}",
+            "endOffset": "{'offset': 2, 'timestamp': 2000}",
+            "latestOffset": "None",
+        },
+    )
+    for version, number in (("4.0.5", "2613fb65"), ("4.1.4", "5f28cf8d"))
+}
+JSON_TEXT = json.dumps(
+    {
+        "batchId": 1,
+        "sources": [
+            {
+                "description": PYTHON_STREAM + "2613fb65",
+                "startOffset": {"t-1": {"0": 5, "1": 5}, "u": {"0": 3}},
+                "endOffset": KAFKA_OFFSETS,
+                "latestOffset": KAFKA_OFFSETS,
+            },
+            {
+                "description": RATE_STREAM,
+                "startOffset": {"offset": 1, "timestamp": 1000},
+                "endOffset": RATE_OFFSETS,
+                "latestOffset": None,
+            },
+        ],
+    }
+)
+READ = {TopicPartition("t-1", 0): 10, TopicPartition("t-1", 1): 10, TopicPartition("u", 0): 6}
+
+
+@pytest.fixture
+def old_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_module, "_LATEST_IS_REPORTED", False)
+
+
+@pytest.mark.parametrize("given", [*OBJECTS.values(), JSON_TEXT], ids=[*OBJECTS, "json"])
+def test_reports_of_older_sparks(given: Any, old_spark: None) -> None:
+    assert read_until(given) == READ
+    with pytest.raises(OptionError, match=r"Spark 4\.2 and later does.*lag\(query, options\)"):
+        sparkkafka.lag(given)
+    with FakeCluster() as cluster:
+        cluster.create_topic("t-1", partitions=2)
+        cluster.create_topic("u")
+        cluster.append("u", 0, b"?", end_offset=9)
+        cluster.append("t-1", 1, b"?", end_offset=2010)
+        cluster.append("t-1", 0, b"?", end_offset=10)
+        options = {"kafka.bootstrap.servers": cluster.bootstrap_servers}
+        assert sparkkafka.lag(given, options) == {
+            TopicPartition("t-1", 0): 0,
+            TopicPartition("t-1", 1): 2000,
+            TopicPartition("u", 0): 3,
+        }
+
+
+CANNOT_BE_READ = ("{'t': {'0': 5", '{"t": ', "Offset(5)", "{'t': " * 2000, "{" * 100_000, "")
+
+
+@pytest.mark.parametrize("text", CANNOT_BE_READ, ids=lambda text: text[:10])
+def test_offsets_that_cannot_be_read(text: str) -> None:
+    """Those of a source that may be Kafka's are an error; which other ones have is not asked."""
+    for description in (PYTHON_STREAM + "1", "KafkaV2[Subscribe[t]]"):
+        unread = report({"description": description, "endOffset": text, "latestOffset": text})
+        for question in (sparkkafka.lag, read_until):
+            with pytest.raises(OptionError, match=r"offsets of the source .* cannot be read"):
+                question(unread)
+    other = {"description": "MyStream[]", "endOffset": text, "latestOffset": text}
+    assert read_until(report(other, source({"t": {"0": 5}}))) == {T0: 5}
+
+
+@pytest.mark.parametrize("text", ["None", "null", "7", "{'a': 1}", '{"t": {"0": -1}}', "'t'"])
+def test_offsets_of_other_python_sources(text: str) -> None:
+    assert read_until(report(source(text), source({"t": {"0": 5}}))) == {T0: 5}
+
+
 # --- the committer ---------------------------------------------------------------------------
 
 
@@ -155,6 +248,28 @@ def test_a_failed_commit_is_made_good(fake: FakeCluster, caplog: pytest.LogCaptu
         fake.set_group_members("g", present=False)
         getattr(listener, again)(SimpleNamespace(runId="r"))
         assert fake.committed("g")[("t", 0)] == 5 + at
+
+
+@pytest.mark.parametrize("version", list(OBJECTS))
+def test_flush_of_a_query_of_older_sparks(fake: FakeCluster, version: str) -> None:
+    fake.create_topic("t-1", partitions=2)
+    listener = committer(fake)
+    listener.flush(SimpleNamespace(lastProgress=OBJECTS[version]))  # type: ignore[arg-type]
+    assert listener.committed == READ == fake.committed("g")
+
+
+def test_a_report_that_cannot_be_read_is_not_passed_over(
+    fake: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    listener = committer(fake)
+    caplog.set_level(logging.WARNING)
+    finished(listener, "Offset(5)", name="mine")
+    assert "of query mine were not committed to group g" in caplog.text
+    assert "'Offset(5)' is neither JSON nor" in caplog.text
+    query: Any = SimpleNamespace(lastProgress=report(source("Offset(5)")))
+    with pytest.raises(OptionError, match="cannot be read"):
+        listener.flush(query)
+    assert fake.committed("g") == {}
 
 
 def test_a_committer_needs_a_group(fake: FakeCluster) -> None:
