@@ -12,7 +12,7 @@ from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.fetch_answer import with_setting
 from sparkkafka.client.frame_buffer import FrameBuffer
 from sparkkafka.client.metadata import TopicPartition
-from sparkkafka.errors import CorruptRecordError
+from sparkkafka.errors import BatchTooLargeError, CorruptRecordError
 from sparkkafka.protocol.columns import MAX_PAYLOAD_BYTES, DecodedRecords, decode_chunks
 from sparkkafka.protocol.records import RecordBatch
 
@@ -159,10 +159,12 @@ def damage_at(
     """The error with its place, and with what the user can do."""
     with_setting(error, prefix="")
     offset = error.offset if error.offset is not None else position
-    past = f" The damaged batch ends before offset {next_offset}." if next_offset else ""
+    is_sound = isinstance(error, BatchTooLargeError)
+    batch, it = ("batch", "it") if is_sound else ("damaged batch", "the damage")
+    past = f" The {batch} ends before offset {next_offset}." if next_offset else ""
     found = type(error)(
-        f"{error.reason}. The position stays at {position}.{past} Seek past the damage to go on "
-        "without what lies there",
+        f"{error.reason}. The position stays at {position}.{past} Seek past {it} to go on without "
+        "what lies there",
         error.position,
         topic=tp.topic,
         partition=tp.partition,
