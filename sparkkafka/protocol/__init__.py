@@ -10,7 +10,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sparkkafka.protocol.compression import Codec, OutputTooLargeError, compress, decompress
+    from sparkkafka.protocol.compression import (
+        Codec,
+        OutputTooLargeError,
+        compress,
+        decompress,
+        register_codec,
+    )
     from sparkkafka.protocol.consumer_protocol import (
         Assignment,
         Subscription,
@@ -74,11 +80,12 @@ __all__ = [
     "layout",
     "murmur2",
     "partition_of",
+    "register_codec",
     "split_batches",
 ]
 
 _MODULES = {
-    "compression": ("Codec", "OutputTooLargeError", "compress", "decompress"),
+    "compression": ("Codec", "OutputTooLargeError", "compress", "decompress", "register_codec"),
     "consumer_protocol": (
         "Assignment",
         "Subscription",

@@ -132,7 +132,7 @@ def decode_records(
 
     Control records are left out; those of aborted transactions are not (`AbortedTransactions` tells
     which). `max_payload_bytes` bounds what a batch may unpack to. Raises CorruptRecordError for
-    damaged bytes, and for a batch beyond the bound.
+    damaged bytes, BatchTooLargeError for a batch beyond the bound.
     """
     batches = split_batches(data, check_crcs=check_crcs, max_payload_bytes=max_payload_bytes)
     for part in decode_chunks(

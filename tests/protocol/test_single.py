@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as other_murmur2
 
 import sparkkafka.protocol as public
-from sparkkafka.errors import CorruptRecordError, DecodeError, EncodeError, OptionError
+from sparkkafka.errors import (
+    BatchTooLargeError,
+    CorruptRecordError,
+    DecodeError,
+    EncodeError,
+    OptionError,
+)
 from sparkkafka.protocol import (
     AbortedTransactions,
     PlainRecord,
@@ -99,7 +105,7 @@ def test_an_unknown_compression_is_named() -> None:
 
 def test_damage_and_bounds() -> None:
     data = bytearray(encode_batch([PlainRecord(bytes(5000))], compression="gzip"))
-    with pytest.raises(CorruptRecordError, match="1000"):
+    with pytest.raises(BatchTooLargeError, match="1000"):
         list(decode_records(data, max_payload_bytes=1000))
     data[-1] ^= 1
     with pytest.raises(CorruptRecordError, match="CRC-32C"):
