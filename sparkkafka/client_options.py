@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkkafka.errors import OptionError
+from sparkkafka.hooks import hooks_of
 from sparkkafka.option_check import GivenOptions
 from sparkkafka.option_kinds import (
     BOOLEAN,
@@ -281,7 +282,8 @@ _HINTS: Mapping[str, str] = {
     "debug": "set the environment variable SPARKKAFKA_DEBUG, e.g. to client:debug",
     "enable.auto.offset.store": "commit({partition: offset}) commits what you say",
     "enable.partition.eof": "poll gives an empty result at the end; lag() tells how far it is",
-    "error_cb": "errors are raised, or logged to the logger sparkkafka",
+    "error_cb": "errors are raised, or logged to the logger sparkkafka; on_error(broker, error) "
+    "is told of connections",
     "logger": "the logger is sparkkafka, of Python's logging",
     "on_delivery": "give send(…).add_callback a function",
     "queued.min.messages": "fetch.max.bytes says how much is fetched ahead",
@@ -291,7 +293,7 @@ _HINTS: Mapping[str, str] = {
 
 
 def _given(config: Mapping[str, Any], rows: Mapping[str, Option]) -> GivenOptions:
-    return GivenOptions(_checked(config), Side.BOTH, prefixed=False, rows=rows, hints=_HINTS)
+    return GivenOptions(config, Side.BOTH, prefixed=False, rows=rows, hints=_HINTS)
 
 
 def _checked(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -312,10 +314,11 @@ def _checked(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def parse_consumer_settings(config: Mapping[str, Any]) -> ConsumerOptions:
     """What `Consumer` is given. Raises OptionError, which names the setting and its value."""
+    config, hooks = hooks_of(_checked(config))
     given = _given(config, CONSUMER_ROWS)
     fields = given.group("consumer")
     options = ConsumerOptions(
-        client=client_from(given),
+        client=dataclasses.replace(client_from(given), hooks=hooks),
         fetch=FetchOptions(**(_CONSUMER_FETCH | given.group("fetch"))),
         **fields,
     )
@@ -352,6 +355,7 @@ def parse_consumer_settings(config: Mapping[str, Any]) -> ConsumerOptions:
 
 def parse_producer_settings(config: Mapping[str, Any]) -> ProducerSettings:
     """What `Producer` is given. Raises OptionError, which names the setting and its value."""
+    config, hooks = hooks_of(_checked(config))
     config, partitioner = _without_callable(config, "partitioner.class")
     given = _given(config, PRODUCER_ROWS)
     producer = producer_from(given, _PRODUCER)
@@ -364,7 +368,7 @@ def parse_producer_settings(config: Mapping[str, Any]) -> ProducerSettings:
             "enable.idempotence and max.in.flight.requests.per.connection, or set them to values "
             "that allow it"
         )
-    client = client_from(given)
+    client = dataclasses.replace(client_from(given), hooks=hooks)
     if "default.api.timeout.ms" not in given.values:
         # Java's producer waits for metadata as long as max.block.ms says.
         client = dataclasses.replace(
@@ -380,7 +384,8 @@ def parse_producer_settings(config: Mapping[str, Any]) -> ProducerSettings:
 
 def parse_admin_settings(config: Mapping[str, Any]) -> ClientOptions:
     """What `Admin` is given. Raises OptionError, which names the setting and its value."""
-    return client_from(_given(config, ADMIN_ROWS))
+    config, hooks = hooks_of(_checked(config))
+    return dataclasses.replace(client_from(_given(config, ADMIN_ROWS)), hooks=hooks)
 
 
 def _without_callable(
@@ -388,7 +393,7 @@ def _without_callable(
 ) -> tuple[dict[str, Any], Callable[..., Any] | None]:
     found = None
     rest = {}
-    for key, value in _checked(config).items():
+    for key, value in config.items():
         if key.lower() == name and callable(value):
             found = value
         else:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkkafka.errors import SPARK_PREFIX, OptionError
+from sparkkafka.hooks import NO_HOOKS, Hooks
 from sparkkafka.option_check import GivenOptions, as_text, warn
 from sparkkafka.option_kinds import INT32_MAX
 from sparkkafka.option_table import CONNECTOR, KAFKA, Side
@@ -61,7 +62,7 @@ class ClientOptions(Masked):
     """Connections, metadata, deadlines. Times in milliseconds, sizes in bytes.
 
     `prefix` is no option: it is what names of settings begin with where this user writes them, for
-    messages: "kafka." in Spark, nothing in the client library.
+    messages: "kafka." in Spark, nothing in the client library. `hooks` are the library's alone.
     """
 
     GROUP = "client"
@@ -82,6 +83,7 @@ class ClientOptions(Masked):
     send_buffer_bytes: int = -1
     receive_buffer_bytes: int = -1
     prefix: str = SPARK_PREFIX
+    hooks: Hooks = NO_HOOKS
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

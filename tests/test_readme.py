@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text("utf-8")
-SNIPPET, FLAGS = r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL
-SNIPPETS = re.findall(SNIPPET, README, FLAGS)
+from tests.snippets import ROOT, page, run, snippets
+
+README = page("README.md")
 MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
 
 
 @pytest.mark.real
 @pytest.mark.spark
 def test_the_snippets_run_in_order(spark, kafka_cluster, capsys):
-    for topic in ("orders", "shouted"):
-        kafka_cluster.create_topic(topic)
-    names: dict[str, object] = {}
-    for snippet in SNIPPETS:
-        exec(snippet.replace("localhost:9092", kafka_cluster.bootstrap_servers), names)
-    printed = capsys.readouterr().out
+    # No other test makes topics of these names: to the README the broker is an empty one.
+    names, printed = run(README, capsys, kafka_cluster.bootstrap_servers)
     assert re.search(r"\|\s*three\|", printed)  # orders.show()
     assert "\n2\n" in printed  # shouted from offset 1 on
     assert "read without Spark: 0 b" in printed
@@ -42,15 +36,14 @@ def test_the_snippets_run_in_order(spark, kafka_cluster, capsys):
 @pytest.mark.real
 @pytest.mark.spark
 def test_the_snippet_of_the_exactly_once_page_runs(spark, kafka_cluster, tmp_path):
-    page = (ROOT / "docs" / "exactly-once.md").read_text("utf-8")
-    (snippet,) = re.findall(SNIPPET, page, FLAGS)
+    text = page("docs/exactly-once.md")
+    (snippet,) = snippets(text)
     options = {
         "kafka.bootstrap.servers": kafka_cluster.bootstrap_servers,
         "subscribe": "page-in",
         "startingOffsets": "earliest",
     }
-    for topic in ("page-in", "page-out"):
-        kafka_cluster.create_topic(topic)
+    kafka_cluster.create_topic("page-in")  # `stream` is the reader's own; page-out the page makes
     rows = spark.createDataFrame([("a", "1"), ("b", "2")], "key string, value string")
     rows.write.format("pykafka").options(topic="page-in", **options).mode("append").save()
     stream = spark.readStream.format("pykafka").options(**options).load()
@@ -63,7 +56,7 @@ def test_the_snippet_of_the_exactly_once_page_runs(spark, kafka_cluster, tmp_pat
 
 
 def test_there_are_snippets_to_run():
-    assert len(SNIPPETS) >= 6
+    assert len(snippets(README)) >= 6
 
 
 def test_make_targets_that_are_named_exist():

@@ -1,13 +1,22 @@
-"""The addresses of bootstrap.servers, by the rule of client.dns.lookup."""
+"""The addresses of bootstrap.servers, by the rule of client.dns.lookup, and which one answers."""
 
 from __future__ import annotations
 
 import logging
 import socket
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.metadata import Address
+from sparkkafka.errors import AuthenticationError, KafkaConnectionError, KafkaError, OptionError
 from sparkkafka.options import ClientOptions
 
 log = logging.getLogger(__name__)
+
+_ConnectionT = TypeVar("_ConnectionT")
+
+MIN_SHARE_MS = 1_000  # the least that a bootstrap server gets to answer, if there is so much time
 
 RESOLVE_CANONICAL = "resolve_canonical_bootstrap_servers_only"
 
@@ -42,6 +51,43 @@ class BootstrapServers:
         if complete:
             self._found = found
         return list(found)
+
+
+def first_to_answer(
+    addresses: Sequence[Address],
+    open_one: Callable[[str, int, Deadline], _ConnectionT],
+    deadline: Deadline,
+    prefix: str,
+    reasons: dict[Address, str] | None = None,
+) -> _ConnectionT:
+    """What `open_one` opens, tried at each address in turn until the deadline.
+
+    `reasons` is filled in with why an address failed; one that is handed in again keeps those of
+    earlier attempts, as the last one may run out of time half-way. Raises KafkaConnectionError with
+    all of them, and what does not depend on the address, at once.
+    """
+    reasons = {} if reasons is None else reasons
+    failures: list[KafkaError] = []
+    for number, address in enumerate(addresses):
+        if failures and deadline.expired:
+            break
+        # A server that accepts and never answers must leave time for the others.
+        share_ms = deadline.remaining_s() * 1000 / (len(addresses) - number)
+        try:
+            return open_one(*address, deadline.sooner(max(share_ms, MIN_SHARE_MS)))
+        except (AuthenticationError, OptionError):
+            raise  # the others would be told the same wrong password, and an account locked
+        except KafkaError as error:
+            # Also a port that is not Kafka's: the other entries may be right.
+            log.info("bootstrap: %s", error)
+            reasons[address] = str(error)
+            failures.append(error)
+    nobody = KafkaConnectionError(
+        f"no broker of {prefix}bootstrap.servers can be reached: " + "; ".join(reasons.values())
+    )
+    # If nobody there speaks Kafka, waiting does not help.
+    nobody.retriable = any(error.retriable for error in failures)
+    raise nobody
 
 
 def _canonical_names(host: str) -> list[str]:

@@ -21,10 +21,11 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from sparkkafka import __version__
 from sparkkafka.client.authentication import Session, authenticate
+from sparkkafka.client.bootstrap import BootstrapServers, first_to_answer
 from sparkkafka.client.deadline import Deadline, deadline_of
 from sparkkafka.client.frame_buffer import FrameBuffer
 from sparkkafka.client.reply_reader import HungUpError, ReplyReader
@@ -43,11 +44,14 @@ from sparkkafka.errors import (
     UnsupportedVersionError,
     error_name,
 )
+from sparkkafka.hooks import NO_HOOKS
 from sparkkafka.options import ClientOptions
 from sparkkafka.protocol.framing import DEFAULT_MAX_FRAME_BYTES, Framing
 from sparkkafka.protocol.messages import ApiVersionsRequest
 from sparkkafka.protocol.schema import Request
 from sparkkafka.protocol.wire import BytesLike, byte_view
+
+_ErrorT = TypeVar("_ErrorT", bound=KafkaError)
 
 log = logging.getLogger(__name__)
 wire_log = logging.getLogger("sparkkafka.protocol")  # requests and answers, not what is in them
@@ -101,7 +105,8 @@ class Connection:
     """A connected, handshaken socket to `host:port`, made by `Connection.to` or `Connection.open`.
 
     `call(request)` is the simple way; `send` and `receive` pipeline. Without a deadline each may
-    take request.timeout.ms. `versions` holds the broker's version range per api key.
+    take request.timeout.ms. `versions` holds the broker's version range per api key. The settings
+    may have hooks: see `sparkkafka.hooks`.
     """
 
     def __init__(
@@ -121,6 +126,7 @@ class Connection:
         self._request_timeout_ms = float(ClientOptions.request_timeout_ms)
         self._protocol = protocol
         self._setting_prefix = ClientOptions.prefix
+        self._hooks = NO_HOOKS  # told once it is open
         self._stage = Stage.OPENING
         self._options: ClientOptions | None = None
         self._session: Session | None = None
@@ -137,8 +143,12 @@ class Connection:
         AuthenticationError if one side does not trust the other; OptionError for a reference that
         cannot be looked up, or a store that cannot be read.
         """
-        with _kafka_errors_only(where(host, port)):
-            return cls._open(host, port, options, deadline)
+        try:
+            with _kafka_errors_only(where(host, port)):
+                return cls._open(host, port, options, deadline)
+        except KafkaError as error:
+            options.hooks.failed(where(host, port), error)
+            raise
 
     @classmethod
     def _open(cls, host: str, port: int, options: ClientOptions, deadline: Deadline) -> Self:
@@ -157,12 +167,14 @@ class Connection:
             if security.sasl is not None:
                 connection._options = options
                 connection._session = authenticate(connection, security.sasl, limit, prefix)
+            framing.max_frame_bytes = DEFAULT_MAX_FRAME_BYTES
+            connection._stage = Stage.NEW
+            connection._hooks = options.hooks
+            log.debug("connected to %s", connection)
+            connection._hooks.connected(str(connection))
         except BaseException:
             connection.close()
             raise
-        framing.max_frame_bytes = DEFAULT_MAX_FRAME_BYTES
-        connection._stage = Stage.NEW
-        log.debug("connected to %s", connection)
         return connection
 
     def _handshake(self, deadline: Deadline) -> None:
@@ -197,6 +209,9 @@ class Connection:
                 security = connection_security(options, self.host, self.port)
                 if security.sasl is not None:
                     self._session = authenticate(self, security.sasl, deadline, options.prefix)
+        except KafkaError as error:
+            self._broken(error)
+            raise
         except BaseException:
             self.close()
             raise
@@ -206,23 +221,28 @@ class Connection:
 
     @classmethod
     def to(cls, config: Mapping[str, Any], timeout_s: float | None = None) -> Self:
-        """A connection to the one broker that bootstrap.servers names; settings as for `Admin`.
+        """A connection to the first of bootstrap.servers that answers; settings as for `Admin`.
 
-        By hand: nothing is retried, and no other broker is asked. Raises OptionError for settings,
-        and what `open` raises.
+        The entries are tried in turn, within `timeout_s` or request.timeout.ms. By hand: after that
+        nothing is retried, and no other broker is asked. Raises OptionError for settings;
+        AuthenticationError at the first broker that refuses who we are; KafkaConnectionError with
+        what each entry failed of, or for one entry what `open` raises.
         """
         # Here: Spark's tasks open connections too, and have no use for the library's settings.
         from sparkkafka.client_options import parse_admin_settings
 
         options = parse_admin_settings(config)
         del config  # an error's frames may be shown with their variables
-        if len(options.bootstrap_servers) != 1:
-            raise OptionError(
-                "bootstrap.servers must name one broker for a connection by hand, got "
-                f"{len(options.bootstrap_servers)}"
-            )
         deadline = deadline_of(timeout_s) or Deadline(options.request_timeout_ms)
-        return cls.open(*options.bootstrap_servers[0], options, deadline)
+        addresses = BootstrapServers(options).addresses()
+        if len(addresses) == 1:
+            return cls.open(*addresses[0], options, deadline)
+        return first_to_answer(
+            addresses,
+            lambda host, port, limit: cls.open(host, port, options, limit),
+            deadline,
+            options.prefix,
+        )
 
     def _new_deadline(self) -> Deadline:
         """For calls that were given none: request.timeout.ms."""
@@ -299,9 +319,22 @@ class Connection:
         return self._open_socket().fileno()
 
     def close(self) -> None:
+        """Close it; answers in flight are lost. May be repeated."""
+        self._close(None)
+
+    def _broken(self, error: _ErrorT) -> _ErrorT:
+        """Close it for this reason, which is returned to be raised."""
+        self._close(error)
+        return error
+
+    def _close(self, error: KafkaError | None) -> None:
         sock, self._sock = self._sock, None
-        if sock is not None:
-            sock.close()
+        if sock is None:
+            return
+        sock.close()
+        if error is not None:
+            self._hooks.failed(str(self), error)
+        self._hooks.disconnected(str(self))
 
     def call(
         self, request: Any, deadline: Deadline | None = None, *, version: int | None = None
@@ -321,8 +354,9 @@ class Connection:
         correlation_id = self.send(request, deadline, version=version)
         answered_id, response = self.receive(deadline)
         if answered_id != correlation_id:
-            self.close()
-            raise DecodeError(f"reply {answered_id} of {self} to request {correlation_id}")
+            raise self._broken(
+                DecodeError(f"reply {answered_id} of {self} to request {correlation_id}")
+            )
         return response
 
     def send(
@@ -359,9 +393,9 @@ class Connection:
         try:
             self._write(sock, parts, deadline)
         except OSError as error:
-            self.close()
             parts.clear()  # an error's frames may be shown with their variables
-            raise self._failure(f"sending {request.API_NAME}", error, started_s) from error
+            failure = self._failure(f"sending {request.API_NAME}", error, started_s)
+            raise self._broken(failure) from error
         except BaseException:
             self.close()
             raise
@@ -403,12 +437,11 @@ class Connection:
         try:
             return self._framing.receive(self._reader.read(sock, buffer, deadline))
         except DecodeError as error:
-            self.close()
-            raise DecodeError(f"{self}: {error}") from error
+            raise self._broken(DecodeError(f"{self}: {error}")) from error
         except OSError as error:
             # KafkaConnectionError is an OSError: the end of the stream comes through here too.
-            self.close()
-            raise self._failure("waiting for a reply", error, started_s) from error
+            failure = self._failure("waiting for a reply", error, started_s)
+            raise self._broken(failure) from error
         except BaseException:
             self.close()
             raise
@@ -426,11 +459,10 @@ class Connection:
             reply = self._reader.read_ready(sock, buffer)
             return None if reply is None else self._proved(self._framing.receive(reply))
         except DecodeError as error:
-            self.close()
-            raise DecodeError(f"{self}: {error}") from error
+            raise self._broken(DecodeError(f"{self}: {error}")) from error
         except OSError as error:
-            self.close()
-            raise self._failure("waiting for a reply", error, time.monotonic()) from error
+            failure = self._failure("waiting for a reply", error, time.monotonic())
+            raise self._broken(failure) from error
         except BaseException:
             self.close()
             raise

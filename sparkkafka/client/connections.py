@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from sparkkafka.client.bootstrap import BootstrapServers
+from sparkkafka.client.bootstrap import BootstrapServers, first_to_answer
 from sparkkafka.client.connection import Connection
 from sparkkafka.client.deadline import Backoff, Deadline, End
 from sparkkafka.client.metadata import Address, Broker
@@ -28,8 +28,6 @@ from sparkkafka.options import ClientOptions
 log = logging.getLogger(__name__)
 
 MIN_REFUSED_MS = 1_000
-
-MIN_SHARE_MS = 1_000  # the least that a bootstrap server gets to answer, if there is so much time
 
 
 class _Unreachable(NamedTuple):
@@ -136,33 +134,12 @@ class Connections:
         first = self._servers.addresses()
         random.shuffle(known)
         random.shuffle(first)
-        failures: list[KafkaError] = []
         addresses = list(dict.fromkeys(self._try_first + known + first))
         self._try_first = []
-        for number, address in enumerate(addresses):
-            if failures and deadline.expired:
-                break
-            # A server that accepts and never answers must leave time for the others.
-            share_ms = deadline.remaining_s() * 1000 / (len(addresses) - number)
-            try:
-                self._bootstrap = self.open(*address, deadline.sooner(max(share_ms, MIN_SHARE_MS)))
-            except (AuthenticationError, OptionError):
-                raise  # the others would be told the same wrong password, and an account locked
-            except KafkaError as error:
-                # Also a port that is not Kafka's: the other entries may be right.
-                log.info("bootstrap: %s", error)
-                self._bootstrap_failures[address] = str(error)
-                failures.append(error)
-            else:
-                return self._bootstrap
-        # Failures of earlier attempts are kept: the last one may run out of time half-way.
-        nobody = KafkaConnectionError(
-            f"no broker of {self._options.prefix}bootstrap.servers can be reached: "
-            + "; ".join(self._bootstrap_failures.values())
+        self._bootstrap = first_to_answer(
+            addresses, self.open, deadline, self._options.prefix, self._bootstrap_failures
         )
-        # If nobody there speaks Kafka, waiting does not help.
-        nobody.retriable = any(error.retriable for error in failures)
-        raise nobody
+        return self._bootstrap
 
     def give_away(self, broker: Broker) -> Connection | None:
         """The idle connection that metadata came by, if it leads to this broker; now the caller's.

@@ -1,0 +1,126 @@
+"""Kafka's protocol without I/O: bytes in, values out. What stands here is public.
+
+docs/codec.md shows how to use it. Requests and responses are in `sparkkafka.protocol.messages`. The
+modules beside this one are the machinery, and may change. Names are imported when first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sparkkafka.protocol.compression import (
+        Codec,
+        OutputTooLargeError,
+        compress,
+        decompress,
+        register_codec,
+    )
+    from sparkkafka.protocol.consumer_protocol import (
+        Assignment,
+        Subscription,
+        decode_assignment,
+        decode_subscription,
+        encode_assignment,
+        encode_subscription,
+    )
+    from sparkkafka.protocol.framing import Framing, decode_request, encode_response
+    from sparkkafka.protocol.records import (
+        AbortedTransactions,
+        RecordBatch,
+        control_type,
+        split_batches,
+    )
+    from sparkkafka.protocol.schema import decode, encode, layout
+    from sparkkafka.protocol.single import (
+        PlainRecord,
+        crc32c,
+        decode_records,
+        decode_unsigned_varint,
+        decode_varint,
+        decode_varlong,
+        encode_batch,
+        encode_unsigned_varint,
+        encode_varint,
+        encode_varlong,
+        murmur2,
+        partition_of,
+    )
+
+__all__ = [
+    "AbortedTransactions",
+    "Assignment",
+    "Codec",
+    "Framing",
+    "OutputTooLargeError",
+    "PlainRecord",
+    "RecordBatch",
+    "Subscription",
+    "compress",
+    "control_type",
+    "crc32c",
+    "decode",
+    "decode_assignment",
+    "decode_records",
+    "decode_request",
+    "decode_subscription",
+    "decode_unsigned_varint",
+    "decode_varint",
+    "decode_varlong",
+    "decompress",
+    "encode",
+    "encode_assignment",
+    "encode_batch",
+    "encode_response",
+    "encode_subscription",
+    "encode_unsigned_varint",
+    "encode_varint",
+    "encode_varlong",
+    "layout",
+    "murmur2",
+    "partition_of",
+    "register_codec",
+    "split_batches",
+]
+
+_MODULES = {
+    "compression": ("Codec", "OutputTooLargeError", "compress", "decompress", "register_codec"),
+    "consumer_protocol": (
+        "Assignment",
+        "Subscription",
+        "decode_assignment",
+        "decode_subscription",
+        "encode_assignment",
+        "encode_subscription",
+    ),
+    "framing": ("Framing", "decode_request", "encode_response"),
+    "records": ("AbortedTransactions", "RecordBatch", "control_type", "split_batches"),
+    "schema": ("decode", "encode", "layout"),
+    "single": (
+        "PlainRecord",
+        "crc32c",
+        "decode_records",
+        "decode_unsigned_varint",
+        "decode_varint",
+        "decode_varlong",
+        "encode_batch",
+        "encode_unsigned_varint",
+        "encode_varint",
+        "encode_varlong",
+        "murmur2",
+        "partition_of",
+    ),
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """For completion: also the names that have not been used yet."""
+    return sorted({*globals(), *__all__})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 import struct as struct_module
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias, cast
 
 from sparkkafka.errors import DecodeError, EncodeError
@@ -76,13 +76,13 @@ def _compile(cls: type[Any], version: int, flexible: bool) -> Codec:
     factories = [
         (row.name, row.default) for row in tagged_or_absent if isinstance(row.default, type)
     ]
-    unsendable = [row for row in absent if not row.ignorable]
+    unsendable = [row for row in absent if not row.ignorable or _has_moved(row, rows)]
     names = tuple(step.name for step in steps)
     reads = tuple(step.read for step in steps)
     writes: tuple[_WriteStep, ...] = tuple(step.write for step in steps)
     write_names = names
     if unsendable:
-        writes = (_absence_check(unsendable, version), *writes)
+        writes = (_absence_check(unsendable, version, present), *writes)
         write_names = ("", *names)
     new = object.__new__
 
@@ -118,7 +118,7 @@ def _note(error: BaseException, name: str) -> None:
         error.add_note(name)
 
 
-def _absence_check(rows: list[Field], version: int) -> _WriteStep:
+def _absence_check(rows: list[Field], version: int, present: list[Field]) -> _WriteStep:
     get = _getter([row.name for row in rows])
     defaults = tuple(row.make_default() for row in rows)
 
@@ -129,11 +129,47 @@ def _absence_check(rows: list[Field], version: int) -> _WriteStep:
         for row, item, default in zip(rows, values, defaults, strict=True):
             # An empty tuple is as good as the empty list.
             if item != default and not (isinstance(row.wire_type, ArrayOf) and item == ()):
-                error = EncodeError(f"cannot be sent in version {version}, which has no such field")
+                error = EncodeError(
+                    f"cannot be sent in version {version}, which has no such field "
+                    f"({_whereabouts(row, version, present)})"
+                )
                 error.add_note(row.name)
                 raise error
 
     return check
+
+
+def _whereabouts(row: Field, version: int, present: list[Field]) -> str:
+    """Which versions have an absent field, and what has taken its place in this one."""
+    if row.until is None:
+        text = f"since version {row.since}"
+    elif row.since:
+        text = f"in versions {row.since} to {row.until}"
+    else:
+        text = f"until version {row.until}"
+    if successors := [other.name for other in _successors(row, present)]:
+        text += f"; version {version} has {' and '.join(successors)} in its place"
+    return text
+
+
+def _has_moved(row: Field, rows: Iterable[Field]) -> bool:
+    """Whether one other field alone came as this one alone went, or the other way round.
+
+    Its value then has a place in every version. Kafka's JSON lets DeleteTopics v6 drop topic_names
+    all the same, and such a request would delete nothing: here it is an error.
+    """
+    others = _successors(row, rows)
+    return len(others) == 1 and len(_successors(others[0], rows)) == 1
+
+
+def _successors(row: Field, present: Iterable[Field]) -> list[Field]:
+    """The fields that came in the version in which this one went, or went when it came."""
+    return [
+        other
+        for other in present
+        if (row.until is not None and other.since == row.until + 1)
+        or (row.since and other.until is not None and other.until == row.since - 1)
+    ]
 
 
 def _getter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:

@@ -33,8 +33,9 @@ from __future__ import annotations
 
 import enum
 import struct
+import threading
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, cast
 
 import lz4.frame
@@ -119,6 +120,9 @@ def compress(codec: Codec, data: BytesLike, level: int | None = None) -> bytes:
     `level` None means Java's default. EncodeError for a level outside Java's range, and for any
     level with a codec that has none.
     """
+    own = _own.get(codec)
+    if own is not None and own.compress is not None:
+        return _own_compress(codec, own.compress, data, level)
     level = _level(codec, level)
     if codec is Codec.NONE:
         return bytes(data)
@@ -165,6 +169,11 @@ def decompressed_pieces(
     if not len(data):
         raise DecodeError(f"no {codec.name.lower()} data at all", 0)
     view = memoryview(data)
+    own = _own.get(codec)
+    # Nobody's LZ4 but ours reads the frames of message format 0.
+    old_lz4 = codec is Codec.LZ4 and any_lz4_header_checksum
+    if own is not None and own.decompress is not None and not old_lz4:
+        return _gathered(codec, _own_parts(codec, own.decompress, view, max_bytes), max_bytes)
     if codec is Codec.GZIP:
         return _gathered(codec, _gzip_parts(view, max_bytes), max_bytes)
     if codec is Codec.SNAPPY:
@@ -172,6 +181,86 @@ def decompressed_pieces(
     if codec is Codec.LZ4:
         return _gathered(codec, _lz4_parts(view, any_lz4_header_checksum, max_bytes), max_bytes)
     return _gathered(codec, _zstd_parts(view, max_bytes), max_bytes)
+
+
+Compress = Callable[[memoryview, int | None], BytesLike]
+Decompress = Callable[[memoryview, int], BytesLike]
+
+
+class _Own(NamedTuple):
+    """Functions of the user's in place of this module's; None: this module's."""
+
+    compress: Compress | None
+    decompress: Decompress | None
+
+
+# Never changed, always replaced: who reads it needs no lock.
+_own: dict[Codec, _Own] = {}
+_own_lock = threading.Lock()
+
+
+def register_codec(
+    codec: Codec | int | str,
+    *,
+    compress: Compress | None = None,
+    decompress: Decompress | None = None,
+) -> None:
+    """Take these functions for a codec from now on, in all threads of this process.
+
+    `codec` is one of Kafka's by name or id: gzip 1, snappy 2, lz4 3, zstd 4; brokers refuse others.
+    What is None is the package's own, so that `register_codec("zstd")` takes functions back.
+    `compress(data, level)` gives what Java's consumer can read; `level` is None for the default,
+    and not checked. `decompress(data, max_bytes)` gives the uncompressed bytes, and should stop
+    once they are more than `max_bytes`: a larger result is refused (OutputTooLargeError), but then
+    the memory has been used. Both may be called from several threads at once. What they raise
+    comes out as EncodeError or DecodeError. Raises OptionError for another codec, and for what is
+    no function.
+    """
+    chosen = _codec_of(codec)
+    for name, function in (("compress", compress), ("decompress", decompress)):
+        if function is not None and not callable(function):
+            raise OptionError(f"{name} is a function, got {type(function).__name__}")
+    with _own_lock:
+        global _own
+        own = {key: row for key, row in _own.items() if key is not chosen}
+        if compress is not None or decompress is not None:
+            own[chosen] = _Own(compress, decompress)
+        _own = own
+
+
+def _codec_of(codec: Codec | int | str) -> Codec:
+    for row in Codec:
+        if row is Codec.NONE or isinstance(codec, bool):
+            continue
+        if codec == (row.name.lower() if isinstance(codec, str) else row):
+            return row
+    known = ", ".join(f"{row.name.lower()} ({row:d})" for row in Codec if row is not Codec.NONE)
+    raise OptionError(f"codec is one of {known}, got {codec!r}")
+
+
+def _own_compress(codec: Codec, function: Compress, data: BytesLike, level: int | None) -> bytes:
+    try:
+        return bytes(memoryview(function(memoryview(data), level)))
+    except Exception as error:
+        raise EncodeError(
+            f"the function that is registered to compress {codec.name.lower()} failed: {error}"
+        ) from error
+
+
+def _own_parts(
+    codec: Codec, function: Decompress, data: memoryview, max_bytes: int
+) -> Iterator[memoryview]:
+    try:
+        out = memoryview(function(data, max_bytes)).cast("B")
+    except DecodeError:
+        raise
+    except Exception as error:
+        raise DecodeError(
+            f"the function that is registered to decompress {codec.name.lower()} failed: {error}", 0
+        ) from error
+    if len(out) > max_bytes:
+        raise _too_large(codec, max_bytes)
+    yield from _slices(out)
 
 
 def _gathered(codec: Codec, parts: Iterable[BytesLike], max_bytes: int) -> Iterator[BytesLike]:

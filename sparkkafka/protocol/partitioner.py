@@ -21,7 +21,7 @@ from sparkkafka.protocol.columns_encode import as_binary
 from sparkkafka.protocol.crc32 import crc32
 from sparkkafka.protocol.fnv1a import fnv1a
 from sparkkafka.protocol.key_columns import Words
-from sparkkafka.protocol.murmur2 import murmur2
+from sparkkafka.protocol.murmur2_column import murmur2
 
 NO_PARTITION = -1
 

@@ -20,7 +20,7 @@ per message.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Generic, TypeVar, dataclass_transform
 
 from sparkkafka.errors import DecodeError, EncodeError, UnsupportedVersionError
@@ -94,6 +94,7 @@ __all__ = [
     "int32",
     "int64",
     "is_flexible",
+    "layout",
     "nested",
     "nullable_array",
     "nullable_bytes",
@@ -212,6 +213,32 @@ def is_flexible(cls: type[Message], version: int) -> bool:
     return cls.FLEXIBLE_SINCE is not None and version >= cls.FLEXIBLE_SINCE
 
 
+def layout(cls: type[Any], version: int) -> str:
+    """The fields that a message has at a version, a line for each, parts indented below.
+
+    `name: type = default`; `[T]` is an array of T, `| None` marks what may be null. Raises
+    UnsupportedVersionError for a version that is not declared.
+    """
+    _check_version(cls, version)
+    return "\n".join((f"{cls.__name__} v{version}", *_rows(cls, version, 1)))
+
+
+def _rows(cls: type[Any], version: int, depth: int) -> Iterator[str]:
+    for row in fields(cls):
+        if not row.exists(version):
+            continue
+        kind = row.wire_type
+        of = kind.element if isinstance(kind, ArrayOf) else kind
+        name = of.__name__ if isinstance(of, type) else of.name
+        name = f"[{name}]" if isinstance(kind, ArrayOf) else name
+        null = " | None" if row.nullable(version) else ""
+        value = row.make_default()
+        default = "" if isinstance(of, type) and value is not None else f" = {value!r}"
+        yield f"{'    ' * depth}{row.name}: {name}{null}{default}"
+        if isinstance(of, type):
+            yield from _rows(of, version, depth + 1)
+
+
 def encode(message: Message, version: int) -> bytes:
     """The body of a message (no header) at a version.
 
@@ -272,9 +299,13 @@ def _place(cls: type[Message], version: int, error: BaseException) -> str:
 
 
 def _codec(cls: type[Message], version: int) -> Codec:
+    _check_version(cls, version)
+    return struct_codec(cls, version, is_flexible(cls, version))
+
+
+def _check_version(cls: type[Message], version: int) -> None:
     if not cls.MIN_VERSION <= version <= cls.MAX_VERSION:
         raise UnsupportedVersionError(
             f"{cls.__name__} version {version} is not supported, "
             f"only {cls.MIN_VERSION} to {cls.MAX_VERSION}"
         )
-    return struct_codec(cls, version, is_flexible(cls, version))

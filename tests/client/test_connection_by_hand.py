@@ -12,6 +12,7 @@ from sparkkafka.client import Connection
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.tcp import connect
 from sparkkafka.errors import (
+    AuthenticationError,
     KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
@@ -80,9 +81,49 @@ def test_nothing_is_retried(fake_cluster: FakeCluster, settings: dict[str, Any])
     assert len(fake_cluster.requests_of("Metadata")) == 1
 
 
-def test_one_broker_must_be_named() -> None:
-    with pytest.raises(OptionError, match=r"must name one broker .*, got 2"):
+def free_address() -> str:
+    """Where nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+def test_the_first_of_the_list_that_answers_is_taken(
+    settings: dict[str, Any], as_list: bool
+) -> None:
+    servers = [free_address(), settings["bootstrap.servers"], free_address()]
+    given: Any = servers if as_list else ",".join(servers)
+    with Connection.to({"bootstrap.servers": given}) as connection:
+        assert str(connection) == servers[1]
+        assert connection.call(MetadataRequest(topics=[])).topics == []
+
+
+def test_a_silent_server_leaves_time_for_the_next(settings: dict[str, Any]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        servers = [f"127.0.0.1:{silent.getsockname()[1]}", settings["bootstrap.servers"]]
+        with Connection.to({"bootstrap.servers": servers}, timeout_s=4.0) as connection:
+            assert str(connection) == servers[1]
+
+
+def test_why_each_of_the_list_failed() -> None:
+    servers = [free_address(), free_address()]
+    with pytest.raises(KafkaConnectionError, match=r"no broker of bootstrap\.servers") as caught:
+        Connection.to({"bootstrap.servers": servers}, timeout_s=5.0)
+    assert all(server in str(caught.value) for server in servers)
+    assert caught.value.retriable
+
+
+def test_a_refused_password_is_not_tried_at_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def refuse(host: str, port: int, options: Any, deadline: Any) -> Any:
+        asked.append(port)
+        raise AuthenticationError(f"{host}:{port}: no")
+
+    monkeypatch.setattr(Connection, "open", refuse)
+    with pytest.raises(AuthenticationError, match="a:1: no"):
         Connection.to({"bootstrap.servers": "a:1,b:2"})
+    assert asked == [1]
 
 
 def test_calls_without_a_deadline_end_after_request_timeout() -> None:

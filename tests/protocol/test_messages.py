@@ -335,7 +335,7 @@ def test_value_without_a_field_is_an_error_unless_ignorable(
     for holder, row in _absent(message, version):
         newest = Generator(8, full=True).message(type(holder), _version_with(row, cls))
         setattr(holder, row.name, getattr(newest, row.name))
-        if row.ignorable:
+        if row.ignorable and row.name != "topic_names":  # DeleteTopics has another place for it
             assert encode(message, version) == encoded
         else:
             with pytest.raises(EncodeError, match=rf"{cls.__name__} v{version} .*{row.name}\b"):

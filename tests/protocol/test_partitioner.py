@@ -16,7 +16,7 @@ from sparkkafka.errors import EncodeError
 from sparkkafka.option_kinds import PARTITIONERS, RANDOM, ROUND_ROBIN
 from sparkkafka.protocol.crc32 import crc32
 from sparkkafka.protocol.fnv1a import fnv1a
-from sparkkafka.protocol.murmur2 import murmur2
+from sparkkafka.protocol.murmur2_column import murmur2
 from sparkkafka.protocol.partitioner import KEY_RULES, NO_PARTITION, murmur2_partitions
 
 # From Kafka's own UtilsTest.testMurmur2, as Java's signed ints.

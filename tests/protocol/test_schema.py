@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+import re
 import struct as struct_module
 import uuid as uuid_module
 from typing import Any
@@ -12,14 +13,21 @@ import numpy as np
 import pytest
 
 from sparkkafka.errors import DecodeError, EncodeError, UnsupportedVersionError
+from sparkkafka.protocol import messages
 from sparkkafka.protocol.messages import (
+    DeleteTopicsRequest,
     FetchRequest,
+    FindCoordinatorRequest,
+    MetadataRequest,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
     SaslAuthenticateRequest,
 )
 from sparkkafka.protocol.schema import (
     INT16,
     INT32,
     STRING,
+    Message,
     Request,
     array,
     boolean,
@@ -33,6 +41,7 @@ from sparkkafka.protocol.schema import (
     int32,
     int64,
     is_flexible,
+    layout,
     nested,
     nullable_array,
     nullable_string,
@@ -199,8 +208,72 @@ def test_value_that_the_version_lacks() -> None:
         encode(DemoRequest(points=[Point(y=0)]), 1)
     with pytest.raises(EncodeError, match="DemoRequest v1 rack: cannot be sent"):
         encode(DemoRequest(rack=""), 1)  # the default is null, which is not the same
+    with pytest.raises(EncodeError, match=r"no such field \(since version 2\)$"):
+        encode(DemoRequest(words=["x"]), 1)
     ignorable = DemoRequest(id=uuid_module.UUID(int=1))
     assert encode(ignorable, 1) == encode(DemoRequest(), 1)
+
+
+@pytest.mark.parametrize(
+    ("message", "version", "words"),
+    [
+        (
+            FindCoordinatorRequest(key="readers"),
+            4,
+            "(until version 3; version 4 has coordinator_keys in its place)",
+        ),
+        (
+            FindCoordinatorRequest(coordinator_keys=["readers"]),
+            3,
+            "(since version 4; version 3 has key in its place)",
+        ),
+        (
+            OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="readers")]),
+            7,
+            "(since version 8; version 7 has group_id and topics in its place)",
+        ),
+        # In Kafka's JSON this may be dropped: the request would then delete nothing.
+        (
+            DeleteTopicsRequest(topic_names=["orders"]),
+            6,
+            "(until version 5; version 6 has topics in its place)",
+        ),
+        (
+            MetadataRequest(include_cluster_authorized_operations=True),
+            12,
+            "(in versions 8 to 10)",
+        ),
+    ],
+)
+def test_a_field_of_another_version_names_the_right_one(
+    message: Request[Any], version: int, words: str
+) -> None:
+    with pytest.raises(EncodeError) as caught:
+        encode(message, version)
+    assert str(caught.value).endswith(
+        f"cannot be sent in version {version}, which has no such field {words}"
+    )
+
+
+def test_layout() -> None:
+    assert layout(FindCoordinatorRequest, 4).splitlines() == [
+        "FindCoordinatorRequest v4",
+        "    key_type: int8 = 0",
+        "    coordinator_keys: [string] = []",
+    ]
+    assert "        name: string | None = ''" in layout(MetadataRequest, 12).splitlines()
+    with pytest.raises(UnsupportedVersionError, match="only 1 to 4"):
+        layout(FindCoordinatorRequest, 0)
+
+
+@pytest.mark.parametrize("name", messages.__all__)
+def test_every_layout_names_what_can_be_sent(name: str) -> None:
+    cls = getattr(messages, name)
+    if not (isinstance(cls, type) and issubclass(cls, Message)):
+        return
+    for version in range(cls.MIN_VERSION, cls.MAX_VERSION + 1):
+        named = re.findall(r"^ {4}(\w+):", layout(cls, version), re.MULTILINE)
+        assert named == [row.name for row in fields(cls) if row.exists(version)]
 
 
 def test_empty_tuple_is_an_empty_list() -> None:

@@ -1,0 +1,72 @@
+"""Functions of the user's that are told of connections: `on_connect`, `on_disconnect`, `on_error`.
+
+They stand among the settings of the library's clients, and are called in whichever thread opens or
+uses the connection. What they raise is logged and goes no further: a client's work does not hang on
+who watches it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from sparkkafka.errors import KafkaError, OptionError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hooks:
+    """What is called with a broker's "host:port"; None: nothing.
+
+    on_connect(broker): a connection is open, encrypted and authenticated.
+    on_disconnect(broker): a connection that was open is no longer, for whatever reason. Once each.
+    on_error(broker, error): one could not be opened, or one broke; the KafkaError is the one that
+    the caller is told, or that the client retries after.
+    """
+
+    on_connect: Callable[[str], object] | None = None
+    on_disconnect: Callable[[str], object] | None = None
+    on_error: Callable[[str, KafkaError], object] | None = None
+
+    def connected(self, broker: str) -> None:
+        _run(self.on_connect, "on_connect", broker)
+
+    def disconnected(self, broker: str) -> None:
+        _run(self.on_disconnect, "on_disconnect", broker)
+
+    def failed(self, broker: str, error: KafkaError) -> None:
+        _run(self.on_error, "on_error", broker, error)
+
+
+NO_HOOKS = Hooks()
+NAMES = tuple(row.name for row in fields(Hooks))
+
+
+def hooks_of(config: Mapping[str, Any]) -> tuple[dict[str, Any], Hooks]:
+    """The settings without the hooks, and these. Raises OptionError for one that is no function."""
+    rest: dict[str, Any] = {}
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        name = key.lower()
+        if name not in NAMES:
+            rest[key] = value
+            continue
+        if value is not None and not callable(value):
+            given = "(broker, error)" if name == "on_error" else "(broker)"
+            raise OptionError(
+                f"{name} is a function that is called with {given}, got {type(value).__name__}"
+            )
+        found[name] = value
+    return rest, Hooks(**found)
+
+
+def _run(hook: Callable[..., object] | None, name: str, broker: str, *more: object) -> None:
+    if hook is None:
+        return
+    try:
+        hook(broker, *more)
+    except Exception:
+        log.warning("%s: the hook %s failed; the client goes on", broker, name, exc_info=True)

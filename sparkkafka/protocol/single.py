@@ -1,0 +1,232 @@
+"""One key, number or batch at a time, as plain Python values: for tools, tests and the curious.
+
+The rest of the package works on columns of records; these are small doors to the same code, so what
+they write and read is what the clients write and read. Nothing here is fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import crc32c as crc32c_package
+import numpy as np
+import pyarrow as pa
+
+from sparkkafka.errors import EncodeError
+from sparkkafka.protocol.columns import (
+    HEADERS_TYPE,
+    RecordColumns,
+    decode_chunks,
+    encode_batches,
+)
+from sparkkafka.protocol.columns_encode import MAX_BATCH_BYTES
+from sparkkafka.protocol.compression import codec_by_name
+from sparkkafka.protocol.murmur2_column import murmur2 as murmur2_of_column
+from sparkkafka.protocol.partitioner import KEY_RULES
+from sparkkafka.protocol.records import (
+    DEFAULT_MAX_PAYLOAD_BYTES,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    build_batch,
+    split_batches,
+)
+from sparkkafka.protocol.wire import BytesLike, Reader, Writer, byte_view
+
+_END = 2**63 - 1
+
+
+class PlainRecord(NamedTuple):
+    """A record by itself. A value of None is a tombstone; header values are bytes or None."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    timestamp_ms: int = NO_TIMESTAMP
+    """Milliseconds since 1970, -1 for none."""
+    offset: int | None = None
+    """Where it lies; None for one that is still to be written."""
+
+
+# --- batches ------------------------------------------------------------------------------------
+
+
+def encode_batch(
+    records: Iterable[PlainRecord],
+    *,
+    compression: str = "none",
+    level: int | None = None,
+    base_offset: int = 0,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    transactional: bool = False,
+) -> bytes:
+    """These records as one record batch (magic 2), as a Produce request takes it.
+
+    `compression` and `level` are those of compression.type. Offsets count from `base_offset`; a
+    record that has another one is an error, as is a batch of none. Raises EncodeError for these,
+    for values of another type, and for what a batch cannot hold; OptionError for a compression
+    that there is not.
+    """
+    codec = codec_by_name(compression)
+    rows = list(records)
+    for place, row in enumerate(rows):
+        if not isinstance(row, PlainRecord):
+            raise EncodeError(f"record {place} is a PlainRecord, got {type(row).__name__}")
+        if row.offset is not None and row.offset != base_offset + place:
+            raise EncodeError(
+                f"record {place} has offset {row.offset}; in a batch from base_offset "
+                f"{base_offset} on it gets {base_offset + place}"
+            )
+    try:
+        columns = RecordColumns(
+            pa.array([_bytes(row.key) for row in rows], pa.binary()),
+            pa.array([_bytes(row.value) for row in rows], pa.binary()),
+            pa.array([[*map(_header, row.headers)] or None for row in rows], HEADERS_TYPE),
+            np.array([row.timestamp_ms for row in rows], np.int64),
+        )
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise EncodeError(
+            "keys and values are bytes or None, headers pairs of str and bytes or None, "
+            f"timestamp_ms an int of 64 bits: {error}"
+        ) from error
+    encoded = encode_batches(columns, max_batch_bytes=MAX_BATCH_BYTES)
+    if len(encoded) != 1:
+        what = "2 GiB or more" if rows else "no records"
+        raise EncodeError(f"a batch cannot hold {what}")
+    (batch,) = encoded
+    return build_batch(
+        batch.payload,
+        record_count=batch.record_count,
+        base_timestamp=batch.base_timestamp,
+        max_timestamp=batch.max_timestamp,
+        codec=codec,
+        level=level,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        transactional=transactional,
+        base_offset=base_offset,
+    )
+
+
+def _header(pair: tuple[str, bytes | None]) -> dict[str, object]:
+    name, value = pair
+    return {"key": name, "value": _bytes(value)}
+
+
+def _bytes(value: BytesLike | None) -> bytes | None:
+    return None if value is None else bytes(byte_view(value))
+
+
+def decode_records(
+    data: BytesLike,
+    *,
+    check_crcs: bool = True,
+    max_payload_bytes: int = DEFAULT_MAX_PAYLOAD_BYTES,
+) -> Iterator[PlainRecord]:
+    """The records in what a Fetch answer holds for a partition; a batch cut off at its end is left.
+
+    Control records are left out; those of aborted transactions are not (`AbortedTransactions` tells
+    which). `max_payload_bytes` bounds what a batch may unpack to. Raises CorruptRecordError for
+    damaged bytes, BatchTooLargeError for a batch beyond the bound.
+    """
+    batches = split_batches(data, check_crcs=check_crcs, max_payload_bytes=max_payload_bytes)
+    for part in decode_chunks(
+        [batch for batch in batches if not batch.is_control],
+        start_offset=0,
+        end_offset=_END,
+        max_payload_bytes=max_payload_bytes,
+    ):
+        columns = (part.values, part.keys, part.headers, part.timestamps_ms)
+        values, keys, headers, times_ms = (
+            [None] * len(part) if column is None else column.tolist() for column in columns
+        )
+        for value, key, pairs, time_ms, offset in zip(
+            values, keys, headers, times_ms, part.offsets.tolist(), strict=True
+        ):
+            named = tuple((pair["key"], pair["value"]) for pair in pairs or ())
+            yield PlainRecord(value, key, named, time_ms, offset)
+
+
+# --- numbers ------------------------------------------------------------------------------------
+
+
+def encode_varint(value: int) -> bytes:
+    """A signed number of 32 bits, zigzag coded, in 1 to 5 bytes. Raises EncodeError."""
+    writer = Writer()
+    writer.varint(value)
+    return writer.getvalue()
+
+
+def encode_varlong(value: int) -> bytes:
+    """A signed number of 64 bits, zigzag coded, in 1 to 10 bytes. Raises EncodeError."""
+    writer = Writer()
+    writer.varlong(value)
+    return writer.getvalue()
+
+
+def encode_unsigned_varint(value: int) -> bytes:
+    """A number of 0 to 2**32 - 1 in 1 to 5 bytes (KIP-482). Raises EncodeError."""
+    writer = Writer()
+    writer.unsigned_varint(value)
+    return writer.getvalue()
+
+
+def decode_varint(data: BytesLike, position: int = 0) -> tuple[int, int]:
+    """(the number, the position behind it). Raises DecodeError for bytes that are none."""
+    reader = Reader(data, position)
+    return reader.varint(), reader.pos
+
+
+def decode_varlong(data: BytesLike, position: int = 0) -> tuple[int, int]:
+    """(the number, the position behind it). Raises DecodeError for bytes that are none."""
+    reader = Reader(data, position)
+    return reader.varlong(), reader.pos
+
+
+def decode_unsigned_varint(data: BytesLike, position: int = 0) -> tuple[int, int]:
+    """(the number, the position behind it). Raises DecodeError for bytes that are none."""
+    reader = Reader(data, position)
+    return reader.unsigned_varint(), reader.pos
+
+
+# --- checksums and hashes -----------------------------------------------------------------------
+
+
+def crc32c(data: BytesLike, value: int = 0) -> int:
+    """CRC-32C (Castagnoli) of `data`; `value` is that of what comes before it.
+
+    Of a record batch it covers everything from the attributes (byte 21) on. Raises EncodeError for
+    what is not bytes.
+    """
+    return int(crc32c_package.crc32c(byte_view(data), value))
+
+
+def murmur2(key: BytesLike) -> int:
+    """Java's 32 bit hash of a key, as an unsigned number. Raises EncodeError for what is not bytes.
+
+    Java's `Utils.murmur2` gives the same bits as a signed int.
+    """
+    return int(murmur2_of_column(pa.array([bytes(byte_view(key))], pa.binary()))[0])
+
+
+def partition_of(
+    key: BytesLike | None, partition_count: int, rule: str = "murmur2_random"
+) -> int | None:
+    """The partition of a key, None where the rule leaves it to the producer.
+
+    `rule` is a name of `partitioner.class`: murmur2_random is Java's default, consistent_random
+    librdkafka's. Raises EncodeError for a rule that there is not, a partition count below one, and
+    a key that is not bytes.
+    """
+    if rule not in KEY_RULES:
+        raise EncodeError(f"rule is one of {', '.join(KEY_RULES)}, got {rule!r}")
+    if partition_count < 1:
+        raise EncodeError(f"partition_count is 1 or more, got {partition_count}")
+    keys = pa.array([_bytes(key)], pa.binary())
+    partition = int(KEY_RULES[rule].partitions(keys, partition_count)[0])
+    return partition if partition >= 0 else None
