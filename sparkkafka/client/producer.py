@@ -108,7 +108,6 @@ class Producer:
         self._open = self._buffer.open
         self._most_bytes = min(options.max_request_size - BATCH_BYTES, options.buffer_memory)
         self._limit_bytes = self._buffer.limit_bytes
-        self._chunk_bytes = self._buffer.chunk_bytes
         self._closed = False
         self._process_id = os.getpid()
         _producers.add(self)
@@ -214,7 +213,7 @@ class Producer:
                 buffer.used_bytes = used_bytes
                 raise
             if size >= chunk.wake_bytes:
-                if size >= self._chunk_bytes:
+                if size >= chunk.full_bytes:
                     buffer.full(topic, chunk)
                 else:
                     buffer.worth_waking()
