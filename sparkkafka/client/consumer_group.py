@@ -160,7 +160,7 @@ class ConsumerGroup:
             self._match(patient)
             if self._pattern is None or self._matched_s:
                 # While a rebalance goes on, there may be records of what is not part of it.
-                step_ms = 0 if self._assignment.ready() else MEMBER_STEP_MS
+                step_ms = 0 if self._assignment.has_ready else MEMBER_STEP_MS
                 self._member.poll(deadline.sooner(step_ms))
         self._auto_commit_if_due(deadline)
 

@@ -105,6 +105,10 @@ class LeaderFetches:
         With `draining` the records that are buffered are about to be taken, so the next are asked
         for. Raises what no retry can mend: no authentication, no authorisation.
         """
+        if deadline is None and self._leaders and all(row.asked for row in self._leaders.values()):
+            # All that are known have something to do. Between two polls that is all there is to
+            # say: looking at each of thousands of partitions would take longer than their records.
+            return
         now_s = time.monotonic()
         wanting = [row for row in self._assignment if row.wants_request(now_s, draining=draining)]
         if not wanting:

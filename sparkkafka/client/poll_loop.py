@@ -202,7 +202,7 @@ class PollLoop:
             state.advance(len(columns))
             return len(columns)
 
-        if max_records is None and self._assignment.ready():
+        if max_records is None and self._assignment.has_ready:
             self._ask_ahead(draining=True)
         self._serve(take, max_records, deadline)
         return batches
