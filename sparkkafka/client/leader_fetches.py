@@ -105,10 +105,6 @@ class LeaderFetches:
         With `draining` the records that are buffered are about to be taken, so the next are asked
         for. Raises what no retry can mend: no authentication, no authorisation.
         """
-        if deadline is None and self._leaders and all(row.asked for row in self._leaders.values()):
-            # All that are known have something to do. Between two polls that is all there is to
-            # say: looking at each of thousands of partitions would take longer than their records.
-            return
         now_s = time.monotonic()
         wanting = [row for row in self._assignment if row.wants_request(now_s, draining=draining)]
         if not wanting:
@@ -138,6 +134,12 @@ class LeaderFetches:
             except BaseException:  # Ctrl-C: an answer to nobody's question must not come
                 leader.close()
                 raise
+
+    def can_ask(self, state: PartitionState) -> bool:
+        """Whether the broker to ask for this partition is known, and has nothing to do."""
+        node_id = self._node_of(state)
+        leader = None if node_id is None else self._leaders.get(node_id)
+        return node_id is not None and (leader is None or not leader.asked)
 
     def _node_of(self, state: PartitionState) -> int | None:
         """The broker to ask: a replica for records only, None if there is no leader now."""
