@@ -180,7 +180,9 @@ class Producer:
             if headers:
                 headers, headers_size = checked_headers(headers)
                 size += headers_size
-            if partition is not None:
+            if partition is not None and (
+                partition.__class__ is not int or not 0 <= partition <= INT32_MAX
+            ):
                 partition = checked_number("partition", partition, INT32_MAX)
             if timestamp_ms is not None:
                 timestamp_ms = checked_number("timestamp_ms", timestamp_ms, (1 << 63) - 1)
