@@ -21,6 +21,9 @@ Piece = TypeVar("Piece")
 _TOGETHER_BYTES = 4 << 20
 """So much is encoded together. All batches of it stay in memory until the last is acknowledged."""
 
+_ALONE_BYTES = 256 << 10
+"""So much of one partition is encoded by itself: behind others' it would be copied once more."""
+
 
 Rows = tuple[RecordColumns, int, int]
 """Rows of a table from one number to another. They become a table of their own only when they are
@@ -160,12 +163,20 @@ class Batcher(Generic[Piece]):
     def _seal_later(self, due: list[tuple[TopicPartition, _Pending[Piece]]]) -> None:
         """Seal what is full, then what is due."""
         waiting, self._full = [*self._full, *due], []
-        begin = size_bytes = 0
-        for number, (_, pending) in enumerate(waiting, 1):
-            size_bytes += pending.size_bytes
-            if size_bytes >= _TOGETHER_BYTES or number == len(waiting):
-                self._seal(waiting[begin:number])
-                begin, size_bytes = number, 0
+        together: list[tuple[TopicPartition, _Pending[Piece]]] = []
+        size_bytes = 0
+        for one in waiting:
+            own_bytes = one[1].size_bytes
+            if together and own_bytes >= _ALONE_BYTES:
+                self._seal(together)  # first: a partition can be there twice, in its order
+                together, size_bytes = [], 0
+            together.append(one)
+            size_bytes += own_bytes
+            if own_bytes >= _ALONE_BYTES or size_bytes >= _TOGETHER_BYTES:
+                self._seal(together)
+                together, size_bytes = [], 0
+        if together:
+            self._seal(together)
 
     def _seal(self, due: list[tuple[TopicPartition, _Pending[Piece]]]) -> None:
         """Encode pending rows into batches of at most batch.size."""

@@ -30,8 +30,13 @@ def values_of(batch: EncodedBatch) -> list[Any]:
 class Collected:
     """What a batcher seals, by partition number."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, linger_ms: int = 60_000) -> None:
-        given = settings("127.0.0.1:1", batch_size=BATCH_BYTES, linger_ms=linger_ms)
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        linger_ms: int = 60_000,
+        batch_bytes: int = BATCH_BYTES,
+    ) -> None:
+        given = settings("127.0.0.1:1", batch_size=batch_bytes, linger_ms=linger_ms)
         self.batcher: Batcher[int] = Batcher(parse_producer_options(given), self._add)
         self.batches: dict[int, list[EncodedBatch]] = {}
         self.pieces: dict[int, list[int]] = {}
@@ -51,6 +56,11 @@ class Collected:
         self.pieces.setdefault(tp.partition, []).extend(pieces)
 
     def hold(self, number: int, partitions: int, rows: int, value_bytes: int = 100) -> None:
+        """`hold_only`, and what fills a batch is sealed."""
+        self.hold_only(number, partitions, rows, value_bytes)
+        self.batcher.seal_full()
+
+    def hold_only(self, number: int, partitions: int, rows: int, value_bytes: int = 100) -> None:
         """A table with rows for each partition, those of one partition behind the other's."""
         count = partitions * rows
         values = [b"%d/%d/%d" % (row // rows, number, row % rows) for row in range(count)]
@@ -68,7 +78,6 @@ class Collected:
                 number,
                 size_bytes=size,
             )
-        self.batcher.seal_full()
 
     def values(self, partition: int) -> list[bytes]:
         found = [value for batch in self.batches[partition] for value in values_of(batch)]
@@ -129,3 +138,18 @@ def test_without_linger_all_that_came_together_is_encoded_together(
     assert got.encoded == 1
     assert len(got.batches) == 50
     assert got.batcher.next_seal_s() is None
+
+
+def test_large_batches_behind_small_ones_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    got = Collected(monkeypatch, batch_bytes=400_000)
+    for number, rows in enumerate([18, 18, 39, 18, 3]):
+        got.hold_only(number, partitions=2, rows=rows, value_bytes=10_000)
+    got.batcher.seal_all()
+    for partition in range(2):
+        assert got.pieces[partition] == [0, 1, 2, 3, 4]
+        wanted = [
+            b"%d/%d/%d" % (partition, number, row)
+            for number, rows in enumerate([18, 18, 39, 18, 3])
+            for row in range(rows)
+        ]
+        assert got.values(partition) == wanted
