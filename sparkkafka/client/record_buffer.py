@@ -18,6 +18,7 @@ from sparkkafka.options import ProducerOptions
 CHUNK_BATCHES = 16
 MIN_CHUNK_BYTES = 64 * 2**10
 MAX_CHUNK_BYTES = 2**20
+WIDE_CHUNK_BYTES = 8 * 2**20  # of a topic whose records go to hundreds of partitions
 MOST_WAKES = 8  # for one batch
 BUFFER_SHARE = 4  # no chunk is larger than this part of buffer.memory, so that several can wait
 SLOW = "the brokers take records too slowly"
@@ -44,7 +45,9 @@ class RecordBuffer:
             1, min(max(wanted, options.batch_size), options.buffer_memory // BUFFER_SHARE)
         )
         """A chunk of so many bytes is full, if its records go to few partitions."""
-        self._largest_chunk_bytes = max(self.chunk_bytes, options.buffer_memory // BUFFER_SHARE)
+        self._largest_chunk_bytes = max(
+            self.chunk_bytes, min(WIDE_CHUNK_BYTES, options.buffer_memory // BUFFER_SHARE)
+        )
         self._full_bytes: dict[str, int] = {}
         # What is missing of a topic's fullest batch, if that is not all of it: a chunk of so many
         # bytes is worth waking the I/O thread for.

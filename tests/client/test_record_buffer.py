@@ -81,14 +81,15 @@ def test_what_came_since_takes_room(ready: bool) -> None:
         assert has_room(buffer, LIMIT)
 
 
-def test_a_chunk_of_many_partitions_takes_more_before_it_is_full() -> None:
+@pytest.mark.parametrize("buffer_memory", [32 << 20, 32 << 30])
+def test_a_chunk_of_many_partitions_takes_more_before_it_is_full(buffer_memory: int) -> None:
     """What a chunk costs for each of its partitions is shared by more records."""
-    given = settings("127.0.0.1:1", batch_size=16_384, buffer_memory=32 << 20)
+    given = settings("127.0.0.1:1", batch_size=16_384, buffer_memory=buffer_memory)
     buffer = RecordBuffer(parse_producer_options(given), NoticeBoard())
     try:
         with buffer.lock:
             unknown = buffer.open_chunk("t").full_bytes
-        assert unknown == 8 << 20  # a quarter of the buffer, until it is known better
+        assert unknown == 8 << 20  # until it is known better
         full_bytes = {}
         for spread in (1, 4, 100, 500, 10_000):
             buffer.expect("t", 16_384, spread)
