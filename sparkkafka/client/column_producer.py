@@ -100,7 +100,7 @@ class ColumnProducer:
         tp = TopicPartition(topic, partition)
         if self._perhaps_too_large(largest_bytes):
             self._check_sizes(tp, record_sizes(columns))
-        self._guard(lambda: self._send(tp, columns, size_bytes, largest_bytes))
+        self._guard(lambda: self._send(tp, columns, size_bytes))
 
     def surely_fit(self, columns: RecordColumns) -> bool:
         """Whether each of these records is smaller than max.request.size, wherever it goes; False
@@ -141,10 +141,8 @@ class ColumnProducer:
             self._failure = error
             raise
 
-    def _send(
-        self, tp: TopicPartition, columns: RecordColumns, size_bytes: int, largest_bytes: int
-    ) -> None:
-        self._batcher.put(tp, columns, None, size_bytes=size_bytes, largest_bytes=largest_bytes)
+    def _send(self, tp: TopicPartition, columns: RecordColumns, size_bytes: int) -> None:
+        self._batcher.put(tp, columns, None, size_bytes=size_bytes)
         self._batcher.seal_lingering()
         self._make_room()
 

@@ -41,6 +41,7 @@ AUTO_COMMIT_MS = 5_000
 # commits: twice as long after each failure, up to the other.
 LEAST_COMMIT_MS = 100
 MOST_LEAST_COMMIT_MS = 1_000
+COMMIT_MS_PER_OFFSET = 0.05  # more for thousands of partitions, which take the broker a while
 
 
 class ConsumerGroup:
@@ -160,7 +161,7 @@ class ConsumerGroup:
             self._match(patient)
             if self._pattern is None or self._matched_s:
                 # While a rebalance goes on, there may be records of what is not part of it.
-                step_ms = 0 if self._assignment.ready() else MEMBER_STEP_MS
+                step_ms = 0 if self._assignment.has_ready else MEMBER_STEP_MS
                 self._member.poll(deadline.sooner(step_ms))
         self._auto_commit_if_due(deadline)
 
@@ -227,7 +228,8 @@ class ConsumerGroup:
         """Within poll's own time. What is not committed now is so later, in the end by close."""
         if not self._options.enable_auto_commit or time.monotonic() < self._next_commit_s:
             return
-        left_ms = max(deadline.remaining_s() * 1000, self._least_commit_ms)
+        least_ms = self._least_commit_ms + COMMIT_MS_PER_OFFSET * len(self._assignment)
+        left_ms = max(deadline.remaining_s() * 1000, least_ms)
         if self._auto_commit_now(Deadline(min(left_ms, AUTO_COMMIT_MS)), "in time"):
             self._least_commit_ms = LEAST_COMMIT_MS
         else:

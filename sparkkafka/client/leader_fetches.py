@@ -135,6 +135,12 @@ class LeaderFetches:
                 leader.close()
                 raise
 
+    def can_ask(self, state: PartitionState) -> bool:
+        """Whether the broker to ask for this partition is known, and has nothing to do."""
+        node_id = self._node_of(state)
+        leader = None if node_id is None else self._leaders.get(node_id)
+        return node_id is not None and (leader is None or not leader.asked)
+
     def _node_of(self, state: PartitionState) -> int | None:
         """The broker to ask: a replica for records only, None if there is no leader now."""
         replica = state.replica.node_id

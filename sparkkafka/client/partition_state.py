@@ -279,11 +279,22 @@ class Assignment:
         if self._states.pop(state.tp, None) is not None:
             self._states[state.tp] = state
 
-    def ready(self) -> list[PartitionState]:
-        """Partitions with something to return, and not paused, in turn."""
-        for tp in [tp for tp, state in self._ready.items() if not state.is_ready]:
-            del self._ready[tp]
-        return [state for state in self._ready.values() if not state.paused]
+    def ready(self) -> Iterator[PartitionState]:
+        """Partitions with something to return, and not paused, in turn. As many are looked at as
+        are taken; `served` may be called meanwhile."""
+        for tp in list(self._ready):
+            state = self._ready.get(tp)
+            if state is None:
+                continue
+            if not state.is_ready:
+                del self._ready[tp]
+            elif not state.paused:
+                yield state
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether any partition is."""
+        return next(self.ready(), None) is not None
 
     def served(self, state: PartitionState) -> None:
         """Its turn is over."""

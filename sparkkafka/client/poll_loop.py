@@ -145,8 +145,12 @@ class PollLoop:
     def _ask_ahead(self, *, draining: bool = False) -> None:
         """The next records are under way while the user works. Failures can wait."""
         now_s = time.monotonic()
-        if not draining and not any(state.wants_request(now_s) for state in self._served):
-            return  # a consumer of thousands of partitions need not look at all of them
+        if not draining and not any(
+            state.wants_request(now_s) and self._fetches.can_ask(state) for state in self._served
+        ):
+            # A consumer of thousands of partitions need not look at all of them. While a broker
+            # has a request to answer, its partitions that are read to the end wait anyway.
+            return
         try:
             self._fetches.send(None, draining=draining)
         except KafkaError as error:
@@ -202,7 +206,7 @@ class PollLoop:
             state.advance(len(columns))
             return len(columns)
 
-        if max_records is None and self._assignment.ready():
+        if max_records is None and self._assignment.has_ready:
             self._ask_ahead(draining=True)
         self._serve(take, max_records, deadline)
         return batches

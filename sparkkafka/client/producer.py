@@ -108,7 +108,6 @@ class Producer:
         self._open = self._buffer.open
         self._most_bytes = min(options.max_request_size - BATCH_BYTES, options.buffer_memory)
         self._limit_bytes = self._buffer.limit_bytes
-        self._chunk_bytes = self._buffer.chunk_bytes
         self._closed = False
         self._process_id = os.getpid()
         _producers.add(self)
@@ -181,7 +180,9 @@ class Producer:
             if headers:
                 headers, headers_size = checked_headers(headers)
                 size += headers_size
-            if partition is not None:
+            if partition is not None and (
+                partition.__class__ is not int or not 0 <= partition <= INT32_MAX
+            ):
                 partition = checked_number("partition", partition, INT32_MAX)
             if timestamp_ms is not None:
                 timestamp_ms = checked_number("timestamp_ms", timestamp_ms, (1 << 63) - 1)
@@ -214,7 +215,7 @@ class Producer:
                 buffer.used_bytes = used_bytes
                 raise
             if size >= chunk.wake_bytes:
-                if size >= self._chunk_bytes:
+                if size >= chunk.full_bytes:
                     buffer.full(topic, chunk)
                 else:
                     buffer.worth_waking()

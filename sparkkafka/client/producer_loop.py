@@ -24,7 +24,7 @@ from sparkkafka.client.sender import Sender, SenderTransaction
 from sparkkafka.client.topic_lookup import TopicLookup
 from sparkkafka.client_options import ProducerSettings
 from sparkkafka.errors import KafkaError, KafkaTimeoutError
-from sparkkafka.protocol.columns import EncodedBatch, size_estimate
+from sparkkafka.protocol.columns import EncodedBatch, run_sizes
 
 log = logging.getLogger(__name__)
 
@@ -320,22 +320,26 @@ class ProducerLoop:
 
     def _cut(self, chunk: Chunk) -> None:
         try:
-            runs = list(self._router.runs(chunk))
-            sizes = [size_estimate(run.records) for run in runs]
+            block = self._router.block(chunk)
+            sizes = [] if block is None else run_sizes(block.records, block.run_ends)
         except KafkaError as error:
             self._fail(chunk, error)
             return
-        for run, (size_bytes, largest_bytes) in zip(runs, sizes, strict=True):
-            self._batcher.put(
-                run.tp,
-                run.records,
-                Piece(chunk, run.rows),
-                size_bytes=size_bytes,
-                largest_bytes=largest_bytes,
-                since_s=chunk.since_s,
-            )
-        fullest = max((self._batcher.size_of(run.tp) for run in runs), default=0)
-        self._buffer.expect(chunk.topic, self._options.batch_size - fullest)
+        if block is not None:
+            records, tps, run_ends, places = block
+            fullest = low = 0
+            for tp, high, size_bytes in zip(tps, run_ends, sizes, strict=True):
+                self._batcher.hold(
+                    tp,
+                    (records, low, high),
+                    Piece(chunk, places[low:high]),
+                    size_bytes=size_bytes,
+                    since_s=chunk.since_s,
+                )
+                fullest = max(fullest, self._batcher.size_of(tp))
+                low = high
+            self._batcher.seal_full()
+            self._buffer.expect(chunk.topic, self._options.batch_size - fullest, len(tps))
         for failure in chunk.errors():
             self._on_failure(failure)
 

@@ -222,6 +222,9 @@ def _times_ms(columns: DecodedRecords) -> NDArray[np.int64]:
     return np.full(len(columns), -1, np.int64) if times_ms is None else times_ms
 
 
+_SMALL_ROWS = 1024  # fewer are quicker made than looked up
+
+
 @lru_cache(maxsize=64)
 def _topic_column(topic: str) -> pa.Array:
     """Made once and sliced, which copies nothing."""
@@ -244,10 +247,14 @@ def to_arrow(tp: TopicPartition, columns: DecodedRecords, next_offset: int) -> p
     next_offsets[:-1] = columns.offsets[1:]
     next_offsets[-1:] = next_offset
     place = f"topic {tp.topic} partition {tp.partition}"
+    # A few rows of each of thousands of partitions must not hold a whole column for each.
+    is_small = count < _SMALL_ROWS
     return pa.RecordBatch.from_arrays(
         [
-            _topic_column(tp.topic).slice(0, count),
-            _partition_column(tp.partition).slice(0, count),
+            repeat_text(tp.topic, count) if is_small else _topic_column(tp.topic).slice(0, count),
+            from_numpy(np.full(count, tp.partition, np.int32))
+            if is_small
+            else _partition_column(tp.partition).slice(0, count),
             from_numpy(columns.offsets),
             times_as_us(_times_ms(columns), columns, place),
             from_numpy(columns.timestamp_types),

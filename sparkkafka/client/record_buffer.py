@@ -18,6 +18,7 @@ from sparkkafka.options import ProducerOptions
 CHUNK_BATCHES = 16
 MIN_CHUNK_BYTES = 64 * 2**10
 MAX_CHUNK_BYTES = 2**20
+WIDE_CHUNK_BYTES = 8 * 2**20  # of a topic whose records go to hundreds of partitions
 MOST_WAKES = 8  # for one batch
 BUFFER_SHARE = 4  # no chunk is larger than this part of buffer.memory, so that several can wait
 SLOW = "the brokers take records too slowly"
@@ -43,7 +44,11 @@ class RecordBuffer:
         self.chunk_bytes = max(
             1, min(max(wanted, options.batch_size), options.buffer_memory // BUFFER_SHARE)
         )
-        """A chunk of so many bytes is full."""
+        """A chunk of so many bytes is full, if its records go to few partitions."""
+        self._largest_chunk_bytes = max(
+            self.chunk_bytes, min(WIDE_CHUNK_BYTES, options.buffer_memory // BUFFER_SHARE)
+        )
+        self._full_bytes: dict[str, int] = {}
         # What is missing of a topic's fullest batch, if that is not all of it: a chunk of so many
         # bytes is worth waking the I/O thread for.
         self._missing_bytes: dict[str, int] = {}
@@ -79,7 +84,8 @@ class RecordBuffer:
         """A new open chunk of a topic that has none. Raises what `check` does."""
         self.check()
         wake_bytes = self._missing_bytes.get(topic, self._batch_bytes)
-        chunk = RecordChunk(topic, self._board, min(wake_bytes, self.chunk_bytes))
+        full_bytes = self._full_bytes.get(topic, self._largest_chunk_bytes)
+        chunk = RecordChunk(topic, self._board, min(wake_bytes, full_bytes), full_bytes)
         self.open[topic] = chunk
         self.unfinished.add(chunk)
         self.wake()
@@ -203,8 +209,14 @@ class RecordBuffer:
     def _is_due(self, chunk: RecordChunk, now_s: float) -> bool:
         return chunk.size_bytes >= chunk.wake_bytes or chunk.since_s + self._linger_s <= now_s
 
-    def expect(self, topic: str, missing_bytes: int) -> None:
-        """So many bytes would fill the topic's fullest batch that waits."""
+    def expect(self, topic: str, missing_bytes: int, spread: int) -> None:
+        """So many bytes would fill the topic's fullest batch that waits; its last chunk went to
+        `spread` partitions."""
+        # What a chunk costs for each partition is shared by more records in a larger one. It gets
+        # there only while the I/O thread is busy.
+        full_bytes = min(
+            max(self.chunk_bytes, spread * self._batch_bytes), self._largest_chunk_bytes
+        )
         # Records spread over partitions, so a little at a time would wake for little, often.
         wanted = max(missing_bytes, self._batch_bytes // MOST_WAKES)
         with self.lock:
@@ -212,9 +224,11 @@ class RecordBuffer:
                 self._missing_bytes[topic] = wanted
             else:
                 self._missing_bytes.pop(topic, None)
+            self._full_bytes[topic] = full_bytes
             chunk = self.open.get(topic)
             if chunk is not None:
-                chunk.wake_bytes = min(wanted, self.chunk_bytes)
+                chunk.full_bytes = full_bytes
+                chunk.wake_bytes = min(wanted, full_bytes)
 
     def sleep_s(self, commands: Callable[[], bool]) -> float | None:
         """How long nothing is due, None for ever; from here on `wake` really wakes. `commands` says

@@ -53,10 +53,11 @@ class Chunk(DeliveryNotes):
 class RecordChunk(Chunk):
     """Records that came one by one. `send` appends to its lists; times are seconds since 1970.
 
-    With `wake_bytes` it is worth the I/O thread's while.
+    With `wake_bytes` it is worth the I/O thread's while, with `full_bytes` it takes no more.
     """
 
     __slots__ = (
+        "full_bytes",
         "given_times_ms",
         "headers",
         "keys",
@@ -66,8 +67,9 @@ class RecordChunk(Chunk):
         "wake_bytes",
     )
 
-    def __init__(self, topic: str, board: NoticeBoard, wake_bytes: int) -> None:
+    def __init__(self, topic: str, board: NoticeBoard, wake_bytes: int, full_bytes: int) -> None:
         super().__init__(topic, board)
+        self.full_bytes = full_bytes
         self.wake_bytes = wake_bytes
         self.values: list[bytes | None] = []
         self.keys: list[bytes | None] = []

@@ -18,7 +18,7 @@ from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.delivery_notes import Places
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.record_chunks import Chunk
-from sparkkafka.client.row_routing import Router, Rows, Run
+from sparkkafka.client.row_routing import Block, Router, Rows
 from sparkkafka.client.topic_lookup import unknown_partition
 from sparkkafka.client_options import ProducerSettings
 from sparkkafka.errors import KafkaError, OptionError, ProduceError
@@ -57,8 +57,9 @@ class RecordRouter:
             place="this chunk",
         )
 
-    def runs(self, chunk: Chunk) -> Iterator[Run]:
-        """Runs of the chunk's records, whose topic the cluster knows; `rows` are their places."""
+    def block(self, chunk: Chunk) -> Block | None:
+        """The chunk's records by partition, if any are left; its topic is one that the cluster
+        knows. `rows` are their places."""
         rows, times_ms, partitions = chunk.rows()
         kept: NDArray[np.int64] | None = None
         if self._partitioner is not None:
@@ -70,11 +71,11 @@ class RecordRouter:
                 rows, partitions = _take(rows, kept), partitions[kept]
             rows = rows._replace(partitions=_nullable(partitions))
         if not rows.length:
-            return
-        for run in self._router.runs(rows, 0):
-            places: Places = run.rows if kept is None else kept[_slice(run.rows)]
-            records = run.records._replace(timestamps_ms=times_ms[_slice(places)])
-            yield Run(run.tp, records, places)
+            return None
+        block = self._router.block(rows, 0)
+        places: Places = block.rows if kept is None else kept[_slice(block.rows)]
+        records = block.records._replace(timestamps_ms=times_ms[_slice(places)])
+        return block._replace(records=records, rows=places)
 
     def _count(self, topic: str) -> int:
         count = self._cluster.partition_count(topic)

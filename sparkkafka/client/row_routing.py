@@ -20,7 +20,7 @@ from sparkkafka.client.row_columns import RowColumns
 from sparkkafka.errors import EncodeError
 from sparkkafka.option_kinds import ROUND_ROBIN
 from sparkkafka.protocol.arrow import from_numpy, is_valid, or_zero, to_numpy
-from sparkkafka.protocol.columns import RecordColumns, blob_offsets
+from sparkkafka.protocol.columns import RecordColumns, blob_offsets, sliced
 from sparkkafka.protocol.partitioner import KEY_RULES, NO_PARTITION
 from sparkkafka.protocol.records import NO_TIMESTAMP
 
@@ -108,6 +108,21 @@ class Run(NamedTuple):
     rows: NDArray[np.int64] | range
 
 
+class Block(NamedTuple):
+    """Records put together by partition, in one table: one run behind the other. `run_ends` are the
+    records at which the runs end, `rows` which rows of the table the records are."""
+
+    records: RecordColumns
+    tps: list[TopicPartition]
+    run_ends: list[int]
+    rows: NDArray[np.int64] | range
+
+    def runs(self) -> Iterator[Run]:
+        """Each by itself."""
+        for tp, (low, high) in zip(self.tps, pairwise((0, *self.run_ends)), strict=True):
+            yield Run(tp, sliced(self.records, low, high), self.rows[low:high])
+
+
 class Router:
     """Chooses each row's partition and cuts a batch into runs of one partition each.
 
@@ -154,10 +169,10 @@ class Router:
         facts for a null topic, a partition that does not exist, a null header key, or a time before
         1970.
         """
-        return ((run.tp, run.records) for run in self.runs(rows, timestamp_ms))
+        return ((run.tp, run.records) for run in self.block(rows, timestamp_ms).runs())
 
-    def runs(self, rows: Rows, timestamp_ms: int) -> Iterator[Run]:
-        """`route`, with the rows that each run is made of."""
+    def block(self, rows: Rows, timestamp_ms: int) -> Block:
+        """`route`, with all runs in one table."""
         first_row = self._seen_rows
         self._seen_rows += rows.length
         check_headers(rows, first_row, self._place)
@@ -165,7 +180,7 @@ class Router:
         topics, topic_of_row = self._topics(rows, first_row)
         self._keep_counts(topics)
         if topic_of_row is None and rows.partitions is None and self._any_will_do(rows.keys):
-            return self._sticky_runs(topics[0], rows, timestamps_ms)
+            return self._sticky_block(topics[0], rows, timestamps_ms)
 
         partitions = np.full(rows.length, NO_PARTITION, np.int64)
         if rows.partitions is not None:
@@ -176,7 +191,7 @@ class Router:
         for code, name in enumerate(topics):
             here = topic_of_row == code if topic_of_row is not None else None
             self._fill(name, here, partitions, rows)
-        return self._runs(topics, topic_of_row, partitions, rows, timestamps_ms)
+        return self._block(topics, topic_of_row, partitions, rows, timestamps_ms)
 
     # --- checks ---
 
@@ -296,30 +311,32 @@ class Router:
         self._stuck_bytes[name] = int(starts[-1])
         return starts[:-1]
 
-    def _sticky_runs(self, name: str, rows: Rows, timestamps_ms: np.ndarray) -> Iterator[Run]:
+    def _sticky_block(self, name: str, rows: Rows, timestamps_ms: np.ndarray) -> Block:
         """Runs of rows that are all without key and partition, in the rows' own order: what
-        `_fill` and `_runs` would do, without a look at each row."""
+        `_fill` and `_block` would do, without a look at each row."""
         count = self._counts[name]
         starts = self._sticky_starts(name, count, blob_offsets(rows.values).astype(np.int64))
         first = int(starts[0]) // self._sticky_bytes
         steps = range(first + 1, int(starts[-1]) // self._sticky_bytes + 1) if count > 1 else ()
         cuts = np.searchsorted(starts, np.array(steps, np.int64) * self._sticky_bytes).tolist()
+        tps, ends = [], []
         for step, (start, end) in enumerate(pairwise([0, *cuts, rows.length])):
             if start < end:  # a row can be larger than what a partition gets in one go
                 partition = (self._start[name] + first + step) % count
-                records = _slice(rows, timestamps_ms, start, end)
-                yield Run(TopicPartition(name, partition), records, range(start, end))
+                tps.append(TopicPartition(name, partition))
+                ends.append(end)
+        return Block(_columns(rows, timestamps_ms), tps, ends, range(rows.length))
 
     # --- runs ---
 
-    def _runs(
+    def _block(
         self,
         topics: list[str],
         topic_of_row: np.ndarray | None,
         partitions: np.ndarray,
         rows: Rows,
         timestamps_ms: np.ndarray,
-    ) -> Iterator[Run]:
+    ) -> Block:
         order: NDArray[np.int64] | range = range(rows.length)
         targets = partitions
         span = int(partitions.max()) + 1
@@ -341,10 +358,14 @@ class Router:
             if rows.timestamps is not None:
                 timestamps_ms = timestamps_ms[order]
             cuts = np.flatnonzero(targets[1:] != targets[:-1]) + 1
-        for start, end in pairwise([0, *cuts.tolist(), len(targets)]):
-            topic_code, partition = divmod(int(targets[start]), span)
-            tp = TopicPartition(topics[topic_code], partition)
-            yield Run(tp, _slice(rows, timestamps_ms, start, end), order[start:end])
+        firsts = targets[np.append(0, cuts)]
+        codes, numbers = np.divmod(firsts, span)
+        tps = [
+            TopicPartition(topics[code], number)
+            for code, number in zip(codes.tolist(), numbers.tolist(), strict=True)
+        ]
+        ends = [*cuts.tolist(), len(targets)]
+        return Block(_columns(rows, timestamps_ms), tps, ends, order)
 
 
 def row_times_ms(rows: Rows, now_ms: int, first_row: int, place: str) -> NDArray[np.int64]:
@@ -384,14 +405,8 @@ def check_headers(rows: Rows, first_row: int, place: str) -> None:
     )
 
 
-def _slice(rows: Rows, timestamps_ms: np.ndarray, start: int, end: int) -> RecordColumns:
-    count = end - start
-    return RecordColumns(
-        keys=None if rows.keys is None else rows.keys.slice(start, count),
-        values=rows.values.slice(start, count),
-        headers=None if rows.headers is None else rows.headers.slice(start, count),
-        timestamps_ms=timestamps_ms[start:end],
-    )
+def _columns(rows: Rows, timestamps_ms: np.ndarray) -> RecordColumns:
+    return RecordColumns(rows.keys, rows.values, rows.headers, timestamps_ms)
 
 
 def _all_null(column: pa.Array | None) -> bool:

@@ -24,8 +24,11 @@ from sparkkafka.protocol.columns_encode import (
     RecordColumns,
     blob_offsets,
     encode_batches,
+    encode_runs,
     record_sizes,
+    run_sizes,
     size_estimate,
+    sliced,
     split_encoded,
 )
 
@@ -45,7 +48,10 @@ __all__ = [
     "decode_batches",
     "decode_chunks",
     "encode_batches",
+    "encode_runs",
     "record_sizes",
+    "run_sizes",
     "size_estimate",
+    "sliced",
     "split_encoded",
 ]

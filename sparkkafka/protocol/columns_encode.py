@@ -10,8 +10,9 @@ What a broker checks on produce (Kafka's `LogValidator`) holds by construction: 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -76,7 +77,45 @@ def encode_batches(columns: RecordColumns, *, max_batch_bytes: int) -> list[Enco
         return []
     limit = min(max_batch_bytes, MAX_BATCH_BYTES) - HEADER_BYTES
     ends = np.cumsum(rows.size_bounds(limit))
-    cuts = _cut(ends, limit)
+    return _encode_cuts(rows, ends, _cut(ends, limit))
+
+
+def encode_runs(
+    columns: RecordColumns, run_ends: Sequence[int], *, max_batch_bytes: int
+) -> list[list[EncodedBatch]]:
+    """Encodes rows of several partitions, one run behind the other: the batches of each run.
+
+    `run_ends` are the rows at which the runs end; none is empty. All are encoded together, since a
+    call costs as much as hundreds of records. A run that needs several batches is cut evenly: 1.1
+    batches' worth becomes two of 0.55, not one full and one almost empty. Else as `encode_batches`.
+    """
+    rows = _Rows(columns)
+    limit = max(min(max_batch_bytes, MAX_BATCH_BYTES) - HEADER_BYTES, 1)
+    sizes = rows.size_bounds(limit)
+    ends = np.cumsum(sizes)
+    marks = np.zeros(len(run_ends) + 1, np.int64)
+    marks[1:] = run_ends
+    totals = np.diff(np.append(0, ends)[marks])
+    if int(totals.max(initial=0)) <= limit:
+        return [[batch] for batch in _encode_cuts(rows, ends, marks.tolist())]
+    cuts = [0]
+    counts = []
+    for low, high, total in zip(marks[:-1].tolist(), run_ends, totals.tolist(), strict=True):
+        if total <= limit:
+            cuts.append(high)
+            counts.append(1)
+            continue
+        share = -(-total // -(-total // limit)) + int(sizes[low:high].max())
+        own = _cut(np.cumsum(sizes[low:high]), min(limit, share))
+        cuts += [low + row for row in own[1:]]
+        counts.append(len(own) - 1)
+    batches = iter(_encode_cuts(rows, ends, cuts))
+    return [list(itertools.islice(batches, count)) for count in counts]
+
+
+def _encode_cuts(rows: _Rows, ends: Ints, cuts: list[int]) -> list[EncodedBatch]:
+    """The batches that begin at `cuts`, whose last number is that of all rows; `ends` is the
+    running sum of sizes."""
     batches: list[EncodedBatch] = []
     first = 0
     while first < len(cuts) - 1:
@@ -129,6 +168,34 @@ def size_estimate(columns: RecordColumns) -> tuple[int, int]:
         largest += longest
     numbers += width(2 * (largest + numbers))
     return total + numbers * count, largest + numbers
+
+
+_FEW_ROWS = 256  # in each run: measuring all rows costs less than a call for each run
+
+
+def run_sizes(columns: RecordColumns, run_ends: Sequence[int]) -> list[int]:
+    """Encoded bytes of each run of rows, a little too high rather than too low; the runs are as in
+    `encode_runs`. Raises EncodeError for a column that cannot be written."""
+    if len(columns.timestamps_ms) >= _FEW_ROWS * len(run_ends):
+        return [
+            size_estimate(sliced(columns, low, high))[0]
+            for low, high in itertools.pairwise((0, *run_ends))
+        ]
+    begins = np.zeros(len(run_ends), np.int64)
+    begins[1:] = run_ends[:-1]
+    return cast(list[int], np.add.reduceat(record_sizes(columns), begins).tolist())
+
+
+def sliced(columns: RecordColumns, low: int, high: int) -> RecordColumns:
+    """Some of the rows. Copies nothing."""
+    keys, values, headers, times_ms = columns
+    count = high - low
+    return RecordColumns(
+        None if keys is None else keys.slice(low, count),
+        None if values is None else values.slice(low, count),
+        None if headers is None else headers.slice(low, count),
+        times_ms[low:high],
+    )
 
 
 def _check_lengths(columns: RecordColumns) -> None:

@@ -24,6 +24,7 @@ from tests.bench.results import Row
 from tests.bench.turns import take_turns
 
 PARTITIONS = 4
+WIDE_PARTITIONS = 500  # of one row: each gets few records at a time
 VALUE_BYTES = 100
 POLL_TARGET, ARROW_TARGET, SEND_TARGET = 10.0, 4.0, 5.0
 MAX_POLL_RECORDS = 10_000
@@ -113,10 +114,10 @@ def library_rows(bootstrap_servers: str, *, quick: bool, say: Callable[[str], No
     with open_cluster(bootstrap_servers) as cluster:
         make_topic(cluster, topic, PARTITIONS)
 
-    def rate(number: int, work: Callable[[], float]) -> float:
-        before = records_in(bootstrap_servers, topic, PARTITIONS)
+    def rate(number: int, work: Callable[[], float], partitions: int = PARTITIONS) -> float:
+        before = records_in(bootstrap_servers, topic, partitions)
         seconds = work()
-        written = records_in(bootstrap_servers, topic, PARTITIONS) - before
+        written = records_in(bootstrap_servers, topic, partitions) - before
         assert written == number, f"{written} records of {number} in {topic}"
         return number / 1e6 / seconds
 
@@ -151,6 +152,36 @@ def library_rows(bootstrap_servers: str, *, quick: bool, say: Callable[[str], No
             lambda: rate(
                 len(values),
                 lambda: rivals.confluent_write(bootstrap_servers, topic, values, PARTITIONS),
+            ),
+        )
+    finally:
+        remove_topic(bootstrap_servers, topic)
+
+    topic = "bench-library-write-wide"
+    wide = WIDE_PARTITIONS
+    with open_cluster(bootstrap_servers) as cluster:
+        make_topic(cluster, topic, wide)
+    try:
+        row(
+            f"Producer.send of 100 B, {wide} partitions",
+            rivals.KAFKA_PYTHON,
+            None,
+            lambda: rate(len(values), lambda: send(bootstrap_servers, topic, values, wide), wide),
+            lambda: rate(
+                len(few_values),
+                lambda: rivals.kafka_python_write(bootstrap_servers, topic, few_values, wide),
+                wide,
+            ),
+        )
+        row(
+            f"Producer.send of 100 B, {wide} partitions",
+            rivals.CONFLUENT,
+            None,
+            lambda: rate(len(values), lambda: send(bootstrap_servers, topic, values, wide), wide),
+            lambda: rate(
+                len(values),
+                lambda: rivals.confluent_write(bootstrap_servers, topic, values, wide),
+                wide,
             ),
         )
     finally:
@@ -225,13 +256,15 @@ def _producer(bootstrap_servers: str) -> Producer:
     )
 
 
-def send(bootstrap_servers: str, topic: str, values: list[bytes]) -> float:
+def send(
+    bootstrap_servers: str, topic: str, values: list[bytes], partitions: int = PARTITIONS
+) -> float:
     """Seconds until all values, in turn to each partition, are acknowledged."""
     begin = time.perf_counter()
     with _producer(bootstrap_servers) as producer:
         send = producer.send
         for number, value in enumerate(values):
-            send(topic, value, partition=number % PARTITIONS)
+            send(topic, value, partition=number % partitions)
         producer.flush(_LIMIT_S)
         return time.perf_counter() - begin
 

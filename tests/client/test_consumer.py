@@ -14,6 +14,8 @@ import pytest
 
 from sparkkafka.client.consumer import Consumer
 from sparkkafka.client.metadata import OffsetAndMetadata, TopicPartition
+from sparkkafka.client.partition_state import PartitionState
+from sparkkafka.client.producer import Producer
 from sparkkafka.client.record import RECORD_SCHEMA, Record, Records
 from sparkkafka.errors import (
     BrokerError,
@@ -152,6 +154,45 @@ def test_poll_arrow_takes_all_or_max_records_and_mixes_with_poll(filled):
         assert (empty.num_rows, empty.schema) == (0, RECORD_SCHEMA)
         with pytest.raises(OptionError, match="max_records"):
             source.poll_arrow(0, max_records=0)
+
+
+MANY = 300
+
+
+@pytest.fixture
+def wide(fake_cluster: Any) -> Any:
+    """Two records in each of many partitions."""
+    fake_cluster.create_topic("t", partitions=MANY)
+    with Producer(settings(fake_cluster.bootstrap_servers)) as producer:
+        for number in range(2 * MANY):
+            producer.send("t", b"%d" % number, partition=number % MANY)
+    return fake_cluster
+
+
+def test_a_poll_does_not_look_at_thousands_of_partitions(wide, monkeypatch):
+    looks = [0]
+    wants_request = PartitionState.wants_request
+
+    def counted(*args: Any, **named: Any) -> bool:
+        looks[0] += 1
+        return wants_request(*args, **named)
+
+    monkeypatch.setattr(PartitionState, "wants_request", counted)
+    with reading(wide, MANY, max_poll_records=4) as source:
+        found = take(source, 2 * MANY)
+    assert len({(row.partition, row.offset) for row in found}) == 2 * MANY
+    # 150 polls, most of which found partitions that were read to the end.
+    assert looks[0] < 20 * MANY
+
+
+def test_a_few_rows_of_many_partitions_take_little_memory(wide):
+    with reading(wide, MANY) as source:
+        table = source.poll_arrow(WAIT_S)
+        while table.num_rows < 2 * MANY:
+            table = pa.concat_tables([table, source.poll_arrow(WAIT_S)])
+    assert sorted(table["partition"].to_pylist()) == sorted([*range(MANY), *range(MANY)])
+    assert set(table["topic"].to_pylist()) == {"t"}
+    assert table.get_total_buffer_size() < 2_000 * MANY
 
 
 def test_a_time_that_arrow_cannot_hold_is_told_and_the_position_stays(fake_cluster):

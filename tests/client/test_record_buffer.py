@@ -79,3 +79,27 @@ def test_what_came_since_takes_room(ready: bool) -> None:
         assert has_room(buffer, 60)
         later.delivered(TopicPartition("t", 0), range(1), 1, -1)
         assert has_room(buffer, LIMIT)
+
+
+@pytest.mark.parametrize("buffer_memory", [32 << 20, 32 << 30])
+def test_a_chunk_of_many_partitions_takes_more_before_it_is_full(buffer_memory: int) -> None:
+    """What a chunk costs for each of its partitions is shared by more records."""
+    given = settings("127.0.0.1:1", batch_size=16_384, buffer_memory=buffer_memory)
+    buffer = RecordBuffer(parse_producer_options(given), NoticeBoard())
+    try:
+        with buffer.lock:
+            unknown = buffer.open_chunk("t").full_bytes
+        assert unknown == 8 << 20  # until it is known better
+        full_bytes = {}
+        for spread in (1, 4, 100, 500, 10_000):
+            buffer.expect("t", 16_384, spread)
+            full_bytes[spread] = buffer.open["t"].full_bytes
+        assert full_bytes[1] == full_bytes[4] == buffer.chunk_bytes < 1 << 20
+        assert full_bytes[100] == 100 * 16_384
+        assert full_bytes[500] == 500 * 16_384
+        assert full_bytes[10_000] == 8 << 20
+        buffer.take(everything=True)
+        with buffer.lock:
+            assert buffer.open_chunk("t").full_bytes == 8 << 20
+    finally:
+        buffer.close()

@@ -19,7 +19,10 @@ from sparkkafka.protocol.columns import (
     RecordColumns,
     decode_batches,
     encode_batches,
+    encode_runs,
     record_sizes,
+    run_sizes,
+    sliced,
     split_encoded,
 )
 from sparkkafka.protocol.columns_encode import MAX_BATCH_BYTES
@@ -318,3 +321,54 @@ def test_payloads_share_one_buffer() -> None:
     batches = encode_batches(to_columns(equal_records(5000, 100)), max_batch_bytes=16384)
     owners = {id(batch.payload.obj) for batch in batches[:-1]}
     assert len(owners) == 1
+
+
+# ---------------------------------------------------------------------------- several runs
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(contents, max_size=40), st.data(), st.integers(100, 2000))
+def test_runs_that_are_encoded_together_are_each_what_they_would_be_alone(
+    rows: list, data: st.DataObject, max_batch_bytes: int
+) -> None:
+    records = [Record(n, *row) for n, row in enumerate(rows)]
+    cuts = data.draw(st.sets(st.integers(1, len(records)), max_size=8)) if records else set()
+    run_ends = sorted({*cuts, len(records)}) if records else []
+    columns = to_columns(records)
+    runs = encode_runs(columns, run_ends, max_batch_bytes=max_batch_bytes)
+    assert len(runs) == len(run_ends)
+    sizes = record_sizes(columns)
+    first = 0
+    for batches, end in zip(runs, run_ends, strict=True):
+        for batch in batches:
+            part = records[first : first + batch.record_count]
+            expected = reference_payload(part)
+            assert bytes(batch.payload) == expected
+            assert batch.base_timestamp == part[0].timestamp
+            assert batch.max_timestamp == max(record.timestamp for record in part)
+            assert 61 + len(expected) <= max_batch_bytes or batch.record_count == 1
+            assert len(expected) <= sizes[first : first + len(part)].sum()
+            first += batch.record_count
+        assert first == end
+
+
+def test_a_run_that_needs_two_batches_is_cut_in_the_middle_and_others_are_whole() -> None:
+    columns = to_columns(equal_records(300, 100))
+    runs = encode_runs(columns, [10, 210, 300], max_batch_bytes=16384)
+    counts = [[batch.record_count for batch in batches] for batches in runs]
+    assert counts[0] == [10] and counts[2] == [90]
+    assert sum(counts[1]) == 200 and len(counts[1]) == 2
+    assert min(counts[1]) >= 95
+
+
+@pytest.mark.parametrize("rows", [20, 2000])
+def test_the_size_of_a_run_is_never_too_small(rows: int) -> None:
+    columns = to_columns(equal_records(rows, 100))
+    run_ends = [rows // 4, rows // 2, rows]
+    payloads = encode_runs(columns, run_ends, max_batch_bytes=WHOLE)
+    for size, (batch,), low, high in zip(
+        run_sizes(columns, run_ends), payloads, [0, *run_ends], run_ends, strict=False
+    ):
+        assert len(batch.payload) <= size <= len(batch.payload) + 16 * (high - low)
+        (alone,) = encode_batches(sliced(columns, low, high), max_batch_bytes=WHOLE)
+        assert bytes(alone.payload) == bytes(batch.payload)
