@@ -263,6 +263,9 @@ def test_java_long_max_means_for_ever() -> None:
         ("PLAINTEXT://a:1", (("a", 1),)),
         ("SASL_SSL://[::1]:1", (("::1", 1),)),
         ("10.0.0.1:9092", (("10.0.0.1", 9092),)),
+        ("a,b:2, 10.0.0.1", (("a", 9092), ("b", 2), ("10.0.0.1", 9092))),
+        ("[::1],SASL_SSL://[fe80::1%eth0]", (("::1", 9092), ("fe80::1%eth0", 9092))),
+        ("PLAINTEXT://a,a:9092", (("a", 9092),)),
     ],
 )
 def test_servers(text: str, expected: tuple[tuple[str, int], ...]) -> None:
@@ -272,8 +275,11 @@ def test_servers(text: str, expected: tuple[tuple[str, int], ...]) -> None:
 @pytest.mark.parametrize(
     ("text", "entry", "hint"),
     [
-        ("a:1,b", "'b'", "port is missing"),
+        ("a:1,b:", "'b:'", "port is missing"),
+        ("[::1]:", "'[::1]:'", "port is missing"),
         ("::1:9092", "'::1:9092'", "brackets"),
+        ("::1", "'::1'", "brackets"),
+        ("[::1]9092", "'[::1]9092'", ""),
         ("a:0", "'a:0'", ""),
         ("a:65536", "'a:65536'", ""),
         ("a:99999999", "'a:99999999'", ""),

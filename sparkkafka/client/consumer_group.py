@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
+from sparkkafka.client.arguments import names as topic_names
+from sparkkafka.client.arguments import offset_to_commit
 from sparkkafka.client.cluster import MIN_METADATA_AGE_MS, Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group_metadata import GroupMember, GroupMetadata
@@ -20,7 +22,6 @@ from sparkkafka.client.metadata import (
     OffsetAndMetadata,
     TopicPartition,
     checked_topic,
-    offset_number,
 )
 from sparkkafka.client.partition_state import Assignment
 from sparkkafka.client_options import ConsumerOptions
@@ -196,14 +197,7 @@ class ConsumerGroup:
     ) -> None:
         """Raises OptionError without a group.id."""
         group_id = self.need_group("commit")
-        chosen: dict[TopicPartition, OffsetAndMetadata] = {}
-        for pair, given in offsets.items():
-            tp = TopicPartition(*pair)
-            row = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
-            number = offset_number(row.offset)
-            if number is None:
-                raise OptionError(f"cannot commit offset {row.offset!r} of {tp}")
-            chosen[tp] = row._replace(offset=number)
+        chosen = {tp: offset_to_commit(tp, row, "offsets") for tp, row in offsets.items()}
         if not chosen:
             return
         if self._member is not None:
@@ -300,10 +294,9 @@ def _parse_topics(topics: Topics) -> tuple[re.Pattern[str] | None, list[str]]:
     """A pattern for whole names, or names. Raises OptionError."""
     if isinstance(topics, re.Pattern):
         return topics, []
-    names = [topics] if isinstance(topics, str) else list(topics)
-    for name in names:
-        if not isinstance(name, str) or not name:
-            raise OptionError(f"not a topic's name: {name!r}")
+    names = [topics] if isinstance(topics, str) else topic_names(topics, "topics")
+    if not all(names):
+        raise OptionError("topics: not a topic's name: ''")
     if not names:
         raise OptionError("subscribe needs topics; unsubscribe() ends a subscription")
     if not any(name.startswith("^") for name in names):

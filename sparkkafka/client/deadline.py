@@ -69,7 +69,7 @@ class Deadline:
 def seconds_of(timeout_s: float) -> float:
     """A user's argument `timeout_s`, none longer than a wait can be. Raises OptionError."""
     # A NaN is not at least 0 either.
-    if isinstance(timeout_s, int | float) and timeout_s >= 0:
+    if isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool) and timeout_s >= 0:
         return min(timeout_s, LONGEST_S)
     raise OptionError(f"timeout_s is a number of seconds, at least 0; got {timeout_s!r}")
 

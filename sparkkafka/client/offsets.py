@@ -25,10 +25,19 @@ logger = logging.getLogger(__name__)
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3  # KIP-734, Kafka 3.0
+EARLIEST_LOCAL = -4  # KIP-405
+LATEST_TIERED = -5  # KIP-1005
 NO_OFFSET = -1
 
 CONSUMER_REPLICA_ID = -1
 MAX_TIMESTAMP_VERSION = 7
+
+# A broker without the version would take the number for a time.
+_NEEDS = {
+    MAX_TIMESTAMP: (MAX_TIMESTAMP_VERSION, "Kafka 3.0 (KIP-734)"),
+    EARLIEST_LOCAL: (8, "Kafka 3.6 (KIP-405)"),
+    LATEST_TIERED: (9, "Kafka 3.9 (KIP-1005)"),
+}
 ISOLATION_LEVELS = {"read_uncommitted": 0, "read_committed": 1}
 
 
@@ -41,6 +50,12 @@ class ListedOffset(NamedTuple):
     offset: int
     timestamp_ms: int
     leader_epoch: int
+
+
+def lacking(timestamp_ms: int, version: int) -> str | None:
+    """Why a broker with this version of ListOffsets cannot be asked for this; None if it can."""
+    least, kafka = _NEEDS.get(timestamp_ms, (0, ""))
+    return f"this kind of offset needs {kafka}" if version < least else None
 
 
 def list_offsets(

@@ -127,7 +127,7 @@ WRONG: list[tuple[Act, str]] = [
     (lambda admin: admin.list_consumer_group_offsets(["g"]), "group_id is a name as text"),
     (lambda admin: admin.list_consumer_group_offsets("g", TP), r"partitions is a list: write \["),
     (lambda admin: admin.list_consumer_group_offsets("g", ["t"]), "partitions: a partition is"),
-    (lambda admin: admin.alter_consumer_group_offsets("g", {TP: "5"}), "orders-0: the offset"),
+    (lambda admin: admin.alter_consumer_group_offsets("g", {TP: "5"}), "offset '5' of orders-0"),
     (lambda admin: admin.alter_consumer_group_offsets("g", [TP]), "offsets is a dict"),
     (lambda admin: admin.delete_consumer_group_offsets("g", "orders"), "partitions is a list"),
     (lambda admin: admin.remove_members_from_consumer_group("g", "i"), "instance_ids is a list"),

@@ -14,6 +14,7 @@ import pytest
 
 from sparkkafka.client.consumer import Consumer
 from sparkkafka.client.metadata import OffsetAndMetadata, TopicPartition
+from sparkkafka.client.offset_specs import OffsetSpec
 from sparkkafka.client.record import RECORD_SCHEMA, Record, Records
 from sparkkafka.errors import (
     BrokerError,
@@ -22,6 +23,7 @@ from sparkkafka.errors import (
     NoOffsetError,
     OptionError,
     UnknownTopicError,
+    UnsupportedVersionError,
     WakeupError,
 )
 from sparkkafka.protocol.records import build_batch
@@ -200,8 +202,54 @@ def test_seek_to_both_ends(filled):
         assert source.position(tp) == 0
         with pytest.raises(ConsumerStateError, match=r"t-7 is not assigned.*t-0"):
             source.seek(TopicPartition("t", 7), 0)
-        with pytest.raises(OptionError, match="offset -1"):
-            source.seek(tp, -1)
+        with pytest.raises(OptionError, match="offset -3"):
+            source.seek(tp, -3)
+
+
+@pytest.mark.parametrize(
+    ("start", "position"),
+    [
+        (3, 3),
+        (np.int64(5), 5),
+        (OffsetAndMetadata(7), 7),
+        (-1, 1_000),
+        (-2, 0),
+        (OffsetSpec.latest(), 1_000),
+        (OffsetSpec.earliest(), 0),
+        (OffsetSpec.for_timestamp(1_700_000_000_000), 0),
+        (OffsetSpec.for_timestamp(1_700_000_000_001), 1_000),  # nothing is so young: the end
+    ],
+)
+def test_assign_and_seek_say_where_to_begin(filled, start, position):
+    tp = TopicPartition("t", 0)
+    # Whatever the group has committed, and auto.offset.reset says.
+    with consumer(filled, group_id="g", auto_offset_reset="none") as source:
+        source.assign({tp: start})
+        assert source.position(tp) == position
+        assert values(source.poll(WAIT_S if position < 1_000 else 0.1))[:1] == (
+            [b"%d" % position] if position < 1_000 else []
+        )
+        source.seek(tp, 500)
+        source.assign([tp])  # as before: it keeps its position
+        assert source.position(tp) == 500
+        source.seek(tp, start)
+        assert source.position(tp) == position
+        source.assign({tp: 17})
+        assert source.position(tp) == 17
+        source.assign({})
+        assert source.assignment() == frozenset()
+
+
+def test_what_an_old_broker_cannot_look_up_is_an_error(fake_cluster_factory):
+    cluster = fake_cluster_factory(1, kafka_version="2.1")
+    cluster.create_topic("t")
+    with consumer(cluster) as source:
+        source.assign({TopicPartition("t", 0): OffsetSpec.max_timestamp()})
+        with pytest.raises(UnsupportedVersionError, match=r"t-0.*Kafka 3\.0"):
+            source.poll(WAIT_S)
+        source.seek(TopicPartition("t", 0), 0)
+        assert source.position(TopicPartition("t", 0)) == 0
+    assert not cluster.requests_of("ListOffsets")  # it would take -3 for a time
 
 
 def test_a_batch_that_begins_before_the_position(filled):
@@ -448,7 +496,7 @@ def test_close_closes_all_connections(filled):
 
 @pytest.mark.parametrize("bad", ["t", ("t", -1), ("t", "x"), (1, 1), None, ("t", 0, 0)])
 def test_what_is_no_partition(filled, bad):
-    with consumer(filled) as source, pytest.raises(OptionError, match="not a partition"):
+    with consumer(filled) as source, pytest.raises(OptionError, match=r"partitions: .*partition"):
         source.assign([bad])
 
 
@@ -512,7 +560,7 @@ def test_one_partition_in_place_of_a_list_is_an_error_in_words(
     fake_cluster: FakeCluster, call: str
 ) -> None:
     with Consumer({"bootstrap.servers": fake_cluster.bootstrap_servers}) as consumer:
-        with pytest.raises(OptionError, match="partitions are a list, got TopicPartition"):
+        with pytest.raises(OptionError, match=r"partitions is a list: write \[TopicPartition"):
             getattr(consumer, call)(TopicPartition("t", 0))
 
 
@@ -541,13 +589,16 @@ def test_a_forked_child_is_told_and_leaves_the_connections_alone(filled):
     assert filled.committed("g") == {("t", 0): 1_000}
 
 
-@pytest.mark.parametrize("offset", [-1, 1 << 63, 1.5, "7", None])
+@pytest.mark.parametrize("offset", [-3, True, 1 << 63, 1.5, "7", None])
 def test_what_is_no_offset(filled, offset):
     with reading(filled, group_id="g") as source:
         with pytest.raises(OptionError, match="cannot seek to offset"):
             source.seek(tps(1)[0], offset)
-        with pytest.raises(OptionError, match="cannot commit offset"):
-            source.commit({tps(1)[0]: offset})
+        with pytest.raises(OptionError, match="cannot seek to offset"):
+            source.assign({tps(1)[0]: offset})
+        for given in (offset, -1, -2, OffsetSpec.latest()):
+            with pytest.raises(OptionError, match="cannot commit offset"):
+                source.commit({tps(1)[0]: given})
 
 
 def test_numbers_of_numpy_are_offsets(filled):
@@ -574,13 +625,17 @@ T0 = TopicPartition("t", 0)
         ("position", (T0, "1"), "timeout_s"),
         ("close", (float("nan"),), "timeout_s"),
         ("commit", ([Record("t", 0, 0, 0, 0, None, b"", (), 1)],), r"records\.next_offsets"),
-        ("commit", (Records(),), r"commit takes \{partition: offset\}, .* got Records"),
+        (
+            "commit",
+            (Records(),),
+            r"offsets .*next_offsets.* is a dict .*, got <Records",
+        ),
         ("commit", ({T0: None},), "cannot commit offset None of t-0"),
         ("commit", ({T0: OffsetAndMetadata(-3)},), "cannot commit offset -3 of t-0"),
-        ("commit", ({"t": 1},), "not a partition: 't'"),
-        ("offsets_for_times", ({T0: 1.5},), r"not a time for t-0: 1\.5"),
-        ("offsets_for_times", ({T0: "now"},), "not a time for t-0: 'now'"),
-        ("offsets_for_times", ([T0],), r"takes \{partition: time_ms\}; got list"),
+        ("commit", ({"t": 1},), "offsets: a partition is .*, got 't'"),
+        ("offsets_for_times", ({T0: 1.5},), r"times_ms: the time of t-0.* got 1\.5"),
+        ("offsets_for_times", ({T0: "now"},), "times_ms: the time of t-0.* got 'now'"),
+        ("offsets_for_times", ([T0],), r"times_ms is a dict such as .*, got \["),
     ],
 )
 def test_wrong_arguments_are_errors_in_words(filled, call, given, words):
