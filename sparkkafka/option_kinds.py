@@ -113,12 +113,14 @@ def parse_servers(text: str) -> tuple[tuple[str, int], ...]:
             continue
         match = _SERVER.fullmatch(entry)
         port = int(match[2] or DEFAULT_PORT) if match is not None else 0
-        if match is None or not 1 <= port <= 65535:
+        if match is None or not 1 <= port <= 65535 or match[1].isdecimal():
             hint = ""
             if entry.count(":") > 1 and "[" not in entry and "://" not in entry:
                 hint = "; an IPv6 address needs brackets: [::1]:9092"
             elif entry.endswith(":"):
                 hint = "; the port is missing"
+            elif entry.isdecimal():
+                hint = "; the host is missing"
             # What stands before an @ may be a password; Kafka has no such form.
             shown = f"…@{entry.rpartition('@')[2]}" if "@" in entry else entry
             raise ValueError(f"{shown[:200]!r} is not host:port{hint}")

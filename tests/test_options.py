@@ -279,6 +279,7 @@ def test_servers(text: str, expected: tuple[tuple[str, int], ...]) -> None:
         ("[::1]:", "'[::1]:'", "port is missing"),
         ("::1:9092", "'::1:9092'", "brackets"),
         ("::1", "'::1'", "brackets"),
+        ("a,9092", "'9092'", "the host is missing"),
         ("[::1]9092", "'[::1]9092'", ""),
         ("a:0", "'a:0'", ""),
         ("a:65536", "'a:65536'", ""),

@@ -111,7 +111,7 @@ class Consumer:
             if isinstance(partitions, Mapping):
                 for key, given in partitions.items():
                     tp = _partition(key, "partitions")
-                    starts[tp] = starting_point(tp, given, "assign")
+                    starts[tp] = starting_point(tp, given, "partitions")
                 partitions = starts.keys()
             chosen = _partitions(partitions)
             if not chosen:
@@ -198,7 +198,7 @@ class Consumer:
         end, if no record is so young). Records that were fetched before are thrown away."""
         with self._entered():
             tp = _partition(partition, "partition")
-            start = starting_point(tp, offset, "seek")
+            start = starting_point(tp, offset, "offset")
             self._assignment.state(tp).seek(start.offset, lookup=start.lookup)
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:

@@ -98,11 +98,11 @@ class ConsumerGroup:
         on_lost: Callback | None,
     ) -> None:
         self.need_group("subscribe")
+        pattern, names = _parse_topics(topics)
         if self._is_assigned_by_user:
             raise ConsumerStateError(
                 "subscribe and assign exclude each other: call unsubscribe first"
             )
-        pattern, names = _parse_topics(topics)
         self._on_assigned, self._on_revoked, self._on_lost = on_assigned, on_revoked, on_lost
         self._pattern, self._matched_s = pattern, 0.0
         if self._member is None:

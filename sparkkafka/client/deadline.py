@@ -31,6 +31,9 @@ class Deadline:
     __slots__ = ("_at_s", "end", "total_ms")
 
     def __init__(self, total_ms: float, end: End | None = None) -> None:
+        # A NaN would never be over.
+        if not isinstance(total_ms, int | float) or total_ms != total_ms or total_ms is True:
+            raise OptionError(f"total_ms is a number of milliseconds, got {total_ms!r}")
         self.total_ms = total_ms
         self._at_s = time.monotonic() + total_ms / 1000.0
         self.end = end

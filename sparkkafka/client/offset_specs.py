@@ -59,8 +59,8 @@ class OffsetSpec(NamedTuple):
     @classmethod
     def for_timestamp(cls, timestamp_ms: int) -> Self:
         """The first record with this timestamp, in ms since 1970 UTC, or a later one."""
-        if whole(timestamp_ms, "a timestamp in milliseconds") < 0:
-            raise OptionError(f"a timestamp is not negative, got {timestamp_ms}")
+        if whole(timestamp_ms, "timestamp_ms, a timestamp in milliseconds,") < 0:
+            raise OptionError(f"timestamp_ms is not negative, got {timestamp_ms}")
         return cls(timestamp_ms)
 
     @classmethod
@@ -108,12 +108,12 @@ def checked_spec(tp: TopicPartition, given: OffsetSpec) -> int:
     was not made by its class methods."""
     if not isinstance(given, OffsetSpec):
         raise OptionError(
-            f"{tp}: what offset is wanted is OffsetSpec.earliest(), OffsetSpec.latest() or "
-            f"OffsetSpec.for_timestamp(ms), got {given!r}"
+            f"the spec of {tp}: what offset is wanted is OffsetSpec.earliest(), "
+            f"OffsetSpec.latest() or OffsetSpec.for_timestamp(ms), got {given!r}"
         )
-    number = whole(given.timestamp_ms, f"{tp}: the timestamp_ms of an OffsetSpec")
+    number = whole(given.timestamp_ms, f"the spec of {tp}: the timestamp_ms of an OffsetSpec")
     if not LATEST_TIERED <= number < 1 << 63:
-        raise OptionError(f"{tp}: there is no {given!r}: use OffsetSpec's class methods")
+        raise OptionError(f"the spec of {tp}: no {given!r}: use OffsetSpec's class methods")
     return number
 
 

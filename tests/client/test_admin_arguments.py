@@ -119,7 +119,7 @@ WRONG: list[tuple[Act, str]] = [
     (lambda admin: admin.list_offsets([TP]), "specs is a dict such as"),
     (lambda admin: admin.list_offsets({"orders": OffsetSpec.latest()}), "specs: a partition is"),
     (lambda admin: admin.list_offsets({("orders", "0"): OffsetSpec.latest()}), "of topic orders"),
-    (lambda _: OffsetSpec.for_timestamp("now"), "a timestamp in milliseconds"),  # type: ignore[arg-type]
+    (lambda _: OffsetSpec.for_timestamp("now"), "timestamp_ms, a timestamp in milliseconds"),  # type: ignore[arg-type]
     (lambda admin: admin.delete_records({TP: "5"}), "orders-0: the offset is a whole number"),
     (lambda admin: admin.delete_records([TP]), "before is a dict"),
     # groups
