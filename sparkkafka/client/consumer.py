@@ -19,6 +19,7 @@ from typing import Any, Self, TypeAlias
 import pyarrow as pa
 
 from sparkkafka.client.arguments import (
+    flag,
     function,
     mapping,
     objects,
@@ -27,6 +28,7 @@ from sparkkafka.client.arguments import (
     whole,
     without_point,
 )
+from sparkkafka.client.async_commits import CommitCallback
 from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.consumer_group import Callback, ConsumerGroup, Topics
 from sparkkafka.client.deadline import Deadline, deadline_of, seconds_of
@@ -78,7 +80,7 @@ class Consumer:
         self._cluster = cluster = Cluster(options.client)
         self._assignment = Assignment(lease_ms(cluster), cluster.backoff)
         self._fetches = LeaderFetches(cluster, options.fetch, self._assignment)
-        self._group = ConsumerGroup(options, cluster, self._assignment)
+        self._group = ConsumerGroup(options, cluster, self._assignment, self._fetches.wake)
         starting = StartingOffsets(options, cluster)
         self._loop = PollLoop(options, self._assignment, self._fetches, self._group, starting)
         self._is_closing = self._is_closed = False
@@ -264,12 +266,24 @@ class Consumer:
         self,
         offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
         timeout_s: float | None = None,
+        *,
+        asynchronous: bool = False,
+        callback: CommitCallback | None = None,
     ) -> None:
         """Commit for group.id, and wait until the broker has it: where poll has got to in all
         assigned partitions, or the given offsets (the next ones to read).
 
         Raises CommitFailedError if the group has given the partitions to others.
+
+        `asynchronous` does not wait: commits are made in the background in the order of the calls,
+        each tried until `timeout_s` is over. Then `callback(offsets, error)` is called, error None
+        if they are committed, inside a later poll, commit or close; a failure without a callback
+        is a warning in the log. Later commits that wait, and close, wait for earlier ones that
+        do not, and raise what their callbacks raise.
         """
+        flag(asynchronous, "asynchronous")
+        if function(callback, "callback") is not None and not asynchronous:
+            raise OptionError("callback needs asynchronous=True: without it commit itself tells")
         with self._entered():
             chosen: dict[TopicPartition, int | OffsetAndMetadata] = {}
             if offsets is None:
@@ -280,7 +294,11 @@ class Consumer:
                 for key, row in mapping(offsets, what, example).items():
                     tp = _partition(key, "offsets")
                     chosen[tp] = offset_to_commit(tp, row, "offsets")
-            self._group.commit(chosen, self._deadline(timeout_s))
+            deadline = self._deadline(timeout_s)
+            if asynchronous:
+                self._group.commit_later(chosen, deadline, callback)
+            else:
+                self._group.commit(chosen, deadline)
 
     def committed(
         self, partitions: Iterable[TopicPartition], timeout_s: float | None = None

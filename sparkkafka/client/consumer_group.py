@@ -10,13 +10,15 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeAlias
+from functools import partial
+from typing import Any, TypeAlias
 
 from sparkkafka.client.arguments import names as topic_names
 from sparkkafka.client.arguments import offset_to_commit
+from sparkkafka.client.async_commits import AsyncCommits, CommitCallback
 from sparkkafka.client.cluster import MIN_METADATA_AGE_MS, Cluster
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.group_metadata import GroupMember, GroupMetadata
+from sparkkafka.client.group_metadata import Commit, GroupMember, GroupMetadata
 from sparkkafka.client.groups import commit_stored, fetch_committed_stored
 from sparkkafka.client.metadata import (
     OffsetAndMetadata,
@@ -25,7 +27,13 @@ from sparkkafka.client.metadata import (
 )
 from sparkkafka.client.partition_state import Assignment
 from sparkkafka.client_options import ConsumerOptions
-from sparkkafka.errors import ConsumerStateError, KafkaError, KafkaTimeoutError, OptionError
+from sparkkafka.errors import (
+    CommitFailedError,
+    ConsumerStateError,
+    KafkaError,
+    KafkaTimeoutError,
+    OptionError,
+)
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +55,15 @@ MOST_LEAST_COMMIT_MS = 1_000
 class ConsumerGroup:
     """Subscription and offsets of one consumer; it is its own member's RebalanceHooks."""
 
-    def __init__(self, options: ConsumerOptions, cluster: Cluster, assignment: Assignment) -> None:
+    def __init__(
+        self,
+        options: ConsumerOptions,
+        cluster: Cluster,
+        assignment: Assignment,
+        wake: Callable[[], None],
+    ) -> None:
+        """`wake` ends a wait of poll's, from any thread."""
+        self._commits = AsyncCommits(options.client, wake)
         self._options = options
         self._cluster = cluster
         self._assignment = assignment
@@ -157,6 +173,7 @@ class ConsumerGroup:
 
     def poll(self, deadline: Deadline, patient: Deadline) -> None:
         """The group's business at the beginning of each step of a poll."""
+        self._commits.run_callbacks()
         if self._member is not None and not self._callbacks:
             self._match(patient)
             if self._pattern is None or self._matched_s:
@@ -166,6 +183,7 @@ class ConsumerGroup:
         self._auto_commit_if_due(deadline)
 
     def before_revoke(self, partitions: frozenset[TopicPartition]) -> None:
+        self._settle(Deadline(AUTO_COMMIT_MS), "before a rebalance")
         self._auto_commit_now(Deadline(AUTO_COMMIT_MS), "before a rebalance")
         self._call_and_drop(self._on_revoked, partitions)
 
@@ -196,14 +214,58 @@ class ConsumerGroup:
         self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], deadline: Deadline
     ) -> None:
         """Raises OptionError without a group.id."""
+        try:
+            self._commit(offsets, deadline)
+        finally:
+            self._commits.run_callbacks()
+
+    def _commit(
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], deadline: Deadline
+    ) -> None:
+        """After all that is being committed in the background, or it would be overtaken."""
         group_id = self.need_group("commit")
         chosen = {tp: offset_to_commit(tp, row, "offsets") for tp, row in offsets.items()}
+        if not self._commits.wait(deadline):
+            raise KafkaTimeoutError(
+                f"nothing was committed: earlier asynchronous commits of group {group_id!r} were "
+                f"not done within {deadline.total_ms / 1000:g} s, and come first"
+            )
         if not chosen:
             return
         if self._member is not None:
             self._member.commit(chosen, deadline)
         else:
             commit_stored(self._cluster, group_id, chosen, deadline=deadline)
+
+    def commit_later(
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
+        deadline: Deadline,
+        callback: CommitCallback | None,
+    ) -> None:
+        """In the background, as the member that this is now. Raises OptionError without a
+        group.id; all else is for the callback."""
+        group_id = self.need_group("commit")
+        chosen = {tp: offset_to_commit(tp, row, "offsets") for tp, row in offsets.items()}
+        commit: Commit
+        if self._member is None:
+            commit = partial(_commit_from_outside, group_id)
+        else:
+            try:
+                commit = self._member.committer()
+            except CommitFailedError as error:
+                commit = partial(_fail, error)
+        self._commits.submit(commit, chosen, deadline, callback)
+
+    def _settle(self, deadline: Deadline, when: str) -> None:
+        """Let commits in the background come to their end, and tell of them."""
+        if not self._commits.wait(deadline):
+            log.warning("group %s: asynchronous commits are not done %s", self._group, when)
+        self._commits.run_callbacks()
+
+    @property
+    def _group(self) -> str:
+        return self._options.group_id or ""
 
     def committed(
         self, partitions: list[TopicPartition], deadline: Deadline
@@ -238,7 +300,7 @@ class ConsumerGroup:
         self._note_commit_time()
         offsets = self._assignment.positions()
         try:
-            self.commit(offsets, deadline)
+            self._commit(offsets, deadline)
         except KafkaError as error:
             log.warning("the automatic commit %s failed: %s", when, error)
             return False
@@ -253,7 +315,11 @@ class ConsumerGroup:
     # --- the end ----------------------------------------------------------------------------
 
     def close(self, deadline: Deadline, *, commit: bool) -> None:
-        self._leave(deadline, commit=commit)
+        try:
+            self._leave(deadline, commit=commit)
+        finally:
+            self._commits.close()
+            self._commits.run_callbacks()
 
     def _leave(self, deadline: Deadline, *, commit: bool) -> None:
         """Commit, tell the user, leave the group."""
@@ -262,16 +328,22 @@ class ConsumerGroup:
         self._is_leaving = True
         member, owned = self._member, self._assignment.partitions
         untold = owned - self._being_told  # a callback that leaves knows what it was called for
+        # After an exception nobody wants to wait for long.
+        patience = deadline if commit else deadline.sooner(AUTO_COMMIT_MS)
         try:
+            self._settle(patience, "at the end")
             if commit and owned:
                 self._auto_commit_now(deadline.sooner(AUTO_COMMIT_MS), "at the end")
             if member is not None and untold:
                 self._call(self._on_revoked, untold)
         finally:
-            self._is_leaving = False
-            self._member = None
-            if member is not None:
-                member.close(deadline)
+            try:
+                self._settle(patience, "at the end")  # those of on_revoked
+            finally:
+                self._is_leaving = False
+                self._member = None
+                if member is not None:
+                    member.close(deadline)
 
     def _call(
         self,
@@ -288,6 +360,16 @@ class ConsumerGroup:
             callback(sorted(partitions))
         finally:
             self._callbacks -= 1
+
+
+def _commit_from_outside(
+    group_id: str, cluster: Cluster, offsets: Mapping[TopicPartition, Any], deadline: Deadline
+) -> None:
+    commit_stored(cluster, group_id, offsets, deadline=deadline)
+
+
+def _fail(error: KafkaError, *_: Any) -> None:
+    raise error
 
 
 def _parse_topics(topics: Topics) -> tuple[re.Pattern[str] | None, list[str]]:
