@@ -47,6 +47,8 @@ from sparkkafka.client.offsets import (
     LATEST,
     NO_OFFSET,
     ListedOffset,
+    OffsetRange,
+    earliest_and_latest,
     list_offsets,
 )
 from sparkkafka.client.one_thread import OneThread
@@ -327,6 +329,21 @@ class Consumer:
         """The offset behind the last record of each partition, assigned or not; with
         isolation.level=read_committed the last stable offset."""
         return self._ends(partitions, LATEST, timeout_s)
+
+    def offsets_for(
+        self, topic: str, timeout_s: float | None = None
+    ) -> dict[TopicPartition, OffsetRange]:
+        """`beginning_offsets` and `end_offsets` of all partitions of a topic: all leaders are
+        asked for both at once. Raises UnknownTopicError."""
+        with self._entered():
+            deadline = self._deadline(timeout_s)
+            found = self._cluster.topics([checked_topic(topic)], deadline)[topic]
+            chosen = [TopicPartition(topic, number) for number in sorted(found.partitions)]
+            isolation = self._options.fetch.isolation_level
+            first, end = earliest_and_latest(
+                self._cluster, chosen, isolation_level=isolation, deadline=deadline
+            )
+            return {tp: OffsetRange(first[tp], end[tp]) for tp in chosen}
 
     def _ends(
         self, partitions: Iterable[TopicPartition], which: int, timeout_s: float | None

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from sparkkafka.client.arguments import names as topic_names
 from sparkkafka.client.arguments import offset_to_commit
 from sparkkafka.client.async_commits import AsyncCommits, CommitCallback
-from sparkkafka.client.cluster import MIN_METADATA_AGE_MS, Cluster
+from sparkkafka.client.cluster import MIN_METADATA_AGE_MS, UNKNOWN_TOPIC_GRACE_MS, Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group_metadata import Commit, GroupMember, GroupMetadata
 from sparkkafka.client.groups import commit_stored, fetch_committed_stored
@@ -24,12 +24,14 @@ from sparkkafka.client.metadata import (
     OffsetAndMetadata,
     TopicPartition,
     checked_topic,
+    some_topics,
 )
 from sparkkafka.client.partition_state import Assignment
 from sparkkafka.client_options import ConsumerOptions
 from sparkkafka.errors import (
     CommitFailedError,
     ConsumerStateError,
+    ErrorCode,
     KafkaError,
     KafkaTimeoutError,
     OptionError,
@@ -42,6 +44,10 @@ Topics: TypeAlias = str | re.Pattern[str] | Iterable[str]
 
 # What the member gets at a time to join: answers with records are looked at in between.
 MEMBER_STEP_MS = 100
+
+# Topics that are subscribed to and do not exist are looked for, and told, so often.
+LOOK_AGAIN_S = 30.0
+CREATED_S = 1.0
 
 # Automatic commits wait for their answer. One that takes longer is made up for by the next.
 AUTO_COMMIT_MS = 5_000
@@ -68,6 +74,8 @@ class ConsumerGroup:
         self._cluster = cluster
         self._assignment = assignment
         self._member: GroupMember | None = None
+        self._look_s = 0.0
+        self._has_asked = False
         self._pattern: re.Pattern[str] | None = None
         self._matched_s = 0.0
         self._is_assigned_by_user = False
@@ -141,6 +149,9 @@ class ConsumerGroup:
 
     def _set_topics(self, topics: frozenset[str]) -> None:
         self.topics = topics
+        creates = self._options.client.allow_auto_create_topics
+        self._look_s = time.monotonic() + (0.0 if creates else UNKNOWN_TOPIC_GRACE_MS / 1000)
+        self._has_asked = False
         if self._member is not None:
             self._member.subscribe(topics)
 
@@ -169,6 +180,44 @@ class ConsumerGroup:
             log.info("%d topics match %r", len(names), pattern.pattern)
             self._set_topics(names)
 
+    def _look_for_missing(self, limit: Deadline) -> None:
+        """Say so of topics that do not exist, again and again: a subscription is one to what may
+        come to life later, as in Java, so `poll` does not raise. With allow.auto.create.topics the
+        look is also what creates them."""
+        if time.monotonic() < self._look_s or self._pattern is not None:
+            return
+        creates = self._options.client.allow_auto_create_topics
+        given = {tp.topic for tp in self._assignment.partitions}
+        names = sorted(self.topics - given)
+        self._look_s = time.monotonic() + LOOK_AGAIN_S
+        if not names:
+            return
+        try:
+            failed = self._cluster.look_up(names, limit)
+        except KafkaError as error:
+            if not _may_pass(error):
+                raise
+            log.info("whether %s exist is not known: %s", some_topics(names), error)
+            return
+        missing = [
+            name for name in names if failed.get(name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        ]
+        if missing and creates and not self._has_asked:
+            # A broker that creates a topic says for a moment that there is none.
+            self._look_s = time.monotonic() + CREATED_S
+        elif missing:
+            log.warning(
+                "group %s: %s: does not exist (yet), or this user may not see it (needs DESCRIBE "
+                "on the topic): nothing is read of it until it is there%s",
+                self._group,
+                some_topics(missing),
+                "; the brokers do not create it (auto.create.topics.enable, or CREATE is not "
+                "granted)"
+                if creates
+                else "",
+            )
+        self._has_asked = True
+
     # --- rebalances -------------------------------------------------------------------------
 
     def poll(self, deadline: Deadline, patient: Deadline) -> None:
@@ -176,6 +225,7 @@ class ConsumerGroup:
         self._commits.run_callbacks()
         if self._member is not None and not self._callbacks:
             self._match(patient)
+            self._look_for_missing(patient)
             if self._pattern is None or self._matched_s:
                 # While a rebalance goes on, there may be records of what is not part of it.
                 step_ms = 0 if self._assignment.ready() else MEMBER_STEP_MS

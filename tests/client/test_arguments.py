@@ -193,6 +193,7 @@ CALLS: Mapping[type, Mapping[str, Mapping[str, Kind]]] = {
         "beginning_offsets": {},
         "end_offsets": {},
         "offsets_for_times": {},
+        "offsets_for": {},
         "partitions_for": {},
         "list_topics": {},
         "close": {"timeout_s": SECONDS},

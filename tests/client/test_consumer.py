@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.consumer import Consumer
 from sparkkafka.client.metadata import OffsetAndMetadata, TopicPartition
 from sparkkafka.client.offset_specs import OffsetSpec
@@ -379,6 +380,37 @@ def test_offsets_and_topics(fake_cluster):
         assert list(source.list_topics()) == ["other", "t"]
         with pytest.raises(UnknownTopicError, match="missing"):
             source.partitions_for("missing", timeout_s=0.2)
+
+
+def test_both_ends_of_all_partitions_take_one_round(fake_cluster, monkeypatch):
+    rounds = []
+    call_all = Cluster.call_all
+
+    def counted(cluster, requests, *args, **named):
+        rounds.append(len(requests))
+        return call_all(cluster, requests, *args, **named)
+
+    monkeypatch.setattr(Cluster, "call_all", counted)
+    fake_cluster.create_topic("t", partitions=6)
+    write(fake_cluster, "t", 600, partitions=6, per_send=100)
+    fake_cluster.advance_log_start("t", 2, 40)
+    with consumer(fake_cluster) as source:
+        source.partitions_for("t")
+        fake_cluster.clear_requests()
+        found = source.offsets_for("t")
+        assert rounds == [6]  # two to each of three leaders, none waits for another
+        assert list(found) == tps(6)
+        assert found[tps(6)[2]] == (40, 100)
+        assert {row.earliest for tp, row in found.items() if tp.partition != 2} == {0}
+        assert {row.latest for row in found.values()} == {100}
+        asked = fake_cluster.requests_of("ListOffsets")
+        assert len(asked) == 6
+        for broker in fake_cluster.broker_ids:
+            first, second = (row for row in asked if row.broker == broker)
+            assert first.connection == second.connection
+            assert first.topic_partitions == second.topic_partitions
+        with pytest.raises(UnknownTopicError, match="missing"):
+            source.offsets_for("missing", timeout_s=0.2)
 
 
 # --- offsets of a group, without being a member --------------------------------------------------
