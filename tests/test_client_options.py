@@ -169,6 +169,11 @@ def test_no_settings_at_all_say_nothing_of_sql() -> None:
     assert "TABLE" not in str(caught.value)
 
 
-def test_topics_are_not_created_by_reading(caplog: pytest.LogCaptureFixture) -> None:
-    consumer(allow__auto__create__topics=True)
-    assert "never created by reading" in caplog.text
+def test_topics_are_created_by_the_way_only_where_that_is_set(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert not consumer().client.allow_auto_create_topics
+    assert consumer(allow__auto__create__topics=True).client.allow_auto_create_topics
+    assert not caplog.text
+    parse_admin_settings(SERVERS | {"allow.auto.create.topics": True})
+    assert "for another kind of client" in caplog.text
