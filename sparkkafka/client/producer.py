@@ -177,8 +177,8 @@ class Producer:
             if key.__class__ is not bytes:
                 key = as_bytes("key", key)
             size += len(key)
-        if headers or partition is not None or timestamp_ms is not None:
-            if headers:
+        if headers is not None or partition is not None or timestamp_ms is not None:
+            if headers is not None:
                 headers, headers_size = checked_headers(headers)
                 size += headers_size
             if partition is not None:

@@ -99,7 +99,7 @@ def is_name(value: Any) -> bool:
 
 
 def is_bytes(value: Any) -> bool:
-    return value is None or isinstance(value, str | bytes)
+    return value is None or isinstance(value, str | bytes | bytearray)
 
 
 SECONDS = Kind(
@@ -202,7 +202,10 @@ CALLS: Mapping[type, Mapping[str, Mapping[str, Kind]]] = {
         "send": {
             "value": Kind(b"v", is_bytes),
             "key": Kind(b"k", is_bytes),
-            "headers": NOT_CHECKED_HERE,
+            # Of what is in it test_producer tells; nothing is ignored for being empty, or 0.
+            "headers": Kind(
+                [("a", b"b")], lambda v: v is None or isinstance(v, list | tuple | dict)
+            ),
             "partition": optional(Kind(0, lambda v: is_whole(v) and 0 <= v < 1 << 31)),
             "timestamp_ms": optional(Kind(5, lambda v: is_whole(v) and 0 <= v < 1 << 63)),
         },
