@@ -420,6 +420,8 @@ def subject(cluster: FakeCluster, request: pytest.FixtureRequest) -> Iterator[An
             producer._buffer  # noqa: B018 - held until here
 
 
+# A producer's thread takes jitter from `random` meanwhile; Hypothesis takes it for a strategy's.
+@pytest.mark.filterwarnings("ignore:Do not use the `random` module")
 @pytest.mark.parametrize(
     ("subject", "call"),
     [((cls, name), (cls, name)) for cls, name in ROWS],
