@@ -134,7 +134,15 @@ def _row(name: str, field: str, kind: Kind, doc: str, **more: Any) -> Option:
     )
 
 
+def _auto_create(doc: str) -> Option:
+    return _row(
+        "allow.auto.create.topics", "client.allow_auto_create_topics", BOOLEAN,
+        f"{doc} If the brokers' auto.create.topics.enable allows it, for users with CREATE.",
+    )  # fmt: skip
+
+
 CONSUMER: tuple[Option, ...] = (
+    _auto_create("Makes a topic that is missing when it is subscribed to or asked about."),
     _row(
         "group.id", "consumer.group_id", WIRE_NAME,
         "The consumer group. Needed for subscribe and commit, not for assign.", default_text="",
@@ -199,6 +207,7 @@ CONSUMER: tuple[Option, ...] = (
 )  # fmt: skip
 
 PRODUCER: tuple[Option, ...] = (
+    _auto_create("Makes a topic that is missing when the first record for it is there."),
     _row(
         "transactional.id", "settings.transactional_id", WIRE_NAME,
         "Makes transactions possible. One producer at a time may have it: a later one fences off "
@@ -234,9 +243,6 @@ def _rows(side: Side | None, own: tuple[Option, ...]) -> dict[str, Option]:
     for row in (*CONSUMER, *PRODUCER):
         if row.key not in rows:
             rows[row.key] = _of_another(row)
-    created = "allow.auto.create.topics"
-    doc = "a topic that is missing is never created by reading; Admin.create_topics does"
-    rows[created] = dataclasses.replace(rows[created], status=Status.IGNORED, doc=doc)
     for name in _CONVERTERS.split():
         doc = "Keys and values are bytes: convert them before send, or after poll."
         rows[name] = dataclasses.replace(rows[name], status=Status.REFUSED, doc=doc)

@@ -92,12 +92,18 @@ def _acks(text: str) -> int:
     return {"all": -1, "-1": -1, "0": 0, "1": 1}[one_of("all", "-1", "0", "1").parse(text)]
 
 
+DEFAULT_PORT = 9092
+"""Of an entry without one, as in librdkafka; Java wants a port."""
+
 # Java's pattern (Utils.HOST_PORT_PATTERN) allows a listener name before the address.
-_SERVER = re.compile(r"(?:[a-zA-Z][a-zA-Z0-9+._-]*://)?(\[[^\[\]]+\]|[^\[\]:/\s]+):([0-9]{1,5})")
+_SERVER = re.compile(
+    r"(?:[a-zA-Z][a-zA-Z0-9+._-]*://)?(\[[^\[\]]+\]|[^\[\]:/\s]+)(?::([0-9]{1,5}))?"
+)
 
 
 def parse_servers(text: str) -> tuple[tuple[str, int], ...]:
-    """`host:port,[::1]:port` -> ((host, port), ...), without brackets, in the given order.
+    """`host:port,[::1]` -> ((host, port), ...), without brackets, in the given order; DEFAULT_PORT
+    where none is given.
 
     Raises ValueError naming the entry that cannot be read.
     """
@@ -106,16 +112,19 @@ def parse_servers(text: str) -> tuple[tuple[str, int], ...]:
         if not entry:
             continue
         match = _SERVER.fullmatch(entry)
-        if match is None or not 1 <= int(match[2]) <= 65535:
+        port = int(match[2] or DEFAULT_PORT) if match is not None else 0
+        if match is None or not 1 <= port <= 65535 or match[1].isdecimal():
             hint = ""
             if entry.count(":") > 1 and "[" not in entry and "://" not in entry:
                 hint = "; an IPv6 address needs brackets: [::1]:9092"
-            elif ":" not in entry.split("://")[-1]:
+            elif entry.endswith(":"):
                 hint = "; the port is missing"
+            elif entry.isdecimal():
+                hint = "; the host is missing"
             # What stands before an @ may be a password; Kafka has no such form.
             shown = f"…@{entry.rpartition('@')[2]}" if "@" in entry else entry
             raise ValueError(f"{shown[:200]!r} is not host:port{hint}")
-        server = match[1].strip("[]"), int(match[2])
+        server = match[1].strip("[]"), port
         if server not in servers:
             servers.append(server)
     if not servers:
@@ -200,7 +209,7 @@ DURATION_MS = Kind(
 TRIMMED = Kind("text", str.strip)
 WIRE_NAME = Kind(f"text of at most {MAX_NAME_BYTES} bytes", _wire_name)
 BOOLEAN = Kind("true or false", _boolean)
-SERVERS = Kind("host:port,host:port,…", parse_servers)
+SERVERS = Kind("host:port,host:port,…", parse_servers)  # a port may be left out: DEFAULT_PORT
 ACKS = Kind("all, -1, 0 or 1", _acks)
 GZIP_LEVEL = Kind("-1 or a whole number from 1 to 9", _gzip_level)
 PARTITIONER = Kind(f"one of {', '.join((*PARTITIONERS, *_JAVA_PARTITIONERS))}", _partitioner)

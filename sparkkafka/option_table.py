@@ -219,7 +219,7 @@ CONNECTOR: tuple[Option, ...] = (
 KAFKA: tuple[Option, ...] = (
     _used(
         "bootstrap.servers", _BOTH, "client.bootstrap_servers", SERVERS,
-        "Brokers to ask first; required. IPv6 as [::1]:9092.", default_text="",
+        "Brokers to ask first; required. Default port 9092. IPv6 as [::1].", default_text="",
     ),
     _used(
         "client.id", _BOTH, "client.client_id", WIRE_NAME,

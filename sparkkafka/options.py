@@ -82,6 +82,7 @@ class ClientOptions(Masked):
     security: SecurityOptions = NO_SECURITY
     send_buffer_bytes: int = -1
     receive_buffer_bytes: int = -1
+    allow_auto_create_topics: bool = False
     prefix: str = SPARK_PREFIX
     hooks: Hooks = NO_HOOKS
 

@@ -39,6 +39,9 @@ def test_the_snippets_run_in_order(
     assert "gave up 4" in text
     assert "3600000" in text
     assert "OffsetAndMetadata(offset=10, metadata='up to the break'" in text
+    assert re.search(r"^orders-3 0 \d+$", text, re.MULTILINE)
+    assert re.search(r"^3 [1-9]\d*$", text, re.MULTILINE)
+    assert re.search(r"^committed \[\[TopicPartition\(topic='orders'", text, re.MULTILINE)
     assert names["table"].num_rows == 1002
     assert f"connected to ['{servers}']" in text
     (_, errors) = shown(PAGE)

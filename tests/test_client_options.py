@@ -17,6 +17,7 @@ from sparkkafka.client_options import (
     parse_producer_settings,
 )
 from sparkkafka.errors import OptionError
+from sparkkafka.options import parse_client_options, parse_read_options
 
 SERVERS = {"bootstrap.servers": "h:1"}
 
@@ -158,6 +159,11 @@ def test_a_list_may_be_a_list() -> None:
     assert consumer(
         group__id="g", partition__assignment__strategy=["sticky", "range"]
     ).partition_assignment_strategy == ("sticky", "range")
+    for parse in (parse_admin_settings, parse_client_options):
+        given = parse({"bootstrap.servers": "a,[::1],b:2"}).bootstrap_servers
+        assert given == (("a", 9092), ("::1", 9092), ("b", 2))
+    spark = parse_read_options({"kafka.bootstrap.servers": "a,[::1]", "subscribe": "t"})
+    assert spark.client.bootstrap_servers == (("a", 9092), ("::1", 9092))
     settings = parse_admin_settings({"bootstrap.servers": ["a:1", "b:2"]})
     assert settings.bootstrap_servers == (("a", 1), ("b", 2))
 
@@ -169,6 +175,11 @@ def test_no_settings_at_all_say_nothing_of_sql() -> None:
     assert "TABLE" not in str(caught.value)
 
 
-def test_topics_are_not_created_by_reading(caplog: pytest.LogCaptureFixture) -> None:
-    consumer(allow__auto__create__topics=True)
-    assert "never created by reading" in caplog.text
+def test_topics_are_created_by_the_way_only_where_that_is_set(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert not consumer().client.allow_auto_create_topics
+    assert consumer(allow__auto__create__topics=True).client.allow_auto_create_topics
+    assert not caplog.text
+    parse_admin_settings(SERVERS | {"allow.auto.create.topics": True})
+    assert "for another kind of client" in caplog.text

@@ -64,6 +64,7 @@ def test_each_used_row_fills_a_field_and_each_field_has_a_row() -> None:
     fields.remove("security.names")  # which rows were given
     fields.remove("client.prefix")  # how the user writes names
     fields.remove("client.hooks")  # functions, of the library alone: `hooks_of`
+    fields.remove("client.allow_auto_create_topics")  # of the library: Spark has createTopic
     fields.remove("write.fail_on_data_loss")  # filled from the row of the same name of reads
     assert rows == fields
 
@@ -263,6 +264,9 @@ def test_java_long_max_means_for_ever() -> None:
         ("PLAINTEXT://a:1", (("a", 1),)),
         ("SASL_SSL://[::1]:1", (("::1", 1),)),
         ("10.0.0.1:9092", (("10.0.0.1", 9092),)),
+        ("a,b:2, 10.0.0.1", (("a", 9092), ("b", 2), ("10.0.0.1", 9092))),
+        ("[::1],SASL_SSL://[fe80::1%eth0]", (("::1", 9092), ("fe80::1%eth0", 9092))),
+        ("PLAINTEXT://a,a:9092", (("a", 9092),)),
     ],
 )
 def test_servers(text: str, expected: tuple[tuple[str, int], ...]) -> None:
@@ -272,8 +276,12 @@ def test_servers(text: str, expected: tuple[tuple[str, int], ...]) -> None:
 @pytest.mark.parametrize(
     ("text", "entry", "hint"),
     [
-        ("a:1,b", "'b'", "port is missing"),
+        ("a:1,b:", "'b:'", "port is missing"),
+        ("[::1]:", "'[::1]:'", "port is missing"),
         ("::1:9092", "'::1:9092'", "brackets"),
+        ("::1", "'::1'", "brackets"),
+        ("a,9092", "'9092'", "the host is missing"),
+        ("[::1]9092", "'[::1]9092'", ""),
         ("a:0", "'a:0'", ""),
         ("a:65536", "'a:65536'", ""),
         ("a:99999999", "'a:99999999'", ""),

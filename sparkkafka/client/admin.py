@@ -13,7 +13,7 @@ from sparkkafka.client import broker_admin
 from sparkkafka.client.admin_groups import AdminGroups
 from sparkkafka.client.admin_topics import AdminTopics
 from sparkkafka.client.admin_transactions import AdminTransactions
-from sparkkafka.client.arguments import numbers
+from sparkkafka.client.arguments import flag, numbers
 from sparkkafka.client.broker_admin import ClusterDescription, LogDirDescription
 from sparkkafka.client.results import Results
 
@@ -65,6 +65,7 @@ class Admin(AdminTopics, AdminGroups, AdminTransactions):
         self, *, include_authorized_operations: bool = False, timeout_s: float | None = None
     ) -> ClusterDescription:
         """The cluster's id, controller, and live brokers with their racks. Raises KafkaError."""
+        flag(include_authorized_operations, "include_authorized_operations")
         with self._call(timeout_s) as (cluster, deadline):
             return broker_admin.describe_cluster(
                 cluster, deadline, include_authorized_operations=include_authorized_operations

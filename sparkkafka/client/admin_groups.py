@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from sparkkafka.client import group_admin, group_listing, group_offsets
 from sparkkafka.client.admin_base import AdminBase
-from sparkkafka.client.arguments import names, one_name
+from sparkkafka.client.arguments import flag, names, one_name
 from sparkkafka.client.group_admin import ConsumerGroupDescription
 from sparkkafka.client.group_listing import GroupListing
 from sparkkafka.client.metadata import OffsetAndMetadata, TopicPartition
@@ -45,6 +45,7 @@ class AdminGroups(AdminBase):
 
         A group that does not exist is a BrokerError GROUP_ID_NOT_FOUND.
         """
+        flag(include_authorized_operations, "include_authorized_operations")
         chosen = names(group_ids, "group_ids")
         with self._call(timeout_s) as (cluster, deadline):
             return group_admin.describe_consumer_groups(
@@ -140,6 +141,7 @@ class AdminGroups(AdminBase):
         """
         chosen = None if instance_ids is None else names(instance_ids, "instance_ids")
         one_name(group_id, "group_id")
+        one_name(reason, "reason")
         with self._call(timeout_s) as (cluster, deadline):
             return group_admin.remove_members_from_consumer_group(
                 cluster, group_id, chosen, deadline, reason=reason

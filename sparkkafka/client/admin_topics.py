@@ -12,7 +12,7 @@ from sparkkafka.client import (
     topics,
 )
 from sparkkafka.client.admin_base import AdminBase
-from sparkkafka.client.arguments import names
+from sparkkafka.client.arguments import flag, names
 from sparkkafka.client.configs import ConfigChanges, ConfigEntry, ConfigResource
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.offset_specs import OffsetSpec
@@ -102,6 +102,7 @@ class AdminTopics(AdminBase):
 
         A topic that does not exist is an UnknownTopicError at once.
         """
+        flag(include_authorized_operations, "include_authorized_operations")
         chosen = names(topic_names, "topic_names")
         with self._call(timeout_s) as (cluster, deadline):
             return topic_descriptions.describe_topics(
@@ -119,6 +120,7 @@ class AdminTopics(AdminBase):
         self, *, include_internal: bool = False, timeout_s: float | None = None
     ) -> dict[str, TopicListing]:
         """All topics that this user may see, by name, in order. Raises KafkaError."""
+        flag(include_internal, "include_internal")
         with self._call(timeout_s) as (cluster, deadline):
             return topic_descriptions.list_topics(
                 cluster, deadline, include_internal=include_internal

@@ -4,11 +4,12 @@ somewhere inside, or on the wire."""
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from sparkkafka.client.metadata import TopicPartition
+from sparkkafka.client.metadata import OffsetAndMetadata, TopicPartition, offset_number
 from sparkkafka.errors import OptionError
+from sparkkafka.option_kinds import INT32_MAX
 
 T = TypeVar("T")
 
@@ -20,11 +21,19 @@ def one_name(given: str, what: str) -> str:
     return given
 
 
+def _is_list(given: Any) -> bool:
+    """Whether it has items of its own: text has letters, and a mapping has values besides, which
+    would be ignored."""
+    return isinstance(given, Iterable) and not isinstance(
+        given, str | bytes | bytearray | memoryview | Mapping
+    )
+
+
 def names(given: Iterable[str], what: str) -> list[str]:
     """The names of a call on several. A plain string would be taken for its letters."""
     if isinstance(given, str):
         raise OptionError(f"{what} is a list of names: write [{given!r}], not {given!r}")
-    if not isinstance(given, Iterable) or isinstance(given, bytes | bytearray):
+    if not _is_list(given):
         raise OptionError(f"{what} is a list of names, got {given!r}")
     chosen = list(given)
     for one in chosen:
@@ -43,9 +52,14 @@ def whole(given: int, what: str) -> int:
     raise OptionError(f"{what} is a whole number, got {given!r}")
 
 
+def without_point(given: Any) -> Any:
+    """A float that is a whole number (NumPy and pandas make such) as int, all else as it is."""
+    return int(given) if isinstance(given, float) and given.is_integer() else given
+
+
 def numbers(given: Iterable[int], what: str) -> list[int]:
     """The whole numbers of a call on several."""
-    if not isinstance(given, Iterable) or isinstance(given, str | bytes | bytearray):
+    if not _is_list(given):
         raise OptionError(f"{what} is a list of whole numbers, such as [1], got {given!r}")
     return [whole(one, f"each of {what}") for one in given]
 
@@ -54,7 +68,7 @@ def objects(given: Iterable[T], kind: type[T], what: str, example: str) -> list[
     """The objects of a call on several. One alone may be a tuple, and be taken for its fields."""
     if isinstance(given, kind):
         raise OptionError(f"{what} is a list: write [{example}], not {example}")
-    if not isinstance(given, Iterable) or isinstance(given, str | bytes | bytearray):
+    if not _is_list(given):
         raise OptionError(f"{what} is a list such as [{example}], got {given!r}")
     return list(given)
 
@@ -66,11 +80,37 @@ def mapping(given: Mapping[Any, T], what: str, example: str) -> Mapping[Any, T]:
     return given
 
 
+def flag(given: bool, what: str) -> bool:
+    """True or False: any text would count as True. Raises OptionError for anything else."""
+    if not isinstance(given, bool):
+        raise OptionError(f"{what} is True or False, got {given!r}")
+    return given
+
+
+def function(given: Callable[..., T] | None, what: str) -> Callable[..., T] | None:
+    """Something to call, or None. Raises OptionError for anything else."""
+    if given is not None and not callable(given):
+        raise OptionError(f"{what} is a function, got {given!r}")
+    return given
+
+
+def instance(given: Any, kind: type[T], what: str, example: str) -> T:
+    """An object of a class. Raises OptionError for anything else."""
+    if not isinstance(given, kind):
+        raise OptionError(f"{what} is {example}, got {given!r}")
+    return given
+
+
 def partition(given: TopicPartition, what: str) -> TopicPartition:
     """A partition; a plain (topic, number) will do. Raises OptionError for what is none."""
     match given:
         case (str(topic), number):
-            return TopicPartition(topic, whole(number, f"{what}: the partition of topic {topic}"))
+            found = whole(number, f"{what}: the partition of topic {topic}")
+            if not 0 <= found <= INT32_MAX:
+                raise OptionError(
+                    f"{what}: the partition of topic {topic} is from 0 to {INT32_MAX}, got {found}"
+                )
+            return TopicPartition(topic, found)
     raise OptionError(f'{what}: a partition is TopicPartition("orders", 0), got {given!r}')
 
 
@@ -78,6 +118,34 @@ def partitions(given: Iterable[TopicPartition], what: str) -> list[TopicPartitio
     """The partitions of a call on several."""
     rows = objects(given, TopicPartition, what, 'TopicPartition("orders", 0)')
     return [partition(row, what) for row in rows]
+
+
+def offset_to_commit(
+    tp: TopicPartition, given: int | OffsetAndMetadata, what: str
+) -> OffsetAndMetadata:
+    """An offset for a group, with what is kept beside it; a whole number, also as float, will do.
+
+    Raises OptionError, also for one below 0: -1 and -2 have a meaning for `seek` alone.
+    """
+    row = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
+    offset = offset_number(without_point(row.offset))
+    if offset is None:
+        raise OptionError(
+            f"{what}: cannot commit offset {row.offset!r} of {tp}; give a whole number, at least 0"
+        )
+    if row.metadata is not None and not isinstance(row.metadata, str):
+        raise OptionError(
+            f"{what}: the metadata beside offset {offset} of {tp} is text, got {row.metadata!r}"
+        )
+    epoch = row.leader_epoch
+    if epoch is not None:
+        epoch = whole(epoch, f"{what}: the leader_epoch beside offset {offset} of {tp}")
+        if not -1 <= epoch <= INT32_MAX:
+            raise OptionError(
+                f"{what}: the leader_epoch beside offset {offset} of {tp} is not negative, got "
+                f"{epoch}"
+            )
+    return OffsetAndMetadata(offset, row.metadata or "", epoch)
 
 
 def setting_text(given: Any, where: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from sparkkafka.client.broker_assigned_thread import BrokerAssignedThread, Partitions
 from sparkkafka.client.cluster import Cluster
@@ -17,6 +17,7 @@ from sparkkafka.client.group_commit import EPOCH_VERSION, commit_as_member, comm
 from sparkkafka.client.group_metadata import (
     NO_GENERATION,
     NO_MEMBER_ID,
+    Commit,
     GroupMetadata,
     OffsetToCommit,
     RebalanceHooks,
@@ -43,6 +44,7 @@ class BrokerAssignedMember:
         self._thread: BrokerAssignedThread | None = None
         self._wanted: frozenset[str] | None = None
         self._joined_with: frozenset[str] | None = None
+        self._times_lost = 0
         self._owned: Partitions = {}
         self._settled = False
         """A target was taken up since the member joined."""
@@ -113,13 +115,42 @@ class BrokerAssignedMember:
                 return
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetToCommit], deadline: Deadline) -> None:
+        self._commit(self._cluster, self._asker, offsets, deadline)
+
+    def committer(self) -> Commit:
+        first, times_lost = self._asker(), self._times_lost
+
+        def commit(
+            cluster: Cluster,
+            offsets: Mapping[TopicPartition, OffsetToCommit],
+            deadline: Deadline,
+        ) -> None:
+            def asker() -> GroupMetadata:
+                # The epoch goes up while the member keeps what it has: that may be committed.
+                # Under the new epoch the coordinator would also take what is another's by now.
+                now = self._asker()
+                lost = self._times_lost != times_lost  # a new member may have the same epoch
+                if lost or (now != first and not offsets.keys() <= self.assignment):
+                    raise commit_failed(ErrorCode.STALE_MEMBER_EPOCH, self._group_id)
+                return now
+
+            self._commit(cluster, asker, offsets, deadline)
+
+        return commit
+
+    def _commit(
+        self,
+        cluster: Cluster,
+        asker: Callable[[], GroupMetadata],
+        offsets: Mapping[TopicPartition, OffsetToCommit],
+        deadline: Deadline,
+    ) -> None:
         try:
-            commit_as_member(
-                self._cluster, self._asker, offsets, deadline, least_version=EPOCH_VERSION
-            )
+            commit_as_member(cluster, asker, offsets, deadline, least_version=EPOCH_VERSION)
         except CommitFailedError:
-            if self._thread is not None:
-                self._thread.hurry()
+            thread = self._thread
+            if thread is not None:
+                thread.hurry()
             raise
 
     def close(self, deadline: Deadline, *, leave: bool = True) -> None:
@@ -148,6 +179,7 @@ class BrokerAssignedMember:
 
     def _lose(self) -> None:
         lost, self._owned = self.assignment, {}
+        self._times_lost += 1
         self._settled = False
         if lost:
             log.info("group %s: lost %s", self._group_id, some_partitions(lost))

@@ -188,16 +188,29 @@ class Cluster:
     def call_each(
         self, requests: Mapping[int, Any], deadline: Deadline, *, version: int | None = None
     ) -> dict[int, Any | KafkaError]:
-        """One request to each of several brokers, all sent before the first reply is awaited.
+        """`call_all` of one request to each of several brokers, by node id."""
+        answers = self.call_all(requests.items(), deadline, version=version)
+        return dict(zip(requests, answers, strict=True))
 
-        One attempt each: the value is the response, or the KafkaError that happened
+    def call_all(
+        self,
+        requests: Iterable[tuple[int, Any]],
+        deadline: Deadline,
+        *,
+        version: int | None = None,
+    ) -> list[Any | KafkaError]:
+        """Requests to several brokers (node id, request), all sent before the first reply is
+        awaited.
+
+        One attempt each: in its place is the response, or the KafkaError that happened
         (UnsupportedVersionError if a broker does not have the `version`).
         """
         attempt = deadline.sooner(self.options.request_timeout_ms)
-        outcome: dict[int, Any | KafkaError] = {}
+        outcome: list[Any | KafkaError] = []
         sent: list[tuple[int, Connection]] = []
         with closed_if_interrupted(lambda: [connection for _, connection in sent]):
-            for node_id, request in requests.items():
+            for place, (node_id, request) in enumerate(requests):
+                outcome.append(None)
                 try:
                     connection = self.connection(node_id, attempt)
                     if version is not None and not connection.supports(type(request), version):
@@ -206,14 +219,14 @@ class Cluster:
                         )
                     connection.send(request, attempt, version=version)
                 except KafkaError as error:
-                    outcome[node_id] = error
+                    outcome[place] = error
                 else:
-                    sent.append((node_id, connection))
-            for node_id, connection in sent:
+                    sent.append((place, connection))
+            for place, connection in sent:
                 try:
-                    outcome[node_id] = connection.receive(attempt)[1]
+                    outcome[place] = connection.receive(attempt)[1]
                 except KafkaError as error:
-                    outcome[node_id] = error
+                    outcome[place] = error
         return outcome
 
     def controller(self, deadline: Deadline) -> int:
@@ -416,7 +429,8 @@ class Cluster:
     def _refresh(self, names: list[str] | None, deadline: Deadline) -> dict[str, int]:
         """Ask for metadata (None: all topics), keep it, return {topic: error code} of failures."""
         wanted = None if names is None else [MetadataRequestTopic(name=name) for name in names]
-        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
+        creates = self.options.allow_auto_create_topics  # of named topics, if the brokers do
+        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=creates)
         response = self.call(request, deadline=deadline, what=f"metadata of {some_topics(names)}")
         if response.brokers:
             self.brokers = {

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sparkkafka.client.arguments import mapping, names, objects, one_name, setting_text
+from sparkkafka.client.arguments import flag, mapping, names, objects, one_name, setting_text
 from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.item_calls import ItemApi, Row, call_items
@@ -187,6 +187,8 @@ def describe_configs(
     rows = objects(resources, ConfigResource, "resources", 'ConfigResource("topic", "orders")')
     wanted = [_checked(resource) for resource in rows]
     keys = None if keys is None else names(keys, "keys")
+    flag(include_synonyms, "include_synonyms")
+    flag(include_documentation, "include_documentation")
     api = _Describe(keys, include_synonyms, include_documentation)
     return call_items(cluster, wanted, api, _route(cluster), deadline, "reading settings")
 
@@ -256,6 +258,7 @@ def incremental_alter_configs(
     Raises OptionError for what cannot be a change; UnsupportedVersionError is each item's error
     before Kafka 2.3.
     """
+    flag(validate_only, "validate_only")
     example = 'ConfigResource("topic", "orders"): {"retention.ms": "3600000"}'
     wanted = {
         (key := _checked(resource)): _operations(key, rows)

@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from typing import Any, Self, TypeVar
 
 from sparkkafka import __version__
+from sparkkafka.client.arguments import flag, whole
 from sparkkafka.client.authentication import Session, authenticate
 from sparkkafka.client.bootstrap import BootstrapServers, first_to_answer
 from sparkkafka.client.deadline import Deadline, deadline_of
@@ -244,9 +245,13 @@ class Connection:
             options.prefix,
         )
 
-    def _new_deadline(self) -> Deadline:
-        """For calls that were given none: request.timeout.ms."""
-        return Deadline(self._request_timeout_ms)
+    def _checked_deadline(self, given: Deadline | None) -> Deadline:
+        """For calls that were given none: request.timeout.ms. Raises OptionError."""
+        if given is None:
+            return Deadline(self._request_timeout_ms)
+        if not isinstance(given, Deadline):
+            raise OptionError(f"deadline is a Deadline(milliseconds), got {given!r}")
+        return given
 
     def __str__(self) -> str:
         return where(self.host, self.port)
@@ -302,10 +307,16 @@ class Connection:
 
     def choose(self, request_type: Any) -> int:
         """Highest version of a request that both sides know; UnsupportedVersionError if none."""
+        if not isinstance(getattr(request_type, "API_KEY", None), int):
+            raise OptionError(
+                "request_type is a class of sparkkafka.protocol.messages, such as MetadataRequest; "
+                f"got {request_type!r}"
+            )
         return self._framing.choose(request_type)
 
     def supports(self, request_type: Any, version: int = 0) -> bool:
         """Whether broker and client share a version of this request that is at least `version`."""
+        whole(version, "version")
         try:
             return self.choose(request_type) >= version
         except UnsupportedVersionError:
@@ -344,13 +355,13 @@ class Connection:
         Raises KafkaError if another request is in flight, whose answer would come first, and what
         `send` and `receive` raise.
         """
+        deadline = self._checked_deadline(deadline)
         waiting = self._framing.in_flight if self._renewing else self.in_flight
         if waiting and self.is_open:
             raise KafkaError(
                 f"{self}: call while {waiting} request{'s are' if waiting > 1 else ' is'} in "
                 "flight: first take the answers with receive, or use send and receive alone"
             )
-        deadline = deadline or self._new_deadline()
         correlation_id = self.send(request, deadline, version=version)
         answered_id, response = self.receive(deadline)
         if answered_id != correlation_id:
@@ -378,7 +389,10 @@ class Connection:
                 "a request is one of sparkkafka.protocol.messages, such as "
                 f"MetadataRequest(topics=None); got {request!r}"
             )
-        deadline = deadline or self._new_deadline()
+        flag(expect_reply, "expect_reply")
+        if version is not None:
+            whole(version, "version")
+        deadline = self._checked_deadline(deadline)
         if self._session is not None and self._options is not None and not self._renewing:
             self._open_socket()
             self._renew_session(self._session, self._options, deadline)
@@ -409,11 +423,11 @@ class Connection:
         The response's record fields are views of the frame: of its own memory, or of `buffer`,
         where they last until it is used again.
         """
+        deadline = self._checked_deadline(deadline)
         if self._early and not self._renewing:
             return self._early.popleft()
         if not self._framing.in_flight and self.is_open:
             raise KafkaError(f"{self}: receive without a request in flight: nothing will come")
-        deadline = deadline or self._new_deadline()
         return self._proved(self._receive(deadline, buffer or FrameBuffer()))
 
     def _proved(self, received: tuple[int, Any]) -> tuple[int, Any]:

@@ -12,13 +12,23 @@ Names, defaults and rules are those of Java's KafkaConsumer. Keys and values are
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import pyarrow as pa
 
+from sparkkafka.client.arguments import (
+    flag,
+    function,
+    mapping,
+    objects,
+    offset_to_commit,
+    partition,
+    whole,
+    without_point,
+)
+from sparkkafka.client.async_commits import CommitCallback
 from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.consumer_group import Callback, ConsumerGroup, Topics
 from sparkkafka.client.deadline import Deadline, deadline_of, seconds_of
@@ -30,13 +40,15 @@ from sparkkafka.client.metadata import (
     TopicMetadata,
     TopicPartition,
     checked_topic,
-    offset_number,
 )
+from sparkkafka.client.offset_specs import OffsetSpec, StartingPoint, starting_point
 from sparkkafka.client.offsets import (
     EARLIEST,
     LATEST,
     NO_OFFSET,
     ListedOffset,
+    OffsetRange,
+    earliest_and_latest,
     list_offsets,
 )
 from sparkkafka.client.one_thread import OneThread
@@ -49,9 +61,10 @@ from sparkkafka.errors import (
     ConsumerStateError,
     OptionError,
 )
-from sparkkafka.option_kinds import INT32_MAX
 
 CLOSE_TIMEOUT_S = 30.0
+
+StartOffset: TypeAlias = int | OffsetAndMetadata | OffsetSpec
 
 
 class Consumer:
@@ -69,7 +82,7 @@ class Consumer:
         self._cluster = cluster = Cluster(options.client)
         self._assignment = Assignment(lease_ms(cluster), cluster.backoff)
         self._fetches = LeaderFetches(cluster, options.fetch, self._assignment)
-        self._group = ConsumerGroup(options, cluster, self._assignment)
+        self._group = ConsumerGroup(options, cluster, self._assignment, self._fetches.wake)
         starting = StartingOffsets(options, cluster)
         self._loop = PollLoop(options, self._assignment, self._fetches, self._group, starting)
         self._is_closing = self._is_closed = False
@@ -88,15 +101,29 @@ class Consumer:
 
     # --- what to read -----------------------------------------------------------------------
 
-    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+    def assign(
+        self, partitions: Iterable[TopicPartition] | Mapping[TopicPartition, StartOffset]
+    ) -> None:
         """Read these partitions, whatever a group says. Those that were assigned before keep their
-        positions; none at all is `unsubscribe`. ConsumerStateError after `subscribe`."""
+        positions; none at all is `unsubscribe`. ConsumerStateError after `subscribe`.
+
+        `{partition: offset}` also says where to begin, as `seek` does: `assign({tp: 3})`. Without
+        it that is where the group has got to, or what auto.offset.reset says.
+        """
         with self._entered():
+            starts: dict[TopicPartition, StartingPoint] = {}
+            if isinstance(partitions, Mapping):
+                for key, given in partitions.items():
+                    tp = _partition(key, "partitions")
+                    starts[tp] = starting_point(tp, given, "partitions")
+                partitions = starts.keys()
             chosen = _partitions(partitions)
             if not chosen:
                 self._group.unsubscribe(self._deadline(None))
                 return
             self._group.assign(chosen)
+            for tp, start in starts.items():
+                self._assignment.state(tp).seek(start.offset, lookup=start.lookup)
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that this consumer reads now."""
@@ -122,7 +149,12 @@ class Consumer:
         member may have them already (without on_lost, on_revoked is called for these too).
         """
         with self._entered():
-            self._group.subscribe(topics, on_assigned, on_revoked, on_lost)
+            self._group.subscribe(
+                topics,
+                function(on_assigned, "on_assigned"),
+                function(on_revoked, "on_revoked"),
+                function(on_lost, "on_lost"),
+            )
 
     def subscription(self) -> frozenset[str]:
         """The topics of `subscribe`; with a pattern those that match so far."""
@@ -153,7 +185,7 @@ class Consumer:
         All that has arrived, or `max_records` of it; max.poll.records does not count.
         """
         with self._entered():
-            if max_records is not None and max_records < 1:
+            if max_records is not None and whole(max_records, "max_records") < 1:
                 raise OptionError(f"max_records must be at least 1, got {max_records}")
             return self._loop.table(seconds_of(timeout_s), max_records)
 
@@ -164,30 +196,25 @@ class Consumer:
 
     # --- positions --------------------------------------------------------------------------
 
-    def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
-        """Read on from this offset (also as `committed` gives it). Records that were fetched
-        before are thrown away."""
+    def seek(self, partition: TopicPartition, offset: StartOffset) -> None:
+        """Read on from this offset: a number, what `committed` gives, or what a leader is asked
+        for: `OffsetSpec.latest()` or -1, `OffsetSpec.earliest()` or -2, another `OffsetSpec` (the
+        end, if no record is so young). Records that were fetched before are thrown away."""
         with self._entered():
-            tp = _partition(partition)
-            wanted = offset.offset if isinstance(offset, OffsetAndMetadata) else offset
-            number = offset_number(wanted)
-            if number is None:
-                raise OptionError(
-                    f"cannot seek to offset {wanted!r} of {tp}; give a whole number, or what "
-                    "committed gives"
-                )
-            self._assignment.state(tp).seek(number)
+            tp = _partition(partition, "partition")
+            start = starting_point(tp, offset, "offset")
+            self._assignment.state(tp).seek(start.offset, lookup=start.lookup)
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Read on from the first record (of all assigned partitions, if none are named)."""
         with self._entered():
-            for state in self._assignment.chosen(_partitions(partitions or ())):
+            for state in self._assignment.chosen(_some(partitions)):
                 state.seek(None, lookup=EARLIEST)
 
     def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Read on from the end: with read_committed the last stable offset."""
         with self._entered():
-            for state in self._assignment.chosen(_partitions(partitions or ())):
+            for state in self._assignment.chosen(_some(partitions)):
                 state.seek(None, lookup=LATEST)
 
     def seek_to_committed(self, partitions: Iterable[TopicPartition] | None = None) -> None:
@@ -196,14 +223,14 @@ class Consumer:
         records again. OptionError without group.id."""
         with self._entered():
             self._group.need_group("seek_to_committed")
-            for state in self._assignment.chosen(_partitions(partitions or ())):
+            for state in self._assignment.chosen(_some(partitions)):
                 state.seek(None)
             self._assignment.has_unplaced = True
 
     def position(self, partition: TopicPartition, timeout_s: float | None = None) -> int:
         """The offset of the next record that poll will return, waiting for it if need be."""
         with self._entered():
-            state = self._assignment.state(_partition(partition))
+            state = self._assignment.state(_partition(partition, "partition"))
             return self._loop.position(state, self._deadline(timeout_s))
 
     def lag(
@@ -213,7 +240,7 @@ class Consumer:
         say now. Markers and compacted records count as offsets."""
         with self._entered():
             deadline = self._deadline(timeout_s)
-            chosen = [state.tp for state in self._assignment.chosen(_partitions(partitions or ()))]
+            chosen = [state.tp for state in self._assignment.chosen(_some(partitions))]
             positions = {tp: self.position(tp, deadline.remaining_s()) for tp in chosen}
             ends = self._listed(dict.fromkeys(chosen, LATEST), deadline)
             return {tp: max(0, ends[tp].offset - positions[tp]) for tp in chosen}
@@ -241,23 +268,39 @@ class Consumer:
         self,
         offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
         timeout_s: float | None = None,
+        *,
+        asynchronous: bool = False,
+        callback: CommitCallback | None = None,
     ) -> None:
         """Commit for group.id, and wait until the broker has it: where poll has got to in all
         assigned partitions, or the given offsets (the next ones to read).
 
         Raises CommitFailedError if the group has given the partitions to others.
+
+        `asynchronous` does not wait: commits are made in the background in the order of the calls,
+        each tried until `timeout_s` is over. Then `callback(offsets, error)` is called, error None
+        if they are committed, inside a later poll, commit or close; a failure without a callback
+        is a warning in the log. Later commits that wait, and close, wait for earlier ones that
+        do not, and raise what their callbacks raise.
         """
+        flag(asynchronous, "asynchronous")
+        if function(callback, "callback") is not None and not asynchronous:
+            raise OptionError("callback needs asynchronous=True: without it commit itself tells")
         with self._entered():
             chosen: dict[TopicPartition, int | OffsetAndMetadata] = {}
             if offsets is None:
                 chosen.update(self._assignment.positions())
             else:
-                for key, row in _items(offsets, "commit", "offset"):
-                    tp = _partition(key)
-                    stored = row if isinstance(row, OffsetAndMetadata) else OffsetAndMetadata(row)
-                    words = f"cannot commit offset {stored.offset!r} of {tp}"
-                    chosen[tp] = stored._replace(offset=_whole(stored.offset, words))
-            self._group.commit(chosen, self._deadline(timeout_s))
+                example = 'TopicPartition("orders", 0): 100'
+                what = "offsets (records.next_offsets has them)"
+                for key, row in mapping(offsets, what, example).items():
+                    tp = _partition(key, "offsets")
+                    chosen[tp] = offset_to_commit(tp, row, "offsets")
+            deadline = self._deadline(timeout_s)
+            if asynchronous:
+                self._group.commit_later(chosen, deadline, callback)
+            else:
+                self._group.commit(chosen, deadline)
 
     def committed(
         self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
@@ -287,6 +330,21 @@ class Consumer:
         isolation.level=read_committed the last stable offset."""
         return self._ends(partitions, LATEST, timeout_s)
 
+    def offsets_for(
+        self, topic: str, timeout_s: float | None = None
+    ) -> dict[TopicPartition, OffsetRange]:
+        """`beginning_offsets` and `end_offsets` of all partitions of a topic: all leaders are
+        asked for both at once. Raises UnknownTopicError."""
+        with self._entered():
+            deadline = self._deadline(timeout_s)
+            found = self._cluster.topics([checked_topic(topic)], deadline)[topic]
+            chosen = [TopicPartition(topic, number) for number in sorted(found.partitions)]
+            isolation = self._options.fetch.isolation_level
+            first, end = earliest_and_latest(
+                self._cluster, chosen, isolation_level=isolation, deadline=deadline
+            )
+            return {tp: OffsetRange(first[tp], end[tp]) for tp in chosen}
+
     def _ends(
         self, partitions: Iterable[TopicPartition], which: int, timeout_s: float | None
     ) -> dict[TopicPartition, int]:
@@ -301,10 +359,14 @@ class Consumer:
         """The first record of each partition with this timestamp or a later one (offset,
         timestamp_ms); None if there is none."""
         with self._entered():
-            wanted = {
-                _partition(tp): _whole(time_ms, f"not a time for {_partition(tp)}: {time_ms!r}")
-                for tp, time_ms in _items(times_ms, "offsets_for_times", "time_ms")
-            }
+            wanted = {}
+            example = 'TopicPartition("orders", 0): 1700000000000'
+            for key, time_ms in mapping(times_ms, "times_ms", example).items():
+                tp = _partition(key, "times_ms")
+                words = f"times_ms: the time of {tp}, in milliseconds,"
+                wanted[tp] = whole(without_point(time_ms), words)
+                if not 0 <= wanted[tp] < 1 << 63:
+                    raise OptionError(f"times_ms: the time of {tp} is not negative, got {time_ms}")
             found = self._listed(wanted, self._deadline(timeout_s))
             return {tp: None if found[tp].offset == NO_OFFSET else found[tp] for tp in wanted}
 
@@ -369,34 +431,18 @@ class Consumer:
         return deadline_of(timeout_s) or self._cluster.deadline()
 
 
-def _whole(value: float, words: str) -> int:
-    """A whole number that is not negative, also one of another library or with .0."""
-    with contextlib.suppress(TypeError, ValueError, OverflowError):
-        if int(value) == value >= 0:
-            return int(value)
-    raise OptionError(f"{words}; give a whole number, at least 0")
+def _some(partitions: Iterable[TopicPartition] | None) -> list[TopicPartition]:
+    """Of calls that take None, or none, for all that is assigned."""
+    return [] if partitions is None else _partitions(partitions)
 
 
-def _items(given: Mapping[Any, Any], call: str, what: str) -> Iterable[tuple[Any, Any]]:
-    if isinstance(given, Mapping):
-        return given.items()
-    hint = ", e.g. records.next_offsets of what poll gave" if call == "commit" else ""
-    raise OptionError(f"{call} takes {{partition: {what}}}{hint}; got {type(given).__name__}")
+def _partitions(given: Iterable[TopicPartition]) -> list[TopicPartition]:
+    rows = objects(given, TopicPartition, "partitions", 'TopicPartition("orders", 0)')
+    return [_partition(row, "partitions") for row in rows]
 
 
-def _partitions(values: Iterable[tuple[str, int]]) -> list[TopicPartition]:
-    if isinstance(values, str | TopicPartition):
-        raise OptionError(f"partitions are a list, got {values!r}; put it into brackets")
-    return [_partition(value) for value in values]
-
-
-def _partition(value: tuple[str, int]) -> TopicPartition:
-    """A TopicPartition, also of a plain pair."""
-    try:
-        topic, partition = value
-        fits = isinstance(topic, str) and 0 <= int(partition) == partition <= INT32_MAX
-    except (TypeError, ValueError, OverflowError):
-        fits = False
-    if not fits:
-        raise OptionError(f"not a partition: {value!r}; give TopicPartition(topic, number)")
-    return TopicPartition(checked_topic(topic), int(partition))
+def _partition(given: TopicPartition, what: str) -> TopicPartition:
+    """A partition whose topic a request can hold."""
+    found = partition(given, what)
+    checked_topic(found.topic)
+    return found

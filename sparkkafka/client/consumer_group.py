@@ -10,21 +10,32 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeAlias
+from functools import partial
+from typing import Any, TypeAlias
 
-from sparkkafka.client.cluster import MIN_METADATA_AGE_MS, Cluster
+from sparkkafka.client.arguments import names as topic_names
+from sparkkafka.client.arguments import offset_to_commit
+from sparkkafka.client.async_commits import AsyncCommits, CommitCallback
+from sparkkafka.client.cluster import MIN_METADATA_AGE_MS, UNKNOWN_TOPIC_GRACE_MS, Cluster
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.group_metadata import GroupMember, GroupMetadata
+from sparkkafka.client.group_metadata import Commit, GroupMember, GroupMetadata
 from sparkkafka.client.groups import commit_stored, fetch_committed_stored
 from sparkkafka.client.metadata import (
     OffsetAndMetadata,
     TopicPartition,
     checked_topic,
-    offset_number,
+    some_topics,
 )
 from sparkkafka.client.partition_state import Assignment
 from sparkkafka.client_options import ConsumerOptions
-from sparkkafka.errors import ConsumerStateError, KafkaError, KafkaTimeoutError, OptionError
+from sparkkafka.errors import (
+    CommitFailedError,
+    ConsumerStateError,
+    ErrorCode,
+    KafkaError,
+    KafkaTimeoutError,
+    OptionError,
+)
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +44,10 @@ Topics: TypeAlias = str | re.Pattern[str] | Iterable[str]
 
 # What the member gets at a time to join: answers with records are looked at in between.
 MEMBER_STEP_MS = 100
+
+# Topics that are subscribed to and do not exist are looked for, and told, so often.
+LOOK_AGAIN_S = 30.0
+CREATED_S = 1.0
 
 # Automatic commits wait for their answer. One that takes longer is made up for by the next.
 AUTO_COMMIT_MS = 5_000
@@ -47,11 +62,21 @@ COMMIT_MS_PER_OFFSET = 0.05  # more for thousands of partitions, which take the 
 class ConsumerGroup:
     """Subscription and offsets of one consumer; it is its own member's RebalanceHooks."""
 
-    def __init__(self, options: ConsumerOptions, cluster: Cluster, assignment: Assignment) -> None:
+    def __init__(
+        self,
+        options: ConsumerOptions,
+        cluster: Cluster,
+        assignment: Assignment,
+        wake: Callable[[], None],
+    ) -> None:
+        """`wake` ends a wait of poll's, from any thread."""
+        self._commits = AsyncCommits(options.client, wake)
         self._options = options
         self._cluster = cluster
         self._assignment = assignment
         self._member: GroupMember | None = None
+        self._look_s = 0.0
+        self._has_asked = False
         self._pattern: re.Pattern[str] | None = None
         self._matched_s = 0.0
         self._is_assigned_by_user = False
@@ -98,11 +123,11 @@ class ConsumerGroup:
         on_lost: Callback | None,
     ) -> None:
         self.need_group("subscribe")
+        pattern, names = _parse_topics(topics)
         if self._is_assigned_by_user:
             raise ConsumerStateError(
                 "subscribe and assign exclude each other: call unsubscribe first"
             )
-        pattern, names = _parse_topics(topics)
         self._on_assigned, self._on_revoked, self._on_lost = on_assigned, on_revoked, on_lost
         self._pattern, self._matched_s = pattern, 0.0
         if self._member is None:
@@ -125,6 +150,9 @@ class ConsumerGroup:
 
     def _set_topics(self, topics: frozenset[str]) -> None:
         self.topics = topics
+        creates = self._options.client.allow_auto_create_topics
+        self._look_s = time.monotonic() + (0.0 if creates else UNKNOWN_TOPIC_GRACE_MS / 1000)
+        self._has_asked = False
         if self._member is not None:
             self._member.subscribe(topics)
 
@@ -153,12 +181,52 @@ class ConsumerGroup:
             log.info("%d topics match %r", len(names), pattern.pattern)
             self._set_topics(names)
 
+    def _look_for_missing(self, limit: Deadline) -> None:
+        """Say so of topics that do not exist, again and again: a subscription is one to what may
+        come to life later, as in Java, so `poll` does not raise. With allow.auto.create.topics the
+        look is also what creates them."""
+        if time.monotonic() < self._look_s or self._pattern is not None:
+            return
+        creates = self._options.client.allow_auto_create_topics
+        given = {tp.topic for tp in self._assignment.partitions}
+        names = sorted(self.topics - given)
+        self._look_s = time.monotonic() + LOOK_AGAIN_S
+        if not names:
+            return
+        try:
+            failed = self._cluster.look_up(names, limit)
+        except KafkaError as error:
+            if not _may_pass(error):
+                raise
+            log.info("whether %s exist is not known: %s", some_topics(names), error)
+            return
+        missing = [
+            name for name in names if failed.get(name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        ]
+        if missing and creates and not self._has_asked:
+            # A broker that creates a topic says for a moment that there is none.
+            self._look_s = time.monotonic() + CREATED_S
+        elif missing:
+            log.warning(
+                "group %s: %s: does not exist (yet), or this user may not see it (needs DESCRIBE "
+                "on the topic): nothing is read of it until it is there%s",
+                self._group,
+                some_topics(missing),
+                "; the brokers do not create it (auto.create.topics.enable, or CREATE is not "
+                "granted)"
+                if creates
+                else "",
+            )
+        self._has_asked = True
+
     # --- rebalances -------------------------------------------------------------------------
 
     def poll(self, deadline: Deadline, patient: Deadline) -> None:
         """The group's business at the beginning of each step of a poll."""
+        self._commits.run_callbacks()
         if self._member is not None and not self._callbacks:
             self._match(patient)
+            self._look_for_missing(patient)
             if self._pattern is None or self._matched_s:
                 # While a rebalance goes on, there may be records of what is not part of it.
                 step_ms = 0 if self._assignment.has_ready else MEMBER_STEP_MS
@@ -166,6 +234,7 @@ class ConsumerGroup:
         self._auto_commit_if_due(deadline)
 
     def before_revoke(self, partitions: frozenset[TopicPartition]) -> None:
+        self._settle(Deadline(AUTO_COMMIT_MS), "before a rebalance")
         self._auto_commit_now(Deadline(AUTO_COMMIT_MS), "before a rebalance")
         self._call_and_drop(self._on_revoked, partitions)
 
@@ -196,21 +265,58 @@ class ConsumerGroup:
         self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], deadline: Deadline
     ) -> None:
         """Raises OptionError without a group.id."""
+        try:
+            self._commit(offsets, deadline)
+        finally:
+            self._commits.run_callbacks()
+
+    def _commit(
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], deadline: Deadline
+    ) -> None:
+        """After all that is being committed in the background, or it would be overtaken."""
         group_id = self.need_group("commit")
-        chosen: dict[TopicPartition, OffsetAndMetadata] = {}
-        for pair, given in offsets.items():
-            tp = TopicPartition(*pair)
-            row = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
-            number = offset_number(row.offset)
-            if number is None:
-                raise OptionError(f"cannot commit offset {row.offset!r} of {tp}")
-            chosen[tp] = row._replace(offset=number)
+        chosen = {tp: offset_to_commit(tp, row, "offsets") for tp, row in offsets.items()}
+        if not self._commits.wait(deadline):
+            raise KafkaTimeoutError(
+                f"nothing was committed: earlier asynchronous commits of group {group_id!r} were "
+                f"not done within {deadline.total_ms / 1000:g} s, and come first"
+            )
         if not chosen:
             return
         if self._member is not None:
             self._member.commit(chosen, deadline)
         else:
             commit_stored(self._cluster, group_id, chosen, deadline=deadline)
+
+    def commit_later(
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
+        deadline: Deadline,
+        callback: CommitCallback | None,
+    ) -> None:
+        """In the background, as the member that this is now. Raises OptionError without a
+        group.id; all else is for the callback."""
+        group_id = self.need_group("commit")
+        chosen = {tp: offset_to_commit(tp, row, "offsets") for tp, row in offsets.items()}
+        commit: Commit
+        if self._member is None:
+            commit = partial(_commit_from_outside, group_id)
+        else:
+            try:
+                commit = self._member.committer()
+            except CommitFailedError as error:
+                commit = partial(_fail, error)
+        self._commits.submit(commit, chosen, deadline, callback)
+
+    def _settle(self, deadline: Deadline, when: str) -> None:
+        """Let commits in the background come to their end, and tell of them."""
+        if not self._commits.wait(deadline):
+            log.warning("group %s: asynchronous commits are not done %s", self._group, when)
+        self._commits.run_callbacks()
+
+    @property
+    def _group(self) -> str:
+        return self._options.group_id or ""
 
     def committed(
         self, partitions: list[TopicPartition], deadline: Deadline
@@ -246,7 +352,7 @@ class ConsumerGroup:
         self._note_commit_time()
         offsets = self._assignment.positions()
         try:
-            self.commit(offsets, deadline)
+            self._commit(offsets, deadline)
         except KafkaError as error:
             log.warning("the automatic commit %s failed: %s", when, error)
             return False
@@ -261,7 +367,11 @@ class ConsumerGroup:
     # --- the end ----------------------------------------------------------------------------
 
     def close(self, deadline: Deadline, *, commit: bool) -> None:
-        self._leave(deadline, commit=commit)
+        try:
+            self._leave(deadline, commit=commit)
+        finally:
+            self._commits.close()
+            self._commits.run_callbacks()
 
     def _leave(self, deadline: Deadline, *, commit: bool) -> None:
         """Commit, tell the user, leave the group."""
@@ -270,16 +380,22 @@ class ConsumerGroup:
         self._is_leaving = True
         member, owned = self._member, self._assignment.partitions
         untold = owned - self._being_told  # a callback that leaves knows what it was called for
+        # After an exception nobody wants to wait for long.
+        patience = deadline if commit else deadline.sooner(AUTO_COMMIT_MS)
         try:
+            self._settle(patience, "at the end")
             if commit and owned:
                 self._auto_commit_now(deadline.sooner(AUTO_COMMIT_MS), "at the end")
             if member is not None and untold:
                 self._call(self._on_revoked, untold)
         finally:
-            self._is_leaving = False
-            self._member = None
-            if member is not None:
-                member.close(deadline)
+            try:
+                self._settle(patience, "at the end")  # those of on_revoked
+            finally:
+                self._is_leaving = False
+                self._member = None
+                if member is not None:
+                    member.close(deadline)
 
     def _call(
         self,
@@ -298,14 +414,23 @@ class ConsumerGroup:
             self._callbacks -= 1
 
 
+def _commit_from_outside(
+    group_id: str, cluster: Cluster, offsets: Mapping[TopicPartition, Any], deadline: Deadline
+) -> None:
+    commit_stored(cluster, group_id, offsets, deadline=deadline)
+
+
+def _fail(error: KafkaError, *_: Any) -> None:
+    raise error
+
+
 def _parse_topics(topics: Topics) -> tuple[re.Pattern[str] | None, list[str]]:
     """A pattern for whole names, or names. Raises OptionError."""
     if isinstance(topics, re.Pattern):
         return topics, []
-    names = [topics] if isinstance(topics, str) else list(topics)
-    for name in names:
-        if not isinstance(name, str) or not name:
-            raise OptionError(f"not a topic's name: {name!r}")
+    names = [topics] if isinstance(topics, str) else topic_names(topics, "topics")
+    if not all(names):
+        raise OptionError("topics: not a topic's name: ''")
     if not names:
         raise OptionError("subscribe needs topics; unsubscribe() ends a subscription")
     if not any(name.startswith("^") for name in names):

@@ -31,6 +31,9 @@ class Deadline:
     __slots__ = ("_at_s", "end", "total_ms")
 
     def __init__(self, total_ms: float, end: End | None = None) -> None:
+        # A NaN would never be over.
+        if not isinstance(total_ms, int | float) or total_ms != total_ms or total_ms is True:
+            raise OptionError(f"total_ms is a number of milliseconds, got {total_ms!r}")
         self.total_ms = total_ms
         self._at_s = time.monotonic() + total_ms / 1000.0
         self.end = end
@@ -69,7 +72,7 @@ class Deadline:
 def seconds_of(timeout_s: float) -> float:
     """A user's argument `timeout_s`, none longer than a wait can be. Raises OptionError."""
     # A NaN is not at least 0 either.
-    if isinstance(timeout_s, int | float) and timeout_s >= 0:
+    if isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool) and timeout_s >= 0:
         return min(timeout_s, LONGEST_S)
     raise OptionError(f"timeout_s is a number of seconds, at least 0; got {timeout_s!r}")
 

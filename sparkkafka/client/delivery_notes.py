@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from sparkkafka.client.deadline import Deadline, deadline_of
 from sparkkafka.client.metadata import TopicPartition
-from sparkkafka.errors import KafkaError, KafkaTimeoutError, ProduceError
+from sparkkafka.errors import KafkaError, KafkaTimeoutError, OptionError, ProduceError
 
 log = logging.getLogger(__name__)
 
@@ -354,7 +354,14 @@ class Delivery:
     def add_callback(self, callback: Callable[[Delivery], object]) -> None:
         """`callback(delivery)` once it is done: in the producer's I/O thread, which waits for it,
         so it must be quick and must not wait itself; here and now if it is done already."""
+        _checked_callback(callback)
         self._notes.add_callback(self._place, callback, self)
+
+
+def _checked_callback(callback: Any) -> None:
+    """In the producer's thread the error would be for the log only. Raises OptionError."""
+    if not callable(callback):
+        raise OptionError(f"callback is a function of the delivery, got {callback!r}")
 
 
 def _await(
@@ -421,6 +428,7 @@ class TableDelivery:
 
     def add_callback(self, callback: Callable[[TableDelivery], object]) -> None:
         """As `Delivery.add_callback`, once all of it is done."""
+        _checked_callback(callback)
         left = [len(self._parts)]
 
         def part_done(_: object) -> None:

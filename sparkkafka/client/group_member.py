@@ -22,6 +22,7 @@ from sparkkafka.client.group_assignment import GroupAssignors
 from sparkkafka.client.group_commit import commit_as_member, commit_failed
 from sparkkafka.client.group_metadata import (
     NO_GENERATION,
+    Commit,
     GroupMember,
     GroupMetadata,
     OffsetToCommit,
@@ -129,6 +130,9 @@ class Member:
                 return
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetToCommit], deadline: Deadline) -> None:
+        self.committer()(self._cluster, offsets, deadline)
+
+    def committer(self) -> Commit:
         thread = self._thread
         if thread is None:
             raise commit_failed(ErrorCode.UNKNOWN_MEMBER_ID, self._group_id)
@@ -142,14 +146,22 @@ class Member:
             )
             raise commit_failed(code, self._group_id)
         asker = self._asker(generation)
-        try:
-            commit_as_member(self._cluster, lambda: asker, offsets, deadline)
-        except CommitFailedError as error:
-            if error.code == ErrorCode.REBALANCE_IN_PROGRESS:
-                thread.ask_to_rejoin("a commit was answered with REBALANCE_IN_PROGRESS")
-            else:
-                thread.lose_membership(generation, error.code, "OffsetCommit")
-            raise
+
+        def commit(
+            cluster: Cluster,
+            offsets: Mapping[TopicPartition, OffsetToCommit],
+            deadline: Deadline,
+        ) -> None:
+            try:
+                commit_as_member(cluster, lambda: asker, offsets, deadline)
+            except CommitFailedError as error:
+                if error.code == ErrorCode.REBALANCE_IN_PROGRESS:
+                    thread.ask_to_rejoin("a commit was answered with REBALANCE_IN_PROGRESS")
+                else:
+                    thread.lose_membership(generation, error.code, "OffsetCommit")
+                raise
+
+        return commit
 
     def close(self, deadline: Deadline, *, leave: bool = True) -> None:
         self._closed = True

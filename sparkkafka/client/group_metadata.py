@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
+from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.metadata import TopicPartition
 
@@ -55,6 +56,18 @@ class OffsetToCommit(Protocol):
     def leader_epoch(self) -> int | None: ...
 
 
+class Commit(Protocol):
+    """Commits as whom it was made for, over connections of the caller's."""
+
+    def __call__(
+        self,
+        cluster: Cluster,
+        offsets: Mapping[TopicPartition, OffsetToCommit],
+        deadline: Deadline,
+    ) -> None:
+        """Raises as `GroupMember.commit`."""
+
+
 class GroupMember(Protocol):
     """Membership in a group, of either protocol. Used by one thread, but for `metadata`.
 
@@ -86,6 +99,10 @@ class GroupMember(Protocol):
         Raises CommitFailedError when the group has moved on, BrokerError for other refusals,
         KafkaTimeoutError with the last failure. In the last two cases a part may be committed.
         """
+
+    def committer(self) -> Commit:
+        """For commits later and in another thread: as the member that this is now. What it has
+        lost by then it cannot commit. Raises CommitFailedError if it is no member."""
 
     def close(self, deadline: Deadline, *, leave: bool = True) -> None:
         """Leave the group (a static member under its session timeout does not), end the thread.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sparkkafka.client.arguments import mapping, partition, whole
+from sparkkafka.client.arguments import flag, mapping, offset_to_commit, partition
 from sparkkafka.client.arguments import partitions as partition_list
 from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.coordinator import FOR_GROUP
@@ -26,7 +26,7 @@ from sparkkafka.client.item_calls import ItemApi, Row, call_items
 from sparkkafka.client.metadata import OffsetAndMetadata, TopicPartition
 from sparkkafka.client.results import Results
 from sparkkafka.client.routes import ToCoordinator
-from sparkkafka.errors import ErrorCode, KafkaError, OptionError
+from sparkkafka.errors import ErrorCode, KafkaError
 from sparkkafka.protocol.messages import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -186,6 +186,7 @@ def list_consumer_group_offsets(
     `require_stable` waits for open transactions that are about to change them (Kafka 2.5). Raises
     KafkaError if all are asked for and the group's cannot be told.
     """
+    flag(require_stable, "require_stable")
     found: dict[TopicPartition, OffsetAndMetadata | KafkaError | None] = {}
     if partitions is None:
         api = _FetchAll(require_stable)
@@ -254,15 +255,10 @@ def alter_consumer_group_offsets(
 
     Raises OptionError for a negative offset.
     """
-    wanted = {
-        partition(tp, "offsets"): (
-            row if isinstance(row, OffsetAndMetadata) else OffsetAndMetadata(row)
-        )
-        for tp, row in mapping(offsets, "offsets", 'TopicPartition("orders", 0): 100').items()
-    }
-    for tp, row in wanted.items():
-        if whole(row.offset, f"{tp}: the offset") < 0:
-            raise OptionError(f"{tp}: an offset is not negative, got {row.offset}")
+    wanted = {}
+    for key, row in mapping(offsets, "offsets", 'TopicPartition("orders", 0): 100').items():
+        tp = partition(key, "offsets")
+        wanted[tp] = offset_to_commit(tp, row, "offsets")
     api = _Commit(group_id, wanted)
     sizes = {tp: StoredOffset(row.offset, row.metadata) for tp, row in wanted.items()}
     outcome: dict[TopicPartition, KafkaError | None] = {}

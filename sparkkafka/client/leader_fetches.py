@@ -32,9 +32,12 @@ from sparkkafka.client.leader_connection import AskedPartition, LeaderConnection
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.offsets import (
     CONSUMER_REPLICA_ID,
+    EARLIEST,
     ISOLATION_LEVELS,
     LATEST,
+    LATEST_TIERED,
     NO_OFFSET,
+    lacking,
 )
 from sparkkafka.client.partition_state import Assignment, PartitionState
 from sparkkafka.client.read_replica import LEADER_ONLY_FETCH_VERSION
@@ -46,6 +49,7 @@ from sparkkafka.errors import (
     KafkaError,
     KafkaTimeoutError,
     UnknownTopicError,
+    UnsupportedVersionError,
 )
 from sparkkafka.options import FetchOptions
 from sparkkafka.protocol.messages import (
@@ -158,7 +162,9 @@ class LeaderFetches:
         request: FetchRequest | ListOffsetsRequest
         version = None
         if lost:
-            states = lost
+            states = self._askable(lost, connection)
+            if not states:
+                return
             request = self._lookup_request(states)
         else:
             states.sort(key=lambda state: state.grown is None)
@@ -181,6 +187,19 @@ class LeaderFetches:
             request, Deadline(self._cluster.options.request_timeout_ms), version=version
         )
         self._leave(leader)
+
+    def _askable(self, lost: list[PartitionState], connection: Connection) -> list[PartitionState]:
+        """Without those whose kind of offset the broker does not know: their error says so."""
+        version = connection.choose(ListOffsetsRequest)
+        found = []
+        for state in lost:
+            why = lacking(LATEST if state.lookup is None else state.lookup, version)
+            if why is None:
+                found.append(state)
+            else:
+                error = UnsupportedVersionError(f"ListOffsets of {state.tp} @ {connection}: {why}")
+                self._raise_at(state, error)
+        return found
 
     def _leave(self, leader: LeaderConnection) -> None:
         """Nobody waits for this leader's answer for a while."""
@@ -429,8 +448,8 @@ class LeaderFetches:
 
     def _take_position(self, state: PartitionState, offset: int) -> None:
         state.backoff.reset()
-        if offset == NO_OFFSET:  # no record is so young
-            state.seek(None, lookup=LATEST)
+        if offset == NO_OFFSET:  # no record is so young; or none has been tiered
+            state.seek(None, lookup=EARLIEST if state.lookup == LATEST_TIERED else LATEST)
         else:
             log.debug("%s: reading from offset %d", state.tp, offset)
             state.seek(offset)

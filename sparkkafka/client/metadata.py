@@ -56,6 +56,8 @@ def checked_topic(given: Any) -> str:
 
 def offset_number(given: Any) -> int | None:
     """An offset as int; None for what cannot be one."""
+    if isinstance(given, bool):
+        return None
     try:
         number = operator.index(given)
     except TypeError:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
@@ -12,15 +13,17 @@ from sparkkafka.client.arguments import mapping, partition, whole
 from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.item_calls import ItemApi, Row, call_items
-from sparkkafka.client.metadata import TopicPartition
+from sparkkafka.client.metadata import OffsetAndMetadata, TopicPartition, offset_number
 from sparkkafka.client.offsets import (
     CONSUMER_REPLICA_ID,
     EARLIEST,
+    EARLIEST_LOCAL,
     ISOLATION_LEVELS,
     LATEST,
+    LATEST_TIERED,
     MAX_TIMESTAMP,
-    MAX_TIMESTAMP_VERSION,
     ListedOffset,
+    lacking,
 )
 from sparkkafka.client.results import Results
 from sparkkafka.client.routes import ToLeader
@@ -30,16 +33,6 @@ from sparkkafka.protocol.messages import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-
-EARLIEST_LOCAL = -4  # KIP-405
-LATEST_TIERED = -5  # KIP-1005
-
-# A broker without the version would take the number for a time.
-_NEEDS = {
-    MAX_TIMESTAMP: (MAX_TIMESTAMP_VERSION, "Kafka 3.0 (KIP-734)"),
-    EARLIEST_LOCAL: (8, "Kafka 3.6 (KIP-405)"),
-    LATEST_TIERED: (9, "Kafka 3.9 (KIP-1005)"),
-}
 
 
 class OffsetSpec(NamedTuple):
@@ -66,8 +59,8 @@ class OffsetSpec(NamedTuple):
     @classmethod
     def for_timestamp(cls, timestamp_ms: int) -> Self:
         """The first record with this timestamp, in ms since 1970 UTC, or a later one."""
-        if whole(timestamp_ms, "a timestamp in milliseconds") < 0:
-            raise OptionError(f"a timestamp is not negative, got {timestamp_ms}")
+        if whole(timestamp_ms, "timestamp_ms, a timestamp in milliseconds,") < 0:
+            raise OptionError(f"timestamp_ms is not negative, got {timestamp_ms}")
         return cls(timestamp_ms)
 
     @classmethod
@@ -79,6 +72,49 @@ class OffsetSpec(NamedTuple):
     def latest_tiered(cls) -> Self:
         """With tiered storage, the last offset that is in the remote storage (Kafka 3.9)."""
         return cls(LATEST_TIERED)
+
+
+class StartingPoint(NamedTuple):
+    """Where to read on: at `offset`, or (None) where a leader finds `lookup`, as in OffsetSpec."""
+
+    offset: int | None
+    lookup: int | None = None
+
+
+def starting_point(
+    tp: TopicPartition, given: int | OffsetSpec | OffsetAndMetadata, what: str
+) -> StartingPoint:
+    """What `assign` and `seek` were given: an offset, also as `committed` gives it; -1 for the
+    latest, -2 for the earliest (as in Kafka's protocol); an OffsetSpec. Raises OptionError."""
+    if isinstance(given, OffsetSpec):
+        return StartingPoint(None, checked_spec(tp, given))
+    wanted = given.offset if isinstance(given, OffsetAndMetadata) else given
+    number = offset_number(wanted)
+    if number is not None:
+        return StartingPoint(number)
+    if not isinstance(given, OffsetAndMetadata):
+        with contextlib.suppress(OptionError):
+            if whole(given, what) in (EARLIEST, LATEST):
+                return StartingPoint(None, whole(given, what))
+    raise OptionError(
+        f"{what}: cannot seek to offset {wanted!r} of {tp}; give a whole number, what committed "
+        "gives, -1 or OffsetSpec.latest() for the end, -2 or OffsetSpec.earliest() for the first "
+        "record, or OffsetSpec.for_timestamp(ms)"
+    )
+
+
+def checked_spec(tp: TopicPartition, given: OffsetSpec) -> int:
+    """What leaders are asked for. Raises OptionError for what is no OffsetSpec, and for one that
+    was not made by its class methods."""
+    if not isinstance(given, OffsetSpec):
+        raise OptionError(
+            f"the spec of {tp}: what offset is wanted is OffsetSpec.earliest(), "
+            f"OffsetSpec.latest() or OffsetSpec.for_timestamp(ms), got {given!r}"
+        )
+    number = whole(given.timestamp_ms, f"the spec of {tp}: the timestamp_ms of an OffsetSpec")
+    if not LATEST_TIERED <= number < 1 << 63:
+        raise OptionError(f"the spec of {tp}: no {given!r}: use OffsetSpec's class methods")
+    return number
 
 
 class _ListOffsets(ItemApi[TopicPartition, ListedOffset]):
@@ -115,8 +151,7 @@ class _ListOffsets(ItemApi[TopicPartition, ListedOffset]):
         ]
 
     def lacking(self, item: TopicPartition, version: int) -> str | None:
-        least, kafka = _NEEDS.get(self._specs[item].timestamp_ms, (0, ""))
-        return f"this kind of offset needs {kafka}" if version < least else None
+        return lacking(self._specs[item].timestamp_ms, version)
 
     def grant(self, item: TopicPartition) -> str:
         return f"DESCRIBE on topic {item.topic}"
@@ -133,17 +168,13 @@ def list_offsets(
 
     Raises OptionError for an isolation level, a partition or a spec that is none.
     """
-    if isolation_level not in ISOLATION_LEVELS:
+    if not isinstance(isolation_level, str) or isolation_level not in ISOLATION_LEVELS:
         raise OptionError(
             f"isolation_level must be one of {', '.join(ISOLATION_LEVELS)}, got {isolation_level!r}"
         )
     example = 'TopicPartition("orders", 0): OffsetSpec.latest()'
     wanted = {partition(tp, "specs"): spec for tp, spec in mapping(specs, "specs", example).items()}
     for tp, spec in wanted.items():
-        if not isinstance(spec, OffsetSpec):
-            raise OptionError(
-                f"{tp}: what offset is wanted is OffsetSpec.earliest(), OffsetSpec.latest() or "
-                f"OffsetSpec.for_timestamp(ms), got {spec!r}"
-            )
+        checked_spec(tp, spec)
     api = _ListOffsets(wanted, ISOLATION_LEVELS[isolation_level])
     return call_items(cluster, wanted, api, ToLeader(cluster), deadline, "listing offsets")

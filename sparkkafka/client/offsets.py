@@ -6,8 +6,8 @@ All leaders are asked at once; partitions whose leader moved are asked again at 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Container, Iterable, Mapping
+from typing import NamedTuple, TypeAlias
 
 from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
@@ -25,10 +25,19 @@ logger = logging.getLogger(__name__)
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3  # KIP-734, Kafka 3.0
+EARLIEST_LOCAL = -4  # KIP-405
+LATEST_TIERED = -5  # KIP-1005
 NO_OFFSET = -1
 
 CONSUMER_REPLICA_ID = -1
 MAX_TIMESTAMP_VERSION = 7
+
+# A broker without the version would take the number for a time.
+_NEEDS = {
+    MAX_TIMESTAMP: (MAX_TIMESTAMP_VERSION, "Kafka 3.0 (KIP-734)"),
+    EARLIEST_LOCAL: (8, "Kafka 3.6 (KIP-405)"),
+    LATEST_TIERED: (9, "Kafka 3.9 (KIP-1005)"),
+}
 ISOLATION_LEVELS = {"read_uncommitted": 0, "read_committed": 1}
 
 
@@ -41,6 +50,23 @@ class ListedOffset(NamedTuple):
     offset: int
     timestamp_ms: int
     leader_epoch: int
+
+
+class OffsetRange(NamedTuple):
+    """What a partition has: `earliest` is the first offset, `latest` the one behind the last."""
+
+    earliest: int
+    latest: int
+
+
+_Question: TypeAlias = tuple[TopicPartition, int]
+"""A partition, and the time that its leader is asked for."""
+
+
+def lacking(timestamp_ms: int, version: int) -> str | None:
+    """Why a broker with this version of ListOffsets cannot be asked for this; None if it can."""
+    least, kafka = _NEEDS.get(timestamp_ms, (0, ""))
+    return f"this kind of offset needs {kafka}" if version < least else None
 
 
 def list_offsets(
@@ -57,36 +83,55 @@ def list_offsets(
     request; a broker without it is UnsupportedVersionError. Raises BrokerError naming the partition
     for what a retry cannot mend, KafkaTimeoutError (with the last failure) at the deadline.
     """
+    found = _list_all(cluster, wanted.items(), isolation_level, deadline, version)
+    return {tp: row for (tp, _), row in found.items()}
+
+
+def _list_all(
+    cluster: Cluster,
+    questions: Iterable[_Question],
+    isolation_level: str,
+    deadline: Deadline | None,
+    version: int | None = None,
+) -> dict[_Question, ListedOffset]:
+    """As `list_offsets`, of a partition more than once if need be."""
     deadline = deadline or cluster.deadline()
-    found: dict[TopicPartition, ListedOffset] = {}
-    pending = dict(wanted)
+    found: dict[_Question, ListedOffset] = {}
+    pending = dict.fromkeys(questions)
     retry = cluster.retry(deadline, "listing offsets")
     while pending:
         failure: KafkaError | None = None
         try:
-            by_leader = leaders_of(cluster, pending, deadline)
+            by_leader = leaders_of(cluster, dict.fromkeys(tp for tp, _ in pending), deadline)
         except KafkaError as error:
             retry.after(error)
             continue
-        requests = {
-            node_id: _request(pending, epochs, ISOLATION_LEVELS[isolation_level])
+        asked = [
+            (node_id, turn)
             for node_id, epochs in by_leader.items()
-        }
-        for node_id, response in cluster.call_each(requests, deadline, version=version).items():
+            for turn in _turns(pending, epochs)
+        ]
+        requests = [
+            (node_id, _request(turn, by_leader[node_id], ISOLATION_LEVELS[isolation_level]))
+            for node_id, turn in asked
+        ]
+        answers = cluster.call_all(requests, deadline, version=version)
+        for (node_id, turn), response in zip(asked, answers, strict=True):
             if isinstance(response, KafkaError):
                 # The leader may have moved off a dead broker: ask for the metadata again.
-                for tp in by_leader[node_id]:
+                for tp in turn:
                     cluster.forget(tp.topic)
                 failure = response
                 continue
             for topic in response.topics:
                 for row in topic.partitions:
                     tp = TopicPartition(topic.name, row.partition_index)
-                    if tp not in pending:
+                    if tp not in turn or (tp, turn[tp]) not in pending:
                         continue
                     if not row.error_code:
-                        found[tp] = ListedOffset(row.offset, row.timestamp, row.leader_epoch)
-                        del pending[tp]
+                        question = tp, turn[tp]
+                        found[question] = ListedOffset(row.offset, row.timestamp, row.leader_epoch)
+                        del pending[question]
                         continue
                     cluster.note_error(tp, row.error_code)
                     failure = BrokerError(
@@ -95,15 +140,31 @@ def list_offsets(
                     if not failure.retriable:
                         raise failure
         if pending:
+            left = list(dict.fromkeys(str(tp) for tp, _ in pending))
             retry.after(
                 failure
                 or BrokerError(
                     ErrorCode.UNKNOWN_SERVER_ERROR,
                     "ListOffsets",
-                    f"the brokers left out {', '.join(map(str, list(pending)[:5]))}",
+                    f"the brokers left out {', '.join(left[:5])}",
                 )
             )
     return found
+
+
+def _turns(
+    questions: Iterable[_Question], partitions: Container[TopicPartition]
+) -> list[dict[TopicPartition, int]]:
+    """Those of a leader, in as many requests as there are of one partition: brokers refuse a
+    request that has it twice."""
+    turns: list[dict[TopicPartition, int]] = []
+    for tp, time_ms in questions:
+        if tp in partitions:
+            turn = next((one for one in turns if tp not in one), None)
+            if turn is None:
+                turns.append(turn := {})
+            turn[tp] = time_ms
+    return turns
 
 
 def earliest_and_latest(
@@ -113,21 +174,12 @@ def earliest_and_latest(
     isolation_level: str = "read_uncommitted",
     deadline: Deadline | None = None,
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """The first and the end offset of each partition."""
-    deadline = deadline or cluster.deadline()
+    """The first and the end offset of each partition: two requests to each leader, both under way
+    at once."""
     chosen = list(partitions)
-    first, end = (
-        {
-            tp: row.offset
-            for tp, row in list_offsets(
-                cluster,
-                dict.fromkeys(chosen, spec),
-                isolation_level=isolation_level,
-                deadline=deadline,
-            ).items()
-        }
-        for spec in (EARLIEST, LATEST)
-    )
+    questions = [(tp, which) for which in (EARLIEST, LATEST) for tp in chosen]
+    found = _list_all(cluster, questions, isolation_level, deadline)
+    first, end = ({tp: found[tp, which].offset for tp in chosen} for which in (EARLIEST, LATEST))
     return first, end
 
 
@@ -166,12 +218,12 @@ def _request(
     wanted: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int], isolation: int
 ) -> ListOffsetsRequest:
     topics: dict[str, list[ListOffsetsPartition]] = {}
-    for tp, leader_epoch in epochs.items():
+    for tp, time_ms in wanted.items():
         topics.setdefault(tp.topic, []).append(
             ListOffsetsPartition(
                 partition_index=tp.partition,
-                current_leader_epoch=leader_epoch,
-                timestamp=wanted[tp],
+                current_leader_epoch=epochs[tp],
+                timestamp=time_ms,
             )
         )
     return ListOffsetsRequest(

@@ -176,8 +176,8 @@ class Producer:
             if key.__class__ is not bytes:
                 key = as_bytes("key", key)
             size += len(key)
-        if headers or partition is not None or timestamp_ms is not None:
-            if headers:
+        if headers is not None or partition is not None or timestamp_ms is not None:
+            if headers is not None:
                 headers, headers_size = checked_headers(headers)
                 size += headers_size
             if partition is not None and (
@@ -192,7 +192,10 @@ class Producer:
         with self._lock:
             if buffer.used_bytes + buffer.io_bytes + size > self._limit_bytes:
                 self._make_room(size)
-            chunk = self._open.get(topic)
+            try:
+                chunk = self._open.get(topic)
+            except TypeError:  # a list, say: no name at all
+                chunk = None
             if chunk is None:
                 chunk = self._open_chunk(topic)
             values = chunk.values
@@ -323,6 +326,7 @@ class Producer:
         Raises TransactionError in a wrong order, BrokerError, KafkaTimeoutError after `timeout_s`
         (max.block.ms by default).
         """
+        deadline_of(timeout_s)
         self._steps_for("init_transactions").init(timeout_s)
 
     def begin_transaction(self) -> None:
@@ -369,6 +373,7 @@ class Producer:
         Raises TransactionError, BrokerError (then the transaction can only be aborted;
         UnknownTopicError for a topic or partition that is not there), KafkaTimeoutError.
         """
+        deadline_of(timeout_s)
         steps = self._steps_for("send_offsets_to_transaction")
         steps.send_offsets(offsets, group, timeout_s)
 

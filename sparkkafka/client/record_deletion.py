@@ -72,7 +72,7 @@ def delete_records(
     that were written meanwhile must not go as well.
     """
     wanted = {
-        (key := partition(tp, "before")): whole(offset, f"{key}: the offset")
+        (key := partition(tp, "before")): whole(offset, f"before of {key}: the offset")
         for tp, offset in mapping(before, "before", 'TopicPartition("orders", 0): 100').items()
     }
     ends = list_offsets(

@@ -10,7 +10,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from sparkkafka.client.arguments import mapping, objects, one_name, setting_text, whole
+from sparkkafka.client.arguments import (
+    flag,
+    mapping,
+    numbers,
+    objects,
+    one_name,
+    setting_text,
+    whole,
+)
 from sparkkafka.client.cluster import UNKNOWN_TOPIC_GRACE_MS, Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.item_calls import ItemApi, Row, call_items
@@ -67,9 +75,15 @@ class NewTopic:
         whole(self.replication_factor, f"topic {self.name}: replication_factor")
         mapping(self.configs, f"topic {self.name}: configs", '"retention.ms": "3600000"')
         for key, value in self.configs.items():
+            one_name(key, f"topic {self.name}: a name in configs")
             setting_text(value, f"topic {self.name}, {key}")
-        numbers = (self.partitions, self.replication_factor)
-        if self.replica_assignment is not None and numbers != (BROKER_DEFAULT, BROKER_DEFAULT):
+        if self.replica_assignment is not None:
+            what = f"topic {self.name}: replica_assignment"
+            for number, brokers in mapping(self.replica_assignment, what, "0: [1, 2]").items():
+                whole(number, f"each key of {what}")
+                numbers(brokers, f"{what} of partition {number}")
+        given = (self.partitions, self.replication_factor)
+        if self.replica_assignment is not None and given != (BROKER_DEFAULT, BROKER_DEFAULT):
             raise OptionError(
                 f"topic {self.name}: replica_assignment says how many partitions and replicas "
                 "there are; leave partitions and replication_factor out"
@@ -177,6 +191,7 @@ def create_topics(
 
     Raises OptionError if a name is there twice, or something is no NewTopic.
     """
+    flag(validate_only, "validate_only")
     by_name: dict[str, NewTopic] = {}
     for topic in objects(topics, NewTopic, "new_topics", 'NewTopic("orders")'):
         if not isinstance(topic, NewTopic):
@@ -320,13 +335,22 @@ def create_partitions(
     validate_only: bool = False,
 ) -> Results[str, None]:
     """Give topics more partitions, and wait until all have leaders."""
+    flag(validate_only, "validate_only")
     wanted = {
         topic: row if isinstance(row, NewPartitions) else NewPartitions(row)
         for topic, row in mapping(totals, "totals", '"orders": 6').items()
     }
     for topic, row in wanted.items():
         one_name(topic, "each key of totals")
-        whole(row.total, f"topic {topic}: the total of partitions")
+        whole(row.total, f"topic {topic}: the total of partitions (totals)")
+        if row.assignments is not None:
+            what = f"topic {topic}: assignments"
+            if isinstance(row.assignments, str | bytes) or not isinstance(
+                row.assignments, Sequence
+            ):
+                raise OptionError(f"{what} is a list of lists of node ids, got {row.assignments!r}")
+            for brokers in row.assignments:
+                numbers(brokers, f"each row of {what}")
     api = _Grow(cluster, wanted, deadline, validate_only)
     results = call_items(cluster, wanted, api, ToController(cluster), deadline, "growing topics")
     if validate_only:

@@ -7,6 +7,7 @@ ApiVersions (fake_versions.py says since which release).
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 
 from sparkkafka.errors import ErrorCode
@@ -163,6 +164,8 @@ def metadata(call: Call) -> MetadataResponse:
                 answer = call.injected(wanted.name)
                 if topic is None and answer is not None:
                     missing.error_code = answer.code
+                elif topic is None and message.allow_auto_topic_creation:
+                    _auto_create(call, wanted.name)
             topics.append(missing if topic is None else _topic_row(call, topic))
     return MetadataResponse(
         brokers=[
@@ -175,8 +178,15 @@ def metadata(call: Call) -> MetadataResponse:
     )
 
 
+def _auto_create(call: Call, name: str) -> None:
+    """Where auto.create.topics.enable is true; as a broker does, which answers before it is done:
+    this time the topic is still missing."""
+    if call.state.auto_creates:
+        with contextlib.suppress(Refused):
+            call.state.create_topic(name, 1, 1, {})
+
+
 def _missing_topic(name: str) -> int:
-    """Topics are never created on the way: auto.create.topics.enable is false."""
     try:
         check_topic_name(name)
     except Refused as error:

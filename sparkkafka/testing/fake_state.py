@@ -101,6 +101,7 @@ class ClusterState:
         self.groups = Groups()
         self.coordinators: dict[str, int] = {}
         self.transactions = Transactions(self._log_for_marker, self.new_producer_id)
+        self.auto_creates = default_configs.get("auto.create.topics.enable") == "true"
         self._defaults = {
             name: default_configs.get(name, row.value) for name, row in TOPIC_CONFIGS.items()
         }

@@ -306,7 +306,7 @@ def test_brokers_that_only_replace_all_settings_are_not_asked_to(fake_cluster_fa
         ),
         (
             lambda admin: admin.alter_consumer_group_offsets("g", {TopicPartition("t", 0): -1}),
-            "t-0: an offset is not negative",
+            "offset -1 of t-0; give a whole number, at least 0",
         ),
         (lambda admin: admin.list_offsets({}, isolation_level="committed"), "'committed'"),
         (lambda admin: OffsetSpec.for_timestamp(-5), "-5"),

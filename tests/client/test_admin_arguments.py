@@ -119,7 +119,7 @@ WRONG: list[tuple[Act, str]] = [
     (lambda admin: admin.list_offsets([TP]), "specs is a dict such as"),
     (lambda admin: admin.list_offsets({"orders": OffsetSpec.latest()}), "specs: a partition is"),
     (lambda admin: admin.list_offsets({("orders", "0"): OffsetSpec.latest()}), "of topic orders"),
-    (lambda _: OffsetSpec.for_timestamp("now"), "a timestamp in milliseconds"),  # type: ignore[arg-type]
+    (lambda _: OffsetSpec.for_timestamp("now"), "timestamp_ms, a timestamp in milliseconds"),  # type: ignore[arg-type]
     (lambda admin: admin.delete_records({TP: "5"}), "orders-0: the offset is a whole number"),
     (lambda admin: admin.delete_records([TP]), "before is a dict"),
     # groups
@@ -127,7 +127,7 @@ WRONG: list[tuple[Act, str]] = [
     (lambda admin: admin.list_consumer_group_offsets(["g"]), "group_id is a name as text"),
     (lambda admin: admin.list_consumer_group_offsets("g", TP), r"partitions is a list: write \["),
     (lambda admin: admin.list_consumer_group_offsets("g", ["t"]), "partitions: a partition is"),
-    (lambda admin: admin.alter_consumer_group_offsets("g", {TP: "5"}), "orders-0: the offset"),
+    (lambda admin: admin.alter_consumer_group_offsets("g", {TP: "5"}), "offset '5' of orders-0"),
     (lambda admin: admin.alter_consumer_group_offsets("g", [TP]), "offsets is a dict"),
     (lambda admin: admin.delete_consumer_group_offsets("g", "orders"), "partitions is a list"),
     (lambda admin: admin.remove_members_from_consumer_group("g", "i"), "instance_ids is a list"),

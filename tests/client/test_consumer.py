@@ -12,8 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from sparkkafka.client.cluster import Cluster
 from sparkkafka.client.consumer import Consumer
 from sparkkafka.client.metadata import OffsetAndMetadata, TopicPartition
+from sparkkafka.client.offset_specs import OffsetSpec
 from sparkkafka.client.partition_state import PartitionState
 from sparkkafka.client.producer import Producer
 from sparkkafka.client.record import RECORD_SCHEMA, Record, Records
@@ -24,6 +26,7 @@ from sparkkafka.errors import (
     NoOffsetError,
     OptionError,
     UnknownTopicError,
+    UnsupportedVersionError,
     WakeupError,
 )
 from sparkkafka.protocol.records import build_batch
@@ -241,8 +244,54 @@ def test_seek_to_both_ends(filled):
         assert source.position(tp) == 0
         with pytest.raises(ConsumerStateError, match=r"t-7 is not assigned.*t-0"):
             source.seek(TopicPartition("t", 7), 0)
-        with pytest.raises(OptionError, match="offset -1"):
-            source.seek(tp, -1)
+        with pytest.raises(OptionError, match="offset -3"):
+            source.seek(tp, -3)
+
+
+@pytest.mark.parametrize(
+    ("start", "position"),
+    [
+        (3, 3),
+        (np.int64(5), 5),
+        (OffsetAndMetadata(7), 7),
+        (-1, 1_000),
+        (-2, 0),
+        (OffsetSpec.latest(), 1_000),
+        (OffsetSpec.earliest(), 0),
+        (OffsetSpec.for_timestamp(1_700_000_000_000), 0),
+        (OffsetSpec.for_timestamp(1_700_000_000_001), 1_000),  # nothing is so young: the end
+    ],
+)
+def test_assign_and_seek_say_where_to_begin(filled, start, position):
+    tp = TopicPartition("t", 0)
+    # Whatever the group has committed, and auto.offset.reset says.
+    with consumer(filled, group_id="g", auto_offset_reset="none") as source:
+        source.assign({tp: start})
+        assert source.position(tp) == position
+        assert values(source.poll(WAIT_S if position < 1_000 else 0.1))[:1] == (
+            [b"%d" % position] if position < 1_000 else []
+        )
+        source.seek(tp, 500)
+        source.assign([tp])  # as before: it keeps its position
+        assert source.position(tp) == 500
+        source.seek(tp, start)
+        assert source.position(tp) == position
+        source.assign({tp: 17})
+        assert source.position(tp) == 17
+        source.assign({})
+        assert source.assignment() == frozenset()
+
+
+def test_what_an_old_broker_cannot_look_up_is_an_error(fake_cluster_factory):
+    cluster = fake_cluster_factory(1, kafka_version="2.1")
+    cluster.create_topic("t")
+    with consumer(cluster) as source:
+        source.assign({TopicPartition("t", 0): OffsetSpec.max_timestamp()})
+        with pytest.raises(UnsupportedVersionError, match=r"t-0.*Kafka 3\.0"):
+            source.poll(WAIT_S)
+        source.seek(TopicPartition("t", 0), 0)
+        assert source.position(TopicPartition("t", 0)) == 0
+    assert not cluster.requests_of("ListOffsets")  # it would take -3 for a time
 
 
 def test_a_batch_that_begins_before_the_position(filled):
@@ -374,6 +423,37 @@ def test_offsets_and_topics(fake_cluster):
             source.partitions_for("missing", timeout_s=0.2)
 
 
+def test_both_ends_of_all_partitions_take_one_round(fake_cluster, monkeypatch):
+    rounds = []
+    call_all = Cluster.call_all
+
+    def counted(cluster, requests, *args, **named):
+        rounds.append(len(requests))
+        return call_all(cluster, requests, *args, **named)
+
+    monkeypatch.setattr(Cluster, "call_all", counted)
+    fake_cluster.create_topic("t", partitions=6)
+    write(fake_cluster, "t", 600, partitions=6, per_send=100)
+    fake_cluster.advance_log_start("t", 2, 40)
+    with consumer(fake_cluster) as source:
+        source.partitions_for("t")
+        fake_cluster.clear_requests()
+        found = source.offsets_for("t")
+        assert rounds == [6]  # two to each of three leaders, none waits for another
+        assert list(found) == tps(6)
+        assert found[tps(6)[2]] == (40, 100)
+        assert {row.earliest for tp, row in found.items() if tp.partition != 2} == {0}
+        assert {row.latest for row in found.values()} == {100}
+        asked = fake_cluster.requests_of("ListOffsets")
+        assert len(asked) == 6
+        for broker in fake_cluster.broker_ids:
+            first, second = (row for row in asked if row.broker == broker)
+            assert first.connection == second.connection
+            assert first.topic_partitions == second.topic_partitions
+        with pytest.raises(UnknownTopicError, match="missing"):
+            source.offsets_for("missing", timeout_s=0.2)
+
+
 # --- offsets of a group, without being a member --------------------------------------------------
 
 
@@ -489,7 +569,7 @@ def test_close_closes_all_connections(filled):
 
 @pytest.mark.parametrize("bad", ["t", ("t", -1), ("t", "x"), (1, 1), None, ("t", 0, 0)])
 def test_what_is_no_partition(filled, bad):
-    with consumer(filled) as source, pytest.raises(OptionError, match="not a partition"):
+    with consumer(filled) as source, pytest.raises(OptionError, match=r"partitions: .*partition"):
         source.assign([bad])
 
 
@@ -553,7 +633,7 @@ def test_one_partition_in_place_of_a_list_is_an_error_in_words(
     fake_cluster: FakeCluster, call: str
 ) -> None:
     with Consumer({"bootstrap.servers": fake_cluster.bootstrap_servers}) as consumer:
-        with pytest.raises(OptionError, match="partitions are a list, got TopicPartition"):
+        with pytest.raises(OptionError, match=r"partitions is a list: write \[TopicPartition"):
             getattr(consumer, call)(TopicPartition("t", 0))
 
 
@@ -582,13 +662,16 @@ def test_a_forked_child_is_told_and_leaves_the_connections_alone(filled):
     assert filled.committed("g") == {("t", 0): 1_000}
 
 
-@pytest.mark.parametrize("offset", [-1, 1 << 63, 1.5, "7", None])
+@pytest.mark.parametrize("offset", [-3, True, 1 << 63, 1.5, "7", None])
 def test_what_is_no_offset(filled, offset):
     with reading(filled, group_id="g") as source:
         with pytest.raises(OptionError, match="cannot seek to offset"):
             source.seek(tps(1)[0], offset)
-        with pytest.raises(OptionError, match="cannot commit offset"):
-            source.commit({tps(1)[0]: offset})
+        with pytest.raises(OptionError, match="cannot seek to offset"):
+            source.assign({tps(1)[0]: offset})
+        for given in (offset, -1, -2, OffsetSpec.latest()):
+            with pytest.raises(OptionError, match="cannot commit offset"):
+                source.commit({tps(1)[0]: given})
 
 
 def test_numbers_of_numpy_are_offsets(filled):
@@ -615,13 +698,17 @@ T0 = TopicPartition("t", 0)
         ("position", (T0, "1"), "timeout_s"),
         ("close", (float("nan"),), "timeout_s"),
         ("commit", ([Record("t", 0, 0, 0, 0, None, b"", (), 1)],), r"records\.next_offsets"),
-        ("commit", (Records(),), r"commit takes \{partition: offset\}, .* got Records"),
+        (
+            "commit",
+            (Records(),),
+            r"offsets .*next_offsets.* is a dict .*, got <Records",
+        ),
         ("commit", ({T0: None},), "cannot commit offset None of t-0"),
         ("commit", ({T0: OffsetAndMetadata(-3)},), "cannot commit offset -3 of t-0"),
-        ("commit", ({"t": 1},), "not a partition: 't'"),
-        ("offsets_for_times", ({T0: 1.5},), r"not a time for t-0: 1\.5"),
-        ("offsets_for_times", ({T0: "now"},), "not a time for t-0: 'now'"),
-        ("offsets_for_times", ([T0],), r"takes \{partition: time_ms\}; got list"),
+        ("commit", ({"t": 1},), "offsets: a partition is .*, got 't'"),
+        ("offsets_for_times", ({T0: 1.5},), r"times_ms: the time of t-0.* got 1\.5"),
+        ("offsets_for_times", ({T0: "now"},), "times_ms: the time of t-0.* got 'now'"),
+        ("offsets_for_times", ([T0],), r"times_ms is a dict such as .*, got \["),
     ],
 )
 def test_wrong_arguments_are_errors_in_words(filled, call, given, words):

@@ -15,7 +15,7 @@ from sparkkafka.client import cluster as cluster_module
 from sparkkafka.client import consumer_group, group_member
 from sparkkafka.client.consumer import Consumer
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.group_metadata import GroupMetadata, OffsetToCommit, RebalanceHooks
+from sparkkafka.client.group_metadata import Commit, GroupMetadata, OffsetToCommit, RebalanceHooks
 from sparkkafka.client.metadata import OffsetAndMetadata, TopicPartition
 from sparkkafka.client_options import ConsumerOptions
 from sparkkafka.errors import (
@@ -62,6 +62,11 @@ class StubMember:
             raise CommitFailedError(ErrorCode.ILLEGAL_GENERATION, "OffsetCommit of group 'g'")
         self.commits.append({tp: row.offset for tp, row in offsets.items()})
         self.events.append("commit")
+
+    def committer(self) -> Commit:
+        if self.refuses:
+            raise CommitFailedError(ErrorCode.ILLEGAL_GENERATION, "OffsetCommit of group 'g'")
+        return lambda cluster, offsets, deadline: self.commit(offsets, deadline)
 
     def close(self, deadline: Deadline, *, leave: bool = True) -> None:
         self.is_closed = True

@@ -12,7 +12,10 @@ import pytest
 
 from sparkkafka.client.consumer import Consumer
 from sparkkafka.client.metadata import TopicPartition
+from sparkkafka.client.offset_specs import OffsetSpec
+from sparkkafka.client.producer import Producer
 from sparkkafka.client.record import Record as OurRecord
+from sparkkafka.errors import UnknownTopicError
 from tests.client.support import write
 from tests.real.peers import (
     CODECS,
@@ -149,3 +152,86 @@ def test_deleted_records_and_times(kafka_cluster, new_topic):
         assert (found.offset, found.timestamp_ms) == (30, 30_000)
         source.seek(tp, 5)  # out of range: on from the beginning
         assert read_to_end(source)[0].offset == 20
+
+
+def test_assign_and_seek_say_where_to_begin(kafka_cluster, new_topic):
+    topic = new_topic(partitions=2)
+    write(kafka_cluster.bootstrap_servers, topic, 200, partitions=2, per_send=1)
+    first, second = (TopicPartition(topic, number) for number in (0, 1))
+    with Consumer({"bootstrap.servers": kafka_cluster.bootstrap_servers}) as source:
+        source.assign({first: 90, second: OffsetSpec.latest()})
+        assert [source.position(tp) for tp in (first, second)] == [90, 100]
+        assert {row.partition for row in read_to_end(source)} == {0}
+        source.seek(second, OffsetSpec.max_timestamp())
+        assert 0 <= source.position(second) < 100
+        source.seek(second, -2)
+        assert source.poll(WAIT_S)[0].offset == 0
+        source.seek(second, OffsetSpec.earliest_local())
+        assert source.position(second) == 0
+        source.seek(second, OffsetSpec.latest_tiered())  # nothing is tiered: the earliest
+        assert source.position(second) == 0
+        found = source.offsets_for(topic)
+        assert found == {first: (0, 100), second: (0, 100)}
+        assert found == {
+            tp: (source.beginning_offsets([tp])[tp], source.end_offsets([tp])[tp]) for tp in found
+        }
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_asynchronous_commits_are_in_order_and_told(kafka_cluster, new_topic, protocol):
+    topic, group = new_topic(), uuid.uuid4().hex
+    tp = TopicPartition(topic, 0)
+    servers = {"bootstrap.servers": kafka_cluster.bootstrap_servers, "group.id": group}
+    told: list[tuple[int, Exception | None]] = []
+    with Consumer(servers | {"group.protocol": protocol, "enable.auto.commit": False}) as source:
+        source.subscribe([topic])
+        until_s = time.monotonic() + WAIT_S
+        while not source.assignment():
+            assert time.monotonic() < until_s
+            source.poll(0.2)
+        for offset in range(1, 101):
+            source.commit(
+                {tp: offset},
+                asynchronous=True,
+                callback=lambda offsets, error: told.append((offsets[tp].offset, error)),
+            )
+        source.commit({tp: 7})
+        assert told == [(offset, None) for offset in range(1, 101)]
+        committed = source.committed([tp])[tp]
+        assert committed is not None
+        assert committed.offset == 7
+        source.commit({tp: 8}, asynchronous=True)
+    with Consumer(servers) as source:
+        committed = source.committed([tp])[tp]
+        assert committed is not None
+        assert committed.offset == 8
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_topic_is_made_on_first_use_where_both_allow_it(kafka_cluster_factory, protocol):
+    kafka = kafka_cluster_factory(1, {"auto.create.topics.enable": "true"})
+    servers = {"bootstrap.servers": kafka.bootstrap_servers, "auto.offset.reset": "earliest"}
+    auto = {"allow.auto.create.topics": True}
+    group = {"group.id": uuid.uuid4().hex, "group.protocol": protocol}
+    with Producer(servers_of(servers)) as producer:
+        with pytest.raises(UnknownTopicError, match="written"):
+            producer.send("written", b"0").result(WAIT_S)
+    with Producer(servers_of(servers) | auto) as producer:
+        assert producer.send("written", b"1").result(WAIT_S).offset == 0
+    with Consumer(servers | group) as source:  # without the setting: it waits
+        source.subscribe(["read"])
+        assert not source.poll(2.0)
+        assert "read" not in source.list_topics()
+    with Consumer(servers | group | auto) as source:
+        source.subscribe(["read", "written"])
+        until_s = time.monotonic() + WAIT_S
+        rows = []
+        while len(source.assignment()) < 2 or not rows:
+            assert time.monotonic() < until_s
+            rows += source.poll(0.2)
+        assert [row.value for row in rows] == [b"1"]
+        assert "read" in source.list_topics()
+
+
+def servers_of(config: dict[str, Any]) -> dict[str, Any]:
+    return {"bootstrap.servers": config["bootstrap.servers"]}
