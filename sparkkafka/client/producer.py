@@ -94,7 +94,7 @@ class Producer:
                 settings.client,
                 settings.transactional_id,
                 options.transaction_timeout_ms or 60_000,
-                options.max_block_ms,
+                min(settings.client.request_timeout_ms, options.delivery_timeout_ms),
                 self._end,
             )
         self._loop = ProducerLoop(

@@ -254,7 +254,7 @@ class ProducerLoop:
         open_s = self._buffer.sleep_s(lambda: bool(self._commands))
         if open_s is not None:
             limits.append(open_s)
-        moments_s = [self._batcher.next_seal_s(), self._lookup.next_look_s()]
+        moments_s = [self._batcher.next_seal_s(), self._lookup.next_look_s(self._unrouted)]
         limits += [at_s - now_s for at_s in moments_s if at_s is not None]
         if self._stop is not None:
             limits.append(self._stop.remaining_s() if self._buffer.unfinished else 0.0)
@@ -290,7 +290,8 @@ class ProducerLoop:
         if not self._unrouted:
             return
         known = self.cluster.partition_count
-        unknown = [topic for topic in self._unrouted if known(topic) is None]
+        doubtful = self.cluster.distrusts
+        unknown = [name for name in self._unrouted if known(name) is None or doubtful(name)]
         if unknown:
             for topic, error in self._lookup.look(unknown).items():
                 for chunk in self._unrouted.pop(topic):
