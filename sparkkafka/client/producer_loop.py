@@ -41,7 +41,8 @@ T = TypeVar("T")
 class ProducerLoop:
     """Runs until `stop`; what it was given until then is delivered, or given up.
 
-    `on_failure` is told of each error by which records were given up, in the I/O thread.
+    `on_failure` is told of each error by which records are given up, in the I/O thread, and returns
+    the one that their handles raise.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class ProducerLoop:
         buffer: RecordBuffer,
         board: NoticeBoard,
         transaction: SenderTransaction | None,
-        on_failure: Callable[[KafkaError], None],
+        on_failure: Callable[[KafkaError], KafkaError],
         end: End,
     ) -> None:
         self._end_of_waits = end
@@ -241,8 +242,7 @@ class ProducerLoop:
         try:
             self.sender.step(wait=sleep_s > 0, longest_s=sleep_s)
         except KafkaError as error:
-            self._on_failure(error)
-            self.drop_everything(error)
+            self.drop_everything(self._on_failure(error))
         if self._drop_reason is not None:
             reason, self._drop_reason = self._drop_reason, None
             self.drop_everything(reason)
@@ -355,8 +355,7 @@ class ProducerLoop:
 
     def _fail(self, chunk: Chunk, error: KafkaError) -> None:
         """What is open of a chunk is given up."""
-        chunk.failed(chunk.open_places(), error)
-        self._on_failure(error)
+        chunk.failed(chunk.open_places(), self._on_failure(error))
 
     def drop_later(self, reason: KafkaError) -> None:
         """Give up everything, once this step of the sender is over."""

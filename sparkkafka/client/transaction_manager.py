@@ -40,6 +40,7 @@ from sparkkafka.errors import (
     ErrorCode,
     KafkaError,
     KafkaTimeoutError,
+    ProduceError,
     ProducerFencedError,
     TransactionError,
     UnsupportedVersionError,
@@ -147,6 +148,8 @@ class TransactionManager:
         if code not in FENCED or isinstance(error, ProducerFencedError):
             return error
         where = getattr(error, "where", "") or "a write"
+        if isinstance(error, ProduceError):
+            where = f"Produce of {TopicPartition(error.topic, error.partition)}"
         fenced = ProducerFencedError(
             code,
             where,
