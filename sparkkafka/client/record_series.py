@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,8 @@ from sparkkafka.option_kinds import INT32_MAX
 from sparkkafka.options import ProducerOptions
 
 FIELDS = ("value", "key", "headers", "partition", "timestamp_ms")
+_FIELDS = frozenset(FIELDS)
+_FEW = frozenset({"value", "key"})  # most records have no more
 _PLAIN = frozenset({bytes, type(None)})
 
 
@@ -48,26 +50,34 @@ class _Series:
 
     def _take(self, number: int, record: Any) -> int:
         """One record; the bytes that it takes at most."""
+        if record.__class__ is not dict and not isinstance(record, Mapping):
+            record = {"value": record}
+        if not _FIELDS.issuperset(record):
+            unknown = next(name for name in record if name not in _FIELDS)
+            raise OptionError(f"it has {unknown!r}; a record has {', '.join(FIELDS)}")
         size = RECORD_BYTES
-        if not isinstance(record, Mapping):
-            if record is not None:
-                self.values[number] = as_bytes("value", record)
-            return size + len(self.values[number] or b"")
-        unknown = [name for name in record if name not in FIELDS]
-        if unknown:
-            raise OptionError(f"it has {unknown[0]!r}; a record has {', '.join(FIELDS)}")
-        if (value := record.get("value")) is not None:
-            self.values[number] = value = as_bytes("value", value)
+        get = record.get
+        if (value := get("value")) is not None:
+            if value.__class__ is not bytes:
+                value = as_bytes("value", value)
+            self.values[number] = value
             size += len(value)
-        if (key := record.get("key")) is not None:
-            self.keys[number] = key = as_bytes("key", key)
+        if (key := get("key")) is not None:
+            if key.__class__ is not bytes:
+                key = as_bytes("key", key)
+            self.keys[number] = key
             size += len(key)
-        if headers := record.get("headers"):
-            self.headers[number], headers_size = checked_headers(headers)
-            size += headers_size
-        if (partition := record.get("partition")) is not None:
+        if not _FEW.issuperset(record):
+            size += self._take_others(number, get)
+        return size
+
+    def _take_others(self, number: int, get: Callable[[str], Any]) -> int:
+        size = 0
+        if headers := get("headers"):
+            self.headers[number], size = checked_headers(headers)
+        if (partition := get("partition")) is not None:
             self.partitions[number] = checked_number("partition", partition, INT32_MAX)
-        if (time_ms := record.get("timestamp_ms")) is not None:
+        if (time_ms := get("timestamp_ms")) is not None:
             self.times_ms[number] = checked_number("timestamp_ms", time_ms, (1 << 63) - 1)
         return size
 
