@@ -441,16 +441,23 @@ class Sender(DeliveryBook):
             row = answered.get(queue.tp)
             code = int(ErrorCode.UNKNOWN_SERVER_ERROR) if row is None else row.error_code
             message = "the answer leaves the partition out" if row is None else row.error_message
+            if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and queue.put_aside(batch):
+                log.info("%s for %s: out of order, a later batch will tell", where, queue.tp)
+                continue
             verdict = judge(
                 code,
                 record_count=batch.encoded.record_count,
-                is_head=queue.is_head(batch) or queue.is_beyond_help(batch),
+                is_head=queue.is_head(batch)
+                or queue.is_beyond_help(batch)
+                or queue.asks_later_ones,
                 maybe_written=batch.maybe_written,
                 attempts_left=batch.attempts <= self._options.retries,
                 transactional=self._transaction is not None,
             )
             entry = self._partitions[queue.tp]
             if verdict.action is Action.DONE:
+                for written in queue.put_aside_before(batch):
+                    self._acknowledged(entry, written, base_offset=-1)
                 if row is None:
                     self._acknowledged(entry, batch, base_offset=-1)
                 else:
@@ -488,6 +495,10 @@ class Sender(DeliveryBook):
             final = entry.refusal_error(
                 batch, verdict, error, retries=self._retries_text(), facts=facts
             )
+            for doubtful in queue.put_aside_before(batch):
+                text = f"{error}: no broker can tell whether it is written"
+                unsure = entry.delivery_error(doubtful, text, perhaps=True, code=error.code)
+                self._give_up(entry, doubtful, unsure, error)
             self._give_up(entry, batch, final, error, record_messages)
             return
         log.info("%s; %s", error, verdict.action.value)

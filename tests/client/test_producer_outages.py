@@ -18,7 +18,7 @@ from sparkkafka.client.column_producer import ColumnProducer
 from sparkkafka.client.producer import Producer
 from sparkkafka.client.producer_transaction import ProducerTransaction
 from sparkkafka.client.transactions import end_transactions
-from sparkkafka.errors import ErrorCode, KafkaError, ProduceError, UnknownTopicError
+from sparkkafka.errors import ErrorCode, KafkaError, ProduceError, UnknownTopicError, Written
 from sparkkafka.options import parse_client_options, parse_producer_options
 from sparkkafka.testing.fake_cluster import FakeCluster
 from sparkkafka.testing.faults import Answer, Drop
@@ -271,3 +271,83 @@ def test_a_transaction_goes_on(fake_cluster_factory: Any, version: int) -> None:
         for value in read(fake, "t", partition=p, isolation_level="read_committed")
     ]
     assert sorted(seen, key=int) == numbers(30)
+
+
+@pytest.mark.parametrize("owned", [True, False], ids=["Producer", "ColumnProducer"])
+@pytest.mark.parametrize("known", [1, 2])
+def test_a_broker_that_knows_only_the_last_of_several_batches(
+    fake: FakeCluster, owned: bool, known: int
+) -> None:
+    """After `kill -9` a real broker has only the last batch of each producer in its snapshot: it
+    refused the repetition of the others as out of order, and they were "possibly written"."""
+    log = fake.log("t", 0)
+    forgotten: list[int] = []
+
+    def lose(_: Any) -> Any:
+        """Three batches are on their way at once and are written, and nobody is sure of it."""
+        if log.end_offset == 1:
+            time.sleep(0.3)
+        return Answer(ErrorCode.REQUEST_TIMED_OUT, applied=True)
+
+    def forget(_: Any) -> None:
+        (state,) = log.producers.values()
+        forgotten.append(len(state.batches) - known)
+        while len(state.batches) > known:
+            state.batches.popleft()
+
+    fake.fault(lose, api="Produce", nth=2, times=3)
+    fake.fault(forget, api="Produce", nth=2)  # of those that the rule before leaves
+    given = settings(fake, linger_ms=0, batch_size=100)
+    if owned:
+        with Producer(given) as producer:
+            handles = [producer.send("t", b"0", partition=0)]
+            handles[0].result(WAIT_S)
+            for number in range(1, 4):
+                handles.append(producer.send("t", b"%d" % number, partition=0))
+                time.sleep(0.05)
+            assert [handle.exception(WAIT_S) for handle in handles] == [None] * 4
+            assert producer.send("t", b"4", partition=0).result(WAIT_S).offset == 4
+    else:
+        with (
+            open_cluster(fake) as cluster,
+            ColumnProducer(cluster, parse_producer_options(given)) as sink,
+        ):
+            sink.send("t", 0, values_of(range(1)))
+            sink.flush()
+            for number in range(1, 4):
+                sink.send("t", 0, values_of(range(number, number + 1)))
+                sink.seal()
+                sink._sender.step(wait=False)
+                time.sleep(0.02)
+            sink.flush()
+            sink.send("t", 0, values_of(range(4, 5)))
+    assert forgotten == [4 - known]
+    assert log_values(fake, "t", 0) == numbers(5)
+
+
+def test_batches_that_no_broker_knows_any_more_are_told_as_such(fake: FakeCluster) -> None:
+    """Nothing tells whether they are written: that is an error, and none is sent twice."""
+    log = fake.log("t", 0)
+
+    def lose(_: Any) -> Any:
+        if log.end_offset == 1:
+            time.sleep(0.3)
+        return Answer(ErrorCode.REQUEST_TIMED_OUT, applied=True)
+
+    fake.fault(lose, api="Produce", nth=2, times=3)
+    fake.fault(lambda _: next(iter(log.producers.values())).batches.clear(), api="Produce", nth=2)
+    with Producer(settings(fake, linger_ms=0)) as producer:
+        producer.send("t", b"0", partition=0).result(WAIT_S)
+        handles = []
+        for number in range(1, 4):
+            handles.append(producer.send("t", b"%d" % number, partition=0))
+            time.sleep(0.05)
+        for handle in handles:
+            error = handle.exception(WAIT_S)
+            assert isinstance(error, ProduceError)
+            assert (error.code, error.written) == (
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                Written.UNKNOWN,
+            )
+        producer.send("t", b"4", partition=0).result(WAIT_S)
+    assert log_values(fake, "t", 0) == numbers(5)

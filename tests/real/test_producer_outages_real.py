@@ -71,8 +71,7 @@ def transactions(servers: str, topic: str, over: threading.Event) -> int:
 def columns(servers: str, topic: str, over: threading.Event) -> int:
     """What Spark's tasks run. The records' times are of now: a broker that starts forgets producers
     whose newest record is older than a day (producer.id.expiration.ms), and knows no repetition."""
-    given = {"bootstrap.servers": servers, "max.in.flight.requests.per.connection": "1"}
-    options = parse_producer_options(given)
+    options = parse_producer_options({"bootstrap.servers": servers})
     count = 0
     with open_cluster(servers) as cluster, ColumnProducer(cluster, options) as producer:
         while not over.is_set():
