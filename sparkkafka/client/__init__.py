@@ -15,7 +15,12 @@ if TYPE_CHECKING:
     from sparkkafka.client.connection import Connection
     from sparkkafka.client.consumer import Consumer
     from sparkkafka.client.deadline import Deadline
-    from sparkkafka.client.delivery_notes import Delivery, RecordMetadata, TableDelivery
+    from sparkkafka.client.delivery_notes import (
+        Delivery,
+        RecordFailure,
+        RecordMetadata,
+        TableDelivery,
+    )
     from sparkkafka.client.group_admin import ConsumerGroupDescription
     from sparkkafka.client.group_metadata import GroupMetadata
     from sparkkafka.client.metadata import OffsetAndMetadata, PartitionInfo, TopicPartition
@@ -46,6 +51,7 @@ __all__ = [
     "PartitionInfo",
     "Producer",
     "Record",
+    "RecordFailure",
     "RecordMetadata",
     "Records",
     "Results",
@@ -74,6 +80,7 @@ _MODULES = {
     "PartitionInfo": "metadata",
     "Producer": "producer",
     "Record": "record",
+    "RecordFailure": "delivery_notes",
     "RecordMetadata": "delivery_notes",
     "Records": "record",
     "Results": "results",

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Self
 
 from sparkkafka.client.connection import Connection
@@ -85,6 +86,7 @@ class Cluster:
         # (kind, key) -> node id, as it was told; kept by `coordinator`.
         self.coordinators: dict[tuple[int, str], int] = {}
         self._topics: dict[str, TopicMetadata] = {}
+        self._distrusted: set[str] = set()
         self._connections = Connections(options, try_first=try_first, end=end)
         self._known_topics: set[str] = set()
         self._leaders: dict[TopicPartition, int] = {}
@@ -411,8 +413,26 @@ class Cluster:
         return None if leader is None else self.brokers[leader.leader][1:3]
 
     def forget(self, topic: str) -> None:
-        """Distrust what the cache says of this topic: the next look asks a broker."""
-        self._topics.pop(topic, None)
+        """Distrust what the cache says of this topic: the next look for a leader asks a broker.
+
+        What was known stays known (`partition_count`): while no broker answers there is nothing
+        better, and a producer goes on with it, as Java's does.
+        """
+        if topic in self._topics:
+            self._distrusted.add(topic)
+
+    def distrusts(self, topic: str) -> bool:
+        """Whether what the cache has of the topic is known to be doubtful."""
+        return topic in self._distrusted
+
+    def keep(self, topics: Iterable[str]) -> None:
+        """Nobody could be asked: leaders that are only too old count for a moment longer."""
+        limit_ms = max(self.options.metadata_max_age_ms, MIN_METADATA_AGE_MS)
+        until_s = time.monotonic() - (limit_ms - MIN_METADATA_AGE_MS) / 1000
+        for name in topics:
+            known = self._topics.get(name)
+            if known is not None and known.refreshed_s < until_s:
+                self._topics[name] = replace(known, refreshed_s=until_s)
 
     def note_error(self, tp: TopicPartition, code: int) -> None:
         """A broker answered for `tp` with `code`: distrust the cache if the code says so."""
@@ -420,6 +440,8 @@ class Cluster:
             self.forget(tp.topic)
 
     def _too_old(self, topic: TopicMetadata) -> bool:
+        if topic.name in self._distrusted:
+            return True
         limit_ms = max(self.options.metadata_max_age_ms, MIN_METADATA_AGE_MS)
         return (time.monotonic() - topic.refreshed_s) * 1000 > limit_ms
 
@@ -441,12 +463,18 @@ class Cluster:
         self.controller_id = response.controller_id
         if names is None:
             self._topics.clear()
+            self._distrusted.clear()
         topics, failed = read_topics(response.topics or (), names)
         self._note_moved_leaders(topics)
         self._topics.update(topics)
         self._known_topics.update(topics)
-        for name in failed:
-            self._topics.pop(name, None)
+        self._distrusted.difference_update(topics)
+        for name, code in failed.items():
+            if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or not is_retriable(code):
+                self._topics.pop(name, None)
+                self._distrusted.discard(name)
+            else:  # the broker cannot tell at the moment
+                self.forget(name)
         return failed
 
     def _note_moved_leaders(self, topics: Mapping[str, TopicMetadata]) -> None:

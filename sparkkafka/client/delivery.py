@@ -147,9 +147,11 @@ def learn_leaders(cluster: Cluster, entries: Iterable[PartitionDelivery]) -> Non
         if not (error.retriable or isinstance(error, KafkaTimeoutError)):
             code = getattr(error, "code", None)
             raise unknown[0].metadata_error(str(error), code) from error
+        cluster.keep({entry.queue.tp.topic for entry in unknown})
         for entry in unknown:
-            entry.last_error = error
-            entry.back_off()
+            if cluster.known_leader(entry.queue.tp) is None:
+                entry.last_error = error
+                entry.back_off()
         return
     for entry in unknown:
         tp = entry.queue.tp

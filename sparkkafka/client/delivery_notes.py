@@ -12,6 +12,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,6 +47,19 @@ class RecordMetadata(NamedTuple):
     partition: int
     offset: int
     timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFailure:
+    """A record of a series or table that was given up: its number there, from 0, and why.
+
+    `partition` is -1 if none was chosen for it.
+    """
+
+    index: int
+    topic: str
+    partition: int
+    error: KafkaError
 
 
 class Failure:
@@ -181,12 +195,14 @@ class DeliveryNotes:
         "_times_ms",
         "board",
         "left",
+        "numbers",
         "topic",
     )
 
     def __init__(self, topic: str, board: NoticeBoard) -> None:
         self.board = board
         self.left = -1  # how many are open
+        self.numbers: Places = range(0)  # those of a series or table: which row each record was
         self.topic = topic
         self._offsets: NDArray[np.int64] | None = None
         self._partitions: NDArray[np.int32]
@@ -234,9 +250,14 @@ class DeliveryNotes:
         self._done(places)
 
     def failed(
-        self, places: Places, error: KafkaError, messages: Mapping[int, str | None] | None = None
+        self,
+        places: Places,
+        error: KafkaError,
+        messages: Mapping[int, str | None] | None = None,
+        *,
+        partition: int = -1,
     ) -> None:
-        """Records were given up; `messages` by their place."""
+        """Records were given up; `messages` by their place, `partition` -1 if none was chosen."""
         offsets = self._offsets
         if offsets is None:
             raise RuntimeError("failed before it began")
@@ -245,6 +266,7 @@ class DeliveryNotes:
         failure = Failure(error, len(places), messages)
         self._failures.append(failure)
         at = slice(places.start, places.stop) if isinstance(places, range) else places
+        self._partitions[at] = partition
         offsets[at] = _FAILED - (len(self._failures) - 1)
         self.board.failed(failure)
         self._done(places)
@@ -295,6 +317,16 @@ class DeliveryNotes:
         for failure in self._failures:
             failure.all_asked = True
             yield failure.error
+
+    def failed_records(self) -> Iterator[RecordFailure]:
+        """Each record that was given up, by its number."""
+        if self._offsets is None:
+            return
+        for place in np.flatnonzero(self._offsets <= _FAILED).tolist():
+            failure = self._failures[_FAILED - int(self._offsets[place])]
+            number = int(self.numbers[place])
+            partition = int(self._partitions[place])
+            yield RecordFailure(number, self.topic, partition, failure.error_of(place))
 
     def places(self) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Partition and offset of each record; the offset is below -1 if it was not written."""
@@ -380,7 +412,7 @@ class WrittenRange(NamedTuple):
 
 
 class TableDelivery:
-    """All records of a table that was sent: made by `Producer.send_table`."""
+    """All records of a table or series: made by `Producer.send_table` and `Producer.send_many`."""
 
     __slots__ = ("_board", "_parts")
 
@@ -397,7 +429,7 @@ class TableDelivery:
 
     def exception(self, timeout_s: float | None = None) -> KafkaError | None:
         """Wait until all are done; the first error, None if all are written."""
-        _await(self._board, self.done, timeout_s, "the table is not acknowledged")
+        _await(self._board, self.done, timeout_s, "the records are not all acknowledged")
         errors = [error for part in self._parts for error in part.failures()]
         return errors[0] if errors else None
 
@@ -408,6 +440,13 @@ class TableDelivery:
         if error is not None:
             raise copy.copy(error) from error.__cause__
         return self.written()
+
+    def failures(self, timeout_s: float | None = None) -> list[RecordFailure]:
+        """Wait until all are done; the records that were given up, in their order. [] if all are
+        written. Raises KafkaTimeoutError after `timeout_s`."""
+        _await(self._board, self.done, timeout_s, "the records are not all acknowledged")
+        found = [failure for part in self._parts for failure in part.failed_records()]
+        return sorted(found, key=lambda failure: failure.index)
 
     def written(self) -> dict[TopicPartition, WrittenRange]:
         """What is known to be written by now. Offsets are -1 if the broker told none."""

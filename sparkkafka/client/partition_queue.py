@@ -71,7 +71,8 @@ class ProducerBatch:
     """One record batch on its way. The failure of one without `owner` ends the sender.
 
     `wire`, its header and its records as sent, is set at the first send and never changes after it.
-    `whole` is the same object for all parts of a batch that may be written undivided.
+    `whole` is the same object for all parts of a batch that may be written undivided, `refused`
+    says that a later batch is to tell whether this one is written (`put_aside`).
     """
 
     __slots__ = (
@@ -83,6 +84,7 @@ class ProducerBatch:
         "in_flight",
         "maybe_written",
         "owner",
+        "refused",
         "whole",
         "wire",
     )
@@ -99,6 +101,7 @@ class ProducerBatch:
         self.attempts = 0
         self.in_flight = False
         self.maybe_written = False
+        self.refused = False
         self.whole: object | None = None
 
     @property
@@ -187,6 +190,12 @@ class PartitionQueue:
             if self.in_flight:
                 return None
             self._draining = False
+        if self.asks_later_ones:
+            if self.in_flight:
+                return None
+            return next(
+                (one for one in self.batches if one.maybe_written and not one.refused), None
+            )
         if self.has_gap:
             return next((batch for batch in self.batches if batch.maybe_written), None)
         repeated = False
@@ -214,6 +223,38 @@ class PartitionQueue:
         """Whether every earlier batch has been acknowledged."""
         return bool(self.batches) and self.batches[0] is batch and not self.has_gap
 
+    @property
+    def asks_later_ones(self) -> bool:
+        """Whether batches are put aside, the first ones always."""
+        return bool(self.batches) and self.batches[0].refused
+
+    def put_aside(self, batch: ProducerBatch) -> bool:
+        """It was refused as out of order though it may be written; whether a later one can tell.
+
+        A broker that was started after an unclean end knows only the last batch of a producer. So
+        of several whose answers were lost it refuses the first ones, and knows the last. Once it
+        takes one of these, as new or as a repetition, all before it are in the log: it takes a
+        batch only behind the one before.
+        """
+        if not batch.maybe_written or batch.whole is not None:
+            return False
+        if not (self.asks_later_ones or self.is_head(batch)):
+            return False
+        if not any(
+            one.maybe_written and not one.refused and one.whole is None and one is not batch
+            for one in self.batches
+        ):
+            return False
+        batch.refused = True
+        self.failed(batch, maybe_written=True)
+        return True
+
+    def put_aside_before(self, batch: ProducerBatch) -> list[ProducerBatch]:
+        """Those of which this one, whose answer has come, tells."""
+        if not self.asks_later_ones:
+            return []
+        return [one for one in self.batches if one.refused and one is not batch]
+
     def is_beyond_help(self, batch: ProducerBatch) -> bool:
         """Whether a refusal as out of order is the last word on this batch, though it is not the
         head: behind a gap, a part is refused whether its undivided batch is written or not."""
@@ -234,7 +275,8 @@ class PartitionQueue:
             self._dropped_in_flight -= 1
 
     def acknowledged(self, batch: ProducerBatch) -> None:
-        self._answered(batch)
+        if batch.in_flight:
+            self._answered(batch)
         self._known_to_broker = True
         # Its first part was taken as what comes next: the undivided batch is not in the log, and
         # would be out of order from now on. No other part was ever sent.

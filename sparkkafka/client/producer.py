@@ -17,7 +17,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
@@ -26,6 +26,7 @@ from sparkkafka.client.delivery import ProducerMetrics
 from sparkkafka.client.delivery_notes import (
     Delivery,
     NoticeBoard,
+    RecordFailure,
     RecordMetadata,
     TableDelivery,
     WrittenRange,
@@ -33,7 +34,15 @@ from sparkkafka.client.delivery_notes import (
 from sparkkafka.client.metadata import TopicPartition, checked_topic
 from sparkkafka.client.producer_loop import ProducerLoop
 from sparkkafka.client.record_buffer import RecordBuffer
-from sparkkafka.client.record_checks import as_bytes, checked_headers, checked_number, too_large
+from sparkkafka.client.record_checks import (
+    BATCH_BYTES,
+    RECORD_BYTES,
+    as_bytes,
+    checked_headers,
+    checked_number,
+    too_large,
+)
+from sparkkafka.client.record_chunks import Chunk
 from sparkkafka.client.transaction_manager import TransactionManager
 from sparkkafka.client.transaction_steps import LEAST_ABORT_S, TransactionSteps
 from sparkkafka.client.transactions import GroupIdentity
@@ -48,17 +57,27 @@ from sparkkafka.option_kinds import INT32_MAX
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Delivery", "Producer", "RecordMetadata", "TableDelivery", "WrittenRange"]
+__all__ = [
+    "Delivery",
+    "Producer",
+    "RecordFailure",
+    "RecordMetadata",
+    "TableDelivery",
+    "WrittenRange",
+]
 
 log = logging.getLogger(__name__)
 
-RECORD_BYTES = 21  # the most that a record's own numbers take (Java's MAX_RECORD_OVERHEAD)
-BATCH_BYTES = 61
 CLOSE_IN_ERROR_S = 1.0
 EXIT_SLACK_MS = 200
 JOIN_SLACK_S = 5.0
 CUT_AFTER_S = 0.1  # so long after the end of `close` connections are cut that are waited for
 LOOK_AGAIN_MS = 50
+
+Headers = (
+    Mapping[str, bytes | bytearray | memoryview | str | None]
+    | Sequence[tuple[str, bytes | bytearray | memoryview | str | None]]
+)
 
 UNCLOSED = "a Producer was not closed: call close(), or use it under `with`"
 
@@ -94,7 +113,7 @@ class Producer:
                 settings.client,
                 settings.transactional_id,
                 options.transaction_timeout_ms or 60_000,
-                options.max_block_ms,
+                min(settings.client.request_timeout_ms, options.delivery_timeout_ms),
                 self._end,
             )
         self._loop = ProducerLoop(
@@ -152,12 +171,13 @@ class Producer:
         topic: str,
         value: bytes | bytearray | memoryview | str | None = None,
         key: bytes | bytearray | memoryview | str | None = None,
-        headers: Sequence[tuple[str, bytes | None]] | None = None,
+        headers: Headers | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Delivery:
         """Queue a record, and return the handle that tells what became of it.
 
+        `headers` are a dict, or (key, value) pairs; their values may be what a record's may be.
         `timestamp_ms` is in milliseconds since 1970 UTC, now by default. Without a `partition` the
         key chooses, or, without a key, the producer.
 
@@ -206,7 +226,7 @@ class Producer:
                 chunk.keys.append(key)
                 chunk.times_s.append(time.time())
                 if headers:
-                    chunk.headers[place] = headers
+                    chunk.headers[place] = headers  # type: ignore[assignment]  # checked above
                 if partition is not None:
                     chunk.partitions[place] = partition
                 if timestamp_ms is not None:
@@ -258,6 +278,35 @@ class Producer:
         with self._lock:
             self._buffer.check()
         chunks = table_chunks(table, topic, self._board, self._settings.producer)
+        return self._queue(chunks)
+
+    def send_many(
+        self,
+        topic: str,
+        records: Iterable[bytes | bytearray | memoryview | str | Mapping[str, Any] | None],
+    ) -> TableDelivery:
+        """Queue a series of records in one call: faster than a loop of `send`, in their order.
+
+        A record is a value, or a dict of arguments of `send`: value, key, headers, partition,
+        timestamp_ms. The handle's `add_callback` calls once when all are done, and its `failures`
+        lists each record that was given up, with its place in the series, topic, partition and
+        error. Records behind those of `send`, and before later ones, stay in this order.
+
+        The whole series is read and checked before any of it is queued. Raises OptionError or
+        ProduceError, which say which record it is (counted from 0), and else what `send` raises; of
+        a series above buffer.memory, some records may be queued then.
+        """
+        from sparkkafka.client.record_series import series_chunks
+
+        checked_topic(topic)
+        with self._lock:
+            self._buffer.check()
+        chunks = series_chunks(
+            topic, records, self._board, self._settings.producer, self._chunk_bytes
+        )
+        return self._queue(chunks)
+
+    def _queue(self, chunks: Sequence[Chunk]) -> TableDelivery:
         for chunk in chunks:
             with self._lock:
                 if self._buffer.used_bytes + self._buffer.io_bytes + chunk.size_bytes > (
@@ -385,11 +434,13 @@ class Producer:
             raise TransactionError(f"{name}: transactions need the setting transactional.id")
         return self._steps
 
-    def _record_failed(self, error: KafkaError) -> None:
-        """In the I/O thread: records were given up."""
-        if self._steps is not None:
-            with self._lock:
-                self._steps.spoil(error)
+    def _record_failed(self, error: KafkaError) -> KafkaError:
+        """In the I/O thread: records are given up. What their handles raise."""
+        if self._steps is None:
+            return error
+        with self._lock:
+            self._steps.spoil(error)
+            return self._steps.error_of_record(error)
 
     def _spoil(self, error: KafkaError) -> None:
         """With the lock."""
@@ -460,14 +511,13 @@ def _forked() -> KafkaError:
     )
 
 
-def _weakly(method: Callable[[KafkaError], None]) -> Callable[[KafkaError], None]:
+def _weakly(method: Callable[[KafkaError], KafkaError]) -> Callable[[KafkaError], KafkaError]:
     """The same without keeping its object: the thread must not keep a Producer that is let go."""
     found = weakref.WeakMethod(method)
 
-    def call(error: KafkaError) -> None:
+    def call(error: KafkaError) -> KafkaError:
         alive = found()
-        if alive is not None:
-            alive(error)
+        return error if alive is None else alive(error)
 
     return call
 

@@ -41,7 +41,8 @@ T = TypeVar("T")
 class ProducerLoop:
     """Runs until `stop`; what it was given until then is delivered, or given up.
 
-    `on_failure` is told of each error by which records were given up, in the I/O thread.
+    `on_failure` is told of each error by which records are given up, in the I/O thread, and returns
+    the one that their handles raise.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class ProducerLoop:
         buffer: RecordBuffer,
         board: NoticeBoard,
         transaction: SenderTransaction | None,
-        on_failure: Callable[[KafkaError], None],
+        on_failure: Callable[[KafkaError], KafkaError],
         end: End,
     ) -> None:
         self._end_of_waits = end
@@ -241,8 +242,7 @@ class ProducerLoop:
         try:
             self.sender.step(wait=sleep_s > 0, longest_s=sleep_s)
         except KafkaError as error:
-            self._on_failure(error)
-            self.drop_everything(error)
+            self.drop_everything(self._on_failure(error))
         if self._drop_reason is not None:
             reason, self._drop_reason = self._drop_reason, None
             self.drop_everything(reason)
@@ -254,7 +254,7 @@ class ProducerLoop:
         open_s = self._buffer.sleep_s(lambda: bool(self._commands))
         if open_s is not None:
             limits.append(open_s)
-        moments_s = [self._batcher.next_seal_s(), self._lookup.next_look_s()]
+        moments_s = [self._batcher.next_seal_s(), self._lookup.next_look_s(self._unrouted)]
         limits += [at_s - now_s for at_s in moments_s if at_s is not None]
         if self._stop is not None:
             limits.append(self._stop.remaining_s() if self._buffer.unfinished else 0.0)
@@ -290,7 +290,8 @@ class ProducerLoop:
         if not self._unrouted:
             return
         known = self.cluster.partition_count
-        unknown = [topic for topic in self._unrouted if known(topic) is None]
+        doubtful = self.cluster.distrusts
+        unknown = [name for name in self._unrouted if known(name) is None or doubtful(name)]
         if unknown:
             for topic, error in self._lookup.look(unknown).items():
                 for chunk in self._unrouted.pop(topic):
@@ -358,8 +359,7 @@ class ProducerLoop:
 
     def _fail(self, chunk: Chunk, error: KafkaError) -> None:
         """What is open of a chunk is given up."""
-        chunk.failed(chunk.open_places(), error)
-        self._on_failure(error)
+        chunk.failed(chunk.open_places(), self._on_failure(error))
 
     def drop_later(self, reason: KafkaError) -> None:
         """Give up everything, once this step of the sender is over."""

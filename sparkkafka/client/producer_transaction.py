@@ -35,9 +35,10 @@ ABORT_TIMEOUT_MS = 10_000
 class ProducerTransaction:
     """One transaction. Use it under `with`: an exception inside aborts it.
 
-    `timeout_ms` None asks for the longest that the broker allows. `other_ids` are for the case that
-    a transaction is open under `transactional_id` already: it may be somebody's who is still to
-    count. `partitions` are those that it may be written to.
+    `timeout_ms` None asks for the longest that the broker allows. `attempt_ms` is how long `begin`
+    and `add` wait for answers: then they raise KafkaTimeoutError, and may be called again.
+    `other_ids` are for the case that a transaction is open under `transactional_id` already: it may
+    be somebody's who is still to count. `partitions` are those that it may be written to.
     """
 
     produce_version: int | None = None
@@ -47,12 +48,12 @@ class ProducerTransaction:
         options: ClientOptions,
         transactional_id: str,
         timeout_ms: int | None,
-        block_ms: int,
+        attempt_ms: int,
         other_ids: Iterable[str] = (),
     ) -> None:
         self._cluster = Cluster(options)
         self._timeout_ms = timeout_ms
-        self._block_ms = block_ms
+        self._attempt_ms = attempt_ms
         self.transactional_id = transactional_id
         self._other_ids = list(other_ids)
         self.identity: Transaction | None = None
@@ -80,7 +81,7 @@ class ProducerTransaction:
         Raises BrokerError (not authorised, timeout too long), KafkaTimeoutError.
         """
         if self.identity is None:
-            deadline = Deadline(self._block_ms)
+            deadline = Deadline(self._attempt_ms)
             if self._other_ids:
                 self._choose_id(deadline)
             if self._timeout_ms is None:
@@ -101,7 +102,7 @@ class ProducerTransaction:
             transaction = self.begin()
             # Before the request: if its answer is lost, they may be part of it.
             self._may_be_open = True
-            add_partitions(self._cluster, transaction, sorted(new), Deadline(self._block_ms))
+            add_partitions(self._cluster, transaction, sorted(new), Deadline(self._attempt_ms))
             # After it: what was not answered is added again before anything is written.
             self.partitions |= new
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sparkkafka.errors import ErrorCode, OptionError, ProduceError, Written
 from sparkkafka.options import ProducerOptions
 
+HEADER_PAIRS = "(key, value) pairs: a str, and bytes or a str (sent as UTF-8) or None"
+RECORD_BYTES = 21  # the most that a record's own numbers take (Java's MAX_RECORD_OVERHEAD)
+BATCH_BYTES = 61
 HEADER_NUMBERS_BYTES = 10  # the most that the lengths of one header take
 
 
@@ -30,17 +33,19 @@ def as_bytes(name: str, given: Any) -> bytes:
 def checked_headers(headers: Any) -> tuple[list[tuple[str, bytes | None]], int]:
     """Headers as (str, bytes or None) pairs, and the bytes that they take at most.
 
-    Raises OptionError.
+    A value may be what a record's value may be (`as_bytes`). Raises OptionError.
     """
+    if isinstance(headers, Mapping):
+        headers = list(headers.items())
     if isinstance(headers, str | bytes) or not isinstance(headers, Sequence):
         raise OptionError(
-            f"headers must be a list of (str, bytes) pairs, got {type(headers).__name__}"
+            f"headers must be a dict or a list of {HEADER_PAIRS}, got {type(headers).__name__}"
         )
     checked: list[tuple[str, bytes | None]] = []
     size_bytes = 0
     for header in headers:
         if not isinstance(header, tuple | list) or len(header) != 2:
-            raise OptionError(f"headers must be (str, bytes) pairs, got {header!r}")
+            raise OptionError(f"headers must be {HEADER_PAIRS}, got {header!r}")
         name, content = header
         if not isinstance(name, str):
             raise OptionError(f"the key of a header must be str, got {type(name).__name__}")

@@ -126,7 +126,8 @@ class RecordRouter:
         for number in np.unique(partitions[partitions >= count]).tolist():
             places = np.flatnonzero(partitions == number)
             partitions[places] = _GIVEN_UP
-            chunk.failed(places, unknown_partition(topic, number, count))
+            error = unknown_partition(topic, number, count)
+            chunk.failed(places, error, partition=number)
 
 
 def _slice(places: Places) -> slice | NDArray[np.int64]:
@@ -165,7 +166,7 @@ class BatchPieces:
         self,
         tp: TopicPartition,
         pieces: Sequence[Piece],
-        on_failure: Callable[[ProduceError], None],
+        on_failure: Callable[[ProduceError], KafkaError],
     ) -> None:
         self._tp = tp
         self._pieces = pieces
@@ -179,6 +180,7 @@ class BatchPieces:
                 at += len(places)
 
     def failed(self, error: ProduceError, record_messages: Mapping[int, str | None]) -> None:
+        told = self._on_failure(error)
         first = 0
         for chunk, places in self._pieces:
             single = {
@@ -188,9 +190,8 @@ class BatchPieces:
             }
             if record_messages and not single:
                 single = {-1: None}  # the reason lies in the records of another chunk
-            chunk.failed(places, error, single)
+            chunk.failed(places, told, single, partition=self._tp.partition)
             first += len(places)
-        self._on_failure(error)
 
     def split(self, counts: Sequence[int]) -> list[BatchPieces]:
         return [

@@ -68,7 +68,11 @@ class _Sent(NamedTuple):
 
 
 class SenderTransaction(Protocol):
-    """The transaction that batches are part of."""
+    """The transaction that batches are part of.
+
+    A KafkaTimeoutError of `begin` or `add` is one attempt that came to nothing: the sender tries
+    again, as long as its batches live.
+    """
 
     transactional_id: str
 
@@ -169,15 +173,30 @@ class Sender(DeliveryBook):
         while True:
             by_leader = self._ready()
             progress = False
-            if self._transaction is not None:
-                self._transaction.add(
-                    entry.queue.tp for batches in by_leader.values() for entry, _ in batches
-                )
+            if self._transaction is not None and not self._join(self._transaction, by_leader):
+                return
             for node_id, batches in by_leader.items():
                 if len(self._sent.get(node_id, ())) < self._options.max_in_flight:
                     progress = self._send_request(node_id, batches) or progress
             if not progress:
                 return
+
+    def _join(
+        self,
+        transaction: SenderTransaction,
+        by_leader: Mapping[int, list[tuple[PartitionDelivery, ProducerBatch]]],
+    ) -> bool:
+        """Make partitions part of the transaction; whether they are. If no broker answers, their
+        batches wait, and delivery.timeout.ms is their end, as in Java."""
+        entries = [entry for batches in by_leader.values() for entry, _ in batches]
+        try:
+            transaction.add(entry.queue.tp for entry in entries)
+        except KafkaTimeoutError as failure:
+            for entry in entries:
+                entry.last_error = failure
+                entry.back_off()
+            return False
+        return True
 
     def _ready(self) -> dict[int, list[tuple[PartitionDelivery, ProducerBatch]]]:
         """{leader: what could go to it now}, at most one batch a partition."""
@@ -241,29 +260,32 @@ class Sender(DeliveryBook):
                 perhaps=True,
             )
             self._give_up(entry, unsure, error)
-        if self._transaction is not None:
-            self._identity = self._transaction.begin()[1:]
-        elif self._identity is None:
-            limit_ms = min(self._options.max_block_ms, self._options.delivery_timeout_ms)
-            owned = self._lookup is not None
-            try:
-                response = self._cluster.call(
-                    InitProducerIdRequest(
-                        transactional_id=None, transaction_timeout_ms=NO_TRANSACTION_TIMEOUT_MS
-                    ),
-                    deadline=Deadline(min(limit_ms, IDENTITY_ATTEMPT_MS) if owned else limit_ms),
-                    what="getting a producer id",
-                )
-            except KafkaError as failure:
-                if owned and isinstance(failure, KafkaTimeoutError):
-                    entry.last_error = failure
-                    entry.back_off()
-                else:
-                    self._give_up_all(entry, str(failure), failure)
-                return False
-            self._identity = (response.producer_id, response.producer_epoch)
+        try:
+            if self._transaction is not None:
+                self._identity = self._transaction.begin()[1:]
+            elif self._identity is None:
+                self._identity = self._ask_identity()
+        except KafkaTimeoutError as failure:
+            entry.last_error = failure
+            entry.back_off()
+            return False
+        except KafkaError as failure:
+            if self._transaction is not None:
+                raise
+            self._give_up_all(entry, str(failure), failure)
+            return False
         entry.queue.identify(*self._identity)
         return True
+
+    def _ask_identity(self) -> tuple[int, int]:
+        response = self._cluster.call(
+            InitProducerIdRequest(
+                transactional_id=None, transaction_timeout_ms=NO_TRANSACTION_TIMEOUT_MS
+            ),
+            deadline=Deadline(min(self._options.delivery_timeout_ms, IDENTITY_ATTEMPT_MS)),
+            what="getting a producer id",
+        )
+        return response.producer_id, response.producer_epoch
 
     def _send_request(
         self, node_id: int, ready: list[tuple[PartitionDelivery, ProducerBatch]]
@@ -419,16 +441,23 @@ class Sender(DeliveryBook):
             row = answered.get(queue.tp)
             code = int(ErrorCode.UNKNOWN_SERVER_ERROR) if row is None else row.error_code
             message = "the answer leaves the partition out" if row is None else row.error_message
+            if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and queue.put_aside(batch):
+                log.info("%s for %s: out of order, a later batch will tell", where, queue.tp)
+                continue
             verdict = judge(
                 code,
                 record_count=batch.encoded.record_count,
-                is_head=queue.is_head(batch) or queue.is_beyond_help(batch),
+                is_head=queue.is_head(batch)
+                or queue.is_beyond_help(batch)
+                or queue.asks_later_ones,
                 maybe_written=batch.maybe_written,
                 attempts_left=batch.attempts <= self._options.retries,
                 transactional=self._transaction is not None,
             )
             entry = self._partitions[queue.tp]
             if verdict.action is Action.DONE:
+                for written in queue.put_aside_before(batch):
+                    self._acknowledged(entry, written, base_offset=-1)
                 if row is None:
                     self._acknowledged(entry, batch, base_offset=-1)
                 else:
@@ -466,6 +495,10 @@ class Sender(DeliveryBook):
             final = entry.refusal_error(
                 batch, verdict, error, retries=self._retries_text(), facts=facts
             )
+            for doubtful in queue.put_aside_before(batch):
+                text = f"{error}: no broker can tell whether it is written"
+                unsure = entry.delivery_error(doubtful, text, perhaps=True, code=error.code)
+                self._give_up(entry, doubtful, unsure, error)
             self._give_up(entry, batch, final, error, record_messages)
             return
         log.info("%s; %s", error, verdict.action.value)

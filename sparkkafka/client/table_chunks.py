@@ -58,7 +58,10 @@ def table_chunks(
             partitions = _partitions(rows, first_row)
             _check_sizes(rows, first_row, options)
             for name, at in _topics(rows, first_row):
-                chunks.append(_chunk(board, rows, name, at, times_ms, partitions))
+                chunk = _chunk(board, rows, name, at, times_ms, partitions)
+                last_row = first_row + piece.num_rows
+                chunk.numbers = range(first_row, last_row) if at is None else first_row + at
+                chunks.append(chunk)
             first_row += piece.num_rows
     return chunks
 

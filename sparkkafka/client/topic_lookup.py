@@ -67,6 +67,7 @@ class TopicLookup:
             if error.retriable or isinstance(error, KafkaTimeoutError):
                 for name in due:
                     self._again(name, error)
+                self._cluster.keep(due)
                 return {}
             return {name: self._forget(name, error) for name in due}
         final: dict[str, KafkaError] = {}
@@ -81,9 +82,10 @@ class TopicLookup:
                 final[name] = self._forget(name, _final(name, code))
         return final
 
-    def next_look_s(self) -> float | None:
-        """When the next look is due (monotonic seconds), None if nothing is missing."""
-        return min((row.next_s for row in self._missing.values()), default=None)
+    def next_look_s(self, names: Iterable[str]) -> float | None:
+        """When the next look for one of these is due (monotonic seconds), None if for none is."""
+        rows = (self._missing.get(name) for name in names)
+        return min((row.next_s for row in rows if row is not None), default=None)
 
     def last_error(self, topic: str) -> KafkaError | None:
         """Why a topic was not found at the last look."""

@@ -40,6 +40,7 @@ from sparkkafka.errors import (
     ErrorCode,
     KafkaError,
     KafkaTimeoutError,
+    ProduceError,
     ProducerFencedError,
     TransactionError,
     UnsupportedVersionError,
@@ -86,7 +87,7 @@ class TransactionManager:
         options: ClientOptions,
         transactional_id: str,
         timeout_ms: int,
-        block_ms: int,
+        attempt_ms: int,
         end: End | None = None,
     ) -> None:
         self.transactional_id = transactional_id
@@ -96,7 +97,7 @@ class TransactionManager:
         # Of its own: the sender's connections have answers to come.
         self._cluster = Cluster(options, end=end)
         self._timeout_ms = timeout_ms
-        self._block_ms = block_ms
+        self._attempt_ms = attempt_ms
         self._identity: Transaction | None = None
         self._second = False
         self._partitions: set[TopicPartition] = set()
@@ -147,6 +148,8 @@ class TransactionManager:
         if code not in FENCED or isinstance(error, ProducerFencedError):
             return error
         where = getattr(error, "where", "") or "a write"
+        if isinstance(error, ProduceError):
+            where = f"Produce of {TopicPartition(error.topic, error.partition)}"
         fenced = ProducerFencedError(
             code,
             where,
@@ -170,14 +173,15 @@ class TransactionManager:
         return self._identity
 
     def add(self, partitions: Iterable[TopicPartition]) -> None:
-        """Make partitions part of the transaction. Raises BrokerError, KafkaTimeoutError."""
+        """Make partitions part of the transaction. Raises BrokerError, KafkaTimeoutError after
+        `attempt_ms`."""
         new = set(partitions) - self._partitions
         if not new:
             return
         # Before the request: if its answer is lost, they may be part of it.
         self._has_parts = True
         if not self._second:
-            deadline = Deadline(self._block_ms)
+            deadline = Deadline(self._attempt_ms)
             add_partitions(self._cluster, self.begin(), sorted(new), deadline)
         self._partitions |= new
 

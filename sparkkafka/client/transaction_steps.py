@@ -180,6 +180,12 @@ class TransactionSteps:
                 reason = TransactionError(f"the transaction can only be aborted, since {error}")
             self._loop.drop_later(reason)
 
+    def error_of_record(self, error: KafkaError) -> KafkaError:
+        """What the handle of a record that was given up raises: that the producer is fenced, if it
+        is, as in Java; else the same error."""
+        reason = self._manager.reason
+        return reason if isinstance(reason, ProducerFencedError) else error
+
     @property
     def must_abort(self) -> bool:
         """Whether a transaction is open."""

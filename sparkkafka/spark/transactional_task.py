@@ -118,7 +118,7 @@ def task_transaction(place: TaskPlace, options: WriteOptions) -> Iterator[Produc
         options.client,
         first,
         options.producer.transaction_timeout_ms,
-        options.producer.max_block_ms,
+        min(options.client.request_timeout_ms, options.producer.delivery_timeout_ms),
         others,
     )
     try:

@@ -35,8 +35,8 @@ def fake(fake_cluster_factory, request):
     return fake
 
 
-def transaction_of(fake, *, timeout_ms=60_000, block_ms=6_000):
-    return ProducerTransaction(parse_client_options(settings(fake)), "x", timeout_ms, block_ms)
+def transaction_of(fake, *, timeout_ms=60_000, attempt_ms=6_000):
+    return ProducerTransaction(parse_client_options(settings(fake)), "x", timeout_ms, attempt_ms)
 
 
 @contextlib.contextmanager
@@ -135,9 +135,9 @@ def test_no_permission_is_told_in_words(fake, timeout_ms):
             transaction.begin()
 
 
-def test_it_gives_up_after_max_block_ms(fake):
+def test_an_attempt_ends(fake):
     fake.fault(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, api="InitProducerId", times=None)
-    with transaction_of(fake, block_ms=300) as transaction:
+    with transaction_of(fake, attempt_ms=300) as transaction:
         with pytest.raises(KafkaTimeoutError, match=r"0\.3 s.*COORDINATOR_LOAD_IN_PROGRESS"):
             transaction.begin()
 
@@ -162,7 +162,7 @@ def test_an_exception_aborts_it(fake):
 @pytest.mark.parametrize("drop", list(Drop))
 def test_an_add_without_answer_is_aborted_as_well(fake, drop):
     """The partition may be part of it, so readers might wait for its end."""
-    with transaction_of(fake, block_ms=300) as transaction:
+    with transaction_of(fake, attempt_ms=300) as transaction:
         transaction.begin()
         rule = fake.fault(drop, api="AddPartitionsToTxn", times=None)
         with pytest.raises(KafkaTimeoutError), transaction:

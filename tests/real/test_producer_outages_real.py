@@ -1,0 +1,114 @@
+"""The only broker is killed (-9) and started again, several times, while four producers write.
+
+No record may fail, be lost, or be there twice: the defaults give each of them two minutes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from sparkkafka.client.column_producer import ColumnProducer
+from sparkkafka.client.producer import Producer
+from sparkkafka.options import parse_producer_options
+from tests.client.support import numbers, open_cluster, values_of
+from tests.real.test_producer_real import read_all
+
+pytestmark = pytest.mark.real
+
+KILLS = 3
+PARTITIONS = 3
+PAUSE_S = 0.01
+
+
+@pytest.fixture
+def one_broker() -> Iterator[Any]:
+    from sparkkafka.testing.kafka_cluster import KafkaCluster
+
+    with KafkaCluster(1) as cluster:
+        yield cluster
+
+
+def kill_again_and_again(cluster: Any, over: threading.Event) -> None:
+    try:
+        for _ in range(KILLS):
+            time.sleep(2)
+            cluster.kill(cluster.broker_ids[0])
+            time.sleep(2)
+            cluster.start(cluster.broker_ids[0])
+    finally:
+        over.set()
+
+
+def records_one_by_one(servers: str, topic: str, over: threading.Event, **config: Any) -> int:
+    with Producer({"bootstrap.servers": servers, **config}) as producer:
+        handles = []
+        while not over.is_set():
+            handles.append(producer.send(topic, b"%d" % len(handles)))
+            time.sleep(PAUSE_S)
+        assert [error for handle in handles if (error := handle.exception(150))] == []
+    return len(handles)
+
+
+def transactions(servers: str, topic: str, over: threading.Event) -> int:
+    with Producer({"bootstrap.servers": servers, "transactional.id": topic}) as producer:
+        producer.init_transactions()
+        count = 0
+        while not over.is_set():
+            producer.begin_transaction()
+            for _ in range(20):
+                producer.send(topic, b"%d" % count)
+                count += 1
+                time.sleep(PAUSE_S)
+            producer.commit_transaction()
+    return count
+
+
+def columns(servers: str, topic: str, over: threading.Event) -> int:
+    """What Spark's tasks run. The records' times are of now: a broker that starts forgets producers
+    whose newest record is older than a day (producer.id.expiration.ms), and knows no repetition."""
+    options = parse_producer_options({"bootstrap.servers": servers})
+    count = 0
+    with open_cluster(servers) as cluster, ColumnProducer(cluster, options) as producer:
+        while not over.is_set():
+            for partition in range(PARTITIONS):
+                rows = values_of(range(count, count + 5))
+                rows.timestamps_ms[:] = time.time_ns() // 1_000_000
+                producer.send(topic, partition, rows)
+                count += 5
+            time.sleep(PAUSE_S)
+    return count
+
+
+def test_no_record_fails_while_the_only_broker_is_killed_again_and_again(one_broker: Any) -> None:
+    servers = one_broker.bootstrap_servers
+    over = threading.Event()
+    counts: dict[str, int] = {}
+    tasks: dict[str, Callable[[str], int]] = {
+        "defaults": lambda topic: records_one_by_one(servers, topic, over),
+        "short": lambda topic: records_one_by_one(
+            servers, topic, over, **{"max.block.ms": 1_000, "metadata.max.age.ms": 1_000}
+        ),
+        "transactions": lambda topic: transactions(servers, topic, over),
+        "columns": lambda topic: columns(servers, topic, over),
+    }
+    for topic in tasks:
+        one_broker.create_topic(topic, partitions=PARTITIONS)
+    # The topics' metadata is known, and the ids are had, before the first kill.
+    threads = [
+        threading.Thread(target=lambda t=topic, run=run: counts.update({t: run(t)}))
+        for topic, run in tasks.items()
+    ]
+    for thread in threads:
+        thread.start()
+    kill_again_and_again(one_broker, over)
+    for thread in threads:
+        thread.join(200)
+    assert counts.keys() == tasks.keys()
+    for topic, count in counts.items():
+        found = [message.value() for message in read_all(servers, topic, PARTITIONS)]
+        assert sorted(found, key=int) == numbers(count), topic
