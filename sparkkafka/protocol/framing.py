@@ -13,12 +13,13 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
 from sparkkafka.errors import DecodeError, EncodeError, UnsupportedVersionError
-from sparkkafka.protocol.messages import ApiVersionsRequest
+from sparkkafka.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
 from sparkkafka.protocol.schema import (
     Message,
     Request,
     Response,
     decode_rest,
+    decode_start,
     encode_into,
     is_flexible,
 )
@@ -169,13 +170,28 @@ class Framing:
                 0,
             )
         if request_type is ApiVersionsRequest:
-            # Header version 0 always, and body version 0 for this error: the broker cannot know
-            # what else a client understands (KIP-511).
+            # Header version 0 always.
             if Reader(payload, reader.pos).int16() == _UNSUPPORTED_VERSION:
-                version = 0
+                return correlation_id, _refused_versions(reader)
         elif is_flexible(request_type, version):
             reader.tagged_fields()
-        return correlation_id, decode_rest(request_type.RESPONSE, version, reader)
+        # Bytes behind the end are left alone, as by Java's client: librdkafka's mock cluster ends its
+        # Metadata with one too many.
+        return correlation_id, decode_start(request_type.RESPONSE, version, reader)
+
+
+def _refused_versions(reader: Reader) -> Any:
+    """The refusal of an ApiVersions version: body version 0, since the broker cannot know what else
+    a client understands (KIP-511).
+
+    Others send other forms (librdkafka's mock cluster: neither that of version 0 nor that of the
+    request). The code is certain then, and the versions on offer are not told: none are listed, and
+    version 0 is asked for, which is what Java's client comes to (NetworkClient).
+    """
+    try:
+        return decode_rest(ApiVersionsResponse, 0, reader)
+    except DecodeError:
+        return ApiVersionsResponse(error_code=_UNSUPPORTED_VERSION)
 
 
 class ServerRequest(NamedTuple):
