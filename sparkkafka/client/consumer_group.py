@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from sparkkafka.client.cluster import MIN_METADATA_AGE_MS, Cluster
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.group_metadata import GroupMember, GroupMetadata
+from sparkkafka.client.group_metadata import NO_GENERATION, GroupMember, GroupMetadata
 from sparkkafka.client.groups import commit_stored, fetch_committed_stored
 from sparkkafka.client.metadata import (
     OffsetAndMetadata,
@@ -55,6 +55,7 @@ class ConsumerGroup:
         self._pattern: re.Pattern[str] | None = None
         self._matched_s = 0.0
         self._is_assigned_by_user = False
+        self._has_left = False
         self._next_commit_s = 0.0
         self._least_commit_ms = LEAST_COMMIT_MS
         self._on_assigned: Callback | None = None
@@ -76,8 +77,13 @@ class ConsumerGroup:
         """Raises OptionError without a group.id."""
         group_id = self.need_group("group_metadata")
         if self._member is not None:
-            return self._member.metadata
-        return GroupMetadata(group_id, group_instance_id=self._options.group_instance_id)
+            found = self._member.metadata
+            return found._replace(is_outside=found.generation_id == NO_GENERATION)
+        return GroupMetadata(
+            group_id,
+            group_instance_id=self._options.group_instance_id,
+            is_outside=self._has_left,
+        )
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         if self._member is not None:
@@ -87,6 +93,7 @@ class ConsumerGroup:
         if self._is_assigned_by_user:
             self._auto_commit_now(Deadline(AUTO_COMMIT_MS), "before partitions change")
         self._is_assigned_by_user = True
+        self._has_left = False
         self._note_commit_time()
         self._assignment.replace(partitions)
 
@@ -119,6 +126,7 @@ class ConsumerGroup:
             self._leave(deadline, commit=True)
         finally:  # also if a callback fails: the group gives the partitions to others
             self._assignment.replace([])
+            self._has_left = self._has_left or not self._is_assigned_by_user
             self._is_assigned_by_user = False
             self._pattern = None
             self.topics = frozenset()

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, cast
 
 from sparkkafka.errors import DecodeError, EncodeError, UnsupportedVersionError
 from sparkkafka.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
+from sparkkafka.protocol.releases import first_kafka
 from sparkkafka.protocol.schema import (
     Message,
     Request,
@@ -85,15 +86,18 @@ class Framing:
             )
         offered = self.versions.get(request_type.API_KEY)
         if offered is None:
+            kafka = first_kafka(name, lowest)
             raise UnsupportedVersionError(
-                f"{name} (API key {request_type.API_KEY}) is not offered by the broker; "
-                f"this client has versions {lowest} to {highest}"
+                f"{name} (API key {request_type.API_KEY}) is not offered by the broker"
+                + (f", {kafka} or later has it" if kafka else "")
+                + f"; this client has versions {lowest} to {highest}"
             )
         version = min(highest, offered[1])
         if version < max(lowest, offered[0]):
+            kafka = first_kafka(name, lowest) if offered[1] < lowest else ""
             raise UnsupportedVersionError(
                 f"{name}: the broker has versions {offered[0]} to {offered[1]}, "
-                f"this client {lowest} to {highest}"
+                f"this client {lowest} to {highest}" + (f" ({kafka} or later)" if kafka else "")
             )
         return version
 
@@ -175,8 +179,8 @@ class Framing:
                 return correlation_id, _refused_versions(reader)
         elif is_flexible(request_type, version):
             reader.tagged_fields()
-        # Bytes behind the end are left alone, as by Java's client: librdkafka's mock cluster ends its
-        # Metadata with one too many.
+        # Bytes behind the end are left alone, as by Java's client: librdkafka's mock cluster ends
+        # its Metadata with one too many.
         return correlation_id, decode_start(request_type.RESPONSE, version, reader)
 
 
