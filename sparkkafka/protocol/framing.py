@@ -39,8 +39,7 @@ _UNSUPPORTED_VERSION = 35
 # The beginning of <!DOCTYPE, <html or <?xml, as far as blanks before it leave room.
 _MARKUP = re.compile(rb"[ \t\r\n]*<(?:[!?/a-z].*)?", re.IGNORECASE | re.DOTALL)
 
-_TLS_ALERT = 0x15
-_TLS_HANDSHAKE = 0x16
+_TLS_KINDS = (0x15, 0x16)  # alert, handshake
 
 
 class _Pending(NamedTuple):
@@ -251,13 +250,18 @@ def _sized(writer: Writer, message: Message) -> list[BytesLike]:
     return parts
 
 
+def is_tls(words: bytes) -> bool:
+    """Whether this begins as a record of TLS does: a handshake, or an alert."""
+    return len(words) > 2 and words[0] in _TLS_KINDS and words[1] == 3 and words[2] <= 4
+
+
 def _what_else(prefix: bytes, size: int, max_frame_bytes: int) -> str:
     if prefix.upper() == b"HTTP":
         return "the answer is HTTP: this port is a web server's, not a Kafka listener's"
     if _MARKUP.fullmatch(prefix):
         # A web server that could not read the request may answer without a status line.
         return "the answer is HTML: this port is a web server's, not a Kafka listener's"
-    if prefix[0] in (_TLS_ALERT, _TLS_HANDSHAKE) and prefix[1] == 3 and prefix[2] <= 4:
+    if is_tls(prefix):
         return "the answer is TLS: this listener wants security.protocol SSL or SASL_SSL"
     if prefix == b"SSH-":
         return "the answer is SSH: this port is not a Kafka listener's"
