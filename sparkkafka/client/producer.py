@@ -363,11 +363,13 @@ class Producer:
 
         An offset (the next one to read) is an int or has fields offset, metadata and leader_epoch
         (OffsetAndMetadata). With a consumer's group metadata the group's coordinator refuses
-        offsets of a member that has lost its partitions (KIP-447); with the name of a group, whose
-        members none are asked for, it cannot.
+        offsets of a member that has lost its partitions (KIP-447, Kafka 2.5); with the name of a
+        group, whose members none are asked for, it cannot.
 
         Raises TransactionError, BrokerError (then the transaction can only be aborted;
-        UnknownTopicError for a topic or partition that is not there), KafkaTimeoutError.
+        UnknownTopicError for a topic or partition that is not there, CommitFailedError if the
+        consumer is not in its group), UnsupportedVersionError for a member before Kafka 2.5,
+        KafkaTimeoutError.
         """
         steps = self._steps_for("send_offsets_to_transaction")
         steps.send_offsets(offsets, group, timeout_s)

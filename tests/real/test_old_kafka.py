@@ -11,6 +11,7 @@ from sparkkafka.client import Admin, Consumer, NewTopic, Producer, TopicPartitio
 from sparkkafka.errors import UnsupportedVersionError
 from sparkkafka.testing.jars import ensure_jars
 from sparkkafka.testing.process import UnavailableError
+from sparkkafka.testing.pytest_plugin import _not_available
 from tests.real.old_kafka import JARS, OldKafka
 
 pytestmark = pytest.mark.real
@@ -21,7 +22,7 @@ def old() -> Iterator[str]:
     try:
         ensure_jars(JARS)
     except UnavailableError as error:
-        pytest.skip(str(error))
+        _not_available(str(error))
     with OldKafka() as kafka:
         yield kafka.bootstrap_servers
 
