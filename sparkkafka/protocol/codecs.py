@@ -122,7 +122,7 @@ class AbsentFieldError(EncodeError):
     """A value that the version has no field for."""
 
     needed_version: int | None = None
-    """The first that has it, if that is a later one."""
+    """The first that has it, if that is a later one and nothing is in its place before."""
 
 
 def _absence_check(rows: list[Field], version: int, present: list[Field]) -> _WriteStep:
@@ -140,7 +140,8 @@ def _absence_check(rows: list[Field], version: int, present: list[Field]) -> _Wr
                     f"cannot be sent in version {version}, which has no such field "
                     f"({_whereabouts(row, version, present)})"
                 )
-                error.needed_version = row.since if row.since > version else None
+                if row.since > version and not _successors(row, present):
+                    error.needed_version = row.since
                 error.add_note(row.name)
                 raise error
 
