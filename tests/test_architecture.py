@@ -48,7 +48,7 @@ FORBIDDEN: Mapping[str, frozenset[str]] = {
 # messages never see record batches (their records are bytes), and records never see messages. The
 # package itself gathers what is public of them all, and none of them imports it.
 PROTOCOL_ORDERS: tuple[tuple[str, ...], ...] = (
-    ("wire", "fields", "codecs", "schema", "messages", "framing", "consumer_protocol"),
+    ("releases", "wire", "fields", "codecs", "schema", "messages", "framing", "consumer_protocol"),
     (
         "wire",
         "compression",

@@ -70,7 +70,7 @@ class _DescribeOldCluster(_DescribeCluster):
 
     def lacking(self, item: str, version: int) -> str | None:
         if self._operations and version < OPERATIONS_VERSION:
-            return "authorized operations need Kafka 2.3 or later"
+            return self.needs("include_authorized_operations", OPERATIONS_VERSION)
         return None
 
     def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:

@@ -59,6 +59,8 @@ _KINDS = {
     9: "PASSWORD",
 }
 
+DOCUMENTATION_VERSION = 3  # of DescribeConfigs
+
 OPERATIONS = {"set": 0, "delete": 1, "append": 2, "subtract": 3}
 
 
@@ -163,8 +165,8 @@ class _Describe(ItemApi[ConfigResource, dict[str, ConfigEntry]]):
         ]
 
     def lacking(self, item: ConfigResource, version: int) -> str | None:
-        if self._documentation and version < 3:
-            return "documentation of settings needs Kafka 2.6 or later"
+        if self._documentation and version < DOCUMENTATION_VERSION:
+            return self.needs("documentation of settings", DOCUMENTATION_VERSION)
         return None
 
     def grant(self, item: ConfigResource) -> str:
@@ -200,7 +202,6 @@ class _Alter(ItemApi[ConfigResource, None]):
     request_type = IncrementalAlterConfigsRequest
     # Before it there is only AlterConfigs, which replaces all settings of a resource: those that
     # somebody else changes meanwhile would be lost, and so would those that are not shown.
-    since = "IncrementalAlterConfigs (KIP-339), that is Kafka 2.3"
     told_at_once = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
     def __init__(
@@ -210,6 +211,9 @@ class _Alter(ItemApi[ConfigResource, None]):
     ) -> None:
         self._changes = changes
         self._validate_only = validate_only
+
+    def lacking(self, item: ConfigResource, version: int) -> str | None:
+        return self.needs("changing single settings (KIP-339)", 0) if version < 0 else None
 
     def build(
         self, items: Sequence[ConfigResource], version: int

@@ -24,12 +24,14 @@ from contextlib import contextmanager
 from typing import Any, Self, TypeVar
 
 from sparkkafka import __version__
+from sparkkafka.client import second_look
 from sparkkafka.client.arguments import flag, whole
 from sparkkafka.client.authentication import Session, authenticate
 from sparkkafka.client.bootstrap import BootstrapServers, first_to_answer
 from sparkkafka.client.deadline import Deadline, deadline_of
 from sparkkafka.client.frame_buffer import FrameBuffer
 from sparkkafka.client.reply_reader import HungUpError, ReplyReader
+from sparkkafka.client.second_look import MAX_OPENING_FRAME_BYTES
 from sparkkafka.client.security import connection_security
 from sparkkafka.client.tcp import connect, reason, where
 from sparkkafka.client.tls_handshake import encrypt, refusal
@@ -49,6 +51,7 @@ from sparkkafka.hooks import NO_HOOKS
 from sparkkafka.options import ClientOptions
 from sparkkafka.protocol.framing import DEFAULT_MAX_FRAME_BYTES, Framing
 from sparkkafka.protocol.messages import ApiVersionsRequest
+from sparkkafka.protocol.sasl import printable
 from sparkkafka.protocol.schema import Request
 from sparkkafka.protocol.wire import BytesLike, byte_view
 
@@ -56,10 +59,6 @@ _ErrorT = TypeVar("_ErrorT", bound=KafkaError)
 
 log = logging.getLogger(__name__)
 wire_log = logging.getLogger("sparkkafka.protocol")  # requests and answers, not what is in them
-
-MAX_OPENING_FRAME_BYTES = 512 * 1024
-"""Until the broker is known to be one: org.apache.kafka.common.network.ChannelBuilders reads no
-larger frame before authentication either (sasl.server.max.receive.size)."""
 
 TLS_PIECE_BYTES = 16 * 1024
 """A record of TLS. Smaller parts of a request are joined up to it."""
@@ -120,6 +119,8 @@ class Connection:
         protocol: str = "PLAINTEXT",
     ) -> None:
         self._sock: socket.socket | None = sock
+        self._peer = _peer_of(sock)
+        self._context = sock.context if isinstance(sock, ssl.SSLSocket) else None
         self._framing = framing
         self._reader = ReplyReader(framing.frame_length)
         self.host = host
@@ -518,11 +519,45 @@ class Connection:
             return timeout
         hint = ""
         if gone:
+            mistaken = self._second_look()
+            if mistaken:
+                final = KafkaConnectionError(f"{self}: {mistaken}")
+                final.retriable = False
+                return final
             hint = _HINTS.get((self._protocol, self._stage), "").format(prefix=self._setting_prefix)
             if self._protocol == "SASL_PLAINTEXT" and self._framing.versions is not None:
                 hint = ""  # it is Kafka's, and has understood us
         what = "the broker closed the connection" if isinstance(error, _TLS_GONE) else reason(error)
         return KafkaConnectionError(f"{self}: {what} while {doing}{hint}")
+
+    def _second_look(self) -> str:
+        """Why who hung up will always do so, if that is certain; else empty."""
+        prefix = self._setting_prefix
+        if self._peer is None:
+            return ""
+        encrypted = self._context is not None
+        if self._stage is Stage.OPENING and not encrypted and self._framing.versions is None:
+            if second_look.speaks_tls(self._peer):
+                wanted = "SSL or SASL_SSL" if self._protocol == "PLAINTEXT" else "SASL_SSL"
+                return f"this listener speaks TLS: it wants {prefix}security.protocol {wanted}"
+        elif self._stage is Stage.NEW and self._protocol in ("PLAINTEXT", "SSL"):
+            found = second_look.sasl_mechanisms(self._peer, self._context, self.host)
+            if found is not None:
+                wanted = "SASL_SSL" if encrypted else "SASL_PLAINTEXT"
+                return (
+                    f"this listener wants SASL: set {prefix}security.protocol to {wanted} and "
+                    f"{prefix}sasl.mechanism to one of {printable(', '.join(found)) or 'its own'}"
+                )
+        return ""
+
+
+def _peer_of(sock: socket.socket) -> tuple[Any, ...] | None:
+    """Where it leads, None if it has broken already."""
+    try:
+        peer = sock.getpeername()
+    except OSError:
+        return None
+    return peer if isinstance(peer, tuple) else None
 
 
 @contextmanager

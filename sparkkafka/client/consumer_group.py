@@ -18,7 +18,7 @@ from sparkkafka.client.arguments import offset_to_commit
 from sparkkafka.client.async_commits import AsyncCommits, CommitCallback
 from sparkkafka.client.cluster import MIN_METADATA_AGE_MS, UNKNOWN_TOPIC_GRACE_MS, Cluster
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.group_metadata import Commit, GroupMember, GroupMetadata
+from sparkkafka.client.group_metadata import NO_GENERATION, Commit, GroupMember, GroupMetadata
 from sparkkafka.client.groups import commit_stored, fetch_committed_stored
 from sparkkafka.client.metadata import (
     OffsetAndMetadata,
@@ -80,6 +80,7 @@ class ConsumerGroup:
         self._pattern: re.Pattern[str] | None = None
         self._matched_s = 0.0
         self._is_assigned_by_user = False
+        self._has_left = False
         self._next_commit_s = 0.0
         self._least_commit_ms = LEAST_COMMIT_MS
         self._on_assigned: Callback | None = None
@@ -101,8 +102,13 @@ class ConsumerGroup:
         """Raises OptionError without a group.id."""
         group_id = self.need_group("group_metadata")
         if self._member is not None:
-            return self._member.metadata
-        return GroupMetadata(group_id, group_instance_id=self._options.group_instance_id)
+            found = self._member.metadata
+            return found._replace(is_outside=found.generation_id == NO_GENERATION)
+        return GroupMetadata(
+            group_id,
+            group_instance_id=self._options.group_instance_id,
+            is_outside=self._has_left,
+        )
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         if self._member is not None:
@@ -112,6 +118,7 @@ class ConsumerGroup:
         if self._is_assigned_by_user:
             self._auto_commit_now(Deadline(AUTO_COMMIT_MS), "before partitions change")
         self._is_assigned_by_user = True
+        self._has_left = False
         self._note_commit_time()
         self._assignment.replace(partitions)
 
@@ -144,6 +151,7 @@ class ConsumerGroup:
             self._leave(deadline, commit=True)
         finally:  # also if a callback fails: the group gives the partitions to others
             self._assignment.replace([])
+            self._has_left = self._has_left or not self._is_assigned_by_user
             self._is_assigned_by_user = False
             self._pattern = None
             self.topics = frozenset()

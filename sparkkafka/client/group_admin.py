@@ -192,7 +192,7 @@ class _DescribeClassicGroups(_DescribeConsumerGroups):
 
     def lacking(self, item: str, version: int) -> str | None:
         if self._operations and version < OPERATIONS_VERSION:
-            return "authorized operations need Kafka 2.3 or later"
+            return self.needs("include_authorized_operations", OPERATIONS_VERSION)
         return None
 
 
@@ -340,7 +340,7 @@ class _RemoveMembers(ItemApi[str, None]):
         ]
 
     def lacking(self, item: str, version: int) -> str | None:
-        return "removing members needs Kafka 2.4 or later" if version < BATCH_VERSION else None
+        return self.needs("removing members", BATCH_VERSION) if version < BATCH_VERSION else None
 
     def name(self, item: str) -> str:
         return f"member {item!r} of group {self._group_id!r}"

@@ -93,10 +93,10 @@ class _ListGroups(_Lists):
         return [(item, Row(0, found)) for item in items]
 
     def lacking(self, item: int, version: int) -> str | None:
-        if self._states and version < STATES_VERSION:
-            return "a filter of states needs Kafka 2.6 or later"
         if self._types and version < TYPES_VERSION:
-            return "a filter of types needs Kafka 3.8 or later"
+            return self.needs("a filter of types", TYPES_VERSION)
+        if self._states and version < STATES_VERSION:
+            return self.needs("a filter of states", STATES_VERSION)
         return None
 
     def grant(self, item: int) -> str:
@@ -105,7 +105,6 @@ class _ListGroups(_Lists):
 
 class _ListTransactions(_Lists):
     request_type = ListTransactionsRequest
-    since = "Kafka 3.0"
 
     def __init__(
         self,
@@ -146,10 +145,10 @@ class _ListTransactions(_Lists):
         return [(item, row) for item in items]
 
     def lacking(self, item: int, version: int) -> str | None:
-        if self._open_for_ms >= 0 and version < DURATION_VERSION:
-            return "a filter of durations needs Kafka 3.8 or later"
         if self._pattern is not None and version < PATTERN_VERSION:
-            return "a filter of transactional ids needs Kafka 4.1 or later"
+            return self.needs("transactional_id_pattern", PATTERN_VERSION)
+        if self._open_for_ms >= 0 and version < DURATION_VERSION:
+            return self.needs("open_for_ms", DURATION_VERSION)
         return None
 
     def grant(self, item: int) -> str:

@@ -21,13 +21,16 @@ class GroupMetadata(NamedTuple):
     """Which member of which generation speaks (Java's ConsumerGroupMetadata).
 
     `generation_id` is the member epoch under KIP-848; NO_GENERATION and NO_MEMBER_ID stand for
-    somebody who is no member.
+    somebody who is no member. `is_outside` is a consumer that subscribes to topics and is not in
+    the group now: it was put out, or has not joined yet. Brokers would take its offsets in a
+    transaction as those of anybody, so nothing is committed for it.
     """
 
     group_id: str
     generation_id: int = NO_GENERATION
     member_id: str = NO_MEMBER_ID
     group_instance_id: str | None = None
+    is_outside: bool = False
 
 
 class RebalanceHooks(Protocol):

@@ -92,7 +92,6 @@ class _OfGroup(ItemApi[TopicPartition, Any]):
 def _fetch_request(
     group_id: str, topics: Mapping[str, list[int]] | None, stable: bool, version: int
 ) -> OffsetFetchRequest:
-    stable = stable and version >= REQUIRE_STABLE_VERSION
     if version >= GROUPS_VERSION:
         wanted = None
         if topics is not None:
@@ -130,6 +129,11 @@ def _offset(row: Any) -> OffsetAndMetadata | None:
     )
 
 
+def _lacks_stable(api: ItemApi[Any, Any], stable: bool, version: int) -> str | None:
+    lacks = stable and version < REQUIRE_STABLE_VERSION
+    return api.needs("require_stable", REQUIRE_STABLE_VERSION) if lacks else None
+
+
 class _Fetch(_OfGroup):
     request_type = OffsetFetchRequest
 
@@ -139,6 +143,9 @@ class _Fetch(_OfGroup):
 
     def build(self, items: Sequence[TopicPartition], version: int) -> OffsetFetchRequest:
         return _fetch_request(self.group_id, _by_topic(items), self._stable, version)
+
+    def lacking(self, item: TopicPartition, version: int) -> str | None:
+        return _lacks_stable(self, self._stable, version)
 
     def read(
         self, response: Any, items: Sequence[TopicPartition]
@@ -161,6 +168,9 @@ class _FetchAll(ItemApi[str, dict[TopicPartition, Row]]):
     def build(self, items: Sequence[str], version: int) -> OffsetFetchRequest:
         (group_id,) = items
         return _fetch_request(group_id, None, self._stable, version)
+
+    def lacking(self, item: str, version: int) -> str | None:
+        return _lacks_stable(self, self._stable, version)
 
     def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
         code, rows = _fetched(response)
@@ -270,7 +280,6 @@ def alter_consumer_group_offsets(
 
 class _Delete(_OfGroup):
     request_type = OffsetDeleteRequest
-    since = "Kafka 2.4"
     told_at_once = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
     def build(self, items: Sequence[TopicPartition], version: int) -> OffsetDeleteRequest:

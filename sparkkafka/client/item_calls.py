@@ -29,6 +29,7 @@ from sparkkafka.errors import (
     UnknownTopicError,
     UnsupportedVersionError,
 )
+from sparkkafka.protocol.releases import first_kafka
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -43,6 +44,7 @@ _DENIED = frozenset(
 )
 
 
+NO_VERSION = -1
 _MOST_STALE = 5  # a server that talks unasked for would make it look stale every time
 
 
@@ -59,9 +61,6 @@ class ItemApi(Generic[K, V]):
 
     request_type: ClassVar[Any]
 
-    since: ClassVar[str] = ""
-    """The first Kafka that has it, for the error when a broker does not: "Kafka 2.4"."""
-
     told_at_once: ClassVar[frozenset[int]] = frozenset()
     """Codes that the table calls retriable: waiting for these would only hide a typing error."""
 
@@ -77,6 +76,11 @@ class ItemApi(Generic[K, V]):
         """The item in an error: "topic orders"."""
         return str(item)
 
+    def needs(self, what: str, version: int) -> str:
+        """What is lacking, in words: "a filter of types needs Kafka 3.8 or later"."""
+        kafka = first_kafka(self.request_type.API_NAME, version)
+        return f"{what} needs {kafka} or later"
+
     def grant(self, item: K) -> str:
         """What a user needs who is denied: "DELETE on topic orders"."""
         raise NotImplementedError
@@ -86,7 +90,8 @@ class ItemApi(Generic[K, V]):
         return False
 
     def lacking(self, item: K, version: int) -> str | None:
-        """Why this item cannot be asked for in a version, None if it can."""
+        """Why this item cannot be asked for in a version, None if it can; NO_VERSION if the broker
+        does not have the request at all."""
         return None
 
 
@@ -196,9 +201,8 @@ class _Attempt(Generic[K, V]):
         try:
             version = connection.choose(api.request_type)
         except UnsupportedVersionError as error:
-            if not api.since:
-                raise
-            raise UnsupportedVersionError(f"{connection}: needs {api.since} or later") from error
+            self._none_can(connection, items, error, failures)
+            return
         able = []
         for item in items:
             reason = api.lacking(item, version)
@@ -222,6 +226,24 @@ class _Attempt(Generic[K, V]):
                     self._put(connection, [item], version)
                 except EncodeError as own:
                     failures[item] = own
+
+    def _none_can(
+        self,
+        connection: Connection,
+        items: list[K],
+        error: UnsupportedVersionError,
+        failures: dict[K, KafkaError],
+    ) -> None:
+        """The broker does not have the request. What an item asks for may need a later Kafka than
+        the one that brought the request."""
+        kind = self._api.request_type
+        general = self._api.needs(kind.API_NAME, kind.MIN_VERSION)
+        for item in items:
+            reason = self._api.lacking(item, NO_VERSION) or general
+            failures[item] = UnsupportedVersionError(
+                f"{connection}: {self._api.name(item)}: {reason}"
+            )
+            failures[item].__cause__ = error
 
     def _put(self, connection: Connection, items: list[K], version: int) -> None:
         request = self._api.build(items, version)

@@ -226,7 +226,7 @@ class Producer:
                 chunk.keys.append(key)
                 chunk.times_s.append(time.time())
                 if headers:
-                    chunk.headers[place] = headers  # type: ignore[assignment]  # checked above
+                    chunk.headers[place] = headers
                 if partition is not None:
                     chunk.partitions[place] = partition
                 if timestamp_ms is not None:
@@ -301,9 +301,8 @@ class Producer:
         checked_topic(topic)
         with self._lock:
             self._buffer.check()
-        chunks = series_chunks(
-            topic, records, self._board, self._settings.producer, self._chunk_bytes
-        )
+        most_bytes = self._buffer.full_bytes(topic)
+        chunks = series_chunks(topic, records, self._board, self._settings.producer, most_bytes)
         return self._queue(chunks)
 
     def _queue(self, chunks: Sequence[Chunk]) -> TableDelivery:
@@ -416,11 +415,13 @@ class Producer:
 
         An offset (the next one to read) is an int or has fields offset, metadata and leader_epoch
         (OffsetAndMetadata). With a consumer's group metadata the group's coordinator refuses
-        offsets of a member that has lost its partitions (KIP-447); with the name of a group, whose
-        members none are asked for, it cannot.
+        offsets of a member that has lost its partitions (KIP-447, Kafka 2.5); with the name of a
+        group, whose members none are asked for, it cannot.
 
         Raises TransactionError, BrokerError (then the transaction can only be aborted;
-        UnknownTopicError for a topic or partition that is not there), KafkaTimeoutError.
+        UnknownTopicError for a topic or partition that is not there, CommitFailedError if the
+        consumer is not in its group), UnsupportedVersionError for a member before Kafka 2.5,
+        KafkaTimeoutError.
         """
         deadline_of(timeout_s)
         steps = self._steps_for("send_offsets_to_transaction")

@@ -84,12 +84,16 @@ class RecordBuffer:
         """A new open chunk of a topic that has none. Raises what `check` does."""
         self.check()
         wake_bytes = self._missing_bytes.get(topic, self._batch_bytes)
-        full_bytes = self._full_bytes.get(topic, self._largest_chunk_bytes)
+        full_bytes = self.full_bytes(topic)
         chunk = RecordChunk(topic, self._board, min(wake_bytes, full_bytes), full_bytes)
         self.open[topic] = chunk
         self.unfinished.add(chunk)
         self.wake()
         return chunk
+
+    def full_bytes(self, topic: str) -> int:
+        """A chunk of the topic takes so many bytes."""
+        return self._full_bytes.get(topic, self._largest_chunk_bytes)
 
     def full(self, topic: str, chunk: RecordChunk) -> None:
         """The topic's chunk takes no more records."""

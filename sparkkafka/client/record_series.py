@@ -123,7 +123,7 @@ def _parts(sizes: np.ndarray, most_bytes: int) -> Iterator[tuple[range, int]]:
 
 def _chunk(series: _Series, topic: str, board: NoticeBoard, part: tuple[range, int]) -> RecordChunk:
     numbers, size_bytes = part
-    chunk = RecordChunk(topic, board, 0)
+    chunk = RecordChunk(topic, board, 0, 0)
     chunk.numbers = numbers
     chunk.size_bytes = size_bytes
     chunk.values = series.values[numbers.start : numbers.stop]

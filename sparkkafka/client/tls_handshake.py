@@ -6,7 +6,6 @@ that hangs up in the middle may be one that is just starting, so that is worth a
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import ssl
 import time
@@ -14,6 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.second_look import first_words, is_plain
 from sparkkafka.client.security import context_of
 from sparkkafka.errors import AuthenticationError, KafkaConnectionError, KafkaTimeoutError
 from sparkkafka.security_settings import TlsSettings
@@ -112,6 +112,8 @@ def encrypt(
         gone = ssl.SSLEOFError | ssl.SSLSyscallError | ConnectionError
         if isinstance(error, ssl.SSLError) and not isinstance(error, gone):
             raise AuthenticationError(refusal(error, where, prefix)) from error
+        if is_plain(peer):
+            raise _plain_listener(where, prefix) from error
         what = "the server closed the connection"
         if not isinstance(error, gone):
             what = f"the connection broke ({error.strerror or error})"
@@ -136,11 +138,21 @@ def _no_tls(prefix: str) -> str:
     return _NO_TLS.format(prefix=prefix)
 
 
+def _plain_listener(where: str, prefix: str) -> KafkaConnectionError:
+    error = KafkaConnectionError(
+        f"{where}: this listener is one of Kafka's without TLS, it answers what is not encrypted: "
+        f"set {prefix}security.protocol to PLAINTEXT or SASL_PLAINTEXT (then nothing is encrypted, "
+        "passwords neither), or connect to a listener with TLS"
+    )
+    error.retriable = False
+    return error
+
+
 def _not_tls(
     where: str, peer: tuple[str, int], context: ssl.SSLContext, prefix: str
 ) -> KafkaConnectionError:
     """OpenSSL only says that something's version number is wrong: look at what it is."""
-    first = _first_words(peer, context)
+    first = first_words(peer, context, LOOK_TIMEOUT_MS)
     if first.startswith(b"HTTP"):
         what = "HTTP: this port is a web server's, not a Kafka listener's"
     elif first.startswith(b"SSH-"):
@@ -150,20 +162,6 @@ def _not_tls(
     error = KafkaConnectionError(f"{where}: the answer is {what}")
     error.retriable = False
     return error
-
-
-def _first_words(peer: tuple[str, int], context: ssl.SSLContext) -> bytes:
-    """How this server begins its answer to TLS; empty if that cannot be had."""
-    hello = ssl.MemoryBIO()
-    begun = context.wrap_bio(ssl.MemoryBIO(), hello, server_hostname="localhost")
-    try:
-        with contextlib.suppress(ssl.SSLWantReadError):
-            begun.do_handshake()
-        with socket.create_connection(peer[:2], timeout=LOOK_TIMEOUT_MS / 1000) as sock:
-            sock.sendall(hello.read())
-            return sock.recv(5)
-    except (OSError, ValueError):
-        return b""
 
 
 def _untrusted(

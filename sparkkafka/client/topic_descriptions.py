@@ -74,7 +74,7 @@ class _Describe(ItemApi[str, TopicDescription]):
 
     def lacking(self, item: str, version: int) -> str | None:
         if self._operations and version < OPERATIONS_VERSION:
-            return "authorized operations need Kafka 2.3 or later"
+            return self.needs("include_authorized_operations", OPERATIONS_VERSION)
         return None
 
     def name(self, item: str) -> str:

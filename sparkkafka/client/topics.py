@@ -48,6 +48,7 @@ ConfigValue = str | int | bool
 """A setting's value to set."""
 
 BROKER_DEFAULT = -1
+BROKER_DEFAULT_VERSION = 4  # of CreateTopics (KIP-464)
 DELETE_BY_STATE_VERSION = 6  # the request's layout changed
 LOOK_AGAIN_MS = 50
 
@@ -150,6 +151,17 @@ class _Create(ItemApi[str, None]):
             timeout_ms=self._timeout_ms,
             validate_only=self._validate_only,
         )
+
+    def lacking(self, item: str, version: int) -> str | None:
+        topic = self._topics[item]
+        if topic.replica_assignment is not None or version >= BROKER_DEFAULT_VERSION:
+            return None
+        for name in ("partitions", "replication_factor"):
+            if getattr(topic, name) == BROKER_DEFAULT:
+                return self.needs(f"the brokers' default of {name}", BROKER_DEFAULT_VERSION) + (
+                    f": set {name}"
+                )
+        return None
 
     def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
         return [(row.name, Row(row.error_code, None, row.error_message)) for row in response.topics]

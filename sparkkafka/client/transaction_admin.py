@@ -82,7 +82,6 @@ class FencedProducer(NamedTuple):
 
 class _DescribeTransactions(ItemApi[str, TransactionDescription]):
     request_type = DescribeTransactionsRequest
-    since = "Kafka 3.0"
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -205,7 +204,6 @@ def _is_above_maximum(error: KafkaError | None) -> TypeGuard[BrokerError]:
 
 class _DescribeProducers(ItemApi[TopicPartition, tuple[ProducerState, ...]]):
     request_type = DescribeProducersRequest
-    since = "Kafka 2.8"
 
     def build(self, items: Sequence[TopicPartition], version: int) -> DescribeProducersRequest:
         topics: dict[str, list[int]] = {}
@@ -262,7 +260,6 @@ def describe_producers(
 
 class _Abort(ItemApi[TopicPartition, None]):
     request_type = WriteTxnMarkersRequest
-    since = "Kafka 2.7"
 
     def __init__(self, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> None:
         self._producer_id = producer_id

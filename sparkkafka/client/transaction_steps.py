@@ -26,6 +26,7 @@ from sparkkafka.errors import (
     OptionError,
     ProducerFencedError,
     TransactionError,
+    UnsupportedVersionError,
 )
 from sparkkafka.option_kinds import INT32_MAX
 
@@ -167,7 +168,9 @@ class TransactionSteps:
             )
         except KafkaError as error:
             error = manager.in_words(error)
-            self._move(Step.LOST if is_final(error) else Step.BROKEN, error)
+            # A broker that is too old for these offsets can still abort.
+            lost = is_final(error) and not isinstance(error, UnsupportedVersionError)
+            self._move(Step.LOST if lost else Step.BROKEN, error)
             raise error from error.__cause__
 
     def spoil(self, error: KafkaError) -> None:

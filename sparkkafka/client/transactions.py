@@ -20,9 +20,12 @@ from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.client.partition_queue import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from sparkkafka.errors import (
     BrokerError,
+    CommitFailedError,
+    EncodeError,
     ErrorCode,
     KafkaError,
     UnknownTopicError,
+    UnsupportedVersionError,
     is_retriable,
 )
 from sparkkafka.protocol.messages import (
@@ -35,6 +38,9 @@ from sparkkafka.protocol.messages import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from sparkkafka.protocol.releases import first_kafka
+
+MEMBER_VERSION = 3  # of TxnOffsetCommit (KIP-447)
 
 
 class Transaction(NamedTuple):
@@ -342,9 +348,15 @@ def commit_offsets_in(
     `version` 5 or later of TxnOffsetCommit makes the group part of the transaction by itself.
 
     Raises BrokerError (fenced, not authorised), KafkaTimeoutError; for a topic or partition that
-    stays unknown KafkaTimeoutError, or with a `member` UnknownTopicError before.
+    stays unknown KafkaTimeoutError, or with a `member` UnknownTopicError before. With a `member`
+    CommitFailedError if it is not in the group, UnsupportedVersionError before Kafka 2.5, whose
+    coordinators cannot check that (Java's client refuses as well: TxnOffsetCommitRequest.build).
     """
     tid, pid, epoch = transaction
+    if member is not None and getattr(member, "is_outside", False):
+        where = f"TxnOffsetCommit of group {group_id!r}"
+        code = ErrorCode.UNKNOWN_MEMBER_ID
+        raise CommitFailedError(code, where, _OF_MEMBERS[code])
     words = _OF_OFFSETS if member is None else _OF_MEMBERS
     if version is None:
         _only(
@@ -376,19 +388,25 @@ def commit_offsets_in(
         return _worst_offset_code(response)
 
     for part in offsets_in_parts(group_id, offsets):
-        _only(
-            call_coordinators(
-                cluster,
-                {group_id: _offsets_request(transaction, group_id, part, member)},
-                FOR_GROUP,
-                deadline,
-                f"writing offsets of group {group_id!r}",
-                code_of=code_of,
-                version=version,
-            ),
-            cluster.options.prefix,
-            words,
+        answers = call_coordinators(
+            cluster,
+            {group_id: _offsets_request(transaction, group_id, part, member)},
+            FOR_GROUP,
+            deadline,
+            f"writing offsets of group {group_id!r}",
+            code_of=code_of,
+            version=version,
         )
+        (failure,) = answers.values()
+        if isinstance(failure, EncodeError):  # the version has no fields for the member
+            kafka = first_kafka(TxnOffsetCommitRequest.API_NAME, MEMBER_VERSION)
+            raise UnsupportedVersionError(
+                f"offsets of a member of group {group_id!r} in a transaction need {kafka} or later "
+                "(KIP-447): older brokers cannot check that it is still in the group, and nothing "
+                "was committed. If each input partition has a transactional.id of its own, give "
+                f"the group's name, {group_id!r}, in place of the member"
+            ) from failure
+        _only(answers, cluster.options.prefix, words)
 
 
 def _offsets_request(

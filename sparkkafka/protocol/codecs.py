@@ -118,6 +118,13 @@ def _note(error: BaseException, name: str) -> None:
         error.add_note(name)
 
 
+class AbsentFieldError(EncodeError):
+    """A value that the version has no field for."""
+
+    needed_version: int | None = None
+    """The first that has it, if that is a later one and nothing is in its place before."""
+
+
 def _absence_check(rows: list[Field], version: int, present: list[Field]) -> _WriteStep:
     get = _getter([row.name for row in rows])
     defaults = tuple(row.make_default() for row in rows)
@@ -129,10 +136,12 @@ def _absence_check(rows: list[Field], version: int, present: list[Field]) -> _Wr
         for row, item, default in zip(rows, values, defaults, strict=True):
             # An empty tuple is as good as the empty list.
             if item != default and not (isinstance(row.wire_type, ArrayOf) and item == ()):
-                error = EncodeError(
+                error = AbsentFieldError(
                     f"cannot be sent in version {version}, which has no such field "
                     f"({_whereabouts(row, version, present)})"
                 )
+                if row.since > version and not _successors(row, present):
+                    error.needed_version = row.since
                 error.add_note(row.name)
                 raise error
 

@@ -13,12 +13,14 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
 from sparkkafka.errors import DecodeError, EncodeError, UnsupportedVersionError
-from sparkkafka.protocol.messages import ApiVersionsRequest
+from sparkkafka.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
+from sparkkafka.protocol.releases import first_kafka
 from sparkkafka.protocol.schema import (
     Message,
     Request,
     Response,
     decode_rest,
+    decode_start,
     encode_into,
     is_flexible,
 )
@@ -37,8 +39,7 @@ _UNSUPPORTED_VERSION = 35
 # The beginning of <!DOCTYPE, <html or <?xml, as far as blanks before it leave room.
 _MARKUP = re.compile(rb"[ \t\r\n]*<(?:[!?/a-z].*)?", re.IGNORECASE | re.DOTALL)
 
-_TLS_ALERT = 0x15
-_TLS_HANDSHAKE = 0x16
+_TLS_KINDS = (0x15, 0x16)  # alert, handshake
 
 
 class _Pending(NamedTuple):
@@ -84,15 +85,18 @@ class Framing:
             )
         offered = self.versions.get(request_type.API_KEY)
         if offered is None:
+            kafka = first_kafka(name, lowest)
             raise UnsupportedVersionError(
-                f"{name} (API key {request_type.API_KEY}) is not offered by the broker; "
-                f"this client has versions {lowest} to {highest}"
+                f"{name} (API key {request_type.API_KEY}) is not offered by the broker"
+                + (f", {kafka} or later has it" if kafka else "")
+                + f"; this client has versions {lowest} to {highest}"
             )
         version = min(highest, offered[1])
         if version < max(lowest, offered[0]):
+            kafka = first_kafka(name, lowest) if offered[1] < lowest else ""
             raise UnsupportedVersionError(
                 f"{name}: the broker has versions {offered[0]} to {offered[1]}, "
-                f"this client {lowest} to {highest}"
+                f"this client {lowest} to {highest}" + (f" ({kafka} or later)" if kafka else "")
             )
         return version
 
@@ -169,13 +173,28 @@ class Framing:
                 0,
             )
         if request_type is ApiVersionsRequest:
-            # Header version 0 always, and body version 0 for this error: the broker cannot know
-            # what else a client understands (KIP-511).
+            # Header version 0 always.
             if Reader(payload, reader.pos).int16() == _UNSUPPORTED_VERSION:
-                version = 0
+                return correlation_id, _refused_versions(reader)
         elif is_flexible(request_type, version):
             reader.tagged_fields()
-        return correlation_id, decode_rest(request_type.RESPONSE, version, reader)
+        # Bytes behind the end are left alone, as by Java's client: librdkafka's mock cluster ends
+        # its Metadata with one too many.
+        return correlation_id, decode_start(request_type.RESPONSE, version, reader)
+
+
+def _refused_versions(reader: Reader) -> Any:
+    """The refusal of an ApiVersions version: body version 0, since the broker cannot know what else
+    a client understands (KIP-511).
+
+    Others send other forms (librdkafka's mock cluster: neither that of version 0 nor that of the
+    request). The code is certain then, and the versions on offer are not told: none are listed, and
+    version 0 is asked for, which is what Java's client comes to (NetworkClient).
+    """
+    try:
+        return decode_rest(ApiVersionsResponse, 0, reader)
+    except DecodeError:
+        return ApiVersionsResponse(error_code=_UNSUPPORTED_VERSION)
 
 
 class ServerRequest(NamedTuple):
@@ -231,13 +250,18 @@ def _sized(writer: Writer, message: Message) -> list[BytesLike]:
     return parts
 
 
+def is_tls(words: bytes) -> bool:
+    """Whether this begins as a record of TLS does: a handshake, or an alert."""
+    return len(words) > 2 and words[0] in _TLS_KINDS and words[1] == 3 and words[2] <= 4
+
+
 def _what_else(prefix: bytes, size: int, max_frame_bytes: int) -> str:
     if prefix.upper() == b"HTTP":
         return "the answer is HTTP: this port is a web server's, not a Kafka listener's"
     if _MARKUP.fullmatch(prefix):
         # A web server that could not read the request may answer without a status line.
         return "the answer is HTML: this port is a web server's, not a Kafka listener's"
-    if prefix[0] in (_TLS_ALERT, _TLS_HANDSHAKE) and prefix[1] == 3 and prefix[2] <= 4:
+    if is_tls(prefix):
         return "the answer is TLS: this listener wants security.protocol SSL or SASL_SSL"
     if prefix == b"SSH-":
         return "the answer is SSH: this port is not a Kafka listener's"

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Generic, TypeVar, dataclass_transform
 
 from sparkkafka.errors import DecodeError, EncodeError, UnsupportedVersionError
-from sparkkafka.protocol.codecs import Codec, struct_codec
+from sparkkafka.protocol.codecs import AbsentFieldError, Codec, struct_codec
 from sparkkafka.protocol.fields import (
     BOOLEAN,
     BYTES,
@@ -58,6 +58,7 @@ from sparkkafka.protocol.fields import (
     struct,
     uuid,
 )
+from sparkkafka.protocol.releases import first_kafka
 from sparkkafka.protocol.wire import BytesLike, Reader, Writer
 
 # Message files take everything from here.
@@ -256,6 +257,12 @@ def encode_into(writer: Writer, message: Message, version: int) -> None:
     cls = type(message)
     try:
         _codec(cls, version).write(writer, message)
+    except AbsentFieldError as error:
+        place, needed = _place(cls, version, error), ""
+        if error.needed_version is not None:
+            kafka = first_kafka(cls.API_NAME, error.needed_version)
+            needed = f"; {kafka} or later has it" if kafka else ""
+        raise EncodeError(f"{place}: {error}{needed}") from None
     except EncodeError as error:
         raise EncodeError(f"{_place(cls, version, error)}: {error}") from None
 

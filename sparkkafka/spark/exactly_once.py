@@ -84,7 +84,7 @@ def commit_batch(options: WriteOptions, batch_id: int, reports: Sequence[TaskRep
             mine = [row for key, row in own.items() if key not in decided]
             end_transactions(cluster, mine, commit=False, deadline=cluster.deadline())
             _finish(cluster, names, before, options.fail_on_data_loss)
-            clear_up(cluster, names, reports, every=True)
+            clear_up(cluster, names, reports, every=True, before=before)
             return (
                 f"batch {batch_id} was decided by an earlier start of the query (run {before.run}):"
                 f" {len(before.transactions)} transactions of it committed, rows written this time "
@@ -107,7 +107,7 @@ def commit_batch(options: WriteOptions, batch_id: int, reports: Sequence[TaskRep
         if decides:
             _decide(cluster, names, decider, decision, stored.places, reports)
             _finish(cluster, names, decision, options.fail_on_data_loss)
-        clear_up(cluster, names, reports, every=first and decides)
+        clear_up(cluster, names, reports, every=first and decides, before=before)
         return f"batch {batch_id}: {len(own)} transactions committed"
 
 

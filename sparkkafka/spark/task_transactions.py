@@ -26,7 +26,13 @@ from sparkkafka.errors import (
     TransactionError,
     UnsupportedVersionError,
 )
-from sparkkafka.spark.decision import STAGE_RETRY, TaskReport, TaskTransaction, WriterNames
+from sparkkafka.spark.decision import (
+    STAGE_RETRY,
+    Decision,
+    TaskReport,
+    TaskTransaction,
+    WriterNames,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -123,18 +129,24 @@ def check_open(
 
 
 def clear_up(
-    cluster: Cluster, names: WriterNames, reports: Sequence[TaskReport], *, every: bool
+    cluster: Cluster,
+    names: WriterNames,
+    reports: Sequence[TaskReport],
+    *,
+    every: bool,
+    before: Decision | None = None,
 ) -> None:
     """Abort what attempts of tasks left open whose work does not count.
 
-    With `every`, what earlier starts of the query left as well. Readers of read_committed wait for
+    With `every`, what earlier starts of the query left as well; `before` is the decision that was
+    the last one until now. Readers of read_committed wait for
     open transactions; nothing else is wrong with them, so a failure here is only logged.
     """
     try:
         left = set(_left_by_attempts(cluster, names, reports))
         if every:
             # No transaction of this prefix is to stay open now: those that count are committed.
-            left |= set(_open_of_query(cluster, names))
+            left |= set(_open_of_query(cluster, names, reports, before))
         if left:
             logger.info("aborting %d transactions that were left open: %s", len(left), some(left))
             take_over(cluster, left)
@@ -142,13 +154,35 @@ def clear_up(
         logger.warning("transactions that were left open could not be aborted: %s", error)
 
 
-def _open_of_query(cluster: Cluster, names: WriterNames) -> list[str]:
+def _open_of_query(
+    cluster: Cluster,
+    names: WriterNames,
+    reports: Sequence[TaskReport],
+    before: Decision | None,
+) -> Iterable[str]:
     try:
         every = list_open_transactions(cluster, cluster.deadline())
     except UnsupportedVersionError:
-        logger.info("brokers before 3.0 do not say which transactions are open")
-        return []
+        return _may_be_open(names, reports, before)
     return [key for key in every if names.is_of_query(key)]
+
+
+def _may_be_open(
+    names: WriterNames, reports: Sequence[TaskReport], before: Decision | None
+) -> Iterable[str]:
+    """Brokers before 3.0 do not say which transactions are open: ids of the last start that decided
+    anything, for as many tasks as are known. Its transactions that count are committed by now."""
+    if before is None or before.run == names.run:
+        return []
+    of_run = WriterNames(names.prefix, before.run)
+    attempts = {0, *(row.attempt for row in before.transactions)}
+    tasks = [row.task for row in reports] + [row.task for row in before.transactions]
+    last = max(tasks, default=-1)
+    return [
+        of_run.transactional_id(task, attempt)
+        for task in range(last + 1)
+        for attempt in sorted(attempts)
+    ]
 
 
 def abort_stopped(cluster: Cluster, names: WriterNames) -> int:

@@ -50,6 +50,8 @@ class BrokerAssignedGroup:
 
     def remove(self, member_id: str) -> None:
         del self.members[member_id]
+        # The next epoch comes also if the same member is back before anybody looks.
+        self._seen = None
 
     def retarget(self, topics: dict[str, tuple[uuid.UUID, int]]) -> None:
         """New targets in a new epoch, if members, subscriptions or partitions have changed."""

@@ -213,6 +213,15 @@ CALLS: Mapping[type, Mapping[str, Mapping[str, Kind]]] = {
             "table": Kind(pa.table({"value": [b"v"]}), lambda _: False),
             "topic": optional(TOPIC),
         },
+        "send_many": {
+            "records": Kind(
+                [b"v"],
+                lambda v: (
+                    isinstance(v, list | tuple | set | frozenset)
+                    and all(is_bytes(one) or isinstance(one, dict) for one in v)
+                ),
+            ),
+        },
         "flush": {},
         "partitions_for": {},
         "init_transactions": {},
@@ -287,6 +296,7 @@ CALLS: Mapping[type, Mapping[str, Mapping[str, Kind]]] = {
         "result": {},
         "exception": {},
         "written": {},
+        "failures": {},
         "add_callback": {},
     },
     OffsetSpec: {
@@ -300,7 +310,13 @@ CALLS: Mapping[type, Mapping[str, Mapping[str, Kind]]] = {
 }
 
 # In whose place an error names what is in it.
-NAMED = {"changes": "resource", "resources": "resource", "specs": "spec", "configs": "topic orders"}
+NAMED = {
+    "changes": "resource",
+    "resources": "resource",
+    "specs": "spec",
+    "configs": "topic orders",
+    "records": "record",  # … 1 of the series
+}
 
 # Of Connection: what its own loops use, and what takes more than plain arguments.
 FOR_ITS_OWN = {"open", "to", "fileno", "receive_ready", "expect_unattended", "expect_polled"}

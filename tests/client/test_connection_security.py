@@ -377,8 +377,11 @@ def test_a_listener_of_sasl_spoken_to_without(tmp_path: Path, fake_cluster_facto
     ):
         servers = fake_cluster_factory(1, sasl_users=USERS, **more).bootstrap_servers
         with connect(servers, config) as connection:
-            with pytest.raises(KafkaConnectionError, match=f"may want SASL .*{word}"):
+            with pytest.raises(
+                KafkaConnectionError, match=f"wants SASL: .*{word} .*PLAIN"
+            ) as caught:
                 connection.call(MetadataRequest(), Deadline(5_000))
+            assert not caught.value.retriable
 
 
 def test_a_broker_that_hangs_up_later_is_not_suspected(fake_cluster_factory: Any):

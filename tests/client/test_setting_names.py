@@ -157,12 +157,12 @@ PASSING = {
         scripted(Peer.wait), TLS | {"request.timeout.ms": "300"}, ("security.protocol",)
     ),
     "no SASL where it is wanted": Trouble(
-        fake(sasl_users=USERS), {}, ("security.protocol SASL_PLAINTEXT",)
+        fake(sasl_users=USERS), {}, ("security.protocol to SASL_PLAINTEXT",)
     ),
     "no SASL over TLS": Trouble(
         fake(SERVER, sasl_users=USERS),
         TLS,
-        ("security.protocol SASL_SSL", "ssl.keystore.location"),
+        ("security.protocol to SASL_SSL",),
     ),
     "no certificate of ours": Trouble(
         fake(SERVER, wants_certificate=True), TLS, ("ssl.keystore.location",)

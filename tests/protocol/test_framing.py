@@ -225,6 +225,14 @@ def test_refused_api_versions_is_answered_in_version_0(version: int) -> None:
         assert framing.receive(frame[4:]) == (correlation_id, refused)
 
 
+def test_bytes_behind_an_answer_are_left_alone() -> None:
+    """As by Java's client. librdkafka's mock cluster ends its Metadata with one too many."""
+    framing = Framing("c")
+    correlation_id, _ = framing.send(MetadataRequest(), 12)
+    frame = encode_response(MetadataResponse(controller_id=3), 12, correlation_id)
+    assert framing.receive(frame[4:] + b"\0")[1].controller_id == 3
+
+
 def test_requests_that_a_broker_does_not_know() -> None:
     header = struct.pack(">hhih1s", 18, 99, 7, 1, b"c")
     assert decode_request(header + b"anything") == (18, 99, 7, "c", None)

@@ -518,3 +518,28 @@ def test_what_a_failed_attempt_left_open_is_aborted_on_old_brokers(monkeypatch):
         query.commit(0, reports)
         query.assert_each_row_once(1)
         query.assert_nothing_open()
+
+
+def test_what_the_last_start_left_open_is_aborted_on_old_brokers():
+    """Its name stands in the last decision, and so many tasks as now it may have had."""
+    with FakeCluster(2, kafka_version="2.1") as cluster:
+        query = Query(cluster)
+        run = query.new_run()
+        query.commit(0, [query.write_task(run, 0, task) for task in range(3)])
+        for task in range(3):
+            query.write_task(run, 1, task)  # and then the driver is killed
+        assert len(cluster.open_transactions()) == 3
+        again = query.new_run()
+        query.commit(1, [query.write_task(again, 1, task) for task in range(3)])
+        query.assert_each_row_once(2)
+        query.assert_nothing_open()
+
+
+def test_a_start_that_decided_nothing_cannot_be_known_on_old_brokers():
+    """Readers wait for its transactions until their timeout, as docs/exactly-once.md says."""
+    with FakeCluster(2, kafka_version="2.1") as cluster:
+        query = Query(cluster)
+        query.write_task(query.new_run(), 0, 0)  # and then the driver is killed
+        again = query.new_run()
+        query.commit(0, [query.write_task(again, 0, task) for task in range(3)])
+        assert len(cluster.open_transactions()) == 1
