@@ -498,6 +498,7 @@ def test_every_public_call_is_among_them() -> None:
         OffsetAndMetadata,
         client.PartitionInfo,
         client.Record,
+        client.RecordFailure,
         client.RecordMetadata,
         client.Records,
         client.Results,
