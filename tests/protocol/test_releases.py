@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kafka.protocol.broker_version_data import BROKER_API_VERSIONS
 
-from sparkkafka.client import offset_specs
+from sparkkafka.client import offsets
 from sparkkafka.errors import EncodeError, UnsupportedVersionError
 from sparkkafka.protocol.framing import Framing
 from sparkkafka.protocol.messages import (
@@ -56,7 +56,7 @@ def test_a_request_that_the_broker_lacks_names_the_kafka_that_has_it() -> None:
 
 
 def test_kinds_of_offsets_name_no_older_kafka_than_the_version_needs() -> None:
-    for version, text in offset_specs._NEEDS.values():
+    for version, text in offsets._NEEDS.values():
         named = tuple(map(int, text.split()[1].split(".")))
         needed = tuple(map(int, first_kafka("ListOffsets", version).split()[1].split(".")))
         assert named >= needed
