@@ -12,6 +12,7 @@ records as if it had never asked.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -38,6 +39,7 @@ _WINDOW = 8  # bytes that are compared in one step
 _KEPT_MODELS = 16
 _MOST_KEPT_RECORDS = 4096
 _kept: dict[tuple[int, int], _Model] = {}
+_keeping = threading.Lock()  # consumers of several threads share them
 
 
 class _Window(NamedTuple):
@@ -209,9 +211,10 @@ def find(
         if model is None:
             return None
         if count <= _MOST_KEPT_RECORDS:
-            while len(_kept) >= _KEPT_MODELS:
-                _kept.pop(next(iter(_kept), (0, 0)), None)
-            _kept[size, count] = model
+            with _keeping:
+                while len(_kept) >= _KEPT_MODELS:
+                    del _kept[next(iter(_kept))]
+                _kept[size, count] = model
     if _are_too_many(len(model.runs), min(int(counts.sum()), most_rows)):
         return None
     # Shorter ones (a producer was flushed) have the model's first records.

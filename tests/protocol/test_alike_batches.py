@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -260,3 +263,55 @@ def test_a_grid_of_two_parts() -> None:
     assert Grid(9, 0, parts).take(pa.py_buffer(data)).to_pylist() == [b""] * 9
     with pytest.raises(ValueError, match="size of buffer"):
         GridPart(1, 3, 20, 2, 18).view(data, np.uint8, bytes_each=2)
+
+
+def test_threads_share_the_models_that_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two consumers, two threads: when a model was to be forgotten while the other thread kept a
+    new one, `next(iter(_kept))` raised RuntimeError. Here the switch comes just there."""
+
+    class Kept(dict):
+        """The first who looks for the oldest model goes on when the other has taken one away."""
+
+        def __iter__(self):
+            found = super().__iter__()
+            if not looking.is_set():
+                looking.set()
+                is_taken.wait(0.3)  # in vain, if only one at a time may do this
+            return found
+
+        def __delitem__(self, key) -> None:
+            super().__delitem__(key)
+            is_taken.set()
+            time.sleep(0.1)
+
+        def pop(self, key, default=None):
+            found = super().pop(key, default)
+            is_taken.set()
+            time.sleep(0.1)
+            return found
+
+    looking, is_taken = threading.Event(), threading.Event()
+    monkeypatch.setattr(alike_batches, "_kept", Kept())
+    shapes = [
+        response(groups_of([40] * 8, key=None, value=20 + n, times="all the same", step=1))
+        for n in range(alike_batches._KEPT_MODELS + 2)
+    ]
+    for some in shapes[:-2]:
+        decoded(some)
+    assert len(alike_batches._kept) == alike_batches._KEPT_MODELS
+    failures: list[BaseException] = []
+
+    def read(some: list[RecordBatch]) -> None:
+        try:
+            decoded(some)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=read, args=(some,)) for some in shapes[-2:]]
+    threads[0].start()
+    assert looking.wait(10)
+    threads[1].start()
+    for thread in threads:
+        thread.join(10)
+    assert not failures
+    assert len(alike_batches._kept) == alike_batches._KEPT_MODELS
