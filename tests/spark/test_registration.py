@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import AnalysisException
 
 import sparkkafka
 from sparkkafka.spark import registration
@@ -117,6 +118,30 @@ def test_worker_python_is_left_alone_where_something_else_decides(
     bare.setattr(registration.shutil, "which", lambda name: activated)
     registration.choose_worker_python()
     assert "PYSPARK_PYTHON" not in os.environ
+
+
+class _Refusing:
+    """A Connect session whose server refuses to register anything, with a condition of Spark's."""
+
+    def __init__(self, condition: str) -> None:
+        self.condition = condition
+
+    @property
+    def dataSource(self) -> Any:
+        return self
+
+    def register(self, source: Any) -> None:
+        class Refused(AnalysisException):
+            def getCondition(_) -> str:
+                return self.condition
+
+        raise Refused(f"[{self.condition}] said the server")
+
+
+def test_what_spark_4_0_found_already_is_no_error() -> None:
+    registration.register(_Refusing("DATA_SOURCE_ALREADY_EXISTS"))  # type: ignore[arg-type]
+    with pytest.raises(AnalysisException, match="SOMETHING_ELSE"):
+        registration.register(_Refusing("SOMETHING_ELSE"))  # type: ignore[arg-type]
 
 
 # --- sessions --------------------------------------------------------------------------------
