@@ -12,10 +12,11 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSource
 
 logger = logging.getLogger(__name__)
 
@@ -40,16 +41,19 @@ def register(spark: SparkSession) -> None:
     Workers of a local classic session that was started with another `python3` than this one, and
     without PYSPARK_PYTHON, are switched to this interpreter for what is registered from now on.
     """
+    from pyspark.errors import AnalysisException
+
     from sparkkafka.spark.datasource import KafkaDataSource
 
-    context = getattr(spark, "_sc", None)  # a Connect session has none; its server decides
-    if (
+    context: Any = getattr(spark, "_sc", None)  # a Connect session has none; its server decides
+    switched = (
         context is not None
         and context.master.startswith("local")
         and context.pythonExec == "python3"
-        and sys.executable
+        and bool(sys.executable)
         and not _python3_is_ours()
-    ):
+    )
+    if switched:
         logger.warning(
             "PYSPARK_PYTHON was not set when Spark started, and python3 on the PATH is another "
             "Python; workers use %s from now on. Import sparkkafka before the session is made, or "
@@ -57,7 +61,35 @@ def register(spark: SparkSession) -> None:
             sys.executable,
         )
         context.pythonExec = sys.executable
-    spark.dataSource.register(KafkaDataSource)
+    try:
+        spark.dataSource.register(KafkaDataSource)
+    except AnalysisException as error:
+        # Spark 4.0 registers nothing over what it has found by itself.
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
+        if switched:
+            _replace_found(spark, KafkaDataSource)
+
+
+def _replace_found(spark: SparkSession, source: type[DataSource]) -> None:
+    """Put `source` in the place of what Spark 4.0 found, which runs in the Python it was found in.
+
+    Spark has no call for it. Both maps of Spark's DataSourceManager must have it: the session's
+    own, and the one that later sessions, and the session's copy in each streaming query, begin
+    with.
+    """
+    from pyspark.sql.udf import _wrap_function
+
+    context: Any = spark.sparkContext
+    sql = context._jvm.org.apache.spark.sql.execution.datasources
+    found = sql.v2.python.UserDefinedPythonDataSource(_wrap_function(context, source))
+    shared = getattr(getattr(sql, "DataSourceManager$"), "MODULE$")
+    sources = shared.dataSourceBuilders().get().updated(source.name(), found)
+    getattr(shared, "dataSourceBuilders_$eq")(context._jvm.scala.Some(sources))
+    manager = spark._jsparkSession.sessionState().dataSourceManager()
+    field = manager.getClass().getDeclaredField("staticDataSourceBuilders")
+    field.setAccessible(True)
+    field.set(manager, sources)
 
 
 def _jvm_started() -> bool:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import AnalysisException
 
 import sparkkafka
 from sparkkafka.spark import registration
@@ -119,6 +120,30 @@ def test_worker_python_is_left_alone_where_something_else_decides(
     assert "PYSPARK_PYTHON" not in os.environ
 
 
+class _Refusing:
+    """A Connect session whose server refuses to register anything, with a condition of Spark's."""
+
+    def __init__(self, condition: str) -> None:
+        self.condition = condition
+
+    @property
+    def dataSource(self) -> Any:
+        return self
+
+    def register(self, source: Any) -> None:
+        class Refused(AnalysisException):
+            def getCondition(_) -> str:
+                return self.condition
+
+        raise Refused(f"[{self.condition}] said the server")
+
+
+def test_what_spark_4_0_found_already_is_no_error() -> None:
+    registration.register(_Refusing("DATA_SOURCE_ALREADY_EXISTS"))  # type: ignore[arg-type]
+    with pytest.raises(AnalysisException, match="SOMETHING_ELSE"):
+        registration.register(_Refusing("SOMETHING_ELSE"))  # type: ignore[arg-type]
+
+
 # --- sessions --------------------------------------------------------------------------------
 
 ROUND_TRIP = """
@@ -182,3 +207,66 @@ def test_write_and_read(kafka_cluster: Any, new_topic: Callable[..., str], start
     output = run(script, kafka_cluster.bootstrap_servers, topic)
     assert "same 100" in output
     assert "again 100" in output
+
+
+SWITCHED = """
+    from pathlib import Path
+    log = Path(sys.argv[3])
+    started = lambda: len(log.read_text().splitlines()) if log.exists() else 0
+    kafka = {"kafka.bootstrap.servers": servers}
+    def write(value):
+        df = spark.range(1).selectExpr(f"'{value}' as value")
+        df.write.format("pykafka").options(**kafka).option("topic", topic).mode("append").save()
+    def read():
+        reader = spark.read.format("pykafka").options(**kafka).option("subscribe", topic)
+        return sorted(bytes(row.value).decode() for row in reader.load().collect())
+    write("found")
+    by_other = started()
+    assert by_other > 0
+    import sparkkafka
+    sparkkafka.register(spark)
+    write("switched")
+    print("read", *read())
+    stream = (spark.readStream.format("pykafka").options(**kafka).option("subscribe", topic)
+              .option("startingOffsets", "earliest").load().writeStream.format("memory")
+              .queryName("seen").option("checkpointLocation", str(log) + "-checkpoint")
+              .trigger(availableNow=True).start())
+    assert stream.awaitTermination(120)
+    print("stream", spark.table("seen").count())
+    later = started() - by_other
+    print("of the other Python:", later)
+    sparkkafka.register(spark)
+    print("again", *read())
+    spark.stop()
+"""
+
+
+@pytest.mark.real
+@pytest.mark.spark
+def test_workers_are_switched_though_the_other_python_has_it_too(
+    kafka_cluster: Any, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    """Then Spark has found the format by itself, to be run by the other Python."""
+    log = tmp_path / "starts"
+    other = tmp_path / "bin" / "python3"
+    other.parent.mkdir()
+    other.write_text(f'#!/bin/sh\necho start >> "{log}"\nexec "{sys.executable}" "$@"\n')
+    other.chmod(0o755)
+    script = textwrap.dedent(
+        """
+        import sys
+        servers, topic = sys.argv[1:3]
+        from pyspark.sql import SparkSession
+        spark = (SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+                 .config("spark.driver.host", "127.0.0.1")
+                 .config("spark.python.use.daemon", "false")  # else workers are started but once
+                 .config("spark.python.worker.reuse", "false").getOrCreate())
+        """
+    ) + textwrap.dedent(SWITCHED)
+    path = os.pathsep.join((str(other.parent), os.environ["PATH"]))
+    servers = kafka_cluster.bootstrap_servers
+    output = run(script, servers, new_topic(), str(log), PATH=path)
+    assert "read found switched" in output
+    assert "stream 2" in output
+    assert "of the other Python: 0" in output, output
+    assert "again found switched" in output

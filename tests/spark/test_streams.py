@@ -395,6 +395,64 @@ def test_flush_and_lag_without_the_listener(
     assert group_offsets(streams.servers, group) == {(topic, 0): 30}
 
 
+CONNECT = """
+import json, sys
+import sparkkafka
+from pyspark.sql import SparkSession
+from pyspark.sql.connect.streaming.query import StreamingQuery
+
+servers, topic, folder = sys.argv[1:]
+spark = SparkSession.builder.remote("local[2]").getOrCreate()
+group = "of-" + topic
+options = {"kafka.bootstrap.servers": servers, "subscribe": topic, "kafka.group.id": group,
+           "startingOffsets": "earliest"}
+committer = sparkkafka.commit_to_group(spark, options, query="flushed")
+spark.streams.removeListener(committer)
+query = (
+    spark.readStream.format("pykafka").options(**options).load().writeStream.format("noop")
+    .queryName("flushed").option("checkpointLocation", folder + "/ck").trigger(availableNow=True)
+    .start()
+)
+assert isinstance(query, StreamingQuery)
+assert query.awaitTermination(60)
+spark.range(20).selectExpr("cast(id as string) value").write.format("pykafka").options(
+    **{"kafka.bootstrap.servers": servers, "topic": topic}).mode("append").save()
+try:
+    alone = list(sparkkafka.lag(query).values())
+except Exception as error:
+    alone = str(error)
+before = list(committer.committed.values())
+committer.flush(query)
+print(json.dumps({
+    "lag": list(sparkkafka.lag(query, options).values()),
+    "alone": alone,
+    "before": before,
+    "flushed": [[*tp, offset] for tp, offset in committer.committed.items()],
+}))
+spark.stop()
+"""
+
+
+def test_flush_and_lag_over_connect(
+    new_topic: Any, produce: Any, kafka_cluster: Any, tmp_path: Path
+) -> None:
+    topic = new_topic()
+    produce(topic, 0, 0, 30)
+    servers = kafka_cluster.bootstrap_servers
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", CONNECT, servers, topic, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    alone = told.pop("alone")
+    assert told == {"lag": [20], "before": [], "flushed": [[topic, 0, 30]]}
+    assert alone == [0] if LATER_THAN_4_1 else "Spark 4.2 and later does" in alone
+    assert group_offsets(servers, f"of-{topic}") == {(topic, 0): 30}
+
+
 SCRIPT = """
 import sys
 import sparkkafka
