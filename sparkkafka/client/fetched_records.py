@@ -63,6 +63,8 @@ class FetchedRecords:
         self.next_offset = next_offset
         self._pieces: Iterator[DecodedRecords] | None = self._decode()
         self._ahead: DecodedRecords | CorruptRecordError | None = None
+        self.is_begun = False
+        """Something of it is decoded."""
         self._frame: Frame | None = frame
         frame.use()
 
@@ -87,6 +89,8 @@ class FetchedRecords:
             raise piece
         if piece is not None and not len(piece):
             return piece
+        if piece is not None and piece.large is not None:
+            return piece  # not two large records at once
         if piece is not None and (
             self._damage is not None or self._last_base < self._decoded_to <= self._last_offset
         ):
@@ -104,6 +108,7 @@ class FetchedRecords:
 
     def _pull(self, deadline: Deadline) -> DecodedRecords | CorruptRecordError | None:
         """One step at least, however late it is."""
+        self.is_begun = True
         if self._pieces is None:
             return None
         while True:
@@ -123,10 +128,14 @@ class FetchedRecords:
             self._frame = None
 
     def _decode(self) -> Iterator[DecodedRecords]:
+        is_damaged = False
         try:
             yield from self._read(self._batches)
         except CorruptRecordError:
-            # Batches are decoded together: what stands before the damaged one is sound.
+            is_damaged = True
+        if is_damaged:
+            # Batches are decoded together: what stands before the damaged one is sound. (Not inside
+            # `except`: the error's traceback holds what was decoded.)
             yield from self._up_to_damage()
         if self._damage is not None:
             raise self._damage

@@ -474,9 +474,10 @@ class LeaderFetches:
                 return True
         except CorruptRecordError as error:
             found = find_damage(row, error)
-            damage = damage_at(tp, error, offset, found.next_offset)
-            # What stands before the damaged batch is sound.
+            # What stands before the damaged batch is sound, and will be read.
             taken = take_batches(row, self._options, size_bytes=found.start_byte)
+            position = offset if taken is None else max(offset, taken.next_offset)
+            damage = damage_at(tp, error, position, found.next_offset)
         state.grown = None
         self._assignment.asked_last(state)
         next_offset = offset if taken is None else max(offset, taken.next_offset)

@@ -93,10 +93,10 @@ class PartitionState:
         return bool(self._fetched) or self.error is not None or self.out_of_range
 
     @property
-    def is_between_pieces(self) -> bool:
-        """Whether it is time for another partition's turn. Not in the middle of a large record: one
-        at a time takes memory."""
-        return self._piece is None and not self.is_decoding
+    def is_between_answers(self) -> bool:
+        """Whether it is time for another partition's turn. Not in the middle of an answer's part,
+        as in Java: what is half unpacked takes memory, so one at a time is."""
+        return self._piece is None and not (self._fetched and self._fetched[0].is_begun)
 
     def add(self, fetched: FetchedRecords) -> None:
         """The next records that came."""

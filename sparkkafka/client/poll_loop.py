@@ -252,7 +252,7 @@ class PollLoop:
             except BaseException:
                 self._go_back()
                 raise
-            if state.is_between_pieces:
+            if state.is_between_answers:
                 self._assignment.served(state)
             if left == 0 or is_over or state.is_decoding:
                 return

@@ -38,6 +38,7 @@ RECORD_SCHEMA = pa.schema(
 )
 """Types of `Consumer.poll_arrow`: those of Spark's own Kafka source."""
 
+_HEADERS_AT_ONCE = 1 << 16  # as lists, besides the pairs that are made of them
 _MAX_MS = (2**63 - 1) // 1000  # what fits into microseconds
 
 Header = tuple[str, bytes | None]
@@ -149,9 +150,15 @@ def _headers_of(column: pa.Array | None) -> _Column:
         return _Same(())
     # All headers of all rows at once: a dict for each would cost ten times as much.
     values = column.flatten()
-    pairs = zip(values.field(0).to_pylist(), values.field(1).to_pylist(), strict=True)
-    lengths = pc.list_value_length(column).fill_null(0).to_pylist()
-    return [tuple(islice(pairs, length)) for length in lengths]
+    pairs = chain.from_iterable(
+        zip(some.field(0).to_pylist(), some.field(1).to_pylist(), strict=True)
+        for some in (
+            values.slice(n, _HEADERS_AT_ONCE) for n in range(0, len(values), _HEADERS_AT_ONCE)
+        )
+    )
+    # (Arrow's fill_null makes a scalar, which imports pandas: half a second, and 45 MB.)
+    lengths = pc.list_value_length(column).to_pylist()
+    return [tuple(islice(pairs, length or 0)) for length in lengths]
 
 
 class TakenRows(NamedTuple):

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sparkkafka.errors import CorruptRecordError
+from sparkkafka.errors import BatchTooLargeError, CorruptRecordError
 from sparkkafka.protocol import alike_batches, record_starts
 from sparkkafka.protocol.arrow import from_numpy
 from sparkkafka.protocol.field_places import gather, validity
@@ -38,8 +38,12 @@ HEADERS_TYPE = pa.list_(
 CHUNK_RECORDS = 16384
 """Rows decoded together: few enough to stay in the L2 cache, enough to outweigh numpy's calls."""
 
-HEADER_COST_BYTES = 64
-"""What a header takes once it is decoded, be it empty: places, offsets, objects of `poll`."""
+# What a header takes once it is decoded, be it empty (places, offsets, a tuple of `poll`), what
+# each of its two texts takes as an object besides, and how often its bytes are there: measured, as
+# two thirds of the peak, because half as much again is allowed for all.
+_HEADER_COST_BYTES = 72
+_HEADER_TEXT_COST_BYTES = 48
+_HEADER_COPIES = 4
 
 MOST_HEADERS = 1 << 16
 """Of rows decoded together, if they are more than one."""
@@ -94,11 +98,11 @@ class DecodedRecords:
     @property
     def size_bytes(self) -> int:
         """Of keys, values and headers; with what headers take as Python's objects."""
-        columns = (self.keys, self.values, self.headers)
-        headers = 0 if self.headers is None else len(self.headers.values)
-        return headers * HEADER_COST_BYTES + sum(
-            int(column.nbytes) for column in columns if column is not None
-        )
+        columns = [column for column in (self.keys, self.values) if column is not None]
+        size = sum(int(column.nbytes) for column in columns)
+        if self.headers is not None:
+            size += headers_cost_bytes(len(self.headers.flatten()), int(self.headers.nbytes))
+        return size
 
 
 def no_records(wanted: frozenset[str]) -> DecodedRecords:
@@ -123,11 +127,13 @@ class Chunk:
         self,
         batches: list[RecordBatch],
         payloads: list[memoryview],
+        max_payload_bytes: int,
         *,
         layout: Layout | None = None,
         before: Before | None = None,
     ) -> None:
         self.batches = batches
+        self._max_bytes = max_payload_bytes
         self._layout = layout
         self._before = before
         self.last_offset = -1 if before is None else batches[0].base_offset + before.last_delta
@@ -262,7 +268,7 @@ class Chunk:
             headers = (
                 pa.nulls(count, HEADERS_TYPE)
                 if fields.headers is None
-                else self._headers(fields.headers)
+                else self._headers(fields.headers, offsets)
             )
         if keep is not None and not keep.all():
             offsets = offsets[keep]
@@ -301,7 +307,16 @@ class Chunk:
             self.batch_of_row = np.repeat(np.arange(len(self.batches)), self.counts)
         return self.batch_of_row[low : low + count]
 
-    def _headers(self, headers: Headers) -> pa.Array:
+    def _headers(self, headers: Headers, offsets: Ints) -> pa.Array:
+        count = int(headers.counts[0])
+        if count > MOST_HEADERS:  # of a single row: see `_few_headers`
+            size = int(headers.ends[0] - headers.at[0])
+            if headers_cost_bytes(count, size) > self._max_bytes:
+                raise BatchTooLargeError(
+                    f"a record is too large: it has {count} headers in {size} bytes, "
+                    f"{self._max_bytes} bytes are allowed",
+                    offset=int(offsets[0]),
+                )
         places = read_headers(self.data, headers.at, headers.ends, headers.counts)
         return header_lists(headers.counts, *header_fields(self.buffer, places))
 
@@ -312,6 +327,15 @@ class Chunk:
             check_batch(batch, raw, self._before, is_end=self._layout is None)
         # Not reached as long as both paths agree, which the tests see to.
         raise CorruptRecordError("damaged records", offset=self.batches[0].base_offset)
+
+
+def headers_cost_bytes(count: int, size_bytes: int) -> int:
+    """What so many headers take at most, decoded from so many bytes."""
+    # A text of one letter is Python's own, and no new object.
+    texts = min(2 * count, max(0, size_bytes - 2 * count) // 2)
+    return (
+        count * _HEADER_COST_BYTES + texts * _HEADER_TEXT_COST_BYTES + size_bytes * _HEADER_COPIES
+    )
 
 
 def _few_headers(counts: Ints) -> int:

@@ -175,7 +175,8 @@ def _pieces(
             )
         # Also keeps a chunk of several batches within Arrow's int32, whatever follows.
         if group and (more is not None or size + length > CHUNK_BYTES):
-            yield from Chunk(group, payloads).decode(start_offset, end_offset, wanted, times_ms)
+            chunk = Chunk(group, payloads, max_payload_bytes)
+            yield from chunk.decode(start_offset, end_offset, wanted, times_ms)
             group, payloads, size = [], [], 0
         if more is not None:
             yield from large_batches.decode(
@@ -186,7 +187,8 @@ def _pieces(
             payloads.append(payload)
             size += length
     if group:
-        yield from Chunk(group, payloads).decode(start_offset, end_offset, wanted, times_ms)
+        chunk = Chunk(group, payloads, max_payload_bytes)
+        yield from chunk.decode(start_offset, end_offset, wanted, times_ms)
 
 
 def _slices(payload: memoryview) -> Iterator[memoryview]:

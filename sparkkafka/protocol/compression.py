@@ -81,6 +81,10 @@ PIECE_BYTES = 4 << 20
 # Compressed bytes that a library gets at a time: what it has not used it copies at each call.
 _INPUT_BYTES = 1 << 20
 
+# Tiny chunks and members give next to nothing. After so many an empty piece comes, so that whoever
+# reads may look at the clock; no writer makes a piece of so many.
+_PARTS_OF_A_PIECE = 1024
+
 _GZIP_WBITS = 31  # zlib: 15 bits of window, and 16 for the gzip wrapper
 _GZIP_NEXT_MEMBER_WINDOW_BYTES = 512
 
@@ -154,11 +158,12 @@ def decompressed_pieces(
     """The uncompressed bytes, at most `max_bytes` of them, in pieces of up to PIECE_BYTES; for
     codec NONE `data` itself.
 
-    What a frame says about its size makes it fail early, but no memory is allocated by it: beside
-    a piece or two there is only the codec's own window, and for snappy the block (its claim is
-    checked against what so many bytes can hold, and against `max_bytes`). Raises DecodeError for
-    damaged, cut, and empty input and for bytes behind the end of the compressed data, perhaps
-    after pieces of what stands before; OutputTooLargeError for output beyond `max_bytes`.
+    Some pieces are empty, if nothing came for a while. What a frame says about its size makes it
+    fail early, but no memory is allocated by it: beside a piece or two there is only the codec's
+    own window, and for snappy the block (its claim is checked against what so many bytes can hold,
+    and against `max_bytes`). Raises DecodeError for damaged, cut, and empty input and for bytes
+    behind the end of the compressed data, perhaps after pieces of what stands before;
+    OutputTooLargeError for output beyond `max_bytes`.
     `any_lz4_header_checksum` is for message format 0, where Kafka computed the LZ4 header
     checksum over the wrong bytes (KIP-57).
     """
@@ -267,7 +272,9 @@ def _gathered(codec: Codec, parts: Iterable[BytesLike], max_bytes: int) -> Itera
     """What a library gave, joined to pieces; many small parts take no room as objects."""
     room = max_bytes
     piece: BytesLike = b""
-    for part in parts:
+    for number, part in enumerate(parts, 1):
+        if number % _PARTS_OF_A_PIECE == 0:
+            yield b""
         room -= len(part)
         if room < 0:
             raise _too_large(codec, max_bytes)
@@ -361,9 +368,10 @@ def _snappy_compress(data: BytesLike) -> bytes:
 
 
 def _snappy_parts(data: memoryview, max_bytes: int) -> Iterator[memoryview]:
+    codec = pa.Codec("snappy")
     # Only the magic is compared: Redpanda wrote the two version numbers little-endian.
     if len(data) < len(_XERIAL_HEADER) or data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
-        yield from _slices(_snappy_block(data, 0, len(data), max_bytes, max_bytes))
+        yield from _slices(_snappy_block(codec, data, 0, len(data), max_bytes, max_bytes))
         return
     room, position, end = max_bytes, len(_XERIAL_HEADER), len(data)
     while position < end:
@@ -374,17 +382,19 @@ def _snappy_parts(data: memoryview, max_bytes: int) -> Iterator[memoryview]:
                 f"snappy chunk of {size} bytes, {max(end - start, 0)} are left", position
             )
         position = start + size
-        part = _snappy_block(data, start, position, room, max_bytes)
+        part = _snappy_block(codec, data, start, position, room, max_bytes)
         room -= len(part)
         yield from _slices(part)
 
 
 def _slices(data: memoryview) -> Iterator[memoryview]:
-    for start in range(0, len(data), PIECE_BYTES):
+    for start in range(0, max(1, len(data)), PIECE_BYTES):
         yield data[start : start + PIECE_BYTES]
 
 
-def _snappy_block(data: memoryview, start: int, end: int, room: int, max_bytes: int) -> memoryview:
+def _snappy_block(
+    codec: pa.Codec, data: memoryview, start: int, end: int, room: int, max_bytes: int
+) -> memoryview:
     """One raw block. Its claimed size is believed only if the block can be that large."""
     claimed, shift, position = 0, 0, start
     while True:
@@ -403,7 +413,7 @@ def _snappy_block(data: memoryview, start: int, end: int, room: int, max_bytes: 
     if claimed > room:
         raise _too_large(Codec.SNAPPY, max_bytes, start)
     try:
-        return _unsigned(pa.Codec("snappy").decompress(data[start:end], claimed))
+        return _unsigned(codec.decompress(data[start:end], claimed))
     except OSError as error:
         raise DecodeError(f"snappy data is damaged: {error}", start) from error
 

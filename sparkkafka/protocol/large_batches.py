@@ -21,7 +21,6 @@ import pyarrow as pa
 from sparkkafka.errors import BatchTooLargeError, CorruptRecordError
 from sparkkafka.protocol import record_starts
 from sparkkafka.protocol.chunk_decode import (
-    HEADER_COST_BYTES,
     HEADERS,
     HEADERS_TYPE,
     KEY,
@@ -33,6 +32,7 @@ from sparkkafka.protocol.chunk_decode import (
     LargeFields,
     header_fields,
     header_lists,
+    headers_cost_bytes,
     no_records,
 )
 from sparkkafka.protocol.compression import PIECE_BYTES, BytesLike
@@ -41,9 +41,6 @@ from sparkkafka.protocol.record_fields import DamageError
 from sparkkafka.protocol.record_headers import follow_headers
 from sparkkafka.protocol.records import RecordBatch
 from sparkkafka.protocol.varints import VARINT_BITS, VARLONG_BITS, BadVarintError
-
-# Headers are copied out of their record, so only a part of what is allowed may be headers.
-_HEADERS_SHARE = 4
 
 _MAX_NUMBER_BYTES = 10
 _WRAP = 1 << 64
@@ -73,7 +70,9 @@ def decode(
         count = len(layout.starts)
         if count:
             stop = int(layout.ends[-1])
-            chunk = Chunk([batch], [window.data[:stop]], layout=layout, before=before)
+            chunk = Chunk(
+                [batch], [window.data[:stop]], max_payload_bytes, layout=layout, before=before
+            )
             yield from chunk.decode(start_offset, end_offset, wanted, times_ms)
             before = Before(
                 before.records + count,
@@ -91,7 +90,9 @@ def decode(
                 continue
             if (size is None or size > len(window.data)) and window.grow():
                 continue
-        elif not len(window.data) and not window.grow():
+        elif not len(window.data):
+            if window.grow():
+                continue
             return
         # The next record is damaged or cut, or bytes follow the last.
         check_batch(batch, bytes(window.data), before)
@@ -115,12 +116,13 @@ class _Window:
         self.data = memoryview(b"")
 
     def grow(self) -> bool:
-        """One more piece; False if there is none."""
+        """One more piece, perhaps an empty one; False if there is none."""
         piece = next(self._pieces, None)
         if piece is None:
             return False
         more = memoryview(piece).cast("B")
-        self.data = memoryview(b"".join((self.data, more))) if len(self.data) else more
+        if len(more):
+            self.data = memoryview(b"".join((self.data, more))) if len(self.data) else more
         return True
 
     def drop(self, size: int) -> None:
@@ -128,13 +130,8 @@ class _Window:
         self.data = self.data[size:]
 
     def number(self, bits: int = VARINT_BITS) -> tuple[int, int]:
-        """A varint, and its bytes. Raises DamageError."""
-        while len(self.data) < _MAX_NUMBER_BYTES and self.grow():
-            pass
-        try:
-            value, size = read_one(bytes(self.data[:_MAX_NUMBER_BYTES]), 0, bits)
-        except (IndexError, BadVarintError):
-            raise DamageError from None
+        """A varint, and its bytes. Raises IndexError if it is not here whole, BadVarintError."""
+        value, size = read_one(bytes(self.data[:_MAX_NUMBER_BYTES]), 0, bits)
         self.drop(size)
         return value, size
 
@@ -177,8 +174,8 @@ class _LargeRecord:
             raise self._too_large(f"it has {length} bytes")
         self._left = length
         yield from self._copy(1, keep=False)  # attributes, which Kafka does not use
-        timestamp_delta = self._number(VARLONG_BITS)
-        delta = self._number()
+        timestamp_delta = yield from self._number(VARLONG_BITS)
+        delta = yield from self._number()
         if not before.last_delta < delta <= batch.last_offset_delta:
             raise self._damaged(
                 f"its offset delta is {delta}, behind {before.last_delta}, in a batch that ends "
@@ -193,7 +190,7 @@ class _LargeRecord:
             keep = keep and times_ms[0] <= time_ms <= times_ms[1]
         fields: list[bytes | None] = []
         for name in (KEY, VALUE):
-            size = self._number()
+            size = yield from self._number()
             if size < -1:
                 raise DamageError
             fields.append(
@@ -201,7 +198,7 @@ class _LargeRecord:
                 if size < 0
                 else bytes((yield from self._copy(size, keep=keep and name in self._wanted)))
             )
-        count = self._number()
+        count = yield from self._number()
         if count < 0 or count * MIN_HEADER_BYTES > self._left:
             raise DamageError
         headers = pa.nulls(1, HEADERS_TYPE)
@@ -210,8 +207,10 @@ class _LargeRecord:
             headers_bytes = self._left
             if (
                 wants_headers
-                and max(count * HEADER_COST_BYTES, headers_bytes * _HEADERS_SHARE) > self._max_bytes
+                and headers_cost_bytes(count, headers_bytes) + sum(len(n or b"") for n in fields)
+                > self._max_bytes
             ):
+                fields.clear()  # the error holds this frame
                 raise self._too_large(f"it has {count} headers in {headers_bytes} bytes")
             raw = yield from self._copy(headers_bytes, keep=wants_headers)
             if wants_headers:
@@ -245,8 +244,15 @@ class _LargeRecord:
         names, contents = (pa.concat_arrays(arrays) for arrays in zip(*parts, strict=True))
         return header_lists(np.array([count]), names, contents)
 
-    def _number(self, bits: int = VARINT_BITS) -> int:
-        value, size = self._window.number(bits)
+    def _number(self, bits: int = VARINT_BITS) -> Generator[DecodedRecords, None, int]:
+        while True:
+            try:
+                value, size = self._window.number(bits)
+                break
+            except IndexError:
+                yield self._pause
+                if not self._window.grow():
+                    raise DamageError from None
         self._left -= size
         if self._left < 0:
             raise DamageError

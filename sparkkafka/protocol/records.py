@@ -405,7 +405,14 @@ def control_type(batch: RecordBatch) -> int:
     """
     if not batch.record_count:
         return NO_CONTROL_TYPE
-    reader = Reader(batch.payload(_MAX_CONTROL_PAYLOAD_BYTES))
+    try:
+        reader = Reader(batch.payload(_MAX_CONTROL_PAYLOAD_BYTES))
+    except BatchTooLargeError as error:  # no setting allows more, and no broker writes so much
+        raise CorruptRecordError(
+            f"control batch of more than {_MAX_CONTROL_PAYLOAD_BYTES} bytes",
+            error.position,
+            offset=batch.base_offset,
+        ) from error
     try:
         reader.varint()  # length
         reader.int8()  # attributes

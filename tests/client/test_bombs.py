@@ -24,6 +24,7 @@ import zstandard
 from crc32c import crc32c
 
 from sparkkafka.client import Consumer
+from sparkkafka.protocol.chunk_decode import headers_cost_bytes
 from sparkkafka.protocol.compression import Codec
 from sparkkafka.protocol.records import build_batch
 from sparkkafka.testing.fake_cluster import FakeCluster
@@ -64,10 +65,11 @@ if how == "fetcher":  # as Spark's tasks read
 from sparkkafka.client import Consumer
 with Consumer({"bootstrap.servers": servers, "max.decompressed.batch.bytes": limit,
                "max.partition.fetch.bytes": 64 << 20, "auto.offset.reset": "earliest"}) as c:
-    c.assign([("t", 0)])
+    parts = [("t", n) for n in range(len(c.partitions_for("t")))]
+    c.assign(parts)
     c.seek_to_beginning()
-    end = c.end_offsets([("t", 0)])[("t", 0)]
-    while calls < max_calls and c.position(("t", 0)) < end:
+    ends = c.end_offsets(parts)
+    while calls < max_calls and any(c.position(tp) < ends[tp] for tp in parts):
         calls += 1
         begun = time.monotonic()
         try:
@@ -75,6 +77,7 @@ with Consumer({"bootstrap.servers": servers, "max.decompressed.batch.bytes": lim
                 for record in c.poll(timeout_s):
                     rows += 1
                     seen += len(record.value or b"") + sum(1 for _ in record.headers)
+                    del record  # the next poll may take all memory that is allowed
             else:
                 table = c.poll_arrow(timeout_s)
                 rows += table.num_rows
@@ -167,6 +170,29 @@ def small_records(count: int, size: int) -> Callable[[Callable[[bytes], None]], 
     return write
 
 
+def records_of(*sizes: int) -> Callable[[Callable[[bytes], None]], None]:
+    """Records with values of these sizes."""
+
+    def write(add: Callable[[bytes], None]) -> None:
+        for number, size in enumerate(sizes):
+            head = b"\0\0" + reference.encode_varint(number) + b"\x01"
+            head += reference.encode_varint(size)
+            add(reference.encode_varint(len(head) + size + 1) + head)
+            add(bytes(size))
+            add(b"\0")
+
+    return write
+
+
+def headers_record(count: int, name: bytes, content: bytes, value: bytes = b"") -> bytes:
+    """A record with so many equal headers."""
+    header = reference.encode_varint(len(name)) + name
+    header += reference.encode_varint(len(content)) + content
+    body = b"\0\0\0\x01" + reference.encode_varint(len(value)) + value
+    body += reference.encode_varint(count) + header * count
+    return reference.encode_varint(len(body)) + body
+
+
 def read(
     fake: FakeCluster, how: str, limit: int = LIMIT, timeout_s: float = 1.0, max_calls: int = 500
 ) -> dict[str, Any]:
@@ -249,6 +275,72 @@ def test_many_large_batches_do_not_add_up_in_one_poll(fake_cluster) -> None:
         assert not found["errors"]
         assert found["rows"] == 12
         assert found["peak"] < ALLOWED
+
+
+@pytest.mark.parametrize("how", ["poll", "poll_arrow"])
+def test_partitions_take_turns_with_their_large_records(fake_cluster, how: str) -> None:
+    """Each could hold the second record of a batch while another has its turn."""
+    fake_cluster.create_topic("t", partitions=8)
+    for partition in range(8):
+        data = batch(Codec.ZSTD, 2, records_of(60 * MB, 60 * MB))
+        fake_cluster.append("t", partition, data, assign_offsets=True)
+    found = read(fake_cluster, how, timeout_s=5)
+    assert not found["errors"]
+    assert found["rows"] == 16
+    assert found["peak"] < ALLOWED
+
+
+@pytest.mark.parametrize("how", ["poll", "poll_arrow"])
+def test_large_records_before_damage(fake_cluster, how: str) -> None:
+    """The reader looks ahead to the damage, but not with a large record in its hands."""
+    fake_cluster.create_topic("t")
+    for _ in range(3):
+        data = batch(Codec.ZSTD, 1, one_record(LIMIT - 100))
+        fake_cluster.append("t", 0, data, assign_offsets=True)
+    damaged = bytearray(batch(Codec.ZSTD, 1, one_record(5)))
+    damaged[-1] ^= 1
+    fake_cluster.append("t", 0, bytes(damaged), assign_offsets=True)
+    found = read(fake_cluster, how, timeout_s=20)
+    [[kind, words]] = found["errors"]
+    assert kind == "CorruptRecordError"
+    assert "topic t partition 0 offset 3" in words
+    assert "The position stays at 3." in words  # what stands before it has been read
+    assert found["rows"] == 3
+    assert found["peak"] < ALLOWED
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "value_bytes", "limit"),
+    [
+        (b"ab", b"cd", 0, LIMIT),  # an object each for poll
+        ("žž".encode(), b"", 0, LIMIT),
+        (b"", b"", 100 * MB, LIMIT),  # besides a large value
+        (b"", b"", 0, 16 * MIB),  # in a record that is not a large one, of a batch as it came
+    ],
+)
+def test_what_headers_take(
+    fake_cluster, name: bytes, content: bytes, value_bytes: int, limit: int
+) -> None:
+    fake_cluster.create_topic("t")
+    header_bytes = 2 + len(name) + len(content)
+    for cost in (2, 1):  # of half the limit, and of all of it
+        count, room = 0, limit // cost - value_bytes
+        if room > 0:
+            count = room // (headers_cost_bytes(1000, 1000 * header_bytes) // 1000 + 1) - 10
+        record = headers_record(count, name, content, bytes(value_bytes))
+        codec = Codec.ZSTD if value_bytes else Codec.NONE
+        plain = build_batch(record, record_count=1, base_timestamp=0, max_timestamp=0, codec=codec)
+        fake_cluster.append("t", 0, plain, assign_offsets=True)
+    record = headers_record(2 * count, name, content, bytes(value_bytes))
+    plain = build_batch(record, record_count=1, base_timestamp=0, max_timestamp=0, codec=codec)
+    fake_cluster.append("t", 0, plain, assign_offsets=True)
+    found = read(fake_cluster, "poll", limit=limit, timeout_s=20)
+    [[kind, words]] = found["errors"]
+    assert kind == "BatchTooLargeError"
+    assert f"it has {2 * count} headers in" in words
+    assert "topic t partition 0 offset 2" in words
+    assert found["rows"] == 2
+    assert found["peak"] < limit * 3 // 2 + 100 * MB
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])

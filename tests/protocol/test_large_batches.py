@@ -4,6 +4,7 @@ the slow twin, wherever the parts end."""
 from __future__ import annotations
 
 import contextlib
+import gzip
 from collections.abc import Iterator, Sequence
 
 import pyarrow.compute as pc
@@ -256,3 +257,33 @@ def test_a_length_is_refused_before_its_bytes_come() -> None:
         list(in_parts(batch, (5 * MIB,), limit=50 * MIB))
     with pytest.raises(CorruptRecordError):
         list(in_parts(batch, (5 * MIB,)))
+
+
+@pytest.mark.parametrize(
+    ("codec", "nothing"),
+    [(Codec.GZIP, gzip.compress(b"")), (Codec.SNAPPY, b"\0\0\0\x01\0")],
+)
+def test_parts_that_give_nothing_leave_time_to_look_at_the_clock(
+    codec: Codec, nothing: bytes
+) -> None:
+    """A few MB of them took seconds. They may stand anywhere, also inside a record's numbers."""
+    record = payload_of([Record(0, NOW, b"key", b"v" * 300)])
+    start = b"\x82SNAPPY\x00\0\0\0\1\0\0\0\1" if codec is Codec.SNAPPY else b""
+
+    def part(data: bytes) -> bytes:
+        return compress(codec, data)[len(start) :]
+
+    for at in (1, 2, 3, 8, 200, len(record)):
+        data = start + part(record[:at]) + 20_000 * nothing
+        if at < len(record):
+            data += part(record[at:]) + 10_000 * nothing
+        assert sum(not len(n) for n in decompressed_pieces(codec, data, MIB)) >= 18
+        batch = batch_of(record, 1)._replace(attributes=codec, data=memoryview(data))
+        chunks = list(decode_chunks([batch], start_offset=0, end_offset=END, pauses=True))
+        assert sum(not len(chunk) for chunk in chunks) >= 18
+        assert [row.value for chunk in chunks for row in to_records(chunk)] == [b"v" * 300]
+        with pytest.MonkeyPatch.context() as patch:  # and as a large record
+            patch.setattr(large_batches, "PIECE_BYTES", 8)
+            chunks = list(decode_chunks([batch], start_offset=0, end_offset=END, pauses=True))
+        assert sum(not len(chunk) for chunk in chunks) >= 18
+        assert [row.value for chunk in chunks for row in to_records(chunk)] == [b"v" * 300]

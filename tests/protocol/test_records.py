@@ -427,6 +427,17 @@ def test_unreadable_control_key(key: bytes) -> None:
         control_type(batch)
 
 
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_a_huge_control_batch_is_damage(codec: Codec) -> None:
+    """No setting allows it, so the error names none (a BatchTooLargeError would)."""
+    data = build_batch(
+        bytes(2 << 20), record_count=1, base_timestamp=0, max_timestamp=0, codec=codec, control=True
+    )
+    with pytest.raises(CorruptRecordError, match="control batch of more than") as raised:
+        control_type(split_batches(data)[0])
+    assert type(raised.value) is CorruptRecordError
+
+
 def test_control_record_without_key() -> None:
     data = reference.encode_batch([Record(0, 0, None, b"")], attributes=0x30, producer_id=1)
     with pytest.raises(CorruptRecordError, match="offset 0"):

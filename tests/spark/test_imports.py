@@ -84,6 +84,7 @@ import sparkkafka.spark.read_task as read_task
 import sparkkafka.spark.write_task
 from sparkkafka.protocol.columns import decode_batches, encode_batches
 from sparkkafka.protocol.records import batch_parts, split_batches
+from sparkkafka.client.record import RecordBlock
 from sparkkafka.client.row_columns import RowColumns
 from sparkkafka.client.row_routing import Router, Rows
 from sparkkafka.spark.schema import default_columns
@@ -101,5 +102,7 @@ for tp, records in router.route(Rows.of(batch, columns), 1000):
     decoded = decode_batches(split_batches(data), start_offset=0, end_offset=10)
     for shaped in shaper.batches(decoded):
         rows += shaped.num_rows
+    for record in RecordBlock(tp, decoded, 10).records(0, len(decoded)):  # what poll gives
+        assert record.headers in ((), (("h", b"1"),))
 assert rows == 3
 """
