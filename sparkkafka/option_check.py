@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sparkkafka.errors import SPARK_PREFIX, OptionError
+from sparkkafka.hooks import NAMES as HOOK_NAMES
 from sparkkafka.option_table import CONNECTOR, KAFKA, Option, Side, Status
 from sparkkafka.references import UnknownProviderError
 from sparkkafka.security_table import CALLBACK_OPTION
@@ -98,7 +99,9 @@ class GivenOptions:
         if key in self._hints:
             return f"; {self._hints[key]}"
         dotted = key.replace("_", ".")
-        return f"; did you mean '{dotted}'?" if dotted in self._rows else _nearest(key, self._rows)
+        if dotted in self._rows:
+            return f"; did you mean '{dotted}'?"
+        return _nearest(key, [*self._rows, *HOOK_NAMES])
 
     def _connector(self, name: str, key: str, text: str) -> None:
         ignored = _IGNORED.get((key, self.side))

@@ -140,6 +140,7 @@ def test_settings_of_another_client_are_passed_over_with_a_warning(
         ("debug", "SPARKKAFKA_DEBUG"),
         ("bootstrap_servers", "did you mean 'bootstrap.servers'"),
         ("group_id", "did you mean 'group.id'"),
+        ("on_conect", "did you mean 'on_connect'"),
     ],
 )
 def test_names_of_other_clients(name: str, words: str) -> None:

@@ -16,6 +16,7 @@ from sparkkafka.client.admin_transactions import AdminTransactions
 from sparkkafka.client.arguments import flag, numbers
 from sparkkafka.client.broker_admin import ClusterDescription, LogDirDescription
 from sparkkafka.client.results import Results
+from sparkkafka.client.tcp import where
 
 
 class Admin(AdminTopics, AdminGroups, AdminTransactions):
@@ -54,7 +55,7 @@ class Admin(AdminTopics, AdminGroups, AdminTransactions):
         self.close()
 
     def __repr__(self) -> str:
-        servers = ",".join(f"{h}:{p}" for h, p in self._cluster.options.bootstrap_servers)
+        servers = ",".join(where(*at) for at in self._cluster.options.bootstrap_servers)
         return f"<Admin {servers}{' closed' if self._closed else ''}>"
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -18,6 +18,7 @@ from sparkkafka.client.connection import Connection
 from sparkkafka.client.connections import Connections, closed_if_interrupted
 from sparkkafka.client.deadline import Backoff, Deadline, End, Retry
 from sparkkafka.client.metadata import (
+    NOT_CREATED,
     Address,
     Broker,
     PartitionMetadata,
@@ -55,11 +56,6 @@ KNOWN_TOPIC_GRACE_MS = 30_000
 # An answer may be used for this long whatever metadata.max.age.ms says: with an age of 0 it would
 # be too old before its first use.
 MIN_METADATA_AGE_MS = 1_000
-
-_NO_TOPIC = (
-    "the topic does not exist, or this user may not see it (needs DESCRIBE on the topic): check "
-    "its name, or create it first"
-)
 
 
 class Cluster:
@@ -294,6 +290,7 @@ class Cluster:
         grace = deadline.sooner(grace_ms)
         retry = self.retry(deadline, f"metadata of {some_topics(wanted)}")
         missing: list[str] = []
+        creates = self.options.allow_auto_create_topics
         while True:
             try:
                 failed = self._refresh(wanted, deadline)
@@ -303,11 +300,11 @@ class Cluster:
                 bad = [name for name, other in failed.items() if other == code]
                 missing = bad if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else []
                 if missing and grace.expired:
-                    raise _no_topic(missing)
+                    raise no_topic(missing, creates=creates)
                 retry.after(BrokerError(code, f"Metadata of {some_topics(bad)}"))
             except KafkaTimeoutError as error:
                 if missing:  # what was seen says more than that a last look came too late
-                    raise _no_topic(missing) from error
+                    raise no_topic(missing, creates=creates) from error
                 raise
 
     def look_up(self, names: Iterable[str], deadline: Deadline) -> dict[str, int]:
@@ -495,8 +492,14 @@ def throttle(response: Any, deadline: Deadline) -> None:
         deadline.pause(wait_ms)
 
 
-def _no_topic(names: list[str]) -> UnknownTopicError:
-    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    error = UnknownTopicError(code, f"Metadata of {some_topics(names)}", _NO_TOPIC)
+def no_topic(names: Sequence[str], *, creates: bool) -> UnknownTopicError:
+    """These topics are not there; `creates`: though the brokers were asked to make them."""
+    error = UnknownTopicError(
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        f"Metadata of {some_topics(names)}",
+        "the topic does not exist, or this user may not see it (needs DESCRIBE on the topic)"
+        + (f"; {NOT_CREATED}" if creates else "")
+        + ": check its name, or create it first",
+    )
     error.topics = tuple(names)
     return error

@@ -21,9 +21,11 @@ from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group_metadata import NO_GENERATION, Commit, GroupMember, GroupMetadata
 from sparkkafka.client.groups import commit_stored, fetch_committed_stored
 from sparkkafka.client.metadata import (
+    NOT_CREATED,
     OffsetAndMetadata,
     TopicPartition,
     checked_topic,
+    missing_topics,
     some_topics,
 )
 from sparkkafka.client.partition_state import Assignment
@@ -216,14 +218,11 @@ class ConsumerGroup:
             self._look_s = time.monotonic() + CREATED_S
         elif missing:
             log.warning(
-                "group %s: %s: does not exist (yet), or this user may not see it (needs DESCRIBE "
-                "on the topic): nothing is read of it until it is there%s",
+                "group %s: %s, or not for this user (needs DESCRIBE on the topic): nothing is read "
+                "of a topic until it is there%s",
                 self._group,
-                some_topics(missing),
-                "; the brokers do not create it (auto.create.topics.enable, or CREATE is not "
-                "granted)"
-                if creates
-                else "",
+                missing_topics(missing),
+                f"; {NOT_CREATED}" if creates else "",
             )
         self._has_asked = True
 

@@ -78,12 +78,12 @@ class PartitionDelivery:
         """The error for a batch that cannot be delivered; `perhaps`: it may be written."""
         if self.last_error is not None and str(self.last_error) not in text:
             text += f"; the last failure: {self.last_error}"
-        return self._error(
-            f"{text}; records in this batch: {batch.encoded.record_count}, not acknowledged: "
-            f"{sum(b.encoded.record_count for b in self.queue.batches)}",
-            perhaps,
-            code,
-        )
+        text += f"; records in this batch: {batch.encoded.record_count}"
+        if batch.owner is None:
+            # All of them fail together. Records with a handle each go on, and may yet be written.
+            waiting = sum(b.encoded.record_count for b in self.queue.batches)
+            text += f", not acknowledged: {waiting}"
+        return self._error(text, perhaps, code)
 
     def refusal_error(
         self,

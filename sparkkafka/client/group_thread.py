@@ -19,7 +19,7 @@ from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group_assignment import GroupAssignors, TopicWatch, partition_counts
 from sparkkafka.client.group_metadata import NO_GENERATION, NO_MEMBER_ID
 from sparkkafka.client.member_thread import FAR_S, MemberThread, group_error, log_poll_overdue
-from sparkkafka.client.metadata import some_topics
+from sparkkafka.client.metadata import missing_topics, some_topics
 from sparkkafka.client_options import ConsumerOptions
 from sparkkafka.errors import (
     ErrorCode,
@@ -357,10 +357,9 @@ class GroupThread(MemberThread):
         missing = self._watch.missing
         if missing:
             log.warning(
-                "group %s: subscribes to %s, which does not exist (yet): nobody gets partitions "
-                "of it",
+                "group %s: %s: nobody gets partitions of a topic until it is there",
                 self.group_id,
-                some_topics(missing),
+                missing_topics(missing),
             )
         if response.skip_assignment:
             # A static leader that came back: all keep what they have (KIP-814).

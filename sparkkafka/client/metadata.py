@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -143,6 +143,15 @@ def read_topics(
 def _topic_id(value: Any) -> bytes | None:
     raw = bytes(getattr(value, "bytes", value) or b"")
     return raw if any(raw) else None
+
+
+NOT_CREATED = "the brokers do not create it (auto.create.topics.enable, or CREATE is not granted)"
+"""Said beside a missing topic under allow.auto.create.topics."""
+
+
+def missing_topics(names: Sequence[str]) -> str:
+    """For a message: "topic a does not exist (yet)", "topics a, b do not exist (yet)"."""
+    return f"{some_topics(names)} {'does' if len(names) == 1 else 'do'} not exist (yet)"
 
 
 def some_topics(names: Iterable[str] | None, most: int = 5) -> str:

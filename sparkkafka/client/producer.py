@@ -43,6 +43,7 @@ from sparkkafka.client.record_checks import (
     too_large,
 )
 from sparkkafka.client.record_chunks import Chunk
+from sparkkafka.client.tcp import where
 from sparkkafka.client.transaction_manager import TransactionManager
 from sparkkafka.client.transaction_steps import LEAST_ABORT_S, TransactionSteps
 from sparkkafka.client.transactions import GroupIdentity
@@ -136,9 +137,7 @@ class Producer:
         weakref.finalize(self, _let_go, self._loop, os.getpid()).atexit = False
 
     def __repr__(self) -> str:
-        servers = ",".join(
-            f"{host}:{port}" for host, port in self._settings.client.bootstrap_servers
-        )
+        servers = ",".join(where(*at) for at in self._settings.client.bootstrap_servers)
         return f"<Producer {servers}{' closed' if self._closed else ''}>"
 
     def __reduce__(self) -> NoReturn:

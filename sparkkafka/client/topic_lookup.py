@@ -8,7 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 
-from sparkkafka.client.cluster import KNOWN_TOPIC_GRACE_MS, UNKNOWN_TOPIC_GRACE_MS, Cluster
+from sparkkafka.client.cluster import (
+    KNOWN_TOPIC_GRACE_MS,
+    UNKNOWN_TOPIC_GRACE_MS,
+    Cluster,
+    no_topic,
+)
 from sparkkafka.client.deadline import Backoff, Deadline
 from sparkkafka.client.delivery import PartitionDelivery
 from sparkkafka.errors import (
@@ -70,6 +75,7 @@ class TopicLookup:
                 self._cluster.keep(due)
                 return {}
             return {name: self._forget(name, error) for name in due}
+        creates = self._cluster.options.allow_auto_create_topics
         final: dict[str, KafkaError] = {}
         for name in due:
             code = failed.get(name)
@@ -79,7 +85,7 @@ class TopicLookup:
             if self._passes(name, code):
                 self._again(name, BrokerError(code, f"Metadata of topic {name}"))
             else:
-                final[name] = self._forget(name, _final(name, code))
+                final[name] = self._forget(name, _final(name, code, creates))
         return final
 
     def next_look_s(self, names: Iterable[str]) -> float | None:
@@ -145,18 +151,10 @@ class TopicLookup:
         return error
 
 
-def _final(name: str, code: int) -> BrokerError:
-    where = f"Metadata of topic {name}"
+def _final(name: str, code: int, creates: bool) -> BrokerError:
     if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        return BrokerError(code, where)
-    error = UnknownTopicError(
-        code,
-        where,
-        "the topic does not exist, or this user may not see it (needs DESCRIBE on the topic): "
-        "check its name, or create it first",
-    )
-    error.topics = (name,)
-    return error
+        return BrokerError(code, f"Metadata of topic {name}")
+    return no_topic([name], creates=creates)
 
 
 def unknown_partition(topic: str, partition: int, count: int) -> UnknownTopicError:

@@ -35,7 +35,7 @@ import enum
 import struct
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, cast
 
 import lz4.frame
@@ -74,6 +74,8 @@ LEVELS = {
     Codec.LZ4: Levels(1, 17, 9),
     Codec.ZSTD: Levels(-131072, 22, 3),
 }
+
+COMPRESSING = tuple(row for row in Codec if row is not Codec.NONE)
 
 PIECE_BYTES = 4 << 20
 """Most bytes of a piece. A snappy block is unpacked whole, but comes in such pieces too."""
@@ -118,12 +120,29 @@ def codec_by_name(name: str) -> Codec:
     return codec
 
 
-def compress(codec: Codec, data: BytesLike, level: int | None = None) -> bytes:
+def codec_of(
+    value: Codec | int | str, *, argument: str = "codec", of: Sequence[Codec] = tuple(Codec)
+) -> Codec:
+    """The codec with this number or name, if it is one `of` these. Raises OptionError.
+
+    Never a guess: what is no codec, or only equal to one (True), would be packed as another.
+    """
+    if not isinstance(value, bool):
+        for row in of:
+            if value == (row.name.lower() if isinstance(value, str) else row):
+                return row
+    known = ", ".join(f"{row.name.lower()} ({row:d})" for row in of)
+    raise OptionError(f"{argument} is one of {known}, got {value!r}")
+
+
+def compress(codec: Codec | int | str, data: BytesLike, level: int | None = None) -> bytes:
     """`data` as one blob in the form that Java's consumer reads.
 
-    `level` None means Java's default. EncodeError for a level outside Java's range, and for any
-    level with a codec that has none.
+    `codec` is a Codec, its number or its name. `level` None means Java's default. EncodeError for a
+    level outside Java's range, and for any level with a codec that has none; OptionError for a
+    codec that there is not.
     """
+    codec = codec_of(codec)
     own = _own.get(codec)
     if own is not None and own.compress is not None:
         return _own_compress(codec, own.compress, data, level)
@@ -140,12 +159,18 @@ def compress(codec: Codec, data: BytesLike, level: int | None = None) -> bytes:
 
 
 def decompress(
-    codec: Codec, data: BytesLike, max_bytes: int, *, any_lz4_header_checksum: bool = False
+    codec: Codec | int | str,
+    data: BytesLike,
+    max_bytes: int,
+    *,
+    any_lz4_header_checksum: bool = False,
 ) -> BytesLike:
     """The uncompressed bytes: at most `max_bytes`, for codec NONE `data` itself.
 
-    All of `decompressed_pieces`, which see, in one piece.
+    `codec` is a Codec, its number or its name; OptionError for one that there is not. All of
+    `decompressed_pieces`, which see, in one piece.
     """
+    codec = codec_of(codec)
     pieces = list(
         decompressed_pieces(codec, data, max_bytes, any_lz4_header_checksum=any_lz4_header_checksum)
     )
@@ -221,7 +246,7 @@ def register_codec(
     comes out as EncodeError or DecodeError. Raises OptionError for another codec, and for what is
     no function.
     """
-    chosen = _codec_of(codec)
+    chosen = codec_of(codec, of=COMPRESSING)
     for name, function in (("compress", compress), ("decompress", decompress)):
         if function is not None and not callable(function):
             raise OptionError(f"{name} is a function, got {type(function).__name__}")
@@ -231,16 +256,6 @@ def register_codec(
         if compress is not None or decompress is not None:
             own[chosen] = _Own(compress, decompress)
         _own = own
-
-
-def _codec_of(codec: Codec | int | str) -> Codec:
-    for row in Codec:
-        if row is Codec.NONE or isinstance(codec, bool):
-            continue
-        if codec == (row.name.lower() if isinstance(codec, str) else row):
-            return row
-    known = ", ".join(f"{row.name.lower()} ({row:d})" for row in Codec if row is not Codec.NONE)
-    raise OptionError(f"codec is one of {known}, got {codec!r}")
 
 
 def _own_compress(codec: Codec, function: Compress, data: BytesLike, level: int | None) -> bytes:

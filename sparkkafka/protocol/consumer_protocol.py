@@ -13,10 +13,10 @@ StickyAssignor and CooperativeStickyAssignor are here too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
-from sparkkafka.errors import DecodeError
+from sparkkafka.errors import DecodeError, EncodeError
 from sparkkafka.protocol.schema import (
     INT32,
     STRING,
@@ -132,6 +132,8 @@ def encode_subscription(
 
     What `version` has no field for is left out. Raises EncodeError for values that do not fit.
     """
+    if isinstance(topics, str):  # its letters, otherwise
+        raise EncodeError(f"topics is a list of names: write [{topics!r}], not {topics!r}")
     message = ConsumerProtocolSubscription(
         topics=sorted(topics),
         user_data=user_data,
@@ -242,8 +244,10 @@ def _decode(cls: type[_MessageT], encoded: BytesLike) -> tuple[int, _MessageT]:
 
 def _grouped(partitions: Iterable[Partition]) -> list[TopicPartitions]:
     numbers: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        numbers.setdefault(topic, []).append(partition)
+    for pair in partitions:
+        if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
+            raise EncodeError(f"partitions are pairs such as ('orders', 0), got {pair!r}")
+        numbers.setdefault(pair[0], []).append(pair[1])
     return [TopicPartitions(topic=topic, partitions=rows) for topic, rows in numbers.items()]
 
 

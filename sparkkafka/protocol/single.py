@@ -6,6 +6,7 @@ they write and read is what the clients write and read. Nothing here is fast.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ from sparkkafka.protocol.columns import (
     encode_batches,
 )
 from sparkkafka.protocol.columns_encode import MAX_BATCH_BYTES
-from sparkkafka.protocol.compression import codec_by_name
+from sparkkafka.protocol.compression import Codec, codec_of
 from sparkkafka.protocol.murmur2_column import murmur2 as murmur2_of_column
 from sparkkafka.protocol.partitioner import KEY_RULES
 from sparkkafka.protocol.records import (
@@ -56,7 +57,7 @@ class PlainRecord(NamedTuple):
 def encode_batch(
     records: Iterable[PlainRecord],
     *,
-    compression: str = "none",
+    compression: Codec | int | str = "none",
     level: int | None = None,
     base_offset: int = 0,
     producer_id: int = NO_PRODUCER_ID,
@@ -66,12 +67,12 @@ def encode_batch(
 ) -> bytes:
     """These records as one record batch (magic 2), as a Produce request takes it.
 
-    `compression` and `level` are those of compression.type. Offsets count from `base_offset`; a
-    record that has another one is an error, as is a batch of none. Raises EncodeError for these,
-    for values of another type, and for what a batch cannot hold; OptionError for a compression
-    that there is not.
+    `compression` (a Codec, its number or its name) and `level` are as for `compress`. Offsets count
+    from `base_offset`; a record that has another one is an error, as is a batch of none. Raises
+    EncodeError for these, for values of another type, and for what a batch cannot hold; OptionError
+    for a compression that there is not.
     """
-    codec = codec_by_name(compression)
+    codec = codec_of(compression, argument="compression")
     rows = list(records)
     for place, row in enumerate(rows):
         if not isinstance(row, PlainRecord):
@@ -86,7 +87,7 @@ def encode_batch(
             pa.array([_bytes(row.key) for row in rows], pa.binary()),
             pa.array([_bytes(row.value) for row in rows], pa.binary()),
             pa.array([[*map(_header, row.headers)] or None for row in rows], HEADERS_TYPE),
-            np.array([row.timestamp_ms for row in rows], np.int64),
+            np.array([operator.index(row.timestamp_ms) for row in rows], np.int64),
         )
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise EncodeError(

@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--port", type=int, help=f"of the first broker ({USUAL_PORT} if free, else any free one)"
     )
     parser.add_argument(
-        "--topics", default="orders,shouted", help="made at the start (orders,shouted)"
+        "--topics", default="orders,shouted", help='made at the start (orders,shouted); "" for none'
     )
     parser.add_argument("--partitions", type=int, default=1, help="of each topic (1)")
     parser.add_argument("--properties", type=Path, help="file with broker properties")
@@ -102,12 +102,16 @@ def _port(wanted: int | None) -> int:
             return ports.take()
 
 
+def _topics_text(topics: Sequence[str]) -> str:
+    return f"these topics: {', '.join(topics)}" if topics else "no topics yet"
+
+
 def _instructions(bootstrap_servers: str, topics: Sequence[str]) -> str:
     topic = topics[0] if topics else "orders"
     servers = f'.option("kafka.bootstrap.servers", "{bootstrap_servers}")'
     pyspark = Path(sys.executable).with_name("pyspark")
     return f"""
-Kafka answers at {bootstrap_servers} and has these topics: {", ".join(topics)}.
+Kafka answers at {bootstrap_servers} and has {_topics_text(topics)}.
 Ctrl-C stops it and removes its data.
 
 Start Spark in another terminal:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.client import Consumer, Producer, consumer_group
+from sparkkafka.client import Admin, Consumer, Producer, consumer_group
 from sparkkafka.client.cluster import Cluster
+from sparkkafka.client.metadata import missing_topics
 from sparkkafka.client_options import (
     parse_admin_settings,
     parse_consumer_settings,
@@ -60,7 +61,7 @@ def test_a_subscription_waits_for_what_may_come_and_says_so(
     with subscribed(fake_cluster, protocol, "here", "later") as source:
         found = poll_until(source, lambda: len(warnings(caplog)) >= 3)
         assert [row.topic for row in found] == ["here"] * 5
-        assert all("topic later: does not exist (yet)" in row for row in warnings(caplog))
+        assert all("topic later does not exist (yet)" in row for row in warnings(caplog))
         asked = [
             row.message.allow_auto_topic_creation for row in fake_cluster.requests_of("Metadata")
         ]
@@ -98,7 +99,31 @@ def test_brokers_that_make_none_are_named(
     monkeypatch.setattr(consumer_group, "CREATED_S", 0.2)
     with subscribed(fake_cluster, "classic", "new", **AUTO) as source:
         poll_until(source, lambda: bool(warnings(caplog)))
-    assert "the brokers do not create it (auto.create.topics.enable" in warnings(caplog)[0]
+    words = "the brokers do not create it (auto.create.topics.enable"
+    assert words in warnings(caplog)[0]
+    monkeypatch.setattr("sparkkafka.client.cluster.UNKNOWN_TOPIC_GRACE_MS", 200)
+    monkeypatch.setattr("sparkkafka.client.topic_lookup.UNKNOWN_TOPIC_GRACE_MS", 200)
+    for given, said in ((AUTO, True), ({}, False)):
+        with (
+            Consumer(settings(fake_cluster) | given) as source,
+            Producer(settings(fake_cluster) | given) as producer,
+        ):
+            with pytest.raises(UnknownTopicError, match="create it first") as asked:
+                source.offsets_for("new")
+            with pytest.raises(UnknownTopicError, match="create it first") as sent:
+                producer.send("new", b"1").result(WAIT_S)
+        assert [words in str(asked.value), words in str(sent.value)] == [said, said]
+
+
+def test_several_missing_topics_are_named_in_the_plural() -> None:
+    assert missing_topics(["a"]) == "topic a does not exist (yet)"
+    assert missing_topics(["a", "b"]) == "topics a, b do not exist (yet)"
+
+
+def test_an_ipv6_address_is_shown_as_it_is_written() -> None:
+    for kind in (Admin, Producer):
+        with kind({"bootstrap.servers": "[::1],h:1"}) as client:
+            assert "[::1]:9092,h:1" in repr(client)
 
 
 def test_a_producer_makes_topics_where_it_is_told_to(

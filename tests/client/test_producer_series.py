@@ -110,6 +110,19 @@ def test_the_failures_and_only_they(fake_cluster: FakeCluster, producer: Produce
         written.result()
 
 
+def test_a_failure_does_not_count_records_that_are_written_after_it(
+    fake_cluster: FakeCluster,
+) -> None:
+    """ "Not acknowledged: 3 (records not written)" was said of a record before two that were."""
+    fake_cluster.create_topic("small", configs={"max.message.bytes": "300"})
+    with Producer(settings(fake_cluster)) as producer:
+        series = producer.send_many("small", [b"1", b"2" * 400, b"3"])
+        (failure,) = series.failures(WAIT_S)
+    assert log_values(fake_cluster, "small") == [b"1", b"3"]
+    assert "records in this batch: 1 (records not written)" in str(failure.error)
+    assert "not acknowledged" not in str(failure.error)
+
+
 def test_failures_of_a_table(fake_cluster: FakeCluster, producer: Producer) -> None:
     import pyarrow as pa
 

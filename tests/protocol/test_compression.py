@@ -10,6 +10,7 @@ import time
 import tracemalloc
 import zlib
 from collections.abc import Callable
+from typing import Any
 
 import cramjam
 import lz4.frame
@@ -148,6 +149,24 @@ def test_names() -> None:
     for wrong in ("LZ4", "", "lz5", "none ", "Codec"):
         with pytest.raises(OptionError, match="none, gzip, snappy, lz4, zstd"):
             codec_by_name(wrong)
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_a_codec_may_be_its_name_or_number(codec: Codec) -> None:
+    """Both were taken for zstd once, in silence."""
+    data = b"snow " * 100
+    packed = compress(codec, data)
+    for same in (codec.name.lower(), int(codec)):
+        assert compress(same, data) == packed
+        assert bytes(decompress(same, packed, len(data))) == data
+
+
+@pytest.mark.parametrize("wrong", ["brotli", "Zstd", "", 5, -1, True, None])
+def test_what_is_no_codec_is_refused(wrong: Any) -> None:
+    with pytest.raises(OptionError, match=r"codec is one of none \(0\), gzip"):
+        compress(wrong, b"data")
+    with pytest.raises(OptionError, match=r"codec is one of none \(0\), gzip"):
+        decompress(wrong, b"data", 10)
 
 
 # --- what Java demands of writers -----------------------------------------------------------------

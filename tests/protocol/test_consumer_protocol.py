@@ -265,6 +265,15 @@ def test_librdkafka_has_sticky_user_data_for_cooperative_sticky() -> None:
 # Values and bytes that are refused
 
 
+def test_what_is_no_list_of_names_or_pairs() -> None:
+    """A text would be taken for its letters, each of them a topic."""
+    with pytest.raises(EncodeError, match=r"topics is a list of names: write \['orders'\]"):
+        encode_subscription("orders")
+    for wrong in ("orders", ["ab"], {"orders": [0]}, [("orders",)], [7]):
+        with pytest.raises(EncodeError, match="partitions are pairs such as"):
+            encode_assignment(wrong)  # type: ignore[arg-type]
+
+
 def test_values_that_do_not_fit() -> None:
     with pytest.raises(EncodeError, match="topics"):
         encode_subscription(["x" * 40_000])

@@ -20,6 +20,7 @@ from sparkkafka.errors import (
 )
 from sparkkafka.protocol import (
     AbortedTransactions,
+    Codec,
     PlainRecord,
     crc32c,
     decode_records,
@@ -90,6 +91,7 @@ def test_control_records_and_what_is_cut_off_are_left() -> None:
         ([PlainRecord("text")], "str where bytes are required"),  # type: ignore[arg-type]
         ([PlainRecord(b"v", headers=(("h",),))], "pairs of str and bytes"),  # type: ignore[arg-type]
         ([PlainRecord(b"v", timestamp_ms=2**70)], "timestamp_ms"),
+        ([PlainRecord(b"v", timestamp_ms=1.7e9)], "timestamp_ms"),  # type: ignore[arg-type]
         ([PlainRecord(b"v"), PlainRecord(b"w", offset=9)], "record 1 has offset 9"),
     ],
 )
@@ -98,9 +100,19 @@ def test_what_is_no_batch(records: list[Any], words: str) -> None:
         encode_batch(records)
 
 
-def test_an_unknown_compression_is_named() -> None:
-    with pytest.raises(OptionError, match="got 'brotli'"):
-        encode_batch([PlainRecord(b"v")], compression="brotli")
+@pytest.mark.parametrize("wrong", ["brotli", "GZIP", None, 7, True])
+def test_an_unknown_compression_is_named(wrong: Any) -> None:
+    with pytest.raises(OptionError, match=rf"^compression is one of none .*got {wrong!r}$"):
+        encode_batch([PlainRecord(b"v")], compression=wrong)
+
+
+def test_a_compression_by_name_number_or_codec() -> None:
+    records = [PlainRecord(b"snow " * 100)]
+    for codec in Codec:
+        named = encode_batch(records, compression=codec.name.lower())
+        assert split_batches(named)[0].codec is codec
+        assert encode_batch(records, compression=codec) == named
+        assert encode_batch(records, compression=int(codec)) == named
 
 
 def test_damage_and_bounds() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkkafka.testing.broker import read_properties
+from sparkkafka.testing.broker import _instructions, read_properties
 from sparkkafka.testing.kafka_cluster import KafkaCluster
 from sparkkafka.testing.ports import LOOPBACK, ReservedPorts
 
@@ -102,3 +102,8 @@ def test_ci_runs_lint_and_tests() -> None:
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
     assert script.read_text().splitlines()[-1] == "exec make lint test"
+
+
+def test_a_broker_without_topics_says_so() -> None:
+    assert "has no topics yet." in _instructions("h:1", [])
+    assert "has these topics: a, b." in _instructions("h:1", ["a", "b"])
