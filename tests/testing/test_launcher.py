@@ -47,10 +47,10 @@ def _eventually(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
 def _alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+        stat = Path(f"/proc/{pid}/stat")  # a killed process whose parent is slow to reap is dead
+        return not (stat.exists() and stat.read_text().rpartition(")")[2].split()[0] == "Z")
+    except (ProcessLookupError, FileNotFoundError):  # it may end between two of these
         return False
-    stat = Path(f"/proc/{pid}/stat")  # a killed process whose parent is slow to reap is dead
-    return not (stat.exists() and stat.read_text().rpartition(")")[2].split()[0] == "Z")
 
 
 def _number(path: Path) -> int:
