@@ -93,6 +93,9 @@ _GZIP_NEXT_MEMBER_WINDOW_BYTES = 512
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, lowest compatible version
 _XERIAL_CHUNK_BYTES = 32 * 1024
+# A block is unpacked whole, and a record in it is then copied out: of the limit, so much may be in
+# one, or the memory of both would be twice the limit.
+_MOST_OF_A_BLOCK = 0.7
 # A snappy element of 3 bytes makes at most 64 bytes; no other does better.
 _SNAPPY_MAX_RATIO = 22
 
@@ -427,6 +430,12 @@ def _snappy_block(
         )
     if claimed > room:
         raise _too_large(Codec.SNAPPY, max_bytes, start)
+    if claimed > max(PIECE_BYTES, _MOST_OF_A_BLOCK * max_bytes):
+        raise OutputTooLargeError(
+            f"one block of snappy unpacks to {claimed} bytes, at most 70 % of the {max_bytes} "
+            "bytes allowed can be unpacked in one block",
+            start,
+        )
     try:
         return _unsigned(codec.decompress(data[start:end], claimed))
     except OSError as error:

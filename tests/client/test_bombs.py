@@ -129,7 +129,10 @@ def packed(codec: Codec, make: Callable[[Callable[[bytes], None]], None]) -> byt
 
 def batch(codec: Codec, count: int, make: Callable[[Callable[[bytes], None]], None]) -> bytes:
     """A batch of a valid checksum around what `make` writes."""
-    data = packed(codec, make)
+    return batch_of_packed(codec, count, packed(codec, make))
+
+
+def batch_of_packed(codec: Codec, count: int, data: bytes) -> bytes:
     plain = bytearray(
         build_batch(b"\0" * 7, record_count=1, base_timestamp=0, max_timestamp=0)[:61]
     )
@@ -235,6 +238,26 @@ def test_the_largest_record_that_is_allowed(fake_cluster, codec: Codec, how: str
     assert not found["errors"]
     assert found["rows"] == 1
     assert found["seen"] >= size
+    assert found["peak"] < ALLOWED
+
+
+@pytest.mark.parametrize("how", ["poll", "poll_arrow", "fetcher"])
+def test_one_block_of_snappy(fake_cluster, how: str) -> None:
+    """As librdkafka writes it: unpacked whole, and the record is copied out of it."""
+    import cramjam
+
+    fake_cluster.create_topic("t")
+    for size in (LIMIT * 7 // 10 - 100, LIMIT * 7 // 10 + 100):
+        plain = bytearray()
+        one_record(size)(plain.extend)
+        data = bytes(cramjam.snappy.compress_raw(plain))
+        fake_cluster.append("t", 0, batch_of_packed(Codec.SNAPPY, 1, data), assign_offsets=True)
+    found = read(fake_cluster, how, max_calls=200 if how != "fetcher" else 2)
+    assert found["rows"] == 1
+    [[kind, words]] = found["errors"]
+    assert kind == "BatchTooLargeError"
+    assert "at most 70 % of the" in words
+    assert "max.decompressed.batch.bytes" in words
     assert found["peak"] < ALLOWED
 
 
