@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from sparkkafka import option_check
 from sparkkafka.client_options import (
     _HINTS,
     CONSUMER_ROWS,
@@ -177,8 +178,10 @@ def test_no_settings_at_all_say_nothing_of_sql() -> None:
 
 
 def test_topics_are_created_by_the_way_only_where_that_is_set(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # One warning for an option and process: another test may have had it.
+    monkeypatch.setattr(option_check, "_warned", set())
     assert not consumer().client.allow_auto_create_topics
     assert consumer(allow__auto__create__topics=True).client.allow_auto_create_topics
     assert not caplog.text

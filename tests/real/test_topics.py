@@ -83,7 +83,7 @@ def test_a_topic_is_made_with_its_settings_and_deleted(cluster, other):
     seen = other.list_topics(name, WAIT_S).topics[name]
     assert seen.error is None
     assert sorted(seen.partitions) == [0, 1, 2]
-    assert topic_configs(cluster, name, settings) == settings
+    assert topic_configs(cluster, name, list(settings)) == settings
     resource = confluent_kafka.admin.ConfigResource("topic", name)
     theirs = other.describe_configs([resource], request_timeout=WAIT_S)[resource].result(WAIT_S)
     assert topic_configs(cluster, name) == {key: entry.value for key, entry in theirs.items()}
