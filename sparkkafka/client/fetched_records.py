@@ -13,7 +13,7 @@ from sparkkafka.client.fetch_answer import with_setting
 from sparkkafka.client.frame_buffer import FrameBuffer
 from sparkkafka.client.metadata import TopicPartition
 from sparkkafka.errors import BatchTooLargeError, CorruptRecordError
-from sparkkafka.protocol.columns import MAX_PAYLOAD_BYTES, DecodedRecords, decode_chunks
+from sparkkafka.protocol.columns import DecodedRecords, decode_chunks
 from sparkkafka.protocol.records import RecordBatch
 
 _END = (1 << 63) - 1
@@ -51,7 +51,7 @@ class FetchedRecords:
         frame: Frame,
         damage: CorruptRecordError | None = None,
         *,
-        max_payload_bytes: int = MAX_PAYLOAD_BYTES,
+        max_payload_bytes: int,
     ) -> None:
         self._tp = tp
         self._batches = batches

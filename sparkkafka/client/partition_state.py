@@ -47,7 +47,8 @@ class PartitionState:
         self.backoff = backoff
         self.not_before_s = 0.0
         self._fetched: deque[FetchedRecords] = deque()
-        self._row_bytes = 0.0
+        self.row_bytes = 0.0
+        """Of a row of those that were decoded last, on average."""
         self._piece: DecodedRecords | None = None
         self.is_decoding = False
         """In the middle of a large record, when the deadline of the last call came."""
@@ -119,11 +120,6 @@ class PartitionState:
         self._forget_piece()
         self.fetch_offset = self.position
 
-    @property
-    def row_bytes(self) -> float:
-        """Bytes of a row of those that were decoded last, on average."""
-        return self._row_bytes
-
     def take_rows(self, count: int, deadline: Deadline) -> TakenRows | None:
         """Up to `count` records; None if there are no more, or none until the deadline. `advance`
         moves over them.
@@ -182,7 +178,7 @@ class PartitionState:
                 return None
             self._piece = piece
             if piece is not None:
-                self._row_bytes = piece.size_bytes / len(piece)
+                self.row_bytes = piece.size_bytes / len(piece)
             else:
                 self._fetched.popleft()
                 self.position = part.next_offset

@@ -18,7 +18,7 @@ from sparkkafka.protocol.chunk_decode import (
     VALUE,
     DecodedRecords,
 )
-from sparkkafka.protocol.columns_decode import MAX_PAYLOAD_BYTES, decode_batches, decode_chunks
+from sparkkafka.protocol.columns_decode import decode_batches, decode_chunks
 from sparkkafka.protocol.columns_encode import (
     EncodedBatch,
     RecordColumns,
@@ -38,7 +38,6 @@ __all__ = [
     "HEADERS",
     "HEADERS_TYPE",
     "KEY",
-    "MAX_PAYLOAD_BYTES",
     "TIMESTAMP",
     "VALUE",
     "DecodedRecords",

@@ -42,15 +42,17 @@ from sparkkafka.protocol.chunk_decode import (
     DecodedRecords,
     no_records,
 )
-from sparkkafka.protocol.compression import BytesLike
-from sparkkafka.protocol.records import CODEC_MASK, MIN_RECORD_BYTES, RecordBatch
+from sparkkafka.protocol.compression import PIECE_BYTES, BytesLike, slices
+from sparkkafka.protocol.records import (
+    CODEC_MASK,
+    DEFAULT_MAX_PAYLOAD_BYTES,
+    MIN_RECORD_BYTES,
+    RecordBatch,
+)
 
-CHUNK_BYTES = 4 << 20
+CHUNK_BYTES = PIECE_BYTES
 """Payload whose record starts are found together: many batches make `lockstep` cheap. A batch that
 unpacks to more is decoded in parts of that size (`large_batches`)."""
-
-MAX_PAYLOAD_BYTES = 256 << 20
-"""What a compressed batch may unpack to, if nobody says otherwise."""
 
 
 def decode_batches(
@@ -59,7 +61,7 @@ def decode_batches(
     start_offset: int,
     end_offset: int,
     wanted: frozenset[str] = ALL_COLUMNS,
-    max_payload_bytes: int = MAX_PAYLOAD_BYTES,
+    max_payload_bytes: int = DEFAULT_MAX_PAYLOAD_BYTES,
 ) -> DecodedRecords:
     """All records of `decode_chunks` in one piece; see there.
 
@@ -106,7 +108,7 @@ def decode_chunks(
     end_offset: int,
     wanted: frozenset[str] = ALL_COLUMNS,
     times_ms: tuple[int, int] | None = None,
-    max_payload_bytes: int = MAX_PAYLOAD_BYTES,
+    max_payload_bytes: int = DEFAULT_MAX_PAYLOAD_BYTES,
     pauses: bool = False,
 ) -> Iterator[DecodedRecords]:
     """Decodes the batches of one fetch of one partition, some ten thousand records at a time.
@@ -166,7 +168,7 @@ def _pieces(
             if second is not None:
                 more = chain((payload, second), pieces)
         elif len(payload) > CHUNK_BYTES:
-            more = _slices(payload)
+            more = slices(payload)
         length = len(payload)
         if more is None and (count * MIN_RECORD_BYTES > length or (count == 0) != (length == 0)):
             # Before any array is made for so many records.
@@ -189,11 +191,6 @@ def _pieces(
     if group:
         chunk = Chunk(group, payloads, max_payload_bytes)
         yield from chunk.decode(start_offset, end_offset, wanted, times_ms)
-
-
-def _slices(payload: memoryview) -> Iterator[memoryview]:
-    for start in range(0, len(payload), CHUNK_BYTES):
-        yield payload[start : start + CHUNK_BYTES]
 
 
 def _out_of_time(batch: RecordBatch, first_ms: int, last_ms: int) -> bool:

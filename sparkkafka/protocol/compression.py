@@ -283,7 +283,7 @@ def _own_parts(
         ) from error
     if len(out) > max_bytes:
         raise _too_large(codec, max_bytes)
-    yield from _slices(out)
+    yield from slices(out)
 
 
 def _gathered(codec: Codec, parts: Iterable[BytesLike], max_bytes: int) -> Iterator[BytesLike]:
@@ -389,7 +389,7 @@ def _snappy_parts(data: memoryview, max_bytes: int) -> Iterator[memoryview]:
     codec = pa.Codec("snappy")
     # Only the magic is compared: Redpanda wrote the two version numbers little-endian.
     if len(data) < len(_XERIAL_HEADER) or data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
-        yield from _slices(_snappy_block(codec, data, 0, len(data), max_bytes, max_bytes))
+        yield from slices(_snappy_block(codec, data, 0, len(data), max_bytes, max_bytes))
         return
     room, position, end = max_bytes, len(_XERIAL_HEADER), len(data)
     while position < end:
@@ -402,10 +402,11 @@ def _snappy_parts(data: memoryview, max_bytes: int) -> Iterator[memoryview]:
         position = start + size
         part = _snappy_block(codec, data, start, position, room, max_bytes)
         room -= len(part)
-        yield from _slices(part)
+        yield from slices(part)
 
 
-def _slices(data: memoryview) -> Iterator[memoryview]:
+def slices(data: memoryview) -> Iterator[memoryview]:
+    """What is unpacked already, in pieces of up to PIECE_BYTES; an empty one of nothing."""
     for start in range(0, max(1, len(data)), PIECE_BYTES):
         yield data[start : start + PIECE_BYTES]
 

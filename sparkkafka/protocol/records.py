@@ -98,8 +98,8 @@ NO_CONTROL_TYPE = -1
 
 # Length, attributes, two deltas, two sizes, header count: one byte each at least.
 MIN_RECORD_BYTES = 7
-# Unpacked bytes that old-format messages of one answer may take together. As large as a whole
-# answer may be (`Framing`'s default).
+# Unpacked bytes that a compressed batch, and old-format messages of one answer together, may take
+# if nobody says otherwise. As large as a whole answer may be (`Framing`'s default).
 DEFAULT_MAX_PAYLOAD_BYTES = 256 << 20
 _MAX_CONTROL_PAYLOAD_BYTES = 1 << 20
 _MAX_INT64 = 2**63 - 1

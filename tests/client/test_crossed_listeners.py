@@ -1,4 +1,4 @@
-"""A client of one security protocol at a listener of another: told at once, if that is certain."""
+"""A client of one security protocol at a listener of another: if that is certain, an error."""
 
 from __future__ import annotations
 
