@@ -407,12 +407,7 @@ def test_a_task_that_lost_its_place_says_to_whom_and_leaves_it_alone(query):
     query.run_up_to(0)
     run = query.new_run()
     place = query.place(run, 1, 1)
-    at = next(
-        number
-        for number, name in enumerate(counted(lambda: query.write_task(query.new_run(), 1, 1)), 1)
-        if name == "Produce"
-    )
-    task = Process(at, then="pause")
+    task = Process(1, then="pause", only="Produce")
     task.start(lambda: query.write_task(run, 1, 1))
     assert task.reached.wait(10)
     with open_cluster(query.cluster) as cluster:
