@@ -19,16 +19,16 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
 
 demo: $(STAMP) ## one real broker, 1,000,000 rows written and read back by Spark, then all removed
-	@$(PY) -m sparkkafka.testing.demo
+	@$(PY) -m tests.tools.demo
 
 # JOBS=3 saves a quarter of the time where there are cores for it; on two, tests with short deadlines
 # may fail. With an older Spark, in a virtual environment of its own:
 #     pip install -e '.[dev]' && pip install 'pyspark[connect]==4.0.5'
 #     python -m pytest -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning \
-#       tests/spark/test_streams.py
+#       tests/spark/stream/test_streams.py
 # (PySpark 4.0 and 4.1 leave sockets of their own to the garbage collector.)
 test: $(STAMP) ## all tests, those with real brokers included
-	@$(PY) -m sparkkafka.testing.jars connector
+	@$(PY) -m sparkkafka.testing.kafka.jars connector
 	@$(PY) -m pytest -m "not bench and not soak" $(if $(JOBS),-n $(JOBS))
 
 soak: $(STAMP) ## the long tests, half an hour: killed drivers and brokers, 2,000 micro-batches
@@ -40,15 +40,15 @@ lint: $(STAMP) ## ruff and mypy
 	@$(PY) -m mypy
 
 bench: $(STAMP) ## us beside the rivals, a quarter of an hour; renews docs/benchmarks.*
-	@$(PY) -m sparkkafka.testing.jars connector
+	@$(PY) -m sparkkafka.testing.kafka.jars connector
 	@$(PY) tests/bench/run.py --write
 
 bench-quick: $(STAMP) ## a part of it in three minutes; changes no file
-	@$(PY) -m sparkkafka.testing.jars connector
+	@$(PY) -m sparkkafka.testing.kafka.jars connector
 	@$(PY) tests/bench/run.py --quick
 
 broker: $(STAMP) ## one real broker until Ctrl-C, for trying things
-	@$(PY) -m sparkkafka.testing.broker --properties conf/broker.properties
+	@$(PY) -m sparkkafka.testing.kafka.broker --properties conf/broker.properties
 
 clean: ## back to a fresh clone (Kafka's jars stay in the user's cache folder)
 	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis \

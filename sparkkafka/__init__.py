@@ -23,9 +23,9 @@ from sparkkafka.debug_logging import VARIABLE, apply_levels
 from sparkkafka.spark.registration import choose_worker_python, register
 
 if TYPE_CHECKING:
-    from sparkkafka.spark.committer import commit_to_group
     from sparkkafka.spark.datasource import KafkaDataSource
-    from sparkkafka.spark.progress import lag
+    from sparkkafka.spark.stream.committer import commit_to_group
+    from sparkkafka.spark.stream.progress import lag
 
 __version__ = "0.1.0.dev0"
 __all__ = ["KafkaDataSource", "__version__", "commit_to_group", "lag", "register"]
@@ -33,8 +33,8 @@ __all__ = ["KafkaDataSource", "__version__", "commit_to_group", "lag", "register
 # Imported when they are first used, so that `import sparkkafka.client` does not import pyspark.
 _LATE = {
     "KafkaDataSource": "sparkkafka.spark.datasource",
-    "commit_to_group": "sparkkafka.spark.committer",
-    "lag": "sparkkafka.spark.progress",
+    "commit_to_group": "sparkkafka.spark.stream.committer",
+    "lag": "sparkkafka.spark.stream.progress",
 }
 
 

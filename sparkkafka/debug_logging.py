@@ -1,13 +1,13 @@
 """SPARKKAFKA_DEBUG: log levels of the package from the environment, the short way.
 
     SPARKKAFKA_DEBUG="client:debug,protocol:info"     parts of the package (or single modules,
-                                                      as client.sender), each with a level
+                                                      as client.sender.sender), each with a level
     SPARKKAFKA_DEBUG=debug                            the whole package
 
 Read once, when the package is imported: on the driver, and in each worker that Spark starts, if the
 variable is set there (`spark.executorEnv.SPARKKAFKA_DEBUG`). What is logged goes to stderr, unless
 the program has handlers of its own. Without the variable nothing is touched: each module logs to
-the logger of its name (`sparkkafka.client.sender`), requests and answers by name and size to
+the logger of its name (`sparkkafka.client.sender.sender`), requests and answers by name and size to
 `sparkkafka.protocol`, and errors, never their contents.
 """
 
@@ -45,7 +45,7 @@ def parse_levels(text: str) -> dict[str, int]:
         if name and not _is_module(name):
             raise ValueError(
                 f"{VARIABLE}: {piece!r} names no part of the package; parts are client, protocol, "
-                "spark, options, and modules of these, as client.sender"
+                "spark, config, and what is in these, as client.sender"
             )
         levels[name or ROOT] = LEVELS[word]
     return levels

@@ -60,7 +60,7 @@ def new_topic(kafka_cluster: Any) -> Callable[..., str]:
 def secured() -> Iterator[Secured]:
     """One real broker with TLS, SASL and ACLs, see tests/real/secured.py. Give each test topics
     and a client id of its own."""
-    from sparkkafka.testing.process import UnavailableError
+    from sparkkafka.testing.kafka.process import UnavailableError
     from tests.real.secured import secured_broker
 
     with contextlib.ExitStack() as stack:
@@ -76,8 +76,8 @@ def secured() -> Iterator[Secured]:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One local Spark for the session: two cores, no web page, UTC, no file in the clone."""
-    from sparkkafka.testing.jars import CONNECTOR_JARS, find_jars
-    from sparkkafka.testing.java import export_java_home, find_java
+    from sparkkafka.testing.kafka.jars import CONNECTOR_JARS, find_jars
+    from sparkkafka.testing.kafka.java import export_java_home, find_java
 
     export_java_home(find_java())
     # Workers must run this interpreter: another one has neither pyarrow nor this package.
@@ -115,7 +115,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def jvm_connector(spark: SparkSession) -> str:
     """The format name of Spark's own connector in the `spark` session; for `jvm`-marked tests."""
     if "spark-sql-kafka" not in spark.conf.get("spark.jars", ""):
-        reason = "run `python -m sparkkafka.testing.jars connector` first (`make test` does)"
+        reason = "run `python -m sparkkafka.testing.kafka.jars connector` first (`make test` does)"
         if os.environ.get("CI"):
             pytest.fail(f"no JVM connector: {reason}", pytrace=False)
         pytest.skip(f"no JVM connector: {reason}")

@@ -35,7 +35,10 @@ def levels_as_before() -> Iterator[None]:
             {"sparkkafka.client": logging.DEBUG, "sparkkafka.protocol": logging.INFO},
         ),
         ("debug", {"sparkkafka": logging.DEBUG}),
-        (" client.sender : WARNING , ", {"sparkkafka.client.sender": logging.WARNING}),
+        (
+            " client.sender.sender : WARNING , ",
+            {"sparkkafka.client.sender.sender": logging.WARNING},
+        ),
         ("sparkkafka.spark:error", {"sparkkafka.spark": logging.ERROR}),
         ("info,client:off", {"sparkkafka": logging.INFO, "sparkkafka.client": 51}),
         ("", {}),
@@ -54,7 +57,7 @@ def test_text_that_cannot_be_read_is_warned_of(text: str, caplog: pytest.LogCapt
 
 def test_levels_are_set() -> None:
     apply_levels("client:debug")
-    assert logging.getLogger("sparkkafka.client.sender").isEnabledFor(logging.DEBUG)
+    assert logging.getLogger("sparkkafka.client.sender.sender").isEnabledFor(logging.DEBUG)
     assert not logging.getLogger("sparkkafka.protocol").isEnabledFor(logging.DEBUG)
 
 
@@ -82,7 +85,7 @@ def test_in_a_process_of_its_own(own_handler: bool) -> None:
 
 
 def test_each_module_logs_under_its_own_name() -> None:
-    """`option_check` speaks as `sparkkafka.options`, which is what its users know."""
+    """`option_check` speaks as `sparkkafka.config.options`, which is what its users know."""
     for path in Path(sparkkafka.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
@@ -90,5 +93,5 @@ def test_each_module_logs_under_its_own_name() -> None:
                 name = ast.unparse(node.value.args[0]) if node.value.args else ""
                 top = isinstance(node.targets[0], ast.Name) and node.col_offset == 0
                 if function == "logging.getLogger" and top:
-                    allowed = {"__name__", "'sparkkafka.options'", "'sparkkafka.protocol'"}
+                    allowed = {"__name__", "'sparkkafka.config.options'", "'sparkkafka.protocol'"}
                     assert name in allowed, path

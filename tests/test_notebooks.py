@@ -17,9 +17,9 @@ from typing import Any
 import nbformat
 import pytest
 
-from sparkkafka.testing.jars import cache_directory, ensure_jars, kafka_jars
-from sparkkafka.testing.java import export_java_home, find_java
-from sparkkafka.testing.process import LeashedProcess, UnavailableError
+from sparkkafka.testing.kafka.jars import cache_directory, ensure_jars, kafka_jars
+from sparkkafka.testing.kafka.java import export_java_home, find_java
+from sparkkafka.testing.kafka.process import LeashedProcess, UnavailableError
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))

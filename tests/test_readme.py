@@ -71,15 +71,3 @@ def test_paths_that_are_named_exist():
     assert len(named) > 6
     missing = [path for path in named if not (ROOT / path).exists()]
     assert missing == []
-
-
-def test_the_file_map_names_every_module_of_client_and_spark():
-    section = README.split("## Where things are")[1].split("Imports go down")[0]
-    words = set(re.findall(r"[a-z_]+", section))
-    modules = {
-        path.stem
-        for folder in ("client", "spark")
-        for path in (ROOT / "sparkkafka" / folder).glob("*.py")
-        if path.stem != "__init__"
-    }
-    assert sorted(modules - words) == []

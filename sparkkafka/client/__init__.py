@@ -10,27 +10,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sparkkafka.client.admin import Admin
-    from sparkkafka.client.configs import AlterConfigOp, ConfigEntry, ConfigResource
-    from sparkkafka.client.connection import Connection
-    from sparkkafka.client.consumer import Consumer
+    from sparkkafka.client.admin.admin import Admin
+    from sparkkafka.client.admin.groups import ConsumerGroupDescription
+    from sparkkafka.client.admin.topic_descriptions import TopicDescription
+    from sparkkafka.client.admin.topics import NewPartitions, NewTopic
+    from sparkkafka.client.admin.transactions import TransactionDescription
+    from sparkkafka.client.cluster.configs import AlterConfigOp, ConfigEntry, ConfigResource
+    from sparkkafka.client.cluster.metadata import PartitionInfo
+    from sparkkafka.client.cluster.offset_specs import OffsetSpec
+    from sparkkafka.client.cluster.results import Listing, Results
+    from sparkkafka.client.consumer.consumer import Consumer
+    from sparkkafka.client.consumer.record import Record, Records
     from sparkkafka.client.deadline import Deadline
-    from sparkkafka.client.delivery_notes import (
+    from sparkkafka.client.group.group_metadata import GroupMetadata
+    from sparkkafka.client.net.connection import Connection
+    from sparkkafka.client.producer.futures import (
         Delivery,
         RecordFailure,
         RecordMetadata,
         TableDelivery,
     )
-    from sparkkafka.client.group_admin import ConsumerGroupDescription
-    from sparkkafka.client.group_metadata import GroupMetadata
-    from sparkkafka.client.metadata import OffsetAndMetadata, PartitionInfo, TopicPartition
-    from sparkkafka.client.offset_specs import OffsetSpec
-    from sparkkafka.client.producer import Producer
-    from sparkkafka.client.record import Record, Records
-    from sparkkafka.client.results import Listing, Results
-    from sparkkafka.client.topic_descriptions import TopicDescription
-    from sparkkafka.client.topics import NewPartitions, NewTopic
-    from sparkkafka.client.transaction_admin import TransactionDescription
+    from sparkkafka.client.producer.producer import Producer
+    from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 
 __all__ = [
     "Admin",
@@ -62,32 +63,32 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Admin": "admin",
-    "AlterConfigOp": "configs",
-    "ConfigEntry": "configs",
-    "ConfigResource": "configs",
-    "Connection": "connection",
-    "Consumer": "consumer",
-    "ConsumerGroupDescription": "group_admin",
+    "Admin": "admin.admin",
+    "AlterConfigOp": "cluster.configs",
+    "ConfigEntry": "cluster.configs",
+    "ConfigResource": "cluster.configs",
+    "Connection": "net.connection",
+    "Consumer": "consumer.consumer",
+    "ConsumerGroupDescription": "admin.groups",
     "Deadline": "deadline",
-    "Delivery": "delivery_notes",
-    "GroupMetadata": "group_metadata",
-    "Listing": "results",
-    "NewPartitions": "topics",
-    "NewTopic": "topics",
-    "OffsetAndMetadata": "metadata",
-    "OffsetSpec": "offset_specs",
-    "PartitionInfo": "metadata",
-    "Producer": "producer",
-    "Record": "record",
-    "RecordFailure": "delivery_notes",
-    "RecordMetadata": "delivery_notes",
-    "Records": "record",
-    "Results": "results",
-    "TableDelivery": "delivery_notes",
-    "TopicDescription": "topic_descriptions",
-    "TopicPartition": "metadata",
-    "TransactionDescription": "transaction_admin",
+    "Delivery": "producer.futures",
+    "GroupMetadata": "group.group_metadata",
+    "Listing": "cluster.results",
+    "NewPartitions": "admin.topics",
+    "NewTopic": "admin.topics",
+    "OffsetAndMetadata": "values",
+    "OffsetSpec": "cluster.offset_specs",
+    "PartitionInfo": "cluster.metadata",
+    "Producer": "producer.producer",
+    "Record": "consumer.record",
+    "RecordFailure": "producer.futures",
+    "RecordMetadata": "producer.futures",
+    "Records": "consumer.record",
+    "Results": "cluster.results",
+    "TableDelivery": "producer.futures",
+    "TopicDescription": "admin.topic_descriptions",
+    "TopicPartition": "values",
+    "TransactionDescription": "admin.transactions",
 }
 
 

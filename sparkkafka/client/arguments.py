@@ -7,9 +7,9 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from sparkkafka.client.metadata import OffsetAndMetadata, TopicPartition, offset_number
+from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, offset_number
+from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.errors import OptionError
-from sparkkafka.option_kinds import INT32_MAX
 
 T = TypeVar("T")
 

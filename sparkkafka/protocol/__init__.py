@@ -10,14 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sparkkafka.protocol.compression import (
-        Codec,
-        OutputTooLargeError,
-        compress,
-        decompress,
-        register_codec,
-    )
-    from sparkkafka.protocol.consumer_protocol import (
+    from sparkkafka.protocol.framing import Framing, decode_request, encode_response
+    from sparkkafka.protocol.messages.consumer_protocol import (
         Assignment,
         Subscription,
         decode_assignment,
@@ -25,14 +19,19 @@ if TYPE_CHECKING:
         encode_assignment,
         encode_subscription,
     )
-    from sparkkafka.protocol.framing import Framing, decode_request, encode_response
-    from sparkkafka.protocol.records import (
+    from sparkkafka.protocol.records.batches import (
         AbortedTransactions,
         RecordBatch,
         control_type,
         split_batches,
     )
-    from sparkkafka.protocol.schema import decode, encode, layout
+    from sparkkafka.protocol.records.compression import (
+        Codec,
+        OutputTooLargeError,
+        compress,
+        decompress,
+        register_codec,
+    )
     from sparkkafka.protocol.single import (
         PlainRecord,
         crc32c,
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
         murmur2,
         partition_of,
     )
+    from sparkkafka.protocol.wire.schema import decode, encode, layout
 
 __all__ = [
     "AbortedTransactions",
@@ -85,8 +85,14 @@ __all__ = [
 ]
 
 _MODULES = {
-    "compression": ("Codec", "OutputTooLargeError", "compress", "decompress", "register_codec"),
-    "consumer_protocol": (
+    "records.compression": (
+        "Codec",
+        "OutputTooLargeError",
+        "compress",
+        "decompress",
+        "register_codec",
+    ),
+    "messages.consumer_protocol": (
         "Assignment",
         "Subscription",
         "decode_assignment",
@@ -95,8 +101,8 @@ _MODULES = {
         "encode_subscription",
     ),
     "framing": ("Framing", "decode_request", "encode_response"),
-    "records": ("AbortedTransactions", "RecordBatch", "control_type", "split_batches"),
-    "schema": ("decode", "encode", "layout"),
+    "records.batches": ("AbortedTransactions", "RecordBatch", "control_type", "split_batches"),
+    "wire.schema": ("decode", "encode", "layout"),
     "single": (
         "PlainRecord",
         "crc32c",

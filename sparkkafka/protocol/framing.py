@@ -14,8 +14,9 @@ from typing import Any, NamedTuple, cast
 
 from sparkkafka.errors import DecodeError, EncodeError, UnsupportedVersionError
 from sparkkafka.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
-from sparkkafka.protocol.releases import first_kafka
-from sparkkafka.protocol.schema import (
+from sparkkafka.protocol.wire.primitives import BytesLike, Reader, Writer
+from sparkkafka.protocol.wire.releases import first_kafka
+from sparkkafka.protocol.wire.schema import (
     Message,
     Request,
     Response,
@@ -24,7 +25,6 @@ from sparkkafka.protocol.schema import (
     encode_into,
     is_flexible,
 )
-from sparkkafka.protocol.wire import BytesLike, Reader, Writer
 
 PREFIX_BYTES = 4  # the size before each frame
 

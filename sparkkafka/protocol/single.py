@@ -15,17 +15,16 @@ import numpy as np
 import pyarrow as pa
 
 from sparkkafka.errors import EncodeError
-from sparkkafka.protocol.columns import (
+from sparkkafka.protocol.columns.columns import (
     HEADERS_TYPE,
     RecordColumns,
     decode_chunks,
     encode_batches,
 )
-from sparkkafka.protocol.columns_encode import MAX_BATCH_BYTES
-from sparkkafka.protocol.compression import Codec, codec_of
-from sparkkafka.protocol.murmur2_column import murmur2 as murmur2_of_column
-from sparkkafka.protocol.partitioner import KEY_RULES
-from sparkkafka.protocol.records import (
+from sparkkafka.protocol.columns.encode import MAX_BATCH_BYTES
+from sparkkafka.protocol.partitioning.murmur2 import murmur2 as murmur2_of_column
+from sparkkafka.protocol.partitioning.partitioner import KEY_RULES
+from sparkkafka.protocol.records.batches import (
     DEFAULT_MAX_PAYLOAD_BYTES,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -34,7 +33,8 @@ from sparkkafka.protocol.records import (
     build_batch,
     split_batches,
 )
-from sparkkafka.protocol.wire import BytesLike, Reader, Writer, byte_view
+from sparkkafka.protocol.records.compression import Codec, codec_of
+from sparkkafka.protocol.wire.primitives import BytesLike, Reader, Writer, byte_view
 
 _END = 2**63 - 1
 

@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader
 
-from sparkkafka.errors import OptionError
-from sparkkafka.option_check import forget_unused
-from sparkkafka.options import (
+from sparkkafka.config.check import forget_unused
+from sparkkafka.config.options import (
     parse_read_options,
     parse_stream_options,
     parse_stream_write_options,
     parse_write_options,
 )
+from sparkkafka.errors import OptionError
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from sparkkafka.spark.reader import KafkaBatchReader
-    from sparkkafka.spark.stream_reader import KafkaStreamReader
-    from sparkkafka.spark.stream_writer import KafkaStreamWriter
-    from sparkkafka.spark.writer import KafkaBatchWriter
+    from sparkkafka.spark.read.reader import KafkaBatchReader
+    from sparkkafka.spark.stream.reader import KafkaStreamReader
+    from sparkkafka.spark.stream.writer import KafkaStreamWriter
+    from sparkkafka.spark.write.writer import KafkaBatchWriter
 
 FORMAT = "pykafka"
 
@@ -78,7 +78,7 @@ class KafkaDataSource(DataSource):
 
     def reader(self, schema: StructType) -> KafkaBatchReader:
         from sparkkafka.spark.logs import set_up_logging
-        from sparkkafka.spark.reader import KafkaBatchReader
+        from sparkkafka.spark.read.reader import KafkaBatchReader
         from sparkkafka.spark.schema import chosen_columns
 
         set_up_logging()
@@ -90,13 +90,13 @@ class KafkaDataSource(DataSource):
                 "filterPushdown=true needs Spark 4.1 or later; before it no filter is handed to a "
                 "Python source: remove the option"
             )
-        from sparkkafka.spark.pushdown_reader import FilterPushdownReader
+        from sparkkafka.spark.read.pushdown_reader import FilterPushdownReader
 
         return FilterPushdownReader(options, columns)
 
     def writer(self, schema: StructType, overwrite: bool) -> KafkaBatchWriter:
         from sparkkafka.spark.logs import set_up_logging
-        from sparkkafka.spark.writer import KafkaBatchWriter
+        from sparkkafka.spark.write.writer import KafkaBatchWriter
 
         set_up_logging()
         if overwrite:
@@ -113,10 +113,10 @@ class KafkaDataSource(DataSource):
         set_up_logging()
         options, columns = parse_stream_options(self.options), chosen_columns(schema)
         if find_spec("pyspark.sql.streaming.datasource"):  # Spark 4.2
-            from sparkkafka.spark.stream_admission import LimitedStreamReader
+            from sparkkafka.spark.stream.stream_admission import LimitedStreamReader
 
             return LimitedStreamReader(options, columns)
-        from sparkkafka.spark.stream_reader import BookkeepingStreamReader
+        from sparkkafka.spark.stream.reader import BookkeepingStreamReader
 
         return BookkeepingStreamReader(options, columns)
 
@@ -124,7 +124,7 @@ class KafkaDataSource(DataSource):
         """`overwrite` is how Spark says output mode complete: as with the JVM connector, each
         micro-batch's whole result is appended."""
         from sparkkafka.spark.logs import set_up_logging
-        from sparkkafka.spark.stream_writer import KafkaStreamWriter
+        from sparkkafka.spark.stream.writer import KafkaStreamWriter
 
         set_up_logging()
         return KafkaStreamWriter(parse_stream_write_options(self.options), schema)

@@ -12,8 +12,8 @@ import logging
 import logging.config
 import os
 
+from sparkkafka.config.security.references import this_is
 from sparkkafka.errors import OptionError
-from sparkkafka.references import this_is
 
 VARIABLE = "SPARKKAFKA_LOGGING"
 

@@ -106,7 +106,7 @@ def arrow_schema(columns: tuple[ReadColumn, ...]) -> pa.Schema:
     """The Arrow form of the columns, as Spark expects it from a reader."""
     import pyarrow as pa
 
-    from sparkkafka.protocol.columns import HEADERS_TYPE
+    from sparkkafka.protocol.columns.columns import HEADERS_TYPE
 
     types = {
         "key": pa.binary(),

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 import pytest
 
 if TYPE_CHECKING:
-    from sparkkafka.testing.fake_cluster import FakeCluster
-    from sparkkafka.testing.kafka_cluster import KafkaCluster
+    from sparkkafka.testing.fake.cluster import FakeCluster
+    from sparkkafka.testing.kafka.cluster import KafkaCluster
 
 
 class KafkaClusterFactory(Protocol):
@@ -62,7 +62,7 @@ def kafka_cluster_factory() -> Iterator[KafkaClusterFactory]:
 @pytest.fixture
 def fake_cluster() -> Iterator[FakeCluster]:
     """Three fake brokers of the test's own. Fails if a request made the fake itself fail."""
-    from sparkkafka.testing.fake_cluster import FakeCluster
+    from sparkkafka.testing.fake.cluster import FakeCluster
 
     with FakeCluster(brokers=3) as cluster:
         yield cluster
@@ -74,17 +74,17 @@ def fake_cluster_factory() -> Iterator[FakeClusterFactory]:
 
     Takes what `FakeCluster` takes; what it started is closed after the test.
     """
-    from sparkkafka.testing.fake_cluster import FakeCluster
+    from sparkkafka.testing.fake.cluster import FakeCluster
 
     with contextlib.ExitStack() as stack:
         yield lambda brokers=1, **options: stack.enter_context(FakeCluster(brokers, **options))
 
 
 def _open_cluster(*args: object, **options: object) -> KafkaCluster:
-    from sparkkafka.testing.jars import ensure_jars, kafka_jars
-    from sparkkafka.testing.java import find_java
-    from sparkkafka.testing.kafka_cluster import KafkaCluster
-    from sparkkafka.testing.process import UnavailableError
+    from sparkkafka.testing.kafka.cluster import KafkaCluster
+    from sparkkafka.testing.kafka.jars import ensure_jars, kafka_jars
+    from sparkkafka.testing.kafka.java import find_java
+    from sparkkafka.testing.kafka.process import UnavailableError
 
     cluster = KafkaCluster(*args, **options)  # type: ignore[arg-type]
     try:

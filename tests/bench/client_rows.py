@@ -8,12 +8,12 @@ import argparse
 import time
 from collections.abc import Callable, Mapping
 
-from sparkkafka.client.column_producer import ColumnProducer
-from sparkkafka.client.fetcher import Fetcher
-from sparkkafka.client.metadata import TopicPartition
-from sparkkafka.options import parse_fetch_options, parse_producer_options
-from sparkkafka.protocol.columns import RecordColumns
-from sparkkafka.testing.kafka_cluster import KafkaCluster
+from sparkkafka.client.consumer.range_fetcher import Fetcher
+from sparkkafka.client.sender.arrow_producer import ColumnProducer
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.config.options import parse_fetch_options, parse_producer_options
+from sparkkafka.protocol.columns.columns import RecordColumns
+from sparkkafka.testing.kafka.cluster import KafkaCluster
 from tests.bench import rivals
 from tests.bench.codec_rows import KILO_BATCH, MEGA_BATCH, WANTED, codec_rows, columns, cut
 from tests.bench.data import make_topic, open_cluster, records_in, remove_topic

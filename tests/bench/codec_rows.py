@@ -14,8 +14,13 @@ import pyarrow as pa
 from kafka.record import MemoryRecords
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from sparkkafka.protocol.columns import RecordColumns, decode_chunks, encode_batches
-from sparkkafka.protocol.records import HEADER_BYTES, RecordBatch, build_batch, split_batches
+from sparkkafka.protocol.columns.columns import RecordColumns, decode_chunks, encode_batches
+from sparkkafka.protocol.records.batches import (
+    HEADER_BYTES,
+    RecordBatch,
+    build_batch,
+    split_batches,
+)
 from tests.bench.results import Row
 from tests.bench.turns import take_turns
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from sparkkafka.client.cluster import Cluster
-from sparkkafka.client.column_producer import ColumnProducer
-from sparkkafka.client.metadata import TopicPartition
-from sparkkafka.client.offsets import earliest_and_latest
-from sparkkafka.client.topics import create_topic, delete_topic
-from sparkkafka.options import parse_client_options, parse_producer_options
-from sparkkafka.protocol.columns import RecordColumns
+from sparkkafka.client.admin.topics import create_topic, delete_topic
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.offsets import earliest_and_latest
+from sparkkafka.client.sender.arrow_producer import ColumnProducer
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.config.options import parse_client_options, parse_producer_options
+from sparkkafka.protocol.columns.columns import RecordColumns
 
 KILO_BATCH, MEGA_BATCH = 16 * 1024, 1 << 20
 KEY_BYTES = 8

@@ -22,10 +22,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a script has only its own folder
 
 from sparkkafka.errors import KafkaError
-from sparkkafka.testing.broker import raise_on_sigterm
-from sparkkafka.testing.jars import CONNECTOR_JARS, KAFKA_VERSION, find_jars
-from sparkkafka.testing.java import export_java_home, find_java
-from sparkkafka.testing.kafka_cluster import KafkaCluster
+from sparkkafka.testing.kafka.broker import raise_on_sigterm
+from sparkkafka.testing.kafka.cluster import KafkaCluster
+from sparkkafka.testing.kafka.jars import CONNECTOR_JARS, KAFKA_VERSION, find_jars
+from sparkkafka.testing.kafka.java import export_java_home, find_java
 from tests.bench import cases, report
 from tests.bench.report import Report
 from tests.bench.results import Row
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace, folder: Path) -> int:
     connector = find_jars(CONNECTOR_JARS)
     if connector is None:
-        print("first run: python -m sparkkafka.testing.jars connector", file=sys.stderr)
+        print("first run: python -m sparkkafka.testing.kafka.jars connector", file=sys.stderr)
         return 1
     java = find_java()
     export_java_home(java)

@@ -7,13 +7,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sparkkafka.client.cluster import Cluster
-from sparkkafka.client.column_producer import ColumnProducer
-from sparkkafka.client.fetcher import Fetcher
-from sparkkafka.client.metadata import TopicPartition
-from sparkkafka.client.offsets import earliest_and_latest
-from sparkkafka.options import parse_client_options, parse_fetch_options, parse_producer_options
-from sparkkafka.protocol.columns import ALL_COLUMNS, RecordColumns
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.offsets import earliest_and_latest
+from sparkkafka.client.consumer.range_fetcher import Fetcher
+from sparkkafka.client.sender.arrow_producer import ColumnProducer
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.config.options import (
+    parse_client_options,
+    parse_fetch_options,
+    parse_producer_options,
+)
+from sparkkafka.protocol.columns.columns import ALL_COLUMNS, RecordColumns
 
 # Short waits: a fake broker answers at once, and a test that hangs should not hang for long.
 QUICK = {

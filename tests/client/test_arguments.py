@@ -35,7 +35,7 @@ from sparkkafka.client import (
 )
 from sparkkafka.errors import OptionError
 from sparkkafka.protocol.messages import MetadataRequest
-from sparkkafka.testing.fake_cluster import FakeCluster
+from sparkkafka.testing.fake.cluster import FakeCluster
 from tests.client.support import settings
 
 TP = TopicPartition("orders", 0)

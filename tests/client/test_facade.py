@@ -50,4 +50,4 @@ def test_neither_pyspark_nor_what_is_not_asked_for_is_loaded() -> None:
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
-    assert done.stdout.strip() == "['sparkkafka.client.metadata']"
+    assert done.stdout.strip() == "['sparkkafka.client.values']"

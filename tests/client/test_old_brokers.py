@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from sparkkafka.client import Admin, Consumer, NewTopic, Producer, TopicPartition
-from sparkkafka.client.group_metadata import GroupMetadata
+from sparkkafka.client.group.group_metadata import GroupMetadata
 from sparkkafka.errors import CommitFailedError, TransactionError, UnsupportedVersionError
-from sparkkafka.testing.fake_cluster import FakeCluster
+from sparkkafka.testing.fake.cluster import FakeCluster
 from tests.client.support import settings
 
 TP = TopicPartition("t", 0)

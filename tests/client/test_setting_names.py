@@ -16,19 +16,18 @@ from typing import Any, NamedTuple
 import pytest
 
 from sparkkafka.client import Admin, Connection, Consumer, Producer
-from sparkkafka.client.cluster import Cluster
-from sparkkafka.client.column_producer import ColumnProducer
+from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.metadata import TopicPartition
-from sparkkafka.client.producer_transaction import ProducerTransaction
-from sparkkafka.client.transactions import init_transactions
-from sparkkafka.client_options import (
+from sparkkafka.client.sender.arrow_producer import ColumnProducer
+from sparkkafka.client.transactions.producer_transaction import ProducerTransaction
+from sparkkafka.client.transactions.requests import init_transactions
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.config.client_settings import (
     parse_admin_settings,
     parse_consumer_settings,
     parse_producer_settings,
 )
-from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, error_description
-from sparkkafka.options import (
+from sparkkafka.config.options import (
     ClientOptions,
     parse_group_options,
     parse_read_options,
@@ -36,9 +35,10 @@ from sparkkafka.options import (
     parse_stream_write_options,
     parse_write_options,
 )
+from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, error_description
 from sparkkafka.protocol.messages import MetadataRequest
-from sparkkafka.testing.fake_cluster import FakeCluster
-from sparkkafka.testing.faults import Answer, Delay, Drop
+from sparkkafka.testing.fake.cluster import FakeCluster
+from sparkkafka.testing.fake.faults import Answer, Delay, Drop
 from tests.certificates import Identity, signed
 from tests.client.hostile import HostileServer, Peer
 from tests.client.support import QUICK, values_of

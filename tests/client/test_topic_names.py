@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sparkkafka.client.admin import Admin
-from sparkkafka.client.consumer import Consumer
-from sparkkafka.client.metadata import TopicPartition, checked_topic
-from sparkkafka.client.offset_specs import OffsetSpec
-from sparkkafka.client.producer import Producer
+from sparkkafka.client.admin.admin import Admin
+from sparkkafka.client.cluster.offset_specs import OffsetSpec
+from sparkkafka.client.consumer.consumer import Consumer
+from sparkkafka.client.producer.producer import Producer
+from sparkkafka.client.values import TopicPartition, checked_topic
 from sparkkafka.errors import BrokerError, EncodeError, OptionError
 from tests.client.support import settings
 

@@ -28,7 +28,7 @@ import kafka.protocol.sasl
 from hypothesis import strategies as st
 
 from sparkkafka.protocol.messages import REQUESTS, ApiVersionsResponse
-from sparkkafka.protocol.schema import (
+from sparkkafka.protocol.wire.schema import (
     BOOLEAN,
     BYTES,
     INT8,

@@ -24,7 +24,7 @@ from sparkkafka.protocol.messages import (
     ProduceResponse,
     TopicProduceData,
 )
-from sparkkafka.protocol.schema import Message, Request, Response
+from sparkkafka.protocol.wire.schema import Message, Request, Response
 
 EACH_VERSION = pytest.mark.parametrize(("cls", "version"), MESSAGE_VERSIONS, ids=name_version)
 

@@ -14,11 +14,11 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.types import StringType, StructType
 
-from sparkkafka.options import parse_write_options
-from sparkkafka.spark.decision import NO_BATCH, TaskReport, WriterNames
-from sparkkafka.spark.row_columns import input_columns
-from sparkkafka.spark.transactional_task import TaskPlace
-from sparkkafka.spark.write_task import write_rows
+from sparkkafka.config.options import parse_write_options
+from sparkkafka.spark.exactly_once.decision import NO_BATCH, TaskReport, WriterNames
+from sparkkafka.spark.exactly_once.task import TaskPlace
+from sparkkafka.spark.write.row_columns import input_columns
+from sparkkafka.spark.write.write_task import write_rows
 from tests.real.peers import confluent_read
 
 ROOT = Path(__file__).parents[2]
@@ -78,7 +78,7 @@ def run_task(
 _START = """
     import os, sys
     from pathlib import Path
-    from sparkkafka.testing.java import export_java_home, find_java
+    from sparkkafka.testing.kafka.java import export_java_home, find_java
     export_java_home(find_java())
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"

@@ -15,12 +15,12 @@ import time
 from pathlib import Path
 from typing import Self
 
-from sparkkafka.testing import admin
-from sparkkafka.testing.jars import JarSet, ensure_jars
-from sparkkafka.testing.java import find_java, say
-from sparkkafka.testing.ports import LOOPBACK, ReservedPorts
-from sparkkafka.testing.process import LeashedProcess, UnavailableError
-from sparkkafka.testing.properties import write_properties
+from sparkkafka.testing.kafka import admin
+from sparkkafka.testing.kafka.jars import JarSet, ensure_jars
+from sparkkafka.testing.kafka.java import find_java, say
+from sparkkafka.testing.kafka.ports import LOOPBACK, ReservedPorts
+from sparkkafka.testing.kafka.process import LeashedProcess, UnavailableError
+from sparkkafka.testing.kafka.properties import write_properties
 
 JARS = JarSet(
     name="kafka-2.1.1",

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import confluent_kafka
 import kafka
 
-from sparkkafka.client.cluster import Cluster
-from sparkkafka.client.fetcher import Fetcher
-from sparkkafka.client.metadata import TopicPartition
-from sparkkafka.client.offsets import earliest_and_latest
-from sparkkafka.options import parse_client_options, parse_fetch_options
-from sparkkafka.protocol.columns import ALL_COLUMNS
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.offsets import earliest_and_latest
+from sparkkafka.client.consumer.range_fetcher import Fetcher
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.config.options import parse_client_options, parse_fetch_options
+from sparkkafka.protocol.columns.columns import ALL_COLUMNS
 from sparkkafka.protocol.messages import FetchPartition, FetchRequest, FetchTopic
-from sparkkafka.protocol.records import split_batches
+from sparkkafka.protocol.records.batches import split_batches
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 WAIT_S = 30.0

@@ -41,7 +41,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from sparkkafka.testing.kafka_cluster import KafkaCluster
+from sparkkafka.testing.kafka.cluster import KafkaCluster
 from tests.certificates import Identity, signed
 from tests.token_server import AUDIENCE, ISSUER, TokenServer
 

@@ -12,7 +12,7 @@ import sys
 import threading
 from pathlib import Path
 
-from sparkkafka.testing.java import export_java_home, find_java
+from sparkkafka.testing.kafka.java import export_java_home, find_java
 from tests.real.streams import Job
 
 

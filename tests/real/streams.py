@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import confluent_kafka
 import confluent_kafka.admin
 
-from sparkkafka.client.metadata import TopicPartition
-from sparkkafka.client.offsets import LATEST, list_offsets
+from sparkkafka.client.cluster.offsets import LATEST, list_offsets
+from sparkkafka.client.values import TopicPartition
 from tests.client.support import open_cluster
 from tests.real.faults import failing
 

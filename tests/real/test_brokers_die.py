@@ -14,9 +14,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sparkkafka.client.admin import Admin
-from sparkkafka.client.metadata import TopicPartition
-from sparkkafka.client.offsets import LATEST, list_offsets
+from sparkkafka.client.admin.admin import Admin
+from sparkkafka.client.cluster.offsets import LATEST, list_offsets
+from sparkkafka.client.values import TopicPartition
 from tests.client.support import open_cluster
 
 pytestmark = [pytest.mark.real, pytest.mark.spark]
@@ -27,7 +27,7 @@ PARTITIONS = 6
 
 @pytest.fixture(scope="module")
 def three_brokers() -> Iterator:
-    from sparkkafka.testing.kafka_cluster import KafkaCluster
+    from sparkkafka.testing.kafka.cluster import KafkaCluster
 
     with KafkaCluster(3, {"min.insync.replicas": 2}) as cluster:
         yield cluster

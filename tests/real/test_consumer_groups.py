@@ -9,8 +9,8 @@ from typing import Any
 import confluent_kafka
 import pytest
 
-from sparkkafka.client.consumer import Consumer
-from sparkkafka.client.metadata import OffsetAndMetadata, TopicPartition
+from sparkkafka.client.consumer.consumer import Consumer
+from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.errors import CommitFailedError
 from tests.client.support import write
 from tests.real.peers import WAIT_S

@@ -10,11 +10,11 @@ import confluent_kafka
 import confluent_kafka.admin
 import pytest
 
-from sparkkafka.client.consumer import Consumer
-from sparkkafka.client.metadata import TopicPartition
-from sparkkafka.client.offset_specs import OffsetSpec
-from sparkkafka.client.producer import Producer
-from sparkkafka.client.record import Record as OurRecord
+from sparkkafka.client.cluster.offset_specs import OffsetSpec
+from sparkkafka.client.consumer.consumer import Consumer
+from sparkkafka.client.consumer.record import Record as OurRecord
+from sparkkafka.client.producer.producer import Producer
+from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import UnknownTopicError
 from tests.client.support import write
 from tests.real.peers import (

@@ -40,7 +40,7 @@ REFUSALS = {
 def guarded() -> Iterator[Any]:
     """A broker where, of topics, groups and transactional ids called "<case>…", only what the case
     allows is allowed; everything else is free for all."""
-    from sparkkafka.testing.kafka_cluster import KafkaCluster
+    from sparkkafka.testing.kafka.cluster import KafkaCluster
 
     properties = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",

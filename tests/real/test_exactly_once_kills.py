@@ -20,7 +20,7 @@ from subprocess import Popen
 import pytest
 from pyspark.sql import SparkSession
 
-from sparkkafka.testing.kafka_cluster import KafkaCluster
+from sparkkafka.testing.kafka.cluster import KafkaCluster
 from tests.real.drivers import driver, log_of, wait_for_start
 from tests.real.faults import counted
 from tests.real.peers import Row, confluent_read, our_rows

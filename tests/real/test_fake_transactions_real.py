@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, Self
 import confluent_kafka
 import pytest
 
-from sparkkafka.client.connection import Connection
 from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.net.connection import Connection
+from sparkkafka.config.options import parse_client_options
 from sparkkafka.errors import ErrorCode
-from sparkkafka.options import parse_client_options
 from sparkkafka.protocol.messages import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
@@ -43,7 +43,7 @@ from sparkkafka.protocol.messages import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from sparkkafka.testing.fake_cluster import FakeCluster
+from sparkkafka.testing.fake.cluster import FakeCluster
 from tests.testing.raw_client import produce_request, sequenced
 
 pytestmark = pytest.mark.real

@@ -19,12 +19,12 @@ from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
-from sparkkafka.client.cluster import Cluster
-from sparkkafka.client.groups import fetch_committed
-from sparkkafka.client.metadata import TopicPartition
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.group.committed_offsets import fetch_committed
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.config.options import parse_client_options
 from sparkkafka.errors import BrokerError, CommitFailedError
-from sparkkafka.options import parse_client_options
-from tests.client.members import TestMember
+from tests.client.group.members import TestMember
 from tests.real.peers import WAIT_S, Record, confluent_write
 
 pytestmark = pytest.mark.real

@@ -6,10 +6,10 @@ import os
 
 import pytest
 
-from sparkkafka.client.cluster import Cluster
-from sparkkafka.client.log_dirs import partition_sizes
-from sparkkafka.client.metadata import TopicPartition
-from sparkkafka.options import parse_client_options
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.log_dirs import partition_sizes
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.config.options import parse_client_options
 from tests.real.peers import Record, confluent_write
 
 pytestmark = pytest.mark.real

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from sparkkafka.client import Admin, Consumer, NewTopic, Producer, TopicPartition
-from sparkkafka.testing.kafka_cluster import KafkaCluster
+from sparkkafka.testing.kafka.cluster import KafkaCluster
 
 pytestmark = pytest.mark.real
 

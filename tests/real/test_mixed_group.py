@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 import confluent_kafka
 import pytest
 
-from sparkkafka.client.cluster import Cluster
-from sparkkafka.client.groups import fetch_committed
-from sparkkafka.client.metadata import TopicPartition
-from sparkkafka.options import parse_client_options
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.group.committed_offsets import fetch_committed
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.config.options import parse_client_options
 from tests.real.group_process import MemberJob
 
 pytestmark = pytest.mark.real

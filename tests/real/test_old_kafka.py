@@ -9,8 +9,8 @@ import pytest
 
 from sparkkafka.client import Admin, Consumer, NewTopic, Producer, TopicPartition
 from sparkkafka.errors import UnsupportedVersionError
-from sparkkafka.testing.jars import ensure_jars
-from sparkkafka.testing.process import UnavailableError
+from sparkkafka.testing.kafka.jars import ensure_jars
+from sparkkafka.testing.kafka.process import UnavailableError
 from sparkkafka.testing.pytest_plugin import _not_available
 from tests.real.old_kafka import JARS, OldKafka
 

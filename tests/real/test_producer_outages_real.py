@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.client.column_producer import ColumnProducer
-from sparkkafka.client.producer import Producer
-from sparkkafka.options import parse_producer_options
+from sparkkafka.client.producer.producer import Producer
+from sparkkafka.client.sender.arrow_producer import ColumnProducer
+from sparkkafka.config.options import parse_producer_options
 from tests.client.support import numbers, open_cluster, values_of
 from tests.real.test_producer_real import read_all
 
@@ -27,7 +27,7 @@ PAUSE_S = 0.01
 
 @pytest.fixture
 def one_broker() -> Iterator[Any]:
-    from sparkkafka.testing.kafka_cluster import KafkaCluster
+    from sparkkafka.testing.kafka.cluster import KafkaCluster
 
     with KafkaCluster(1) as cluster:
         yield cluster

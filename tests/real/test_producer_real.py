@@ -11,8 +11,8 @@ import confluent_kafka
 import pyarrow as pa
 import pytest
 
-from sparkkafka.client.metadata import TopicPartition
-from sparkkafka.client.producer import Producer
+from sparkkafka.client.producer.producer import Producer
+from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import BrokerError, ProduceError, TransactionError
 from tests.real.peers import WAIT_S
 
@@ -243,9 +243,9 @@ def test_the_first_protocol_of_transactions(
     settings: dict[str, Any], new_topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What brokers before 4.0 speak, and this one as well."""
-    from sparkkafka.client import transaction_manager
+    from sparkkafka.client.transactions import manager
 
-    monkeypatch.setattr(transaction_manager, "SECOND_PROTOCOL", 1_000)
+    monkeypatch.setattr(manager, "SECOND_PROTOCOL", 1_000)
     topic, compacted = new_topic(partitions=2), new_topic(configs={"cleanup.policy": "compact"})
     with transactional(settings) as producer:
         for number in range(4):

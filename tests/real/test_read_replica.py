@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.client.connection import Connection
-from sparkkafka.client.metadata import TopicPartition
+from sparkkafka.client.net.connection import Connection
+from sparkkafka.client.values import TopicPartition
 from tests.client.support import fetcher, numbers, open_cluster, read_range, write
 
 pytestmark = pytest.mark.real
@@ -21,7 +21,7 @@ COUNT = 20_000
 
 @pytest.fixture(scope="module")
 def racks() -> Iterator[Any]:
-    from sparkkafka.testing.kafka_cluster import KafkaCluster
+    from sparkkafka.testing.kafka.cluster import KafkaCluster
 
     properties = {
         "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",

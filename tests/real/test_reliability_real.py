@@ -24,15 +24,15 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from sparkkafka.client.coordinator import FOR_TRANSACTION, find_coordinator
-from sparkkafka.client.row_columns import RowColumns
+from sparkkafka.client.cluster.coordinator import FOR_TRANSACTION, find_coordinator
+from sparkkafka.client.sender.row_columns import RowColumns
+from sparkkafka.config.options import WriteOptions, parse_write_options
 from sparkkafka.errors import KafkaError, ProduceError
-from sparkkafka.options import WriteOptions, parse_write_options
-from sparkkafka.spark.decision import TaskReport, WriterNames
-from sparkkafka.spark.exactly_once import commit_batch
-from sparkkafka.spark.transactional_task import TaskPlace
-from sparkkafka.spark.write_task import write_rows
-from sparkkafka.testing import admin
+from sparkkafka.spark.exactly_once.commit import commit_batch
+from sparkkafka.spark.exactly_once.decision import TaskReport, WriterNames
+from sparkkafka.spark.exactly_once.task import TaskPlace
+from sparkkafka.spark.write.write_task import write_rows
+from sparkkafka.testing.kafka import admin
 from tests.client.support import open_cluster, read
 
 pytestmark = pytest.mark.real
@@ -56,7 +56,7 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="module")
 def brokers() -> Iterator[Any]:
-    from sparkkafka.testing.kafka_cluster import KafkaCluster
+    from sparkkafka.testing.kafka.cluster import KafkaCluster
 
     properties = {
         "min.insync.replicas": 2,
@@ -172,7 +172,7 @@ def test_fewer_replicas_than_min_insync_for_a_while(
     """A follower stands still until the leaders refuse to write without it, and goes on."""
     topic = "strict"
     brokers.create_topic(topic, PARTITIONS, 3, {"min.insync.replicas": 3})
-    caplog.set_level(logging.INFO, "sparkkafka.client.sender")
+    caplog.set_level(logging.INFO, "sparkkafka.client.sender.sender")
     standing = threading.Event()
 
     def away() -> None:

@@ -14,21 +14,25 @@ import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from sparkkafka.client.cluster import Cluster
-from sparkkafka.client.column_producer import ColumnProducer
-from sparkkafka.client.fetcher import Fetcher
-from sparkkafka.client.groups import fetch_stored
-from sparkkafka.client.metadata import TopicPartition
-from sparkkafka.client.offsets import earliest_and_latest
-from sparkkafka.client.producer_transaction import ProducerTransaction
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.offsets import earliest_and_latest
+from sparkkafka.client.consumer.range_fetcher import Fetcher
+from sparkkafka.client.group.committed_offsets import fetch_stored
+from sparkkafka.client.sender.arrow_producer import ColumnProducer
+from sparkkafka.client.transactions.producer_transaction import ProducerTransaction
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.config.options import (
+    parse_client_options,
+    parse_fetch_options,
+    parse_producer_options,
+)
 from sparkkafka.errors import (
     AuthenticationError,
     BrokerError,
     KafkaError,
     ProduceError,
 )
-from sparkkafka.options import parse_client_options, parse_fetch_options, parse_producer_options
-from sparkkafka.protocol.columns import ALL_COLUMNS, RecordColumns
+from sparkkafka.protocol.columns.columns import ALL_COLUMNS, RecordColumns
 from tests.certificates import signed
 from tests.real.secured import (
     MECHANISMS,

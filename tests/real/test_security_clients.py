@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from sparkkafka.client.admin import Admin
-from sparkkafka.client.consumer import Consumer
-from sparkkafka.client.metadata import TopicPartition
-from sparkkafka.client.producer import Producer
+from sparkkafka.client.admin.admin import Admin
+from sparkkafka.client.consumer.consumer import Consumer
+from sparkkafka.client.producer.producer import Producer
+from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import AuthenticationError, KafkaError, ProduceError
 from tests.real.secured import (
     SESSION_MS,

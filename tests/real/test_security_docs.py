@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.client.cluster import Cluster
-from sparkkafka.options import parse_read_options
-from sparkkafka.security_options import secure_settings
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.config.options import parse_read_options
+from sparkkafka.config.security.options import secure_settings
 from tests.real.secured import PASSWORDS, TOKEN_SECRETS, Secured
 
 PAGE = (Path(__file__).parents[2] / "docs" / "security.md").read_text("utf-8")

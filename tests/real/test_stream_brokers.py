@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from sparkkafka.testing.kafka_cluster import KafkaCluster
+from sparkkafka.testing.kafka.cluster import KafkaCluster
 from tests.real.streams import (
     Job,
     SteadyWriter,

@@ -147,7 +147,7 @@ def test_a_running_query_goes_on_when_the_transaction_ends(
 def compacted() -> Iterator[tuple[str, str, list[Row]]]:
     """(address, topic, what another client finds in it): gaps at the begin of batches, in their
     middle, and batches of which nothing is left."""
-    from sparkkafka.testing.kafka_cluster import KafkaCluster
+    from sparkkafka.testing.kafka.cluster import KafkaCluster
 
     topic = "compacted"
     with KafkaCluster(properties={"log.cleaner.backoff.ms": 100}) as cluster:

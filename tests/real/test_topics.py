@@ -12,14 +12,14 @@ import confluent_kafka.admin
 import pytest
 from confluent_kafka.admin import OffsetSpec
 
-from sparkkafka.client.cluster import Cluster
-from sparkkafka.client.configs import topic_configs
-from sparkkafka.client.coordinator import FOR_GROUP, FOR_TRANSACTION, find_coordinator
-from sparkkafka.client.metadata import TopicPartition
-from sparkkafka.client.offsets import EARLIEST, LATEST, NO_OFFSET, list_offsets
-from sparkkafka.client.topics import create_topic, delete_topic
+from sparkkafka.client.admin.topics import create_topic, delete_topic
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.configs import topic_configs
+from sparkkafka.client.cluster.coordinator import FOR_GROUP, FOR_TRANSACTION, find_coordinator
+from sparkkafka.client.cluster.offsets import EARLIEST, LATEST, NO_OFFSET, list_offsets
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.config.options import parse_client_options
 from sparkkafka.errors import BrokerError, ErrorCode, UnknownTopicError
-from sparkkafka.options import parse_client_options
 from sparkkafka.protocol.messages import (
     CreatableTopic,
     CreatableTopicConfig,

@@ -19,10 +19,10 @@ from confluent_kafka.admin import (
 )
 from pyspark.errors import PySparkException
 
-from sparkkafka.client.row_columns import RowColumns
+from sparkkafka.client.sender.row_columns import RowColumns
+from sparkkafka.config.options import parse_write_options
 from sparkkafka.errors import ProduceError
-from sparkkafka.options import parse_write_options
-from sparkkafka.spark.write_task import write_rows
+from sparkkafka.spark.write.write_task import write_rows
 from tests.client.support import read as client_read
 from tests.real.peers import Record, confluent_write
 
@@ -42,7 +42,7 @@ SOON_S = 20  # a retry loop would last default.api.timeout.ms, a minute; Spark i
 def guarded() -> Iterator[Any]:
     """One broker with an authorizer. It and all clients are User:ANONYMOUS, who may do anything to
     what has no rules: so the cluster itself works, and only these topics are guarded."""
-    from sparkkafka.testing.kafka_cluster import KafkaCluster
+    from sparkkafka.testing.kafka.cluster import KafkaCluster
 
     properties = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",

@@ -7,12 +7,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sparkkafka.client.cluster import Cluster
-from sparkkafka.client.column_producer import ColumnProducer
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.sender.arrow_producer import ColumnProducer
+from sparkkafka.config.options import parse_client_options, parse_producer_options
 from sparkkafka.errors import BrokerError, ProduceError, Written
-from sparkkafka.options import parse_client_options, parse_producer_options
-from sparkkafka.protocol.columns import RecordColumns
-from sparkkafka.protocol.partitioner import murmur2_partitions
+from sparkkafka.protocol.columns.columns import RecordColumns
+from sparkkafka.protocol.partitioning.partitioner import murmur2_partitions
 from tests.real.peers import (
     CODECS,
     Record,

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from sparkkafka.client.cluster.offsets import earliest_and_latest
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.groups import fetch_stored
-from sparkkafka.client.metadata import TopicPartition
-from sparkkafka.client.offsets import earliest_and_latest
-from sparkkafka.client.transaction_states import describe_transactions, list_open_transactions
+from sparkkafka.client.group.committed_offsets import fetch_stored
+from sparkkafka.client.transactions.inspection import describe_transactions, list_open_transactions
+from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import KafkaError
-from sparkkafka.spark.decision import Decision, WriterNames, latest_decision
+from sparkkafka.spark.exactly_once.decision import Decision, WriterNames, latest_decision
 from tests.client.support import open_cluster
 
 _WAIT_MS = 30_000

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from sparkkafka.client.coordinator import FOR_GROUP
-from sparkkafka.client.partition_queue import SEQUENCE_LIMIT, PartitionQueue
-from sparkkafka.client.produce_errors import PERHAPS_WRITTEN
+from sparkkafka.client.cluster.coordinator import FOR_GROUP
+from sparkkafka.client.sender.errors import PERHAPS_WRITTEN
+from sparkkafka.client.sender.partition_queue import SEQUENCE_LIMIT, PartitionQueue
 from sparkkafka.errors import ErrorCode
-from sparkkafka.testing.faults import (
+from sparkkafka.testing.fake.faults import (
     Action,
     Answer,
     CutFrame,

@@ -19,15 +19,15 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from sparkkafka.client.row_columns import RowColumns
+from sparkkafka.client.sender.row_columns import RowColumns
+from sparkkafka.config.options import WriteOptions, parse_write_options
 from sparkkafka.errors import DataLossError, KafkaError
-from sparkkafka.options import WriteOptions, parse_write_options
-from sparkkafka.spark.decision import TaskReport, WriterNames
-from sparkkafka.spark.exactly_once import abort_batch, commit_batch
-from sparkkafka.spark.transactional_task import TaskPlace
-from sparkkafka.spark.write_task import write_rows
-from sparkkafka.testing.fake_cluster import FakeCluster
-from sparkkafka.testing.faults import Action, Fault
+from sparkkafka.spark.exactly_once.commit import abort_batch, commit_batch
+from sparkkafka.spark.exactly_once.decision import TaskReport, WriterNames
+from sparkkafka.spark.exactly_once.task import TaskPlace
+from sparkkafka.spark.write.write_task import write_rows
+from sparkkafka.testing.fake.cluster import FakeCluster
+from sparkkafka.testing.fake.faults import Action, Fault
 
 COLUMNS = RowColumns(value=0, topic=1, partition=2)
 TOPIC = "out"

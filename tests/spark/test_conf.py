@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkkafka.testing.java import export_java_home, find_java
+from sparkkafka.testing.kafka.java import export_java_home, find_java
 
 CONF = Path(__file__).parents[2] / "conf"
 
@@ -65,7 +65,7 @@ def test_spark_runs_with_conf(tmp_path: Path) -> None:
 def test_python_logging_takes_the_file() -> None:
     script = f"""
 import logging, logging.config
-early = logging.getLogger("sparkkafka.client.cluster")
+early = logging.getLogger("sparkkafka.client.cluster.cluster")
 logging.config.fileConfig({str(CONF / "logging.ini")!r}, disable_existing_loggers=False)
 early.info("bootstrap done")
 early.debug("not shown")
@@ -76,5 +76,5 @@ logging.getLogger("other").info("not shown")
     )
     (line,) = run.stderr.splitlines()
     assert re.fullmatch(
-        r"\d\d:\d\d:\d\d\.\d{3} INFO  sparkkafka.client.cluster - bootstrap done", line
+        r"\d\d:\d\d:\d\d\.\d{3} INFO  sparkkafka.client.cluster.cluster - bootstrap done", line
     )

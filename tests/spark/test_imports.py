@@ -31,7 +31,7 @@ def loaded_by(code: str, data: bytes = b"") -> set[str]:
         "import sparkkafka",
         "from sparkkafka.spark.datasource import KafkaDataSource as K; K({}).schema()",
         # Planning a read talks to brokers, so the client is loaded, but no codec of records.
-        "import sparkkafka.spark.reader",
+        "import sparkkafka.spark.read.reader",
         # Planning and committing a write need neither client nor codec.
         """
 from pyspark.sql.types import StructType
@@ -40,7 +40,7 @@ options = {"kafka.bootstrap.servers": "127.0.0.1:9", "topic": "t"}
 writer = KafkaDataSource(options).writer(StructType().add("value", "string"), False)
 writer.commit([])
 import sys
-assert "sparkkafka.client.cluster" not in sys.modules
+assert "sparkkafka.client.cluster.cluster" not in sys.modules
 """,
         """
 from pyspark.sql.types import StructType
@@ -49,7 +49,7 @@ options = {"kafka.bootstrap.servers": "127.0.0.1:9", "topic": "t"}
 writer = KafkaDataSource(options).streamWriter(StructType().add("value", "string"), False)
 writer.commit([], 0)
 import sys
-assert "sparkkafka.client.cluster" not in sys.modules
+assert "sparkkafka.client.cluster.cluster" not in sys.modules
 """,
     ],
 )
@@ -80,13 +80,13 @@ def test_tasks_do_without_pandas() -> None:
 ROUND_TRIP = """
 import sys
 import pyarrow as pa
-import sparkkafka.spark.read_task as read_task
-import sparkkafka.spark.write_task
-from sparkkafka.protocol.columns import decode_batches, encode_batches
-from sparkkafka.protocol.records import batch_parts, split_batches
-from sparkkafka.client.record import RecordBlock
-from sparkkafka.client.row_columns import RowColumns
-from sparkkafka.client.row_routing import Router, Rows
+import sparkkafka.spark.read.read_task as read_task
+import sparkkafka.spark.write.write_task
+from sparkkafka.protocol.columns.columns import decode_batches, encode_batches
+from sparkkafka.protocol.records.batches import batch_parts, split_batches
+from sparkkafka.client.consumer.record import RecordBlock
+from sparkkafka.client.sender.row_columns import RowColumns
+from sparkkafka.client.sender.rows import Router, Rows
 from sparkkafka.spark.schema import default_columns
 
 batch = pa.ipc.open_stream(sys.stdin.buffer).read_next_batch()

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.client.metadata import Address, TopicPartition
+from sparkkafka.client.values import Address, TopicPartition
+from sparkkafka.config.options import parse_read_options, parse_stream_options
 from sparkkafka.errors import DataLossError
-from sparkkafka.options import parse_read_options, parse_stream_options
-from sparkkafka.spark.read_task import read_range
-from sparkkafka.spark.reader import KafkaBatchReader, KafkaInputPartition
+from sparkkafka.spark.read.read_task import read_range
+from sparkkafka.spark.read.reader import KafkaBatchReader, KafkaInputPartition
 from sparkkafka.spark.schema import default_columns
-from sparkkafka.spark.stream_offsets import StreamOffsets
-from sparkkafka.testing.faults import Drop
+from sparkkafka.spark.stream.offsets import StreamOffsets
+from sparkkafka.testing.fake.faults import Drop
 from tests.client.support import QUICK, open_cluster, write
 
 ROWS = 20

@@ -64,7 +64,7 @@ def test_imports_stay_few() -> None:
     library is of use without pyspark."""
     loaded = "import sys; print([m for m in ('pyspark', 'numpy', 'pyarrow') if m in sys.modules])"
     assert run(f"import sparkkafka; {loaded}") == "[]\n"
-    assert "'pyspark'" not in run(f"import sparkkafka.client.producer; {loaded}")
+    assert "'pyspark'" not in run(f"import sparkkafka.client.producer.producer; {loaded}")
     script = """
         import sys, pyspark_pykafka
         print([m for m in sys.modules if m.startswith("sparkkafka.") and

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sparkkafka.spark.datasource import KafkaDataSource
-from sparkkafka.testing.fake_cluster import FakeCluster
+from sparkkafka.testing.fake.cluster import FakeCluster
 
 pytestmark = pytest.mark.spark
 

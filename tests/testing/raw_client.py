@@ -25,7 +25,7 @@ from sparkkafka.protocol.messages import (
     ProduceRequest,
     TopicProduceData,
 )
-from sparkkafka.testing.fake_cluster import FakeCluster
+from sparkkafka.testing.fake.cluster import FakeCluster
 
 TIMEOUT_S = 10.0
 

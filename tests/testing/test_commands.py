@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from sparkkafka.testing.broker import _instructions, read_properties
-from sparkkafka.testing.kafka_cluster import KafkaCluster
-from sparkkafka.testing.ports import LOOPBACK, ReservedPorts
+from sparkkafka.testing.kafka.broker import _instructions, read_properties
+from sparkkafka.testing.kafka.cluster import KafkaCluster
+from sparkkafka.testing.kafka.ports import LOOPBACK, ReservedPorts
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,7 +26,7 @@ def test_a_broker_runs_until_it_is_told_to_stop(
 ) -> None:
     with ReservedPorts() as ports:
         port = ports.take()
-    command = [sys.executable, "-m", "sparkkafka.testing.broker", "--port", str(port)]
+    command = [sys.executable, "-m", "sparkkafka.testing.kafka.broker", "--port", str(port)]
     properties = ["--properties", str(ROOT / "conf" / "broker.properties")]
     with subprocess.Popen([*command, *properties], stderr=subprocess.PIPE, text=True) as run:
         assert run.stderr is not None
@@ -48,7 +48,7 @@ def test_a_broker_runs_until_it_is_told_to_stop(
 def test_a_port_in_use_is_one_clear_line(kafka_cluster: KafkaCluster) -> None:
     _, port = kafka_cluster.address(0)
     run = subprocess.run(
-        [sys.executable, "-m", "sparkkafka.testing.broker", "--port", str(port)],
+        [sys.executable, "-m", "sparkkafka.testing.kafka.broker", "--port", str(port)],
         capture_output=True,
         text=True,
         timeout=60,

@@ -92,7 +92,7 @@ def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
 @contextmanager
 def demo(temporary: Path, rows: int) -> Iterator[Demo]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "sparkkafka.testing.demo", "--rows", str(rows)],
+        [sys.executable, "-m", "tests.tools.demo", "--rows", str(rows)],
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,

@@ -30,7 +30,7 @@ from sparkkafka.protocol.messages import (
     MetadataRequestTopic,
     ProduceRequest,
 )
-from sparkkafka.testing.fake_cluster import FakeCluster
+from sparkkafka.testing.fake.cluster import FakeCluster
 
 
 def topics(client: RawClient, *names: str, version: int | None = None) -> list[Any]:

@@ -17,8 +17,8 @@ from sparkkafka.protocol.messages import (
     MetadataRequestTopic,
     MetadataResponse,
 )
-from sparkkafka.testing.fake_cluster import FakeCluster
-from sparkkafka.testing.faults import (
+from sparkkafka.testing.fake.cluster import FakeCluster
+from sparkkafka.testing.fake.faults import (
     Answer,
     CutFrame,
     Delay,

@@ -11,10 +11,10 @@ from raw_client import Closed, RawClient, batch, produce_request, sequenced
 from reference import Record
 
 from sparkkafka.errors import ErrorCode
-from sparkkafka.protocol.compression import Codec, compress
 from sparkkafka.protocol.messages import PartitionProduceData
-from sparkkafka.testing.fake_cluster import FakeCluster
-from sparkkafka.testing.fake_log import PartitionLog
+from sparkkafka.protocol.records.compression import Codec, compress
+from sparkkafka.testing.fake.cluster import FakeCluster
+from sparkkafka.testing.fake.log.log import PartitionLog
 
 CONTROL, TRANSACTIONAL, ZSTD = 0x20, 0x10, 4
 

@@ -9,8 +9,8 @@ import pytest
 from raw_client import RawClient, batch, fetch_request, sequenced
 
 from sparkkafka.errors import ErrorCode
-from sparkkafka.protocol.records import split_batches
-from sparkkafka.testing.fake_cluster import FakeCluster
+from sparkkafka.protocol.records.batches import split_batches
+from sparkkafka.testing.fake.cluster import FakeCluster
 
 TRANSACTIONAL = 0x10
 

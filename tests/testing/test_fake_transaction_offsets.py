@@ -27,9 +27,9 @@ from sparkkafka.protocol.messages import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from sparkkafka.testing.fake_cluster import FakeCluster
-from sparkkafka.testing.fake_group_state import OFFSETS_TOPIC, offsets_partition
-from sparkkafka.testing.faults import Answer, Drop
+from sparkkafka.testing.fake.cluster import FakeCluster
+from sparkkafka.testing.fake.faults import Answer, Drop
+from sparkkafka.testing.fake.groups.state import OFFSETS_TOPIC, offsets_partition
 
 UNSTABLE = ErrorCode.UNSTABLE_OFFSET_COMMIT
 

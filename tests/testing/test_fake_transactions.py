@@ -22,9 +22,9 @@ from sparkkafka.protocol.messages import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from sparkkafka.testing.fake_cluster import FakeCluster
-from sparkkafka.testing.fake_transactions import LAST_EPOCH, TransactionState
-from sparkkafka.testing.faults import Answer, Delay, Drop
+from sparkkafka.testing.fake.cluster import FakeCluster
+from sparkkafka.testing.fake.faults import Answer, Delay, Drop
+from sparkkafka.testing.fake.transactions.transactions import LAST_EPOCH, TransactionState
 
 TRANSACTIONAL = 0x10
 MINUTE_MS = 60_000

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from sparkkafka.testing import jars as jars_module
-from sparkkafka.testing.jars import JarSet, ensure_jars, find_jars, kafka_jars
-from sparkkafka.testing.process import UnavailableError
+from sparkkafka.testing.kafka import jars as jars_module
+from sparkkafka.testing.kafka.jars import JarSet, ensure_jars, find_jars, kafka_jars
+from sparkkafka.testing.kafka.process import UnavailableError
 
 TWO_JARS = JarSet(
     name="two-1.0",

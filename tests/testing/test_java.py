@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sparkkafka.testing import java as java_module
-from sparkkafka.testing.java import export_java_home, find_java, java_version
-from sparkkafka.testing.process import UnavailableError
+from sparkkafka.testing.kafka import java as java_module
+from sparkkafka.testing.kafka.java import export_java_home, find_java, java_version
+from sparkkafka.testing.kafka.process import UnavailableError
 
 MakeJava = Callable[[str, str], Path]
 

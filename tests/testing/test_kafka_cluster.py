@@ -15,11 +15,11 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from sparkkafka.errors import BrokerError, KafkaTimeoutError
-from sparkkafka.testing.broker import read_properties
-from sparkkafka.testing.kafka_cluster import KafkaCluster
-from sparkkafka.testing.ports import LOOPBACK, ReservedPorts
-from sparkkafka.testing.process import UnavailableError
-from sparkkafka.testing.properties import MANAGED_PROPERTIES, default_properties
+from sparkkafka.testing.kafka.broker import read_properties
+from sparkkafka.testing.kafka.cluster import KafkaCluster
+from sparkkafka.testing.kafka.ports import LOOPBACK, ReservedPorts
+from sparkkafka.testing.kafka.process import UnavailableError
+from sparkkafka.testing.kafka.properties import MANAGED_PROPERTIES, default_properties
 from sparkkafka.testing.pytest_plugin import KafkaClusterFactory
 
 CONF = Path(__file__).parents[2] / "conf" / "broker.properties"
@@ -151,7 +151,7 @@ def test_a_broker_that_does_not_start_shows_its_log(
 
 _UNTIL_KILLED = """
 import sys, time
-from sparkkafka.testing.kafka_cluster import KafkaCluster
+from sparkkafka.testing.kafka.cluster import KafkaCluster
 with KafkaCluster() as cluster:
     print(cluster._folder, cluster.address(0)[1], flush=True)
     time.sleep(600)

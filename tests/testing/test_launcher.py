@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from sparkkafka.testing.process import LeashedProcess
+from sparkkafka.testing.kafka.process import LeashedProcess
 
 # A parent that starts a leashed `sleep`, writes the pids, and waits to be killed.
 _PARENT = """
 import subprocess, sys, time
 from pathlib import Path
-from sparkkafka.testing.process import LeashedProcess
+from sparkkafka.testing.kafka.process import LeashedProcess
 folder = Path(sys.argv[1])
 shell = f"echo $$ > {folder}/pid; echo $PPID > {folder}/launcher; exec sleep 600"
 child = LeashedProcess(["sh", "-c", shell], output=subprocess.DEVNULL, remove=folder / "c" / "b")

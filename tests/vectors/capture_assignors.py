@@ -2,8 +2,9 @@
 
     python tests/vectors/capture_assignors.py
 
-Starts CaptureAssignors.java beside this file with Kafka's jars (`python -m sparkkafka.testing.jars`
-fetches them; a JDK is needed, since Java compiles the file as it starts) and asks it line by line.
+Starts CaptureAssignors.java beside this file with Kafka's jars
+(`python -m sparkkafka.testing.kafka.jars` fetches them; a JDK is needed, since Java compiles the
+file as it starts) and asks it line by line.
 The rounds of one group follow each other: what Java assigned in one is what the members have in
 the next, while some join, leave, subscribe to something else, or come back with what they had
 before. Only where the jars are comes from sparkkafka, so that the vectors know nothing of it.
@@ -18,8 +19,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from sparkkafka.testing.jars import ensure_jars, kafka_jars
-from sparkkafka.testing.java import find_java
+from sparkkafka.testing.kafka.jars import ensure_jars, kafka_jars
+from sparkkafka.testing.kafka.java import find_java
 
 HERE = Path(__file__).parent
 Round = dict[str, Any]

@@ -209,7 +209,7 @@ if TYPE_CHECKING:
         WriteTxnMarkersRequest,
         WriteTxnMarkersResponse,
     )
-    from sparkkafka.protocol.schema import Request
+    from sparkkafka.protocol.wire.schema import Request
 
     REQUESTS: Mapping[int, type[Request[Any]]]
 __all__ = [

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from sparkkafka.protocol.schema import (
+from sparkkafka.protocol.wire.primitives import BytesLike
+from sparkkafka.protocol.wire.schema import (
     INT32,
     RecordsLike,
     Request,
@@ -23,7 +24,6 @@ from sparkkafka.protocol.schema import (
     string,
     struct,
 )
-from sparkkafka.protocol.wire import BytesLike
 
 # What a Fetch response carries: a memoryview when decoded, any bytes when a test broker sends it.
 FetchedRecords: TypeAlias = BytesLike

@@ -6,7 +6,7 @@ from __future__ import annotations
 import uuid as uuid_module
 
 from sparkkafka.protocol.messages.metadata import NO_AUTHORIZED_OPERATIONS
-from sparkkafka.protocol.schema import (
+from sparkkafka.protocol.wire.schema import (
     INT32,
     STRING,
     Request,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import uuid as uuid_module
 
-from sparkkafka.protocol.schema import (
+from sparkkafka.protocol.wire.schema import (
     INT32,
     STRING,
     Request,

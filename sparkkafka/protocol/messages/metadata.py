@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid as uuid_module
 
-from sparkkafka.protocol.schema import (
+from sparkkafka.protocol.wire.schema import (
     INT32,
     Request,
     Response,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparkkafka.protocol.schema import (
+from sparkkafka.protocol.wire.schema import (
     STRING,
     Request,
     Response,

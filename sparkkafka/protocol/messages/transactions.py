@@ -7,7 +7,7 @@ Usual versions end where KIP-890's second part begins (transactions V2): these a
 
 from __future__ import annotations
 
-from sparkkafka.protocol.schema import (
+from sparkkafka.protocol.wire.schema import (
     INT32,
     INT64,
     STRING,

@@ -1,0 +1,380 @@
+"""Consumer groups from outside: describe and delete them, remove static members.
+
+A group is either a classic one (its members share out partitions among themselves) or one of
+KIP-848 (the brokers do). Which one a coordinator tells only by refusing the other's request, so
+describing asks for the newer kind first, as Java's Admin does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from sparkkafka.client.admin.operations import authorized_operations
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.coordinator import FOR_GROUP
+from sparkkafka.client.cluster.lookups import ToCoordinator
+from sparkkafka.client.cluster.requests import ItemApi, Row, call_items
+from sparkkafka.client.cluster.results import Results
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.errors import (
+    BrokerError,
+    DecodeError,
+    ErrorCode,
+    KafkaError,
+    UnsupportedVersionError,
+)
+from sparkkafka.protocol.messages import (
+    ConsumerGroupDescribeRequest,
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    LeaveGroupRequest,
+    MemberIdentity,
+    consumer_protocol,
+)
+
+CONSUMER_PROTOCOL = "consumer"
+DEAD = "Dead"
+OPERATIONS_VERSION = 3  # of DescribeGroups
+BATCH_VERSION = 3  # of LeaveGroup: several members, and by instance id (KIP-345)
+CLASSIC_MEMBER = 0
+NO_SUCH_GROUP = "there is no such group"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemberDescription:
+    """A member of a group.
+
+    `assignment` is what it has, `target_assignment` what it is to have (KIP-848 only). `topics` are
+    those it subscribes to, `topic_pattern` a pattern that the brokers look after (KIP-848).
+    `member_epoch` is KIP-848's. `is_classic` tells whether it speaks the classic protocol, None if
+    it is not known (a group of KIP-848 may have both kinds while it is upgraded).
+    """
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    host: str
+    assignment: frozenset[TopicPartition]
+    topics: frozenset[str]
+    target_assignment: frozenset[TopicPartition] | None = None
+    topic_pattern: str | None = None
+    rack_id: str | None = None
+    member_epoch: int | None = None
+    is_classic: bool | None = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsumerGroupDescription:
+    """A group. `type` is classic or consumer (KIP-848); `assignor` is "" without members.
+
+    `coordinator` is a node id. The epochs are KIP-848's. `authorized_operations` are this user's,
+    None if they were not asked for.
+    """
+
+    group_id: str
+    type: str
+    state: str
+    protocol_type: str
+    assignor: str
+    members: tuple[MemberDescription, ...]
+    coordinator: int | None
+    group_epoch: int | None = None
+    target_assignment_epoch: int | None = None
+    authorized_operations: frozenset[str] | None = None
+
+    @property
+    def is_simple(self) -> bool:
+        """Whether it has offsets only: nobody ever joined it."""
+        return not self.protocol_type
+
+
+# --- describing -------------------------------------------------------------------------------
+
+
+class _DescribeConsumerGroups(ItemApi[str, ConsumerGroupDescription]):
+    request_type: ClassVar[Any] = ConsumerGroupDescribeRequest
+
+    def __init__(self, cluster: Cluster, operations: bool) -> None:
+        self._cluster = cluster
+        self._operations = operations
+
+    def build(self, items: Sequence[str], version: int) -> ConsumerGroupDescribeRequest:
+        return ConsumerGroupDescribeRequest(
+            group_ids=list(items), include_authorized_operations=self._operations
+        )
+
+    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
+        return [
+            (row.group_id, Row(row.error_code, self._value(row), row.error_message))
+            for row in response.groups
+        ]
+
+    def _value(self, row: Any) -> ConsumerGroupDescription:
+        return ConsumerGroupDescription(
+            group_id=row.group_id,
+            type="consumer",
+            state=row.group_state,
+            protocol_type=CONSUMER_PROTOCOL,
+            assignor=row.assignor_name,
+            members=tuple(_consumer(member) for member in row.members),
+            coordinator=self._cluster.coordinators.get((FOR_GROUP, row.group_id)),
+            group_epoch=row.group_epoch,
+            target_assignment_epoch=row.assignment_epoch,
+            authorized_operations=authorized_operations(row.authorized_operations),
+        )
+
+    def name(self, item: str) -> str:
+        return f"group {item!r}"
+
+    def grant(self, item: str) -> str:
+        return f"DESCRIBE on group {item}, and on the topics that its members subscribe to"
+
+
+def _consumer(member: Any) -> MemberDescription:
+    return MemberDescription(
+        member_id=member.member_id,
+        group_instance_id=member.instance_id,
+        client_id=member.client_id,
+        host=member.client_host,
+        assignment=_partitions(member.assignment),
+        target_assignment=_partitions(member.target_assignment),
+        topics=frozenset(member.subscribed_topic_names),
+        topic_pattern=member.subscribed_topic_regex or None,
+        rack_id=member.rack_id,
+        member_epoch=member.member_epoch,
+        is_classic=None if member.member_type < 0 else member.member_type == CLASSIC_MEMBER,
+    )
+
+
+def _partitions(assignment: Any) -> frozenset[TopicPartition]:
+    return frozenset(
+        TopicPartition(topic.topic_name, number)
+        for topic in assignment.topic_partitions
+        for number in topic.partitions
+    )
+
+
+class _DescribeClassicGroups(_DescribeConsumerGroups):
+    request_type: ClassVar[Any] = DescribeGroupsRequest
+
+    def build(self, items: Sequence[str], version: int) -> Any:
+        return DescribeGroupsRequest(
+            groups=list(items), include_authorized_operations=self._operations
+        )
+
+    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
+        rows = []
+        for row in response.groups:
+            try:
+                read = Row(row.error_code, self._value(row), row.error_message)
+            except DecodeError as error:
+                read = Row(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, None, str(error))
+            if row.group_state == DEAD and not row.error_code:
+                # What brokers say before version 6 of a group that does not exist.
+                read = Row(ErrorCode.GROUP_ID_NOT_FOUND, None, NO_SUCH_GROUP)
+            rows.append((row.group_id, read))
+        return rows
+
+    def _value(self, row: Any) -> ConsumerGroupDescription:
+        return ConsumerGroupDescription(
+            group_id=row.group_id,
+            type="classic",
+            state=row.group_state,
+            protocol_type=row.protocol_type,
+            assignor=row.protocol_data,
+            members=tuple(_member(member, row.protocol_type) for member in row.members),
+            coordinator=self._cluster.coordinators.get((FOR_GROUP, row.group_id)),
+            authorized_operations=authorized_operations(row.authorized_operations),
+        )
+
+    def lacking(self, item: str, version: int) -> str | None:
+        if self._operations and version < OPERATIONS_VERSION:
+            return self.needs("include_authorized_operations", OPERATIONS_VERSION)
+        return None
+
+
+def _member(member: Any, protocol_type: str) -> MemberDescription:
+    """Raises DecodeError for a consumer whose bytes are not what consumers say to each other."""
+    assignment: frozenset[TopicPartition] = frozenset()
+    topics: frozenset[str] = frozenset()
+    if protocol_type == CONSUMER_PROTOCOL:
+        # Both are empty while the group rebalances.
+        try:
+            if member.member_assignment:
+                read = consumer_protocol.decode_assignment(member.member_assignment)
+                assignment = frozenset(TopicPartition(*tp) for tp in read.partitions)
+            if member.member_metadata:
+                topics = frozenset(
+                    consumer_protocol.decode_subscription(member.member_metadata).topics
+                )
+        except DecodeError as error:
+            raise DecodeError(f"member {member.member_id}: {error}") from error
+    return MemberDescription(
+        member_id=member.member_id,
+        group_instance_id=member.group_instance_id,
+        client_id=member.client_id,
+        host=member.client_host,
+        assignment=assignment,
+        topics=topics,
+    )
+
+
+def describe_consumer_groups(
+    cluster: Cluster,
+    group_ids: Iterable[str],
+    deadline: Deadline,
+    *,
+    include_authorized_operations: bool = False,
+) -> Results[str, ConsumerGroupDescription]:
+    """Each group's state, members, and what they have. A missing one is GROUP_ID_NOT_FOUND."""
+    wanted = list(dict.fromkeys(group_ids))
+    route = ToCoordinator(cluster, FOR_GROUP)
+    what = "describing groups"
+    newer = call_items(
+        cluster,
+        wanted,
+        _DescribeConsumerGroups(cluster, include_authorized_operations),
+        route,
+        deadline,
+        what,
+    )
+    others = [key for key, error in newer.errors.items() if _may_be_classic(error)]
+    classic = call_items(
+        cluster,
+        others,
+        _DescribeClassicGroups(cluster, include_authorized_operations),
+        route,
+        deadline,
+        what,
+    )
+    outcome: dict[str, ConsumerGroupDescription | KafkaError] = {}
+    for key in wanted:
+        results = classic if key in classic else newer
+        outcome[key] = results.errors.get(key) or results[key]
+    return Results(outcome)
+
+
+def _may_be_classic(error: KafkaError) -> bool:
+    return isinstance(error, UnsupportedVersionError) or (
+        isinstance(error, BrokerError)
+        and error.code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
+    )
+
+
+# --- deleting ---------------------------------------------------------------------------------
+
+
+class _DeleteGroups(ItemApi[str, None]):
+    request_type = DeleteGroupsRequest
+
+    def build(self, items: Sequence[str], version: int) -> DeleteGroupsRequest:
+        return DeleteGroupsRequest(groups_names=list(items))
+
+    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
+        return [
+            (row.group_id, Row(row.error_code, None, _DELETE_WORDS.get(row.error_code)))
+            for row in response.results
+        ]
+
+    def name(self, item: str) -> str:
+        return f"group {item!r}"
+
+    def grant(self, item: str) -> str:
+        return f"DELETE on group {item}"
+
+    def done_before(self, item: str, code: int) -> bool:
+        return code == ErrorCode.GROUP_ID_NOT_FOUND
+
+
+_DELETE_WORDS: Mapping[int, str] = {
+    ErrorCode.NON_EMPTY_GROUP: "the group has members: stop its consumers first, or wait until "
+    "the session timeout of those that died has passed",
+    ErrorCode.GROUP_ID_NOT_FOUND: NO_SUCH_GROUP,
+}
+
+
+def delete_consumer_groups(
+    cluster: Cluster, group_ids: Iterable[str], deadline: Deadline
+) -> Results[str, None]:
+    """Delete groups without members, and their offsets with them."""
+    route = ToCoordinator(cluster, FOR_GROUP)
+    return call_items(cluster, group_ids, _DeleteGroups(), route, deadline, "deleting groups")
+
+
+# --- removing members -------------------------------------------------------------------------
+
+
+class _RemoveMembers(ItemApi[str, None]):
+    """Items are group.instance.ids, or with `by_member_id` member ids."""
+
+    request_type = LeaveGroupRequest
+
+    def __init__(self, group_id: str, reason: str, by_member_id: bool) -> None:
+        self._group_id = group_id
+        self._reason = reason
+        self._by_member_id = by_member_id
+
+    def build(self, items: Sequence[str], version: int) -> LeaveGroupRequest:
+        return LeaveGroupRequest(
+            group_id=self._group_id,
+            members=[
+                MemberIdentity(
+                    member_id=item if self._by_member_id else "",
+                    group_instance_id=None if self._by_member_id else item,
+                    reason=self._reason,
+                )
+                for item in items
+            ],
+        )
+
+    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
+        return [
+            (
+                row.member_id if self._by_member_id else row.group_instance_id,
+                Row(row.error_code, None, _MEMBER_WORDS.get(row.error_code)),
+            )
+            for row in response.members
+        ]
+
+    def lacking(self, item: str, version: int) -> str | None:
+        return self.needs("removing members", BATCH_VERSION) if version < BATCH_VERSION else None
+
+    def name(self, item: str) -> str:
+        return f"member {item!r} of group {self._group_id!r}"
+
+    def grant(self, item: str) -> str:
+        return f"READ on group {self._group_id}"
+
+    def done_before(self, item: str, code: int) -> bool:
+        return code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+_MEMBER_WORDS: Mapping[int, str] = {
+    ErrorCode.UNKNOWN_MEMBER_ID: "the group has no such member",
+}
+
+
+def remove_members_from_consumer_group(
+    cluster: Cluster,
+    group_id: str,
+    instance_ids: Iterable[str] | None,
+    deadline: Deadline,
+    *,
+    reason: str = "",
+) -> Results[str, None]:
+    """Remove static members by their group.instance.id; None removes all members of the group.
+
+    With None the results are by member id. Raises KafkaError if the members cannot be told.
+    """
+    route = ToCoordinator(cluster, FOR_GROUP, lambda _: group_id)
+    words = f"member was removed by an admin{': ' + reason if reason else ''}"
+    if instance_ids is None:
+        members = describe_consumer_groups(cluster, [group_id], deadline)[group_id].members
+        items: Iterable[str] = [member.member_id for member in members]
+    else:
+        items = instance_ids
+    api = _RemoveMembers(group_id, words, by_member_id=instance_ids is None)
+    return call_items(cluster, items, api, route, deadline, f"removing members of {group_id!r}")

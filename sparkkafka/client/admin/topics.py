@@ -1,0 +1,449 @@
+"""Topics: create, delete, grow. One item's failure is that item's error.
+
+What changes topics goes to the controller. It answers before brokers know: so creating and growing
+wait until all partitions have leaders, and deleting until the topic is gone from metadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from sparkkafka.client.arguments import (
+    flag,
+    mapping,
+    numbers,
+    objects,
+    one_name,
+    setting_text,
+    whole,
+)
+from sparkkafka.client.cluster.cluster import UNKNOWN_TOPIC_GRACE_MS, Cluster
+from sparkkafka.client.cluster.lookups import ToController
+from sparkkafka.client.cluster.requests import ItemApi, Row, call_items
+from sparkkafka.client.cluster.results import Results
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.errors import (
+    BrokerError,
+    ErrorCode,
+    KafkaError,
+    KafkaTimeoutError,
+    OptionError,
+    is_retriable,
+)
+from sparkkafka.protocol.messages import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DeleteTopicState,
+)
+
+ConfigValue = str | int | bool
+"""A setting's value to set."""
+
+BROKER_DEFAULT = -1
+BROKER_DEFAULT_VERSION = 4  # of CreateTopics (KIP-464)
+DELETE_BY_STATE_VERSION = 6  # the request's layout changed
+LOOK_AGAIN_MS = 50
+
+
+@dataclass(frozen=True)
+class NewTopic:
+    """A topic to create: NewTopic("orders", 6, 3), NewTopic("orders", partitions=6).
+
+    `partitions` and `replication_factor` are the broker's defaults (num.partitions,
+    default.replication.factor) if left out, since Kafka 2.4. `replica_assignment` gives the
+    brokers of each partition instead: {partition: [node id of the preferred leader, others]}.
+    Whole numbers and bools in `configs` are turned into text. Raises OptionError for what cannot
+    be a name, a number or a value.
+    """
+
+    name: str
+    partitions: int = BROKER_DEFAULT
+    replication_factor: int = BROKER_DEFAULT
+    replica_assignment: Mapping[int, Sequence[int]] | None = field(default=None, kw_only=True)
+    configs: Mapping[str, ConfigValue] = field(default_factory=dict, kw_only=True)
+
+    def __post_init__(self) -> None:
+        one_name(self.name, "a topic's name")
+        whole(self.partitions, f"topic {self.name}: partitions")
+        whole(self.replication_factor, f"topic {self.name}: replication_factor")
+        mapping(self.configs, f"topic {self.name}: configs", '"retention.ms": "3600000"')
+        for key, value in self.configs.items():
+            one_name(key, f"topic {self.name}: a name in configs")
+            setting_text(value, f"topic {self.name}, {key}")
+        if self.replica_assignment is not None:
+            what = f"topic {self.name}: replica_assignment"
+            for number, brokers in mapping(self.replica_assignment, what, "0: [1, 2]").items():
+                whole(number, f"each key of {what}")
+                numbers(brokers, f"{what} of partition {number}")
+        given = (self.partitions, self.replication_factor)
+        if self.replica_assignment is not None and given != (BROKER_DEFAULT, BROKER_DEFAULT):
+            raise OptionError(
+                f"topic {self.name}: replica_assignment says how many partitions and replicas "
+                "there are; leave partitions and replication_factor out"
+            )
+
+
+class NewPartitions(NamedTuple):
+    """How many partitions a topic shall have in all. `assignments` may give the brokers of each
+    new one, the preferred leader first."""
+
+    total: int
+    assignments: Sequence[Sequence[int]] | None = None
+
+
+# --- one topic, or some that are alike ------------------------------------------------------
+
+
+def create_topic(
+    cluster: Cluster,
+    name: str,
+    *,
+    partitions: int = BROKER_DEFAULT,
+    replication_factor: int = BROKER_DEFAULT,
+    configs: Mapping[str, str] | None = None,
+    deadline: Deadline | None = None,
+) -> None:
+    """Create a topic and wait until every partition has a leader.
+
+    Raises BrokerError TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION and so on.
+    """
+    new = NewTopic(
+        name,
+        partitions=partitions,
+        replication_factor=replication_factor,
+        configs=configs or {},
+    )
+    create_topics(cluster, [new], deadline or cluster.deadline()).all()
+
+
+def delete_topic(cluster: Cluster, name: str, *, deadline: Deadline | None = None) -> None:
+    """Delete a topic and wait until metadata no longer shows it.
+
+    Raises BrokerError UNKNOWN_TOPIC_OR_PARTITION and so on, KafkaTimeoutError if it stays.
+    """
+    delete_topics(cluster, [name], deadline or cluster.deadline()).all()
+
+
+# --- creating ---------------------------------------------------------------------------------
+
+
+class _Create(ItemApi[str, None]):
+    request_type = CreateTopicsRequest
+
+    def __init__(
+        self, topics: Mapping[str, NewTopic], timeout_ms: int, validate_only: bool
+    ) -> None:
+        self._topics = topics
+        self._timeout_ms = timeout_ms
+        self._validate_only = validate_only
+
+    def build(self, items: Sequence[str], version: int) -> CreateTopicsRequest:
+        return CreateTopicsRequest(
+            topics=[_creatable(self._topics[name]) for name in items],
+            timeout_ms=self._timeout_ms,
+            validate_only=self._validate_only,
+        )
+
+    def lacking(self, item: str, version: int) -> str | None:
+        topic = self._topics[item]
+        if topic.replica_assignment is not None or version >= BROKER_DEFAULT_VERSION:
+            return None
+        for name in ("partitions", "replication_factor"):
+            if getattr(topic, name) == BROKER_DEFAULT:
+                return self.needs(f"the brokers' default of {name}", BROKER_DEFAULT_VERSION) + (
+                    f": set {name}"
+                )
+        return None
+
+    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
+        return [(row.name, Row(row.error_code, None, row.error_message)) for row in response.topics]
+
+    def name(self, item: str) -> str:
+        return f"topic {item}"
+
+    def grant(self, item: str) -> str:
+        return f"CREATE on topic {item}, or on the cluster"
+
+    def done_before(self, item: str, code: int) -> bool:
+        return code == ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+def _creatable(topic: NewTopic) -> CreatableTopic:
+    return CreatableTopic(
+        name=topic.name,
+        num_partitions=topic.partitions,
+        replication_factor=topic.replication_factor,
+        assignments=[
+            CreatableReplicaAssignment(partition_index=number, broker_ids=list(brokers))
+            for number, brokers in (topic.replica_assignment or {}).items()
+        ],
+        configs=[
+            CreatableTopicConfig(name=key, value=setting_text(value, key))
+            for key, value in topic.configs.items()
+        ],
+    )
+
+
+def create_topics(
+    cluster: Cluster,
+    topics: Iterable[NewTopic],
+    deadline: Deadline,
+    *,
+    validate_only: bool = False,
+) -> Results[str, None]:
+    """Create topics, and wait until every partition of those that were created has a leader.
+
+    Raises OptionError if a name is there twice, or something is no NewTopic.
+    """
+    flag(validate_only, "validate_only")
+    by_name: dict[str, NewTopic] = {}
+    for topic in objects(topics, NewTopic, "new_topics", 'NewTopic("orders")'):
+        if not isinstance(topic, NewTopic):
+            raise OptionError(f"new_topics is a list of NewTopic: {_as_new_topic(topic)}")
+        if topic.name in by_name:
+            raise OptionError(f"topic {topic.name} is to be created twice in one call")
+        by_name[topic.name] = topic
+    api = _Create(by_name, _broker_timeout_ms(cluster, deadline), validate_only)
+    results = call_items(cluster, by_name, api, ToController(cluster), deadline, "creating topics")
+    if validate_only:
+        return results
+    return _after(results, _wait_for_leaders(cluster, results.values_by_item, deadline))
+
+
+def _as_new_topic(given: Any) -> str:
+    return f"write NewTopic({given!r})" if isinstance(given, str) else f"{given!r} is none"
+
+
+# --- deleting ---------------------------------------------------------------------------------
+
+
+class _Delete(ItemApi[str, None]):
+    request_type = DeleteTopicsRequest
+    told_at_once = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+
+    def __init__(self, timeout_ms: int) -> None:
+        self._timeout_ms = timeout_ms
+
+    def build(self, items: Sequence[str], version: int) -> DeleteTopicsRequest:
+        if version >= DELETE_BY_STATE_VERSION:
+            return DeleteTopicsRequest(
+                topics=[DeleteTopicState(name=name) for name in items], timeout_ms=self._timeout_ms
+            )
+        return DeleteTopicsRequest(topic_names=list(items), timeout_ms=self._timeout_ms)
+
+    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
+        return [
+            (row.name, Row(row.error_code, None, row.error_message)) for row in response.responses
+        ]
+
+    def name(self, item: str) -> str:
+        return f"topic {item}"
+
+    def grant(self, item: str) -> str:
+        return f"DELETE on topic {item}"
+
+    def done_before(self, item: str, code: int) -> bool:
+        return code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def delete_topics(cluster: Cluster, names: Iterable[str], deadline: Deadline) -> Results[str, None]:
+    """Delete topics, and wait until metadata no longer shows them."""
+    api = _Delete(_broker_timeout_ms(cluster, deadline))
+    results = call_items(cluster, names, api, ToController(cluster), deadline, "deleting topics")
+
+    def gone(name: str, failed: Mapping[str, int]) -> bool:
+        return name in failed and not _may_come(failed[name])
+
+    late = _wait(cluster, results.values_by_item, deadline, gone)
+    return _after(
+        results,
+        {
+            name: KafkaTimeoutError(
+                f"topic {name} is marked for deletion, and still there after "
+                f"{deadline.total_ms / 1000:g} s"
+            )
+            for name in late
+        },
+    )
+
+
+# --- growing ----------------------------------------------------------------------------------
+
+
+class _Grow(ItemApi[str, None]):
+    request_type = CreatePartitionsRequest
+    told_at_once = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        wanted: Mapping[str, NewPartitions],
+        deadline: Deadline,
+        validate_only: bool,
+    ) -> None:
+        self._cluster = cluster
+        self._wanted = wanted
+        self._deadline = deadline
+        self._validate_only = validate_only
+
+    def build(self, items: Sequence[str], version: int) -> CreatePartitionsRequest:
+        return CreatePartitionsRequest(
+            topics=[
+                CreatePartitionsTopic(
+                    name=name, count=row.total, assignments=_new_assignments(row.assignments)
+                )
+                for name, row in ((name, self._wanted[name]) for name in items)
+            ],
+            timeout_ms=_broker_timeout_ms(self._cluster, self._deadline),
+            validate_only=self._validate_only,
+        )
+
+    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
+        return [
+            (row.name, Row(row.error_code, None, row.error_message)) for row in response.results
+        ]
+
+    def name(self, item: str) -> str:
+        return f"topic {item}"
+
+    def grant(self, item: str) -> str:
+        return f"ALTER on topic {item}"
+
+    def done_before(self, item: str, code: int) -> bool:
+        """ "Topic already has so many": true of an earlier attempt if it is what was wanted."""
+        if code != ErrorCode.INVALID_PARTITIONS:
+            return False
+        total = self._wanted[item].total
+        grace = self._deadline.sooner(UNKNOWN_TOPIC_GRACE_MS)
+        while True:
+            self._cluster.look_up([item], grace)
+            count = self._cluster.partition_count(item) or 0
+            if count >= total or grace.expired:
+                return count == total
+            grace.pause(LOOK_AGAIN_MS)
+
+
+def _new_assignments(
+    rows: Sequence[Sequence[int]] | None,
+) -> list[CreatePartitionsAssignment] | None:
+    if rows is None:
+        return None
+    return [CreatePartitionsAssignment(broker_ids=list(row)) for row in rows]
+
+
+def create_partitions(
+    cluster: Cluster,
+    totals: Mapping[str, int | NewPartitions],
+    deadline: Deadline,
+    *,
+    validate_only: bool = False,
+) -> Results[str, None]:
+    """Give topics more partitions, and wait until all have leaders."""
+    flag(validate_only, "validate_only")
+    wanted = {
+        topic: row if isinstance(row, NewPartitions) else NewPartitions(row)
+        for topic, row in mapping(totals, "totals", '"orders": 6').items()
+    }
+    for topic, row in wanted.items():
+        one_name(topic, "each key of totals")
+        whole(row.total, f"topic {topic}: the total of partitions (totals)")
+        if row.assignments is not None:
+            what = f"topic {topic}: assignments"
+            if isinstance(row.assignments, str | bytes) or not isinstance(
+                row.assignments, Sequence
+            ):
+                raise OptionError(f"{what} is a list of lists of node ids, got {row.assignments!r}")
+            for brokers in row.assignments:
+                numbers(brokers, f"each row of {what}")
+    api = _Grow(cluster, wanted, deadline, validate_only)
+    results = call_items(cluster, wanted, api, ToController(cluster), deadline, "growing topics")
+    if validate_only:
+        return results
+    counts = {name: wanted[name].total for name in results.values_by_item}
+    return _after(results, _wait_for_leaders(cluster, counts, deadline))
+
+
+# --- waiting for brokers to know --------------------------------------------------------------
+
+
+def _broker_timeout_ms(cluster: Cluster, deadline: Deadline) -> int:
+    """How long the controller may take: not longer than its answer is waited for."""
+    return int(min(cluster.options.request_timeout_ms, deadline.remaining_s() * 1000))
+
+
+def _after(results: Results[str, None], errors: Mapping[str, KafkaError]) -> Results[str, None]:
+    found: dict[str, KafkaError | None] = {
+        name: results.errors.get(name, errors.get(name)) for name in results
+    }
+    return Results(found)
+
+
+def _may_come(code: int) -> bool:
+    """Whether a topic with this error is there, or may yet come."""
+    return is_retriable(code) and code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _wait(
+    cluster: Cluster,
+    names: Iterable[str],
+    deadline: Deadline,
+    is_done: Callable[[str, Mapping[str, int]], bool],
+) -> list[str]:
+    """Look at topics until `is_done(name, {topic: error code})`; those for which time ran out."""
+    pending = list(names)
+    backoff = cluster.backoff()
+    while pending:
+        try:
+            failed = cluster.look_up(pending, deadline)
+        except KafkaError:
+            break  # what was to be done is done, whatever this is
+        pending = [name for name in pending if not is_done(name, failed)]
+        if pending:
+            if deadline.expired:
+                break
+            deadline.pause(min(backoff.next_ms(), LOOK_AGAIN_MS))
+    return pending
+
+
+def _wait_for_leaders(
+    cluster: Cluster, names: Iterable[str] | Mapping[str, int], deadline: Deadline
+) -> dict[str, KafkaError]:
+    """A topic is created before its partitions have leaders, and brokers learn of it in turn.
+
+    A mapping gives the number of partitions that there must be. A topic that this user may not
+    see is not waited for.
+    """
+    counts = names if isinstance(names, Mapping) else {}
+
+    def led(name: str, failed: Mapping[str, int]) -> bool:
+        if name in failed:
+            return not is_retriable(failed[name])
+        return _led(cluster, name, counts.get(name) or 1)
+
+    return {name: _no_leaders(name, deadline) for name in _wait(cluster, names, deadline, led)}
+
+
+def _led(cluster: Cluster, name: str, count: int) -> bool:
+    topic = cluster.known_topic(name)
+    return (
+        topic is not None
+        and len(topic.partitions) >= count
+        and all(row.leader in cluster.brokers for row in topic.partitions.values())
+    )
+
+
+def _no_leaders(name: str, deadline: Deadline) -> KafkaTimeoutError:
+    error = KafkaTimeoutError(
+        f"topic {name}: done, but after {deadline.total_ms / 1000:g} s not every partition has a "
+        "leader that brokers know of; it may be usable in a moment"
+    )
+    error.__cause__ = BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"Metadata of topic {name}")
+    return error

@@ -1,0 +1,348 @@
+"""Transactions from outside: what coordinators and leaders know of them, and how to end them.
+
+A hanging transaction is one that its coordinator does not know any more (a late write began it
+again): it stays open in a partition for ever, and readers of read_committed do not get past it.
+Only its leader can tell (`describe_producers`), and end it (`abort_transaction`), as
+kafka-transactions.sh does (KIP-664).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeGuard
+
+from sparkkafka.client.arguments import partition as one_partition
+from sparkkafka.client.arguments import partitions as partition_list
+from sparkkafka.client.arguments import whole
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.coordinator import FOR_TRANSACTION, find_coordinator
+from sparkkafka.client.cluster.lookups import ToCoordinator, ToLeader
+from sparkkafka.client.cluster.requests import ItemApi, Row, call_items
+from sparkkafka.client.cluster.results import Results
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.transactions.timeout import MAX_TIMEOUT_CONFIG, max_timeout_ms
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.errors import BrokerError, ErrorCode, KafkaError
+from sparkkafka.protocol.messages import (
+    DescribeProducersRequest,
+    DescribeTransactionsRequest,
+    InitProducerIdRequest,
+    ProducersTopic,
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
+
+NO_TRANSACTION = -1
+
+
+class TransactionDescription(NamedTuple):
+    """What the coordinator of a transactional id knows.
+
+    `state` is Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort or Dead.
+    `started_ms` counts from 1970 UTC, None if no transaction is open; `partitions` are those of
+    the open transaction.
+    """
+
+    transactional_id: str
+    state: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    started_ms: int | None
+    partitions: frozenset[TopicPartition]
+    coordinator: int | None
+
+
+class ProducerState(NamedTuple):
+    """A producer that wrote to a partition, as its leader knows it.
+
+    `last_timestamp_ms` is that of its last batch; `transaction_start_offset` is the first offset
+    of its open transaction, None if it has none. `coordinator_epoch` is None as long as no
+    transaction of it ended here.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    coordinator_epoch: int | None
+    transaction_start_offset: int | None
+
+
+class FencedProducer(NamedTuple):
+    """The producer id of a transactional id, and its epoch since it was fenced off."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+# --- transactional ids --------------------------------------------------------------------------
+
+
+class _DescribeTransactions(ItemApi[str, TransactionDescription]):
+    request_type = DescribeTransactionsRequest
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def build(self, items: Sequence[str], version: int) -> DescribeTransactionsRequest:
+        return DescribeTransactionsRequest(transactional_ids=list(items))
+
+    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
+        return [
+            (row.transactional_id, Row(row.error_code, self._value(row)))
+            for row in response.transaction_states
+        ]
+
+    def _value(self, row: Any) -> TransactionDescription:
+        return TransactionDescription(
+            transactional_id=row.transactional_id,
+            state=row.transaction_state,
+            producer_id=row.producer_id,
+            producer_epoch=row.producer_epoch,
+            timeout_ms=row.transaction_timeout_ms,
+            started_ms=(
+                row.transaction_start_time_ms if row.transaction_start_time_ms >= 0 else None
+            ),
+            partitions=frozenset(
+                TopicPartition(topic.topic, number)
+                for topic in row.topics
+                for number in topic.partitions
+            ),
+            coordinator=self._cluster.coordinators.get((FOR_TRANSACTION, row.transactional_id)),
+        )
+
+    def name(self, item: str) -> str:
+        return f"transactional id {item!r}"
+
+    def grant(self, item: str) -> str:
+        return f"DESCRIBE on transactional id {item}"
+
+
+def describe_transactions(
+    cluster: Cluster, transactional_ids: Iterable[str], deadline: Deadline
+) -> Results[str, TransactionDescription]:
+    """The state of each transactional id; TRANSACTIONAL_ID_NOT_FOUND for one that is not known."""
+    return call_items(
+        cluster,
+        transactional_ids,
+        _DescribeTransactions(cluster),
+        ToCoordinator(cluster, FOR_TRANSACTION),
+        deadline,
+        "describing transactions",
+    )
+
+
+class _Fence(ItemApi[str, FencedProducer]):
+    """InitProducerId is about one id, so each goes in a request of its own."""
+
+    request_type = InitProducerIdRequest
+
+    def __init__(self, timeout_ms: int) -> None:
+        self._timeout_ms = timeout_ms
+
+    def build(self, items: Sequence[str], version: int) -> InitProducerIdRequest:
+        (transactional_id,) = items
+        return InitProducerIdRequest(
+            transactional_id=transactional_id, transaction_timeout_ms=self._timeout_ms
+        )
+
+    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
+        value = FencedProducer(response.producer_id, response.producer_epoch)
+        return [(item, Row(0, value)) for item in items]
+
+    def name(self, item: str) -> str:
+        return f"transactional id {item!r}"
+
+    def grant(self, item: str) -> str:
+        return f"WRITE on transactional id {item}"
+
+
+def fence_producers(
+    cluster: Cluster, transactional_ids: Iterable[str], deadline: Deadline
+) -> Results[str, FencedProducer]:
+    """Whoever writes under these ids can no longer: what they have open is aborted."""
+    outcome: dict[str, Any] = {}
+    for key in dict.fromkeys(transactional_ids):
+        results = _fence(cluster, key, deadline)
+        outcome |= results.errors | results.values_by_item
+    return Results(outcome)
+
+
+def _fence(cluster: Cluster, key: str, deadline: Deadline) -> Results[str, FencedProducer]:
+    """The transaction timeout is how long the coordinator waits for its own replicas to store the
+    new epoch (KAFKA-16570), so it must not be short, though nothing will be written under it."""
+    route = ToCoordinator(cluster, FOR_TRANSACTION)
+    what = "fencing producers"
+    timeout_ms = max(int(min(cluster.options.request_timeout_ms, deadline.total_ms)), 1)
+    results = call_items(cluster, [key], _Fence(timeout_ms), route, deadline, what)
+    if not _is_above_maximum(results.errors.get(key)):
+        return results
+    try:
+        node_id = find_coordinator(cluster, key, FOR_TRANSACTION, deadline)
+        allowed_ms = max_timeout_ms(cluster, node_id, deadline)
+    except KafkaError as error:
+        return Results({key: error})
+    if allowed_ms < timeout_ms:
+        results = call_items(cluster, [key], _Fence(allowed_ms), route, deadline, what)
+    if not _is_above_maximum(refused := results.errors.get(key)):
+        return results
+    words = (
+        f"the broker's {MAX_TIMEOUT_CONFIG} is below {min(allowed_ms, timeout_ms)} ms, and only "
+        "who has DESCRIBE_CONFIGS on the cluster sees it: set a lower request.timeout.ms"
+    )
+    return Results({key: BrokerError(refused.code, refused.where, words)})
+
+
+def _is_above_maximum(error: KafkaError | None) -> TypeGuard[BrokerError]:
+    return isinstance(error, BrokerError) and error.code == ErrorCode.INVALID_TRANSACTION_TIMEOUT
+
+
+# --- partitions -------------------------------------------------------------------------------
+
+
+class _DescribeProducers(ItemApi[TopicPartition, tuple[ProducerState, ...]]):
+    request_type = DescribeProducersRequest
+
+    def build(self, items: Sequence[TopicPartition], version: int) -> DescribeProducersRequest:
+        topics: dict[str, list[int]] = {}
+        for tp in items:
+            topics.setdefault(tp.topic, []).append(tp.partition)
+        return DescribeProducersRequest(
+            topics=[
+                ProducersTopic(name=name, partition_indexes=numbers)
+                for name, numbers in topics.items()
+            ]
+        )
+
+    def read(
+        self, response: Any, items: Sequence[TopicPartition]
+    ) -> Iterable[tuple[TopicPartition, Row]]:
+        return [
+            (
+                TopicPartition(topic.name, row.partition_index),
+                Row(
+                    row.error_code,
+                    tuple(_producer(state) for state in row.active_producers),
+                    row.error_message,
+                ),
+            )
+            for topic in response.topics
+            for row in topic.partitions
+        ]
+
+    def grant(self, item: TopicPartition) -> str:
+        return f"READ on topic {item.topic}"
+
+
+def _producer(state: Any) -> ProducerState:
+    start = state.current_txn_start_offset
+    return ProducerState(
+        state.producer_id,
+        state.producer_epoch,
+        state.last_sequence,
+        state.last_timestamp,
+        state.coordinator_epoch if state.coordinator_epoch >= 0 else None,
+        start if start >= 0 else None,
+    )
+
+
+def describe_producers(
+    cluster: Cluster, partitions: Iterable[TopicPartition], deadline: Deadline
+) -> Results[TopicPartition, tuple[ProducerState, ...]]:
+    """The producers that each partition's leader knows, with their open transactions."""
+    wanted = partition_list(partitions, "partitions")
+    return call_items(
+        cluster, wanted, _DescribeProducers(), ToLeader(cluster), deadline, "describing producers"
+    )
+
+
+class _Abort(ItemApi[TopicPartition, None]):
+    request_type = WriteTxnMarkersRequest
+
+    def __init__(self, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> None:
+        self._producer_id = producer_id
+        self._producer_epoch = producer_epoch
+        self._coordinator_epoch = coordinator_epoch
+
+    def build(self, items: Sequence[TopicPartition], version: int) -> WriteTxnMarkersRequest:
+        topics: dict[str, list[int]] = {}
+        for tp in items:
+            topics.setdefault(tp.topic, []).append(tp.partition)
+        marker = WritableTxnMarker(
+            producer_id=self._producer_id,
+            producer_epoch=self._producer_epoch,
+            transaction_result=False,
+            coordinator_epoch=self._coordinator_epoch,
+            topics=[
+                WritableTxnMarkerTopic(name=name, partition_indexes=numbers)
+                for name, numbers in topics.items()
+            ],
+        )
+        return WriteTxnMarkersRequest(markers=[marker])
+
+    def read(
+        self, response: Any, items: Sequence[TopicPartition]
+    ) -> Iterable[tuple[TopicPartition, Row]]:
+        return [
+            (
+                TopicPartition(topic.name, row.partition_index),
+                Row(row.error_code, None, _ABORT_WORDS.get(row.error_code)),
+            )
+            for marker in response.markers
+            for topic in marker.topics
+            for row in topic.partitions
+        ]
+
+    def name(self, item: TopicPartition) -> str:
+        return f"{item}, producer id {self._producer_id}"
+
+    def grant(self, item: TopicPartition) -> str:
+        return "ALTER on the cluster (CLUSTER_ACTION before Kafka 3.8)"
+
+
+_ABORT_WORDS: Mapping[int, str] = {
+    ErrorCode.INVALID_PRODUCER_EPOCH: (
+        "the producer has another epoch by now: describe_producers tells whether its transaction "
+        "is still open"
+    ),
+    ErrorCode.TRANSACTION_COORDINATOR_FENCED: (
+        "the coordinator has another epoch by now: describe_producers tells which"
+    ),
+}
+
+
+def abort_transaction(
+    cluster: Cluster,
+    partition: TopicPartition,
+    start_offset: int,
+    deadline: Deadline,
+) -> ProducerState:
+    """Abort the transaction that is open in a partition since `start_offset`, by a marker there.
+
+    Returns the producer whose transaction it was. Raises BrokerError INVALID_TXN_STATE if no
+    transaction is open that began there, and other KafkaErrors.
+    """
+    tp = one_partition(partition, "partition")
+    whole(start_offset, f"{tp}: start_offset")
+    producers = describe_producers(cluster, [tp], deadline)[tp]
+    for producer in producers:
+        if producer.transaction_start_offset == start_offset:
+            # The epoch that a coordinator without a name in this partition has for the broker.
+            epoch = producer.coordinator_epoch or 0
+            api = _Abort(producer.producer_id, producer.producer_epoch, epoch)
+            what = f"aborting the transaction of producer id {producer.producer_id} in {tp}"
+            call_items(cluster, [tp], api, ToLeader(cluster), deadline, what).all()
+            return producer
+    starts = sorted(
+        row.transaction_start_offset
+        for row in producers
+        if row.transaction_start_offset is not None
+    )
+    raise BrokerError(
+        ErrorCode.INVALID_TXN_STATE,
+        f"DescribeProducers of {tp}",
+        f"no transaction is open there since offset {start_offset}; open ones began at "
+        f"{', '.join(map(str, starts)) or 'no offset'}",
+    )

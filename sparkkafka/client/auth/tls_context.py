@@ -1,0 +1,250 @@
+"""TLS: stores of certificates and keys, as Java names them -> an ssl.SSLContext.
+
+Stores are PEM (files or text) or PKCS#12; which of them, their content says, since keytool writes
+PKCS#12 into files that people call .jks. A real JKS file is refused with the command that converts
+it. Python's ssl takes keys from files only, so a key that was text, or in PKCS#12, is in a file of
+its own for the moment in which it is loaded: mode 0600, encrypted if it came so or from PKCS#12.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import ssl
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from sparkkafka.config.security.settings import TLS_VERSIONS, Store, TlsSettings
+from sparkkafka.errors import OptionError
+from sparkkafka.secret import Secret, SecretBytes
+
+JKS_MAGIC: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
+MOST_STORE_BYTES = 16 * 2**20
+"""Of a store; a bundle of all the world's authorities has 250 KB."""
+
+VERSIONS: Final = dict(
+    zip(TLS_VERSIONS, (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3), strict=True)
+)
+
+_CERTIFICATES = re.compile(
+    r"-----BEGIN (?:TRUSTED )?CERTIFICATE-----.+?-----END (?:TRUSTED )?CERTIFICATE-----", re.DOTALL
+)
+_KEY = re.compile(
+    r"-----BEGIN (?P<kind>[A-Z ]*PRIVATE KEY)-----.+?-----END (?P=kind)-----", re.DOTALL
+)
+
+
+def tls_context(settings: TlsSettings) -> ssl.SSLContext:
+    """A context for connections to brokers.
+
+    Raises OptionError, which names the option and the file, never a password or a key.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = settings.verify and settings.check_hostname
+    context.verify_mode = ssl.CERT_REQUIRED if settings.verify else ssl.CERT_NONE
+    allowed = sorted(VERSIONS[name] for name in settings.versions)
+    context.minimum_version, context.maximum_version = allowed[0], allowed[-1]
+    if settings.cipher_suites:
+        _set_ciphers(context, settings.cipher_suites)
+    if settings.verify:
+        _trust(context, settings.truststore)
+    if settings.certificates:
+        _identify(context, settings)
+    return context
+
+
+def _set_ciphers(context: ssl.SSLContext, names: tuple[str, ...]) -> None:
+    # OpenSSL has a list of its own for TLS 1.3, which Python cannot set before 3.15; all of them
+    # are sound. The others may have Java's names.
+    older = [_openssl_name(name) for name in names if not _is_tls13(name)]
+    try:
+        if older:
+            context.set_ciphers(":".join(older))
+        else:
+            context.minimum_version = ssl.TLSVersion.TLSv1_3
+    except (ssl.SSLError, ValueError):
+        raise OptionError(
+            f"ssl.cipher.suites={','.join(names)[:200]}: OpenSSL knows none of them; name them as "
+            "Java (TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384) or OpenSSL (ECDHE-RSA-AES256-GCM-SHA384) "
+            "does"
+        ) from None
+
+
+def _is_tls13(name: str) -> bool:
+    return name.startswith("TLS_") and "_WITH_" not in name
+
+
+def _openssl_name(name: str) -> str:
+    """TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 -> ECDHE-RSA-AES128-GCM-SHA256."""
+    if "_WITH_" not in name:
+        return name
+    exchange, _, cipher = name.removeprefix("TLS_").partition("_WITH_")
+    cipher = re.sub(r"AES_(\d+)_(?:CBC_)?", r"AES\1_", cipher)
+    cipher = cipher.replace("CHACHA20_POLY1305_SHA256", "CHACHA20_POLY1305")
+    exchange = "" if exchange == "RSA" else f"{exchange}_"
+    return f"{exchange}{cipher}".replace("_", "-")
+
+
+def _trust(context: ssl.SSLContext, store: Store) -> None:
+    if not store:
+        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+        return
+    pem = _certificates_of(store)
+    try:
+        context.load_verify_locations(cadata=pem)
+    except ssl.SSLError as error:
+        raise OptionError(f"{_name(store)}: {_reason(error)}") from None
+
+
+def _identify(context: ssl.SSLContext, settings: TlsSettings) -> None:
+    store, key = settings.certificates, settings.key
+    content = _read(store)
+    password = settings.key_password
+    if _is_pem(content):
+        certificates = "\n".join(_found(_CERTIFICATES, content))
+        key_content = content if key == store else _read(key)
+        keys = [Secret(row) for row in _found(_KEY, key_content)]
+        if not certificates:
+            raise OptionError(f"{_name(store)} has no CERTIFICATE in it")
+        if not keys:
+            raise OptionError(f"{_name(key)} has no PRIVATE KEY in it")
+        key_pem = keys[0]
+    else:
+        loaded = _pkcs12(store, content)
+        if loaded.key is None or loaded.cert is None:
+            raise OptionError(f"{_name(store)} has no key with its certificate in it")
+        certificates = "\n".join(_pem_of(row) for row in (loaded.cert, *loaded.additional_certs))
+        password = Secret(secrets.token_urlsafe(24))
+        key_pem = _encrypted(loaded.key, password)
+    # A callable: else OpenSSL asks at the terminal, and waits there for ever.
+    asked: list[bool] = []
+
+    def answer() -> str:
+        asked.append(True)
+        return password.reveal()
+
+    with ExitStack() as stack:
+        both = stack.enter_context(_file_of(Secret(f"{certificates}\n{key_pem.reveal()}\n")))
+        try:
+            context.load_cert_chain(both, password=answer)
+        except (ssl.SSLError, OSError, ValueError) as error:
+            if asked:
+                given = "is wrong" if password else "is missing"
+                raise OptionError(
+                    f"{_name(key)}: the key is encrypted, and ssl.key.password {given}"
+                ) from None
+            both_names = " and ".join(dict.fromkeys([_name(store), _name(key)]))
+            raise OptionError(
+                f"{both_names} do not belong together, or OpenSSL cannot read them "
+                f"({_reason(error)})"
+            ) from None
+
+
+def _certificates_of(store: Store) -> str:
+    content = _read(store)
+    if _is_pem(content):
+        pem = "\n".join(_found(_CERTIFICATES, content))
+    else:
+        loaded = _pkcs12(store, content)
+        rows = [row for row in (loaded.cert, *loaded.additional_certs) if row is not None]
+        pem = "\n".join(map(_pem_of, rows))
+    if not pem:
+        raise OptionError(f"{_name(store)} has no certificate in it")
+    return pem
+
+
+def _read(store: Store) -> SecretBytes:
+    if store.text:
+        return SecretBytes(store.text.reveal().encode("utf-8", "replace"))
+    try:
+        with Path(store.path).open("rb") as file:
+            content = SecretBytes(file.read(MOST_STORE_BYTES + 1))
+    except (OSError, ValueError) as error:
+        what = getattr(error, "strerror", None) or str(error)
+        raise OptionError(
+            f"{_name(store)} cannot be read on this machine ({what}); each worker reads it, so it "
+            "must be on all of them"
+        ) from None
+    if len(content) > MOST_STORE_BYTES:
+        raise OptionError(f"{_name(store)} is larger than {MOST_STORE_BYTES} bytes")
+    if content.reveal().startswith(JKS_MAGIC):
+        path = store.path
+        raise OptionError(
+            f"{_name(store)} is a JKS store, which only Java reads. Convert it: keytool "
+            f"-importkeystore -srckeystore {path} -destkeystore {path}.p12 -deststoretype PKCS12"
+        )
+    return content
+
+
+def _is_pem(content: SecretBytes) -> bool:
+    return b"-----BEGIN " in content.reveal()
+
+
+def _found(pattern: re.Pattern[str], content: SecretBytes) -> list[str]:
+    text = content.reveal().decode("utf-8", "replace")
+    return [_in_lines(row[0]) for row in pattern.finditer(text)]
+
+
+def _in_lines(block: str) -> str:
+    """Base64 in lines, whatever blanks it came with (a property's value is often one line)."""
+    if "Proc-Type:" in block:  # a key of the old kind: headers, an empty line, then base64
+        return "\n".join(line.strip() for line in block.splitlines())
+    _, begin, body, end, _ = re.split(r"(-----(?:BEGIN|END) [A-Z ]+-----)", block)
+    return "\n".join([begin, *body.split(), end])
+
+
+def _pkcs12(store: Store, content: SecretBytes) -> Any:
+    try:
+        from cryptography.hazmat.primitives.serialization import pkcs12
+    except ImportError:
+        raise OptionError(
+            f"{_name(store)} is not PEM, and to read PKCS#12 needs a library: pip install "
+            "'sparkkafka[tls]', or convert it: openssl pkcs12 -in STORE -out STORE.pem"
+        ) from None
+    try:
+        return pkcs12.load_pkcs12(content.reveal(), store.password.reveal().encode() or None)
+    except Exception:  # of several kinds, and words of OpenSSL that help nobody
+        raise OptionError(
+            f"{_name(store)} cannot be opened: its password is "
+            f"{'wrong' if store.password else 'missing'}, or it is neither PEM nor PKCS#12"
+        ) from None
+
+
+def _pem_of(row: Any) -> str:
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    return str(row.certificate.public_bytes(Encoding.PEM).decode())
+
+
+def _encrypted(key: Any, password: Secret) -> Secret:
+    from cryptography.hazmat.primitives.serialization import (
+        BestAvailableEncryption,
+        Encoding,
+        PrivateFormat,
+    )
+
+    form = (Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(password.reveal().encode()))
+    return Secret(key.private_bytes(*form).decode())
+
+
+@contextmanager
+def _file_of(text: Secret) -> Iterator[str]:
+    descriptor, path = tempfile.mkstemp(prefix="sparkkafka-", suffix=".pem")  # mode 0600
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text.reveal())
+        yield path
+    finally:
+        Path(path).unlink(missing_ok=True)
+
+
+def _name(store: Store) -> str:
+    return f"{store.option}={store.path}" if store.path else store.option
+
+
+def _reason(error: BaseException) -> str:
+    return str(getattr(error, "reason", None) or getattr(error, "strerror", None) or error)[:200]

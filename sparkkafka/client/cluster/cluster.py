@@ -1,0 +1,502 @@
+"""The cluster as a client sees it: bootstrap, brokers, topic metadata, leaders, connections.
+
+A `Cluster` belongs to one thread (a Spark task, or the driver's planning call). It keeps one
+connection a broker, opens it when first needed and again after it broke. `call` repeats one request
+until its deadline; what may be retried is decided by Kafka's error table, the default for an
+unknown code is not to retry.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Self
+
+from sparkkafka.client.cluster.metadata import (
+    NOT_CREATED,
+    PartitionMetadata,
+    TopicMetadata,
+    read_topics,
+)
+from sparkkafka.client.deadline import Backoff, Deadline, End, Retry
+from sparkkafka.client.net.connection import Connection
+from sparkkafka.client.net.pool import Connections, closed_if_interrupted
+from sparkkafka.client.values import Address, Broker, TopicPartition, some_topics
+from sparkkafka.config.options import ClientOptions
+from sparkkafka.errors import (
+    BrokerError,
+    ErrorCode,
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+    UnknownTopicError,
+    UnsupportedVersionError,
+    is_retriable,
+    needs_metadata,
+)
+from sparkkafka.protocol.messages import (
+    DescribeClusterRequest,
+    MetadataRequest,
+    MetadataRequestTopic,
+)
+
+log = logging.getLogger(__name__)
+
+# A topic that was just created is unknown to some brokers for a moment, and a broker that was just
+# started may not know any. After this long an unknown topic is believed to be missing; one that is
+# known to have been there gets more time, since the price of believing it too soon is a failed job.
+UNKNOWN_TOPIC_GRACE_MS = 5_000
+KNOWN_TOPIC_GRACE_MS = 30_000
+
+# An answer may be used for this long whatever metadata.max.age.ms says: with an age of 0 it would
+# be too old before its first use.
+MIN_METADATA_AGE_MS = 1_000
+
+
+class Cluster:
+    """A Kafka cluster, found through `options.bootstrap_servers`. Use it under `with`.
+
+    `try_first` (host, port) is asked before the bootstrap servers, once: the address of a
+    broker that the caller will need anyway. Whatever the deadline of a call, it is over at the
+    `end`.
+    """
+
+    def __init__(
+        self,
+        options: ClientOptions,
+        *,
+        try_first: Address | None = None,
+        end: End | None = None,
+    ) -> None:
+        self.options = options
+        self.end = end
+        self.cluster_id: str | None = None
+        self.controller_id: int | None = None
+        self.brokers: dict[int, Broker] = {}
+        self.topic_errors: dict[str, int] = {}
+        # (kind, key) -> node id, as it was told; kept by `coordinator`.
+        self.coordinators: dict[tuple[int, str], int] = {}
+        self._topics: dict[str, TopicMetadata] = {}
+        self._distrusted: set[str] = set()
+        self._connections = Connections(options, try_first=try_first, end=end)
+        self._known_topics: set[str] = set()
+        self._leaders: dict[TopicPartition, int] = {}
+        self.failing: KafkaError | None = None
+        """Why the last attempt of `call` failed, if it is to be tried again. Any thread may ask."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._connections.close()
+
+    # --- time -----------------------------------------------------------------------------------
+
+    def deadline(self) -> Deadline:
+        """The deadline of an operation whose caller gave none: default.api.timeout.ms."""
+        return Deadline(self.options.default_api_timeout_ms, self.end)
+
+    def backoff(self) -> Backoff:
+        return Backoff(self.options.retry_backoff_ms, self.options.retry_backoff_max_ms)
+
+    def retry(self, deadline: Deadline, what: str) -> Retry:
+        return Retry(deadline.until(self.end), self.backoff(), what)
+
+    # --- connections ----------------------------------------------------------------------------
+
+    def connection(self, node_id: int, deadline: Deadline) -> Connection:
+        """The connection to a broker, opened if need be: see `Connections.to`.
+
+        Raises KafkaConnectionError, also if the broker is unknown.
+        """
+        broker = self.brokers.get(node_id)
+        if broker is None:
+            raise KafkaConnectionError(f"broker {node_id} is not in the cluster's metadata")
+        return self._connections.to(broker, deadline)
+
+    def open(self, host: str, port: int, deadline: Deadline) -> Connection:
+        """A new connection, the caller's own: see `Connections.open`."""
+        return self._connections.open(host, port, deadline)
+
+    def open_connection(self, node_id: int) -> Connection | None:
+        """The connection to a broker if there is one that is open; never makes one."""
+        return self._connections.open_to(node_id)
+
+    def any_connection(self, deadline: Deadline) -> Connection:
+        """A connection to whichever broker answers: see `Connections.to_any`."""
+        return self._connections.to_any(self.brokers.values(), deadline)
+
+    def give_away(self, broker: Broker) -> Connection | None:
+        """The idle connection that metadata came by: see `Connections.give_away`."""
+        return self._connections.give_away(broker)
+
+    # --- requests -------------------------------------------------------------------------------
+
+    def call(
+        self,
+        request: Any,
+        *,
+        node_id: int | None = None,
+        deadline: Deadline | None = None,
+        what: str | None = None,
+    ) -> Any:
+        """Send a request to a broker (any, if `node_id` is None) until it is answered.
+
+        Connection failures and retriable top-level error codes are retried until the deadline.
+        Raises BrokerError for other codes, KafkaTimeoutError (with the last failure) at the end.
+        """
+        deadline = (deadline or self.deadline()).until(self.end)
+        what = what or f"{request.API_NAME}"
+        retry = self.retry(deadline, what)
+        while True:
+            try:
+                answer = self._call_once(request, node_id, deadline)
+                self.failing = None
+                return answer
+            except KafkaError as error:
+                self.failing = error if error.retriable else None
+                retry.after(error)
+                if node_id is not None and not isinstance(error, BrokerError):
+                    self._refresh_brokers(deadline)
+
+    def _call_once(self, request: Any, node_id: int | None, deadline: Deadline) -> Any:
+        limit_ms = self.options.request_timeout_ms
+        if node_id is None:
+            connection = self.any_connection(deadline)
+        else:
+            connection = self.connection(node_id, deadline.sooner(limit_ms))
+        # The request's own time: finding a broker that answers may have taken longer than it.
+        attempt = deadline.sooner(limit_ms)
+        response = connection.call(request, attempt)
+        code = getattr(response, "error_code", 0)
+        if code:
+            message = getattr(response, "error_message", None)
+            raise BrokerError(code, f"{request.API_NAME} @ {connection}", message)
+        throttle(response, deadline)
+        return response
+
+    def call_each(
+        self, requests: Mapping[int, Any], deadline: Deadline, *, version: int | None = None
+    ) -> dict[int, Any | KafkaError]:
+        """`call_all` of one request to each of several brokers, by node id."""
+        answers = self.call_all(requests.items(), deadline, version=version)
+        return dict(zip(requests, answers, strict=True))
+
+    def call_all(
+        self,
+        requests: Iterable[tuple[int, Any]],
+        deadline: Deadline,
+        *,
+        version: int | None = None,
+    ) -> list[Any | KafkaError]:
+        """Requests to several brokers (node id, request), all sent before the first reply is
+        awaited.
+
+        One attempt each: in its place is the response, or the KafkaError that happened
+        (UnsupportedVersionError if a broker does not have the `version`).
+        """
+        attempt = deadline.sooner(self.options.request_timeout_ms)
+        outcome: list[Any | KafkaError] = []
+        sent: list[tuple[int, Connection]] = []
+        with closed_if_interrupted(lambda: [connection for _, connection in sent]):
+            for place, (node_id, request) in enumerate(requests):
+                outcome.append(None)
+                try:
+                    connection = self.connection(node_id, attempt)
+                    if version is not None and not connection.supports(type(request), version):
+                        raise UnsupportedVersionError(
+                            f"{request.API_NAME} version {version} of {connection}"
+                        )
+                    connection.send(request, attempt, version=version)
+                except KafkaError as error:
+                    outcome[place] = error
+                else:
+                    sent.append((place, connection))
+            for place, connection in sent:
+                try:
+                    outcome[place] = connection.receive(attempt)[1]
+                except KafkaError as error:
+                    outcome[place] = error
+        return outcome
+
+    def controller(self, deadline: Deadline) -> int:
+        """The node id for CreateTopics and the like (KRaft: a broker that forwards)."""
+        if self.controller_id is None:
+            self._refresh_brokers(deadline)
+        if self.controller_id is None or self.controller_id < 0:
+            return next(iter(self.brokers))
+        return self.controller_id
+
+    # --- metadata -------------------------------------------------------------------------------
+
+    def describe(self, deadline: Deadline | None = None) -> list[Broker]:
+        """The cluster's brokers, fresh. `cluster_id` and `controller_id` are set as well.
+
+        Uses DescribeCluster (Kafka 2.8+), Metadata below.
+        """
+        deadline = deadline or self.deadline()
+        retry = self.retry(deadline, "describing the cluster")
+        while True:
+            try:
+                connection = self.any_connection(deadline)
+                if not connection.supports(DescribeClusterRequest):
+                    self._refresh_brokers(deadline)
+                    return list(self.brokers.values())
+                attempt = deadline.sooner(self.options.request_timeout_ms)
+                response = connection.call(DescribeClusterRequest(), attempt)
+                if response.error_code:
+                    raise BrokerError(
+                        response.error_code,
+                        f"DescribeCluster @ {connection}",
+                        response.error_message,
+                    )
+                self.cluster_id = response.cluster_id
+                self.controller_id = response.controller_id
+                self.brokers = {
+                    row.broker_id: Broker(row.broker_id, row.host, row.port, row.rack)
+                    for row in response.brokers
+                }
+                return list(self.brokers.values())
+            except KafkaError as error:
+                retry.after(error)
+
+    def topics(
+        self,
+        names: Iterable[str],
+        deadline: Deadline | None = None,
+        *,
+        grace_ms: float | None = None,
+    ) -> dict[str, TopicMetadata]:
+        """Metadata of these topics, fresh from a broker.
+
+        A topic that stays unknown for `grace_ms` (by default UNKNOWN_TOPIC_GRACE_MS, and
+        KNOWN_TOPIC_GRACE_MS if it was seen before, or `expect`ed), or to the deadline if that is
+        sooner, raises UnknownTopicError; another error that is not retriable BrokerError. Both
+        name the topics. A partition without leader is no error here (see `leader`).
+        """
+        wanted = list(dict.fromkeys(names))
+        deadline = deadline or self.deadline()
+        if grace_ms is None:
+            new = any(name not in self._known_topics for name in wanted)
+            grace_ms = UNKNOWN_TOPIC_GRACE_MS if new else KNOWN_TOPIC_GRACE_MS
+        grace = deadline.sooner(grace_ms)
+        retry = self.retry(deadline, f"metadata of {some_topics(wanted)}")
+        missing: list[str] = []
+        creates = self.options.allow_auto_create_topics
+        while True:
+            try:
+                failed = self._refresh(wanted, deadline)
+                if not failed:
+                    return {name: self._topics[name] for name in wanted}
+                code = next(iter(failed.values()))
+                bad = [name for name, other in failed.items() if other == code]
+                missing = bad if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else []
+                if missing and grace.expired:
+                    raise no_topic(missing, creates=creates)
+                retry.after(BrokerError(code, f"Metadata of {some_topics(bad)}"))
+            except KafkaTimeoutError as error:
+                if missing:  # what was seen says more than that a last look came too late
+                    raise no_topic(missing, creates=creates) from error
+                raise
+
+    def look_up(self, names: Iterable[str], deadline: Deadline) -> dict[str, int]:
+        """One answer about these topics into the cache: {topic: error code} of those without one.
+
+        For those who have other things to do than to wait until a topic can be told. Raises what
+        `call` raises.
+        """
+        return self._refresh(list(names), deadline)
+
+    def was_seen(self, topic: str) -> bool:
+        """Whether the topic was ever there, or is `expect`ed."""
+        return topic in self._known_topics
+
+    def all_topics(self, deadline: Deadline | None = None) -> dict[str, TopicMetadata]:
+        """Metadata of every topic that this user may see.
+
+        Waits for topics whose metadata cannot be told at the moment (to the deadline). Those with
+        an error that does not pass are left out and stand in `topic_errors`, {name: error code};
+        topics that are being deleted are left out.
+        """
+        deadline = deadline or self.deadline()
+        retry = self.retry(deadline, "metadata of all topics")
+        while True:
+            failed = self._refresh(None, deadline)
+            failed = {
+                name: code
+                for name, code in failed.items()
+                if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            }
+            passing = [
+                BrokerError(code, f"Metadata of topic {name}")
+                for name, code in failed.items()
+                if is_retriable(code)
+            ]
+            if not passing:
+                self.topic_errors = failed
+                return dict(self._topics)
+            retry.after(passing[0])
+
+    def expect(self, topic: str) -> None:
+        """The caller knows that this topic exists: be slow to believe otherwise."""
+        self._known_topics.add(topic)
+
+    def topic_id(self, topic: str) -> bytes | None:
+        """The id of a topic in the cache (Kafka 2.8+), None if it is not known."""
+        known = self._topics.get(topic)
+        return known.topic_id if known is not None else None
+
+    def known_topic(self, topic: str) -> TopicMetadata | None:
+        """What is in the cache of a topic, however old."""
+        return self._topics.get(topic)
+
+    def partition_count(self, topic: str) -> int | None:
+        """The number of partitions in the cache, however old, None if the topic is not there."""
+        known = self._topics.get(topic)
+        return len(known.partitions) if known is not None else None
+
+    def leader(self, tp: TopicPartition, deadline: Deadline) -> PartitionMetadata:
+        """The partition's leader, from metadata not older than metadata.max.age.ms.
+
+        Raises UnknownTopicError for a partition that an existing topic lacks;
+        waits (to the deadline) while a partition has no leader.
+        """
+        retry = self.retry(deadline, f"finding the leader of {tp}")
+        while True:
+            topic = self._topics.get(tp.topic)
+            if topic is None or self._too_old(topic):
+                topic = self.topics([tp.topic], deadline)[tp.topic]
+            partition = topic.partitions.get(tp.partition)
+            if partition is None:
+                # Perhaps added since: look once more before saying so.
+                topic = self.topics([tp.topic], deadline)[tp.topic]
+                partition = topic.partitions.get(tp.partition)
+            if partition is None:
+                raise UnknownTopicError(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    f"Metadata of {tp}",
+                    f"topic {tp.topic} has {len(topic.partitions)} partitions",
+                )
+            if partition.leader in self.brokers:
+                return partition
+            error = BrokerError(
+                partition.error_code or ErrorCode.LEADER_NOT_AVAILABLE,
+                f"Metadata of {tp}",
+                f"partition {tp.partition} of topic {tp.topic} has no leader; "
+                "the brokers that hold it may be down",
+            )
+            self.forget(tp.topic)
+            retry.after(error)
+
+    def known_leader(self, tp: TopicPartition) -> PartitionMetadata | None:
+        """The leader as far as the cache knows it, without asking anybody."""
+        topic = self._topics.get(tp.topic)
+        if topic is None or self._too_old(topic):
+            return None
+        partition = topic.partitions.get(tp.partition)
+        return partition if partition is not None and partition.leader in self.brokers else None
+
+    def leader_address(self, tp: TopicPartition) -> Address | None:
+        """Where the leader is as far as the cache knows it."""
+        leader = self.known_leader(tp)
+        return None if leader is None else self.brokers[leader.leader][1:3]
+
+    def forget(self, topic: str) -> None:
+        """Distrust what the cache says of this topic: the next look for a leader asks a broker.
+
+        What was known stays known (`partition_count`): while no broker answers there is nothing
+        better, and a producer goes on with it, as Java's does.
+        """
+        if topic in self._topics:
+            self._distrusted.add(topic)
+
+    def distrusts(self, topic: str) -> bool:
+        """Whether what the cache has of the topic is known to be doubtful."""
+        return topic in self._distrusted
+
+    def keep(self, topics: Iterable[str]) -> None:
+        """Nobody could be asked: leaders that are only too old count for a moment longer."""
+        limit_ms = max(self.options.metadata_max_age_ms, MIN_METADATA_AGE_MS)
+        until_s = time.monotonic() - (limit_ms - MIN_METADATA_AGE_MS) / 1000
+        for name in topics:
+            known = self._topics.get(name)
+            if known is not None and known.refreshed_s < until_s:
+                self._topics[name] = replace(known, refreshed_s=until_s)
+
+    def note_error(self, tp: TopicPartition, code: int) -> None:
+        """A broker answered for `tp` with `code`: distrust the cache if the code says so."""
+        if needs_metadata(code) or code == ErrorCode.UNKNOWN_LEADER_EPOCH:
+            self.forget(tp.topic)
+
+    def _too_old(self, topic: TopicMetadata) -> bool:
+        if topic.name in self._distrusted:
+            return True
+        limit_ms = max(self.options.metadata_max_age_ms, MIN_METADATA_AGE_MS)
+        return (time.monotonic() - topic.refreshed_s) * 1000 > limit_ms
+
+    def _refresh_brokers(self, deadline: Deadline) -> None:
+        self._refresh([], deadline)
+
+    def _refresh(self, names: list[str] | None, deadline: Deadline) -> dict[str, int]:
+        """Ask for metadata (None: all topics), keep it, return {topic: error code} of failures."""
+        wanted = None if names is None else [MetadataRequestTopic(name=name) for name in names]
+        creates = self.options.allow_auto_create_topics  # of named topics, if the brokers do
+        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=creates)
+        response = self.call(request, deadline=deadline, what=f"metadata of {some_topics(names)}")
+        if response.brokers:
+            self.brokers = {
+                row.node_id: Broker(row.node_id, row.host, row.port, row.rack)
+                for row in response.brokers
+            }
+        self.cluster_id = response.cluster_id
+        self.controller_id = response.controller_id
+        if names is None:
+            self._topics.clear()
+            self._distrusted.clear()
+        topics, failed = read_topics(response.topics or (), names)
+        self._note_moved_leaders(topics)
+        self._topics.update(topics)
+        self._known_topics.update(topics)
+        self._distrusted.difference_update(topics)
+        for name, code in failed.items():
+            if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or not is_retriable(code):
+                self._topics.pop(name, None)
+                self._distrusted.discard(name)
+            else:  # the broker cannot tell at the moment
+                self.forget(name)
+        return failed
+
+    def _note_moved_leaders(self, topics: Mapping[str, TopicMetadata]) -> None:
+        for name, topic in topics.items():
+            for partition, leader in topic.partitions.items():
+                key = TopicPartition(name, partition)
+                before = self._leaders.get(key, leader.leader)
+                if before != leader.leader:
+                    log.info("%s: the leader moved from %d to %d", key, before, leader.leader)
+                self._leaders[key] = leader.leader
+
+
+def throttle(response: Any, deadline: Deadline) -> None:
+    """Wait as long as the broker asked for (KIP-219: it answers first, the client waits)."""
+    wait_ms = getattr(response, "throttle_time_ms", 0)
+    if wait_ms > 0:
+        log.info("throttled by the broker for %d ms", wait_ms)
+        deadline.pause(wait_ms)
+
+
+def no_topic(names: Sequence[str], *, creates: bool) -> UnknownTopicError:
+    """These topics are not there; `creates`: though the brokers were asked to make them."""
+    error = UnknownTopicError(
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        f"Metadata of {some_topics(names)}",
+        "the topic does not exist, or this user may not see it (needs DESCRIBE on the topic)"
+        + (f"; {NOT_CREATED}" if creates else "")
+        + ": check its name, or create it first",
+    )
+    error.topics = tuple(names)
+    return error

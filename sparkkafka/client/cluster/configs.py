@@ -1,0 +1,392 @@
+"""Settings of topics, brokers and groups: read them, change some of them.
+
+A broker's settings are asked of that broker; all others any broker tells and changes (KRaft brokers
+pass changes on to the controller).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from sparkkafka.client.arguments import flag, mapping, names, objects, one_name, setting_text
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.lookups import ToBroker
+from sparkkafka.client.cluster.requests import ItemApi, Row, call_items
+from sparkkafka.client.cluster.results import Results
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.errors import ErrorCode, OptionError
+from sparkkafka.protocol.messages import (
+    AlterableConfig,
+    AlterConfigsResource,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+
+# ConfigResource.Type of Java's Admin.
+RESOURCE_TYPES = {
+    "topic": 2,
+    "broker": 4,
+    "broker_logger": 8,
+    "client_metrics": 16,
+    "group": 32,
+}
+_TYPE_NAMES = {number: name for name, number in RESOURCE_TYPES.items()}
+OF_ONE_BROKER = frozenset({"broker", "broker_logger"})
+
+# DescribeConfigsResponse.ConfigSource
+_SOURCES = {
+    1: "DYNAMIC_TOPIC_CONFIG",
+    2: "DYNAMIC_BROKER_CONFIG",
+    3: "DYNAMIC_DEFAULT_BROKER_CONFIG",
+    4: "STATIC_BROKER_CONFIG",
+    5: "DEFAULT_CONFIG",
+    6: "DYNAMIC_BROKER_LOGGER_CONFIG",
+    7: "DYNAMIC_CLIENT_METRICS_CONFIG",
+    8: "DYNAMIC_GROUP_CONFIG",
+}
+_KINDS = {
+    1: "BOOLEAN",
+    2: "STRING",
+    3: "INT",
+    4: "SHORT",
+    5: "LONG",
+    6: "DOUBLE",
+    7: "LIST",
+    8: "CLASS",
+    9: "PASSWORD",
+}
+
+DOCUMENTATION_VERSION = 3  # of DescribeConfigs
+
+OPERATIONS = {"set": 0, "delete": 1, "append": 2, "subtract": 3}
+
+
+class ConfigResource(NamedTuple):
+    """What has settings: ConfigResource("topic", "orders"), ("broker", "1"), ("group", "g").
+
+    `type` is one of RESOURCE_TYPES. A broker's name is its node id as text; "" is what holds for
+    all brokers of the cluster. Groups have settings since Kafka 4.0.
+    """
+
+    type: str
+    name: str
+
+    def __str__(self) -> str:
+        if self.type == "broker" and not self.name:
+            return "all brokers (the cluster's defaults)"
+        return f"{self.type.replace('_', ' ')} {self.name}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigEntry:
+    """One setting.
+
+    `value` is None for a sensitive one. `source` tells where the value comes from, in Java's words
+    (DYNAMIC_TOPIC_CONFIG: it was set for this topic; DEFAULT_CONFIG: nobody has set it).
+    `synonyms` are all places that could set it, (name, value, source), the one that counts first,
+    if they were asked for; so is `documentation` (Kafka 2.6).
+    """
+
+    name: str
+    value: str | None
+    source: str
+    is_sensitive: bool
+    is_read_only: bool
+    type: str
+    synonyms: tuple[tuple[str, str | None, str], ...] = ()
+    documentation: str | None = None
+
+    @property
+    def is_default(self) -> bool:
+        """Whether nobody has set it."""
+        return self.source == "DEFAULT_CONFIG"
+
+
+class AlterConfigOp(NamedTuple):
+    """One change: `operation` is set, delete (back to the default; no value), append or subtract
+    (of a setting that is a list: values separated by commas)."""
+
+    name: str
+    value: str | None = None
+    operation: str = "set"
+
+
+ConfigChanges = Mapping[str, str | int | bool | None] | Iterable[AlterConfigOp]
+"""{name: value to set, None to delete}, or AlterConfigOps. Numbers and bools become text."""
+
+
+# --- reading ----------------------------------------------------------------------------------
+
+
+class _Describe(ItemApi[ConfigResource, dict[str, ConfigEntry]]):
+    request_type = DescribeConfigsRequest
+    told_at_once = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+
+    def __init__(
+        self,
+        keys: Iterable[str] | None,
+        include_synonyms: bool,
+        include_documentation: bool,
+    ) -> None:
+        self._keys = None if keys is None else list(keys)
+        self._synonyms = include_synonyms
+        self._documentation = include_documentation
+
+    def build(self, items: Sequence[ConfigResource], version: int) -> DescribeConfigsRequest:
+        return DescribeConfigsRequest(
+            resources=[
+                DescribeConfigsResource(
+                    resource_type=RESOURCE_TYPES[item.type],
+                    resource_name=item.name,
+                    configuration_keys=self._keys,
+                )
+                for item in items
+            ],
+            include_synonyms=self._synonyms,
+            include_documentation=self._documentation,
+        )
+
+    def read(
+        self, response: Any, items: Sequence[ConfigResource]
+    ) -> Iterable[tuple[ConfigResource, Row]]:
+        return [
+            (
+                _resource(row),
+                Row(
+                    row.error_code,
+                    {config.name: _entry(config) for config in row.configs},
+                    row.error_message,
+                ),
+            )
+            for row in response.results
+        ]
+
+    def lacking(self, item: ConfigResource, version: int) -> str | None:
+        if self._documentation and version < DOCUMENTATION_VERSION:
+            return self.needs("documentation of settings", DOCUMENTATION_VERSION)
+        return None
+
+    def grant(self, item: ConfigResource) -> str:
+        return f"DESCRIBE_CONFIGS on {_acl_name(item)}"
+
+
+def describe_configs(
+    cluster: Cluster,
+    resources: Iterable[ConfigResource],
+    deadline: Deadline,
+    *,
+    keys: Iterable[str] | None = None,
+    include_synonyms: bool = False,
+    include_documentation: bool = False,
+) -> Results[ConfigResource, dict[str, ConfigEntry]]:
+    """The settings of each resource by name: all, or those of `keys` that it has.
+
+    Raises OptionError for a resource that cannot be one.
+    """
+    rows = objects(resources, ConfigResource, "resources", 'ConfigResource("topic", "orders")')
+    wanted = [_checked(resource) for resource in rows]
+    keys = None if keys is None else names(keys, "keys")
+    flag(include_synonyms, "include_synonyms")
+    flag(include_documentation, "include_documentation")
+    api = _Describe(keys, include_synonyms, include_documentation)
+    return call_items(cluster, wanted, api, _route(cluster), deadline, "reading settings")
+
+
+# --- changing ---------------------------------------------------------------------------------
+
+
+class _Alter(ItemApi[ConfigResource, None]):
+    request_type = IncrementalAlterConfigsRequest
+    # Before it there is only AlterConfigs, which replaces all settings of a resource: those that
+    # somebody else changes meanwhile would be lost, and so would those that are not shown.
+    told_at_once = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+
+    def __init__(
+        self,
+        changes: Mapping[ConfigResource, Sequence[AlterConfigOp]],
+        validate_only: bool,
+    ) -> None:
+        self._changes = changes
+        self._validate_only = validate_only
+
+    def lacking(self, item: ConfigResource, version: int) -> str | None:
+        return self.needs("changing single settings (KIP-339)", 0) if version < 0 else None
+
+    def build(
+        self, items: Sequence[ConfigResource], version: int
+    ) -> IncrementalAlterConfigsRequest:
+        return IncrementalAlterConfigsRequest(
+            resources=[
+                AlterConfigsResource(
+                    resource_type=RESOURCE_TYPES[item.type],
+                    resource_name=item.name,
+                    configs=[
+                        AlterableConfig(
+                            name=change.name,
+                            config_operation=OPERATIONS[change.operation],
+                            value=change.value,
+                        )
+                        for change in self._changes[item]
+                    ],
+                )
+                for item in items
+            ],
+            validate_only=self._validate_only,
+        )
+
+    def read(
+        self, response: Any, items: Sequence[ConfigResource]
+    ) -> Iterable[tuple[ConfigResource, Row]]:
+        return [
+            (_resource(row), Row(row.error_code, None, row.error_message))
+            for row in response.responses
+        ]
+
+    def grant(self, item: ConfigResource) -> str:
+        return f"ALTER_CONFIGS on {_acl_name(item)}"
+
+
+def incremental_alter_configs(
+    cluster: Cluster,
+    changes: Mapping[ConfigResource, ConfigChanges],
+    deadline: Deadline,
+    *,
+    validate_only: bool = False,
+) -> Results[ConfigResource, None]:
+    """Change some settings of each resource and leave the others. A resource's changes are made
+    together or not at all.
+
+    Raises OptionError for what cannot be a change; UnsupportedVersionError is each item's error
+    before Kafka 2.3.
+    """
+    flag(validate_only, "validate_only")
+    example = 'ConfigResource("topic", "orders"): {"retention.ms": "3600000"}'
+    wanted = {
+        (key := _checked(resource)): _operations(key, rows)
+        for resource, rows in mapping(changes, "changes", example).items()
+    }
+    api = _Alter(wanted, validate_only)
+    return call_items(cluster, wanted, api, _route(cluster), deadline, "changing settings")
+
+
+def _operations(resource: ConfigResource, changes: ConfigChanges) -> list[AlterConfigOp]:
+    if isinstance(changes, Mapping):
+        rows = [
+            AlterConfigOp(name, value, "delete" if value is None else "set")  # type: ignore[arg-type]
+            for name, value in changes.items()
+        ]
+    else:
+        example = 'AlterConfigOp("cleanup.policy", "compact", "append")'
+        rows = objects(changes, AlterConfigOp, f"what changes of {resource}", example)
+    for row in rows:
+        if not isinstance(row, AlterConfigOp):
+            raise OptionError(
+                f"what changes of {resource} is a dict such as "
+                f'{{"retention.ms": "3600000"}}, or a list of AlterConfigOp; {row!r} is none'
+            )
+        one_name(row.name, f"a setting of {resource}")
+        if row.operation not in OPERATIONS:
+            raise OptionError(
+                f"setting {row.name}: operation must be one of {', '.join(OPERATIONS)}, got "
+                f"{row.operation!r}"
+            )
+        if (row.value is None) != (row.operation == "delete"):
+            raise OptionError(
+                f"setting {row.name}: {row.operation} "
+                + ("takes no value" if row.operation == "delete" else "needs a value")
+            )
+    return [
+        row
+        if row.value is None
+        else row._replace(value=setting_text(row.value, f"{resource}, {row.name}"))
+        for row in rows
+    ]
+
+
+# --- for other modules ------------------------------------------------------------------------
+
+
+def topic_configs(
+    cluster: Cluster,
+    name: str,
+    keys: Iterable[str] | None = None,
+    *,
+    deadline: Deadline | None = None,
+) -> dict[str, str | None]:
+    """A topic's settings, all or only `keys`; sensitive ones are None. Raises BrokerError."""
+    return _values(cluster, ConfigResource("topic", name), keys, deadline)
+
+
+def broker_configs(
+    cluster: Cluster,
+    node_id: int,
+    keys: Iterable[str] | None = None,
+    *,
+    deadline: Deadline | None = None,
+) -> dict[str, str | None]:
+    """A broker's settings, all or only `keys`; sensitive ones are None. Raises BrokerError."""
+    return _values(cluster, ConfigResource("broker", str(node_id)), keys, deadline)
+
+
+def _values(
+    cluster: Cluster,
+    resource: ConfigResource,
+    keys: Iterable[str] | None,
+    deadline: Deadline | None,
+) -> dict[str, str | None]:
+    results = describe_configs(cluster, [resource], deadline or cluster.deadline(), keys=keys)
+    return {name: entry.value for name, entry in results[resource].items()}
+
+
+# --- shared -----------------------------------------------------------------------------------
+
+
+def _checked(resource: ConfigResource) -> ConfigResource:
+    match resource:
+        case (str(kind), str(name)):
+            pass
+        case _:
+            raise OptionError(
+                f'a resource is ConfigResource("topic", "orders") and the like, got {resource!r}'
+            )
+    if kind not in RESOURCE_TYPES:
+        raise OptionError(f"resource type must be one of {', '.join(RESOURCE_TYPES)}, got {kind!r}")
+    if kind in OF_ONE_BROKER and name and not name.isdecimal():
+        raise OptionError(f"a broker's name is its node id as text, got {name!r}")
+    return ConfigResource(kind, name)
+
+
+def _route(cluster: Cluster) -> ToBroker:
+    return ToBroker(
+        cluster,
+        lambda item: int(item.name) if item.type in OF_ONE_BROKER and item.name else None,
+    )
+
+
+def _resource(row: Any) -> ConfigResource:
+    kind = _TYPE_NAMES.get(row.resource_type, str(row.resource_type))
+    return ConfigResource(kind, row.resource_name)
+
+
+def _acl_name(resource: ConfigResource) -> str:
+    return str(resource) if resource.type in ("topic", "group") else "the cluster"
+
+
+def _entry(row: Any) -> ConfigEntry:
+    return ConfigEntry(
+        name=row.name,
+        value=row.value,
+        source=_source(row.config_source),
+        is_sensitive=row.is_sensitive,
+        is_read_only=row.read_only,
+        type=_KINDS.get(row.config_type, "UNKNOWN"),
+        synonyms=tuple((one.name, one.value, _source(one.source)) for one in row.synonyms),
+        documentation=row.documentation or None,
+    )
+
+
+def _source(number: int) -> str:
+    return _SOURCES.get(number, "UNKNOWN")

@@ -1,0 +1,443 @@
+"""Kafka's consumer: reads records of partitions that it is given, or that a group shares out.
+
+    with Consumer({"bootstrap.servers": "localhost:9092", "group.id": "g"}) as consumer:
+        consumer.subscribe(["orders"])
+        while True:
+            for record in consumer.poll(1.0):
+                ...
+            consumer.commit()
+
+Names, defaults and rules are those of Java's KafkaConsumer. Keys and values are bytes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, Self, TypeAlias
+
+import pyarrow as pa
+
+from sparkkafka.client.arguments import (
+    flag,
+    function,
+    mapping,
+    objects,
+    offset_to_commit,
+    partition,
+    whole,
+    without_point,
+)
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.metadata import PartitionInfo, TopicMetadata
+from sparkkafka.client.cluster.offset_specs import OffsetSpec, StartingPoint, starting_point
+from sparkkafka.client.cluster.offsets import (
+    EARLIEST,
+    LATEST,
+    NO_OFFSET,
+    ListedOffset,
+    OffsetRange,
+    earliest_and_latest,
+    list_offsets,
+)
+from sparkkafka.client.consumer.fetcher import LeaderFetches, lease_ms
+from sparkkafka.client.consumer.offset_reset import StartingOffsets
+from sparkkafka.client.consumer.one_thread import OneThread
+from sparkkafka.client.consumer.partition_state import Assignment
+from sparkkafka.client.consumer.poll_loop import PollLoop
+from sparkkafka.client.consumer.record import Records
+from sparkkafka.client.consumer.subscription import Callback, ConsumerGroup, Topics
+from sparkkafka.client.deadline import Deadline, deadline_of, seconds_of
+from sparkkafka.client.group.async_commits import CommitCallback
+from sparkkafka.client.group.group_metadata import GroupMetadata
+from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, checked_topic
+from sparkkafka.config.client_settings import parse_consumer_settings
+from sparkkafka.errors import (
+    ConsumerStateError,
+    OptionError,
+)
+
+CLOSE_TIMEOUT_S = 30.0
+
+StartOffset: TypeAlias = int | OffsetAndMetadata | OffsetSpec
+
+
+class Consumer:
+    """A consumer; `config` has Java's names, bootstrap.servers at least. Use it under `with`.
+
+    One thread at a time may call it (ConsumerStateError says so), except `wakeup`. All methods
+    raise ConsumerStateError after `close`, BrokerError for what brokers refuse and
+    KafkaTimeoutError after `timeout_s`, which is default.api.timeout.ms where it is not given.
+    Nothing is sent before the first call that needs an answer. Raises OptionError.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._options = options = parse_consumer_settings(config)
+        self._guard = OneThread("this Consumer")
+        self._cluster = cluster = Cluster(options.client)
+        self._assignment = Assignment(lease_ms(cluster), cluster.backoff)
+        self._fetches = LeaderFetches(cluster, options.fetch, self._assignment)
+        self._group = ConsumerGroup(options, cluster, self._assignment, self._fetches.wake)
+        starting = StartingOffsets(options, cluster)
+        self._loop = PollLoop(options, self._assignment, self._fetches, self._group, starting)
+        self._is_closing = self._is_closed = False
+        self._process_id = os.getpid()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exc_info: object) -> None:
+        # After an exception nobody knows what was done with the records of the last poll.
+        self._close(CLOSE_TIMEOUT_S, commit=kind is None)
+
+    def __repr__(self) -> str:
+        group = f" of group {self._options.group_id!r}" if self._options.group_id else ""
+        return f"<Consumer{group}, {len(self._assignment)} partitions>"
+
+    # --- what to read -----------------------------------------------------------------------
+
+    def assign(
+        self, partitions: Iterable[TopicPartition] | Mapping[TopicPartition, StartOffset]
+    ) -> None:
+        """Read these partitions, whatever a group says. Those that were assigned before keep their
+        positions; none at all is `unsubscribe`. ConsumerStateError after `subscribe`.
+
+        `{partition: offset}` also says where to begin, as `seek` does: `assign({tp: 3})`. Without
+        it that is where the group has got to, or what auto.offset.reset says.
+        """
+        with self._entered():
+            starts: dict[TopicPartition, StartingPoint] = {}
+            if isinstance(partitions, Mapping):
+                for key, given in partitions.items():
+                    tp = _partition(key, "partitions")
+                    starts[tp] = starting_point(tp, given, "partitions")
+                partitions = starts.keys()
+            chosen = _partitions(partitions)
+            if not chosen:
+                self._group.unsubscribe(self._deadline(None))
+                return
+            self._group.assign(chosen)
+            for tp, start in starts.items():
+                self._assignment.state(tp).seek(start.offset, lookup=start.lookup)
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions that this consumer reads now."""
+        with self._entered():
+            return self._assignment.partitions
+
+    def subscribe(
+        self,
+        topics: Topics,
+        *,
+        on_assigned: Callback | None = None,
+        on_revoked: Callback | None = None,
+        on_lost: Callback | None = None,
+    ) -> None:
+        """Share these topics with the other members of group.id.
+
+        `topics` are names, or a pattern: a `re.Pattern` that matches whole names, or text that
+        begins with ^ (then, as in librdkafka, it matches the beginnings of names). New topics that
+        match are found within metadata.max.age.ms.
+
+        The callbacks get a list of partitions, inside `poll` (or close): those that were added,
+        those about to be taken away (a last chance to commit), and those that were lost: another
+        member may have them already (without on_lost, on_revoked is called for these too).
+        """
+        with self._entered():
+            self._group.subscribe(
+                topics,
+                function(on_assigned, "on_assigned"),
+                function(on_revoked, "on_revoked"),
+                function(on_lost, "on_lost"),
+            )
+
+    def subscription(self) -> frozenset[str]:
+        """The topics of `subscribe`; with a pattern those that match so far."""
+        with self._entered():
+            return self._group.topics
+
+    def unsubscribe(self) -> None:
+        """Read nothing any more, and leave the group."""
+        with self._entered():
+            self._group.unsubscribe(self._deadline(None))
+
+    # --- reading ----------------------------------------------------------------------------
+
+    def poll(self, timeout_s: float) -> Records:
+        """The next records, max.poll.records at most; empty if none came within `timeout_s`.
+
+        Returns as soon as there are some. 0 takes what is there. Records of one partition come in
+        order. Also looks after the group: call it at least every max.poll.interval.ms. Raises
+        CorruptRecordError for what cannot be decoded (the position stays: `seek` past it),
+        NoOffsetError under auto.offset.reset=none, WakeupError, and what callbacks raise.
+        """
+        with self._entered():
+            return self._loop.records(seconds_of(timeout_s))
+
+    def poll_arrow(self, timeout_s: float, max_records: int | None = None) -> pa.Table:
+        """As `poll`, but as an Arrow table (`record.RECORD_SCHEMA`): many times faster.
+
+        All that has arrived, or `max_records` of it; max.poll.records does not count.
+        """
+        with self._entered():
+            if max_records is not None and whole(max_records, "max_records") < 1:
+                raise OptionError(f"max_records must be at least 1, got {max_records}")
+            return self._loop.table(seconds_of(timeout_s), max_records)
+
+    def wakeup(self) -> None:
+        """Let the `poll` that waits now, or else the next one, raise WakeupError. From any thread
+        or signal handler."""
+        self._loop.wakeup()
+
+    # --- positions --------------------------------------------------------------------------
+
+    def seek(self, partition: TopicPartition, offset: StartOffset) -> None:
+        """Read on from this offset: a number, what `committed` gives, or what a leader is asked
+        for: `OffsetSpec.latest()` or -1, `OffsetSpec.earliest()` or -2, another `OffsetSpec` (the
+        end, if no record is so young). Records that were fetched before are thrown away."""
+        with self._entered():
+            tp = _partition(partition, "partition")
+            start = starting_point(tp, offset, "offset")
+            self._assignment.state(tp).seek(start.offset, lookup=start.lookup)
+
+    def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Read on from the first record (of all assigned partitions, if none are named)."""
+        with self._entered():
+            for state in self._assignment.chosen(_some(partitions)):
+                state.seek(None, lookup=EARLIEST)
+
+    def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Read on from the end: with read_committed the last stable offset."""
+        with self._entered():
+            for state in self._assignment.chosen(_some(partitions)):
+                state.seek(None, lookup=LATEST)
+
+    def seek_to_committed(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Go back to what group.id has committed (in all assigned partitions, if none are named),
+        else to where auto.offset.reset says: e.g. after a transaction was aborted, to read its
+        records again. OptionError without group.id."""
+        with self._entered():
+            self._group.need_group("seek_to_committed")
+            for state in self._assignment.chosen(_some(partitions)):
+                state.seek(None)
+            self._assignment.has_unplaced = True
+
+    def position(self, partition: TopicPartition, timeout_s: float | None = None) -> int:
+        """The offset of the next record that poll will return, waiting for it if need be."""
+        with self._entered():
+            state = self._assignment.state(_partition(partition, "partition"))
+            return self._loop.position(state, self._deadline(timeout_s))
+
+    def lag(
+        self, partitions: Iterable[TopicPartition] | None = None, timeout_s: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """How many offsets lie between the position and the end of each partition, as the leaders
+        say now. Markers and compacted records count as offsets."""
+        with self._entered():
+            deadline = self._deadline(timeout_s)
+            chosen = [state.tp for state in self._assignment.chosen(_some(partitions))]
+            positions = {tp: self.position(tp, deadline.remaining_s()) for tp in chosen}
+            ends = self._listed(dict.fromkeys(chosen, LATEST), deadline)
+            return {tp: max(0, ends[tp].offset - positions[tp]) for tp in chosen}
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Poll returns nothing of these until `resume`; what was fetched of them is kept."""
+        with self._entered():
+            for state in [self._assignment.state(tp) for tp in _partitions(partitions)]:
+                state.paused = True
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Undo `pause`."""
+        with self._entered():
+            for state in [self._assignment.state(tp) for tp in _partitions(partitions)]:
+                state.paused = False
+
+    def paused(self) -> frozenset[TopicPartition]:
+        """The partitions that are paused."""
+        with self._entered():
+            return frozenset(state.tp for state in self._assignment if state.paused)
+
+    # --- the group's offsets ----------------------------------------------------------------
+
+    def commit(
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
+        timeout_s: float | None = None,
+        *,
+        asynchronous: bool = False,
+        callback: CommitCallback | None = None,
+    ) -> None:
+        """Commit for group.id, and wait until the broker has it: where poll has got to in all
+        assigned partitions, or the given offsets (the next ones to read).
+
+        Raises CommitFailedError if the group has given the partitions to others.
+
+        `asynchronous` does not wait: commits are made in the background in the order of the calls,
+        each tried until `timeout_s` is over. Then `callback(offsets, error)` is called, error None
+        if they are committed, inside a later poll, commit or close; a failure without a callback
+        is a warning in the log. Later commits that wait, and close, wait for earlier ones that
+        do not, and raise what their callbacks raise.
+        """
+        flag(asynchronous, "asynchronous")
+        if function(callback, "callback") is not None and not asynchronous:
+            raise OptionError("callback needs asynchronous=True: without it commit itself tells")
+        with self._entered():
+            chosen: dict[TopicPartition, int | OffsetAndMetadata] = {}
+            if offsets is None:
+                chosen.update(self._assignment.positions())
+            else:
+                example = 'TopicPartition("orders", 0): 100'
+                what = "offsets (records.next_offsets has them)"
+                for key, row in mapping(offsets, what, example).items():
+                    tp = _partition(key, "offsets")
+                    chosen[tp] = offset_to_commit(tp, row, "offsets")
+            deadline = self._deadline(timeout_s)
+            if asynchronous:
+                self._group.commit_later(chosen, deadline, callback)
+            else:
+                self._group.commit(chosen, deadline)
+
+    def committed(
+        self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What group.id has committed; None for a partition without."""
+        with self._entered():
+            chosen = _partitions(partitions)
+            return self._group.committed(chosen, self._deadline(timeout_s))
+
+    def group_metadata(self) -> GroupMetadata:
+        """Who this member is, for a producer's send_offsets_to_transaction."""
+        with self._entered():
+            return self._group.metadata
+
+    # --- offsets and topics of the cluster --------------------------------------------------
+
+    def beginning_offsets(
+        self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """The offset of the first record of each partition, assigned or not."""
+        return self._ends(partitions, EARLIEST, timeout_s)
+
+    def end_offsets(
+        self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """The offset behind the last record of each partition, assigned or not; with
+        isolation.level=read_committed the last stable offset."""
+        return self._ends(partitions, LATEST, timeout_s)
+
+    def offsets_for(
+        self, topic: str, timeout_s: float | None = None
+    ) -> dict[TopicPartition, OffsetRange]:
+        """`beginning_offsets` and `end_offsets` of all partitions of a topic: all leaders are
+        asked for both at once. Raises UnknownTopicError."""
+        with self._entered():
+            deadline = self._deadline(timeout_s)
+            found = self._cluster.topics([checked_topic(topic)], deadline)[topic]
+            chosen = [TopicPartition(topic, number) for number in sorted(found.partitions)]
+            isolation = self._options.fetch.isolation_level
+            first, end = earliest_and_latest(
+                self._cluster, chosen, isolation_level=isolation, deadline=deadline
+            )
+            return {tp: OffsetRange(first[tp], end[tp]) for tp in chosen}
+
+    def _ends(
+        self, partitions: Iterable[TopicPartition], which: int, timeout_s: float | None
+    ) -> dict[TopicPartition, int]:
+        with self._entered():
+            wanted = dict.fromkeys(_partitions(partitions), which)
+            found = self._listed(wanted, self._deadline(timeout_s))
+            return {tp: found[tp].offset for tp in wanted}
+
+    def offsets_for_times(
+        self, times_ms: Mapping[TopicPartition, int], timeout_s: float | None = None
+    ) -> dict[TopicPartition, ListedOffset | None]:
+        """The first record of each partition with this timestamp or a later one (offset,
+        timestamp_ms); None if there is none."""
+        with self._entered():
+            wanted = {}
+            example = 'TopicPartition("orders", 0): 1700000000000'
+            for key, time_ms in mapping(times_ms, "times_ms", example).items():
+                tp = _partition(key, "times_ms")
+                words = f"times_ms: the time of {tp}, in milliseconds,"
+                wanted[tp] = whole(without_point(time_ms), words)
+                if not 0 <= wanted[tp] < 1 << 63:
+                    raise OptionError(f"times_ms: the time of {tp} is not negative, got {time_ms}")
+            found = self._listed(wanted, self._deadline(timeout_s))
+            return {tp: None if found[tp].offset == NO_OFFSET else found[tp] for tp in wanted}
+
+    def _listed(
+        self, wanted: Mapping[TopicPartition, int], deadline: Deadline
+    ) -> dict[TopicPartition, ListedOffset]:
+        isolation = self._options.fetch.isolation_level
+        return list_offsets(self._cluster, wanted, isolation_level=isolation, deadline=deadline)
+
+    def partitions_for(self, topic: str, timeout_s: float | None = None) -> list[PartitionInfo]:
+        """A topic's partitions and their leaders. Raises UnknownTopicError."""
+        with self._entered():
+            found = self._cluster.topics([checked_topic(topic)], self._deadline(timeout_s))
+            return self._infos(found[topic])
+
+    def list_topics(self, timeout_s: float | None = None) -> dict[str, list[PartitionInfo]]:
+        """All topics that this user may see, by name."""
+        with self._entered():
+            found = self._cluster.all_topics(self._deadline(timeout_s))
+            return {name: self._infos(topic) for name, topic in sorted(found.items())}
+
+    def _infos(self, topic: TopicMetadata) -> list[PartitionInfo]:
+        brokers = self._cluster.brokers
+        return [
+            PartitionInfo(topic.name, number, brokers.get(row.leader))
+            for number, row in sorted(topic.partitions.items())
+        ]
+
+    # --- the end ----------------------------------------------------------------------------
+
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Commit what poll has returned (with enable.auto.commit), leave the group, close all
+        connections. May be called again. Leaving `with` by an exception commits nothing."""
+        self._close(seconds_of(timeout_s), commit=True)
+
+    def _close(self, timeout_s: float, *, commit: bool) -> None:
+        if os.getpid() != self._process_id:
+            return  # a fork: what there is to close is the parent's
+        with self._guard:
+            if self._is_closing:
+                return
+            self._is_closing = True  # callbacks may still use it
+            try:
+                self._group.close(Deadline(timeout_s * 1000), commit=commit)
+            finally:
+                self._is_closed = True
+                self._assignment.replace([])
+                self._fetches.close()
+                self._cluster.close()
+
+    def _entered(self) -> OneThread:
+        if self._is_closed:
+            raise ConsumerStateError("this Consumer is closed")
+        if os.getpid() != self._process_id:
+            raise ConsumerStateError(
+                "this Consumer was made before a fork, and its connections are the parent "
+                "process's: make a Consumer in each process"
+            )
+        return self._guard
+
+    def _deadline(self, timeout_s: float | None) -> Deadline:
+        return deadline_of(timeout_s) or self._cluster.deadline()
+
+
+def _some(partitions: Iterable[TopicPartition] | None) -> list[TopicPartition]:
+    """Of calls that take None, or none, for all that is assigned."""
+    return [] if partitions is None else _partitions(partitions)
+
+
+def _partitions(given: Iterable[TopicPartition]) -> list[TopicPartition]:
+    rows = objects(given, TopicPartition, "partitions", 'TopicPartition("orders", 0)')
+    return [_partition(row, "partitions") for row in rows]
+
+
+def _partition(given: TopicPartition, what: str) -> TopicPartition:
+    """A partition whose topic a request can hold."""
+    found = partition(given, what)
+    checked_topic(found.topic)
+    return found

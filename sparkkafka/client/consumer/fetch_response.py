@@ -1,0 +1,165 @@
+"""Asking for records, and what a partition's part of a Fetch answer holds.
+
+Shared by those who read: `fetcher` (a range of one partition) and `leader_fetches` (all partitions
+of a consumer). Sockets and positions are theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from sparkkafka.client.cluster.offsets import CONSUMER_REPLICA_ID, ISOLATION_LEVELS
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.config.options import FetchOptions
+from sparkkafka.errors import BatchTooLargeError, CorruptRecordError
+from sparkkafka.protocol.messages import FetchPartition, FetchRequest, FetchTopic
+from sparkkafka.protocol.records.batches import (
+    HEADER,
+    MAGIC,
+    AbortedTransactions,
+    RecordBatch,
+    first_batch_size,
+    split_batches,
+)
+from sparkkafka.protocol.records.legacy import MAGIC_POSITION
+
+# KIP-227: no fetch session. They help those who read thousands of quiet partitions.
+NO_SESSION_ID = 0
+NO_SESSION_EPOCH = -1
+
+# The largest single batch that is asked for when one does not fit the fetch size. Brokers refuse
+# larger requests anyway (socket.request.max.bytes 100 MiB); the frame limit lies above it.
+MAX_BATCH_BYTES = 200 << 20
+
+# Waits after an answer that holds nothing new, in case the broker does not wait itself (it is told
+# to by fetch.max.wait.ms, which may be 0).
+IDLE_BACKOFF_MS = 10
+IDLE_BACKOFF_MAX_MS = 200
+
+
+class WantedOffset(NamedTuple):
+    """From where to read a partition. `grown` is the size in bytes that its next batch needs, if
+    it does not fit the usual one."""
+
+    offset: int
+    leader_epoch: int
+    grown: int | None = None
+
+
+def fetch_request(
+    options: FetchOptions, wanted: Mapping[TopicPartition, WantedOffset]
+) -> FetchRequest:
+    """One Fetch for these partitions, in their order: a broker fills its answer from the front."""
+    topics: dict[str, list[FetchPartition]] = {}
+    max_bytes = options.fetch_max_bytes
+    for tp, (offset, leader_epoch, grown) in wanted.items():
+        topics.setdefault(tp.topic, []).append(
+            FetchPartition(
+                partition=tp.partition,
+                current_leader_epoch=leader_epoch,
+                fetch_offset=offset,
+                partition_max_bytes=grown or options.max_partition_fetch_bytes,
+            )
+        )
+        if grown is not None and (len(wanted) == 1 or grown > max_bytes):
+            max_bytes = grown
+    return FetchRequest(
+        replica_id=CONSUMER_REPLICA_ID,
+        max_wait_ms=options.fetch_max_wait_ms,
+        min_bytes=options.fetch_min_bytes,
+        max_bytes=max_bytes,
+        isolation_level=ISOLATION_LEVELS[options.isolation_level],
+        session_id=NO_SESSION_ID,
+        session_epoch=NO_SESSION_EPOCH,
+        topics=[FetchTopic(topic=name, partitions=rows) for name, rows in topics.items()],
+        rack_id=options.client_rack,
+    )
+
+
+class TakenBatches(NamedTuple):
+    """`visible` are the batches with records for the reader; `next_offset` is behind all of them,
+    and behind those that are not visible (markers, aborted transactions, emptied batches)."""
+
+    visible: list[RecordBatch]
+    next_offset: int
+
+
+def take_batches(
+    partition: Any,
+    options: FetchOptions,
+    end_offset: int | None = None,
+    *,
+    size_bytes: int | None = None,
+) -> TakenBatches | None:
+    """Split one partition's records (the first `size_bytes` of them) into batches; None if there is
+    not one whole batch.
+
+    The first may begin before the offset that was asked for; `decode_chunks` leaves such records
+    out, as those behind `end_offset`. Raises CorruptRecordError.
+    """
+    data = memoryview(partition.records)[:size_bytes]
+    batches = split_batches(
+        data,
+        check_crcs=options.check_crcs,
+        end_offset=end_offset,
+        # Converting them takes their bytes a second time.
+        max_payload_bytes=options.max_decompressed_batch_bytes // 2,
+    )
+    if not batches:
+        return None
+    aborted: Iterable[tuple[int, int]] = ()
+    if options.isolation_level == "read_committed":
+        aborted = [
+            (row.producer_id, row.first_offset) for row in partition.aborted_transactions or ()
+        ]
+    visible = [
+        batch for batch in AbortedTransactions(aborted).visible_of(batches) if batch.record_count
+    ]
+    return TakenBatches(visible, batches[-1].next_offset)
+
+
+class Damage(NamedTuple):
+    """Where a damaged batch lies: at this byte of the answer, and up to which offset, if known."""
+
+    start_byte: int
+    next_offset: int | None
+
+
+def find_damage(partition: Any, error: CorruptRecordError) -> Damage:
+    """The batch that `take_batches` refused with `error`."""
+    data = memoryview(partition.records)
+    try:
+        sound = split_batches(data[: error.position or 0], check_crcs=False)
+    except CorruptRecordError:  # old formats count positions in their own way
+        return Damage(0, None)
+    start = sum(batch.size_bytes for batch in sound)
+    if len(data) - start < HEADER.size or data[start + MAGIC_POSITION] != MAGIC:
+        return Damage(start, None)
+    header = HEADER.unpack_from(data, start)
+    base_offset, last_offset_delta = header[0], header[6]
+    if base_offset != error.offset or last_offset_delta < 0:
+        return Damage(start, None)
+    return Damage(start, base_offset + last_offset_delta + 1)
+
+
+def with_setting(error: CorruptRecordError, prefix: str) -> CorruptRecordError:
+    """The error; if a batch is too large, with the setting that allows more."""
+    if isinstance(error, BatchTooLargeError):
+        error.reason += f" ({prefix}max.decompressed.batch.bytes: set it higher to read this)"
+    return error
+
+
+def grown_size(data: memoryview, before: int | None) -> int:
+    """How large an answer must be for the batch whose beginning is `data`.
+
+    KIP-74 says that the first batch is always whole; not every broker keeps to it. Raises
+    CorruptRecordError for a size that cannot be, or that was asked for (`before`) in vain.
+    """
+    size = first_batch_size(data)
+    if size is None or size <= (before or 0) or not len(data) < size <= MAX_BATCH_BYTES:
+        raise CorruptRecordError(
+            f"{len(data)} bytes of records without one whole batch"
+            + (f"; the first says it has {size} bytes" if size is not None else "")
+        )
+    return size

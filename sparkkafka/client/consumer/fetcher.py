@@ -1,0 +1,560 @@
+"""Records of many partitions from all their leaders at once.
+
+Each leader has a connection of its own here, and one request in flight on it: ListOffsets for
+partitions that have no position, else a Fetch of all its partitions that have nothing left to
+decode. Nobody waits for one broker: `receive` takes what has come from any of them. Answers that
+nobody has read yet lie in the sockets, so the brokers work while the user does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import select
+import socket
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from sparkkafka.client.cluster.cluster import MIN_METADATA_AGE_MS, Cluster
+from sparkkafka.client.cluster.offsets import (
+    CONSUMER_REPLICA_ID,
+    EARLIEST,
+    ISOLATION_LEVELS,
+    LATEST,
+    LATEST_TIERED,
+    NO_OFFSET,
+    lacking,
+)
+from sparkkafka.client.consumer.fetch_response import (
+    WantedOffset,
+    fetch_request,
+    find_damage,
+    grown_size,
+    take_batches,
+)
+from sparkkafka.client.consumer.fetched_records import FetchedRecords, Frame, damage_at
+from sparkkafka.client.consumer.leader_connection import AskedPartition, LeaderConnection
+from sparkkafka.client.consumer.partition_state import Assignment, PartitionState
+from sparkkafka.client.consumer.preferred_replica import LEADER_ONLY_FETCH_VERSION
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.net.connection import Connection
+from sparkkafka.client.net.frame_buffer import FrameBuffer
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.config.options import FetchOptions
+from sparkkafka.errors import (
+    BrokerError,
+    CorruptRecordError,
+    ErrorCode,
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+    UnknownTopicError,
+    UnsupportedVersionError,
+)
+from sparkkafka.protocol.messages import (
+    FetchRequest,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+
+log = logging.getLogger(__name__)
+
+# A topic that stays unknown for so long is believed to be gone (as in `cluster`).
+GONE_TOPIC_MS = 30_000
+# A partition that an existing topic lacks may have been added just now: brokers learn of it soon.
+NO_PARTITION_MS = 5_000
+
+
+class LeaderFetches:
+    """Keeps the partitions of `assignment` supplied with records. Belongs to one thread, but for
+    `wake`. `cluster` gives metadata; no request of this class goes over its connections."""
+
+    def __init__(self, cluster: Cluster, options: FetchOptions, assignment: Assignment) -> None:
+        self._cluster = cluster
+        self._options = options
+        self._assignment = assignment
+        self._leaders: dict[int, LeaderConnection] = {}
+        self._metadata_backoff = cluster.backoff()
+        self._metadata_not_before_s = 0.0
+        self._unknown_since_s: dict[str, float] = {}
+        self._lacking_since_s: dict[TopicPartition, float] = {}
+        self._waker, self._woken = socket.socketpair()
+        self._waker.setblocking(False)
+        self._woken.setblocking(False)
+
+    def close(self) -> None:
+        for leader in self._leaders.values():
+            leader.close()
+        self._leaders.clear()
+        self._waker.close()
+        self._woken.close()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._woken.fileno() < 0
+
+    def wake(self) -> None:
+        """End a `receive` that waits. From any thread."""
+        with contextlib.suppress(OSError):  # full: it is awake; closed: nobody waits
+            self._waker.send(b"\0")
+
+    # --- asking -----------------------------------------------------------------------------
+
+    def send(self, deadline: Deadline | None, *, draining: bool = False) -> None:
+        """Ask all leaders that have nothing to do. Waits for metadata only, to the deadline; with
+        None it does without what it does not know.
+
+        With `draining` the records that are buffered are about to be taken, so the next are asked
+        for. Raises what no retry can mend: no authentication, no authorisation.
+        """
+        now_s = time.monotonic()
+        wanting = [row for row in self._assignment if row.wants_request(now_s, draining=draining)]
+        if not wanting:
+            return
+        if deadline is not None and now_s >= self._metadata_not_before_s:
+            known = self._cluster.known_leader
+            unknown = {row.tp.topic for row in wanting if known(row.tp) is None}
+            if unknown:
+                self._refresh(unknown, deadline)
+        by_node: dict[int, list[PartitionState]] = {}
+        for state in wanting:
+            node_id = self._node_of(state)
+            if node_id is not None:
+                by_node.setdefault(node_id, []).append(state)
+        for node_id, states in by_node.items():
+            leader = self._leaders.get(node_id)
+            if leader is None:
+                leader = self._leaders[node_id] = LeaderConnection(node_id, self._cluster.backoff())
+            if leader.asked or now_s < leader.not_before_s:
+                continue
+            try:
+                connection = leader.open(self._cluster.brokers[node_id], self._cluster, self.wake)
+                if connection is not None:
+                    self._ask(leader, connection, states)
+            except KafkaError as error:
+                self._failed(leader, error)
+            except BaseException:  # Ctrl-C: an answer to nobody's question must not come
+                leader.close()
+                raise
+
+    def can_ask(self, state: PartitionState) -> bool:
+        """Whether the broker to ask for this partition is known, and has nothing to do."""
+        node_id = self._node_of(state)
+        leader = None if node_id is None else self._leaders.get(node_id)
+        return node_id is not None and (leader is None or not leader.asked)
+
+    def _node_of(self, state: PartitionState) -> int | None:
+        """The broker to ask: a replica for records only, None if there is no leader now."""
+        replica = state.replica.node_id
+        if replica is not None and state.fetch_offset is not None:
+            if replica in self._cluster.brokers:
+                return replica
+            state.replica.give_up()
+        known = self._cluster.known_leader(state.tp)
+        return None if known is None else known.leader
+
+    def _ask(
+        self, leader: LeaderConnection, connection: Connection, states: list[PartitionState]
+    ) -> None:
+        lost = [state for state in states if state.fetch_offset is None]
+        request: FetchRequest | ListOffsetsRequest
+        version = None
+        if lost:
+            states = self._askable(lost, connection)
+            if not states:
+                return
+            request = self._lookup_request(states)
+        else:
+            states.sort(key=lambda state: state.grown is None)
+            request = fetch_request(
+                self._options,
+                {
+                    state.tp: WantedOffset(state.fetch_offset or 0, self._epoch(state), state.grown)
+                    for state in states
+                },
+            )
+            if any(state.replica.leader_only for state in states):
+                version = min(LEADER_ONLY_FETCH_VERSION, connection.choose(FetchRequest))
+        leader.is_fetch = not lost
+        leader.sent_s = time.monotonic()
+        for state in states:
+            offset = state.lookup if lost else state.fetch_offset
+            leader.asked[state.tp] = AskedPartition(state, offset or 0)
+            state.in_flight = True
+        connection.send(
+            request, Deadline(self._cluster.options.request_timeout_ms), version=version
+        )
+        self._leave(leader)
+
+    def _askable(self, lost: list[PartitionState], connection: Connection) -> list[PartitionState]:
+        """Without those whose kind of offset the broker does not know: their error says so."""
+        version = connection.choose(ListOffsetsRequest)
+        found = []
+        for state in lost:
+            why = lacking(LATEST if state.lookup is None else state.lookup, version)
+            if why is None:
+                found.append(state)
+            else:
+                error = UnsupportedVersionError(f"ListOffsets of {state.tp} @ {connection}: {why}")
+                self._raise_at(state, error)
+        return found
+
+    def _leave(self, leader: LeaderConnection) -> None:
+        """Nobody waits for this leader's answer for a while."""
+        if leader.is_fetch and leader.connection is not None:
+            wanted = len(leader.asked) * self._options.max_partition_fetch_bytes
+            leader.connection.expect_unattended(min(wanted, self._options.fetch_max_bytes))
+
+    def _epoch(self, state: PartitionState) -> int:
+        known = self._cluster.known_leader(state.tp)
+        return -1 if known is None else known.leader_epoch
+
+    def _lookup_request(self, states: list[PartitionState]) -> ListOffsetsRequest:
+        topics: dict[str, list[ListOffsetsPartition]] = {}
+        for state in states:
+            topics.setdefault(state.tp.topic, []).append(
+                ListOffsetsPartition(
+                    partition_index=state.tp.partition,
+                    current_leader_epoch=self._epoch(state),
+                    timestamp=LATEST if state.lookup is None else state.lookup,
+                )
+            )
+        return ListOffsetsRequest(
+            replica_id=CONSUMER_REPLICA_ID,
+            isolation_level=ISOLATION_LEVELS[self._options.isolation_level],
+            topics=[ListOffsetsTopic(name=name, partitions=rows) for name, rows in topics.items()],
+        )
+
+    # --- metadata ---------------------------------------------------------------------------
+
+    def _refresh(self, topics: Iterable[str], deadline: Deadline) -> None:
+        """One look at the metadata of these topics. What passes is left to the next look."""
+        names = sorted(topics)
+        try:
+            failed = self._cluster.look_up(names, deadline)
+        except KafkaError as error:
+            if not (error.retriable or isinstance(error, KafkaTimeoutError)):
+                raise
+            log.warning("metadata of %d topics cannot be had: %s", len(names), error)
+            for state in self._assignment:
+                if state.tp.topic in names:
+                    state.trouble = error
+            self._wait_for_metadata()
+            return
+        now_s = time.monotonic()
+        leaderless = False
+        for name in names:
+            if name not in failed:
+                self._unknown_since_s.pop(name, None)
+        for tp in [tp for tp in self._lacking_since_s if tp not in self._assignment]:
+            del self._lacking_since_s[tp]
+        for state in self._assignment:
+            name = state.tp.topic
+            if name in failed:
+                self._note_unknown(state, failed[name], now_s)
+            elif name in names and self._cluster.known_leader(state.tp) is None:
+                self._note_leaderless(state, now_s)
+                leaderless = True
+            elif name in names:
+                self._lacking_since_s.pop(state.tp, None)
+        for name, since_s in self._unknown_since_s.items():
+            if (now_s - since_s) * 1000 >= GONE_TOPIC_MS:
+                self._unknown_since_s[name] = now_s  # all its partitions are told; then once more
+        if failed or leaderless:
+            self._wait_for_metadata()
+        else:
+            self._metadata_backoff.reset()
+
+    def _wait_for_metadata(self) -> None:
+        self._metadata_not_before_s = time.monotonic() + self._metadata_backoff.next_ms() / 1000
+
+    def _note_unknown(self, state: PartitionState, code: int, now_s: float) -> None:
+        error = BrokerError(code, f"Metadata of {state.tp}")
+        state.trouble = error
+        if not error.retriable:
+            self._raise_at(state, error)
+            return
+        topic = state.tp.topic
+        gone = code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if gone and topic not in self._unknown_since_s:
+            log.warning(
+                "topic %s does not exist (yet), or this user may not see it (needs DESCRIBE on the "
+                "topic): nothing is read of it until it is there",
+                topic,
+            )
+        since_s = self._unknown_since_s.setdefault(topic, now_s)
+        if gone and (now_s - since_s) * 1000 >= GONE_TOPIC_MS:
+            self._raise_at(
+                state,
+                UnknownTopicError(
+                    code,
+                    f"Metadata of {state.tp}",
+                    f"no broker has known it for {GONE_TOPIC_MS / 1000:g} s: it was deleted, or "
+                    "never was, or this user may not see it (needs DESCRIBE on the topic)",
+                ),
+            )
+
+    def _note_leaderless(self, state: PartitionState, now_s: float) -> None:
+        """The topic is there, but not this partition, or nobody leads it."""
+        tp = state.tp
+        count = self._cluster.partition_count(tp.topic) or 0
+        where = f"Metadata of {tp}"
+        if tp.partition < count:
+            state.trouble = BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, where)
+            return
+        words = f"topic {tp.topic} has {count} partitions, numbered from 0"
+        error = UnknownTopicError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, where, words)
+        state.trouble = error
+        if tp not in self._lacking_since_s:
+            log.warning("%s", error)
+        since_s = self._lacking_since_s.setdefault(tp, now_s)
+        if (now_s - since_s) * 1000 >= NO_PARTITION_MS:
+            del self._lacking_since_s[tp]
+            self._raise_at(state, error)
+
+    # --- answers ----------------------------------------------------------------------------
+
+    def receive(self, wait_s: float) -> None:
+        """Take the answers that are there, waiting for the first of them.
+
+        Errors of a partition are left at its state. Raises what no retry can mend.
+        """
+        waiting = {
+            leader.connection.fileno(): leader
+            for leader in self._leaders.values()
+            if leader.asked and leader.connection is not None and leader.connection.is_open
+        }
+        poll = select.poll()
+        poll.register(self._woken, select.POLLIN)
+        for descriptor, leader in waiting.items():
+            poll.register(descriptor, select.POLLIN)
+            if leader.connection is not None:
+                leader.connection.expect_polled()
+        # With TLS, or a session renewed, an answer may be here without a sign from the socket.
+        ready = {
+            descriptor
+            for descriptor, leader in waiting.items()
+            if leader.connection is not None and leader.connection.has_input
+        }
+        wait_ms = 0.0 if ready else max(0.0, wait_s) * 1000
+        ready |= {descriptor for descriptor, _ in poll.poll(wait_ms)}
+        if self._woken.fileno() in ready:
+            self._drain_wakes()
+        for descriptor, leader in waiting.items():
+            try:
+                if not self._read(leader, is_ready=descriptor in ready):
+                    if self._is_overdue(leader):
+                        late = KafkaTimeoutError(
+                            f"{leader.connection}: no answer within {self._limit_s(leader):g} s "
+                            "(request.timeout.ms)"
+                        )
+                        late.retriable = True
+                        raise late
+                    self._leave(leader)
+            except KafkaError as error:
+                self._failed(leader, error)
+            except BaseException:  # Ctrl-C: the answer is lost, so it is asked for again
+                leader.close()
+                raise
+
+    def _drain_wakes(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self._woken.recv(1024):
+                pass
+
+    def _limit_s(self, leader: LeaderConnection) -> float:
+        wait_ms = self._options.fetch_max_wait_ms if leader.is_fetch else 0
+        return (self._cluster.options.request_timeout_ms + wait_ms) / 1000
+
+    def _is_overdue(self, leader: LeaderConnection) -> bool:
+        return time.monotonic() - leader.sent_s > self._limit_s(leader)
+
+    def _read(self, leader: LeaderConnection, *, is_ready: bool) -> bool:
+        """What has come of an answer, and whether anything has."""
+        connection = leader.connection
+        if connection is None:
+            return False
+        begun_bytes = connection.begun_bytes
+        if not is_ready and not begun_bytes:
+            return False
+        if leader.buffer is None:
+            leader.buffer = leader.spare.pop() if leader.spare else FrameBuffer()
+        answer = connection.receive_ready(leader.buffer)
+        if answer is None:
+            return is_ready or connection.begun_bytes > begun_bytes
+        frame = Frame(leader.buffer, leader.spare)
+        leader.buffer = None
+        asked, leader.asked = leader.asked, {}
+        for row in asked.values():
+            row.state.in_flight = False
+        leader.backoff.reset()
+        try:
+            self._take(leader, connection, asked, answer[1], frame)
+        finally:
+            frame.release()
+        return True
+
+    def _take(
+        self,
+        leader: LeaderConnection,
+        connection: Connection,
+        asked: dict[TopicPartition, AskedPartition],
+        response: Any,
+        frame: Frame,
+    ) -> None:
+        now_s = time.monotonic()
+        if response.throttle_time_ms > 0:
+            log.info("%s: throttled for %d ms", connection, response.throttle_time_ms)
+            leader.not_before_s = now_s + response.throttle_time_ms / 1000
+        name = "Fetch" if leader.is_fetch else "ListOffsets"
+        code = response.error_code if leader.is_fetch else 0
+        prefix = self._cluster.options.prefix
+        rows: dict[tuple[str, int], Any] = {}
+        if leader.is_fetch:
+            for topic in response.responses:
+                rows.update(((topic.topic, row.partition_index), row) for row in topic.partitions)
+        else:
+            for topic in response.topics:
+                rows.update(((topic.name, row.partition_index), row) for row in topic.partitions)
+        news = False
+        for tp, question in asked.items():
+            state = question.state
+            if self._assignment.get(tp) is not state or not question.is_current(leader.is_fetch):
+                news = True  # revoked, or a seek came between: the answer is nobody's
+                continue
+            row = rows.get(tp)
+            where = f"{name} of {tp} @ {connection}"
+            if code or row is None:
+                left_out = None if code else "the answer leaves it out"
+                number = code or ErrorCode.UNKNOWN_SERVER_ERROR
+                error = BrokerError(number, where, left_out, prefix=prefix)
+                self._refused(leader, state, error)
+            elif row.error_code:
+                error = BrokerError(row.error_code, where, prefix=prefix)
+                self._refused(leader, state, error)
+            elif leader.is_fetch:
+                news = self._take_records(leader, state, row, frame) or news
+            else:
+                self._take_position(state, row.offset)
+        quick = (now_s - leader.sent_s) * 1000 < self._options.fetch_max_wait_ms / 2
+        if news or not leader.is_fetch:
+            leader.idle.reset()
+        elif quick or not self._options.fetch_max_wait_ms:
+            # The broker did not wait for records as it was told to: wait here.
+            pause_s = leader.idle.next_ms() / 1000
+            leader.not_before_s = max(leader.not_before_s, now_s + pause_s)
+
+    def _take_position(self, state: PartitionState, offset: int) -> None:
+        state.backoff.reset()
+        if offset == NO_OFFSET:  # no record is so young; or none has been tiered
+            state.seek(None, lookup=EARLIEST if state.lookup == LATEST_TIERED else LATEST)
+        else:
+            log.debug("%s: reading from offset %d", state.tp, offset)
+            state.seek(offset)
+
+    def _take_records(
+        self, leader: LeaderConnection, state: PartitionState, row: Any, frame: Frame
+    ) -> bool:
+        """Whether the answer says anything new of the partition."""
+        tp, offset = state.tp, state.fetch_offset or 0
+        state.backoff.reset()
+        if row.preferred_read_replica >= 0 and state.replica.node_id is None:
+            log.info("%s: reading from broker %d", tp, row.preferred_read_replica)
+            state.replica.follow(row.preferred_read_replica)
+            return True
+        if not row.records:
+            return False
+        damage: CorruptRecordError | None = None
+        try:
+            taken = take_batches(row, self._options)
+            if taken is None:
+                state.grown = grown_size(row.records, state.grown)
+                return True
+        except CorruptRecordError as error:
+            found = find_damage(row, error)
+            # What stands before the damaged batch is sound, and will be read.
+            taken = take_batches(row, self._options, size_bytes=found.start_byte)
+            position = offset if taken is None else max(offset, taken.next_offset)
+            damage = damage_at(tp, error, position, found.next_offset)
+        state.grown = None
+        self._assignment.asked_last(state)
+        next_offset = offset if taken is None else max(offset, taken.next_offset)
+        visible = [] if taken is None else taken.visible
+        if visible or damage is not None:
+            state.add(
+                FetchedRecords(
+                    tp,
+                    visible,
+                    offset,
+                    next_offset,
+                    frame,
+                    damage,
+                    max_payload_bytes=self._options.max_decompressed_batch_bytes,
+                )
+            )
+            self._assignment.note_ready(state)
+        else:
+            state.skip_to(next_offset)
+        return True
+
+    # --- failures ---------------------------------------------------------------------------
+
+    def _refused(self, leader: LeaderConnection, state: PartitionState, error: BrokerError) -> None:
+        """A broker answered for one partition with an error."""
+        self._cluster.note_error(state.tp, error.code)
+        if leader.is_fetch and state.replica.node_id == leader.node_id:
+            # Also OFFSET_OUT_OF_RANGE: only the leader can say that records are lost.
+            log.info("%s: back to the leader: %s", state.tp, error)
+            state.replica.give_up()
+        elif error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            state.out_of_range = True
+            self._assignment.note_ready(state)
+        elif error.retriable:
+            log.info("%s: asking again: %s", state.tp, error)
+            state.trouble = error
+            state.wait()
+        else:
+            self._raise_at(state, error)
+
+    def _raise_at(self, state: PartitionState, error: KafkaError) -> None:
+        """The next poll that comes to this partition raises."""
+        state.error = error
+        self._assignment.note_ready(state)
+
+    def _failed(self, leader: LeaderConnection, error: KafkaError) -> None:
+        """No answer from a broker: ask again later, perhaps another one."""
+        for asked in leader.asked.values():
+            state = asked.state
+            state.trouble = error
+            if state.replica.node_id == leader.node_id:
+                state.replica.give_up()
+            self._cluster.forget(state.tp.topic)
+        if leader.connection is None:  # it could not even be reached
+            for state in self._assignment:
+                if self._node_of(state) == leader.node_id:
+                    state.trouble = error
+                    self._cluster.forget(state.tp.topic)
+        leader.close()
+        leader.wait()
+        if not error.retriable:
+            raise error
+        level = logging.INFO if isinstance(error, KafkaConnectionError) else logging.WARNING
+        log.log(level, "broker %d: trying again: %s", leader.node_id, error)
+
+    @property
+    def next_step_s(self) -> float:
+        """Seconds until something that waits may go on; at most one."""
+        now_s = time.monotonic()
+        times = [now_s + 1.0]
+        times += [row.not_before_s for row in self._leaders.values() if not row.asked]
+        times += [row.not_before_s for row in self._assignment if row.not_before_s > now_s]
+        if self._metadata_not_before_s > now_s:
+            times.append(self._metadata_not_before_s)
+        return max(0.0, min(time_s for time_s in times if time_s > now_s) - now_s)
+
+
+def lease_ms(cluster: Cluster) -> float:
+    """How long a leader's word about a nearer replica holds: as in Java."""
+    return max(cluster.options.metadata_max_age_ms, MIN_METADATA_AGE_MS)

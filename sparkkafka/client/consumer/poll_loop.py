@@ -1,0 +1,277 @@
+"""The loop inside a consumer's poll: the group, the leaders, and who gives records when."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import pyarrow as pa
+
+from sparkkafka.client.consumer.fetcher import LeaderFetches
+from sparkkafka.client.consumer.offset_reset import StartingOffsets
+from sparkkafka.client.consumer.partition_state import Assignment, PartitionState
+from sparkkafka.client.consumer.record import RECORD_SCHEMA, Records, TakenRows, to_arrow
+from sparkkafka.client.consumer.subscription import ConsumerGroup
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.config.client_settings import ConsumerOptions
+from sparkkafka.errors import (
+    ConsumerStateError,
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+    UnknownTopicError,
+    WakeupError,
+)
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# What must wait for an answer in poll (metadata, committed offsets) gets so long, whatever poll's
+# timeout: with a timeout of 0 nothing would ever come about. Twice as long after each time that a
+# broker was reached and that did not do; for brokers that are away, waiting longer does not help.
+PATIENCE_MS = 1_000
+
+# Of max.decompressed.batch.bytes: once a poll has records of so many bytes, the rest is left to the
+# next, as the next record may take all of it.
+_SHARE_OF_ONE_POLL = 4
+
+# While a member of a group waits for records, it looks after the group so often.
+GROUP_TICK_S = 0.1
+
+
+class PollLoop:
+    """Brings the parts of one consumer together. Of one thread, but for `wakeup`."""
+
+    def __init__(
+        self,
+        options: ConsumerOptions,
+        assignment: Assignment,
+        fetches: LeaderFetches,
+        group: ConsumerGroup,
+        starting: StartingOffsets,
+    ) -> None:
+        self._options = options
+        self._assignment = assignment
+        self._fetches = fetches
+        self._group = group
+        self._starting = starting
+        self._wakeup = threading.Event()
+        self._patience_ms = float(PATIENCE_MS)
+        self._late_error: KafkaError | None = None
+        self._served: list[PartitionState] = []  # in the last poll
+        self._before: list[tuple[PartitionState, int | None]] = []  # positions before it
+
+    def records(self, timeout_s: float) -> Records:
+        return self._poll(timeout_s, self._collect_records) or Records()
+
+    def table(self, timeout_s: float, max_records: int | None) -> pa.Table:
+        batches = self._poll(timeout_s, lambda end: self._collect_batches(max_records, end))
+        return pa.Table.from_batches(batches or [], schema=RECORD_SCHEMA)
+
+    def wakeup(self) -> None:
+        self._wakeup.set()
+        self._fetches.wake()
+
+    def position(self, state: PartitionState, deadline: Deadline) -> int:
+        """Waits for a position. Raises NoOffsetError, KafkaTimeoutError."""
+        while True:
+            self._place(deadline)
+            if state.position is None:
+                self._raise_due(state)
+            if state.position is not None:
+                return state.position
+            if deadline.expired:
+                why = "no answer came" if state.trouble is None else f"{state.trouble}"
+                raise KafkaTimeoutError(
+                    f"no position of {state.tp} within {deadline.total_ms / 1000:g} s: {why}"
+                ) from state.trouble
+            self._exchange(deadline)
+
+    def _poll(self, timeout_s: float, collect: Callable[[Deadline], T | None]) -> T | None:
+        if not self._group.is_subscribed and not len(self._assignment):
+            raise ConsumerStateError(
+                "there is nothing to read: call subscribe(topics) or assign(partitions) first"
+            )
+        deadline = Deadline(timeout_s * 1000)
+        if self._late_error is not None:
+            error, self._late_error = self._late_error, None
+            raise error
+        has_looked = False
+        while True:
+            if self._wakeup.is_set():
+                self._wakeup.clear()
+                raise WakeupError("poll was ended by wakeup()")
+            self._prepare(deadline)
+            found = collect(deadline)
+            if found:
+                try:
+                    self._ask_ahead()
+                except BaseException:
+                    self._go_back()
+                    raise
+                return found
+            if has_looked and deadline.expired:
+                return None
+            self._exchange(deadline)
+            has_looked = True
+
+    def _prepare(self, deadline: Deadline) -> None:
+        """The group's business, and where to begin in new partitions."""
+        self._group.poll(deadline, self._patient(deadline))
+        if self._fetches.is_closed:
+            raise ConsumerStateError("this Consumer was closed by a callback, inside poll")
+        self._place(deadline)
+
+    def _place(self, deadline: Deadline) -> None:
+        unplaced = self._assignment.unplaced()
+        if unplaced:
+            trouble = self._patiently(deadline, lambda limit: self._starting.place(unplaced, limit))
+            for state in unplaced:
+                state.trouble = trouble or state.trouble
+                self._assignment.note_ready(state)
+
+    def _exchange(self, deadline: Deadline) -> None:
+        """Ask the leaders, and wait for something to happen."""
+        self._fetches.send(self._patient(deadline))
+        wait_s = min(deadline.remaining_s(), self._fetches.next_step_s)
+        if self._group.is_subscribed:
+            wait_s = min(wait_s, GROUP_TICK_S)
+        self._fetches.receive(wait_s)
+
+    def _ask_ahead(self, *, draining: bool = False) -> None:
+        """The next records are under way while the user works. Failures can wait."""
+        now_s = time.monotonic()
+        if not draining and not any(
+            state.wants_request(now_s) and self._fetches.can_ask(state) for state in self._served
+        ):
+            # A consumer of thousands of partitions need not look at all of them. While a broker
+            # has a request to answer, its partitions that are read to the end wait anyway.
+            return
+        try:
+            self._fetches.send(None, draining=draining)
+        except KafkaError as error:
+            self._late_error = error
+
+    def _patient(self, deadline: Deadline) -> Deadline:
+        """The deadline, or one that leaves time for an answer."""
+        if deadline.remaining_s() * 1000 >= self._patience_ms:
+            return deadline
+        return Deadline(self._patience_ms)
+
+    def _patiently(self, deadline: Deadline, step: Callable[[Deadline], None]) -> KafkaError | None:
+        """A step that waits for an answer; what may pass is left to the next poll, and returned."""
+        try:
+            step(self._patient(deadline))
+        except KafkaError as error:
+            if not (error.retriable or isinstance(error, KafkaTimeoutError)):
+                raise
+            log.warning("%s", error)
+            if not isinstance(error.__cause__ or error, KafkaConnectionError):
+                most_ms = max(PATIENCE_MS, self._options.client.request_timeout_ms)
+                self._patience_ms = min(2 * self._patience_ms, most_ms)
+            return error
+        self._patience_ms = float(PATIENCE_MS)
+        return None
+
+    # --- records out of the buffers ---------------------------------------------------------
+
+    def _collect_records(self, deadline: Deadline) -> Records | None:
+        parts: list[TakenRows] = []
+        most = self._options.max_poll_records
+
+        def take(state: PartitionState, count: int | None) -> int:
+            rows = state.take_rows(most if count is None else count, deadline)
+            if rows is None:
+                return 0
+            parts.append(rows)
+            state.advance(rows.stop - rows.start)
+            return rows.stop - rows.start
+
+        self._serve(take, most, deadline)
+        return Records(parts) if parts else None
+
+    def _collect_batches(self, max_records: int | None, deadline: Deadline) -> list[pa.RecordBatch]:
+        batches: list[pa.RecordBatch] = []
+
+        def take(state: PartitionState, count: int | None) -> int:
+            found = state.columns(count, deadline)
+            if found is None:
+                return 0
+            columns, next_offset = found
+            batches.append(to_arrow(state.tp, columns, next_offset))
+            state.advance(len(columns))
+            return len(columns)
+
+        if max_records is None and self._assignment.has_ready:
+            self._ask_ahead(draining=True)
+        self._serve(take, max_records, deadline)
+        return batches
+
+    def _serve(
+        self,
+        take: Callable[[PartitionState, int | None], int],
+        most: int | None,
+        deadline: Deadline,
+    ) -> None:
+        """Let partitions give what they have, in turn: up to `most` records, until the deadline,
+        and not many times what one batch may take.
+
+        An error is raised if nothing was taken before it; else it is left to the next poll.
+        """
+        left, has_some, is_over = most, False, False
+        room_bytes = self._options.fetch.max_decompressed_batch_bytes / _SHARE_OF_ONE_POLL
+        self._served.clear()
+        self._before.clear()
+        for state in self._assignment.ready():
+            self._before.append((state, state.position))
+            self._served.append(state)
+            try:
+                while (left is None or left > 0) and not is_over:
+                    count = take(state, left)
+                    room_bytes -= count * state.row_bytes
+                    if not count:
+                        self._raise_due(state)
+                        break
+                    has_some = True
+                    if left is not None:
+                        left -= count
+                    is_over = room_bytes <= 0 or deadline.expired
+            except KafkaError as error:
+                state.error = error
+                if has_some:
+                    self._assignment.note_ready(state)
+                    return
+                state.error = None
+                self._assignment.has_unplaced = True
+                self._assignment.served(state)
+                raise
+            except BaseException:
+                self._go_back()
+                raise
+            if state.is_between_answers:
+                self._assignment.served(state)
+            if left == 0 or is_over or state.is_decoding:
+                return
+
+    def _go_back(self) -> None:
+        """Ctrl-C: the user gets nothing, so nothing was read."""
+        for state, position in self._before:
+            if position is not None:
+                state.seek(position)
+
+    def _raise_due(self, state: PartitionState) -> None:
+        """What a leader said of the partition."""
+        if state.out_of_range:
+            self._starting.reset(state, Deadline(PATIENCE_MS))
+        if state.error is None:
+            return
+        if isinstance(state.error, UnknownTopicError) and self._group.is_subscribed:
+            # The group will take it away, if the topic does not come back.
+            log.warning("%s", state.error)
+            state.error = None
+            return
+        raise state.error

@@ -1,0 +1,370 @@
+"""Read one partition's offset range: (partition, start, end) -> decoded columns.
+
+The next Fetch is sent as soon as the batch headers of the last one are known, before its records
+are decoded, so the broker works while we do. Gaps, aborted transactions, moved leaders and data
+loss are decided here. A range ends when the next offset reaches its end, never by having seen
+record end-1: that one may be a marker, aborted, or compacted away (kafka-protocol.md, KAFKA-5443).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Self
+
+from sparkkafka.client.cluster.cluster import MIN_METADATA_AGE_MS, Cluster, throttle
+from sparkkafka.client.cluster.metadata import PartitionMetadata
+from sparkkafka.client.cluster.offsets import earliest_and_latest
+from sparkkafka.client.consumer.fetch_response import (
+    IDLE_BACKOFF_MAX_MS,
+    IDLE_BACKOFF_MS,
+    WantedOffset,
+    fetch_request,
+    grown_size,
+    take_batches,
+    with_setting,
+)
+from sparkkafka.client.consumer.preferred_replica import LEADER_ONLY_FETCH_VERSION, ReadReplica
+from sparkkafka.client.deadline import Backoff, Deadline
+from sparkkafka.client.net.connection import Connection
+from sparkkafka.client.net.frame_buffer import FrameBuffer
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.config.options import FetchOptions
+from sparkkafka.errors import (
+    AuthenticationError,
+    BrokerError,
+    CorruptRecordError,
+    DataLossError,
+    ErrorCode,
+    KafkaError,
+    KafkaTimeoutError,
+    UnknownTopicError,
+)
+from sparkkafka.protocol.columns.columns import DecodedRecords, decode_chunks
+from sparkkafka.protocol.records.batches import RecordBatch
+
+log = logging.getLogger(__name__)
+
+# A log that ends below the range that was planned has lost its end (the topic was made again, or an
+# unclean leader took over). A new leader learns the high watermark late, so wait this long first.
+SHORT_LOG_GRACE_MS = 10_000
+
+# A replica that is not the leader learns of new records and of the high watermark within
+# replica.fetch.wait.max.ms (500 ms). One that has nothing to give for so long lags: ask the leader.
+REPLICA_GRACE_MS = 2_000
+
+
+class LostRange(NamedTuple):
+    """Offsets [start, end) that were asked for and are no longer there."""
+
+    start: int
+    end: int
+
+
+class _TopicMadeAgainError(Exception):
+    """The topic that was planned is gone; another one has its name."""
+
+
+class Fetcher:
+    """Iterate over one partition's records in [start_offset, end_offset). Use it under `with`.
+
+    Reads from the leader, or from a replica that the leader names for `options.client_rack`.
+    `poll_timeout_ms` bounds the time without progress (new records, or an offset that moves).
+    With `fail_on_data_loss` an offset that is gone raises DataLossError; without it the loss is
+    logged, kept in `lost`, and the rest is read. With a `topic_id` (Kafka 2.8+) a topic that was
+    deleted and made again under the same name counts as such a loss. `times_ms` (first, last)
+    leaves out records of other times.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        tp: TopicPartition,
+        start_offset: int,
+        end_offset: int,
+        options: FetchOptions,
+        *,
+        wanted: frozenset[str],
+        poll_timeout_ms: int,
+        fail_on_data_loss: bool = True,
+        topic_id: bytes | None = None,
+        times_ms: tuple[int, int] | None = None,
+    ) -> None:
+        cluster.expect(tp.topic)
+        self._cluster = cluster
+        self._tp = tp
+        self.position = start_offset
+        self._end = end_offset
+        self._options = options
+        self._wanted = wanted
+        self._poll_timeout_ms = poll_timeout_ms
+        self._fail_on_data_loss = fail_on_data_loss
+        self._topic_id = topic_id
+        self._times_ms = times_ms
+        self._start = start_offset
+        self._grown: int | None = None
+        self._idle = Backoff(IDLE_BACKOFF_MS, IDLE_BACKOFF_MAX_MS)
+        self._connection: Connection | None = None
+        self._replica = ReadReplica(
+            max(cluster.options.metadata_max_age_ms, MIN_METADATA_AGE_MS)  # as long as in Java
+        )
+        self._at: int | None = None  # what `_replica.node_id` was when the connection was made
+        self._read_committed = options.isolation_level == "read_committed"
+        self.lost: list[LostRange] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def __iter__(self) -> Iterator[DecodedRecords]:
+        """Decoded records in offset order; every item has at least one record.
+
+        Raises DataLossError, CorruptRecordError (both name topic, partition and offset),
+        BrokerError for what a retry cannot mend, and KafkaTimeoutError when nothing moved for
+        `poll_timeout_ms`.
+        """
+        # One iterator's own: the answer in it is decoded before the next one is received. (Decoded
+        # columns are copies.)
+        buffer = FrameBuffer()
+        while self.position < self._end:
+            batches = self._next_batches(buffer)
+            if self.position < self._end:
+                self._ask_ahead()
+            if batches:
+                yield from self._decode(batches)
+
+    # --- one step forward -----------------------------------------------------------------------
+
+    def _next_batches(self, buffer: FrameBuffer) -> list[RecordBatch]:
+        """Visible batches of the next fetch that moves the position; empty if all were skipped."""
+        deadline = Deadline(self._poll_timeout_ms)
+        short_log = Deadline(min(SHORT_LOG_GRACE_MS, self._poll_timeout_ms / 2))
+        lagging = Deadline(min(REPLICA_GRACE_MS, self._poll_timeout_ms / 4))
+        retry = self._cluster.retry(
+            deadline, f"reading {self._tp} at offset {self.position} (end {self._end})"
+        )
+        partition: Any = None
+        while True:
+            before = self.position
+            try:
+                self._ask(deadline)
+                partition = self._answer(deadline, buffer)
+                batches = self._take(partition)
+                if self.position > before:
+                    self._idle.reset()
+                    return batches
+                if self._at is None and partition.preferred_read_replica >= 0:
+                    self._replica.follow(partition.preferred_read_replica)
+                    continue
+                if self._at is not None and lagging.expired:
+                    self._give_up_replica(f"it has nothing from offset {self.position} on")
+                    continue
+                if (
+                    self._at is None
+                    and short_log.expired
+                    and 0 <= partition.high_watermark <= self.position
+                ):
+                    self._lose(self._end, f"the log ends at {partition.high_watermark}")
+                    return []
+                self._no_progress(partition, deadline)
+            except DataLossError:
+                raise
+            except _TopicMadeAgainError:
+                self._lose(self._end, "the topic was deleted and made again since")
+                return []
+            except CorruptRecordError as error:
+                error = with_setting(error, self._cluster.options.prefix)
+                raise error.at(self._tp.topic, self._tp.partition, self.position) from error
+            except AuthenticationError:
+                raise  # not worth a second attempt, be it at the leader
+            except KafkaError as error:
+                self.close()
+                if isinstance(error, BrokerError):
+                    self._cluster.note_error(self._tp, error.code)
+                else:
+                    self._cluster.forget(self._tp.topic)
+                if self._at is not None:
+                    # Also OFFSET_OUT_OF_RANGE: only the leader can say that records are lost.
+                    self._give_up_replica(str(error))
+                    continue
+                if isinstance(error, BrokerError):
+                    if isinstance(error, UnknownTopicError):
+                        self._lose(self._end, f"the broker says: {error}")
+                        return []
+                    if error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                        if self._skip_lost(deadline):
+                            return []
+                        error = BrokerError(ErrorCode.OFFSET_NOT_AVAILABLE, error.where)
+                if deadline.expired and partition is not None:
+                    self._no_progress(partition, deadline)  # it says why; this error is only late
+                retry.after(error)
+
+    def _no_progress(self, partition: Any, deadline: Deadline) -> None:
+        """Nothing new came. The broker has waited fetch.max.wait.ms already, so just ask again."""
+        if deadline.expired:
+            raise KafkaTimeoutError(
+                f"reading {self._tp}: no record from offset {self.position} on arrived within "
+                f"{self._poll_timeout_ms / 1000:g} s (kafkaConsumer.pollTimeoutMs), though the "
+                f"range ends at {self._end}; the broker reports high watermark "
+                f"{partition.high_watermark} and last stable offset "
+                f"{partition.last_stable_offset}"
+                + (
+                    "; an open transaction may hold read_committed readers back"
+                    if self._read_committed and partition.last_stable_offset <= self.position
+                    else ""
+                )
+            )
+        deadline.pause(self._idle.next_ms())
+
+    def _ask_ahead(self) -> None:
+        """Send the next Fetch while the last answer is still to be decoded; failures can wait."""
+        if self._connection is None or not self._connection.is_open:
+            return
+        if self._at != self._replica.node_id:
+            return  # another connection is due, which takes time
+        try:
+            self._ask(Deadline(self._poll_timeout_ms))
+            self._connection.expect_unattended(
+                self._grown or self._options.max_partition_fetch_bytes
+            )
+        except KafkaError:
+            # The next step asks again, with the retry loop around it.
+            self.close()
+
+    def _ask(self, deadline: Deadline) -> None:
+        if self._connection is not None and self._connection.is_open:
+            if self._connection.in_flight:
+                return
+            if self._at != self._replica.node_id:
+                self.close()
+        if self._connection is not None and self._connection.is_open:
+            leader = self._cluster.known_leader(self._tp)
+            epoch = leader.leader_epoch if leader else -1
+        else:
+            self._at = None  # until the leader is known, failures are not the replica's
+            leader = self._cluster.leader(self._tp, deadline)
+            epoch = leader.leader_epoch
+            self._check_topic_id()
+            self._connection = self._open(leader, deadline)
+        wanted = {self._tp: WantedOffset(self.position, epoch, self._grown)}
+        request = fetch_request(self._options, wanted)
+        version = None
+        if self._replica.leader_only:
+            version = min(LEADER_ONLY_FETCH_VERSION, self._connection.choose(type(request)))
+        self._connection.send(request, deadline, version=version)
+
+    def _check_topic_id(self) -> None:
+        """A topic made again has other records at the same offsets; only its id tells."""
+        found = self._cluster.topic_id(self._tp.topic)
+        if self._topic_id is not None and found is not None and found != self._topic_id:
+            raise _TopicMadeAgainError
+
+    def _open(self, leader: PartitionMetadata, deadline: Deadline) -> Connection:
+        # A connection of its own: a long-polling Fetch blocks everything behind it.
+        self._at = self._replica.node_id
+        if self._at is None:
+            broker = self._cluster.brokers[leader.leader]
+        elif self._at in self._cluster.brokers:
+            broker = self._cluster.brokers[self._at]
+            log.info("%s: reading from the replica of %s", self._tp, broker)
+        else:
+            raise BrokerError(
+                ErrorCode.REPLICA_NOT_AVAILABLE, f"Metadata of {self._tp} for broker {self._at}"
+            )
+        return self._cluster.give_away(broker) or self._cluster.open(
+            broker.host, broker.port, deadline
+        )
+
+    def _answer(self, deadline: Deadline, buffer: FrameBuffer) -> Any:
+        connection = self._connection
+        if connection is None:  # cannot happen: _ask opens one or raises
+            raise BrokerError(ErrorCode.NETWORK_EXCEPTION, f"Fetch of {self._tp}")
+        limit_ms = self._cluster.options.request_timeout_ms + self._options.fetch_max_wait_ms
+        _, response = connection.receive(deadline.sooner(limit_ms), buffer)
+        throttle(response, deadline)
+        where = f"Fetch of {self._tp} @ {connection}"
+        if response.error_code:
+            raise BrokerError(response.error_code, where)
+        for topic in response.responses:
+            for row in topic.partitions:
+                if topic.topic == self._tp.topic and row.partition_index == self._tp.partition:
+                    if row.error_code:
+                        raise BrokerError(row.error_code, where)
+                    return row
+        raise BrokerError(
+            ErrorCode.UNKNOWN_SERVER_ERROR, where, "the answer leaves the partition out"
+        )
+
+    def _take(self, partition: Any) -> list[RecordBatch]:
+        """Split the answer into batches, move the position behind them, keep the visible ones."""
+        data = partition.records
+        if data is None or len(data) == 0:
+            return []
+        taken = take_batches(partition, self._options, self._end)
+        if taken is None:
+            self._grown = grown_size(data, self._grown)
+            return []
+        self._start = self.position
+        self.position = max(self.position, taken.next_offset)
+        return taken.visible
+
+    def _decode(self, batches: list[RecordBatch]) -> Iterator[DecodedRecords]:
+        try:
+            yield from decode_chunks(
+                batches,
+                start_offset=self._start,
+                end_offset=self._end,
+                wanted=self._wanted,
+                times_ms=self._times_ms,
+                max_payload_bytes=self._options.max_decompressed_batch_bytes,
+            )
+        except CorruptRecordError as error:
+            error = with_setting(error, self._cluster.options.prefix)
+            raise error.at(self._tp.topic, self._tp.partition, self._start) from error
+
+    def _give_up_replica(self, reason: str) -> None:
+        """Ask the leader itself."""
+        log.info("%s: from broker %s back to the leader: %s", self._tp, self._at, reason)
+        self._replica.give_up()
+        self.close()
+
+    # --- data loss ------------------------------------------------------------------------------
+
+    def _skip_lost(self, deadline: Deadline) -> bool:
+        """The broker does not have `position`: raise, or note the loss and move on.
+
+        Returns False if the offset is there after all (a leader that had not caught up).
+        """
+        first, end = earliest_and_latest(self._cluster, [self._tp], deadline=deadline)
+        earliest, latest = first[self._tp], end[self._tp]
+        if earliest <= self.position <= latest:
+            return False
+        self._lose(
+            min(earliest, self._end) if self.position < earliest else self._end,
+            f"available are [{earliest}, {latest})",
+        )
+        return True
+
+    def _lose(self, until: int, found: str) -> None:
+        """Offsets [position, until) are gone. Raises DataLossError, or counts them and moves on."""
+        lost = LostRange(self.position, until)
+        text = (
+            f"{self._tp}: offsets {lost.start} to {lost.end - 1} are gone; wanted were "
+            f"[{self.position}, {self._end}), {found}. Retention deleted them, or the topic was "
+            "deleted or made again"
+        )
+        if self._fail_on_data_loss:
+            raise DataLossError(
+                f"{text}. Start the read at an offset that exists, keep records for longer "
+                "(retention.ms), or set failOnDataLoss=false to read what is left"
+            )
+        log.warning("%s. failOnDataLoss=false: %d offsets skipped", text, lost.end - lost.start)
+        self.lost.append(lost)
+        self.position = lost.end

@@ -1,0 +1,448 @@
+"""A consumer's side of its group: what it subscribes to, rebalances, and committed offsets.
+
+The membership itself (JoinGroup and so on, in either protocol) is `group_member`'s. Here are topic
+patterns, automatic commits, the user's callbacks, and what becomes of partitions in a rebalance.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, TypeAlias
+
+from sparkkafka.client.arguments import names as topic_names
+from sparkkafka.client.arguments import offset_to_commit
+from sparkkafka.client.cluster.cluster import MIN_METADATA_AGE_MS, UNKNOWN_TOPIC_GRACE_MS, Cluster
+from sparkkafka.client.cluster.metadata import NOT_CREATED, missing_topics
+from sparkkafka.client.consumer.partition_state import Assignment
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.group.async_commits import AsyncCommits, CommitCallback
+from sparkkafka.client.group.committed_offsets import commit_stored, fetch_committed_stored
+from sparkkafka.client.group.group_metadata import NO_GENERATION, Commit, GroupMember, GroupMetadata
+from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, checked_topic, some_topics
+from sparkkafka.config.client_settings import ConsumerOptions
+from sparkkafka.errors import (
+    CommitFailedError,
+    ConsumerStateError,
+    ErrorCode,
+    KafkaError,
+    KafkaTimeoutError,
+    OptionError,
+)
+
+log = logging.getLogger(__name__)
+
+Callback: TypeAlias = Callable[[list[TopicPartition]], object]
+Topics: TypeAlias = str | re.Pattern[str] | Iterable[str]
+
+# What the member gets at a time to join: answers with records are looked at in between.
+MEMBER_STEP_MS = 100
+
+# Topics that are subscribed to and do not exist are looked for, and told, so often.
+LOOK_AGAIN_S = 30.0
+CREATED_S = 1.0
+
+# Automatic commits wait for their answer. One that takes longer is made up for by the next.
+AUTO_COMMIT_MS = 5_000
+
+# One in time, inside poll, has only what poll has left, but at least this, so that a poll(0) too
+# commits: twice as long after each failure, up to the other.
+LEAST_COMMIT_MS = 100
+MOST_LEAST_COMMIT_MS = 1_000
+COMMIT_MS_PER_OFFSET = 0.05  # more for thousands of partitions, which take the broker a while
+
+
+class ConsumerGroup:
+    """Subscription and offsets of one consumer; it is its own member's RebalanceHooks."""
+
+    def __init__(
+        self,
+        options: ConsumerOptions,
+        cluster: Cluster,
+        assignment: Assignment,
+        wake: Callable[[], None],
+    ) -> None:
+        """`wake` ends a wait of poll's, from any thread."""
+        self._commits = AsyncCommits(options.client, wake)
+        self._options = options
+        self._cluster = cluster
+        self._assignment = assignment
+        self._member: GroupMember | None = None
+        self._look_s = 0.0
+        self._has_asked = False
+        self._pattern: re.Pattern[str] | None = None
+        self._matched_s = 0.0
+        self._is_assigned_by_user = False
+        self._has_left = False
+        self._next_commit_s = 0.0
+        self._least_commit_ms = LEAST_COMMIT_MS
+        self._on_assigned: Callback | None = None
+        self._on_revoked: Callback | None = None
+        self._on_lost: Callback | None = None
+        self._callbacks = 0
+        self._is_leaving = False
+        self._being_told: frozenset[TopicPartition] = frozenset()
+        self.topics: frozenset[str] = frozenset()
+
+    # --- what is subscribed -----------------------------------------------------------------
+
+    @property
+    def is_subscribed(self) -> bool:
+        return self._member is not None
+
+    @property
+    def metadata(self) -> GroupMetadata:
+        """Raises OptionError without a group.id."""
+        group_id = self.need_group("group_metadata")
+        if self._member is not None:
+            found = self._member.metadata
+            return found._replace(is_outside=found.generation_id == NO_GENERATION)
+        return GroupMetadata(
+            group_id,
+            group_instance_id=self._options.group_instance_id,
+            is_outside=self._has_left,
+        )
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        if self._member is not None:
+            raise ConsumerStateError(
+                "assign and subscribe exclude each other: call unsubscribe first"
+            )
+        if self._is_assigned_by_user:
+            self._auto_commit_now(Deadline(AUTO_COMMIT_MS), "before partitions change")
+        self._is_assigned_by_user = True
+        self._has_left = False
+        self._note_commit_time()
+        self._assignment.replace(partitions)
+
+    def subscribe(
+        self,
+        topics: Topics,
+        on_assigned: Callback | None,
+        on_revoked: Callback | None,
+        on_lost: Callback | None,
+    ) -> None:
+        self.need_group("subscribe")
+        pattern, names = _parse_topics(topics)
+        if self._is_assigned_by_user:
+            raise ConsumerStateError(
+                "subscribe and assign exclude each other: call unsubscribe first"
+            )
+        self._on_assigned, self._on_revoked, self._on_lost = on_assigned, on_revoked, on_lost
+        self._pattern, self._matched_s = pattern, 0.0
+        if self._member is None:
+            # Here, not above: who assigns partitions himself does without all this.
+            from sparkkafka.client.group.member import make_member
+
+            self._member = make_member(self._options, self)
+            self._note_commit_time()
+        if pattern is None:
+            self._set_topics(frozenset(names))
+
+    def unsubscribe(self, deadline: Deadline) -> None:
+        try:
+            self._leave(deadline, commit=True)
+        finally:  # also if a callback fails: the group gives the partitions to others
+            self._assignment.replace([])
+            self._has_left = self._has_left or not self._is_assigned_by_user
+            self._is_assigned_by_user = False
+            self._pattern = None
+            self.topics = frozenset()
+
+    def _set_topics(self, topics: frozenset[str]) -> None:
+        self.topics = topics
+        creates = self._options.client.allow_auto_create_topics
+        self._look_s = time.monotonic() + (0.0 if creates else UNKNOWN_TOPIC_GRACE_MS / 1000)
+        self._has_asked = False
+        if self._member is not None:
+            self._member.subscribe(topics)
+
+    def _match(self, limit: Deadline) -> None:
+        """Which topics match the pattern now; asked anew every metadata.max.age.ms."""
+        pattern = self._pattern
+        age_ms = max(self._options.client.metadata_max_age_ms, MIN_METADATA_AGE_MS)
+        is_due = not self._matched_s or (time.monotonic() - self._matched_s) * 1000 >= age_ms
+        if pattern is None or not is_due:
+            return
+        try:
+            found = self._cluster.all_topics(limit)
+        except KafkaError as error:
+            if not _may_pass(error):
+                raise
+            log.warning("which topics match %r is not known: %s", pattern.pattern, error)
+            return
+        self._matched_s = time.monotonic()
+        names = frozenset(
+            name
+            for name, topic in found.items()
+            if pattern.fullmatch(name)
+            and not (topic.is_internal and self._options.exclude_internal_topics)
+        )
+        if names != self.topics or not self.topics:
+            log.info("%d topics match %r", len(names), pattern.pattern)
+            self._set_topics(names)
+
+    def _look_for_missing(self, limit: Deadline) -> None:
+        """Say so of topics that do not exist, again and again: a subscription is one to what may
+        come to life later, as in Java, so `poll` does not raise. With allow.auto.create.topics the
+        look is also what creates them."""
+        if time.monotonic() < self._look_s or self._pattern is not None:
+            return
+        creates = self._options.client.allow_auto_create_topics
+        given = {tp.topic for tp in self._assignment.partitions}
+        names = sorted(self.topics - given)
+        self._look_s = time.monotonic() + LOOK_AGAIN_S
+        if not names:
+            return
+        try:
+            failed = self._cluster.look_up(names, limit)
+        except KafkaError as error:
+            if not _may_pass(error):
+                raise
+            log.info("whether %s exist is not known: %s", some_topics(names), error)
+            return
+        missing = [
+            name for name in names if failed.get(name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        ]
+        if missing and creates and not self._has_asked:
+            # A broker that creates a topic says for a moment that there is none.
+            self._look_s = time.monotonic() + CREATED_S
+        elif missing:
+            log.warning(
+                "group %s: %s, or not for this user (needs DESCRIBE on the topic): nothing is read "
+                "of a topic until it is there%s",
+                self._group,
+                missing_topics(missing),
+                f"; {NOT_CREATED}" if creates else "",
+            )
+        self._has_asked = True
+
+    # --- rebalances -------------------------------------------------------------------------
+
+    def poll(self, deadline: Deadline, patient: Deadline) -> None:
+        """The group's business at the beginning of each step of a poll."""
+        self._commits.run_callbacks()
+        if self._member is not None and not self._callbacks:
+            self._match(patient)
+            self._look_for_missing(patient)
+            if self._pattern is None or self._matched_s:
+                # While a rebalance goes on, there may be records of what is not part of it.
+                step_ms = 0 if self._assignment.has_ready else MEMBER_STEP_MS
+                self._member.poll(deadline.sooner(step_ms))
+        self._auto_commit_if_due(deadline)
+
+    def before_revoke(self, partitions: frozenset[TopicPartition]) -> None:
+        self._settle(Deadline(AUTO_COMMIT_MS), "before a rebalance")
+        self._auto_commit_now(Deadline(AUTO_COMMIT_MS), "before a rebalance")
+        self._call_and_drop(self._on_revoked, partitions)
+
+    def after_lost(self, partitions: frozenset[TopicPartition]) -> None:
+        log.warning("lost to the group without notice: %s", ", ".join(map(str, sorted(partitions))))
+        self._call_and_drop(self._on_lost or self._on_revoked, partitions)
+
+    def after_assign(
+        self, new: frozenset[TopicPartition], all_owned: frozenset[TopicPartition]
+    ) -> None:
+        self._assignment.replace(sorted(all_owned))
+        self._call(self._on_assigned, new, even_if_none=True)
+
+    def _call_and_drop(
+        self, callback: Callback | None, partitions: frozenset[TopicPartition]
+    ) -> None:
+        member, self._being_told = self._member, partitions
+        try:
+            self._call(callback, partitions)
+        finally:
+            self._being_told = frozenset()
+            if self._member is member:  # else the callback left: what is assigned now is not of it
+                self._assignment.replace(self._assignment.partitions - partitions)
+
+    # --- offsets ----------------------------------------------------------------------------
+
+    def commit(
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], deadline: Deadline
+    ) -> None:
+        """Raises OptionError without a group.id."""
+        try:
+            self._commit(offsets, deadline)
+        finally:
+            self._commits.run_callbacks()
+
+    def _commit(
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], deadline: Deadline
+    ) -> None:
+        """After all that is being committed in the background, or it would be overtaken."""
+        group_id = self.need_group("commit")
+        chosen = {tp: offset_to_commit(tp, row, "offsets") for tp, row in offsets.items()}
+        if not self._commits.wait(deadline):
+            raise KafkaTimeoutError(
+                f"nothing was committed: earlier asynchronous commits of group {group_id!r} were "
+                f"not done within {deadline.total_ms / 1000:g} s, and come first"
+            )
+        if not chosen:
+            return
+        if self._member is not None:
+            self._member.commit(chosen, deadline)
+        else:
+            commit_stored(self._cluster, group_id, chosen, deadline=deadline)
+
+    def commit_later(
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
+        deadline: Deadline,
+        callback: CommitCallback | None,
+    ) -> None:
+        """In the background, as the member that this is now. Raises OptionError without a
+        group.id; all else is for the callback."""
+        group_id = self.need_group("commit")
+        chosen = {tp: offset_to_commit(tp, row, "offsets") for tp, row in offsets.items()}
+        commit: Commit
+        if self._member is None:
+            commit = partial(_commit_from_outside, group_id)
+        else:
+            try:
+                commit = self._member.committer()
+            except CommitFailedError as error:
+                commit = partial(_fail, error)
+        self._commits.submit(commit, chosen, deadline, callback)
+
+    def _settle(self, deadline: Deadline, when: str) -> None:
+        """Let commits in the background come to their end, and tell of them."""
+        if not self._commits.wait(deadline):
+            log.warning("group %s: asynchronous commits are not done %s", self._group, when)
+        self._commits.run_callbacks()
+
+    @property
+    def _group(self) -> str:
+        return self._options.group_id or ""
+
+    def committed(
+        self, partitions: list[TopicPartition], deadline: Deadline
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Raises OptionError without a group.id."""
+        group_id = self.need_group("committed")
+        found = fetch_committed_stored(self._cluster, group_id, partitions, deadline=deadline)
+        return {tp: found.get(tp) for tp in partitions}
+
+    def _note_commit_time(self) -> None:
+        interval_s = self._options.auto_commit_interval_ms / 1000
+        self._next_commit_s = time.monotonic() + interval_s
+
+    def _auto_commit_if_due(self, deadline: Deadline) -> None:
+        """Within poll's own time. What is not committed now is so later, in the end by close."""
+        if not self._options.enable_auto_commit or time.monotonic() < self._next_commit_s:
+            return
+        least_ms = self._least_commit_ms + COMMIT_MS_PER_OFFSET * len(self._assignment)
+        left_ms = max(deadline.remaining_s() * 1000, least_ms)
+        if self._auto_commit_now(Deadline(min(left_ms, AUTO_COMMIT_MS)), "in time"):
+            self._least_commit_ms = LEAST_COMMIT_MS
+        else:
+            self._least_commit_ms = min(2 * self._least_commit_ms, MOST_LEAST_COMMIT_MS)
+            # From now, not from when it began: else a short interval leaves time for nothing else.
+            wait_s = min(self._options.auto_commit_interval_ms, AUTO_COMMIT_MS) / 1000
+            self._next_commit_s = time.monotonic() + wait_s
+
+    def _auto_commit_now(self, deadline: Deadline, when: str) -> bool:
+        """What earlier polls returned. A failure is no error: the same records come again, to this
+        member or another (Java's ConsumerCoordinator). Returns whether it is committed."""
+        if not self._options.enable_auto_commit:
+            return True
+        self._note_commit_time()
+        offsets = self._assignment.positions()
+        try:
+            self._commit(offsets, deadline)
+        except KafkaError as error:
+            log.warning("the automatic commit %s failed: %s", when, error)
+            return False
+        return True
+
+    def need_group(self, what: str) -> str:
+        """The group's name. Raises OptionError without a group.id."""
+        if self._options.group_id is None:
+            raise OptionError(f"{what} needs a group: set group.id")
+        return self._options.group_id
+
+    # --- the end ----------------------------------------------------------------------------
+
+    def close(self, deadline: Deadline, *, commit: bool) -> None:
+        try:
+            self._leave(deadline, commit=commit)
+        finally:
+            self._commits.close()
+            self._commits.run_callbacks()
+
+    def _leave(self, deadline: Deadline, *, commit: bool) -> None:
+        """Commit, tell the user, leave the group."""
+        if self._is_leaving:  # a callback wants it too
+            return
+        self._is_leaving = True
+        member, owned = self._member, self._assignment.partitions
+        untold = owned - self._being_told  # a callback that leaves knows what it was called for
+        # After an exception nobody wants to wait for long.
+        patience = deadline if commit else deadline.sooner(AUTO_COMMIT_MS)
+        try:
+            self._settle(patience, "at the end")
+            if commit and owned:
+                self._auto_commit_now(deadline.sooner(AUTO_COMMIT_MS), "at the end")
+            if member is not None and untold:
+                self._call(self._on_revoked, untold)
+        finally:
+            try:
+                self._settle(patience, "at the end")  # those of on_revoked
+            finally:
+                self._is_leaving = False
+                self._member = None
+                if member is not None:
+                    member.close(deadline)
+
+    def _call(
+        self,
+        callback: Callback | None,
+        partitions: frozenset[TopicPartition],
+        *,
+        even_if_none: bool = False,
+    ) -> None:
+        """A `poll` inside the callback leaves the group's business to the one outside."""
+        if callback is None or not (partitions or even_if_none):
+            return
+        self._callbacks += 1
+        try:
+            callback(sorted(partitions))
+        finally:
+            self._callbacks -= 1
+
+
+def _commit_from_outside(
+    group_id: str, cluster: Cluster, offsets: Mapping[TopicPartition, Any], deadline: Deadline
+) -> None:
+    commit_stored(cluster, group_id, offsets, deadline=deadline)
+
+
+def _fail(error: KafkaError, *_: Any) -> None:
+    raise error
+
+
+def _parse_topics(topics: Topics) -> tuple[re.Pattern[str] | None, list[str]]:
+    """A pattern for whole names, or names. Raises OptionError."""
+    if isinstance(topics, re.Pattern):
+        return topics, []
+    names = [topics] if isinstance(topics, str) else topic_names(topics, "topics")
+    if not all(names):
+        raise OptionError("topics: not a topic's name: ''")
+    if not names:
+        raise OptionError("subscribe needs topics; unsubscribe() ends a subscription")
+    if not any(name.startswith("^") for name in names):
+        return None, [checked_topic(name) for name in names]
+    # As librdkafka has it: those that begin with ^ match where a name begins, others are names.
+    parts = [f"{name}.*" if name.startswith("^") else re.escape(name) for name in names]
+    try:
+        return re.compile("|".join(f"(?:{part})" for part in parts)), []
+    except re.error as error:
+        raise OptionError(f"topic pattern {topics!r}: {error}") from error
+
+
+def _may_pass(error: KafkaError) -> bool:
+    return error.retriable or isinstance(error, KafkaTimeoutError)

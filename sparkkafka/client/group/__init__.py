@@ -1,0 +1,4 @@
+"""Consumer groups: members of both protocols (classic and KIP-848), assignors, committed offsets.
+
+Begin with `member.py`.
+"""

@@ -1,0 +1,524 @@
+"""The thread of a member under the classic protocol: JoinGroup, SyncGroup, heartbeats, LeaveGroup.
+
+The member says `join`, with what it subscribes to; the thread joins, shares the partitions out if
+it is made leader, and puts the outcome into `joined`, where the member's next `poll` finds it.
+Meanwhile and afterwards it sends heartbeats and notes what their answers say (Java's
+AbstractCoordinator and its HeartbeatThread).
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import time
+from typing import NamedTuple
+
+from sparkkafka.client.cluster.cluster import throttle
+from sparkkafka.client.cluster.metadata import missing_topics
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.group.assignment import GroupAssignors, TopicWatch, partition_counts
+from sparkkafka.client.group.group_metadata import NO_GENERATION, NO_MEMBER_ID
+from sparkkafka.client.group.member_thread import FAR_S, MemberThread, group_error, log_poll_overdue
+from sparkkafka.client.net.connection import Connection
+from sparkkafka.client.values import some_topics
+from sparkkafka.config.client_settings import ConsumerOptions
+from sparkkafka.config.kinds import INT32_MAX
+from sparkkafka.errors import (
+    ErrorCode,
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+    UnsupportedVersionError,
+    error_name,
+)
+from sparkkafka.protocol.messages import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    MemberIdentity,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+    SyncGroupResponse,
+)
+from sparkkafka.protocol.messages.consumer_protocol import PROTOCOL_TYPE
+
+log = logging.getLogger(__name__)
+
+INSTANCE_ID_VERSION = 5  # of JoinGroup (Kafka 2.3)
+MEMBERS_VERSION = 3  # of LeaveGroup: several at once
+
+JOIN_LAPSE_MS = 5_000
+"""The coordinator answers a JoinGroup after max.poll.interval.ms at the latest; this much more is
+for the way (Java's JOIN_GROUP_TIMEOUT_LAPSE)."""
+
+MAX_REASON_CHARS = 255  # brokers cut them there (KIP-800)
+
+_LOST = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION)
+_ELSEWHERE = (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR)
+
+
+class Phase(enum.Enum):
+    """Where the member stands."""
+
+    OUTSIDE = "not joined, and not asked to"
+    TO_JOIN = "JoinGroup has to be sent"
+    JOINING = "waiting for the answer to JoinGroup"
+    SYNCING = "waiting for the answer to SyncGroup"
+    JOINED = "a member of the generation"
+
+
+IN_ROUND = (Phase.TO_JOIN, Phase.JOINING, Phase.SYNCING)
+
+
+class Generation(NamedTuple):
+    """`generation_id` is that of the last JoinGroup that was answered."""
+
+    generation_id: int = NO_GENERATION
+    member_id: str = NO_MEMBER_ID
+    protocol: str | None = None
+
+
+class Joined(NamedTuple):
+    """A rebalance that is over, as far as the brokers are concerned."""
+
+    generation: Generation
+    assignment: bytes
+
+
+class GroupThread(MemberThread):
+    """What is written here is guarded by `changed`; only the thread changes it after `join`."""
+
+    def __init__(self, options: ConsumerOptions, group_id: str, assignors: GroupAssignors) -> None:
+        super().__init__(options, group_id)
+        self.phase = Phase.OUTSIDE
+        self.generation = Generation()
+        self.joined: Joined | None = None
+        self.lost = False
+        """The group has gone on without this member: what it owned may be another's."""
+        self.rejoin_reason: str | None = None
+        """Why the group has to be joined again, for `poll` to do."""
+        self._assignors = assignors
+        self._protocols: list[JoinGroupRequestProtocol] = []
+        self._reason: str | None = None
+        self._given_id = False
+        self._connection: Connection | None = None
+        self._answer_due = Deadline(0)
+        self._next_heartbeat_s = 0.0
+        self._join_not_before_s = 0.0
+        self._watch: TopicWatch | None = None  # the leader's
+
+    # --- called by the member --------------------------------------------------------------------
+
+    def join(self, protocols: list[JoinGroupRequestProtocol], reason: str) -> None:
+        """Begin a rebalance. Not while one goes on."""
+        with self.changed:
+            self._protocols, self._reason = protocols, reason
+            self.rejoin_reason = None
+            self.joined = None
+            self.phase = Phase.TO_JOIN
+        self.wake()
+
+    def ask_to_rejoin(self, reason: str, *, pause_ms: float = 0) -> None:
+        """With the next `join`, which is sent after the pause."""
+        with self.changed:
+            self._join_not_before_s = time.monotonic() + pause_ms / 1000
+            self._ask_to_rejoin(reason)
+
+    def lose_membership(self, generation: Generation, code: int, where: str) -> None:
+        """The coordinator says so of `generation`; nothing happens if there is a newer one."""
+        with self.changed:
+            if generation == self.generation:
+                if code == ErrorCode.FENCED_INSTANCE_ID:  # joining again would fence the other one
+                    self.failure = group_error(code, self.group_id, where)
+                self._lose(code, where)
+
+    # --- state: with the lock --------------------------------------------------------------------
+
+    def _ask_to_rejoin(self, reason: str) -> None:
+        if self.rejoin_reason is None:
+            log.info("group %s: has to be joined again: %s", self.group_id, reason)
+            self.rejoin_reason = reason
+            self.changed.notify_all()
+
+    def _lose(self, code: int, where: str) -> None:
+        # With ILLEGAL_GENERATION the member id may still be good (Java's
+        # resetStateOnResponseError).
+        keep_id = code == ErrorCode.ILLEGAL_GENERATION
+        reason = f"{where} was answered with {error_name(code)}"
+        self._reset(self.generation.member_id if keep_id else NO_MEMBER_ID, reason)
+
+    def _reset(self, member_id: str, reason: str) -> None:
+        log.info("group %s: no longer a member: %s", self.group_id, reason)
+        self.generation = Generation(member_id=member_id)
+        self.phase = Phase.OUTSIDE
+        self.joined = None
+        self.lost = True
+        self.rejoin_reason = reason
+        self._watch = None
+        self.changed.notify_all()
+
+    # --- the thread ------------------------------------------------------------------------------
+
+    @property
+    def pending(self) -> Connection | None:
+        return self._connection if self.phase in (Phase.JOINING, Phase.SYNCING) else None
+
+    def step(self, answered: bool) -> float:
+        phase = self.phase
+        if phase is Phase.TO_JOIN:
+            pause_s = self._join_not_before_s - time.monotonic()
+            if pause_s > 0:
+                return pause_s
+            self._send_join()
+            phase = self.phase
+        elif phase in (Phase.JOINING, Phase.SYNCING):
+            if answered or not self._is_open():
+                self._take_answer()
+                return 0
+            if self._answer_due.expired:
+                raise KafkaTimeoutError(
+                    f"no answer to {phase.name} within {self._answer_due.total_ms / 1000:g} s"
+                )
+        if phase is Phase.OUTSIDE:
+            return FAR_S
+        if phase is Phase.JOINING:
+            return self._answer_due.remaining_s()
+        return self._stay()
+
+    def failed(self, error: KafkaError) -> float:
+        phase = self.phase
+        passing = (
+            error.retriable
+            or isinstance(error, KafkaTimeoutError)
+            # Of JoinGroup: the coordinator could not write the group down in time.
+            or getattr(error, "code", 0) == ErrorCode.REBALANCE_IN_PROGRESS
+        )
+        if phase is Phase.JOINED:
+            if not passing:
+                self.fail(error)
+            wait_s = self.retry_later(error, "a heartbeat")
+            self._next_heartbeat_s = time.monotonic() + wait_s
+            return wait_s
+        self._close_connection()
+        with self.changed:
+            if self.phase in IN_ROUND:
+                self.phase = Phase.TO_JOIN if passing else Phase.OUTSIDE
+            if not passing:
+                self.failure = error
+                self.changed.notify_all()
+        return self.retry_later(error, "joining")
+
+    def leave(self, deadline: Deadline) -> None:
+        """Static members do not: they come back, or time out (KIP-345)."""
+        self._close_connection()
+        member_id = self.generation.member_id
+        if member_id == NO_MEMBER_ID or self.options.group_instance_id is not None:
+            return
+        self._send_leave(member_id, "the consumer is being closed", deadline)
+        log.info("group %s: left", self.group_id)
+
+    def close_connections(self) -> None:
+        self._close_connection()
+        super().close_connections()
+
+    def _send_leave(self, member_id: str, reason: str, deadline: Deadline) -> None:
+        node_id = self.coordinator(deadline)
+        connection = self.cluster.connection(node_id, deadline)
+        if connection.choose(LeaveGroupRequest) >= MEMBERS_VERSION:
+            members = [MemberIdentity(member_id=member_id, reason=reason)]
+            request = LeaveGroupRequest(group_id=self.group_id, members=members)
+        else:
+            request = LeaveGroupRequest(group_id=self.group_id, member_id=member_id)
+        response = connection.call(request, deadline)
+        code = response.error_code or next((row.error_code for row in response.members), 0)
+        if code:
+            raise group_error(code, self.group_id, "LeaveGroup")
+
+    def _is_open(self) -> bool:
+        return self._connection is not None and self._connection.is_open
+
+    def _close_connection(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    # --- joining ---------------------------------------------------------------------------------
+
+    def _open_connection(self, deadline: Deadline) -> Connection:
+        """A connection to the coordinator for JoinGroup and SyncGroup alone: it may be busy for
+        long."""
+        node_id = self.coordinator(deadline)
+        broker = self.cluster.brokers[node_id]
+        connection = self._connection
+        idle = connection is not None and connection.is_open and not connection.in_flight
+        if connection is not None and idle and (connection.host, connection.port) == broker[1:3]:
+            return connection
+        self._close_connection()
+        try:
+            connection = self.cluster.open(broker.host, broker.port, deadline)
+        except KafkaError:
+            self.forget_coordinator()
+            raise
+        self._connection = connection
+        return connection
+
+    def _send_join(self) -> None:
+        deadline = self.request_deadline()
+        connection = self._open_connection(deadline)
+        options = self.options
+        version = connection.choose(JoinGroupRequest)
+        if options.group_instance_id is not None and version < INSTANCE_ID_VERSION:
+            raise UnsupportedVersionError(
+                f"{connection}: group.instance.id needs brokers of Kafka 2.3 or later: leave it out"
+            )
+        # The second time is only with the id that it was given (MEMBER_ID_REQUIRED).
+        level = logging.DEBUG if self._given_id else logging.INFO
+        self._given_id = False
+        log.log(level, "group %s: joining: %s", self.group_id, self._reason)
+        request = JoinGroupRequest(
+            group_id=self.group_id,
+            session_timeout_ms=options.session_timeout_ms,
+            rebalance_timeout_ms=options.max_poll_interval_ms,
+            member_id=self.generation.member_id,
+            group_instance_id=options.group_instance_id,
+            protocol_type=PROTOCOL_TYPE,
+            protocols=self._protocols,
+            reason=(self._reason or "")[:MAX_REASON_CHARS],
+        )
+        connection.send(request, deadline)
+        lapse_ms = min(options.max_poll_interval_ms + JOIN_LAPSE_MS, INT32_MAX)
+        self._answer_due = Deadline(max(options.client.request_timeout_ms, lapse_ms))
+        with self.changed:
+            if self.phase is Phase.TO_JOIN:
+                self.phase = Phase.JOINING
+
+    def _take_answer(self) -> None:
+        """What came on the connection, or that it broke."""
+        connection = self._connection
+        if connection is None:
+            raise KafkaConnectionError("the connection to the coordinator broke")
+        _, response = connection.receive(self.request_deadline())
+        throttle(response, self.request_deadline())
+        if isinstance(response, JoinGroupResponse):
+            self._take_join(response, connection)
+        elif isinstance(response, SyncGroupResponse):
+            self._take_sync(response)
+
+    def _take_join(self, response: JoinGroupResponse, connection: Connection) -> None:
+        code = response.error_code
+        if code:
+            self._join_refused(code, response.member_id)
+            return
+        self._check_type(response.protocol_type, "JoinGroup")
+        self.succeeded()
+        generation = Generation(
+            response.generation_id, response.member_id, response.protocol_name or ""
+        )
+        with self.changed:
+            self.generation = generation
+            self.phase = Phase.SYNCING
+            self._watch = None
+        self._next_heartbeat_s = time.monotonic() + self.options.heartbeat_interval_ms / 1000
+        is_leader = response.leader == response.member_id
+        log.info(
+            "group %s: joined generation %d as %s%s, assignor %s",
+            self.group_id,
+            generation.generation_id,
+            generation.member_id,
+            ", its leader" if is_leader else "",
+            generation.protocol,
+        )
+        shared = self._share_out(response) if is_leader else {}
+        deadline = self.request_deadline()
+        connection.send(
+            SyncGroupRequest(
+                group_id=self.group_id,
+                generation_id=generation.generation_id,
+                member_id=generation.member_id,
+                group_instance_id=self.options.group_instance_id,
+                protocol_type=PROTOCOL_TYPE,
+                protocol_name=generation.protocol,
+                assignments=[
+                    SyncGroupRequestAssignment(member_id=member_id, assignment=assignment)
+                    for member_id, assignment in shared.items()
+                ],
+            ),
+            deadline,
+        )
+        # The answer comes when the leader has sent its SyncGroup, for which the coordinator gives
+        # it the rebalance timeout. Java asks again after request.timeout.ms, and so does this.
+        self._answer_due = deadline
+
+    def _share_out(self, response: JoinGroupResponse) -> dict[str, bytes]:
+        topics = self._assignors.topics_of(response.members)
+        counts = partition_counts(self.cluster, topics, self.request_deadline())
+        self._watch = TopicWatch(topics, counts, self.options.client.metadata_max_age_ms)
+        missing = self._watch.missing
+        if missing:
+            log.warning(
+                "group %s: %s: nobody gets partitions of a topic until it is there",
+                self.group_id,
+                missing_topics(missing),
+            )
+        if response.skip_assignment:
+            # A static leader that came back: all keep what they have (KIP-814).
+            return {}
+        return self._assignors.assign(response.protocol_name or "", response.members, counts)
+
+    def _join_refused(self, code: int, member_id: str) -> None:
+        if code == ErrorCode.MEMBER_ID_REQUIRED:  # KIP-394
+            with self.changed:
+                self.generation = Generation(member_id=member_id)
+                self.phase = Phase.TO_JOIN
+            self._given_id = True
+            return
+        if code in _LOST:
+            self._lost_in_round(code, "JoinGroup")
+            return
+        if code in _ELSEWHERE:
+            self.forget_coordinator()
+        words = None
+        if code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
+            words = (
+                "the other members have none of this one's assignors "
+                f"({', '.join(row.name for row in self._protocols)}): set "
+                "partition.assignment.strategy to one that all have; or the group is of another "
+                "kind: then set another group.id"
+            )
+        elif code == ErrorCode.INVALID_SESSION_TIMEOUT:
+            words = (
+                f"session.timeout.ms={self.options.session_timeout_ms} is not within the brokers' "
+                "group.min.session.timeout.ms and group.max.session.timeout.ms"
+            )
+        raise group_error(code, self.group_id, "JoinGroup", words)
+
+    def _take_sync(self, response: SyncGroupResponse) -> None:
+        code = response.error_code
+        if code in _LOST:
+            self._lost_in_round(code, "SyncGroup")
+            return
+        if code == ErrorCode.REBALANCE_IN_PROGRESS:
+            log.info("group %s: the next rebalance began before this one ended", self.group_id)
+            with self.changed:
+                self.phase = Phase.TO_JOIN
+            return
+        if code:
+            if code in _ELSEWHERE:
+                self.forget_coordinator()
+            raise group_error(code, self.group_id, "SyncGroup")
+        self._check_type(response.protocol_type, "SyncGroup")
+        self.succeeded()
+        with self.changed:
+            if self.phase is Phase.SYNCING:  # and no heartbeat has said that we are out
+                self.phase = Phase.JOINED
+                self.joined = Joined(self.generation, bytes(response.assignment))
+                self.changed.notify_all()
+
+    def _lost_in_round(self, code: int, where: str) -> None:
+        self.succeeded()
+        with self.changed:
+            self._lose(code, where)
+
+    def _check_type(self, protocol_type: str | None, where: str) -> None:
+        if protocol_type is not None and protocol_type != PROTOCOL_TYPE:
+            raise group_error(
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+                self.group_id,
+                where,
+                f"its members are of the type {protocol_type!r}, not consumers: set another "
+                "group.id",
+            )
+
+    # --- staying ---------------------------------------------------------------------------------
+
+    def _stay(self) -> float:
+        """Heartbeats, max.poll.interval.ms, and the leader's look at the topics."""
+        if self.poll_overdue:
+            self._leave_slow_poller()
+            return 0
+        now_s = time.monotonic()
+        if now_s >= self._next_heartbeat_s:
+            self._heartbeat()
+        watch = self._watch
+        if self.phase is Phase.JOINED and watch is not None and watch.until_look_s() <= 0:
+            self._look_at_topics(watch)
+        if self.phase is Phase.OUTSIDE:
+            return 0
+        waits = [self._next_heartbeat_s - time.monotonic(), self.until_poll_due_s()]
+        if self.phase is Phase.SYNCING:
+            waits.append(self._answer_due.remaining_s())
+        elif watch is not None:
+            waits.append(watch.until_look_s())
+        return max(0.0, min(waits))
+
+    def _heartbeat(self) -> None:
+        options = self.options
+        generation = self.generation
+        limit_ms = min(options.client.request_timeout_ms, options.session_timeout_ms)
+        self._next_heartbeat_s = time.monotonic() + options.heartbeat_interval_ms / 1000
+        try:
+            response = self.call(
+                HeartbeatRequest(
+                    group_id=self.group_id,
+                    generation_id=generation.generation_id,
+                    member_id=generation.member_id,
+                    group_instance_id=options.group_instance_id,
+                ),
+                Deadline(limit_ms),
+            )
+        except KafkaError as error:
+            if self.phase is Phase.SYNCING and error.retriable:
+                # SyncGroup has a connection of its own: its failures are looked for there.
+                self._next_heartbeat_s = time.monotonic() + self.retry_later(error, "a heartbeat")
+                return
+            raise
+        code = response.error_code
+        if not code:
+            self.succeeded()
+        elif code == ErrorCode.REBALANCE_IN_PROGRESS:
+            self.succeeded()
+            with self.changed:
+                if self.phase is Phase.JOINED:
+                    self._ask_to_rejoin("the group is rebalancing")
+        elif code in _LOST:
+            self.lose_membership(generation, code, "Heartbeat")
+            self._close_connection()
+        elif code == ErrorCode.FENCED_INSTANCE_ID:
+            self._close_connection()
+            with self.changed:
+                self.failure = group_error(code, self.group_id, "Heartbeat")
+                self._reset(NO_MEMBER_ID, "another member has its group.instance.id")
+        else:
+            if code in _ELSEWHERE:
+                self.forget_coordinator()
+            raise group_error(code, self.group_id, "Heartbeat")
+
+    def _leave_slow_poller(self) -> None:
+        member_id = self.generation.member_id
+        with self.changed:
+            if not self.poll_overdue:  # it came just now
+                return
+            self._reset(NO_MEMBER_ID, "max.poll.interval.ms passed without a poll")
+        log_poll_overdue(self.group_id, self.options)
+        self._close_connection()
+        if self.options.group_instance_id is None:
+            try:
+                self._send_leave(
+                    member_id, "max.poll.interval.ms passed without a poll", self.request_deadline()
+                )
+            except KafkaError as error:
+                log.info("group %s: could not say that it leaves: %s", self.group_id, error)
+
+    def _look_at_topics(self, watch: TopicWatch) -> None:
+        """The leader rejoins when partitions were added, or topics came or went."""
+        limit = Deadline(self.options.heartbeat_interval_ms)
+        try:
+            changed = watch.look(self.cluster, limit.sooner(self.options.client.request_timeout_ms))
+        except KafkaError as error:
+            log.info("group %s: looking at the topics failed: %s", self.group_id, error)
+            return
+        with self.changed:
+            if changed and self.phase is Phase.JOINED:
+                self._ask_to_rejoin(f"the partitions of {some_topics(changed)} changed")

@@ -1,0 +1,355 @@
+"""The thread of a member whose partitions the brokers assign (KIP-848): one kind of heartbeat.
+
+A heartbeat says what has changed here, its answer what the member is to have. The member (on the
+user's thread) lets go and takes over, and says so with `acknowledge`, upon which the next heartbeat
+goes out at once. Java's ConsumerHeartbeatRequestManager and ConsumerMembershipManager.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import time
+import uuid
+from collections.abc import Mapping
+
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.group.member_thread import FAR_S, MemberThread, group_error, log_poll_overdue
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.config.client_settings import ConsumerOptions
+from sparkkafka.errors import (
+    BrokerError,
+    ErrorCode,
+    KafkaError,
+    KafkaTimeoutError,
+    UnsupportedVersionError,
+    error_name,
+)
+from sparkkafka.protocol.messages import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    HeartbeatAssignment,
+    HeartbeatTopicPartitions,
+)
+
+log = logging.getLogger(__name__)
+
+JOIN_EPOCH = 0
+LEAVE_EPOCH = -1
+LEAVE_FOR_A_MOMENT_EPOCH = -2
+
+OWN_ID_VERSION = 1  # the member makes its id (KIP-1082); Kafka 4.0
+
+FIRST_INTERVAL_MS = 1_000
+"""Between heartbeats, until an answer has said how often."""
+
+NEEDS_KAFKA_4 = (
+    "group.protocol=consumer needs brokers of Kafka 4.0 or later with the feature group.version=1: "
+    "set group.protocol=classic"
+)
+
+Partitions = Mapping[TopicPartition, uuid.UUID]
+"""Partitions with the ids of their topics: one that is created anew has another id."""
+
+
+class BrokerAssignedThread(MemberThread):
+    """`changed` guards what is written here."""
+
+    def __init__(self, options: ConsumerOptions, group_id: str) -> None:
+        super().__init__(options, group_id)
+        self.member_id = new_member_id()
+        self.epoch = JOIN_EPOCH
+        self.inside = False
+        """Joined, or about to: heartbeats are sent."""
+        self.joining = False
+        """No answer has said yet what the member is to have."""
+        self.target: Partitions | None = None
+        """What the member is to have, until it takes that up."""
+        self.lost = False
+        self._topics: frozenset[str] = frozenset()
+        self._owned: Partitions = {}
+        self._names: dict[uuid.UUID, str] = {}
+        self._unnamed: HeartbeatAssignment | None = None
+        # What the coordinator was last told; None: it may not know.
+        self._told_topics: frozenset[str] | None = None
+        self._told_owned: Partitions | None = None
+        self._interval_s = FIRST_INTERVAL_MS / 1000
+        self._next_heartbeat_s = 0.0
+        self._next_look_s = 0.0
+
+    # --- called by the member --------------------------------------------------------------------
+
+    def join(self, topics: frozenset[str]) -> None:
+        with self.changed:
+            self.inside = self.joining = True
+            self.epoch = JOIN_EPOCH
+            self._topics = topics
+            self._owned = {}
+            self._next_heartbeat_s = 0.0
+        self.wake()
+
+    def subscribe(self, topics: frozenset[str]) -> None:
+        with self.changed:
+            self._topics = topics
+            self._next_heartbeat_s = 0.0
+        self.wake()
+
+    def take_target(self) -> Partitions | None:
+        with self.changed:
+            target, self.target = self.target, None
+        return target
+
+    def put_back(self, target: Partitions) -> None:
+        """It was not taken up; if there is a newer one, that is."""
+        with self.changed:
+            if self.target is None and self.inside:
+                self.target = target
+
+    def acknowledge(self, owned: Partitions) -> None:
+        """This is what the member has, after it took up a target."""
+        with self.changed:
+            if self.lost or not self.inside:
+                return
+            self._owned = dict(owned)
+            self._next_heartbeat_s = 0.0
+        self.wake()
+
+    def hurry(self) -> None:
+        """Something has been heard that the next heartbeat will clear up."""
+        with self.changed:
+            self._next_heartbeat_s = 0.0
+        self.wake()
+
+    # --- state: with the lock --------------------------------------------------------------------
+
+    def _reset(self, reason: str, *, lost: bool = True) -> None:
+        log.info("group %s: no longer a member: %s", self.group_id, reason)
+        self.inside = self.joining = False
+        self.epoch = JOIN_EPOCH
+        self.target = None
+        self.lost = lost
+        self._unnamed = None
+        self._owned = {}
+        self._forget_told()
+        self.changed.notify_all()
+
+    def _forget_told(self) -> None:
+        self._told_topics = None
+        self._told_owned = None
+
+    # --- the thread ------------------------------------------------------------------------------
+
+    def step(self, answered: bool) -> float:
+        if not self.inside:
+            return FAR_S
+        if self.poll_overdue:
+            self._leave_slow_poller()
+            return 0
+        if time.monotonic() >= self._next_heartbeat_s:
+            self._heartbeat()
+        if self._unnamed is not None and time.monotonic() >= self._next_look_s:
+            self._look_up_names(self._unnamed)
+        waits = [self._next_heartbeat_s - time.monotonic(), self.until_poll_due_s()]
+        if self._unnamed is not None:
+            waits.append(self._next_look_s - time.monotonic())
+        return max(0.0, min(waits))
+
+    def failed(self, error: KafkaError) -> float:
+        passing = error.retriable or isinstance(error, KafkaTimeoutError)
+        topics_only = getattr(error, "code", 0) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        with self.changed:
+            self._forget_told()
+            if not passing:
+                self.failure = error
+                self.changed.notify_all()
+            if not passing and not topics_only:
+                self._reset(f"{error}", lost=bool(self.epoch))
+        wait_s = self.retry_later(error, "a heartbeat")
+        self._next_heartbeat_s = time.monotonic() + wait_s
+        return wait_s
+
+    def leave(self, deadline: Deadline) -> None:
+        if self.inside:
+            self._send_leave(deadline)
+            log.info("group %s: left", self.group_id)
+
+    def _send_leave(self, deadline: Deadline) -> None:
+        static = self.options.group_instance_id is not None
+        request = ConsumerGroupHeartbeatRequest(
+            group_id=self.group_id,
+            member_id=self.member_id,
+            member_epoch=LEAVE_FOR_A_MOMENT_EPOCH if static else LEAVE_EPOCH,
+            instance_id=self.options.group_instance_id,
+        )
+        response = self.call(request, deadline)
+        if response.error_code:
+            raise group_error(
+                response.error_code, self.group_id, request.API_NAME, response.error_message
+            )
+
+    def _leave_slow_poller(self) -> None:
+        with self.changed:
+            if not self.poll_overdue:  # it came just now
+                return
+            self._reset("max.poll.interval.ms passed without a poll")
+        log_poll_overdue(self.group_id, self.options)
+        try:
+            self._send_leave(self.request_deadline())
+        except KafkaError as error:
+            log.info("group %s: could not say that it leaves: %s", self.group_id, error)
+
+    # --- heartbeats ------------------------------------------------------------------------------
+
+    def _heartbeat(self) -> None:
+        deadline = self.request_deadline()
+        self._check_version(deadline)
+        request, topics, owned = self._request()
+        response = self.call(request, deadline)
+        code = response.error_code
+        if code in (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID):
+            self.succeeded()
+            with self.changed:
+                self._reset(f"a heartbeat was answered with {error_name(code)}")
+            return
+        if code:
+            if code in (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR):
+                self.forget_coordinator()
+            raise self._refused(code, response.error_message)
+        self.succeeded()
+        self._take(response, topics, owned)
+
+    def _check_version(self, deadline: Deadline) -> None:
+        try:
+            connection = self.cluster.connection(self.coordinator(deadline), deadline)
+        except KafkaError:
+            self.forget_coordinator()
+            raise
+        if not connection.supports(ConsumerGroupHeartbeatRequest, OWN_ID_VERSION):
+            raise UnsupportedVersionError(f"{connection}: {NEEDS_KAFKA_4}")
+
+    def _request(self) -> tuple[ConsumerGroupHeartbeatRequest, frozenset[str], Partitions]:
+        """A heartbeat, and the topics and partitions that the coordinator knows after it."""
+        options = self.options
+        with self.changed:
+            # First: what comes up from here on goes into the next heartbeat, at once.
+            self._next_heartbeat_s = time.monotonic() + self._interval_s
+            topics, owned, epoch = self._topics, self._owned, self.epoch
+            told_topics, told_owned = self._told_topics, self._told_owned
+        request = ConsumerGroupHeartbeatRequest(
+            group_id=self.group_id,
+            member_id=self.member_id,
+            member_epoch=epoch,
+            instance_id=options.group_instance_id,
+        )
+        joining = epoch == JOIN_EPOCH
+        if joining:
+            log.info("group %s: joining as %s", self.group_id, self.member_id)
+        if joining or told_topics is None:
+            request.rack_id = options.fetch.client_rack or None
+            request.rebalance_timeout_ms = options.max_poll_interval_ms
+            request.server_assignor = options.group_remote_assignor
+        if joining or told_topics != topics:
+            request.subscribed_topic_names = sorted(topics)
+        if joining:
+            owned = {}
+            request.topic_partitions = []
+        elif told_owned != owned:
+            request.topic_partitions = _by_topic_id(owned)
+        return request, topics, owned
+
+    def _take(
+        self, response: ConsumerGroupHeartbeatResponse, topics: frozenset[str], owned: Partitions
+    ) -> None:
+        with self.changed:
+            if self.epoch != response.member_epoch:
+                log.info(
+                    "group %s: member %s has epoch %d",
+                    self.group_id,
+                    self.member_id,
+                    response.member_epoch,
+                )
+            self.epoch = response.member_epoch
+            if response.member_id:
+                self.member_id = response.member_id
+            self.joining = self.joining and response.assignment is not None
+            self._told_topics, self._told_owned = topics, owned
+            self._interval_s = max(response.heartbeat_interval_ms, 1) / 1000
+            if self._next_heartbeat_s > 0:  # nothing has come up
+                self._next_heartbeat_s = time.monotonic() + self._interval_s
+            self.changed.notify_all()
+        if response.assignment is not None:
+            self._take_assignment(response.assignment)
+
+    def _take_assignment(self, assignment: HeartbeatAssignment) -> None:
+        named = self._named(assignment)
+        if named is None:
+            self._look_up_names(assignment)
+            return
+        with self.changed:
+            if self.inside:
+                self._unnamed = None
+                self.joining = False
+                self.target = named
+                self.changed.notify_all()
+
+    def _named(self, assignment: HeartbeatAssignment) -> Partitions | None:
+        rows = assignment.topic_partitions
+        if any(row.topic_id not in self._names for row in rows):
+            return None
+        return {
+            TopicPartition(self._names[row.topic_id], number): row.topic_id
+            for row in rows
+            for number in row.partitions
+        }
+
+    def _look_up_names(self, assignment: HeartbeatAssignment) -> None:
+        """Metadata may be behind what the coordinator knows: look again until all are there."""
+        self._unnamed = assignment
+        self._next_look_s = time.monotonic() + self.options.client.retry_backoff_max_ms / 1000
+        names = sorted(self._topics)
+        try:
+            failed = self.cluster.look_up(names, self.request_deadline())
+        except KafkaError as error:
+            log.info("group %s: looking up assigned topics failed: %s", self.group_id, error)
+            return
+        ids = {name: self.cluster.topic_id(name) for name in names if name not in failed}
+        self._names = {uuid.UUID(bytes=row): name for name, row in ids.items() if row is not None}
+        if self._named(assignment) is not None:
+            self._take_assignment(assignment)
+        else:
+            log.info("group %s: not all assigned topics are known here yet", self.group_id)
+
+    def _refused(self, code: int, message: str | None) -> BrokerError:
+        options = self.options
+        words = None
+        if code == ErrorCode.UNRELEASED_INSTANCE_ID:
+            words = (
+                f"a member with group.instance.id={options.group_instance_id} is in the group: "
+                "close that consumer first, or wait until the brokers drop it "
+                "(group.consumer.session.timeout.ms); each consumer needs an id of its own"
+            )
+        elif code == ErrorCode.UNSUPPORTED_ASSIGNOR:
+            words = (
+                f"the brokers have no assignor {options.group_remote_assignor!r} "
+                f"(group.remote.assignor): {message or 'choose another one, or leave it out'}"
+            )
+        elif code == ErrorCode.UNSUPPORTED_VERSION:
+            words = NEEDS_KAFKA_4
+        elif code not in (ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.FENCED_INSTANCE_ID):
+            words = message
+        return group_error(code, self.group_id, ConsumerGroupHeartbeatRequest.API_NAME, words)
+
+
+def new_member_id() -> str:
+    """A random UUID as Kafka writes them: 22 characters of URL-safe base64."""
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+
+
+def _by_topic_id(partitions: Partitions) -> list[HeartbeatTopicPartitions]:
+    numbers: dict[uuid.UUID, list[int]] = {}
+    for tp, topic_id in partitions.items():
+        numbers.setdefault(topic_id, []).append(tp.partition)
+    return [
+        HeartbeatTopicPartitions(topic_id=topic_id, partitions=sorted(rows))
+        for topic_id, rows in numbers.items()
+    ]

@@ -1,0 +1,298 @@
+"""The thread that keeps a group member alive, what is common to both group protocols.
+
+All of a membership's requests but commits come from here, over connections of its own: a JoinGroup
+may wait for minutes, and heartbeats may not wait at all. The thread never calls the user: it notes
+what happened (under `changed`), and `poll`, on the user's thread, acts on it. So a `poll` that has
+no time loses nothing, and one with a timeout of 0 makes progress all the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import socket
+import threading
+import time
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from typing import Any
+
+from sparkkafka.client.cluster.cluster import Cluster, throttle
+from sparkkafka.client.cluster.coordinator import FOR_GROUP, ask_coordinator
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.net.connection import Connection
+from sparkkafka.config.client_settings import ConsumerOptions
+from sparkkafka.errors import BrokerError, ErrorCode, KafkaError
+
+log = logging.getLogger(__name__)
+
+LEAVE_MS = 1_000
+"""So long at least a member that closes tries to say so, in the background if need be."""
+
+SLOW_S = 2.0
+"""Failures that last longer are warned of: somebody waits by now."""
+
+WARN_AGAIN_S = 10.0
+"""While failures last, there is a warning that often."""
+
+FAR_S = 3600.0
+
+_WORDS: dict[int, str] = {
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: (
+        "this user may not use the group: grant READ on it, or set another group.id"
+    ),
+    ErrorCode.INVALID_GROUP_ID: "the brokers do not take this group.id: choose another one",
+    ErrorCode.FENCED_INSTANCE_ID: (
+        "another consumer has joined with the same group.instance.id and took this one's place: "
+        "each consumer needs an id of its own"
+    ),
+    ErrorCode.GROUP_MAX_SIZE_REACHED: (
+        "the group has as many members as the brokers allow (group.max.size, or "
+        "group.consumer.max.size): stop a member first, or let an admin raise the limit"
+    ),
+}
+
+
+def group_error(code: int, group_id: str, where: str, words: str | None = None) -> BrokerError:
+    """A broker's refusal of something that a member asked for, with what to do about it."""
+    return BrokerError(code, f"{where} of group {group_id!r}", words or _WORDS.get(code))
+
+
+class Waker:
+    """Ends the sleep of a thread that waits for sockets."""
+
+    def __init__(self) -> None:
+        self._ear, self._mouth = socket.socketpair()
+        self._ear.setblocking(False)
+        self._mouth.setblocking(False)
+
+    def wake(self) -> None:
+        with suppress(OSError):  # full: it will wake anyway; closed: there is nobody to wake
+            self._mouth.send(b"\0")
+
+    def sleep(self, wait_s: float, connection: Connection | None = None) -> bool:
+        """Until woken, or `connection` has something to read: whether that is so."""
+        poll = select.poll()
+        poll.register(self._ear, select.POLLIN)
+        answer = -1
+        is_here = False
+        if connection is not None and connection.is_open:
+            answer = connection.fileno()
+            poll.register(answer, select.POLLIN)
+            # With TLS, or a session renewed, an answer may be here without a sign of the socket.
+            is_here = connection.has_input
+        wait_ms = 0.0 if is_here else max(0.0, wait_s) * 1000
+        ready = {descriptor for descriptor, _ in poll.poll(wait_ms)}
+        with suppress(OSError):
+            while self._ear.recv(4096):
+                pass
+        return is_here or answer in ready
+
+    def close(self) -> None:
+        self._ear.close()
+        self._mouth.close()
+
+
+class MemberThread(ABC):
+    """Begins with `start`, ends with `stop`. Everything public may be used from any thread.
+
+    `changed` guards what the classes below keep and is notified when some of it changes.
+    """
+
+    def __init__(self, options: ConsumerOptions, group_id: str) -> None:
+        self.options = options
+        self.group_id = group_id
+        self.changed = threading.Condition()
+        self.failure: Exception | None = None
+        """What is final, for `poll` to raise, once."""
+        self._bug: Exception | None = None
+        self.cluster = Cluster(options.client)
+        self.backoff = self.cluster.backoff()
+        self._waker = Waker()
+        self._thread = threading.Thread(
+            target=self._run, name=f"kafka-group-{group_id}", daemon=True
+        )
+        self._polled_s = time.monotonic()
+        self._stopping: tuple[Deadline, bool] | None = None
+        self._failing_since_s: float | None = None
+        self._failures = 0
+        self._warned_s: float | None = None
+
+    # --- called by the member --------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, deadline: Deadline, *, leave: bool) -> None:
+        """Leave the group if `leave` says so and end; what takes longer goes on in the background.
+
+        The connection that waits for a JoinGroup is closed, whoever is at the other end.
+        """
+        with self.changed:
+            self._stopping = (deadline, leave)
+        self._waker.wake()
+        self._thread.join(deadline.remaining_s())
+        if self._thread.is_alive():
+            log.info("group %s: still leaving, in the background", self.group_id)
+
+    def let_go(self) -> None:
+        """As `stop`, for a member that nobody has closed: waits for nothing, takes no lock."""
+        if self._stopping is None:
+            self._stopping = Deadline(LEAVE_MS), True
+            self._waker.wake()
+
+    def mark_polled(self) -> None:
+        self._polled_s = time.monotonic()
+
+    def wake(self) -> None:
+        self._waker.wake()
+
+    def take_failure(self) -> Exception | None:
+        with self.changed:
+            failure, self.failure = self.failure, None
+        return self._bug or failure
+
+    # --- the thread ------------------------------------------------------------------------------
+
+    @abstractmethod
+    def step(self, answered: bool) -> float:
+        """Do what is due; returns how many seconds nothing will be.
+
+        `answered`: there is something to read on `pending`. KafkaErrors go to `failed`.
+        """
+
+    @abstractmethod
+    def failed(self, error: KafkaError) -> float:
+        """`step` raised `error`; returns how many seconds to wait before the next step."""
+
+    @abstractmethod
+    def leave(self, deadline: Deadline) -> None:
+        """Tell the group that this member goes."""
+
+    @property
+    def pending(self) -> Connection | None:
+        """The connection on which an answer is awaited while the thread sleeps."""
+        return None
+
+    @property
+    def poll_overdue(self) -> bool:
+        return self.until_poll_due_s() <= 0
+
+    def until_poll_due_s(self) -> float:
+        """Seconds until max.poll.interval.ms has passed since the last `poll`."""
+        due_s = self._polled_s + self.options.max_poll_interval_ms / 1000
+        return due_s - time.monotonic()
+
+    def fail(self, error: Exception) -> None:
+        """Let `poll` raise it."""
+        with self.changed:
+            self.failure = error
+            self.changed.notify_all()
+
+    def retry_later(self, error: KafkaError, doing: str) -> float:
+        """The wait after a failure that may pass, which is logged."""
+        now_s = time.monotonic()
+        if self._failing_since_s is None:
+            self._failing_since_s = now_s
+        self._failures += 1
+        lasts_s = now_s - self._failing_since_s
+        quiet_s = lasts_s if self._warned_s is None else now_s - self._warned_s
+        if quiet_s >= (SLOW_S if self._warned_s is None else WARN_AGAIN_S):
+            self._warned_s = now_s
+            log.warning(
+                "group %s: %s failed %d times within %.0f s, trying again: %s",
+                self.group_id,
+                doing,
+                self._failures,
+                lasts_s,
+                error,
+            )
+        else:
+            log.info("group %s: %s failed, trying again: %s", self.group_id, doing, error)
+        return self.backoff.next_ms() / 1000
+
+    def succeeded(self) -> None:
+        """An answer came: the next failure is a first one."""
+        if self._warned_s is not None and self._failing_since_s is not None:
+            log.info(
+                "group %s: the coordinator answers again, after %d failures within %.0f s",
+                self.group_id,
+                self._failures,
+                time.monotonic() - self._failing_since_s,
+            )
+        self._failing_since_s = self._warned_s = None
+        self._failures = 0
+        self.backoff.reset()
+
+    def request_deadline(self) -> Deadline:
+        return Deadline(self.options.client.request_timeout_ms)
+
+    def coordinator(self, deadline: Deadline) -> int:
+        """The node that looks after the group. One attempt if it is not known."""
+        known = self.cluster.coordinators.get((FOR_GROUP, self.group_id))
+        if known is not None:
+            return known
+        node_id = ask_coordinator(self.cluster, self.group_id, FOR_GROUP, deadline)
+        log.info("group %s: the coordinator is broker %d", self.group_id, node_id)
+        return node_id
+
+    def forget_coordinator(self) -> None:
+        self.cluster.coordinators.pop((FOR_GROUP, self.group_id), None)
+
+    def call(self, request: Any, deadline: Deadline, *, version: int | None = None) -> Any:
+        """One request to the coordinator, one attempt; a failure makes it unknown."""
+        try:
+            connection = self.cluster.connection(self.coordinator(deadline), deadline)
+            response = connection.call(request, deadline, version=version)
+        except KafkaError:
+            self.forget_coordinator()
+            raise
+        throttle(response, deadline)
+        return response
+
+    def _run(self) -> None:
+        try:
+            answered = False
+            while self._stopping is None:
+                try:
+                    wait_s = self.step(answered)
+                except KafkaError as error:
+                    wait_s = self.failed(error)
+                answered = self._waker.sleep(min(wait_s, FAR_S), self.pending)
+        except Exception as error:  # a bug; the user must not wait for a thread that is gone
+            log.exception("group %s: the member's thread failed", self.group_id)
+            self._bug = error
+            self.fail(error)
+        finally:
+            try:
+                self._leave_at_the_end()
+            finally:
+                self.close_connections()
+                self._waker.close()
+
+    def close_connections(self) -> None:
+        self.cluster.close()
+
+    def _leave_at_the_end(self) -> None:
+        deadline, leave = self._stopping or (Deadline(LEAVE_MS), True)
+        if not leave:
+            return
+        try:
+            self.leave(Deadline(max(deadline.remaining_s() * 1000, LEAVE_MS)))
+        except Exception as error:  # the thread ends here: it is for the log only
+            log.info(
+                "group %s: could not say that this member leaves, the group will notice by itself: "
+                "%s",
+                self.group_id,
+                error,
+            )
+
+
+def log_poll_overdue(group_id: str, options: ConsumerOptions) -> None:
+    log.warning(
+        "group %s: no poll for %d ms (max.poll.interval.ms), so this member leaves the group and "
+        "others get its partitions. The loop around poll takes too long with what one poll "
+        "returns: raise max.poll.interval.ms, or lower max.poll.records",
+        group_id,
+        options.max_poll_interval_ms,
+    )

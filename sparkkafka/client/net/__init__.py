@@ -1,0 +1,4 @@
+"""Connections to brokers: addresses, TCP, TLS, frames, requests and replies under a deadline.
+
+Begin with `connection.py`; `pool.py` keeps one connection a broker.
+"""

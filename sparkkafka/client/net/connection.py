@@ -1,0 +1,596 @@
+"""One blocking socket to one broker: connect, handshake, requests and replies under a deadline.
+
+A connection is used by one thread. Requests may be pipelined: `send` as often as wished, then
+`receive` in the same order (Kafka answers a connection's requests in order). After any failure
+inside a frame the stream has no known position, so the connection closes itself and every later
+call raises KafkaConnectionError.
+
+Opening it is: connect, TLS, ApiVersions, SASL, whatever of these the options want. A SASL session
+that is about to end is renewed before a request is sent (KIP-368): when nothing is in flight, or,
+if that does not happen in time, after the answers in flight have been read and kept.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import logging
+import socket
+import ssl
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Self, TypeVar
+
+from sparkkafka import __version__
+from sparkkafka.client.arguments import flag, whole
+from sparkkafka.client.auth.credentials import connection_security
+from sparkkafka.client.auth.sasl import Session, authenticate
+from sparkkafka.client.deadline import Deadline, deadline_of
+from sparkkafka.client.net import second_look
+from sparkkafka.client.net.bootstrap import BootstrapServers, first_to_answer
+from sparkkafka.client.net.frame_buffer import FrameBuffer
+from sparkkafka.client.net.reply_reader import HungUpError, ReplyReader
+from sparkkafka.client.net.second_look import MAX_OPENING_FRAME_BYTES
+from sparkkafka.client.net.tcp import connect, reason, where
+from sparkkafka.client.net.tls import encrypt, refusal
+from sparkkafka.config.options import ClientOptions
+from sparkkafka.errors import (
+    AuthenticationError,
+    BrokerError,
+    DecodeError,
+    ErrorCode,
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+    OptionError,
+    UnsupportedVersionError,
+    error_name,
+)
+from sparkkafka.hooks import NO_HOOKS
+from sparkkafka.protocol.framing import DEFAULT_MAX_FRAME_BYTES, Framing
+from sparkkafka.protocol.messages import ApiVersionsRequest
+from sparkkafka.protocol.sasl import printable
+from sparkkafka.protocol.wire.primitives import BytesLike, byte_view
+from sparkkafka.protocol.wire.schema import Request
+
+_ErrorT = TypeVar("_ErrorT", bound=KafkaError)
+
+log = logging.getLogger(__name__)
+wire_log = logging.getLogger("sparkkafka.protocol")  # requests and answers, not what is in them
+
+TLS_PIECE_BYTES = 16 * 1024
+"""A record of TLS. Smaller parts of a request are joined up to it."""
+
+# The first flexible one; a broker of 2.4 or later knows it, and 4.x too. Version 4 changes nothing
+# for a client, and asking for it would cost brokers before 3.9 a second question.
+HANDSHAKE_VERSION = 3
+
+_PARTS_AT_ONCE = 64  # far below what systems allow in one call (IOV_MAX, 1024)
+
+
+class Stage(enum.Enum):
+    """How far a connection has come."""
+
+    OPENING = "opening"
+    NEW = "new"  # open, and no request of a caller has been answered
+    PROVED = "proved"
+
+
+# What it may mean that a listener hangs up, by our protocol and how far we came. Kafka's brokers
+# give no reason on such a connection: they cannot even read what it sends. {prefix} stands before
+# names of settings.
+_HINTS = {
+    ("PLAINTEXT", Stage.OPENING): "; if it always does, the listener may want TLS "
+    "({prefix}security.protocol SSL or SASL_SSL), or not be Kafka's",
+    ("PLAINTEXT", Stage.NEW): "; if it always does, the listener may want SASL "
+    "({prefix}security.protocol SASL_PLAINTEXT)",
+    ("SASL_PLAINTEXT", Stage.OPENING): "; if it always does, the listener may want TLS "
+    "({prefix}security.protocol SASL_SSL), or not be Kafka's",
+    ("SSL", Stage.OPENING): "; if it always does, the listener may want a client certificate "
+    "({prefix}ssl.keystore.location), or not be Kafka's",
+    ("SASL_SSL", Stage.OPENING): "; if it always does, the listener may want a client certificate "
+    "({prefix}ssl.keystore.location), or not be Kafka's",
+    ("SSL", Stage.NEW): "; if it always does, the listener may want SASL "
+    "({prefix}security.protocol SASL_SSL), or a client certificate ({prefix}ssl.keystore.location)",
+}
+
+# The end of the stream without a word of TLS: a broker that died, or whose last word was lost since
+# we wrote to a connection that it had closed.
+_TLS_GONE = ssl.SSLEOFError | ssl.SSLSyscallError | ssl.SSLZeroReturnError
+
+
+class Connection:
+    """A connected, handshaken socket to `host:port`, made by `Connection.to` or `Connection.open`.
+
+    `call(request)` is the simple way; `send` and `receive` pipeline. Without a deadline each may
+    take request.timeout.ms. `versions` holds the broker's version range per api key. The settings
+    may have hooks: see `sparkkafka.hooks`.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        host: str,
+        port: int,
+        framing: Framing,
+        *,
+        protocol: str = "PLAINTEXT",
+    ) -> None:
+        self._sock: socket.socket | None = sock
+        self._peer = _peer_of(sock)
+        self._context = sock.context if isinstance(sock, ssl.SSLSocket) else None
+        self._framing = framing
+        self._reader = ReplyReader(framing.frame_length)
+        self.host = host
+        self.port = port
+        self._request_timeout_ms = float(ClientOptions.request_timeout_ms)
+        self._protocol = protocol
+        self._setting_prefix = ClientOptions.prefix
+        self._hooks = NO_HOOKS  # told once it is open
+        self._stage = Stage.OPENING
+        self._options: ClientOptions | None = None
+        self._session: Session | None = None
+        self._renewing = False
+        self._early: deque[tuple[int, Any]] = deque()  # answers read before they were asked for
+        self.features: dict[str, int] = {}
+        """Features that all brokers have agreed on (KIP-584), and their levels."""
+
+    @classmethod
+    def open(cls, host: str, port: int, options: ClientOptions, deadline: Deadline) -> Self:
+        """Connect, trying each address that the name has; TLS; agree on versions; authenticate.
+
+        Raises KafkaConnectionError naming host and port, with each address's failure;
+        AuthenticationError if one side does not trust the other; OptionError for a reference that
+        cannot be looked up, or a store that cannot be read.
+        """
+        try:
+            with _kafka_errors_only(where(host, port)):
+                return cls._open(host, port, options, deadline)
+        except KafkaError as error:
+            options.hooks.failed(where(host, port), error)
+            raise
+
+    @classmethod
+    def _open(cls, host: str, port: int, options: ClientOptions, deadline: Deadline) -> Self:
+        security, prefix = connection_security(options, host, port), options.prefix
+        sock = connect(host, port, options, deadline)
+        limit = deadline.sooner(options.request_timeout_ms)
+        if security.context is not None and security.tls_settings is not None:
+            trust, name = security.tls_settings, where(host, port)
+            sock = encrypt(sock, security.context, trust, host, name, limit, prefix)
+        framing = Framing(options.client_id, MAX_OPENING_FRAME_BYTES)
+        connection = cls(sock, host, port, framing, protocol=options.security.protocol)
+        connection._setting_prefix = prefix
+        connection._request_timeout_ms = options.request_timeout_ms
+        try:
+            connection._handshake(limit)
+            if security.sasl is not None:
+                connection._options = options
+                connection._session = authenticate(connection, security.sasl, limit, prefix)
+            framing.max_frame_bytes = DEFAULT_MAX_FRAME_BYTES
+            connection._stage = Stage.NEW
+            connection._hooks = options.hooks
+            log.debug("connected to %s", connection)
+            connection._hooks.connected(str(connection))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _handshake(self, deadline: Deadline) -> None:
+        """ApiVersions first (KIP-35), in the version that brokers know since 2.4; older ones say
+        what they know."""
+        request = ApiVersionsRequest(
+            client_software_name="sparkkafka", client_software_version=__version__
+        )
+        response = self.call(request, deadline, version=HANDSHAKE_VERSION)
+        if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
+            # KIP-511: the refusal is a v0 body, since 2.4 with ApiVersions' own range in it.
+            offered = {row.api_key: row.max_version for row in response.api_keys}
+            version = min(offered.get(ApiVersionsRequest.API_KEY, 0), HANDSHAKE_VERSION - 1)
+            response = self.call(request, deadline, version=max(version, 0))
+        if response.error_code:
+            raise BrokerError(response.error_code, f"ApiVersions @ {self}")
+        self._framing.versions = {
+            row.api_key: (row.min_version, row.max_version) for row in response.api_keys
+        }
+        self.features = {row.name: row.max_version_level for row in response.finalized_features}
+
+    def _renew_session(self, session: Session, options: ClientOptions, deadline: Deadline) -> None:
+        """Authenticate again if it is time to (KIP-368)."""
+        now_s = time.monotonic()
+        if now_s < session.renew_s or (self._framing.in_flight and now_s < session.latest_s):
+            return
+        while self._framing.in_flight:
+            self._early.append(self._receive(deadline, FrameBuffer()))
+        self._renewing = True
+        try:
+            with _kafka_errors_only(str(self)):
+                security = connection_security(options, self.host, self.port)
+                if security.sasl is not None:
+                    self._session = authenticate(self, security.sasl, deadline, options.prefix)
+        except KafkaError as error:
+            self._broken(error)
+            raise
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            self._renewing = False
+        log.debug("%s: the session is renewed", self)
+
+    @classmethod
+    def to(cls, config: Mapping[str, Any], timeout_s: float | None = None) -> Self:
+        """A connection to the first of bootstrap.servers that answers; settings as for `Admin`.
+
+        The entries are tried in turn, within `timeout_s` or request.timeout.ms. By hand: after that
+        nothing is retried, and no other broker is asked. Raises OptionError for settings;
+        AuthenticationError at the first broker that refuses who we are; KafkaConnectionError with
+        what each entry failed of, or for one entry what `open` raises.
+        """
+        # Here: Spark's tasks open connections too, and have no use for the library's settings.
+        from sparkkafka.config.client_settings import parse_admin_settings
+
+        options = parse_admin_settings(config)
+        del config  # an error's frames may be shown with their variables
+        deadline = deadline_of(timeout_s) or Deadline(options.request_timeout_ms)
+        addresses = BootstrapServers(options).addresses()
+        if len(addresses) == 1:
+            return cls.open(*addresses[0], options, deadline)
+        return first_to_answer(
+            addresses,
+            lambda host, port, limit: cls.open(host, port, options, limit),
+            deadline,
+            options.prefix,
+        )
+
+    def _checked_deadline(self, given: Deadline | None) -> Deadline:
+        """For calls that were given none: request.timeout.ms. Raises OptionError."""
+        if given is None:
+            return Deadline(self._request_timeout_ms)
+        if not isinstance(given, Deadline):
+            raise OptionError(f"deadline is a Deadline(milliseconds), got {given!r}")
+        return given
+
+    def __str__(self) -> str:
+        return where(self.host, self.port)
+
+    def __repr__(self) -> str:
+        return f"<Connection {self}{'' if self.is_open else ' closed'}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    @property
+    def is_open(self) -> bool:
+        return self._sock is not None
+
+    @property
+    def in_flight(self) -> int:
+        """Requests sent whose answer has not been received by the caller."""
+        return self._framing.in_flight + len(self._early)
+
+    @property
+    def has_input(self) -> bool:
+        """Whether something has come that the socket's descriptor no longer tells of: look at this
+        before select() and poll()."""
+        return bool(self._early) or (
+            isinstance(self._sock, ssl.SSLSocket) and self._sock.pending() > 0
+        )
+
+    def expect_unattended(self, size_bytes: int) -> None:
+        """Nobody waits for the next reply now, of some `size_bytes`: let it come all the same.
+
+        Before somebody waits for the descriptor, `expect_polled`; `receive` needs no such word.
+        """
+        if self._sock is not None:
+            self._reader.expect_unattended(self._sock, size_bytes)
+
+    def expect_polled(self) -> None:
+        """The descriptor is to tell of the next reply, after `expect_unattended`."""
+        if self._sock is not None:
+            self._reader.expect_polled(self._sock)
+
+    @property
+    def begun_bytes(self) -> int:
+        """How much of a reply `receive_ready` has read without having its end. If there is some,
+        the descriptor may keep quiet until much of the rest is there."""
+        return self._reader.begun_bytes
+
+    @property
+    def versions(self) -> dict[int, tuple[int, int]]:
+        return dict(self._framing.versions or {})
+
+    def choose(self, request_type: Any) -> int:
+        """Highest version of a request that both sides know; UnsupportedVersionError if none."""
+        if not isinstance(getattr(request_type, "API_KEY", None), int):
+            raise OptionError(
+                "request_type is a class of sparkkafka.protocol.messages, such as MetadataRequest; "
+                f"got {request_type!r}"
+            )
+        return self._framing.choose(request_type)
+
+    def supports(self, request_type: Any, version: int = 0) -> bool:
+        """Whether broker and client share a version of this request that is at least `version`."""
+        whole(version, "version")
+        try:
+            return self.choose(request_type) >= version
+        except UnsupportedVersionError:
+            return False
+
+    def fileno(self) -> int:
+        """The socket's descriptor, for select(), where `has_input` is to be looked at first.
+
+        Raises KafkaConnectionError when closed.
+        """
+        return self._open_socket().fileno()
+
+    def close(self) -> None:
+        """Close it; answers in flight are lost. May be repeated."""
+        self._close(None)
+
+    def _broken(self, error: _ErrorT) -> _ErrorT:
+        """Close it for this reason, which is returned to be raised."""
+        self._close(error)
+        return error
+
+    def _close(self, error: KafkaError | None) -> None:
+        sock, self._sock = self._sock, None
+        if sock is None:
+            return
+        sock.close()
+        if error is not None:
+            self._hooks.failed(str(self), error)
+        self._hooks.disconnected(str(self))
+
+    def call(
+        self, request: Any, deadline: Deadline | None = None, *, version: int | None = None
+    ) -> Any:
+        """Send one request and return its reply.
+
+        Raises KafkaError if another request is in flight, whose answer would come first, and what
+        `send` and `receive` raise.
+        """
+        deadline = self._checked_deadline(deadline)
+        waiting = self._framing.in_flight if self._renewing else self.in_flight
+        if waiting and self.is_open:
+            raise KafkaError(
+                f"{self}: call while {waiting} request{'s are' if waiting > 1 else ' is'} in "
+                "flight: first take the answers with receive, or use send and receive alone"
+            )
+        correlation_id = self.send(request, deadline, version=version)
+        answered_id, response = self.receive(deadline)
+        if answered_id != correlation_id:
+            raise self._broken(
+                DecodeError(f"reply {answered_id} of {self} to request {correlation_id}")
+            )
+        return response
+
+    def send(
+        self,
+        request: Any,
+        deadline: Deadline | None = None,
+        *,
+        version: int | None = None,
+        expect_reply: bool = True,
+    ) -> int:
+        """Write a request; returns its correlation id. `version` None: the highest common one.
+
+        Raises OptionError for what is no request, EncodeError or UnsupportedVersionError before
+        anything is sent, KafkaConnectionError or KafkaTimeoutError after which the connection is
+        closed; AuthenticationError if a session that was about to end could not be renewed.
+        """
+        if not isinstance(request, Request):
+            raise OptionError(
+                "a request is one of sparkkafka.protocol.messages, such as "
+                f"MetadataRequest(topics=None); got {request!r}"
+            )
+        flag(expect_reply, "expect_reply")
+        if version is not None:
+            whole(version, "version")
+        deadline = self._checked_deadline(deadline)
+        if self._session is not None and self._options is not None and not self._renewing:
+            self._open_socket()
+            self._renew_session(self._session, self._options, deadline)
+        sock = self._open_socket()
+        correlation_id, parts = self._framing.send_parts(
+            request, version, expect_reply=expect_reply
+        )
+        if wire_log.isEnabledFor(logging.DEBUG):
+            size = sum(map(len, parts))
+            wire_log.debug("%s <- %s #%d, %d bytes", self, request.API_NAME, correlation_id, size)
+        started_s = time.monotonic()
+        try:
+            self._write(sock, parts, deadline)
+        except OSError as error:
+            parts.clear()  # an error's frames may be shown with their variables
+            failure = self._failure(f"sending {request.API_NAME}", error, started_s)
+            raise self._broken(failure) from error
+        except BaseException:
+            self.close()
+            raise
+        return correlation_id
+
+    def receive(
+        self, deadline: Deadline | None = None, buffer: FrameBuffer | None = None
+    ) -> tuple[int, Any]:
+        """Read the next reply: (correlation id, response).
+
+        The response's record fields are views of the frame: of its own memory, or of `buffer`,
+        where they last until it is used again.
+        """
+        deadline = self._checked_deadline(deadline)
+        if self._early and not self._renewing:
+            return self._early.popleft()
+        if not self._framing.in_flight and self.is_open:
+            raise KafkaError(f"{self}: receive without a request in flight: nothing will come")
+        return self._proved(self._receive(deadline, buffer or FrameBuffer()))
+
+    def _proved(self, received: tuple[int, Any]) -> tuple[int, Any]:
+        if wire_log.isEnabledFor(logging.DEBUG):
+            correlation_id, response = received
+            code = getattr(response, "error_code", 0)
+            wire_log.debug(
+                "%s -> %s #%d%s",
+                self,
+                type(response).__name__,
+                correlation_id,
+                f", {error_name(code)}" if code else "",
+            )
+        if self._stage is Stage.NEW:
+            self._stage = Stage.PROVED
+        return received
+
+    def _receive(self, deadline: Deadline, buffer: FrameBuffer) -> tuple[int, Any]:
+        sock = self._open_socket()
+        started_s = time.monotonic()
+        try:
+            return self._framing.receive(self._reader.read(sock, buffer, deadline))
+        except DecodeError as error:
+            raise self._broken(DecodeError(f"{self}: {error}")) from error
+        except OSError as error:
+            # KafkaConnectionError is an OSError: the end of the stream comes through here too.
+            failure = self._failure("waiting for a reply", error, started_s)
+            raise self._broken(failure) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def receive_ready(self, buffer: FrameBuffer) -> tuple[int, Any] | None:
+        """`receive` as far as bytes are there, without waiting: None until the reply is whole.
+
+        For those who wait for several brokers at once (`fileno`, `has_input`). `buffer` is this
+        reply's until it is whole.
+        """
+        if self._early:
+            return self._early.popleft()
+        sock = self._open_socket()
+        try:
+            reply = self._reader.read_ready(sock, buffer)
+            return None if reply is None else self._proved(self._framing.receive(reply))
+        except DecodeError as error:
+            raise self._broken(DecodeError(f"{self}: {error}")) from error
+        except OSError as error:
+            failure = self._failure("waiting for a reply", error, time.monotonic())
+            raise self._broken(failure) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _write(self, sock: socket.socket, parts: list[BytesLike], deadline: Deadline) -> None:
+        """Send all parts as one stream of bytes; records go to the kernel from where they lie."""
+        left = deque(map(byte_view, parts))
+        if isinstance(sock, ssl.SSLSocket):
+            for piece in _pieces(left):
+                sock.settimeout(max(deadline.remaining_s(), 0.001))
+                sock.sendall(piece)
+            return
+        while left:
+            sock.settimeout(max(deadline.remaining_s(), 0.001))
+            sent = sock.sendmsg(itertools.islice(left, _PARTS_AT_ONCE))
+            while left and sent >= len(left[0]):
+                sent -= len(left.popleft())
+            if sent:
+                left[0] = left[0][sent:]
+
+    def _open_socket(self) -> socket.socket:
+        if self._sock is None:
+            raise KafkaConnectionError(f"{self}: the connection is closed")
+        return self._sock
+
+    def _failure(
+        self, doing: str, error: OSError, started_s: float
+    ) -> KafkaConnectionError | KafkaTimeoutError | AuthenticationError:
+        gone = isinstance(error, HungUpError | ConnectionError | _TLS_GONE)
+        if isinstance(error, ssl.SSLError) and not gone and self._stage is Stage.OPENING:
+            # With TLS 1.3 a server looks at our certificate when we believe to be connected.
+            return AuthenticationError(refusal(error, str(self), self._setting_prefix))
+        if isinstance(error, TimeoutError):
+            # Retriable for those who may ask again: nothing says that the broker is gone.
+            timeout = KafkaTimeoutError(
+                f"{self}: no answer within {time.monotonic() - started_s:.1f} s while {doing}"
+            )
+            timeout.retriable = True
+            return timeout
+        hint = ""
+        if gone:
+            mistaken = self._second_look()
+            if mistaken:
+                final = KafkaConnectionError(f"{self}: {mistaken}")
+                final.retriable = False
+                return final
+            hint = _HINTS.get((self._protocol, self._stage), "").format(prefix=self._setting_prefix)
+            if self._protocol == "SASL_PLAINTEXT" and self._framing.versions is not None:
+                hint = ""  # it is Kafka's, and has understood us
+        what = "the broker closed the connection" if isinstance(error, _TLS_GONE) else reason(error)
+        return KafkaConnectionError(f"{self}: {what} while {doing}{hint}")
+
+    def _second_look(self) -> str:
+        """Why who hung up will always do so, if that is certain; else empty."""
+        prefix = self._setting_prefix
+        if self._peer is None:
+            return ""
+        encrypted = self._context is not None
+        if self._stage is Stage.OPENING and not encrypted and self._framing.versions is None:
+            if second_look.speaks_tls(self._peer):
+                wanted = "SSL or SASL_SSL" if self._protocol == "PLAINTEXT" else "SASL_SSL"
+                return f"this listener speaks TLS: it wants {prefix}security.protocol {wanted}"
+        elif self._stage is Stage.NEW and self._protocol in ("PLAINTEXT", "SSL"):
+            found = second_look.sasl_mechanisms(self._peer, self._context, self.host)
+            if found is not None:
+                wanted = "SASL_SSL" if encrypted else "SASL_PLAINTEXT"
+                return (
+                    f"this listener wants SASL: set {prefix}security.protocol to {wanted} and "
+                    f"{prefix}sasl.mechanism to one of {printable(', '.join(found)) or 'its own'}"
+                )
+        return ""
+
+
+def _peer_of(sock: socket.socket) -> tuple[Any, ...] | None:
+    """Where it leads, None if it has broken already."""
+    try:
+        peer = sock.getpeername()
+    except OSError:
+        return None
+    return peer if isinstance(peer, tuple) else None
+
+
+@contextmanager
+def _kafka_errors_only(broker: str) -> Iterator[None]:
+    """Whatever fails in here is a KafkaError: the threads of clients go on after those alone.
+
+    Others are not expected. A ValueError is not kept as the cause, since it may quote a secret.
+    """
+    try:
+        yield
+    except KafkaError:
+        raise
+    except Exception as error:
+        raise KafkaError(
+            f"{broker}: opening the connection failed for a reason that sparkkafka does not know "
+            f"({type(error).__name__})"
+        ) from (None if isinstance(error, ValueError) else error)
+
+
+def _pieces(parts: Iterable[memoryview]) -> Iterator[BytesLike]:
+    """Large parts as they are, others joined: each piece is a record of TLS of its own at least."""
+    # Yields views, whose repr does not show what may be a password.
+    small = bytearray()
+    for part in parts:
+        if len(part) >= TLS_PIECE_BYTES:
+            if small:
+                yield memoryview(small)
+                small = bytearray()
+            yield part
+        else:
+            small += part
+            if len(small) >= TLS_PIECE_BYTES:
+                yield memoryview(small)
+                small = bytearray()
+    if small:
+        yield memoryview(small)

@@ -1,0 +1,167 @@
+"""A client's connections to the brokers: one a broker, and how soon to try one again.
+
+A broker that cannot be reached is left alone for a while, and after a refused password so is every
+broker.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from sparkkafka.client.deadline import Backoff, Deadline, End
+from sparkkafka.client.net.bootstrap import BootstrapServers, first_to_answer
+from sparkkafka.client.net.connection import Connection
+from sparkkafka.client.values import Address, Broker
+from sparkkafka.config.options import ClientOptions
+from sparkkafka.errors import (
+    AuthenticationError,
+    KafkaConnectionError,
+    KafkaError,
+    OptionError,
+)
+
+log = logging.getLogger(__name__)
+
+MIN_REFUSED_MS = 1_000
+
+
+class _Unreachable(NamedTuple):
+    """A broker that could not be connected to: not tried again until then."""
+
+    until_s: float
+    reason: str
+    backoff: Backoff
+
+
+class Connections:
+    """Opened when first needed, and again after they broke. `try_first` is as in `Cluster`."""
+
+    def __init__(
+        self, options: ClientOptions, *, try_first: Address | None, end: End | None
+    ) -> None:
+        self._options = options
+        self._end = end
+        self._by_node: dict[int, Connection] = {}
+        self._servers = BootstrapServers(options)
+        self._bootstrap: Connection | None = None
+        self._try_first = [try_first] if try_first else []
+        self._bootstrap_failures: dict[tuple[str, int], str] = {}
+        self._unreachable: dict[int, _Unreachable] = {}
+        self._refused: tuple[float, str] | None = None
+
+    def close(self) -> None:
+        for connection in self._by_node.values():
+            connection.close()
+        self._by_node.clear()
+        if self._bootstrap is not None:
+            self._bootstrap.close()
+            self._bootstrap = None
+
+    def to(self, broker: Broker, deadline: Deadline) -> Connection:
+        """The connection to a broker, opened if need be. One attempt.
+
+        Raises KafkaConnectionError if it cannot be reached; after a failed attempt for
+        reconnect.backoff.ms (growing to reconnect.backoff.max.ms) without trying.
+        """
+        node_id = broker.node_id
+        connection = self.open_to(node_id)
+        if connection is not None:
+            if connection.in_flight or (connection.host, connection.port) == broker[1:3]:
+                return connection
+            connection.close()  # the broker moved to another address (a restarted container)
+        unreachable = self._unreachable.get(node_id)
+        if unreachable is not None and time.monotonic() < unreachable.until_s:
+            raise KafkaConnectionError(unreachable.reason)
+        try:
+            connection = self.give_away(broker) or self.open(broker.host, broker.port, deadline)
+        except (AuthenticationError, OptionError):
+            raise
+        except KafkaError as error:
+            self._note_unreachable(node_id, str(error))
+            raise
+        self._unreachable.pop(node_id, None)
+        self._by_node[node_id] = connection
+        return connection
+
+    def open(self, host: str, port: int, deadline: Deadline) -> Connection:
+        """A new connection, the caller's own. One attempt.
+
+        Raises KafkaConnectionError; AuthenticationError if one side does not trust the other. For
+        a moment after that nobody is asked again: a wrong password that is tried at each broker
+        can lock the account.
+        """
+        if self._refused is not None and time.monotonic() < self._refused[0]:
+            raise AuthenticationError(self._refused[1])
+        try:
+            return Connection.open(host, port, self._options, deadline.until(self._end))
+        except AuthenticationError as error:
+            wait_s = max(self._options.reconnect_backoff_max_ms, MIN_REFUSED_MS) / 1000
+            self._refused = time.monotonic() + wait_s, str(error)
+            raise
+
+    def _note_unreachable(self, node_id: int, reason: str) -> None:
+        known = self._unreachable.get(node_id)
+        backoff = (
+            known.backoff
+            if known is not None
+            else Backoff(self._options.reconnect_backoff_ms, self._options.reconnect_backoff_max_ms)
+        )
+        until_s = time.monotonic() + backoff.next_ms() / 1000
+        self._unreachable[node_id] = _Unreachable(until_s, reason, backoff)
+
+    def open_to(self, node_id: int) -> Connection | None:
+        """The connection to a broker if there is one that is open; never makes one."""
+        connection = self._by_node.get(node_id)
+        return connection if connection is not None and connection.is_open else None
+
+    def to_any(self, brokers: Iterable[Broker], deadline: Deadline) -> Connection:
+        """A connection to whoever answers: an open one, one of `brokers`, a bootstrap entry.
+
+        Raises KafkaConnectionError listing every address that was tried and why it failed.
+        """
+        if self._bootstrap is not None and self._bootstrap.is_open:
+            return self._bootstrap
+        for connection in self._by_node.values():
+            if connection.is_open and not connection.in_flight:
+                return connection
+        # Known brokers first, then the bootstrap list: all known ones may have moved away.
+        known = [(broker.host, broker.port) for broker in brokers]
+        first = self._servers.addresses()
+        random.shuffle(known)
+        random.shuffle(first)
+        addresses = list(dict.fromkeys(self._try_first + known + first))
+        self._try_first = []
+        self._bootstrap = first_to_answer(
+            addresses, self.open, deadline, self._options.prefix, self._bootstrap_failures
+        )
+        return self._bootstrap
+
+    def give_away(self, broker: Broker) -> Connection | None:
+        """The idle connection that metadata came by, if it leads to this broker; now the caller's.
+
+        A new one would cost two round trips (connect, ApiVersions).
+        """
+        given = self._bootstrap
+        if given is None or not given.is_open or given.in_flight:
+            return None
+        if (given.host, given.port) != (broker.host, broker.port):
+            return None
+        self._bootstrap = None
+        return given
+
+
+@contextmanager
+def closed_if_interrupted(waited_for: Callable[[], Iterable[Connection]]) -> Iterator[None]:
+    """Around requests to several brokers. Interrupted (Ctrl-C), it closes those connections: nobody
+    must take the answers that are still to come for his own."""
+    try:
+        yield
+    except BaseException:
+        for connection in waited_for():
+            connection.close()
+        raise

@@ -1,0 +1,156 @@
+"""One reply after the other out of a socket, waiting for it or not."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Callable
+from typing import NamedTuple
+
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.net.frame_buffer import FrameBuffer
+from sparkkafka.errors import KafkaConnectionError
+from sparkkafka.protocol.framing import PREFIX_BYTES
+
+# The low-water mark (SO_RCVLOWAT): poll() and a recv() that waits see a socket only once so many
+# bytes are there. More weighty on Linux: bytes that nobody has read yet are acknowledged at once
+# only up to there, and the system makes room for twice as many. Else a broker stops after a
+# megabyte until its reader is back.
+_MOST_MARKED_BYTES = 16 << 20
+_FEW_BYTES = 64 << 10  # fewer are not worth a call
+# Systems may fail to wake a reader at its mark (Linux did so under memory pressure until 2021).
+_PATIENCE_S = 0.2
+
+
+class HungUpError(KafkaConnectionError):
+    """The end of the stream."""
+
+
+class _BegunReply(NamedTuple):
+    """A frame, or the prefix that tells its size, of which `done` bytes are there."""
+
+    view: memoryview
+    done: int
+    is_prefix: bool
+
+
+class ReplyReader:
+    """Reads from one socket. `frame_length` makes the size of a prefix, and raises what there is to
+    say against it.
+
+    A reply that `read_ready` has begun goes on in either method. Both raise HungUpError, and what
+    the socket raises.
+    """
+
+    def __init__(self, frame_length: Callable[[bytes], int]) -> None:
+        self._frame_length = frame_length
+        self._prefix = bytearray(PREFIX_BYTES)
+        self._begun: _BegunReply | None = None
+        self._mark_bytes = 1  # 0: not known
+        self._knows_marks = True
+
+    @property
+    def begun_bytes(self) -> int:
+        """How much of a reply `read_ready` has read without having its end; 0 if it has begun none.
+        Such a socket may seem to be quiet while bytes are there."""
+        begun = self._begun
+        if begun is None:
+            return 0
+        return begun.done if begun.is_prefix else PREFIX_BYTES + begun.done
+
+    def expect_unattended(self, sock: socket.socket, size_bytes: int) -> None:
+        """Nobody waits for the next reply now, of some `size_bytes`: let it come all the same.
+
+        Before somebody waits for the socket's descriptor, `expect_polled`.
+        """
+        if self._begun is None:
+            self._mark(sock, min(size_bytes, _MOST_MARKED_BYTES))
+
+    def expect_polled(self, sock: socket.socket) -> None:
+        """Let the socket's descriptor tell of the first byte of the next reply."""
+        if self._begun is None:
+            self._mark(sock, 1)
+
+    def read(self, sock: socket.socket, buffer: FrameBuffer, deadline: Deadline) -> memoryview:
+        """A whole reply, without its prefix. Raises TimeoutError."""
+        self._mark(sock, 1)
+        view, done, is_prefix = self._take_begun()
+        self._read_into(sock, view[done:], deadline)
+        if is_prefix:
+            view = buffer.room(self._frame_length(bytes(view)))
+            self._read_into(sock, view, deadline)
+        self._mark(sock, 1)
+        return view
+
+    def read_ready(self, sock: socket.socket, buffer: FrameBuffer) -> memoryview | None:
+        """The same as far as bytes are there; None until the reply is whole. `buffer` is this
+        reply's until then."""
+        sock.settimeout(0)
+        view, done, is_prefix = self._take_begun()
+        while True:
+            while done < len(view):
+                try:
+                    count = sock.recv_into(view[done:])
+                except (BlockingIOError, ssl.SSLWantReadError):
+                    if done or not is_prefix:
+                        self._begun = _BegunReply(view, done, is_prefix)
+                    self._mark_missing(sock, len(view) - done)
+                    return None
+                if count == 0:
+                    raise HungUpError("the broker closed the connection")
+                done += count
+            if not is_prefix:
+                self._mark(sock, 1)
+                return view
+            view, done, is_prefix = buffer.room(self._frame_length(bytes(view))), 0, False
+
+    def _read_into(self, sock: socket.socket, view: memoryview, deadline: Deadline) -> None:
+        done = 0
+        is_patient = True
+        while done < len(view):
+            if done and deadline.expired:  # or a server that gives byte after byte never ends
+                raise TimeoutError
+            if is_patient:
+                self._mark_missing(sock, len(view) - done)
+            left_s = max(deadline.remaining_s(), 0.001)
+            sock.settimeout(left_s if self._mark_bytes == 1 else min(left_s, _PATIENCE_S))
+            try:
+                count = sock.recv_into(view[done:])
+            except TimeoutError:
+                if self._mark_bytes == 1:
+                    raise
+                is_patient = False
+                self._mark(sock, 1)
+                continue
+            if count == 0:
+                raise HungUpError("the broker closed the connection")
+            done += count
+
+    def _take_begun(self) -> _BegunReply:
+        """What is there of the next reply."""
+        begun, self._begun = self._begun, None
+        return begun or _BegunReply(memoryview(self._prefix), 0, is_prefix=True)
+
+    def _mark_missing(self, sock: socket.socket, size_bytes: int) -> None:
+        """Never more than will come. With TLS the socket's bytes are not the reply's."""
+        few = size_bytes < _FEW_BYTES or isinstance(sock, ssl.SSLSocket)
+        self._mark(sock, 1 if few else min(size_bytes, _MOST_MARKED_BYTES))
+
+    def _mark(self, sock: socket.socket, size_bytes: int) -> None:
+        if size_bytes == self._mark_bytes or (size_bytes > 1 and not self._knows_marks):
+            return
+        self._mark_bytes = 0  # Ctrl-C may come on either side of the call
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size_bytes)
+            if size_bytes > 1:
+                # Linux before 4.18, and others, make no room: such a mark would never be reached.
+                mark = sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT)
+                room = sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+                if mark > room:
+                    self._knows_marks = False
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+                    size_bytes = 1
+        except OSError:  # a system without marks, or a socket that is closed
+            self._knows_marks = False
+            size_bytes = 1
+        self._mark_bytes = size_bytes

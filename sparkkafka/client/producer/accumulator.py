@@ -1,0 +1,268 @@
+"""Between the user's threads and the I/O thread: records that wait, room for them, and waking."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.producer.chunks import Chunk, RecordChunk
+from sparkkafka.client.producer.futures import NoticeBoard
+from sparkkafka.config.options import ProducerOptions
+from sparkkafka.errors import KafkaError, KafkaTimeoutError
+
+CHUNK_BATCHES = 16
+MIN_CHUNK_BYTES = 64 * 2**10
+MAX_CHUNK_BYTES = 2**20
+WIDE_CHUNK_BYTES = 8 * 2**20  # of a topic whose records go to hundreds of partitions
+MOST_WAKES = 8  # for one batch
+BUFFER_SHARE = 4  # no chunk is larger than this part of buffer.memory, so that several can wait
+SLOW = "the brokers take records too slowly"
+
+
+class RecordBuffer:
+    """Open chunks by topic, and those that are ready to be taken.
+
+    `lock` guards everything here. A chunk is taken once it is full, has waited for linger.ms, has a
+    batch's worth when the I/O thread looks, or when somebody flushes: while the I/O thread is busy,
+    chunks grow, so the busier it is, the cheaper each record.
+    """
+
+    def __init__(self, options: ProducerOptions, board: NoticeBoard) -> None:
+        self.lock = threading.Lock()
+        self._room = threading.Condition(self.lock)
+        self._board = board
+        self._linger_s = options.linger_ms / 1000
+        self._batch_bytes = options.batch_size
+        self._max_block_ms = options.max_block_ms
+        self.limit_bytes = options.buffer_memory
+        wanted = min(max(CHUNK_BATCHES * options.batch_size, MIN_CHUNK_BYTES), MAX_CHUNK_BYTES)
+        self.chunk_bytes = max(
+            1, min(max(wanted, options.batch_size), options.buffer_memory // BUFFER_SHARE)
+        )
+        """A chunk of so many bytes is full, if its records go to few partitions."""
+        self._largest_chunk_bytes = max(
+            self.chunk_bytes, min(WIDE_CHUNK_BYTES, options.buffer_memory // BUFFER_SHARE)
+        )
+        self._full_bytes: dict[str, int] = {}
+        # What is missing of a topic's fullest batch, if that is not all of it: a chunk of so many
+        # bytes is worth waking the I/O thread for.
+        self._missing_bytes: dict[str, int] = {}
+        self.open: dict[str, RecordChunk] = {}
+        self.ready: deque[Chunk] = deque()
+        self.unfinished: set[Chunk] = set()
+        """Chunks that were not wholly delivered or given up; ready ones and taken ones alike."""
+        self.used_bytes = 0
+        """Records that the I/O thread has not taken."""
+        self.io_bytes = 0
+        """Records that it has; it alone sets this."""
+        self.flushes = 0
+        self._blocked = 0
+        self._sleeping = False
+        self._refusal: Callable[[], KafkaError] | None = None
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+
+    # --- the users' side; all but `flush_open` with the lock held -------------------------------
+
+    def refuse(self, reason: Callable[[], KafkaError] | None) -> None:
+        """Take no records from now on (None: take them again); `reason` makes the error."""
+        self._refusal = reason
+        self._room.notify_all()
+
+    def check(self) -> None:
+        """Raises the error of a buffer that takes no records."""
+        if self._refusal is not None:
+            raise self._refusal()
+
+    def open_chunk(self, topic: str) -> RecordChunk:
+        """A new open chunk of a topic that has none. Raises what `check` does."""
+        self.check()
+        wake_bytes = self._missing_bytes.get(topic, self._batch_bytes)
+        full_bytes = self.full_bytes(topic)
+        chunk = RecordChunk(topic, self._board, min(wake_bytes, full_bytes), full_bytes)
+        self.open[topic] = chunk
+        self.unfinished.add(chunk)
+        self.wake()
+        return chunk
+
+    def full_bytes(self, topic: str) -> int:
+        """A chunk of the topic takes so many bytes."""
+        return self._full_bytes.get(topic, self._largest_chunk_bytes)
+
+    def full(self, topic: str, chunk: RecordChunk) -> None:
+        """The topic's chunk takes no more records."""
+        del self.open[topic]
+        self.ready.append(chunk)
+        self.wake()
+
+    def worth_waking(self) -> None:
+        """A chunk has a batch's worth."""
+        if self._sleeping:
+            self.wake()
+
+    def roll_all(self) -> None:
+        """All open chunks are ready, in the order in which they were opened."""
+        self.ready.extend(self.open.values())
+        self.open.clear()
+
+    def add(self, chunk: Chunk) -> None:
+        """A chunk that did not come record by record, behind what came before it."""
+        self.check()
+        self.roll_all()
+        self.unfinished.add(chunk)
+        self.ready.append(chunk)
+        self.used_bytes += chunk.size_bytes
+        self.wake()
+
+    def make_room(self, size_bytes: int, trouble: Callable[[], str]) -> None:
+        """Wait until so many bytes fit, or all that was there before is gone. At most max.block.ms.
+        `trouble` says why nothing is delivered, if that is known.
+
+        Raises KafkaTimeoutError, KafkaError if the buffer is closed meanwhile.
+        """
+        self.check()
+        deadline = Deadline(self._max_block_ms)
+        words = ""
+        if threading.current_thread() is self._board.io_thread:
+            words = "; a callback cannot wait for it, since it runs in the thread that sends"
+        self._blocked += 1
+        try:
+            while (used := self._held_bytes()) and used + size_bytes > self.limit_bytes:
+                self.wake()
+                if words or deadline.expired:
+                    why = trouble()
+                    raise KafkaTimeoutError(
+                        f"{'records cannot be sent' if why else SLOW}: {used} bytes wait, the next "
+                        f"takes {size_bytes}, and buffer.memory={self.limit_bytes} had no room for "
+                        f"max.block.ms={self._max_block_ms}{words}{why}"
+                    )
+                self._room.wait(deadline.remaining_s())
+                self.check()
+        finally:
+            self._blocked -= 1
+
+    def _held_bytes(self) -> int:
+        """Bytes of records that are not delivered.
+
+        The I/O thread sets `io_bytes` at the end of its turn, which can be long after it has noted
+        the last delivery: somebody who saw that must find room.
+        """
+        taken = self.unfinished.difference(self.open.values(), self.ready)
+        return self.used_bytes + (0 if all(chunk.all_done for chunk in taken) else self.io_bytes)
+
+    def wake(self) -> None:
+        if self._sleeping:
+            self._sleeping = False
+            self._write()
+
+    def _write(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # there are thousands to be read already
+            os.write(self._wake_write, b"!")
+
+    def set_forked(self) -> None:
+        """In the child of a fork: the I/O thread is the parent's, the lock may be held for ever."""
+        self.lock = threading.Lock()
+        self._room = threading.Condition(self.lock)
+        self.open.clear()
+        self._sleeping = False
+
+    # --- the I/O thread's side ------------------------------------------------------------------
+
+    @property
+    def wake_fd(self) -> int:
+        """Can be read when the thread is to look for work."""
+        return self._wake_read
+
+    def awake(self) -> None:
+        """It is up, and need not be woken."""
+        self._sleeping = False
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self._wake_read, 4096):
+                pass
+
+    @property
+    def hurries(self) -> bool:
+        """Whether somebody waits, so that nothing is to linger."""
+        return bool(self._blocked or self.flushes)
+
+    def take(self, *, everything: bool = False) -> list[Chunk]:
+        """What is to be sent now. Their bytes count as the I/O thread's from here on."""
+        with self.lock:
+            now_s = time.monotonic()
+            if everything or self.hurries:
+                self.roll_all()
+            for topic, open_chunk in list(self.open.items()):
+                if self._is_due(open_chunk, now_s):
+                    del self.open[topic]
+                    self.ready.append(open_chunk)
+            taken = list(self.ready)
+            self.ready.clear()
+            size_bytes = sum(chunk.size_bytes for chunk in taken)
+            self.io_bytes += size_bytes
+            self.used_bytes -= size_bytes
+        for chunk in taken:
+            chunk.close()
+        return taken
+
+    def _is_due(self, chunk: RecordChunk, now_s: float) -> bool:
+        return chunk.size_bytes >= chunk.wake_bytes or chunk.since_s + self._linger_s <= now_s
+
+    def expect(self, topic: str, missing_bytes: int, spread: int) -> None:
+        """So many bytes would fill the topic's fullest batch that waits; its last chunk went to
+        `spread` partitions."""
+        # What a chunk costs for each partition is shared by more records in a larger one. It gets
+        # there only while the I/O thread is busy.
+        full_bytes = min(
+            max(self.chunk_bytes, spread * self._batch_bytes), self._largest_chunk_bytes
+        )
+        # Records spread over partitions, so a little at a time would wake for little, often.
+        wanted = max(missing_bytes, self._batch_bytes // MOST_WAKES)
+        with self.lock:
+            if wanted < self._batch_bytes:
+                self._missing_bytes[topic] = wanted
+            else:
+                self._missing_bytes.pop(topic, None)
+            self._full_bytes[topic] = full_bytes
+            chunk = self.open.get(topic)
+            if chunk is not None:
+                chunk.full_bytes = full_bytes
+                chunk.wake_bytes = min(wanted, full_bytes)
+
+    def sleep_s(self, commands: Callable[[], bool]) -> float | None:
+        """How long nothing is due, None for ever; from here on `wake` really wakes. `commands` says
+        whether there is anything else to do."""
+        with self.lock:
+            now_s = time.monotonic()
+            if (
+                self.ready
+                or commands()
+                or (self.hurries and self.open)
+                or any(chunk.size_bytes >= chunk.wake_bytes for chunk in self.open.values())
+            ):
+                return 0.0
+            self._sleeping = True
+            if not self.open:
+                return None
+            oldest_s = min(chunk.since_s for chunk in self.open.values())
+            return max(0.0, oldest_s + self._linger_s - now_s)
+
+    def freed(self, io_bytes: int, finished: list[Chunk]) -> None:
+        """So many bytes are the I/O thread's now, and these chunks are done with."""
+        with self.lock:
+            self.io_bytes = io_bytes
+            self.unfinished.difference_update(finished)
+            if self._blocked:
+                self._room.notify_all()
+
+    def close(self) -> None:
+        """Nobody wakes anybody any more."""
+        with self.lock:
+            os.close(self._wake_read)
+            os.close(self._wake_write)
+            self._sleeping = False

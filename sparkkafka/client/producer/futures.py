@@ -1,0 +1,481 @@
+"""What becomes of records that a Producer was given, and the handles that tell it.
+
+Records that are handed over together share one `DeliveryNotes`: arrays with a place for each
+record, so that a batch of thousands is noted in a few steps. A handle is a position in them.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparkkafka.client.deadline import Deadline, deadline_of
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.errors import KafkaError, KafkaTimeoutError, OptionError, ProduceError
+
+log = logging.getLogger(__name__)
+
+NO_OFFSET = -1
+_PENDING = -2
+_FAILED = -3  # and below: the number of the failure
+
+WHOLE = -1
+"""In place of a record's number: all of them."""
+
+Places = NDArray[np.int64] | range
+"""Which of the records, counted from 0."""
+
+MOST_FAILURES_KEPT = 1_000
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record was written. Timestamp in milliseconds since 1970, UTC.
+
+    `offset` is -1 if the broker did not tell it (acks=0, or a repetition it recognised long after).
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFailure:
+    """A record of a series or table that was given up: its number there, from 0, and why.
+
+    `partition` is -1 if none was chosen for it.
+    """
+
+    index: int
+    topic: str
+    partition: int
+    error: KafkaError
+
+
+class Failure:
+    """Records that were given up together. `messages` are a broker's words about single ones."""
+
+    __slots__ = ("all_asked", "asked", "count", "error", "messages")
+
+    def __init__(
+        self, error: KafkaError, count: int, messages: Mapping[int, str | None] | None = None
+    ) -> None:
+        self.error = error
+        self.count = count
+        self.messages = messages or {}
+        self.asked: set[int] = set()
+        self.all_asked = False
+
+    @property
+    def is_news(self) -> bool:
+        """Whether there are records after which nobody has asked."""
+        return not self.all_asked and len(self.asked) < self.count
+
+    def error_of(self, place: int) -> KafkaError:
+        """The error of one record; nobody needs to be told of it again."""
+        self.asked.add(place)
+        error = copy.copy(self.error)
+        error.__cause__ = self.error.__cause__
+        if place in self.messages:
+            error.args = (f"{error}; of this record: {self.messages[place]}", *error.args[1:])
+        elif self.messages and isinstance(error, ProduceError):
+            error.args = (f"{error}; other records of its batch are the reason", *error.args[1:])
+        return error
+
+
+class NoticeBoard:
+    """Where waiting threads hear of deliveries, and where failures are kept until someone asks."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.waiting = 0
+        self.io_thread: threading.Thread | None = None
+        self._called: deque[tuple[Callable[[Any], object], Any]] = deque()
+        self._called_count = 0
+        self._ran_count = 0
+        self._failures: deque[Failure] = deque(maxlen=MOST_FAILURES_KEPT)
+        self._process_id = os.getpid()
+
+    def wait(self, done: Callable[[], bool], deadline: Deadline | None, what: str) -> bool:
+        """Whether `done` within the deadline. Raises KafkaError in the I/O thread, which would wait
+        for itself."""
+        if done():
+            return True
+        if os.getpid() != self._process_id:
+            raise KafkaError(
+                f"{what}: the producer was made before a fork, and its thread is in the parent "
+                "process, which alone will know"
+            )
+        if threading.current_thread() is self.io_thread:
+            raise KafkaError(
+                f"{what}: not in a callback, which runs in the thread that is waited for"
+            )
+        with self.changed:
+            self.waiting += 1
+            try:
+                return self.changed.wait_for(
+                    done, None if deadline is None else deadline.remaining_s()
+                )
+            finally:
+                self.waiting -= 1
+
+    def wait_for_callbacks(
+        self, done: Callable[[], bool], deadline: Deadline | None, what: str
+    ) -> bool:
+        """As `wait`, and until the callbacks have run of all that is done by then."""
+        if not self.wait(done, deadline, what):
+            return False
+        wanted = self._called_count
+        return self.wait(lambda: self._ran_count >= wanted, deadline, what)
+
+    def tell(self) -> None:
+        """Wake those who wait, and run callbacks. Only the I/O thread calls it."""
+        self._wake()
+        if not self._called:
+            return
+        while self._called:
+            try:
+                run_callback(*self._called.popleft())
+            finally:
+                self._ran_count += 1
+        self._wake()
+
+    def _wake(self) -> None:
+        if self.waiting:
+            with self.changed:
+                self.changed.notify_all()
+
+    def call(self, callbacks: list[tuple[Callable[[Any], object], Any]]) -> None:
+        """Callbacks to run at the next `tell`. Only the I/O thread calls it."""
+        self._called.extend(callbacks)
+        self._called_count += len(callbacks)
+
+    def failed(self, failure: Failure) -> None:
+        self._failures.append(failure)
+
+    def take_failures(self) -> list[Failure]:
+        """Failures since the last time that have records after which nobody has asked."""
+        taken = []
+        while self._failures:
+            failure = self._failures.popleft()
+            if failure.is_news:
+                taken.append(failure)
+        return taken
+
+
+def run_callback(callback: Callable[[Any], object], handle: Any) -> None:
+    """An error in a callback is its own: it is logged, and deliveries go on."""
+    try:
+        callback(handle)
+    except Exception:
+        log.exception("a delivery callback failed")
+
+
+class DeliveryNotes:
+    """What became of each of some records. Written by the I/O thread, read by all.
+
+    Before `begin` it is not known how many they are.
+    """
+
+    __slots__ = (
+        "_callbacks",
+        "_failures",
+        "_offsets",
+        "_partitions",
+        "_times_ms",
+        "board",
+        "left",
+        "numbers",
+        "topic",
+    )
+
+    def __init__(self, topic: str, board: NoticeBoard) -> None:
+        self.board = board
+        self.left = -1  # how many are open
+        self.numbers: Places = range(0)  # those of a series or table: which row each record was
+        self.topic = topic
+        self._offsets: NDArray[np.int64] | None = None
+        self._partitions: NDArray[np.int32]
+        self._times_ms: NDArray[np.int64]
+        self._failures: list[Failure] = []
+        self._callbacks: dict[int, list[tuple[Callable[[Any], object], Any]]] = {}
+
+    def begin(self, times_ms: NDArray[np.int64]) -> None:
+        """All records are there, with these times."""
+        self._times_ms = times_ms
+        self._partitions = np.full(len(times_ms), -1, np.int32)
+        self.left = len(times_ms)
+        self._offsets = np.full(len(times_ms), _PENDING, np.int64)
+
+    def open_places(self) -> NDArray[np.int64]:
+        """Records that are neither delivered nor given up."""
+        if self._offsets is None:
+            return np.zeros(0, np.int64)
+        return np.flatnonzero(self._offsets == _PENDING)
+
+    def errors(self) -> list[KafkaError]:
+        """Errors of all that was given up, one for each time."""
+        return [failure.error for failure in self._failures]
+
+    @property
+    def all_done(self) -> bool:
+        return self.left == 0
+
+    def delivered(
+        self, tp: TopicPartition, places: Places, first_offset: int, log_append_time_ms: int
+    ) -> None:
+        """Records were written one behind the other; -1 for what the broker did not tell."""
+        offsets = self._offsets
+        if offsets is None:
+            raise RuntimeError("delivered before it began")
+        at = slice(places.start, places.stop) if isinstance(places, range) else places
+        self._partitions[at] = tp.partition
+        if log_append_time_ms >= 0:
+            self._times_ms[at] = log_append_time_ms
+        # The offset last: it is what says that a record is done.
+        if first_offset < 0:
+            offsets[at] = NO_OFFSET
+        else:
+            offsets[at] = np.arange(first_offset, first_offset + len(places))
+        self._done(places)
+
+    def failed(
+        self,
+        places: Places,
+        error: KafkaError,
+        messages: Mapping[int, str | None] | None = None,
+        *,
+        partition: int = -1,
+    ) -> None:
+        """Records were given up; `messages` by their place, `partition` -1 if none was chosen."""
+        offsets = self._offsets
+        if offsets is None:
+            raise RuntimeError("failed before it began")
+        if not len(places):
+            return
+        failure = Failure(error, len(places), messages)
+        self._failures.append(failure)
+        at = slice(places.start, places.stop) if isinstance(places, range) else places
+        self._partitions[at] = partition
+        offsets[at] = _FAILED - (len(self._failures) - 1)
+        self.board.failed(failure)
+        self._done(places)
+
+    def _done(self, places: Places) -> None:
+        with self.board.changed:
+            left = self.left - len(places)
+            if self._callbacks:
+                done = places if isinstance(places, range) else set(places.tolist())
+                for place in sorted(self._callbacks):
+                    if place in done or (place == WHOLE and not left):
+                        self._mark_asked(place)
+                        self.board.call(self._callbacks.pop(place))
+            # Last: who sees that all is done finds the callbacks on the board.
+            self.left = left
+
+    def _mark_asked(self, place: int) -> None:
+        failure = self._failure(place) if place >= 0 else None
+        if failure is not None:
+            failure.asked.add(place)
+
+    def is_done(self, place: int) -> bool:
+        """Whether the record is, or all are (`WHOLE`)."""
+        if place == WHOLE:
+            return self.left == 0
+        offsets = self._offsets
+        return offsets is not None and int(offsets[place]) != _PENDING
+
+    def _failure(self, place: int) -> Failure | None:
+        offsets = self._offsets
+        code = _PENDING if offsets is None else int(offsets[place])
+        return self._failures[_FAILED - code] if code <= _FAILED else None
+
+    def error_of(self, place: int) -> KafkaError | None:
+        """Of a record that is done: its error, None if it was written."""
+        failure = self._failure(place)
+        return None if failure is None else failure.error_of(place)
+
+    def metadata_of(self, place: int) -> RecordMetadata:
+        """Of a record that was written."""
+        offset = int(self._offsets[place]) if self._offsets is not None else NO_OFFSET
+        return RecordMetadata(
+            self.topic, int(self._partitions[place]), offset, int(self._times_ms[place])
+        )
+
+    def failures(self) -> Iterator[KafkaError]:
+        """Errors of records that were given up, one for each batch."""
+        for failure in self._failures:
+            failure.all_asked = True
+            yield failure.error
+
+    def failed_records(self) -> Iterator[RecordFailure]:
+        """Each record that was given up, by its number."""
+        if self._offsets is None:
+            return
+        for place in np.flatnonzero(self._offsets <= _FAILED).tolist():
+            failure = self._failures[_FAILED - int(self._offsets[place])]
+            number = int(self.numbers[place])
+            partition = int(self._partitions[place])
+            yield RecordFailure(number, self.topic, partition, failure.error_of(place))
+
+    def places(self) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Partition and offset of each record; the offset is below -1 if it was not written."""
+        if self._offsets is None:
+            return np.zeros(0, np.int32), np.zeros(0, np.int64)
+        return self._partitions, self._offsets
+
+    def add_callback(self, place: int, callback: Callable[[Any], object], handle: Any) -> None:
+        """Call when the record is done (all are: `WHOLE`): in the I/O thread, or here and now."""
+        waiting = (callback, handle)
+        with self.board.changed:
+            self._callbacks.setdefault(place, []).append(waiting)
+            # The I/O thread looks for callbacks after it has noted a delivery, under this lock. So
+            # what is done by now it may have looked for before this one was there.
+            if not self.is_done(place):
+                return
+            self._callbacks[place].remove(waiting)
+            if not self._callbacks[place]:
+                del self._callbacks[place]
+        self._mark_asked(place)
+        run_callback(callback, handle)
+
+
+class Delivery:
+    """A record that was sent: `result` waits for it. Made by `Producer.send`."""
+
+    __slots__ = ("_notes", "_place")
+
+    def __init__(self, notes: DeliveryNotes, place: int) -> None:
+        self._notes = notes
+        self._place = place
+
+    def __repr__(self) -> str:
+        return f"<Delivery {'done' if self.done() else 'pending'}>"
+
+    def done(self) -> bool:
+        """Whether the record is written, or given up. Never waits."""
+        return self._notes.is_done(self._place)
+
+    def result(self, timeout_s: float | None = None) -> RecordMetadata:
+        """Wait until the record is written, and tell where.
+
+        Raises the record's own error (ProduceError, UnknownTopicError, …), or KafkaTimeoutError
+        after `timeout_s`, and then it may still be written. None waits as long as it takes, which
+        delivery.timeout.ms bounds.
+        """
+        error = self.exception(timeout_s)
+        if error is not None:
+            raise error
+        return self._notes.metadata_of(self._place)
+
+    def exception(self, timeout_s: float | None = None) -> KafkaError | None:
+        """Wait as `result`, and return the record's error, None if it is written."""
+        _await(self._notes.board, self.done, timeout_s, "the record is not acknowledged")
+        return self._notes.error_of(self._place)
+
+    def add_callback(self, callback: Callable[[Delivery], object]) -> None:
+        """`callback(delivery)` once it is done: in the producer's I/O thread, which waits for it,
+        so it must be quick and must not wait itself; here and now if it is done already."""
+        _checked_callback(callback)
+        self._notes.add_callback(self._place, callback, self)
+
+
+def _checked_callback(callback: Any) -> None:
+    """In the producer's thread the error would be for the log only. Raises OptionError."""
+    if not callable(callback):
+        raise OptionError(f"callback is a function of the delivery, got {callback!r}")
+
+
+def _await(
+    board: NoticeBoard, done: Callable[[], bool], timeout_s: float | None, what: str
+) -> None:
+    if not board.wait(done, deadline_of(timeout_s), "waiting for a delivery"):
+        raise KafkaTimeoutError(f"{what} after {timeout_s:g} s; it may still be written")
+
+
+class WrittenRange(NamedTuple):
+    """Records of one partition that were written. Others' may lie between first and last."""
+
+    first_offset: int
+    last_offset: int
+    record_count: int
+
+
+class TableDelivery:
+    """All records of a table or series: made by `Producer.send_table` and `Producer.send_many`."""
+
+    __slots__ = ("_board", "_parts")
+
+    def __init__(self, board: NoticeBoard, parts: list[DeliveryNotes]) -> None:
+        self._board = board
+        self._parts = parts
+
+    def __repr__(self) -> str:
+        return f"<TableDelivery {'done' if self.done() else 'pending'}>"
+
+    def done(self) -> bool:
+        """Whether each of the records is written or given up. Never waits."""
+        return all(part.all_done for part in self._parts)
+
+    def exception(self, timeout_s: float | None = None) -> KafkaError | None:
+        """Wait until all are done; the first error, None if all are written."""
+        _await(self._board, self.done, timeout_s, "the records are not all acknowledged")
+        errors = [error for part in self._parts for error in part.failures()]
+        return errors[0] if errors else None
+
+    def result(self, timeout_s: float | None = None) -> dict[TopicPartition, WrittenRange]:
+        """Wait until all are written, and tell where. Raises as `Delivery.result` if one is not;
+        the others are written all the same (`written`)."""
+        error = self.exception(timeout_s)
+        if error is not None:
+            raise copy.copy(error) from error.__cause__
+        return self.written()
+
+    def failures(self, timeout_s: float | None = None) -> list[RecordFailure]:
+        """Wait until all are done; the records that were given up, in their order. [] if all are
+        written. Raises KafkaTimeoutError after `timeout_s`."""
+        _await(self._board, self.done, timeout_s, "the records are not all acknowledged")
+        found = [failure for part in self._parts for failure in part.failed_records()]
+        return sorted(found, key=lambda failure: failure.index)
+
+    def written(self) -> dict[TopicPartition, WrittenRange]:
+        """What is known to be written by now. Offsets are -1 if the broker told none."""
+        found: dict[TopicPartition, WrittenRange] = {}
+        for part in self._parts:
+            partitions, offsets = part.places()
+            for number in np.unique(partitions[offsets > _PENDING]).tolist():
+                rows = offsets[(partitions == number) & (offsets > _PENDING)]
+                tp = TopicPartition(part.topic, number)
+                new = WrittenRange(int(rows.min()), int(rows.max()), len(rows))
+                old = found.get(tp, new._replace(record_count=0))
+                found[tp] = WrittenRange(
+                    min(old.first_offset, new.first_offset),
+                    max(old.last_offset, new.last_offset),
+                    old.record_count + new.record_count,
+                )
+        return found
+
+    def add_callback(self, callback: Callable[[TableDelivery], object]) -> None:
+        """As `Delivery.add_callback`, once all of it is done."""
+        _checked_callback(callback)
+        left = [len(self._parts)]
+
+        def part_done(_: object) -> None:
+            left[0] -= 1
+            if not left[0]:
+                run_callback(callback, self)
+
+        if not self._parts:
+            run_callback(callback, self)
+        for part in self._parts:
+            part.add_callback(WHOLE, part_done, self)

@@ -1,0 +1,430 @@
+"""The I/O thread of a Producer: takes records from the buffer, sends them, tells what became of
+them. It alone owns the cluster and the sender."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.deadline import Deadline, End
+from sparkkafka.client.producer.accumulator import RecordBuffer
+from sparkkafka.client.producer.chunks import Chunk
+from sparkkafka.client.producer.futures import NoticeBoard
+from sparkkafka.client.producer.router import BatchPieces, Piece, RecordRouter, cut_pieces
+from sparkkafka.client.sender.batching import Batcher
+from sparkkafka.client.sender.delivery import ProducerMetrics
+from sparkkafka.client.sender.sender import Sender, SenderTransaction
+from sparkkafka.client.sender.topic_lookup import TopicLookup
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.config.client_settings import ProducerSettings
+from sparkkafka.errors import KafkaError, KafkaTimeoutError
+from sparkkafka.protocol.columns.columns import EncodedBatch, run_sizes
+
+log = logging.getLogger(__name__)
+
+CLOSED = "the producer was closed before they were delivered"
+LEAST_LOOK_MS = 1_000  # for metadata, however short max.block.ms is
+LONGEST_SLEEP_S = 1.0
+ANSWER_SLACK_S = 5.0  # how much longer a caller waits for a command than the command's own deadline
+
+MOST_NAMED = 3
+
+T = TypeVar("T")
+
+
+class ProducerLoop:
+    """Runs until `stop`; what it was given until then is delivered, or given up.
+
+    `on_failure` is told of each error by which records are given up, in the I/O thread, and returns
+    the one that their handles raise.
+    """
+
+    def __init__(
+        self,
+        settings: ProducerSettings,
+        buffer: RecordBuffer,
+        board: NoticeBoard,
+        transaction: SenderTransaction | None,
+        on_failure: Callable[[KafkaError], KafkaError],
+        end: End,
+    ) -> None:
+        self._end_of_waits = end
+        self._settings = settings
+        self._options = settings.producer
+        self._buffer = buffer
+        self._board = board
+        self._on_failure = on_failure
+        self.cluster = Cluster(settings.client, end=end)
+        self._lookup = TopicLookup(self.cluster, max(LEAST_LOOK_MS, settings.producer.max_block_ms))
+        self.sender = Sender(
+            self.cluster, self._options, transaction, lookup=self._lookup, wake_fd=buffer.wake_fd
+        )
+        self._router = RecordRouter(self.cluster, settings)
+        self._batcher: Batcher[Piece] = Batcher(self._options, self._add)
+        self._unrouted: dict[str, deque[Chunk]] = {}
+        self._taken: set[Chunk] = set()
+        self._commands: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
+        self._stop: Deadline | None = None
+        self._ended = False  # no command is taken any more
+        self._why = CLOSED
+        self._drop_reason: KafkaError | None = None
+        self._thread = threading.Thread(
+            target=self._run, name=f"sparkkafka-producer-{settings.client.client_id}", daemon=True
+        )
+        board.io_thread = self._thread
+
+    # --- for other threads ----------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def look(self, topic: str) -> int | None:
+        """The number of a topic's partitions, None if it has to be asked for again. To be `call`ed.
+
+        Raises UnknownTopicError, BrokerError.
+        """
+        if self.cluster.partition_count(topic) is None:
+            error = self._lookup.look([topic]).get(topic)
+            if error is not None:
+                raise error
+        return self.cluster.partition_count(topic)
+
+    @property
+    def metrics(self) -> ProducerMetrics:
+        return self.sender.metrics
+
+    def call(self, action: Callable[[], T], deadline: Deadline, what: str) -> T:
+        """Run something in the I/O thread and return what it returns, or raise what it raises.
+
+        Raises KafkaTimeoutError if it did not end a little after the deadline; it may still run.
+        """
+        if threading.current_thread() is self._thread:
+            raise KafkaError(f"{what}: not in a callback, which runs in the thread that is needed")
+        future: Future[T] = Future()
+        with self._buffer.lock:
+            if self._ended or not self._thread.is_alive():
+                raise KafkaError(f"{what}: the producer is closed")
+            self._commands.append((action, future))
+            self._buffer.wake()
+        try:
+            return future.result(deadline.remaining_s() + ANSWER_SLACK_S)
+        except TimeoutError as error:
+            if isinstance(error, KafkaError):
+                raise
+            raise KafkaTimeoutError(
+                f"{what}: not done after {deadline.total_ms / 1000:g} s"
+            ) from None
+
+    def wait_for_all(self, deadline: Deadline | None) -> None:
+        """Send everything, lingering or not, and wait until it is delivered or given up, and the
+        callbacks of it have run.
+
+        Raises KafkaTimeoutError.
+        """
+        buffer = self._buffer
+        with buffer.lock:
+            waited_for = list(buffer.unfinished)
+            buffer.flushes += 1
+            buffer.wake()
+        try:
+            done = self._board.wait_for_callbacks(
+                lambda: all(chunk.all_done for chunk in waited_for), deadline, "flush"
+            )
+        finally:
+            with buffer.lock:
+                buffer.flushes -= 1
+        if not done and deadline is not None:
+            left = [chunk for chunk in waited_for if not chunk.all_done]
+            if not left:
+                raise KafkaTimeoutError(
+                    f"flush: all is delivered or given up, but callbacks have not all run after "
+                    f"{deadline.total_ms / 1000:g} s"
+                )
+            raise KafkaTimeoutError(
+                f"flush: not delivered after {deadline.total_ms / 1000:g} s: "
+                f"{self._words_for(left)}{self.trouble()}"
+            )
+
+    def trouble(self) -> str:
+        """Why records are not delivered, to end a message with; "" if nothing is known to be wrong.
+        Any thread may ask."""
+        errors = [*self._lookup.errors(), *self.sender.errors(), self.cluster.failing]
+        texts = {str(error) for error in errors if error is not None}
+        # What is quoted by another needs no words of its own.
+        texts = {text for text in texts if not any(text in other for other in texts - {text})}
+        if texts:
+            return f"; the last failure: {'; '.join(sorted(texts)[:MOST_NAMED])}"
+        known = self.cluster.partition_count
+        unknown = [topic for topic in list(self._unrouted) if known(topic) is None]
+        if unknown:
+            return f"; no broker has told the metadata of {_some('topic', unknown)} yet"
+        return ""
+
+    def _words_for(self, chunks: Sequence[Chunk]) -> str:
+        """Records that are not delivered: how many, and where they are."""
+        counts: dict[str, int] = {}
+        for chunk in chunks:
+            counts[chunk.topic] = counts.get(chunk.topic, 0) + chunk.open_count
+        total = sum(counts.values())
+        topics = sorted(counts, key=lambda topic: -counts[topic])
+        words = f"{total} record{'s' if total != 1 else ''} of {_some('topic', topics)}"
+        queued = []
+        for tp in self.sender.waiting():
+            if tp.topic in counts:
+                leader = self.cluster.known_leader(tp)
+                queued.append(f"{tp} (broker {leader.leader})" if leader else f"{tp} (no leader)")
+        return f"{words}, on the way to {_some('partition', queued)}" if queued else words
+
+    def stop(self, deadline: Deadline, why: str = CLOSED) -> None:
+        """Deliver what is there until the deadline, then end. What is given up, is so for `why`."""
+        self._end_of_waits.come(deadline.remaining_s())
+        with self._buffer.lock:
+            if self._stop is None or deadline.remaining_s() < self._stop.remaining_s():
+                self._stop = deadline
+                self._why = why
+            self._buffer.roll_all()
+            self._buffer.wake()
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is a thread, in this process."""
+        return self._thread.is_alive()
+
+    @property
+    def has_undelivered(self) -> bool:
+        return not all(chunk.all_done for chunk in list(self._buffer.unfinished))
+
+    def join(self, timeout_s: float) -> bool:
+        """Whether the thread has ended in this time."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    # --- the thread -----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        reason = ""
+        try:
+            while not self._finished():
+                self._turn()
+            if self._options.acks == 0:
+                self.sender.barrier()
+        except BaseException as failure:
+            log.exception("the producer's thread failed: a bug in sparkkafka")
+            reason = f"the producer's thread failed: {failure!r}"
+        finally:
+            self._end(reason or self._why)
+
+    def _finished(self) -> bool:
+        if self._stop is None or self._commands:
+            return False
+        return self._stop.expired or not self._buffer.unfinished
+
+    def _turn(self) -> None:
+        """One look at everything, then a wait until there is something to do."""
+        self._buffer.awake()
+        while self._commands:
+            self._obey(*self._commands.popleft())
+        for chunk in self._buffer.take():
+            self._accept(chunk)
+        self._route()
+        if self._buffer.hurries or self._stop is not None:
+            self._batcher.seal_all()
+        else:
+            self._batcher.seal_lingering()
+        self._tell()
+        sleep_s = self._sleep_s()
+        try:
+            self.sender.step(wait=sleep_s > 0, longest_s=sleep_s)
+        except KafkaError as error:
+            self.drop_everything(self._on_failure(error))
+        if self._drop_reason is not None:
+            reason, self._drop_reason = self._drop_reason, None
+            self.drop_everything(reason)
+        self._tell()
+
+    def _sleep_s(self) -> float:
+        now_s = time.monotonic()
+        limits = [LONGEST_SLEEP_S]
+        open_s = self._buffer.sleep_s(lambda: bool(self._commands))
+        if open_s is not None:
+            limits.append(open_s)
+        moments_s = [self._batcher.next_seal_s(), self._lookup.next_look_s(self._unrouted)]
+        limits += [at_s - now_s for at_s in moments_s if at_s is not None]
+        if self._stop is not None:
+            limits.append(self._stop.remaining_s() if self._buffer.unfinished else 0.0)
+        return max(0.0, min(limits))
+
+    def _obey(self, action: Callable[[], Any], future: Future[Any]) -> None:
+        try:
+            result = action()
+        except BaseException as error:
+            future.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            future.set_result(result)
+
+    def _accept(self, chunk: Chunk) -> None:
+        self._taken.add(chunk)
+        self._unrouted.setdefault(chunk.topic, deque()).append(chunk)
+
+    def _tell(self) -> None:
+        """Note what was delivered or given up, and wake those who wait for it."""
+        finished = [chunk for chunk in self._taken if chunk.all_done]
+        self._taken.difference_update(finished)
+        waiting = sum(chunk.size_bytes for chunks in self._unrouted.values() for chunk in chunks)
+        self._buffer.freed(
+            waiting + self._batcher.pending_bytes + self.sender.queued_bytes, finished
+        )
+        self._board.tell()
+
+    # --- records to batches ---------------------------------------------------------------------
+
+    def _route(self) -> None:
+        if not self._unrouted:
+            return
+        known = self.cluster.partition_count
+        doubtful = self.cluster.distrusts
+        unknown = [name for name in self._unrouted if known(name) is None or doubtful(name)]
+        if unknown:
+            for topic, error in self._lookup.look(unknown).items():
+                for chunk in self._unrouted.pop(topic):
+                    self._fail(chunk, error)
+        for topic in list(self._unrouted):
+            if known(topic) is None:
+                self._expire(topic)
+                continue
+            for chunk in self._unrouted.pop(topic):
+                self._cut(chunk)
+
+    def _expire(self, topic: str) -> None:
+        """max.block.ms bounds the wait for metadata, as in Java (which waits in `send`)."""
+        limit_ms = min(self._options.max_block_ms, self._options.delivery_timeout_ms)
+        chunks = self._unrouted[topic]
+        while chunks and (time.monotonic() - chunks[0].since_s) * 1000 > limit_ms:
+            cause = self._lookup.last_error(topic)
+            error = KafkaTimeoutError(
+                f"metadata of topic {topic} was not told for {limit_ms / 1000:g} s "
+                f"(max.block.ms); the last failure: {cause}"
+            )
+            error.__cause__ = cause
+            self._fail(chunks.popleft(), error)
+        if not chunks:
+            del self._unrouted[topic]
+            self._lookup.forget(topic)
+
+    def _cut(self, chunk: Chunk) -> None:
+        try:
+            block = self._router.block(chunk)
+            sizes = [] if block is None else run_sizes(block.records, block.run_ends)
+        except KafkaError as error:
+            self._fail(chunk, error)
+            return
+        if block is not None:
+            records, tps, run_ends, places = block
+            fullest = low = 0
+            for tp, high, size_bytes in zip(tps, run_ends, sizes, strict=True):
+                self._batcher.hold(
+                    tp,
+                    (records, low, high),
+                    Piece(chunk, places[low:high]),
+                    size_bytes=size_bytes,
+                    since_s=chunk.since_s,
+                )
+                fullest = max(fullest, self._batcher.size_of(tp))
+                low = high
+            self._batcher.seal_full()
+            self._buffer.expect(chunk.topic, self._options.batch_size - fullest, len(tps))
+        for failure in chunk.errors():
+            self._on_failure(failure)
+
+    def _add(
+        self,
+        tp: TopicPartition,
+        batches: list[EncodedBatch],
+        pieces: Sequence[Piece],
+        since_s: float,
+    ) -> None:
+        parts = cut_pieces(pieces, [batch.record_count for batch in batches])
+        owners = [BatchPieces(tp, part, self._on_failure) for part in parts]
+        self.sender.add(tp, batches, owners, since_s)
+
+    # --- giving up ------------------------------------------------------------------------------
+
+    def _fail(self, chunk: Chunk, error: KafkaError) -> None:
+        """What is open of a chunk is given up."""
+        chunk.failed(chunk.open_places(), self._on_failure(error))
+
+    def drop_later(self, reason: KafkaError) -> None:
+        """Give up everything, once this step of the sender is over."""
+        self._drop_reason = self._drop_reason or reason
+
+    def drop_unsent(self, reason: KafkaError) -> None:
+        """Give up what was never sent."""
+        self._drop_reason = None
+        for chunk in self._buffer.take(everything=True):
+            self._accept(chunk)
+        for piece in self._batcher.drop_all():
+            piece.chunk.failed(piece.places, reason)
+        for chunks in self._unrouted.values():
+            for chunk in chunks:
+                chunk.failed(chunk.open_places(), reason)
+        self._unrouted.clear()
+        self.sender.give_up_unsent(str(reason))
+
+    def drop_everything(self, reason: KafkaError) -> None:
+        """Give up all that is not delivered."""
+        self.drop_unsent(reason)
+        self.sender.give_up_everything(str(reason))
+
+    def settle(self, deadline: Deadline) -> bool:
+        """Wait until all that was sent is answered; whether it is. What is not is given up."""
+        while (self.sender.busy or self.sender.in_flight) and not deadline.expired:
+            try:
+                self.sender.step(wait=True, longest_s=min(LONGEST_SLEEP_S, deadline.remaining_s()))
+            except KafkaError as error:
+                self.sender.give_up_everything(str(error))
+            self._buffer.awake()
+        settled = not (self.sender.busy or self.sender.in_flight)
+        self.sender.give_up_everything("no answer came before the transaction was ended")
+        self.sender.lose_connections()
+        return settled
+
+    def _end(self, reason: str) -> None:
+        error = KafkaError(reason)
+        with self._buffer.lock:
+            self._buffer.refuse(lambda: KafkaError("the producer is closed"))
+            # Now, since callbacks are still to run, which may take long.
+            self._ended = True
+            waiting = list(self._commands)
+            self._commands.clear()
+        for _, future in waiting:
+            future.set_exception(KafkaError("the producer is closed"))
+        lost = sum(chunk.left for chunk in self._taken)
+        try:
+            for chunk in self._buffer.take(everything=True):
+                lost += chunk.left
+                self._accept(chunk)
+            self.drop_everything(error)
+        finally:
+            # Whatever a bug left behind: nobody shall wait for ever.
+            for chunk in self._taken:
+                chunk.failed(chunk.open_places(), error)
+            if lost:
+                log.warning("%d records were not delivered: %s", lost, reason)
+            self._tell()
+            self.cluster.close()
+            self._buffer.close()
+
+
+def _some(kind: str, names: Sequence[str]) -> str:
+    """A few of these names, for a message."""
+    more = len(names) - MOST_NAMED
+    listed = ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return f"{kind}{'s' if len(names) != 1 else ''} {listed}"

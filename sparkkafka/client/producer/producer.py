@@ -1,0 +1,551 @@
+"""The library's Producer: records one by one, or a table at once, from any thread.
+
+    with Producer({"bootstrap.servers": "localhost:9092"}) as producer:
+        handle = producer.send("orders", value=b"…", key=b"17")
+        print(handle.result(timeout_s=10))
+
+`send` puts a record into a buffer and returns; a thread of the producer sends what has waited for
+linger.ms or fills a batch. Its parts: `record_buffer` (between the threads), `producer_loop` (the
+thread), `delivery_notes` (handles), `transaction_manager`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+from sparkkafka.client.deadline import Deadline, End, deadline_of
+from sparkkafka.client.net.tcp import where
+from sparkkafka.client.producer.accumulator import RecordBuffer
+from sparkkafka.client.producer.chunks import Chunk
+from sparkkafka.client.producer.futures import (
+    Delivery,
+    NoticeBoard,
+    RecordFailure,
+    RecordMetadata,
+    TableDelivery,
+    WrittenRange,
+)
+from sparkkafka.client.producer.io_thread import ProducerLoop
+from sparkkafka.client.producer.record_checks import (
+    BATCH_BYTES,
+    RECORD_BYTES,
+    as_bytes,
+    checked_headers,
+    checked_number,
+    too_large,
+)
+from sparkkafka.client.producer.transaction_steps import LEAST_ABORT_S, TransactionSteps
+from sparkkafka.client.sender.delivery import ProducerMetrics
+from sparkkafka.client.transactions.manager import TransactionManager
+from sparkkafka.client.transactions.requests import GroupIdentity
+from sparkkafka.client.values import TopicPartition, checked_topic
+from sparkkafka.config.client_settings import parse_producer_settings
+from sparkkafka.config.kinds import INT32_MAX
+from sparkkafka.errors import (
+    KafkaError,
+    KafkaTimeoutError,
+    TransactionError,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = [
+    "Delivery",
+    "Producer",
+    "RecordFailure",
+    "RecordMetadata",
+    "TableDelivery",
+    "WrittenRange",
+]
+
+log = logging.getLogger(__name__)
+
+CLOSE_IN_ERROR_S = 1.0
+EXIT_SLACK_MS = 200
+JOIN_SLACK_S = 5.0
+CUT_AFTER_S = 0.1  # so long after the end of `close` connections are cut that are waited for
+LOOK_AGAIN_MS = 50
+
+Headers = (
+    Mapping[str, bytes | bytearray | memoryview | str | None]
+    | Sequence[tuple[str, bytes | bytearray | memoryview | str | None]]
+)
+
+UNCLOSED = "a Producer was not closed: call close(), or use it under `with`"
+
+_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+_loops: weakref.WeakSet[ProducerLoop] = weakref.WeakSet()
+"""Those of producers that are gone as well, while they run."""
+
+
+class Producer:
+    """Sends records to Kafka. Settings and defaults are those of Java's KafkaProducer.
+
+    All methods may be called from any thread, but those of transactions from one at a time. Values
+    and keys are bytes, bytearray, memoryview, str (sent as UTF-8) or None; a value of None is a
+    tombstone. `partitioner.class` may be a callable `(topic, key, value, partition_count) -> int`,
+    which is called in the producer's thread.
+
+    Under `with`: leaving without an exception is `close()`; with one, what is not sent within a
+    second is given up, and the log says how much that was.
+
+    Raises OptionError for a setting that is wrong.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        settings = parse_producer_settings(config)
+        self._settings = settings
+        options = settings.producer
+        self._board = NoticeBoard()
+        self._buffer = RecordBuffer(options, self._board)
+        self._end = End()
+        manager = None
+        if settings.transactional_id is not None:
+            manager = TransactionManager(
+                settings.client,
+                settings.transactional_id,
+                options.transaction_timeout_ms or 60_000,
+                min(settings.client.request_timeout_ms, options.delivery_timeout_ms),
+                self._end,
+            )
+        self._loop = ProducerLoop(
+            settings, self._buffer, self._board, manager, _weakly(self._record_failed), self._end
+        )
+        self._steps: TransactionSteps | None = None
+        if manager is not None:
+            self._steps = TransactionSteps(settings, manager, self._buffer, self._board, self._loop)
+        # What `send` looks at for each record.
+        self._lock = self._buffer.lock
+        self._open = self._buffer.open
+        self._most_bytes = min(options.max_request_size - BATCH_BYTES, options.buffer_memory)
+        self._limit_bytes = self._buffer.limit_bytes
+        self._closed = False
+        self._process_id = os.getpid()
+        _producers.add(self)
+        self._loop.start()
+        _loops.add(self._loop)
+        # At the end of the interpreter `_end_all` comes instead, which waits.
+        weakref.finalize(self, _let_go, self._loop, os.getpid()).atexit = False
+
+    def __repr__(self) -> str:
+        servers = ",".join(where(*at) for at in self._settings.client.bootstrap_servers)
+        return f"<Producer {servers}{' closed' if self._closed else ''}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a Producer cannot be pickled: it has connections and a thread. Make one where it is "
+            "used (in the task or the process), from the same settings"
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+            return
+        try:
+            self._close(Deadline(CLOSE_IN_ERROR_S * 1000))
+        except KafkaError as failure:  # what was raised in the block says more
+            log.warning("while leaving after %s: %s", kind.__name__, failure)
+
+    # --- records --------------------------------------------------------------------------------
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | bytearray | memoryview | str | None = None,
+        key: bytes | bytearray | memoryview | str | None = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Delivery:
+        """Queue a record, and return the handle that tells what became of it.
+
+        `headers` are a dict, or (key, value) pairs; their values may be what a record's may be.
+        `timestamp_ms` is in milliseconds since 1970 UTC, now by default. Without a `partition` the
+        key chooses, or, without a key, the producer.
+
+        Waits only while buffer.memory is full, at most max.block.ms. What is wrong at once is
+        raised here, and then nothing was queued: OptionError for an argument, ProduceError for a
+        record above max.request.size, KafkaTimeoutError for a full buffer, TransactionError
+        outside of a transaction, KafkaError after close. What turns out later, such as a topic or
+        partition that is not there, the handle raises.
+        """
+        size = RECORD_BYTES
+        if value is not None:
+            if value.__class__ is not bytes:
+                value = as_bytes("value", value)
+            size += len(value)
+        if key is not None:
+            if key.__class__ is not bytes:
+                key = as_bytes("key", key)
+            size += len(key)
+        if headers is not None or partition is not None or timestamp_ms is not None:
+            if headers is not None:
+                headers, headers_size = checked_headers(headers)
+                size += headers_size
+            if partition is not None and (
+                partition.__class__ is not int or not 0 <= partition <= INT32_MAX
+            ):
+                partition = checked_number("partition", partition, INT32_MAX)
+            if timestamp_ms is not None:
+                timestamp_ms = checked_number("timestamp_ms", timestamp_ms, (1 << 63) - 1)
+        if size > self._most_bytes:
+            self._too_large(topic, partition, size)
+        buffer = self._buffer
+        with self._lock:
+            if buffer.used_bytes + buffer.io_bytes + size > self._limit_bytes:
+                self._make_room(size)
+            try:
+                chunk = self._open.get(topic)
+            except TypeError:  # a list, say: no name at all
+                chunk = None
+            if chunk is None:
+                chunk = self._open_chunk(topic)
+            values = chunk.values
+            place = len(values)
+            used_bytes, chunk_bytes = buffer.used_bytes, chunk.size_bytes
+            try:
+                values.append(value)
+                chunk.keys.append(key)
+                chunk.times_s.append(time.time())
+                if headers:
+                    chunk.headers[place] = headers
+                if partition is not None:
+                    chunk.partitions[place] = partition
+                if timestamp_ms is not None:
+                    chunk.given_times_ms[place] = timestamp_ms
+                buffer.used_bytes = used_bytes + size
+                chunk.size_bytes = size = chunk_bytes + size
+            except BaseException:  # Ctrl-C: half a record would spoil the others of the chunk
+                chunk.forget(place, chunk_bytes)
+                buffer.used_bytes = used_bytes
+                raise
+            if size >= chunk.wake_bytes:
+                if size >= chunk.full_bytes:
+                    buffer.full(topic, chunk)
+                else:
+                    buffer.worth_waking()
+        return Delivery(chunk, place)
+
+    def _open_chunk(self, topic: str) -> Any:
+        return self._buffer.open_chunk(checked_topic(topic))
+
+    def _make_room(self, size_bytes: int) -> None:
+        try:
+            self._buffer.make_room(size_bytes, self._loop.trouble)
+        except KafkaTimeoutError as error:
+            self._spoil(error)
+            raise
+
+    def _too_large(self, topic: str, partition: int | None, size_bytes: int) -> None:
+        error = too_large(topic, partition, size_bytes + BATCH_BYTES, self._settings.producer)
+        with self._lock:
+            self._spoil(error)
+        raise error
+
+    def send_table(
+        self, table: pa.Table | pa.RecordBatch, topic: str | None = None
+    ) -> TableDelivery:
+        """Queue all rows of an Arrow table: columns value and, if they are there, key, headers,
+        partition, topic and timestamp, as the Spark sink takes them; other columns are ignored.
+
+        With an argument `topic` the column is not looked at. All rows are checked before any is
+        queued. Raises OptionError for a column of another type, EncodeError for a value (null
+        topic, null header key, time before 1970), ProduceError for a row above max.request.size,
+        and else what `send` raises; of a table above buffer.memory, some rows may be queued then.
+        """
+        from sparkkafka.client.producer.table_chunks import table_chunks
+
+        if topic is not None:
+            checked_topic(topic)
+        with self._lock:
+            self._buffer.check()
+        chunks = table_chunks(table, topic, self._board, self._settings.producer)
+        return self._queue(chunks)
+
+    def send_many(
+        self,
+        topic: str,
+        records: Iterable[bytes | bytearray | memoryview | str | Mapping[str, Any] | None],
+    ) -> TableDelivery:
+        """Queue a series of records in one call: faster than a loop of `send`, in their order.
+
+        A record is a value, or a dict of arguments of `send`: value, key, headers, partition,
+        timestamp_ms. The handle's `add_callback` calls once when all are done, and its `failures`
+        lists each record that was given up, with its place in the series, topic, partition and
+        error. Records behind those of `send`, and before later ones, stay in this order.
+
+        The whole series is read and checked before any of it is queued. Raises OptionError or
+        ProduceError, which say which record it is (counted from 0), and else what `send` raises; of
+        a series above buffer.memory, some records may be queued then.
+        """
+        from sparkkafka.client.producer.series import series_chunks
+
+        checked_topic(topic)
+        with self._lock:
+            self._buffer.check()
+        most_bytes = self._buffer.full_bytes(topic)
+        chunks = series_chunks(topic, records, self._board, self._settings.producer, most_bytes)
+        return self._queue(chunks)
+
+    def _queue(self, chunks: Sequence[Chunk]) -> TableDelivery:
+        for chunk in chunks:
+            with self._lock:
+                if self._buffer.used_bytes + self._buffer.io_bytes + chunk.size_bytes > (
+                    self._limit_bytes
+                ):
+                    self._make_room(chunk.size_bytes)
+                self._buffer.add(chunk)
+        return TableDelivery(self._board, list(chunks))
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Send everything that was queued before, lingering or not, and wait until each record is
+        delivered or given up, and the callbacks of these records have run. Not in a callback.
+
+        Raises the error of a record that was given up if nobody has asked its handle; and
+        KafkaTimeoutError after `timeout_s`, None being as long as it takes (delivery.timeout.ms).
+        """
+        deadline = deadline_of(timeout_s)
+        self._check_process()
+        self._loop.wait_for_all(deadline)
+        if self._settings.producer.acks == 0 and not self._closed:
+            request = Deadline(self._settings.client.request_timeout_ms)
+            self._loop.call(self._loop.sender.barrier, request, "flush")
+        self._raise_failures()
+
+    def _raise_failures(self) -> None:
+        failures = self._board.take_failures()
+        if not failures:
+            return
+        error = failures[0].error_of(-1)
+        count = sum(failure.count for failure in failures)
+        if count > 1:
+            error.args = (f"{error}; {count} records were given up so far", *error.args[1:])
+        raise error
+
+    def partitions_for(self, topic: str) -> list[int]:
+        """The numbers of a topic's partitions.
+
+        Raises UnknownTopicError, BrokerError, KafkaTimeoutError after max.block.ms, or KafkaError
+        after close.
+        """
+        checked_topic(topic)
+        self._check_process()
+        deadline = Deadline(self._settings.producer.max_block_ms)
+        what = f"partitions of topic {topic}"
+        if self._closed:
+            raise KafkaError(f"{what}: the producer is closed")
+        while True:
+            count = self._loop.call(lambda: self._loop.look(topic), deadline, what)
+            if count is not None:
+                return list(range(count))
+            if deadline.expired:
+                raise KafkaTimeoutError(f"{what}: not told for {deadline.total_ms / 1000:g} s")
+            deadline.pause(LOOK_AGAIN_MS)
+
+    @property
+    def metrics(self) -> ProducerMetrics:
+        """Counts since the producer was made."""
+        return self._loop.metrics
+
+    # --- transactions ---------------------------------------------------------------------------
+
+    def init_transactions(self, timeout_s: float | None = None) -> None:
+        """Take transactional.id over: an open transaction of an earlier producer is aborted, and
+        that producer is fenced off. Once, before anything else.
+
+        Raises TransactionError in a wrong order, BrokerError, KafkaTimeoutError after `timeout_s`
+        (max.block.ms by default).
+        """
+        deadline_of(timeout_s)
+        self._steps_for("init_transactions").init(timeout_s)
+
+    def begin_transaction(self) -> None:
+        """Records that are sent from here on are part of a transaction.
+
+        Asks nobody, unless the one before had an error: then for the next epoch, at most
+        max.block.ms. Raises TransactionError, BrokerError, KafkaTimeoutError; ProducerFencedError
+        if another producer has taken transactional.id over: then close this one.
+        """
+        self._steps_for("begin_transaction").begin()
+
+    def commit_transaction(self, timeout_s: float | None = None) -> None:
+        """Wait until all records are delivered and their callbacks have run, then make the records
+        visible, with the offsets.
+
+        Raises TransactionError if a record was given up: then abort. ProducerFencedError if
+        another producer has taken transactional.id over: then close this one and make a new one.
+        BrokerError. KafkaTimeoutError if the outcome is not known: then the commit may be called
+        again, and nothing else.
+        """
+        self._steps_for("commit_transaction").commit(timeout_s)
+
+    def abort_transaction(self, timeout_s: float | None = None) -> None:
+        """Give the transaction up: what is not sent never will be, what is sent nobody sees who
+        reads committed records only. Raises as `commit_transaction`, so ProducerFencedError if
+        another producer has taken transactional.id over: its takeover was the abort.
+        """
+        self._steps_for("abort_transaction").abort(timeout_s)
+
+    def send_offsets_to_transaction(
+        self,
+        offsets: Mapping[TopicPartition, Any],
+        group: GroupIdentity | str,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Offsets of a consumer group become part of the transaction: they count if it is
+        committed.
+
+        An offset (the next one to read) is an int or has fields offset, metadata and leader_epoch
+        (OffsetAndMetadata). With a consumer's group metadata the group's coordinator refuses
+        offsets of a member that has lost its partitions (KIP-447, Kafka 2.5); with the name of a
+        group, whose members none are asked for, it cannot.
+
+        Raises TransactionError, BrokerError (then the transaction can only be aborted;
+        UnknownTopicError for a topic or partition that is not there, CommitFailedError if the
+        consumer is not in its group), UnsupportedVersionError for a member before Kafka 2.5,
+        KafkaTimeoutError.
+        """
+        deadline_of(timeout_s)
+        steps = self._steps_for("send_offsets_to_transaction")
+        steps.send_offsets(offsets, group, timeout_s)
+
+    def _steps_for(self, name: str) -> TransactionSteps:
+        self._check_process()
+        if self._closed:
+            raise KafkaError(f"{name}: the producer is closed")
+        if self._steps is None:
+            raise TransactionError(f"{name}: transactions need the setting transactional.id")
+        return self._steps
+
+    def _record_failed(self, error: KafkaError) -> KafkaError:
+        """In the I/O thread: records are given up. What their handles raise."""
+        if self._steps is None:
+            return error
+        with self._lock:
+            self._steps.spoil(error)
+            return self._steps.error_of_record(error)
+
+    def _spoil(self, error: KafkaError) -> None:
+        """With the lock."""
+        if self._steps is not None:
+            self._steps.spoil(error)
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Deliver what was queued, run the callbacks, abort an open transaction, and free
+        everything. May be called again; in a callback it does not wait for the end.
+
+        Raises as `flush`. What is not delivered after `timeout_s` (None: as long as it takes) is
+        given up: its handles say so, and so does the log.
+        """
+        options = self._settings.producer
+        longest_ms = options.delivery_timeout_ms + options.max_block_ms
+        self._close(deadline_of(timeout_s) or Deadline(longest_ms))
+
+    def _close(self, deadline: Deadline) -> None:
+        """Also where another call has begun it, or a callback, which cannot wait for the end."""
+        if os.getpid() != self._process_id:
+            return  # a fork: what there is to close is the parent's
+        aborts = not self._closed and self._steps is not None and self._steps.must_abort
+        left_s = deadline.remaining_s()
+        left_s = max(left_s, LEAST_ABORT_S) if aborts else left_s
+        self._end.come(left_s)  # the thread may be in a wait of its own
+        if self._steps is not None and aborts:
+            cut = threading.Timer(left_s + CUT_AFTER_S, self._end.cut)
+            cut.daemon = True
+            cut.start()
+            try:
+                self._steps.close(deadline)
+            finally:
+                cut.cancel()
+                cut.join()
+        with self._lock:
+            self._closed = True
+            self._buffer.roll_all()
+            self._buffer.refuse(lambda: KafkaError("the producer is closed"))
+        self._loop.stop(deadline)
+        if threading.current_thread() is self._board.io_thread:
+            return  # a callback; what failed is for a call that can wait until all is known
+        if not self._loop.join(deadline.remaining_s() + CUT_AFTER_S):
+            self._end.cut()
+            if not self._loop.join(JOIN_SLACK_S):
+                log.warning("the producer's thread has not ended; it will by itself")
+        if self._steps is not None and not self._loop.runs:
+            with self._lock:
+                self._steps.free()
+        self._raise_failures()
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process_id:
+            raise _forked()
+
+    def _after_fork(self) -> None:
+        self._buffer.set_forked()
+        self._lock = self._buffer.lock
+        with self._lock:
+            self._buffer.refuse(_forked)
+
+
+def _forked() -> KafkaError:
+    return KafkaError(
+        "this producer was made before a fork, and its thread is in the parent process: make a "
+        "producer in each process"
+    )
+
+
+def _weakly(method: Callable[[KafkaError], KafkaError]) -> Callable[[KafkaError], KafkaError]:
+    """The same without keeping its object: the thread must not keep a Producer that is let go."""
+    found = weakref.WeakMethod(method)
+
+    def call(error: KafkaError) -> KafkaError:
+        alive = found()
+        return error if alive is None else alive(error)
+
+    return call
+
+
+def _fork_all() -> None:
+    for producer in list(_producers):
+        producer._after_fork()
+
+
+os.register_at_fork(after_in_child=_fork_all)
+
+
+def _let_go(loop: ProducerLoop, process_id: int) -> None:
+    """A producer that nobody has closed is gone. Its thread delivers what it can, and says what it
+    could not."""
+    if os.getpid() == process_id:
+        loop.stop(Deadline(CLOSE_IN_ERROR_S * 1000), UNCLOSED)
+
+
+def _end_all() -> None:
+    """The interpreter ends, and threads with it."""
+    running = [loop for loop in _loops if loop.runs]
+    for loop in running:
+        _let_go(loop, os.getpid())
+    deadline = Deadline(CLOSE_IN_ERROR_S * 1000 + EXIT_SLACK_MS)
+    for loop in running:
+        if not loop.join(deadline.remaining_s()) and loop.has_undelivered:
+            log.warning("records were not delivered: %s", UNCLOSED)
+
+
+atexit.register(_end_all)

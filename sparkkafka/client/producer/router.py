@@ -1,0 +1,222 @@
+"""Chunks of records -> runs of one partition each, and batches back to the records in them."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.producer.chunks import Chunk
+from sparkkafka.client.producer.futures import Places
+from sparkkafka.client.sender.rows import Block, Router, Rows
+from sparkkafka.client.sender.topic_lookup import unknown_partition
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.config.client_settings import ProducerSettings
+from sparkkafka.config.kinds import RANDOM
+from sparkkafka.errors import KafkaError, OptionError, ProduceError
+from sparkkafka.protocol.partitioning.partitioner import NO_PARTITION
+from sparkkafka.protocol.records.arrow import from_numpy
+
+STICKY_BATCHES = 8
+STICKY_BYTES = 2**20
+"""Records without key and partition stay with one until it got so many batches, or bytes: what is
+encoded together costs less. Never less than one batch."""
+
+LOOK_MS = 3_000
+_GIVEN_UP = -2  # in place of a partition: the record has failed
+
+
+class RecordRouter:
+    """Chooses the partition of each record of a chunk, as Java's producer does, or librdkafka's.
+
+    Records that name a partition that is not there, and those for which the user's callable gives
+    none, fail by themselves; the others of their chunk go on.
+    """
+
+    def __init__(self, cluster: Cluster, settings: ProducerSettings) -> None:
+        self._cluster = cluster
+        self._partitioner = settings.partitioner
+        options = settings.producer
+        self._router = Router(
+            lambda names: {name: self._count(name) for name in names},
+            sticky_bytes=max(
+                options.batch_size, min(STICKY_BYTES, STICKY_BATCHES * options.batch_size)
+            ),
+            pick=random.randrange,
+            partitioner=RANDOM if options.partitioner_ignore_keys else options.partitioner,
+            newest_count=cluster.partition_count,
+            place="this chunk",
+        )
+
+    def block(self, chunk: Chunk) -> Block | None:
+        """The chunk's records by partition, if any are left; its topic is one that the cluster
+        knows. `rows` are their places."""
+        rows, times_ms, partitions = chunk.rows()
+        kept: NDArray[np.int64] | None = None
+        if self._partitioner is not None:
+            partitions = self._ask(chunk, rows, partitions)
+        if partitions is not None:
+            self._check(chunk, partitions)
+            if (partitions == _GIVEN_UP).any():
+                kept = np.flatnonzero(partitions != _GIVEN_UP)
+                rows, partitions = _take(rows, kept), partitions[kept]
+            rows = rows._replace(partitions=_nullable(partitions))
+        if not rows.length:
+            return None
+        block = self._router.block(rows, 0)
+        places: Places = block.rows if kept is None else kept[_slice(block.rows)]
+        records = block.records._replace(timestamps_ms=times_ms[_slice(places)])
+        return block._replace(records=records, rows=places)
+
+    def _count(self, topic: str) -> int:
+        count = self._cluster.partition_count(topic)
+        if count is None:
+            raise RuntimeError(f"routing for topic {topic} before it is known")
+        return count
+
+    def _ask(
+        self, chunk: Chunk, rows: Rows, partitions: NDArray[np.int64] | None
+    ) -> NDArray[np.int64]:
+        """The user's choice for each record that names no partition itself."""
+        partitioner, topic = self._partitioner, chunk.topic
+        if partitions is None:
+            partitions = np.full(rows.length, NO_PARTITION, np.int64)
+        count = self._count(topic)
+        for place in np.flatnonzero(partitions == NO_PARTITION).tolist():
+            key = None if rows.keys is None else rows.keys[place].as_py()
+            error: KafkaError | None = None
+            try:
+                chosen = partitioner(topic, key, rows.values[place].as_py(), count)  # type: ignore[misc]
+            except Exception as failure:
+                error = OptionError(
+                    f"the callable partitioner.class failed for a record of topic {topic}: "
+                    f"{type(failure).__name__}: {failure}"
+                )
+                error.__cause__ = failure
+            else:
+                if type(chosen) is int and 0 <= chosen < count:
+                    partitions[place] = chosen
+                    continue
+                error = OptionError(
+                    f"the callable partitioner.class returned {chosen!r} for a record of topic "
+                    f"{topic}: it must be a whole number from 0 to {count - 1}"
+                )
+            partitions[place] = _GIVEN_UP
+            chunk.failed(range(place, place + 1), error)
+        return partitions
+
+    def _check(self, chunk: Chunk, partitions: NDArray[np.int64]) -> None:
+        """Records for partitions that are not there fail; partitions may have been added since."""
+        topic = chunk.topic
+        if int(partitions.max()) >= self._count(topic):
+            with contextlib.suppress(KafkaError):  # what is known will do
+                self._cluster.look_up([topic], Deadline(LOOK_MS))
+        count = self._cluster.partition_count(topic)
+        if count is None:
+            return
+        for number in np.unique(partitions[partitions >= count]).tolist():
+            places = np.flatnonzero(partitions == number)
+            partitions[places] = _GIVEN_UP
+            error = unknown_partition(topic, number, count)
+            chunk.failed(places, error, partition=number)
+
+
+def _slice(places: Places) -> slice | NDArray[np.int64]:
+    return slice(places.start, places.stop) if isinstance(places, range) else places
+
+
+def _nullable(partitions: NDArray[np.int64]) -> pa.Array:
+    valid = np.packbits(partitions != NO_PARTITION, bitorder="little")
+    buffers = [pa.py_buffer(valid), pa.py_buffer(partitions.astype(np.int32))]
+    return pa.Array.from_buffers(pa.int32(), len(partitions), buffers)
+
+
+def _take(rows: Rows, kept: NDArray[np.int64]) -> Rows:
+    at = from_numpy(kept)
+    return rows._replace(
+        length=len(kept),
+        keys=None if rows.keys is None else pc.take(rows.keys, at),
+        values=pc.take(rows.values, at),
+        headers=None if rows.headers is None else pc.take(rows.headers, at),
+    )
+
+
+class Piece(NamedTuple):
+    """Some records of a chunk that go to one partition."""
+
+    chunk: Chunk
+    places: Places
+
+
+class BatchPieces:
+    """The owner of a batch: tells its records' chunks what became of it."""
+
+    __slots__ = ("_on_failure", "_pieces", "_tp")
+
+    def __init__(
+        self,
+        tp: TopicPartition,
+        pieces: Sequence[Piece],
+        on_failure: Callable[[ProduceError], KafkaError],
+    ) -> None:
+        self._tp = tp
+        self._pieces = pieces
+        self._on_failure = on_failure
+
+    def delivered(self, base_offset: int, log_append_time_ms: int) -> None:
+        at = base_offset
+        for chunk, places in self._pieces:
+            chunk.delivered(self._tp, places, at, log_append_time_ms)
+            if base_offset >= 0:
+                at += len(places)
+
+    def failed(self, error: ProduceError, record_messages: Mapping[int, str | None]) -> None:
+        told = self._on_failure(error)
+        first = 0
+        for chunk, places in self._pieces:
+            single = {
+                int(places[index - first]): words
+                for index, words in record_messages.items()
+                if first <= index < first + len(places)
+            }
+            if record_messages and not single:
+                single = {-1: None}  # the reason lies in the records of another chunk
+            chunk.failed(places, told, single, partition=self._tp.partition)
+            first += len(places)
+
+    def split(self, counts: Sequence[int]) -> list[BatchPieces]:
+        return [
+            BatchPieces(self._tp, pieces, self._on_failure)
+            for pieces in cut_pieces(self._pieces, counts)
+        ]
+
+
+def cut_pieces(pieces: Sequence[Piece], counts: Sequence[int]) -> Iterator[list[Piece]]:
+    """The pieces in order, cut into parts of so many records."""
+    if len(counts) == 1:
+        yield list(pieces)
+        return
+    ends = list(itertools.accumulate(counts))
+    begin = 0
+    left = list(reversed(pieces))
+    for end in ends:
+        part: list[Piece] = []
+        while begin < end:
+            chunk, places = left.pop()
+            size = min(len(places), end - begin)
+            part.append(Piece(chunk, places[:size]))
+            if size < len(places):
+                left.append(Piece(chunk, places[size:]))
+            begin += size
+        yield part
+    if begin != sum(len(piece.places) for piece in pieces):
+        raise RuntimeError("the batches have other records than their pieces")

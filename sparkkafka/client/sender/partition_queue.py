@@ -1,0 +1,334 @@
+"""What one partition still has to be told, in order: batches, sequence numbers, retries.
+
+Pure state: no socket, no clock. The rules (kafka-protocol.md §3.1; Java's TransactionManager and
+Sender, broker's ProducerAppendInfo):
+
+- Sequence numbers count records per (producer id, partition) and wrap from 2147483647 to 0.
+- A batch keeps its bytes and its sequence number from the first send on: the broker recognises a
+  repetition by (producer id, epoch, first and last sequence) of the last five batches, without
+  looking at the data. Only after MESSAGE_TOO_LARGE, which says that this attempt wrote nothing, is
+  a batch cut; the parts share out the same sequence numbers.
+- The broker looks at the size first, and knows no part again as one of a batch that it has. So
+  after an earlier attempt of unknown outcome (max.message.bytes was lowered since?) the first part
+  goes alone. If it is taken, the batch was not written, nor will it be. If it is not, nobody can
+  tell, and all parts are given up with it.
+- All batches in flight are on their way to one broker. When the leader moves, the new one gets
+  nothing before the old one has answered.
+- After a failure nothing more is sent until every batch of the partition that is in flight has been
+  answered (`draining`); then all that is left goes again, in sequence order. Without this wait a
+  batch could reach the new leader before its predecessor that is still on its way to the old one.
+- Nothing new is sent while a batch that was sent before is under way again: it may be in the log,
+  and the broker recognises it only among the last five.
+- Until a producer id's first batch is acknowledged, it is alone in flight. A broker that knows
+  nothing of a producer id takes any sequence number for its first (ProducerAppendInfo): were the
+  first batch refused and the second taken, the first could never be written any more.
+- A batch that is given up leaves a gap in the sequence numbers. Nothing new is sent before all in
+  flight are answered; those whose outcome is open go again as they were, until the broker takes
+  them or finds them out of order, in which case they were never written. What is left then begins
+  at sequence 0 of the producer id's next epoch (Java's bumpIdempotentProducerEpoch): a broker
+  that has seen it refuses whatever of the old one is still on its way.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from sparkkafka.client.transactions.requests import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.errors import ProduceError
+from sparkkafka.protocol.columns.columns import EncodedBatch
+from sparkkafka.protocol.wire.primitives import BytesLike
+
+NO_SEQUENCE = -1
+SEQUENCE_LIMIT = 1 << 31
+EPOCH_LIMIT = (1 << 15) - 1
+
+
+def next_sequence(sequence: int, record_count: int) -> int:
+    """`DefaultRecordBatch.incrementSequence`: after 2147483647 comes 0."""
+    return (sequence + record_count) % SEQUENCE_LIMIT
+
+
+class BatchOwner(Protocol):
+    """Who is told what became of a batch. One of the two comes, once."""
+
+    def delivered(self, base_offset: int, log_append_time_ms: int) -> None:
+        """It is written; -1 for an offset that the broker did not tell, and for a time unless the
+        topic has LogAppendTime."""
+
+    def failed(self, error: ProduceError, record_messages: Mapping[int, str | None]) -> None:
+        """It is given up. `record_messages` are the broker's words about single records (KIP-467),
+        by their index in the batch."""
+
+    def split(self, counts: Sequence[int]) -> Sequence[BatchOwner]:
+        """Owners of the parts, for a batch that is cut into parts of so many records."""
+
+
+class ProducerBatch:
+    """One record batch on its way. The failure of one without `owner` ends the sender.
+
+    `wire`, its header and its records as sent, is set at the first send and never changes after it.
+    `whole` is the same object for all parts of a batch that may be written undivided, `refused`
+    says that a later batch is to tell whether this one is written (`put_aside`).
+    """
+
+    __slots__ = (
+        "attempts",
+        "base_sequence",
+        "created_s",
+        "dropped",
+        "encoded",
+        "in_flight",
+        "maybe_written",
+        "owner",
+        "refused",
+        "whole",
+        "wire",
+    )
+
+    def __init__(
+        self, encoded: EncodedBatch, created_s: float, owner: BatchOwner | None = None
+    ) -> None:
+        self.encoded = encoded
+        self.owner = owner
+        self.dropped = False
+        self.created_s = created_s
+        self.base_sequence = NO_SEQUENCE
+        self.wire: tuple[bytes, BytesLike] | None = None
+        self.attempts = 0
+        self.in_flight = False
+        self.maybe_written = False
+        self.refused = False
+        self.whole: object | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.encoded.payload)
+
+    @property
+    def wire_bytes(self) -> int:
+        """Bytes of the batch as sent; 0 before the first time."""
+        return sum(map(len, self.wire or ()))
+
+
+class PartitionQueue:
+    """Unacknowledged batches of one partition, oldest first."""
+
+    def __init__(self, tp: TopicPartition) -> None:
+        self.tp = tp
+        self.producer_id = NO_PRODUCER_ID
+        self.producer_epoch = NO_PRODUCER_EPOCH
+        self.batches: deque[ProducerBatch] = deque()
+        self.in_flight = 0
+        self.node_id: int | None = None
+        self.has_gap = False
+        self._dropped_in_flight = 0
+        self._next_sequence = 0
+        self._draining = False
+        self._known_to_broker = False
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    @property
+    def has_identity(self) -> bool:
+        return self.producer_id != NO_PRODUCER_ID
+
+    @property
+    def has_unsent(self) -> bool:
+        return len(self.batches) > self.in_flight - self._dropped_in_flight
+
+    @property
+    def wants_new_epoch(self) -> bool:
+        """Whether a gap can be closed now: nothing is open any more."""
+        return (
+            self.has_gap
+            and not self.in_flight
+            and not any(batch.maybe_written for batch in self.batches)
+        )
+
+    def identify(self, producer_id: int, producer_epoch: int) -> None:
+        """Write under this producer id from now on, from sequence 0.
+
+        Only while nothing is in flight, and while no batch that was sent under another id may be
+        written: they are built anew, and the broker could not tell them from new ones.
+        """
+        if self.in_flight or any(batch.maybe_written for batch in self.batches):
+            raise RuntimeError(f"{self.tp}: a new producer id while batches may be written")
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self._next_sequence = 0
+        self._known_to_broker = False
+        self.has_gap = False
+        for batch in self.batches:
+            batch.base_sequence = NO_SEQUENCE
+            batch.wire = None
+
+    def forget_identity(self) -> None:
+        self.producer_id = NO_PRODUCER_ID
+        self.producer_epoch = NO_PRODUCER_EPOCH
+        self.has_gap = False
+
+    def append(self, batch: ProducerBatch) -> None:
+        self.batches.append(batch)
+
+    def next_batch(self, node_id: int) -> ProducerBatch | None:
+        """The batch to send to this broker now.
+
+        None if all are in flight, or answers must come first: of a failure, of a repeated batch, of
+        a producer id's first batch, of the first part of a batch that may be written, or of another
+        broker, which led the partition before.
+        """
+        if self.in_flight and self.node_id != node_id:
+            return None
+        if self.in_flight and self.has_identity and not self._known_to_broker:
+            return None
+        if self._draining or self.has_gap:
+            if self.in_flight:
+                return None
+            self._draining = False
+        if self.asks_later_ones:
+            if self.in_flight:
+                return None
+            return next(
+                (one for one in self.batches if one.maybe_written and not one.refused), None
+            )
+        if self.has_gap:
+            return next((batch for batch in self.batches if batch.maybe_written), None)
+        repeated = False
+        for batch in self.batches:
+            if not batch.in_flight:
+                return None if repeated and not batch.attempts else batch
+            if batch.whole is not None:
+                return None
+            repeated = repeated or batch.attempts > 1
+        return None
+
+    def sent(self, batch: ProducerBatch, node_id: int) -> None:
+        self.node_id = node_id
+        batch.in_flight = True
+        batch.attempts += 1
+        self.in_flight += 1
+
+    def take_sequence(self, batch: ProducerBatch) -> None:
+        """Give the batch its sequence number, once."""
+        if batch.base_sequence == NO_SEQUENCE:
+            batch.base_sequence = self._next_sequence
+            self._next_sequence = next_sequence(self._next_sequence, batch.encoded.record_count)
+
+    def is_head(self, batch: ProducerBatch) -> bool:
+        """Whether every earlier batch has been acknowledged."""
+        return bool(self.batches) and self.batches[0] is batch and not self.has_gap
+
+    @property
+    def asks_later_ones(self) -> bool:
+        """Whether batches are put aside, the first ones always."""
+        return bool(self.batches) and self.batches[0].refused
+
+    def put_aside(self, batch: ProducerBatch) -> bool:
+        """It was refused as out of order though it may be written; whether a later one can tell.
+
+        A broker that was started after an unclean end knows only the last batch of a producer. So
+        of several whose answers were lost it refuses the first ones, and knows the last. Once it
+        takes one of these, as new or as a repetition, all before it are in the log: it takes a
+        batch only behind the one before.
+        """
+        if not batch.maybe_written or batch.whole is not None:
+            return False
+        if not (self.asks_later_ones or self.is_head(batch)):
+            return False
+        if not any(
+            one.maybe_written and not one.refused and one.whole is None and one is not batch
+            for one in self.batches
+        ):
+            return False
+        batch.refused = True
+        self.failed(batch, maybe_written=True)
+        return True
+
+    def put_aside_before(self, batch: ProducerBatch) -> list[ProducerBatch]:
+        """Those of which this one, whose answer has come, tells."""
+        if not self.asks_later_ones:
+            return []
+        return [one for one in self.batches if one.refused and one is not batch]
+
+    def is_beyond_help(self, batch: ProducerBatch) -> bool:
+        """Whether a refusal as out of order is the last word on this batch, though it is not the
+        head: behind a gap, a part is refused whether its undivided batch is written or not."""
+        return self.has_gap and batch.whole is not None
+
+    def parts_with(self, batch: ProducerBatch) -> list[ProducerBatch]:
+        """The other parts of a batch that may be written undivided."""
+        if batch.whole is None:
+            return []
+        return [
+            other for other in self.batches if other.whole is batch.whole and other is not batch
+        ]
+
+    def _answered(self, batch: ProducerBatch) -> None:
+        batch.in_flight = False
+        self.in_flight -= 1
+        if batch.dropped:
+            self._dropped_in_flight -= 1
+
+    def acknowledged(self, batch: ProducerBatch) -> None:
+        if batch.in_flight:
+            self._answered(batch)
+        self._known_to_broker = True
+        # Its first part was taken as what comes next: the undivided batch is not in the log, and
+        # would be out of order from now on. No other part was ever sent.
+        for other in self.parts_with(batch):
+            other.whole = None
+            other.maybe_written = False
+        self.batches.remove(batch)
+
+    def failed(self, batch: ProducerBatch, *, maybe_written: bool) -> None:
+        """It must be sent again; `maybe_written` if this attempt may have reached the log."""
+        self._answered(batch)
+        batch.maybe_written = batch.maybe_written or maybe_written
+        self._draining = True
+
+    def out_of_order(self, batch: ProducerBatch) -> None:
+        """The broker misses what was before it. Behind a gap this says that no attempt of this
+        batch was written: after one, the broker would know it."""
+        self.failed(batch, maybe_written=False)
+        if self.has_gap:
+            batch.maybe_written = False
+
+    def drop(self, batch: ProducerBatch) -> None:
+        """Give it up. An answer that is still to come (`late`) means nothing any more."""
+        self.batches.remove(batch)
+        batch.dropped = True
+        self._dropped_in_flight += batch.in_flight
+        self.has_gap = self.has_gap or batch.base_sequence != NO_SEQUENCE
+
+    def late(self, batch: ProducerBatch) -> None:
+        """A batch that was given up has been answered, or its connection is gone."""
+        self._answered(batch)
+
+    def split(self, batch: ProducerBatch, parts: Sequence[EncodedBatch]) -> None:
+        """Replace a batch that was refused as too large by its parts, under its sequences."""
+        position = self.batches.index(batch)
+        sequence = batch.base_sequence
+        whole = batch.whole
+        if whole is None and batch.maybe_written and sequence != NO_SEQUENCE:
+            whole = object()
+        replacements = []
+        owners: Sequence[BatchOwner | None] = [None] * len(parts)
+        if batch.owner is not None:
+            owners = batch.owner.split([part.record_count for part in parts])
+        for part, owner in zip(parts, owners, strict=True):
+            new = ProducerBatch(part, batch.created_s, owner)
+            new.maybe_written = batch.maybe_written
+            new.whole = whole
+            if sequence != NO_SEQUENCE:
+                new.base_sequence = sequence
+                sequence = next_sequence(sequence, part.record_count)
+            replacements.append(new)
+        self._answered(batch)
+        self._draining = True
+        rest = list(self.batches)
+        rest[position : position + 1] = replacements
+        self.batches = deque(rest)

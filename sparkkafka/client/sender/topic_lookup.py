@@ -1,0 +1,167 @@
+"""Topics and leaders for a producer that serves many: one look at a time, an error per topic.
+
+Unlike `Cluster.topics` it never waits for one topic while others have records to send.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+
+from sparkkafka.client.cluster.cluster import (
+    KNOWN_TOPIC_GRACE_MS,
+    UNKNOWN_TOPIC_GRACE_MS,
+    Cluster,
+    no_topic,
+)
+from sparkkafka.client.deadline import Backoff, Deadline
+from sparkkafka.client.sender.delivery import PartitionDelivery
+from sparkkafka.errors import (
+    BrokerError,
+    ErrorCode,
+    KafkaError,
+    KafkaTimeoutError,
+    UnknownTopicError,
+    is_retriable,
+)
+
+LOOK_MS = 6_000  # how long one look may take when brokers do not answer
+
+
+class _Missing:
+    """A topic without metadata: since when, why, and when to look again (monotonic seconds)."""
+
+    __slots__ = ("backoff", "error", "next_s", "since_s")
+
+    def __init__(self, backoff: Backoff) -> None:
+        self.since_s = time.monotonic()
+        self.backoff = backoff
+        self.next_s = 0.0
+        self.error: KafkaError | None = None
+
+
+class TopicLookup:
+    """Looks for topics that `cluster` does not know, until it is sure that they are missing.
+
+    One look takes at most `most_ms`, LOOK_MS and request.timeout.ms if brokers do not answer.
+    """
+
+    def __init__(self, cluster: Cluster, most_ms: float = LOOK_MS) -> None:
+        self._look_ms = min(cluster.options.request_timeout_ms, LOOK_MS, most_ms)
+        self._cluster = cluster
+        self._missing: dict[str, _Missing] = {}
+
+    def look(self, names: Iterable[str]) -> dict[str, KafkaError]:
+        """One look, if it is due; the value is a topic's final error.
+
+        UnknownTopicError if it stays unknown for UNKNOWN_TOPIC_GRACE_MS (KNOWN_TOPIC_GRACE_MS if it
+        was there once), BrokerError for what does not pass (not authorised).
+        """
+        now_s = time.monotonic()
+        due = []
+        for name in dict.fromkeys(names):
+            missing = self._missing.setdefault(name, _Missing(self._cluster.backoff()))
+            if missing.next_s <= now_s:
+                due.append(name)
+        if not due:
+            return {}
+        deadline = Deadline(self._look_ms)
+        try:
+            failed = self._cluster.look_up(due, deadline)
+        except KafkaError as error:
+            if error.retriable or isinstance(error, KafkaTimeoutError):
+                for name in due:
+                    self._again(name, error)
+                self._cluster.keep(due)
+                return {}
+            return {name: self._forget(name, error) for name in due}
+        creates = self._cluster.options.allow_auto_create_topics
+        final: dict[str, KafkaError] = {}
+        for name in due:
+            code = failed.get(name)
+            if code is None:
+                self._missing.pop(name, None)
+                continue
+            if self._passes(name, code):
+                self._again(name, BrokerError(code, f"Metadata of topic {name}"))
+            else:
+                final[name] = self._forget(name, _final(name, code, creates))
+        return final
+
+    def next_look_s(self, names: Iterable[str]) -> float | None:
+        """When the next look for one of these is due (monotonic seconds), None if for none is."""
+        rows = (self._missing.get(name) for name in names)
+        return min((row.next_s for row in rows if row is not None), default=None)
+
+    def last_error(self, topic: str) -> KafkaError | None:
+        """Why a topic was not found at the last look."""
+        missing = self._missing.get(topic)
+        return missing.error if missing else None
+
+    def errors(self) -> list[KafkaError]:
+        """Why topics were not found at the last looks. Any thread may ask."""
+        return [missing.error for missing in list(self._missing.values()) if missing.error]
+
+    def forget(self, topic: str) -> None:
+        """Nobody waits for this topic any longer."""
+        self._missing.pop(topic, None)
+
+    def leaders(
+        self, entries: Iterable[PartitionDelivery]
+    ) -> Iterator[tuple[PartitionDelivery, KafkaError]]:
+        """Look for the leaders of partitions that have none in the cache.
+
+        Gives those for which that is hopeless; the others are to be tried again later.
+        """
+        unknown = list(entries)
+        if not unknown:
+            return
+        final = self.look(entry.queue.tp.topic for entry in unknown)
+        leaderless: set[str] = set()
+        for entry in unknown:
+            tp = entry.queue.tp
+            count = self._cluster.partition_count(tp.topic)
+            if tp.topic in final:
+                yield entry, final[tp.topic]
+            elif count is not None and tp.partition >= count:
+                yield entry, unknown_partition(tp.topic, tp.partition, count)
+            elif self._cluster.known_leader(tp) is None:
+                entry.last_error = self.last_error(tp.topic) or BrokerError(
+                    ErrorCode.LEADER_NOT_AVAILABLE, f"Metadata of {tp}"
+                )
+                entry.back_off()
+                leaderless.add(tp.topic)
+        for topic in leaderless:
+            self._cluster.forget(topic)
+
+    def _passes(self, name: str, code: int) -> bool:
+        if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            return is_retriable(code)
+        known = self._cluster.was_seen(name)
+        grace_ms = KNOWN_TOPIC_GRACE_MS if known else UNKNOWN_TOPIC_GRACE_MS
+        return (time.monotonic() - self._missing[name].since_s) * 1000 < grace_ms
+
+    def _again(self, name: str, error: KafkaError) -> None:
+        missing = self._missing[name]
+        missing.error = error
+        missing.next_s = time.monotonic() + missing.backoff.next_ms() / 1000
+
+    def _forget(self, name: str, error: KafkaError) -> KafkaError:
+        self._missing.pop(name, None)
+        return error
+
+
+def _final(name: str, code: int, creates: bool) -> BrokerError:
+    if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return BrokerError(code, f"Metadata of topic {name}")
+    return no_topic([name], creates=creates)
+
+
+def unknown_partition(topic: str, partition: int, count: int) -> UnknownTopicError:
+    """A topic has no such partition."""
+    return UnknownTopicError(
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        f"Metadata of {topic}-{partition}",
+        f"partition {partition} of topic {topic} does not exist: it has partitions 0 to "
+        f"{count - 1}",
+    )

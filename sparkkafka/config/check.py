@@ -1,0 +1,221 @@
+"""Options as they were given, checked one by one against the option table.
+
+An option is never ignored in silence: it is taken, or refused by name, or named in one warning of
+the logger `sparkkafka.config.options`. Values of secret options appear in no message.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sparkkafka.config.security.references import UnknownProviderError
+from sparkkafka.config.security.rows import CALLBACK_OPTION
+from sparkkafka.config.table import CONNECTOR, KAFKA, Option, Side, Status
+from sparkkafka.errors import SPARK_PREFIX, OptionError
+from sparkkafka.hooks import NAMES as HOOK_NAMES
+
+logger = logging.getLogger("sparkkafka.config.options")
+
+_PREFIX = SPARK_PREFIX
+# Properties, or near misses of them, that must not be passed over: security, and where to connect.
+_VITAL = re.compile(r"(?:security|ssl|https|sasl|bootstrap)\.")
+_CONNECTOR = {row.key: row for row in CONNECTOR if row.status is not Status.IGNORED}
+_IGNORED = {(row.key, row.side): row for row in CONNECTOR if row.status is Status.IGNORED}
+_KAFKA = {row.key: row for row in KAFKA}
+_CALLBACK_FIELD = _KAFKA[CALLBACK_OPTION].field or ""
+_PROVIDERS = "config.providers"
+
+
+def forget_unused(options: Mapping[str, Any]) -> dict[str, str]:
+    """The options in lower case, without the values that nothing reads.
+
+    Those of unknown options, and of known ones that this version refuses or ignores: they may be
+    secrets. Their names stay, so that the error or warning can still be given.
+    """
+    kept = {}
+    for name, value in options.items():
+        key = name.lower()
+        if key.startswith(_PREFIX):
+            row = _KAFKA.get(key.removeprefix(_PREFIX))
+        else:
+            row = _CONNECTOR.get(key)
+        used = (row is not None and row.status is Status.USED) or key == "path"
+        if value is not None:
+            kept[key] = as_text(value) if used else ""
+    return kept
+
+
+class GivenOptions:
+    """The options that were given, checked row by row. `values` is keyed by the row's name.
+
+    `rows` are Kafka's properties by their names in lower case; `hints` say what to do instead of
+    some that are unknown.
+    """
+
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        side: Side,
+        *,
+        prefixed: bool,
+        rows: Mapping[str, Option] = _KAFKA,
+        hints: Mapping[str, str] | None = None,
+    ) -> None:
+        self.side = side
+        self._rows = rows
+        self._hints = hints or {}
+        self.prefix = _PREFIX if prefixed else ""
+        self.any = bool(options)
+        self.values: dict[str, Any] = {}
+        self.raw: dict[str, str] = {}
+        self.names: dict[str, str] = {}  # by row.field, of Kafka's rows: the name that was given
+        self._fields: dict[str, dict[str, Any]] = {}
+        seen: set[str] = set()
+        for name, value in options.items():
+            key = name.lower()
+            if key in seen:
+                raise OptionError(f"option {name} is given twice, in different case")
+            seen.add(key)
+            if value is None:
+                continue
+            if callable(value) and key == CALLBACK_OPTION:
+                self.names[_CALLBACK_FIELD] = key
+                self._fields.setdefault("security", {})[_CALLBACK_FIELD.partition(".")[2]] = value
+            elif prefixed and not key.startswith(_PREFIX):
+                self._connector(name, key, as_text(value))
+            else:
+                self._kafka(name, key.removeprefix(self.prefix), as_text(value))
+
+    def group(self, name: str) -> dict[str, Any]:
+        """Field values of one dataclass, as far as they were given."""
+        return self._fields.get(name, {})
+
+    def _hint(self, key: str) -> str:
+        """What to do instead of a setting that is unknown; "" if nobody knows."""
+        if key in self._hints:
+            return f"; {self._hints[key]}"
+        dotted = key.replace("_", ".")
+        if dotted in self._rows:
+            return f"; did you mean '{dotted}'?"
+        return _nearest(key, [*self._rows, *HOOK_NAMES])
+
+    def _connector(self, name: str, key: str, text: str) -> None:
+        ignored = _IGNORED.get((key, self.side))
+        if ignored is not None:
+            warn(ignored.name, f"option {ignored.name} has no effect: {ignored.doc}")
+            return
+        row = _CONNECTOR.get(key)
+        if row is None:
+            if key == "path":
+                # load("x") and save("x") arrive as this option, and so does the folder that
+                # Spark's catalog makes up for a SQL table.
+                raise OptionError(
+                    f"option path ({shortened(text)}) has no meaning for Kafka: call load() or "
+                    "save() without an argument and name topics with subscribe or topic"
+                )
+            raise OptionError(f"unknown option {name!r}{_nearest(key, _all_names())}")
+        if not row.side.covers(self.side):
+            warn(row.name, f"option {row.name} has no effect here: it is for {_USE[row.side]}")
+            return
+        self._take(row, text, row.name)
+
+    def _kafka(self, name: str, key: str, text: str) -> None:
+        row = self._rows.get(key)
+        if row is None and key.startswith(f"{_PROVIDERS}."):
+            row = self._rows[_PROVIDERS]
+        if row is None:
+            if not self.prefix:
+                raise OptionError(f"unknown setting {name!r}{self._hint(key)}")
+            near = _nearest(key, _KAFKA, _PREFIX)
+            close = difflib.get_close_matches(key, _KAFKA, n=1, cutoff=0.85)
+            if any(map(_VITAL.match, [key, *close])):
+                # Without what such a name was to switch on, a job would talk to the wrong cluster
+                # or in plain text.
+                raise OptionError(
+                    f"unknown Kafka property {name!r}{near}; properties about security, and where "
+                    "to connect, are not passed over"
+                )
+            warn(name, f"unknown Kafka property {name!r} has no effect{near}")
+            return
+        shown = self.prefix + row.name
+        if not row.side.covers(self.side):
+            warn(shown, f"option {shown} has no effect here: it is for {_USE[row.side]}")
+            return
+        self._take(row, text, shown)
+
+    def _take(self, row: Option, text: str, shown: str) -> None:
+        if row.status is Status.REFUSED:
+            raise OptionError(f"Kafka option '{row.name}' is not supported. {row.doc}")
+        if row.status is Status.IGNORED:
+            warn(shown, f"option {shown} has no effect: {row.doc}")
+            return
+        if row.kind is None or row.field is None:
+            raise OptionError(f"option {shown} has a broken row in the option table")
+        try:
+            value = row.kind.parse(text)
+        except UnknownProviderError as error:
+            raise OptionError(f"{shown}: {error}") from None
+        except ValueError as error:
+            reason = f": {error}" if str(error) and not row.secret else ""
+            hidden = row.secret or "@" in text  # user:password@host is a mistake that people make
+            got = "" if hidden else f", got {shortened(text)}"
+            raise OptionError(f"{shown} must be {row.kind.values}{got}{reason}") from None
+        name = row.alias_of or row.name
+        if name in self.values:
+            other = self.names[row.field]
+            raise OptionError(
+                f"{self.prefix}{other} and {shown} are two names of one setting: remove one"
+            )
+        self.values[name] = value
+        self.raw[name] = text
+        self.names[row.field] = row.name
+        group, _, attribute = row.field.partition(".")
+        self._fields.setdefault(group, {})[attribute] = value
+
+
+def shortened(text: str, most: int = 200) -> str:
+    """The text in quotes, cut if it is long: a message is for reading."""
+    return repr(text) if len(text) <= most else f"{text[:most]!r}… ({len(text)} characters)"
+
+
+def as_text(value: object) -> str:
+    """An option value as Spark's Python writes it: True becomes "true"."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple):  # the client library's; Spark hands text over
+        return ",".join(map(str, value))
+    return str(value)
+
+
+def _all_names() -> list[str]:
+    return [*_CONNECTOR, *(_PREFIX + key for key in _KAFKA)]
+
+
+def _canonical(key: str) -> str:
+    if key in _CONNECTOR:
+        return _CONNECTOR[key].name
+    return key
+
+
+def _nearest(key: str, names: Iterable[str], prefix: str = "") -> str:
+    """`; did you mean 'x'?`, or nothing if no name is near."""
+    names = list(names)
+    if f"{_PREFIX}{key}" in names:  # bootstrap.servers without its prefix
+        return f"; did you mean '{_PREFIX}{key}'?"
+    near = difflib.get_close_matches(key, names, n=1, cutoff=0.7)
+    return f"; did you mean '{prefix}{_canonical(near[0])}'?" if near else ""
+
+
+_USE = {Side.READ: "reading", Side.WRITE: "writing", Side.BOTH: "both"}
+_warned: set[str] = set()
+
+
+def warn(name: str, message: str) -> None:
+    """One line per option and process. Options are parsed on the driver only."""
+    if name not in _warned:
+        _warned.add(name)
+        logger.warning("%s", message)

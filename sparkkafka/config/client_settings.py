@@ -1,0 +1,399 @@
+"""Settings of the client library's own classes: Consumer, Producer, Admin, under Java's names.
+
+    parse_consumer_settings, parse_producer_settings, parse_admin_settings
+
+What Spark's side shares with them (connections, security, fetch sizes, batching) comes from
+`option_table`; here stand the rows that only the library has, and where Java's default is another
+one than Spark's side has. A setting that Java's client of this kind does not have is an error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sparkkafka.config.check import GivenOptions
+from sparkkafka.config.kinds import BOOLEAN, FOREVER_MS, INT32_MAX, WIRE_NAME, Kind, integer, one_of
+from sparkkafka.config.options import (
+    ClientOptions,
+    FetchOptions,
+    Masked,
+    ProducerOptions,
+    client_from,
+    producer_from,
+)
+from sparkkafka.config.table import KAFKA, Option, Side, Status
+from sparkkafka.errors import OptionError
+from sparkkafka.hooks import hooks_of
+
+# --- kinds of values -------------------------------------------------------------------------
+
+_DURATION = re.compile(
+    r"P(?:(?P<d>\d{1,9})D)?(?:T(?:(?P<h>\d{1,9})H)?(?:(?P<m>\d{1,9})M)?"
+    r"(?:(?P<s>\d{1,9}(?:\.\d{1,9})?)S)?)?"
+)
+
+
+def _auto_offset_reset(text: str) -> str:
+    """earliest, latest, none, or by_duration:<ISO 8601> (KIP-1106) in the same words."""
+    word = text.strip()
+    if word in ("earliest", "latest", "none"):
+        return word
+    kind, _, duration = word.partition(":")
+    if kind == "by_duration":
+        duration_ms(duration)
+        return word
+    raise ValueError
+
+
+def duration_ms(text: str) -> int:
+    """Milliseconds of an ISO 8601 duration of days and smaller units. Raises ValueError."""
+    found = _DURATION.fullmatch(text)
+    if found is None or text.endswith("T") or not any(found.groupdict().values()):
+        raise ValueError
+    part = {name: float(value or 0) for name, value in found.groupdict().items()}
+    seconds = part["d"] * 86_400 + part["h"] * 3_600 + part["m"] * 60 + part["s"]
+    return min(int(seconds * 1000), FOREVER_MS)
+
+
+_JAVA_ASSIGNORS = {
+    "org.apache.kafka.clients.consumer.RangeAssignor": "range",
+    "org.apache.kafka.clients.consumer.RoundRobinAssignor": "roundrobin",
+    "org.apache.kafka.clients.consumer.StickyAssignor": "sticky",
+    "org.apache.kafka.clients.consumer.CooperativeStickyAssignor": "cooperative-sticky",
+}
+ASSIGNORS = tuple(_JAVA_ASSIGNORS.values())
+"""Names as on the wire, and as librdkafka has them."""
+
+
+def _assignors(text: str) -> tuple[str, ...]:
+    words = [_JAVA_ASSIGNORS.get(word, word) for word in re.split(r"[,\s]+", text.strip()) if word]
+    if not words or any(word not in ASSIGNORS for word in words):
+        raise ValueError
+    return tuple(dict.fromkeys(words))
+
+
+# --- values ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ConsumerOptions(Masked):
+    """What a `Consumer` is. Defaults are those of Java's KafkaConsumer."""
+
+    GROUP = "consumer"
+
+    client: ClientOptions
+    fetch: FetchOptions
+    group_id: str | None = None
+    group_instance_id: str | None = None
+    group_protocol: str = "classic"
+    group_remote_assignor: str | None = None
+    auto_offset_reset: str = "latest"
+    enable_auto_commit: bool = True
+    auto_commit_interval_ms: int = 5_000
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 3_000
+    max_poll_interval_ms: int = 300_000
+    max_poll_records: int = 500
+    partition_assignment_strategy: tuple[str, ...] = ("range", "cooperative-sticky")
+    exclude_internal_topics: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ProducerSettings(Masked):
+    """What a `Producer` is. Defaults are those of Java's KafkaProducer.
+
+    `partitioner` is a callable if one was given: see `client.producer.Producer`.
+    """
+
+    GROUP = "settings"
+
+    client: ClientOptions
+    producer: ProducerOptions
+    transactional_id: str | None = None
+    partitioner: Callable[..., int] | None = None
+
+
+# --- rows ------------------------------------------------------------------------------------
+
+
+def _row(name: str, field: str, kind: Kind, doc: str, **more: Any) -> Option:
+    return Option(
+        name=name, side=Side.BOTH, status=Status.USED, field=field, kind=kind, doc=doc, **more
+    )
+
+
+def _auto_create(doc: str) -> Option:
+    return _row(
+        "allow.auto.create.topics", "client.allow_auto_create_topics", BOOLEAN,
+        f"{doc} If the brokers' auto.create.topics.enable allows it, for users with CREATE.",
+    )  # fmt: skip
+
+
+CONSUMER: tuple[Option, ...] = (
+    _auto_create("Makes a topic that is missing when it is subscribed to or asked about."),
+    _row(
+        "group.id", "consumer.group_id", WIRE_NAME,
+        "The consumer group. Needed for subscribe and commit, not for assign.", default_text="",
+    ),
+    _row(
+        "group.instance.id", "consumer.group_instance_id", WIRE_NAME,
+        "Makes a static member (KIP-345): one that comes back within session.timeout.ms gets its "
+        "partitions again without a rebalance.", default_text="",
+    ),
+    _row(
+        "group.protocol", "consumer.group_protocol", one_of("classic", "consumer", fold=str.lower),
+        "consumer: the brokers assign partitions (KIP-848, Kafka 4.0 and later). classic: one of "
+        "the members does.",
+    ),
+    _row(
+        "group.remote.assignor", "consumer.group_remote_assignor", WIRE_NAME,
+        "With group.protocol=consumer, the brokers' assignor: uniform or range.",
+        default_text="the brokers choose",
+    ),
+    _row(
+        "auto.offset.reset", "consumer.auto_offset_reset",
+        Kind("earliest, latest, none or by_duration:P1DT2H", _auto_offset_reset),
+        "Where to begin in a partition for which the group has no offset, or one that is gone. "
+        "none: an error. by_duration: at records that are so old.",
+    ),
+    _row(
+        "enable.auto.commit", "consumer.enable_auto_commit", BOOLEAN,
+        "Commits what poll has returned, every auto.commit.interval.ms at a later poll, when "
+        "partitions are revoked, and on close.",
+    ),
+    _row(
+        "auto.commit.interval.ms", "consumer.auto_commit_interval_ms", integer(0),
+        "How often.",
+    ),
+    _row(
+        "session.timeout.ms", "consumer.session_timeout_ms", integer(1),
+        "A member that is not heard of for so long is dead. Within the brokers' "
+        "group.min.session.timeout.ms and group.max.session.timeout.ms.",
+    ),
+    _row(
+        "heartbeat.interval.ms", "consumer.heartbeat_interval_ms", integer(1),
+        "How often a member says that it lives. Less than session.timeout.ms.",
+    ),
+    _row(
+        "max.poll.interval.ms", "consumer.max_poll_interval_ms", integer(1),
+        "A member that does not poll for so long leaves the group.",
+    ),
+    _row(
+        "max.poll.records", "consumer.max_poll_records", integer(1),
+        "Most records that one poll returns. poll_arrow has an argument of its own.",
+    ),
+    _row(
+        "partition.assignment.strategy", "consumer.partition_assignment_strategy",
+        Kind(f"a list of {', '.join(ASSIGNORS)}, or of Java's classes", _assignors),
+        "How the members share partitions, best liked first; the group takes one that all have.",
+        default_text="range,cooperative-sticky",
+    ),
+    _row(
+        "exclude.internal.topics", "consumer.exclude_internal_topics", BOOLEAN,
+        "Whether a pattern passes over Kafka's internal topics.",
+    ),
+)  # fmt: skip
+
+PRODUCER: tuple[Option, ...] = (
+    _auto_create("Makes a topic that is missing when the first record for it is there."),
+    _row(
+        "transactional.id", "settings.transactional_id", WIRE_NAME,
+        "Makes transactions possible. One producer at a time may have it: a later one fences off "
+        "the earlier.", default_text="",
+    ),
+    _row(
+        "transaction.timeout.ms", "producer.transaction_timeout_ms", integer(1),
+        "How long a transaction may stay open before the broker aborts it.", default_text="60000",
+    ),
+)  # fmt: skip
+
+# Java's own defaults where Spark's side, which reads and writes in bulk, has others.
+_CONSUMER_FETCH = {"max_partition_fetch_bytes": 2**20}
+_PRODUCER = {"batch_size": 16 * 2**10, "transaction_timeout_ms": 60_000}
+CLIENT_DEFAULTS: Mapping[tuple[str, str], int] = {
+    **{("fetch", name): value for name, value in _CONSUMER_FETCH.items()},
+    **{("producer", name): value for name, value in _PRODUCER.items()},
+}
+"""(group, field) -> default, where it differs from the one of the dataclass."""
+
+
+_CONVERTERS = "key.deserializer value.deserializer key.serializer value.serializer"
+
+
+def _rows(side: Side | None, own: tuple[Option, ...]) -> dict[str, Option]:
+    """By name in lower case: Kafka's rows for this side (None: for both only), and its own."""
+    rows: dict[str, Option] = {}
+    for row in KAFKA:
+        if row.side is Side.BOTH or row.side is side:
+            rows[row.key] = row
+        elif row.key not in rows:
+            rows[row.key] = _of_another(row)
+    for row in (*CONSUMER, *PRODUCER):
+        if row.key not in rows:
+            rows[row.key] = _of_another(row)
+    for name in _CONVERTERS.split():
+        doc = "Keys and values are bytes: convert them before send, or after poll."
+        rows[name] = dataclasses.replace(rows[name], status=Status.REFUSED, doc=doc)
+    return rows | {row.key: row for row in own}
+
+
+def _of_another(row: Option) -> Option:
+    return dataclasses.replace(row, status=Status.IGNORED, doc="it is for another kind of client")
+
+
+CONSUMER_ROWS = _rows(Side.READ, CONSUMER)
+PRODUCER_ROWS = _rows(Side.WRITE, PRODUCER)
+ADMIN_ROWS = _rows(None, ())
+
+
+# What librdkafka has other names for, and what there is in place of settings that are only its own.
+_HINTS: Mapping[str, str] = {
+    **{
+        theirs: f"it is {ours} here"
+        for theirs, ours in {
+            "auto.commit.enable": "enable.auto.commit",
+            "batch.num.messages": "batch.size (in bytes)",
+            "compression.codec": "compression.type",
+            "compression.level": "compression.gzip.level, .lz4.level or .zstd.level",
+            "fetch.message.max.bytes": "max.partition.fetch.bytes",
+            "fetch.wait.max.ms": "fetch.max.wait.ms",
+            "max.in.flight": "max.in.flight.requests.per.connection",
+            "message.max.bytes": "max.request.size",
+            "message.send.max.retries": "retries",
+            "message.timeout.ms": "delivery.timeout.ms",
+            "metadata.broker.list": "bootstrap.servers",
+            "partitioner": "partitioner.class",
+            "queue.buffering.max.kbytes": "buffer.memory (in bytes)",
+            "queue.buffering.max.ms": "linger.ms",
+            "request.required.acks": "acks",
+            "socket.connection.setup.timeout": "socket.connection.setup.timeout.ms",
+            "socket.receive.buffer.bytes": "receive.buffer.bytes",
+            "socket.send.buffer.bytes": "send.buffer.bytes",
+            "socket.timeout.ms": "request.timeout.ms",
+            "topic.metadata.refresh.interval.ms": "metadata.max.age.ms",
+        }.items()
+    },
+    "debug": "set the environment variable SPARKKAFKA_DEBUG, e.g. to client:debug",
+    "enable.auto.offset.store": "commit({partition: offset}) commits what you say",
+    "enable.partition.eof": "poll gives an empty result at the end; lag() tells how far it is",
+    "error_cb": "errors are raised, or logged to the logger sparkkafka; on_error(broker, error) "
+    "is told of connections",
+    "logger": "the logger is sparkkafka, of Python's logging",
+    "on_delivery": "give send(…).add_callback a function",
+    "queued.min.messages": "fetch.max.bytes says how much is fetched ahead",
+    "statistics.interval.ms": "Producer.metrics has figures",
+    "stats_cb": "Producer.metrics has figures",
+}
+
+
+def _given(config: Mapping[str, Any], rows: Mapping[str, Option]) -> GivenOptions:
+    return GivenOptions(config, Side.BOTH, prefixed=False, rows=rows, hints=_HINTS)
+
+
+def _checked(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Settings come as a mapping. No value is shown: it may be a secret."""
+    if not isinstance(config, Mapping):
+        raise OptionError(
+            'settings are a mapping, {"bootstrap.servers": "host:9092"} or more, got '
+            f"{type(config).__name__}"
+        )
+    for name in config:
+        if not isinstance(name, str):
+            raise OptionError(f"the name of a setting is a str, got {type(name).__name__}")
+    return config
+
+
+# --- parsing ---------------------------------------------------------------------------------
+
+
+def parse_consumer_settings(config: Mapping[str, Any]) -> ConsumerOptions:
+    """What `Consumer` is given. Raises OptionError, which names the setting and its value."""
+    config, hooks = hooks_of(_checked(config))
+    given = _given(config, CONSUMER_ROWS)
+    fields = given.group("consumer")
+    options = ConsumerOptions(
+        client=dataclasses.replace(client_from(given), hooks=hooks),
+        fetch=FetchOptions(**(_CONSUMER_FETCH | given.group("fetch"))),
+        **fields,
+    )
+    for name in ("group_id", "group_instance_id"):
+        if fields.get(name) == "":
+            raise OptionError(f"setting {name.replace('_', '.')} is empty")
+    if options.group_id is None and options.group_instance_id is not None:
+        raise OptionError("group.instance.id needs a group: set group.id")
+    if options.group_protocol == "consumer":
+        # KIP-848: the brokers' settings count, and Java's ConsumerConfig refuses these as well.
+        for name in (
+            "partition.assignment.strategy",
+            "session.timeout.ms",
+            "heartbeat.interval.ms",
+        ):
+            if name in given.values:
+                raise OptionError(
+                    f"{name} cannot be set when group.protocol=consumer: the brokers decide it"
+                )
+    else:
+        if options.group_remote_assignor is not None:
+            raise OptionError("group.remote.assignor needs group.protocol=consumer")
+        if options.heartbeat_interval_ms >= options.session_timeout_ms:
+            raise OptionError(
+                f"heartbeat.interval.ms={options.heartbeat_interval_ms} must be less than "
+                f"session.timeout.ms={options.session_timeout_ms}, best a third of it"
+            )
+    if options.group_id is None:
+        if fields.get("enable_auto_commit"):
+            raise OptionError("enable.auto.commit=true needs a group: set group.id")
+        options = dataclasses.replace(options, enable_auto_commit=False)
+    return options
+
+
+def parse_producer_settings(config: Mapping[str, Any]) -> ProducerSettings:
+    """What `Producer` is given. Raises OptionError, which names the setting and its value."""
+    config, hooks = hooks_of(_checked(config))
+    config, partitioner = _without_callable(config, "partitioner.class")
+    given = _given(config, PRODUCER_ROWS)
+    producer = producer_from(given, _PRODUCER)
+    transactional_id = given.group("settings").get("transactional_id")
+    if transactional_id == "":
+        raise OptionError("setting transactional.id is empty")
+    if transactional_id is not None and not producer.enable_idempotence:
+        raise OptionError(
+            "transactional.id needs the idempotent producer: remove acks, retries, "
+            "enable.idempotence and max.in.flight.requests.per.connection, or set them to values "
+            "that allow it"
+        )
+    client = dataclasses.replace(client_from(given), hooks=hooks)
+    if "default.api.timeout.ms" not in given.values:
+        # Java's producer waits for metadata as long as max.block.ms says.
+        client = dataclasses.replace(
+            client, default_api_timeout_ms=min(producer.max_block_ms, INT32_MAX)
+        )
+    return ProducerSettings(
+        client=client,
+        producer=producer,
+        transactional_id=transactional_id,
+        partitioner=partitioner,
+    )
+
+
+def parse_admin_settings(config: Mapping[str, Any]) -> ClientOptions:
+    """What `Admin` is given. Raises OptionError, which names the setting and its value."""
+    config, hooks = hooks_of(_checked(config))
+    return dataclasses.replace(client_from(_given(config, ADMIN_ROWS)), hooks=hooks)
+
+
+def _without_callable(
+    config: Mapping[str, Any], name: str
+) -> tuple[dict[str, Any], Callable[..., Any] | None]:
+    found = None
+    rest = {}
+    for key, value in config.items():
+        if key.lower() == name and callable(value):
+            found = value
+        else:
+            rest[key] = value
+    return rest, found

@@ -1,0 +1,489 @@
+"""Options, parsed once at the edge into frozen values.
+
+    parse_read_options, parse_stream_options,
+    parse_write_options,
+    parse_stream_write_options                  what Spark hands over: connector options and kafka.*
+    parse_client_options, parse_fetch_options,
+    parse_producer_options                      Kafka's own names without prefix, for `client`
+
+Rows of `option_table` say what exists, what is accepted, and which field it fills. Here stand the
+fields with their defaults and the rules between fields; `option_check` looks at each by itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sparkkafka.config.check import GivenOptions, as_text, warn
+from sparkkafka.config.kinds import INT32_MAX
+from sparkkafka.config.security.options import NO_SECURITY, SecurityOptions, security_from
+from sparkkafka.config.source import (
+    FROM_EARLIEST,
+    TO_LATEST,
+    OffsetBound,
+    Subscription,
+    parse_bound,
+    parse_subscription,
+)
+from sparkkafka.config.table import CONNECTOR, KAFKA, Side
+from sparkkafka.errors import SPARK_PREFIX, OptionError
+from sparkkafka.hooks import NO_HOOKS, Hooks
+
+_SECRET_FIELDS = frozenset(row.field for row in (*CONNECTOR, *KAFKA) if row.secret and row.field)
+
+
+AT_LEAST_ONCE = "at-least-once"
+EXACTLY_ONCE = "exactly-once"
+
+
+class Masked:
+    """`repr` that shows secrets as ***; which fields are secret, the table knows."""
+
+    GROUP = ""
+
+    def __repr__(self) -> str:
+        shown = ", ".join(
+            f"{f.name}=***"
+            if f"{self.GROUP}.{f.name}" in _SECRET_FIELDS
+            else f"{f.name}={getattr(self, f.name)!r}"
+            for f in dataclasses.fields(self)  # type: ignore[arg-type]
+        )
+        return f"{type(self).__name__}({shown})"
+
+    def __str__(self) -> str:
+        return repr(self)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ClientOptions(Masked):
+    """Connections, metadata, deadlines. Times in milliseconds, sizes in bytes.
+
+    `prefix` is no option: it is what names of settings begin with where this user writes them, for
+    messages: "kafka." in Spark, nothing in the client library. `hooks` are the library's alone.
+    """
+
+    GROUP = "client"
+
+    bootstrap_servers: tuple[tuple[str, int], ...]
+    client_id: str = "sparkkafka"
+    request_timeout_ms: int = 30_000
+    default_api_timeout_ms: int = 60_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
+    reconnect_backoff_ms: int = 50
+    reconnect_backoff_max_ms: int = 1_000
+    socket_connection_setup_timeout_ms: int = 10_000
+    metadata_max_age_ms: int = 300_000
+    client_dns_lookup: str = "use_all_dns_ips"
+    address_family: str = "any"
+    security: SecurityOptions = NO_SECURITY
+    send_buffer_bytes: int = -1
+    receive_buffer_bytes: int = -1
+    allow_auto_create_topics: bool = False
+    prefix: str = SPARK_PREFIX
+    hooks: Hooks = NO_HOOKS
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class FetchOptions(Masked):
+    """What Fetch requests ask for, and what is checked of the answers."""
+
+    GROUP = "fetch"
+
+    isolation_level: str = "read_uncommitted"
+    fetch_min_bytes: int = 1
+    fetch_max_bytes: int = 50 * 2**20
+    # Java's default is 1 MiB, made for consumers of many partitions at once; a task reads one.
+    max_partition_fetch_bytes: int = 4 * 2**20
+    fetch_max_wait_ms: int = 500
+    check_crcs: bool = True
+    client_rack: str = ""
+    max_decompressed_batch_bytes: int = 256 * 2**20
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ProducerOptions(Masked):
+    """What the producer promises and how it batches. `acks` -1 means all replicas in sync."""
+
+    GROUP = "producer"
+
+    acks: int = -1
+    enable_idempotence: bool = True
+    retries: int = INT32_MAX
+    delivery_timeout_ms: int = 120_000
+    linger_ms: int = 5
+    # Java's default is 16 KiB, made for single records that trickle in; a task has its rows at
+    # hand. Two batches fit into a request of max.request.size.
+    batch_size: int = 512 * 2**10
+    max_request_size: int = 2**20
+    max_in_flight: int = 5
+    compression_type: str = "none"
+    compression_level: int | None = None  # None: the library's default for the codec
+    buffer_memory: int = 32 * 2**20
+    max_block_ms: int = 60_000
+    # librdkafka's words, or "round_robin". This is what Java's producer does by default.
+    partitioner: str = "murmur2_random"
+    partitioner_ignore_keys: bool = False
+    transaction_timeout_ms: int | None = None  # None: the longest that the brokers allow
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class StreamOptions(Masked):
+    """How much a micro-batch reads. None: no limit."""
+
+    GROUP = "stream"
+
+    max_offsets_per_trigger: int | None = None
+    max_bytes_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_ms: int = 900_000
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ReadOptions(Masked):
+    """Everything a read needs; `stream` counts for streams only, `ending` for batch reads only."""
+
+    GROUP = "read"
+
+    client: ClientOptions
+    fetch: FetchOptions
+    subscription: Subscription
+    starting: OffsetBound = FROM_EARLIEST
+    ending: OffsetBound = TO_LATEST
+    fail_on_data_loss: bool = True
+    include_headers: bool = False
+    poll_timeout_ms: int = 120_000
+    no_match_strategy: str = "error"
+    invalid_utf8: str = "error"
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    filter_pushdown: bool = False
+    max_timestamp_disorder_ms: int | None = None
+    group_id: str | None = None
+    # Java's code has these defaults; the documentation of Spark's connector says 10 ms.
+    fetch_offset_num_retries: int = 3
+    fetch_offset_retry_interval_ms: int = 1_000
+    stream: StreamOptions = StreamOptions()
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class GroupOptions(Masked):
+    """What it takes to look at, or commit, offsets of a stream beside it."""
+
+    client: ClientOptions
+    group_id: str | None = None
+    isolation_level: str = "read_uncommitted"
+    subscription: Subscription | None = None
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class WriteOptions(Masked):
+    """Everything a write needs. `topic` None: each row names its topic. `create_…`: what missing
+    topics are made with, None being the broker's default."""
+
+    GROUP = "write"
+
+    client: ClientOptions
+    producer: ProducerOptions
+    topic: str | None = None
+    delivery_guarantee: str = AT_LEAST_ONCE
+    transactional_id_prefix: str | None = None
+    fail_on_data_loss: bool = True
+    create_topic: bool = False
+    create_partitions: int | None = None
+    create_replication_factor: int | None = None
+    create_configs: tuple[tuple[str, str], ...] = ()
+
+
+GROUPS: Mapping[str, type[Masked] | type[SecurityOptions]] = {
+    cls.GROUP: cls
+    for cls in (
+        ClientOptions,
+        FetchOptions,
+        ProducerOptions,
+        ReadOptions,
+        SecurityOptions,
+        StreamOptions,
+        WriteOptions,
+    )
+}
+"""By the first word of `Option.field`, the class that has the field."""
+
+
+# --- parsing ---------------------------------------------------------------------------------
+
+
+def parse_read_options(options: Mapping[str, Any]) -> ReadOptions:
+    """Options of a batch read, as Spark hands them over (names in any case).
+
+    Raises OptionError naming the option, its value and what to do.
+    """
+    given = GivenOptions(options, Side.READ, prefixed=True)
+    for row in CONNECTOR:
+        if row.name in given.values and (row.field or "").startswith(StreamOptions.GROUP + "."):
+            warn(row.name, f"option {row.name} has no effect in a batch read: it is for streams")
+    return _read(given, TO_LATEST, streaming=False)
+
+
+def parse_stream_options(options: Mapping[str, Any]) -> ReadOptions:
+    """Options of a streaming read, as Spark hands them over (names in any case).
+
+    Raises OptionError naming the option, its value and what to do.
+    """
+    given = GivenOptions(options, Side.READ, prefixed=True)
+    for name in ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"):
+        if name in given.raw:
+            what = "offset" if name == "endingOffsets" else "timestamp"
+            raise OptionError(
+                f"ending {what} not valid in streaming queries: remove the option {name}, or read "
+                "a batch with spark.read"
+            )
+    stream = StreamOptions(**given.group("stream"))
+    most, least = stream.max_offsets_per_trigger, stream.min_offsets_per_trigger
+    if most is not None and least is not None and least > most:
+        raise OptionError(
+            f"The value of minOffsetPerTrigger({least}) is higher than the maxOffsetsPerTrigger"
+            f"({most}) (options minOffsetsPerTrigger and maxOffsetsPerTrigger)"
+        )
+    return _read(given, TO_LATEST, streaming=True, stream=stream)
+
+
+def _read(given: GivenOptions, ending: OffsetBound, *, streaming: bool, **more: Any) -> ReadOptions:
+    starting = parse_bound(given.raw, "starting", streaming=streaming)
+    if not streaming:
+        ending = parse_bound(given.raw, "ending")
+    if streaming and given.values.get("filterPushdown"):
+        warn("filterPushdown", "option filterPushdown has no effect in a stream: Spark pushes none")
+    if "maxTimestampDisorderMs" in given.values and not given.values.get("filterPushdown"):
+        warn(
+            "maxTimestampDisorderMs",
+            "option maxTimestampDisorderMs has no effect without filterPushdown=true",
+        )
+    fields = given.group("read")
+    if starting.kind == "committed" and not fields.get("group_id"):
+        raise OptionError(
+            f"startingOffsets={given.raw['startingOffsets'].strip()} needs the name of the "
+            "consumer group: set kafka.group.id"
+        )
+    return ReadOptions(
+        client=client_from(given),
+        fetch=FetchOptions(**given.group("fetch")),
+        subscription=parse_subscription(given.raw),
+        starting=starting,
+        ending=ending,
+        **more,
+        **{
+            name: value
+            for name, value in fields.items()
+            if name not in ("subscription", "starting", "ending")  # parsed together, above
+        },
+    )
+
+
+def parse_group_options(options: Mapping[str, Any]) -> GroupOptions:
+    """Of a stream's options, those that are needed beside it. Raises OptionError."""
+    given = GivenOptions(options, Side.READ, prefixed=True)
+    named = any(row.field == "read.subscription" and row.name in given.raw for row in CONNECTOR)
+    fetch = FetchOptions(**given.group("fetch"))
+    return GroupOptions(
+        client=client_from(given),
+        group_id=given.group("read").get("group_id"),
+        isolation_level=fetch.isolation_level,
+        subscription=parse_subscription(given.raw) if named else None,
+    )
+
+
+def parse_write_options(options: Mapping[str, Any]) -> WriteOptions:
+    """Options of a write, as Spark hands them over (names in any case).
+
+    Raises OptionError naming the option, its value and what to do.
+    """
+    given = GivenOptions(options, Side.WRITE, prefixed=True)
+    fields = given.group("write")
+    if fields.get("topic") == "":
+        raise OptionError("option topic is empty")
+    if not fields.get("create_topic"):
+        for name in given.values:
+            if name.startswith("createTopic."):
+                warn(name, f"option {name} has no effect without createTopic=true")
+    client, producer = client_from(given), producer_from(given)
+    if "default.api.timeout.ms" not in given.values:
+        # Java's producer waits for metadata as long as max.block.ms says.
+        longest_ms = max(client.default_api_timeout_ms, min(producer.max_block_ms, INT32_MAX))
+        client = dataclasses.replace(client, default_api_timeout_ms=longest_ms)
+    _check_guarantee(given, fields, producer)
+    if "failOnDataLoss" in given.values:
+        fields = {**fields, "fail_on_data_loss": given.values["failOnDataLoss"]}
+    return WriteOptions(client=client, producer=producer, **fields)
+
+
+def _check_guarantee(
+    given: GivenOptions, fields: Mapping[str, Any], producer: ProducerOptions
+) -> None:
+    """What exactly-once needs, and what is only for it."""
+    if fields.get("delivery_guarantee") == EXACTLY_ONCE:
+        if fields.get("transactional_id_prefix") == "":
+            raise OptionError("option transactionalIdPrefix is empty")
+        if not producer.enable_idempotence:
+            raise OptionError(
+                f"deliveryGuarantee={EXACTLY_ONCE} needs the idempotent producer: remove "
+                f"{given.prefix}acks, {given.prefix}retries, {given.prefix}enable.idempotence and "
+                f"{given.prefix}max.in.flight.requests.per.connection, or set them to values that "
+                "allow it"
+            )
+        return
+    for name in ("transactionalIdPrefix", "failOnDataLoss", "transaction.timeout.ms"):
+        if name in given.values:
+            shown = f"{given.prefix}{name}" if "." in name else name
+            warn(
+                name,
+                f"option {shown} has no effect in a write without deliveryGuarantee={EXACTLY_ONCE}",
+            )
+
+
+_ASYNC_PROGRESS = "asyncprogresstracking"
+_SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
+"""Options of writeStream that are Spark's, and that it hands to the sink all the same."""
+
+
+def parse_stream_write_options(options: Mapping[str, Any]) -> WriteOptions:
+    """Options of a streaming write: those of a batch write, beside Spark's. Raises OptionError."""
+    kept: dict[str, Any] = {}
+    tracked_later = False
+    for name, value in options.items():
+        if name.lower() == "asyncprogresstrackingenabled":
+            tracked_later = as_text(value).strip().lower() == "true"
+        elif name.lower() not in _SPARKS_OWN and not name.lower().startswith(_ASYNC_PROGRESS):
+            kept[name] = value
+    parsed = parse_write_options(kept)
+    if tracked_later and parsed.delivery_guarantee == EXACTLY_ONCE:
+        raise OptionError(
+            f"deliveryGuarantee={EXACTLY_ONCE} and asyncProgressTrackingEnabled=true exclude each "
+            "other: Spark then plans several micro-batches again after a failure, and only the "
+            "last one is known to be written"
+        )
+    return parsed
+
+
+def parse_client_options(config: Mapping[str, Any]) -> ClientOptions:
+    """Connection settings under Kafka's names, e.g. {"bootstrap.servers": "host:9092"}.
+
+    The same mapping may hold settings of the fetcher and the producer: each of the three parsers
+    takes its own and refuses what none of them knows. Raises OptionError.
+    """
+    return client_from(GivenOptions(config, Side.BOTH, prefixed=False))
+
+
+def parse_fetch_options(config: Mapping[str, Any]) -> FetchOptions:
+    """Fetcher settings under Kafka's names; see parse_client_options. Raises OptionError."""
+    return FetchOptions(**GivenOptions(config, Side.BOTH, prefixed=False).group("fetch"))
+
+
+def parse_producer_options(config: Mapping[str, Any]) -> ProducerOptions:
+    """Producer settings under Kafka's names; see parse_client_options. Raises OptionError."""
+    return producer_from(GivenOptions(config, Side.BOTH, prefixed=False))
+
+
+# --- rules between fields --------------------------------------------------------------------
+
+
+def client_from(given: GivenOptions) -> ClientOptions:
+    """Connection settings of what was given. Raises OptionError."""
+    name = given.prefix + "bootstrap.servers"
+    if "bootstrap.servers" not in given.values:
+        side = "producer" if given.side is Side.WRITE else "consumer"
+        if given.side is Side.BOTH:
+            side = "client"
+        hint = ""
+        if not given.any and given.prefix:
+            # Seen with pyspark 4.3.0: OPTIONS of CREATE TABLE reach no Python data source.
+            hint = (
+                ". No option was given at all; Spark does not hand over the OPTIONS of CREATE "
+                "TABLE: use CREATE TEMPORARY VIEW, or SELECT … FROM table WITH (option = 'value') "
+                "and INSERT INTO table WITH (option = 'value')"
+            )
+        raise OptionError(f"Option '{name}' must be specified for configuring Kafka {side}{hint}")
+    fields = dict(given.group("client"))
+    defaults = ClientOptions(bootstrap_servers=())
+    # AdminClient's rule: a longer request.timeout.ms moves a default that was not set.
+    if "default_api_timeout_ms" not in fields:
+        request_ms = fields.get("request_timeout_ms", defaults.request_timeout_ms)
+        fields["default_api_timeout_ms"] = max(defaults.default_api_timeout_ms, request_ms)
+    # CommonClientConfigs.warnDisablingExponentialBackoff: the smaller of the two is the wait.
+    for kind in ("retry", "reconnect"):
+        first, most = f"{kind}_backoff_ms", f"{kind}_backoff_max_ms"
+        most_ms = fields.get(most, getattr(defaults, most))
+        if fields.get(first, getattr(defaults, first)) > most_ms:
+            if first in fields:
+                warn(
+                    first,
+                    f"{given.prefix}{kind}.backoff.ms is above {kind}.backoff.max.ms; "
+                    f"each wait is {most_ms} ms",
+                )
+            fields[first] = most_ms
+    security = security_from(given, fields["bootstrap_servers"])
+    return ClientOptions(**fields, security=security, prefix=given.prefix)
+
+
+def producer_from(
+    given: GivenOptions, defaults_of_caller: Mapping[str, Any] | None = None
+) -> ProducerOptions:
+    """Java's KafkaProducer.configureDeliveryTimeout and ProducerConfig.postProcess..."""
+    fields = dict(defaults_of_caller or {}) | given.group("producer")
+    fields.pop("compression_level", None)
+    codec = fields.get("compression_type", "none")
+    # Each codec has its own level setting; only the chosen codec's counts.
+    level = given.values.get(f"compression.{codec}.level")
+    if level is not None and not (codec == "gzip" and level == -1):
+        fields["compression_level"] = level
+
+    defaults = ProducerOptions()
+    prefix = given.prefix
+
+    request_ms = given.group("client").get("request_timeout_ms", ClientOptions.request_timeout_ms)
+    least_ms = min(INT32_MAX, fields.get("linger_ms", defaults.linger_ms) + request_ms)
+    if fields.get("delivery_timeout_ms", defaults.delivery_timeout_ms) < least_ms:
+        if "delivery_timeout_ms" in fields:
+            raise OptionError(
+                f"{prefix}delivery.timeout.ms should be equal to or larger than linger.ms + "
+                f"request.timeout.ms: {fields['delivery_timeout_ms']} < {least_ms}"
+            )
+        fields["delivery_timeout_ms"] = least_ms
+
+    conflicts = [
+        (name, words)
+        for name, words, broken in (
+            ("acks", "acks=all", fields.get("acks", -1) != -1),
+            ("retries", "retries above 0", fields.get("retries", 1) == 0),
+            (
+                "max.in.flight.requests.per.connection",
+                "at most 5 max.in.flight.requests.per.connection",
+                fields.get("max_in_flight", 5) > 5,
+            ),
+        )
+        if broken
+    ]
+    if conflicts and fields.get("enable_idempotence", True):
+        name, words = conflicts[0]
+        if "enable_idempotence" in fields:
+            raise OptionError(
+                f"{prefix}enable.idempotence=true needs {words}, but {prefix}{name} is "
+                f"{given.raw[name].strip()}"
+            )
+        if name != "acks":  # acks=0 and acks=1 say plainly that less is wanted
+            warn(
+                f"idempotence:{name}",
+                f"{prefix}{name}={given.raw[name].strip()} switches idempotence off: "
+                "retries may double records; set enable.idempotence=false if that is meant",
+            )
+        fields["enable_idempotence"] = False
+    if "partitioner" in fields and fields.pop("partitioner_ignore_keys", False):
+        warn(
+            "partitioner.ignore.keys",
+            f"{prefix}partitioner.ignore.keys has no effect: it is for the default partitioner, "
+            f"and {prefix}partitioner.class is set",
+        )
+    return ProducerOptions(**fields)

@@ -1,0 +1,402 @@
+"""The rows of the option table about security: security.*, ssl.* and sasl.*.
+
+Every name of Java's clients is here, used, ignored with a reason or refused with words, and
+librdkafka's names beside them: `also` is another name of the same setting. Values may hold
+references (`references.py`), so a row's value stays text until a connection is opened: the kind
+looks at it now, if it holds none, and `Referable.final` makes the value of it then.
+
+Sources: Kafka's SslConfigs, SaslConfigs, CommonClientConfigs (4.1); librdkafka's CONFIGURATION.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sparkkafka.config.kinds import BOOLEAN, TRIMMED, Kind, integer, one_of
+from sparkkafka.config.row import Option, Side, Status, each, used
+from sparkkafka.config.security.references import has_reference
+from sparkkafka.config.security.settings import TLS_VERSIONS
+from sparkkafka.secret import Secret
+
+CALLBACK_OPTION = "sasl.login.callback.handler.class"
+"""The one whose value may be a callable, in the client library."""
+
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM")
+
+NO_KERBEROS = (
+    "GSSAPI (Kerberos) is not supported: use a listener with SCRAM-SHA-512 or OAUTHBEARER, or ask "
+    "for delegation tokens, which are used as SCRAM with tokenauth=true"
+)
+
+_JAVA_OAUTH = "org.apache.kafka.common.security.oauthbearer."
+# Java's own way to a token from an endpoint, which is what happens here without any of them.
+JAVA_LOGIN_HANDLERS = frozenset(
+    {
+        f"{_JAVA_OAUTH}OAuthBearerLoginCallbackHandler",
+        f"{_JAVA_OAUTH}secured.OAuthBearerLoginCallbackHandler",
+    }
+)
+AWS_LOGIN_HANDLER = "software.amazon.msk.auth.iam.IAMOAuthBearerLoginCallbackHandler"
+AWS_CLIENT_HANDLER = "software.amazon.msk.auth.iam.IAMClientCallbackHandler"
+_RETRIEVERS = frozenset(
+    f"{_JAVA_OAUTH}{name}"
+    for name in ("DefaultJwtRetriever", "ClientCredentialsJwtRetriever", "FileJwtRetriever")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Referable(Kind):
+    """A kind whose `parse` gives text (a Secret, if it is one), and `final` the value."""
+
+    final: Callable[[str], Any]
+
+
+def referable(kind: Kind, *, secret: bool = False) -> Referable:
+    def parse(text: str) -> str | Secret:
+        if not has_reference(text):
+            value = kind.parse(text)
+            text = value if isinstance(value, str) else text  # perhaps folded or trimmed
+        return Secret(text) if secret else text.strip()
+
+    return Referable(kind.values, parse, kind.parse)
+
+
+# --- kinds -----------------------------------------------------------------------------------
+
+
+def _mechanism(text: str) -> str:
+    word = text.strip().upper()
+    if word == "GSSAPI":
+        raise ValueError(NO_KERBEROS)
+    if word not in MECHANISMS:
+        raise ValueError
+    return word
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word for word in re.split(r"[,:\s]+", text) if word)
+
+
+def _versions(text: str) -> tuple[str, ...]:
+    names = _words(text)
+    if not names or any(name not in TLS_VERSIONS for name in names):
+        raise ValueError("TLS before 1.2 is broken" if "TLSv1" in text or "SSLv" in text else "")
+    return names
+
+
+def _identification(text: str) -> bool:
+    """Whether the broker's name is compared with its certificate. Java: "" does not; librdkafka:
+    none does not."""
+    word = text.strip().lower()
+    if word not in ("https", "", "none"):
+        raise ValueError
+    return word == "https"
+
+
+_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+
+def _login_handler(text: str) -> str:
+    name = text.strip()
+    if name in JAVA_LOGIN_HANDLERS or name == AWS_LOGIN_HANDLER or _FUNCTION.fullmatch(name):
+        return name
+    raise ValueError("no Java class runs here" if "." in name and ":" not in name else "")
+
+
+def _client_handler(text: str) -> str:
+    if text.strip() != AWS_CLIENT_HANDLER:
+        raise ValueError("no Java class runs here; it is not needed for SASL")
+    return text.strip()
+
+
+def _retriever(text: str) -> str:
+    if text.strip() not in _RETRIEVERS:
+        raise ValueError(f"no Java class runs here: see {CALLBACK_OPTION}")
+    return text.strip()
+
+
+_EXTENSION = re.compile(r"\s*([A-Za-z]+)=([\x21-\x7E]+)\s*")
+
+
+def _extensions(text: str) -> tuple[tuple[str, str], ...]:
+    pairs = []
+    for part in filter(str.strip, text.split(",")):
+        match = _EXTENSION.fullmatch(part)
+        if match is None:
+            raise ValueError
+        pairs.append((match[1], match[2]))
+    return tuple(pairs)
+
+
+TEXT = Kind("text", str)
+_PATH = Kind("the path of a file", str.strip)
+_PEM = Kind("PEM text", str)
+_MILLISECONDS = integer(1)
+
+# --- rows ------------------------------------------------------------------------------------
+
+
+def _row(
+    name: str, field: str, kind: Kind, doc: str, *, secret: bool = False, also: str = ""
+) -> list[Option]:
+    """The row, and one for each of its other names."""
+    names = f" librdkafka: {', '.join(f'`{other}`' for other in also.split())}." if also else ""
+    more: dict[str, Any] = {
+        "secret": secret,
+        "default_text": None if field in _WITH_DEFAULT else _DEFAULT_WORDS.get(field, ""),
+    }
+    target, text_kind = f"security.{field}", referable(kind, secret=secret)
+    row = used(name, Side.BOTH, target, text_kind, doc + names, **more)
+    others = [
+        used(other, Side.BOTH, target, text_kind, doc, alias_of=name, **more)
+        for other in also.split()
+    ]
+    return [row, *others]
+
+
+# Defaults that are not in `SecurityOptions`, in words; "" for those that have none at all.
+_DEFAULT_WORDS = {
+    "truststore_location": "the system's authorities",
+    "cipher_suites": "OpenSSL's",
+    "https_ca_location": "the system's authorities",
+}
+_WITH_DEFAULT = (
+    "protocol", "identification", "verify", "enabled_protocols", "oauth_method",
+    "oauth_header_urlencode", "oauth_grant_type", "login_connect_timeout_ms",
+    "login_read_timeout_ms", "login_retry_backoff_ms", "login_retry_backoff_max_ms",
+)  # fmt: skip
+
+SECURITY: tuple[Option, ...] = (
+    *_row(
+        "security.protocol", "protocol",
+        one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL", fold=str.upper),
+        "Whether connections are encrypted (SSL) and authenticated (SASL): see "
+        "[Security](docs/security.md). Each setting below, and this one, may hold references: "
+        "${env:NAME}, ${file:/path:key}, ${directory:/path:name}.",
+    ),
+    *_row(
+        "ssl.truststore.location", "truststore_location", _PATH,
+        "Authorities that brokers' certificates are checked against: PEM or PKCS#12, on the driver "
+        "and each executor.", also="ssl.ca.location",
+    ),
+    *_row(
+        "ssl.truststore.certificates", "truststore_certificates", _PEM,
+        "The same as text, PEM.", secret=True, also="ssl.ca.pem",
+    ),
+    *_row(
+        "ssl.truststore.password", "truststore_password", TEXT,
+        "Password of a PKCS#12 truststore.", secret=True,
+    ),
+    *_row(
+        "ssl.keystore.location", "keystore_location", _PATH,
+        "The client's certificate, its chain, and its key: PEM or PKCS#12.",
+    ),
+    *_row(
+        "ssl.keystore.certificate.chain", "keystore_certificate_chain", _PEM,
+        "The client's certificate and chain as text, PEM; needs ssl.keystore.key.", secret=True,
+        also="ssl.certificate.pem",
+    ),
+    *_row(
+        "ssl.keystore.key", "keystore_key", _PEM,
+        "The client's key as text, PEM (PKCS#8 or older).", secret=True, also="ssl.key.pem",
+    ),
+    *_row(
+        "ssl.keystore.password", "keystore_password", TEXT,
+        "Password of a PKCS#12 keystore.", secret=True,
+    ),
+    *_row(
+        "ssl.certificate.location", "certificate_location", _PATH,
+        "librdkafka's name for a PEM file with the client's certificate and chain.",
+    ),
+    *_row(
+        "ssl.key.location", "key_location", _PATH,
+        "librdkafka's name for a PEM file with the client's key.",
+    ),
+    *_row(
+        "ssl.key.password", "key_password", TEXT, "Password of an encrypted key.", secret=True,
+    ),
+    *_row(
+        "ssl.endpoint.identification.algorithm", "identification",
+        Kind("https, or nothing", _identification),
+        "https: the name in bootstrap.servers and in the brokers' listeners must be in the "
+        "broker's certificate. Empty: it need not be, so that whoever has any certificate of the "
+        "authorities can pose as a broker.",
+    ),
+    *_row(
+        "enable.ssl.certificate.verification", "verify", BOOLEAN,
+        "librdkafka's name. false: any certificate will do, and nothing is safe from whoever sits "
+        "between.",
+    ),
+    *_row(
+        "ssl.enabled.protocols", "enabled_protocols",
+        Kind(f"a list of {', '.join(TLS_VERSIONS)}", _versions), "Versions of TLS.",
+    ),
+    *_row(
+        "ssl.cipher.suites", "cipher_suites", Kind("a list of names, Java's or OpenSSL's", _words),
+        "Cipher suites up to TLS 1.2; those of TLS 1.3 are OpenSSL's.",
+    ),
+    *_row(
+        "sasl.mechanism", "mechanism", Kind(f"one of {', '.join(MECHANISMS)}", _mechanism),
+        "Needed if security.protocol is SASL_….", also="sasl.mechanisms",
+    ),
+    *_row(
+        "sasl.jaas.config", "jaas_config", TEXT,
+        "User and password, or how a token is had, in Java's form: PlainLoginModule, "
+        "ScramLoginModule, OAuthBearerLoginModule or IAMLoginModule.", secret=True,
+    ),
+    *_row("sasl.username", "username", TEXT, "librdkafka's name for the user of PLAIN and SCRAM."),
+    *_row("sasl.password", "password", TEXT, "The user's password.", secret=True),
+    *_row(
+        CALLBACK_OPTION, "login_callback", Kind("module:function", _login_handler),
+        "A Python function without arguments that returns a token for OAUTHBEARER, or (token, "
+        "seconds since 1970 at which it ends). In the client library also the function itself.",
+    ),
+    *_row(
+        "sasl.client.callback.handler.class", "client_callback",
+        Kind(AWS_CLIENT_HANDLER, _client_handler), "Understood, and not needed, for AWS_MSK_IAM.",
+    ),
+    *_row(
+        "sasl.oauthbearer.token.endpoint.url", "oauth_token_endpoint_url",
+        Kind("https://… or file:/…", str.strip),
+        "Where OAUTHBEARER gets its token with client id and secret; file: a file whose content "
+        "is the token.",
+    ),
+    *_row(
+        "sasl.oauthbearer.client.credentials.client.id", "oauth_client_id", TEXT,
+        "The id. In sasl.jaas.config: clientId.", also="sasl.oauthbearer.client.id",
+    ),
+    *_row(
+        "sasl.oauthbearer.client.credentials.client.secret", "oauth_client_secret", TEXT,
+        "The secret. In sasl.jaas.config: clientSecret.", secret=True,
+        also="sasl.oauthbearer.client.secret",
+    ),
+    *_row(
+        "sasl.oauthbearer.scope", "oauth_scope", TRIMMED,
+        "What is asked for. In sasl.jaas.config: scope.",
+    ),
+    *_row(
+        "sasl.oauthbearer.extensions", "oauth_extensions",
+        Kind("name=value,name=value,…", _extensions),
+        "librdkafka's name for SASL extensions; in sasl.jaas.config: extension_name.",
+    ),
+    *_row(
+        "sasl.oauthbearer.token", "oauth_token", TEXT,
+        "A token as it is (this package's own; a reference to a file that something else renews, "
+        "most often).", secret=True,
+    ),
+    *_row(
+        "sasl.oauthbearer.method", "oauth_method", one_of("oidc", "default", fold=str.lower),
+        "librdkafka's; the same is done for both.",
+    ),
+    *_row(
+        "sasl.oauthbearer.grant.type", "oauth_grant_type", one_of("client_credentials"),
+        "librdkafka's.",
+    ),
+    *_row(
+        "sasl.oauthbearer.jwt.retriever.class", "oauth_retriever",
+        Kind("Java's DefaultJwtRetriever, ClientCredentialsJwtRetriever or FileJwtRetriever",
+             _retriever),
+        "Understood, and not needed.",
+    ),
+    *_row(
+        "sasl.oauthbearer.header.urlencode", "oauth_header_urlencode", BOOLEAN,
+        "Whether id and secret are URL-encoded before they go into the Authorization header.",
+    ),
+    *_row(
+        "https.ca.location", "https_ca_location", _PATH,
+        "librdkafka's name for the authorities of the token endpoint; in sasl.jaas.config: "
+        "ssl.truststore.location.",
+    ),
+    *_row("https.ca.pem", "https_ca_pem", _PEM, "The same as text, PEM.", secret=True),
+    *_row(
+        "sasl.login.connect.timeout.ms", "login_connect_timeout_ms", _MILLISECONDS,
+        "How long connecting to the token endpoint may take.",
+    ),
+    *_row(
+        "sasl.login.read.timeout.ms", "login_read_timeout_ms", _MILLISECONDS,
+        "How long its answer may take.",
+    ),
+    *_row(
+        "sasl.login.retry.backoff.ms", "login_retry_backoff_ms", _MILLISECONDS,
+        "Wait before it is asked again after a failure; doubles each time.",
+    ),
+    *_row(
+        "sasl.login.retry.backoff.max.ms", "login_retry_backoff_max_ms", _MILLISECONDS,
+        "Longest of these waits.",
+    ),
+    *each(
+        Status.IGNORED, Side.BOTH,
+        "security.providers ssl.keymanager.algorithm ssl.provider ssl.secure.random.implementation "
+        "ssl.trustmanager.algorithm ssl.ca.certificate.stores ssl.curves.list ssl.sigalgs.list "
+        "ssl.providers",
+        "it chooses among implementations of TLS, and here it is Python's ssl with OpenSSL",
+    ),
+    *each(
+        Status.IGNORED, Side.BOTH, "ssl.keystore.type ssl.truststore.type",
+        "whether a store is PEM or PKCS#12, its content says",
+    ),
+    *each(
+        Status.IGNORED, Side.BOTH, "ssl.protocol",
+        "the versions of TLS are those of ssl.enabled.protocols",
+    ),
+    *each(
+        Status.IGNORED, Side.BOTH,
+        "sasl.login.refresh.buffer.seconds sasl.login.refresh.min.period.seconds "
+        "sasl.login.refresh.window.factor sasl.login.refresh.window.jitter",
+        "a new token is got when one is needed and the old one is about to end",
+    ),
+    *each(
+        Status.IGNORED, Side.BOTH,
+        "sasl.oauthbearer.clock.skew.seconds sasl.oauthbearer.expected.audience "
+        "sasl.oauthbearer.expected.issuer sasl.oauthbearer.jwks.endpoint.refresh.ms "
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms "
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms sasl.oauthbearer.jwks.endpoint.url "
+        "sasl.oauthbearer.jwt.validator.class sasl.oauthbearer.scope.claim.name "
+        "sasl.oauthbearer.sub.claim.name",
+        "it is for whoever checks tokens, which is the broker",
+    ),
+    *each(
+        Status.REFUSED, Side.BOTH, "ssl.engine.factory.class",
+        "No Java class runs here: give certificates as files, text or references.",
+    ),
+    *each(
+        Status.REFUSED, Side.BOTH, "ssl.engine.location ssl.engine.id",
+        "OpenSSL's engines are not used: give the key as a file, text or reference.",
+    ),
+    *each(
+        Status.REFUSED, Side.BOTH, "ssl.crl.location",
+        "Lists of revoked certificates are not looked at: use short-lived certificates.",
+    ),
+    *each(
+        Status.REFUSED, Side.BOTH, "sasl.login.class",
+        f"No Java class runs here: a Python function may give tokens, see {CALLBACK_OPTION}.",
+    ),
+    *each(
+        Status.REFUSED, Side.BOTH,
+        "sasl.kerberos.kinit.cmd sasl.kerberos.keytab sasl.kerberos.min.time.before.relogin "
+        "sasl.kerberos.principal sasl.kerberos.service.name sasl.kerberos.ticket.renew.jitter "
+        "sasl.kerberos.ticket.renew.window.factor",
+        f"{NO_KERBEROS}.",
+    ),
+    *each(
+        Status.REFUSED, Side.BOTH,
+        "sasl.oauthbearer.assertion.algorithm sasl.oauthbearer.assertion.claim.aud "
+        "sasl.oauthbearer.assertion.claim.exp.seconds sasl.oauthbearer.assertion.claim.iss "
+        "sasl.oauthbearer.assertion.claim.jti.include sasl.oauthbearer.assertion.claim.nbf.seconds "
+        "sasl.oauthbearer.assertion.claim.sub sasl.oauthbearer.assertion.file "
+        "sasl.oauthbearer.assertion.private.key.file sasl.oauthbearer.assertion.private.key.pem "
+        "sasl.oauthbearer.assertion.private.key.passphrase "
+        "sasl.oauthbearer.assertion.jwt.template.file sasl.oauthbearer.assertion.template.file "
+        "sasl.oauthbearer.metadata.authentication.type",
+        f"Only client id and secret are sent to a token endpoint; for other grants write a "
+        f"function that gets the token, and name it in {CALLBACK_OPTION}.",
+    ),
+    *each(
+        Status.REFUSED, Side.BOTH,
+        "sasl.oauthbearer.config enable.sasl.oauthbearer.unsecure.jwt",
+        "Unsecured tokens are for nobody: sasl.oauthbearer.token takes any token.",
+    ),
+)  # fmt: skip

@@ -1,0 +1,317 @@
+"""What the sasl.* settings choose together: mechanism, and user or the way to a token.
+
+Users come as sasl.username and sasl.password (librdkafka) or in sasl.jaas.config (Java), tokens
+from an endpoint, a file, a value, a function or Amazon. Whatever is there twice is an error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from sparkkafka.config.security.jaas import LoginModule, parse_jaas
+from sparkkafka.config.security.references import resolved
+from sparkkafka.config.security.rows import (
+    AWS_LOGIN_HANDLER,
+    CALLBACK_OPTION,
+    JAVA_LOGIN_HANDLERS,
+    MECHANISMS,
+    NO_KERBEROS,
+)
+from sparkkafka.config.security.settings import (
+    AWS_MSK_IAM,
+    CALLBACK,
+    CLIENT_CREDENTIALS,
+    GIVEN_TOKEN,
+    TOKEN_FILE,
+    OAuthSettings,
+    SaslChoice,
+    Store,
+    TlsSettings,
+)
+from sparkkafka.errors import OptionError
+from sparkkafka.secret import Secret
+
+_JAAS = "sasl.jaas.config"
+_PLAIN_MODULE, _SCRAM_MODULE = "PlainLoginModule", "ScramLoginModule"
+_OAUTH_MODULE, _AWS_MODULE = "OAuthBearerLoginModule", "IAMLoginModule"
+MODULES: Final = {
+    "PLAIN": _PLAIN_MODULE,
+    "SCRAM-SHA-256": _SCRAM_MODULE,
+    "SCRAM-SHA-512": _SCRAM_MODULE,
+    "OAUTHBEARER": _OAUTH_MODULE,
+    "AWS_MSK_IAM": _AWS_MODULE,
+}
+_TOKEN_OPTIONS = (
+    "oauth_token",
+    "oauth_token_endpoint_url",
+    "oauth_client_id",
+    "oauth_client_secret",
+    "oauth_scope",
+)
+
+Names = Callable[[str], str]
+
+
+def sasl_choice(
+    values: Mapping[str, Any], name_of: Names, servers: tuple[tuple[str, int], ...]
+) -> SaslChoice:
+    """Of `SecurityOptions` with references looked up. Raises OptionError."""
+    module = _login_module(values["jaas_config"], name_of("jaas_config"))
+    mechanism: str = values["mechanism"]
+    if not mechanism:
+        named = [name for name, wanted in MODULES.items() if module and wanted == module.name]
+        hint = (
+            f"{' or '.join(named)}, as {_JAAS} says" if named else f"one of {_listed(MECHANISMS)}"
+        )
+        raise OptionError(
+            f"security.protocol={values['protocol']} needs sasl.mechanism: set it to {hint} "
+            "(without it Java takes GSSAPI, which is not supported)"
+        )
+    if module is not None and module.name != MODULES[mechanism]:
+        aws = module.name == _AWS_MODULE and mechanism == "OAUTHBEARER"
+        if not aws:
+            raise OptionError(
+                f"sasl.mechanism={mechanism} wants {MODULES[mechanism]} in {_JAAS}, which has "
+                f"{module.name}"
+            )
+    if mechanism in ("OAUTHBEARER", "AWS_MSK_IAM"):
+        return _tokens(mechanism, values, name_of, module, servers)
+    return _user(mechanism, values, name_of, module)
+
+
+def _login_module(text: Secret, option: str) -> LoginModule | None:
+    """References in it are looked up after it was taken apart, so that a password needs no escapes
+    for quotation marks; before that, if it is a reference as a whole."""
+    if not text.reveal().strip():
+        return None
+    try:
+        module = parse_jaas(text.reveal())
+    except ValueError:
+        module = None
+    try:
+        if module is None or module.name not in MODULES.values():
+            module = parse_jaas(resolved(text, option).reveal())
+        else:
+            module = _with_values(module, option)
+    except ValueError as error:
+        if isinstance(error, OptionError):
+            raise
+        raise OptionError(f"{_JAAS} cannot be read: {error}") from None
+    if module.name == "Krb5LoginModule":
+        raise OptionError(f"{_JAAS} has Krb5LoginModule: {NO_KERBEROS}")
+    if module.name not in MODULES.values():
+        # Its name is not shown: where the text is garbled, it may be anything.
+        raise OptionError(
+            f"{_JAAS} names a login module that is not here; there are "
+            f"{_listed(dict.fromkeys(MODULES.values()))}"
+        )
+    return module
+
+
+def _with_values(module: LoginModule, option: str) -> LoginModule:
+    """With references looked up."""
+    found = {name: Secret(value) for name, value in module.options.items()}
+    found = {name: resolved(value, option) for name, value in found.items()}
+    return LoginModule(module.name, {name: value.reveal() for name, value in found.items()})
+
+
+def _user(
+    mechanism: str, values: Mapping[str, Any], name_of: Names, module: LoginModule | None
+) -> SaslChoice:
+    for one in (*_TOKEN_OPTIONS, "login_callback"):
+        if values[one] and values[one] not in JAVA_LOGIN_HANDLERS:
+            raise OptionError(f"{name_of(one)} is for OAUTHBEARER, and sasl.mechanism={mechanism}")
+    username, password = values["username"], values["password"]
+    token_auth = False
+    if module is not None:
+        given = [name_of(one) for one in ("username", "password") if values[one]]
+        if given:
+            raise OptionError(f"{given[0]} and {_JAAS} exclude each other: remove one")
+        username = module.options.get("username", "")
+        password = Secret(module.options.get("password", ""))
+        token_auth = module.options.get("tokenauth", "").lower() == "true"
+        if token_auth and mechanism == "PLAIN":
+            raise OptionError(f"tokenauth=true in {_JAAS} is for SCRAM")
+    if not username or not password:
+        what = "user" if not username else "password"
+        raise OptionError(
+            f"sasl.mechanism={mechanism} needs a {what}: set sasl.username and sasl.password, or "
+            f"{_JAAS} with username and password"
+        )
+    return SaslChoice(
+        mechanism=mechanism, username=username, password=password, token_auth=token_auth
+    )
+
+
+def _tokens(
+    mechanism: str,
+    values: Mapping[str, Any],
+    name_of: Names,
+    module: LoginModule | None,
+    servers: tuple[tuple[str, int], ...],
+) -> SaslChoice:
+    for one in ("username", "password"):
+        if values[one]:
+            raise OptionError(
+                f"{name_of(one)} is for PLAIN and SCRAM, and sasl.mechanism={mechanism}"
+            )
+    handler = values["login_callback"]
+    options = module or LoginModule("", {})
+    aws = (
+        mechanism == "AWS_MSK_IAM"
+        or handler == AWS_LOGIN_HANDLER
+        or (module is not None and module.name == _AWS_MODULE)
+    )
+    if aws:
+        for one in _TOKEN_OPTIONS:
+            if values[one]:
+                raise OptionError(f"{name_of(one)} is not for tokens of AWS: remove it")
+        if handler and handler != AWS_LOGIN_HANDLER:
+            raise OptionError(f"{CALLBACK_OPTION} is not for sasl.mechanism=AWS_MSK_IAM: remove it")
+        oauth = _aws(values, options, servers)
+    else:
+        oauth = _oauth(values, name_of, options)
+    return SaslChoice(mechanism="OAUTHBEARER", oauth=oauth)
+
+
+def _timing(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "connect_timeout_ms": values["login_connect_timeout_ms"],
+        "read_timeout_ms": values["login_read_timeout_ms"],
+        "retry_backoff_ms": values["login_retry_backoff_ms"],
+        "retry_backoff_max_ms": values["login_retry_backoff_max_ms"],
+    }
+
+
+# --- OAUTHBEARER -----------------------------------------------------------------------------
+
+
+def _oauth(values: Mapping[str, Any], name_of: Names, jaas: LoginModule) -> OAuthSettings:
+    if any(name.startswith("unsecuredLogin") for name in jaas.options):
+        raise OptionError(
+            f"{_JAAS} asks for an unsecured token (unsecuredLogin…), which anybody can make: give "
+            "clientId and clientSecret, or sasl.oauthbearer.token for a token of a test"
+        )
+
+    def chosen(field: str, jaas_name: str) -> Any:
+        """The setting, or the option of the login module."""
+        value = values[field]
+        if value and jaas.options.get(jaas_name):
+            raise OptionError(
+                f"{name_of(field)} and {jaas_name} in {_JAAS} exclude each other: remove one"
+            )
+        other = jaas.options.get(jaas_name, "")
+        return value or (Secret(other) if isinstance(value, Secret) else other)
+
+    url: Secret = values["oauth_token_endpoint_url"]
+    token, client_id = chosen("oauth_token", "token"), chosen("oauth_client_id", "clientId")
+    secret = chosen("oauth_client_secret", "clientSecret")
+    handler = values["login_callback"]
+    callback = "" if handler in JAVA_LOGIN_HANDLERS else handler
+    ways = [
+        name
+        for name, there in (
+            (name_of("oauth_token"), token),
+            (CALLBACK_OPTION, callback),
+            (name_of("oauth_token_endpoint_url"), url),
+        )
+        if there
+    ]
+    if len(ways) != 1:
+        raise OptionError(
+            f"{' and '.join(ways)} exclude each other: a token comes from one of them"
+            if ways
+            else "sasl.mechanism=OAUTHBEARER needs a token: set "
+            "sasl.oauthbearer.token.endpoint.url with client id and secret, or "
+            f"{CALLBACK_OPTION}=module:function, or sasl.oauthbearer.token"
+        )
+    common = _timing(values) | {"extensions": _extensions(values, name_of, jaas)}
+    if token:
+        return OAuthSettings(method=GIVEN_TOKEN, token=token, **common)
+    if callback:
+        return OAuthSettings(method=CALLBACK, callback=callback, **common)
+    scheme = url.reveal().partition(":")[0].lower()
+    if scheme == "file":
+        path = re.sub(r"^[^:]*:(//[^/]*)?", "", url.reveal())
+        return OAuthSettings(method=TOKEN_FILE, token_path=path, **common)
+    if scheme not in ("https", "http"):
+        raise OptionError(f"{name_of('oauth_token_endpoint_url')} begins with https:// or file:/")
+    if not client_id or not secret:
+        what = "client id" if not client_id else "client secret"
+        raise OptionError(
+            f"{name_of('oauth_token_endpoint_url')} needs a {what}: set "
+            f"sasl.oauthbearer.client.credentials.{what.replace(' ', '.')}, or clientId and "
+            f"clientSecret in {_JAAS}"
+        )
+    return OAuthSettings(
+        method=CLIENT_CREDENTIALS,
+        token_endpoint_url=url.reveal(),
+        client_id=client_id,
+        client_secret=secret,
+        scope=chosen("oauth_scope", "scope"),
+        header_urlencode=values["oauth_header_urlencode"],
+        tls=TlsSettings(truststore=_endpoint_truststore(values, name_of, jaas)),
+        **common,
+    )
+
+
+def _extensions(
+    values: Mapping[str, Any], name_of: Names, jaas: LoginModule
+) -> tuple[tuple[str, str], ...]:
+    given = tuple(
+        (name.removeprefix("extension_"), value)
+        for name, value in jaas.options.items()
+        if name.startswith("extension_")
+    )
+    if given and values["oauth_extensions"]:
+        raise OptionError(
+            f"{name_of('oauth_extensions')} and extension_… in {_JAAS} exclude each other"
+        )
+    return given or tuple(values["oauth_extensions"] or ())
+
+
+def _endpoint_truststore(values: Mapping[str, Any], name_of: Names, jaas: LoginModule) -> Store:
+    """As in Java, the brokers' truststore does not count: whoever gives tokens has most often a
+    certificate of a public authority."""
+    path, text = values["https_ca_location"], values["https_ca_pem"]
+    if path and text:
+        raise OptionError(
+            f"{name_of('https_ca_location')} and {name_of('https_ca_pem')} exclude each other"
+        )
+    if path or text:
+        return Store(name_of("https_ca_location" if path else "https_ca_pem"), path, text)
+    return Store(
+        f"ssl.truststore.location in {_JAAS}",
+        jaas.options.get("ssl.truststore.location", ""),
+        Secret(jaas.options.get("ssl.truststore.certificates", "")),
+        Secret(jaas.options.get("ssl.truststore.password", "")),
+    )
+
+
+# --- AWS -------------------------------------------------------------------------------------
+
+_AWS_HOST = re.compile(
+    r".+\.(?:kafka|kafka-serverless)\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?\.?", re.IGNORECASE
+)
+
+
+def _aws(
+    values: Mapping[str, Any], jaas: LoginModule, servers: tuple[tuple[str, int], ...]
+) -> OAuthSettings:
+    regions = {match[1].lower() for host, _ in servers if (match := _AWS_HOST.fullmatch(host))}
+    return OAuthSettings(
+        method=AWS_MSK_IAM,
+        aws_region=jaas.options.get("awsRegion", "")
+        or (regions.pop() if len(regions) == 1 else ""),
+        aws_profile=jaas.options.get("awsProfileName", ""),
+        aws_role_arn=jaas.options.get("awsRoleArn", ""),
+        aws_role_session_name=jaas.options.get("awsRoleSessionName", ""),
+        aws_sts_region=jaas.options.get("awsStsRegion", ""),
+        **_timing(values),
+    )
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(names)

@@ -1,0 +1,120 @@
+"""Names the damaged record of a batch, by reading its records one by one.
+
+The fast path in `columns_decode` only notices that some record of many is damaged. Speed does not
+matter here; the order of checks is that of Kafka's `DefaultRecord.readFrom`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sparkkafka.errors import CorruptRecordError
+from sparkkafka.protocol.records.batches import RecordBatch
+from sparkkafka.protocol.records.varints import VARINT_BITS, VARLONG_BITS, BadVarintError
+
+MIN_HEADER_BYTES = 2  # key length and value length
+
+
+def read_one(raw: bytes, at: int, bits: int = VARINT_BITS) -> tuple[int, int]:
+    """One varint. Raises IndexError at the end of `raw`, BadVarintError if it is too long."""
+    value = shift = 0
+    while (byte := raw[at]) >= 0x80:
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        at += 1
+        if shift >= bits:
+            raise BadVarintError
+    value |= byte << shift
+    if value >> bits:
+        raise BadVarintError
+    return (value >> 1) ^ -(value & 1), at + 1
+
+
+class Before(NamedTuple):
+    """What of a batch has been read already, and found sound."""
+
+    records: int = 0
+    payload_bytes: int = 0
+    last_delta: int = -1
+    """Offset delta of the last record so far."""
+
+
+def check_batch(
+    batch: RecordBatch, raw: bytes, before: Before | None = None, *, is_end: bool = True
+) -> None:
+    """Raises CorruptRecordError at the first damaged record of one batch.
+
+    `raw` are the records behind those `before`; without `is_end` more may follow it.
+    """
+    begun = before or Before()
+    position, last_delta = 0, begun.last_delta
+    for index in range(begun.records, batch.record_count):
+        known: list[int] = []
+        if position == len(raw) and not is_end:
+            return
+        try:
+            end = _check_record(batch, raw, position, known, last_delta)
+        except (IndexError, BadVarintError, UnicodeDecodeError, ValueError) as error:
+            reason = {
+                IndexError: "it ends too early",
+                BadVarintError: "a number in it is too long",
+                UnicodeDecodeError: "a header key is not UTF-8",
+            }.get(type(error), str(error))
+            offset = known[0] if known else last_delta + 1
+            raise CorruptRecordError(
+                f"record {index + 1} of {batch.record_count} of a batch is damaged: {reason}",
+                begun.payload_bytes + position,
+                offset=batch.base_offset + offset,
+            ) from None
+        position = end
+        last_delta = known[0]
+    if position != len(raw):
+        raise CorruptRecordError(
+            f"{len(raw) - position} bytes follow the last of {batch.record_count} records",
+            begun.payload_bytes + position,
+            offset=batch.base_offset + last_delta + 1,
+        )
+
+
+def _check_record(
+    batch: RecordBatch, raw: bytes, at: int, known: list[int], last_delta: int
+) -> int:
+    """End of the record at `at`. Puts its offset delta into `known` once it may be the record's."""
+    length, at = read_one(raw, at)
+    end = at + length
+    if length < 0:
+        raise ValueError(f"its length is {length}")
+    if end > len(raw):
+        raise ValueError(f"it has {length} bytes, only {len(raw) - at} are left")
+    raw = raw[:end]
+    _, at = read_one(raw, at + 1, VARLONG_BITS)
+    delta, at = read_one(raw, at)
+    if not 0 <= delta <= batch.last_offset_delta:
+        raise ValueError(f"its offset delta is {delta}")
+    if delta <= last_delta:
+        raise ValueError(f"its offset delta is {delta}, behind a record with {last_delta}")
+    known.append(delta)
+    for what in ("key", "value"):
+        length, at = read_one(raw, at)
+        if length < -1:
+            raise ValueError(f"its {what} length is {length}")
+        at += max(length, 0)
+    count, at = read_one(raw, at)
+    if count < 0 or count * MIN_HEADER_BYTES > end - at:
+        raise ValueError(f"it has {count} headers in {max(end - at, 0)} bytes")
+    for _ in range(count):
+        length, at = read_one(raw, at)
+        if length < 0:
+            raise ValueError(f"a header key length is {length}")
+        if at + length > end:
+            raise IndexError
+        raw[at : at + length].decode()
+        length, at = read_one(raw, at + length)
+        if length < -1:
+            raise ValueError(f"a header value length is {length}")
+        at += max(length, 0)
+    if at != end:
+        raise ValueError(
+            f"its fields end {abs(end - at)} bytes {'before' if at < end else 'after'} it"
+        )
+    return end

@@ -1,0 +1,536 @@
+"""Arrow columns -> the records of record batches, without a Python object per record.
+
+All rows are cut into batches by an upper bound of each record's size. Then, a few megabytes at a
+time, the numbers in front of each key and value are written for all records at once, and Arrow
+joins them with the keys and values. The batches are slices of the joined bytes.
+
+What a broker checks on produce (Kafka's `LogValidator`) holds by construction: offset deltas are
+0..n-1 in each batch. As the Java producer does, a batch's base timestamp is its first record's.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from sparkkafka.errors import EncodeError
+from sparkkafka.protocol.columns.decode import decode_batches
+from sparkkafka.protocol.columns.join import Blobs, join_records
+from sparkkafka.protocol.records.arrow import is_valid, or_zero, repeat_text
+from sparkkafka.protocol.records.batches import (
+    HEADER_BYTES,
+    MAGIC,
+    NO_LEADER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    RecordBatch,
+)
+from sparkkafka.protocol.records.varints import Ints, width, widths, write, zigzag
+
+MAX_BATCH_BYTES = (1 << 31) - 1
+
+_GROUP_BYTES = 4 << 20  # measured: one join of about 4 MB; never near Arrow's int32 limit
+_GROUP_RECORDS = 32768
+
+_NOTHING = repeat_text("", 1).cast(pa.binary())[0]  # b"" itself would make pyarrow import pandas
+
+
+class RecordColumns(NamedTuple):
+    """Records to write, as columns of equal length.
+
+    `keys` and `values` are Arrow arrays of binary or string (also large, view, dictionary and fixed
+    size ones), None for all null. `headers` is a list of structs with fields `key` and `value`; a
+    null list has no headers; None for no headers at all. `timestamps_ms` are milliseconds since
+    1970; whether other negative values than -1 make sense is the caller's to decide.
+    """
+
+    keys: pa.Array | None
+    values: pa.Array | None
+    headers: pa.Array | None
+    timestamps_ms: Ints
+
+
+class EncodedBatch(NamedTuple):
+    """The uncompressed records of one batch, and what its header must say of them."""
+
+    payload: bytes | memoryview
+    record_count: int
+    base_timestamp: int
+    max_timestamp: int
+
+
+def encode_batches(columns: RecordColumns, *, max_batch_bytes: int) -> list[EncodedBatch]:
+    """Encodes all rows, cut so that header and payload of a batch have at most `max_batch_bytes`.
+
+    A record that is larger on its own gets a batch of its own. Raises EncodeError for a column of
+    another type or length, a null header key (names the row), and a record beyond 2 GiB.
+    """
+    rows = _Rows(columns)
+    if not rows.count:
+        return []
+    limit = min(max_batch_bytes, MAX_BATCH_BYTES) - HEADER_BYTES
+    ends = np.cumsum(rows.size_bounds(limit))
+    return _encode_cuts(rows, ends, _cut(ends, limit))
+
+
+def encode_runs(
+    columns: RecordColumns, run_ends: Sequence[int], *, max_batch_bytes: int
+) -> list[list[EncodedBatch]]:
+    """Encodes rows of several partitions, one run behind the other: the batches of each run.
+
+    `run_ends` are the rows at which the runs end; none is empty. All are encoded together, since a
+    call costs as much as hundreds of records. A run that needs several batches is cut evenly: 1.1
+    batches' worth becomes two of 0.55, not one full and one almost empty. Else as `encode_batches`.
+    """
+    rows = _Rows(columns)
+    limit = max(min(max_batch_bytes, MAX_BATCH_BYTES) - HEADER_BYTES, 1)
+    sizes = rows.size_bounds(limit)
+    ends = np.cumsum(sizes)
+    marks = np.zeros(len(run_ends) + 1, np.int64)
+    marks[1:] = run_ends
+    totals = np.diff(np.append(0, ends)[marks])
+    if int(totals.max(initial=0)) <= limit:
+        return [[batch] for batch in _encode_cuts(rows, ends, marks.tolist())]
+    cuts = [0]
+    counts = []
+    for low, high, total in zip(marks[:-1].tolist(), run_ends, totals.tolist(), strict=True):
+        if total <= limit:
+            cuts.append(high)
+            counts.append(1)
+            continue
+        share = -(-total // -(-total // limit)) + int(sizes[low:high].max())
+        own = _cut(np.cumsum(sizes[low:high]), min(limit, share))
+        cuts += [low + row for row in own[1:]]
+        counts.append(len(own) - 1)
+    batches = iter(_encode_cuts(rows, ends, cuts))
+    return [list(itertools.islice(batches, count)) for count in counts]
+
+
+def _encode_cuts(rows: _Rows, ends: Ints, cuts: list[int]) -> list[EncodedBatch]:
+    """The batches that begin at `cuts`, whose last number is that of all rows; `ends` is the
+    running sum of sizes."""
+    batches: list[EncodedBatch] = []
+    first = 0
+    while first < len(cuts) - 1:
+        last = first + 1
+        low = cuts[first]
+        begin = int(ends[low - 1]) if low else 0
+        while (
+            last < len(cuts) - 1
+            and cuts[last + 1] - low <= _GROUP_RECORDS
+            and int(ends[cuts[last + 1] - 1]) - begin <= _GROUP_BYTES
+        ):
+            last += 1
+        batches += rows.encode(cuts[first : last + 1])
+        first = last
+    return batches
+
+
+def record_sizes(columns: RecordColumns) -> Ints:
+    """Upper bound of each record's encoded size in bytes, in whichever batch it ends up.
+
+    Raises EncodeError as `encode_batches` does.
+    """
+    return _Rows(columns).size_bounds(MAX_BATCH_BYTES)
+
+
+def size_estimate(columns: RecordColumns) -> tuple[int, int]:
+    """Encoded bytes of all records together, and of the largest one, without a look at each record.
+
+    Both are a little too high rather than too low, unless a batch gets more than a million records
+    or timestamps of other columns that lie far away. Raises EncodeError for a column that cannot be
+    written.
+    """
+    _check_lengths(columns)
+    if columns.headers is not None:
+        sizes = record_sizes(columns)
+        return (int(sizes.sum()), int(sizes.max())) if len(sizes) else (0, 0)
+    count = len(columns.timestamps_ms)
+    if not count:
+        return 0, 0
+    total = largest = 0
+    numbers = 1 + 3 + 1  # attributes, offset delta, the count of headers
+    numbers += width(2 * (int(columns.timestamps_ms.max()) - int(columns.timestamps_ms.min())))
+    for column, name in ((columns.keys, "key"), (columns.values, "value")):
+        longest = 0
+        if column is not None:
+            offsets = blob_offsets(as_binary(column, name))
+            longest = int(np.diff(offsets).max())
+            total += int(offsets[-1]) - int(offsets[0])
+        numbers += width(2 * longest)
+        largest += longest
+    numbers += width(2 * (largest + numbers))
+    return total + numbers * count, largest + numbers
+
+
+_FEW_ROWS = 256  # in each run: measuring all rows costs less than a call for each run
+
+
+def run_sizes(columns: RecordColumns, run_ends: Sequence[int]) -> list[int]:
+    """Encoded bytes of each run of rows, a little too high rather than too low; the runs are as in
+    `encode_runs`. Raises EncodeError for a column that cannot be written."""
+    if len(columns.timestamps_ms) >= _FEW_ROWS * len(run_ends):
+        return [
+            size_estimate(sliced(columns, low, high))[0]
+            for low, high in itertools.pairwise((0, *run_ends))
+        ]
+    begins = np.zeros(len(run_ends), np.int64)
+    begins[1:] = run_ends[:-1]
+    return cast(list[int], np.add.reduceat(record_sizes(columns), begins).tolist())
+
+
+def sliced(columns: RecordColumns, low: int, high: int) -> RecordColumns:
+    """Some of the rows. Copies nothing."""
+    keys, values, headers, times_ms = columns
+    count = high - low
+    return RecordColumns(
+        None if keys is None else keys.slice(low, count),
+        None if values is None else values.slice(low, count),
+        None if headers is None else headers.slice(low, count),
+        times_ms[low:high],
+    )
+
+
+def _check_lengths(columns: RecordColumns) -> None:
+    count = len(columns.timestamps_ms)
+    for name, column in zip(("key", "value", "headers"), columns[:3], strict=True):
+        if column is not None and len(column) != count:
+            raise EncodeError(f"{name} column has {len(column)} rows, timestamps {count}")
+
+
+def blob_offsets(column: pa.Array) -> NDArray[Any]:
+    """Arrow's offsets of a binary or large_binary array: row i is bytes [offsets[i], offsets[i+1]).
+
+    Of the array's own type (int32 or int64); what lies under a null is not always empty.
+    """
+    if not len(column):
+        return np.zeros(1, np.int32)
+    kind = np.int64 if pa.types.is_large_binary(column.type) else np.int32
+    offsets = np.frombuffer(column.buffers()[1], kind)
+    return offsets[column.offset : column.offset + len(column) + 1]
+
+
+def split_encoded(batch: EncodedBatch) -> list[EncodedBatch]:
+    """The same records in two batches, for a broker that says MESSAGE_TOO_LARGE.
+
+    Raises EncodeError for a single record, which cannot be split.
+    """
+    if batch.record_count < 2:
+        raise EncodeError("a batch of one record cannot be split")
+    decoded = decode_batches(
+        [_as_record_batch(batch)], start_offset=0, end_offset=batch.record_count
+    )
+    middle = batch.record_count // 2
+    halves: list[EncodedBatch] = []
+    for half in (decoded.slice(0, middle), decoded.slice(middle, batch.record_count)):
+        if half.timestamps_ms is not None:  # always: all columns are wanted
+            headers = half.headers
+            if headers is not None and headers.null_count == len(headers):
+                headers = None
+            columns = RecordColumns(half.keys, half.values, headers, half.timestamps_ms)
+            halves += encode_batches(columns, max_batch_bytes=MAX_BATCH_BYTES)
+    return halves
+
+
+def _as_record_batch(batch: EncodedBatch) -> RecordBatch:
+    """As `decode_batches` wants it, with offsets from zero."""
+    return RecordBatch(
+        base_offset=0,
+        partition_leader_epoch=NO_LEADER_EPOCH,
+        magic=MAGIC,
+        attributes=0,
+        last_offset_delta=batch.record_count - 1,
+        base_timestamp=batch.base_timestamp,
+        max_timestamp=batch.max_timestamp,
+        producer_id=NO_PRODUCER_ID,
+        producer_epoch=NO_PRODUCER_EPOCH,
+        base_sequence=NO_SEQUENCE,
+        record_count=batch.record_count,
+        data=memoryview(batch.payload),
+        size_bytes=HEADER_BYTES + len(batch.payload),
+    )
+
+
+def _cut(ends: Ints, limit: int) -> list[int]:
+    """Rows at which batches begin, then the row count, from the running sum of sizes."""
+    cuts = [0]
+    done = 0
+    while cuts[-1] < len(ends):
+        row = max(int(np.searchsorted(ends, done + limit, "right")), cuts[-1] + 1)
+        cuts.append(row)
+        done = int(ends[row - 1])
+    return cuts
+
+
+class _Numbers(NamedTuple):
+    """One varint field of many records: zigzag coded values, and the bytes that each takes."""
+
+    unsigned: NDArray[np.uint64]
+    sizes: Ints
+
+    @classmethod
+    def of(cls, values: Ints) -> _Numbers:
+        unsigned = zigzag(values)
+        return cls(unsigned, widths(unsigned))
+
+
+class _Rows:
+    """All rows of one call, in the form that encoding needs."""
+
+    def __init__(self, columns: RecordColumns) -> None:
+        self.timestamps = np.asarray(columns.timestamps_ms, np.int64)
+        self.count = len(self.timestamps)
+        _check_lengths(columns)
+        self.keys = None if columns.keys is None else _Blobs(columns.keys, "key")
+        self.values = None if columns.values is None else _Blobs(columns.values, "value")
+        self.headers = None if columns.headers is None else _Headers(columns.headers)
+
+    def _variable_sizes(self, low: int, high: int) -> Ints:
+        """Bytes of each record from the key length on."""
+        sizes = np.full(high - low, 3, np.int64)  # null key, null value, no headers
+        for column in (self.keys, self.values, self.headers):
+            if column is not None:
+                sizes += column.sizes[low:high] - 1
+        return sizes
+
+    def size_bounds(self, limit: int) -> Ints:
+        """Upper bound of each record's size in a batch of at most `limit` bytes."""
+        body = self._variable_sizes(0, self.count)
+        if not self.count:
+            return body
+        spread = int(self.timestamps.max()) - int(self.timestamps.min())
+        body += 1 + min(10, width(2 * spread))  # attributes, timestamp delta
+        # Offset deltas are below the number of records, which the smallest record bounds.
+        most = min(self.count, max(1, limit // (int(body.min()) + 2)))
+        body += width(2 * (most - 1))
+        if int(body.max()) > MAX_BATCH_BYTES - HEADER_BYTES - 5:
+            row = int(body.argmax())
+            raise EncodeError(f"row {row}: a record of {body[row]} bytes is beyond Kafka's 2 GiB")
+        return body + widths((body << 1).view(np.uint64))
+
+    def encode(self, cuts: Sequence[int]) -> list[EncodedBatch]:
+        """The batches that begin at the given rows; the last number is the end of the last one."""
+        low, high = cuts[0], cuts[-1]
+        begins = np.array(cuts[:-1], np.int64) - low
+        counts: Ints = np.diff(cuts)
+        timestamps = self.timestamps[low:high]
+        # Deltas wrap around 64 bits as Java's do; the reader's sum wraps back.
+        deltas = timestamps - np.repeat(timestamps[begins], counts)
+        content, edges = self._usual_records(low, high, deltas, counts) or self._any_records(
+            low, high, deltas, begins, counts
+        )
+        marks = edges[np.append(begins, high - low)].tolist()
+        return [
+            EncodedBatch(content[begin:end], count, base, largest)
+            for begin, end, count, base, largest in zip(
+                marks[:-1],
+                marks[1:],
+                counts.tolist(),
+                timestamps[begins].tolist(),
+                np.maximum.reduceat(timestamps, begins).tolist(),
+                strict=True,
+            )
+        ]
+
+    def _usual_records(
+        self, low: int, high: int, deltas: Ints, counts: Ints
+    ) -> tuple[memoryview, Ints] | None:
+        """The fast way, for records of the usual shape."""
+        if self.headers is not None or self.values is None:
+            return None
+        values = self.values.plain(low, high)
+        keys = None if self.keys is None else self.keys.plain(low, high)
+        if values is None or (self.keys is not None and keys is None):
+            return None
+        return join_records(keys, values, deltas, counts.tolist())
+
+    def _any_records(
+        self, low: int, high: int, deltas: Ints, begins: Ints, counts: Ints
+    ) -> tuple[memoryview, Ints]:
+        """The general way: the bytes of all records, where each begins, and where the last ends."""
+        timestamp_deltas = _Numbers.of(deltas)
+        offset_deltas = _Numbers.of(
+            np.arange(high - low, dtype=np.int64) - np.repeat(begins, counts)
+        )
+        body = self._variable_sizes(low, high)
+        body += 1 + timestamp_deltas.sizes + offset_deltas.sizes
+
+        # What Arrow joins for each record: numbers, [key, numbers,] [value,] [headers]. Without
+        # headers a record ends in a zero, their count: it is written in front of the next record's
+        # numbers, because each piece costs Arrow as much time as a whole number column costs here.
+        trailing = self.headers is None
+        pieces: list[Any] = []
+        numbers: list[_Numbers | int] = [0] if trailing else []
+        numbers += [_Numbers.of(body), 0, timestamp_deltas, offset_deltas]
+        for column in (self.keys, self.values):
+            if column is None:
+                numbers.append(_NULL)
+            else:
+                numbers.append(column.numbers(low, high))
+                pieces += [_pack(numbers, high - low), column.slice(low, high)]
+                numbers = []
+        if self.headers is not None:
+            numbers.append(self.headers.numbers(low, high))
+            pieces += [_pack(numbers, high - low), self.headers.slice(low, high)]
+        elif numbers:
+            pieces.append(_pack(numbers, high - low))
+        _, offsets_buffer, content = _join(pieces).buffers()
+        view = memoryview(content)
+        edges = np.frombuffer(offsets_buffer, np.int32)[: high - low + 1].astype(np.int64)
+        if trailing:  # the last record's zero has no next record to stand in front of
+            view = memoryview(b"".join((view, b"\0")))
+            edges += 1
+        return view, edges
+
+
+_NULL = 1  # zigzag of -1, the length of a null key or value
+
+
+def _pack(fields: Sequence[_Numbers | int], count: int) -> pa.Array:
+    """Varints of several fields one after the other, for each record; an int is a constant byte."""
+    sizes = np.full(count, sum(isinstance(field, int) for field in fields), np.int64)
+    for field in fields:
+        if not isinstance(field, int):
+            sizes += field.sizes
+    offsets = np.zeros(count + 1, np.int32)
+    np.cumsum(sizes, out=offsets[1:])
+    content = np.zeros(int(offsets[-1]), np.uint8)
+    at = offsets[:-1].astype(np.int64)
+    for field in fields:
+        if isinstance(field, int):
+            if field:
+                content[at] = field
+            at += 1
+        else:
+            write(content, at, field.unsigned, field.sizes)
+            at += field.sizes
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(content)]
+    return pa.Array.from_buffers(pa.binary(), count, buffers)
+
+
+def _join(pieces: Sequence[Any]) -> pa.Array:
+    """Concatenates arrays of binary row by row; null counts as empty."""
+    if len(pieces) == 1:
+        return pieces[0]
+    return pc.binary_join_element_wise(
+        *pieces, _NOTHING, null_handling="replace", null_replacement=b""
+    )
+
+
+class _Blobs:
+    """A key or value column, also of headers: Arrow data and what stands before each entry."""
+
+    def __init__(self, column: pa.Array, name: str) -> None:
+        self.array = as_binary(column, name)
+        self.offsets: Ints = blob_offsets(self.array).astype(np.int64)
+        taken = self.lengths = np.diff(self.offsets)
+        """Bytes of each row, -1 for null."""
+        if self.array.null_count:
+            null = ~is_valid(self.array)
+            self.lengths = np.where(null, -1, taken)
+            taken = np.where(null, 0, taken)
+        self.smallest = int(self.lengths.min()) if len(taken) else 0
+        self.largest = int(self.lengths.max()) if len(taken) else 0
+        even = self.smallest >= 0 and width(2 * self.smallest) == width(2 * self.largest)
+        number_sizes: Any = width(2 * self.largest) if even else widths(zigzag(self.lengths))
+        self.sizes: Ints = taken + number_sizes
+        """Bytes of each row and of the number in front of it."""
+
+    def numbers(self, low: int, high: int) -> _Numbers:
+        return _Numbers.of(self.lengths[low:high])
+
+    def plain(self, low: int, high: int) -> Blobs | None:
+        """Rows low..high for `join_records`, which needs 32 bit offsets; else None."""
+        if not pa.types.is_binary(self.array.type):
+            return None
+        content = self.array.buffers()[2]
+        data = np.frombuffer(b"" if content is None else content, np.uint8)
+        lengths = self.lengths[low:high]
+        return Blobs(data, self.offsets[low:high], lengths, self.smallest, self.largest)
+
+    def slice(self, low: int, high: int) -> pa.Array:
+        part = self.array.slice(low, high - low)
+        # Large ones only now: this many bytes fit int32, the whole column need not.
+        return part.cast(pa.binary()) if pa.types.is_large_binary(part.type) else part
+
+
+def as_binary(column: pa.Array, name: str) -> pa.Array:
+    """The column as binary or large_binary. Raises EncodeError, with `name`, for other data."""
+    kind = column.type
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return column
+    if pa.types.is_string(kind):
+        return column.cast(pa.binary())
+    if pa.types.is_large_string(kind):
+        return column.cast(pa.large_binary())
+    if pa.types.is_null(kind):
+        return pa.nulls(len(column), pa.binary())
+    if pa.types.is_dictionary(kind):
+        return as_binary(column.cast(kind.value_type), name)
+    if pa.types.is_fixed_size_binary(kind) or str(kind) == "binary_view":
+        return column.cast(pa.large_binary())
+    if str(kind) == "string_view":
+        return column.cast(pa.large_string()).cast(pa.large_binary())
+    raise EncodeError(f"{name} column is {kind}; only binary and string can be written")
+
+
+class _Headers:
+    """The headers column."""
+
+    def __init__(self, column: pa.Array) -> None:
+        kind = column.type
+        if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_struct(
+            kind.value_type
+        ):
+            raise EncodeError(
+                f"headers column is {kind}; it must be a list of (key, value) structs"
+            )
+        fields = {field.name: index for index, field in enumerate(kind.value_type)}
+        if set(fields) != {"key", "value"}:
+            raise EncodeError(f"headers have fields {sorted(fields)}; they must be key and value")
+        counts = or_zero(pc.list_value_length(column)).astype(np.int64)
+        self._counts = counts
+        self._edges = np.zeros(len(counts) + 1, np.int64)
+        np.cumsum(counts, out=self._edges[1:])
+        # Both flatten() leave out what lies under null lists and pass down null structs.
+        children = column.flatten().flatten()
+        self._names = _Blobs(children[fields["key"]], "header key")
+        self._contents = _Blobs(children[fields["value"]], "header value")
+        if self._names.array.null_count:
+            null = int(is_valid(self._names.array).argmin())
+            row = int(np.searchsorted(self._edges, null, "right")) - 1
+            raise EncodeError(f"row {row}: a header key is null")
+        ends = np.zeros(int(self._edges[-1]) + 1, np.int64)
+        np.cumsum(self._names.sizes + self._contents.sizes, out=ends[1:])
+        self.sizes = np.diff(ends[self._edges]) + widths(zigzag(counts))
+
+    def numbers(self, low: int, high: int) -> _Numbers:
+        return _Numbers.of(self._counts[low:high])
+
+    def slice(self, low: int, high: int) -> pa.Array:
+        """The encoded headers of each row, without their count."""
+        edges = self._edges[low : high + 1]
+        first, last = int(edges[0]), int(edges[-1])
+        if first == last:
+            return pa.nulls(high - low, pa.binary())
+        entries = _join(
+            [
+                _pack([self._names.numbers(first, last)], last - first),
+                self._names.slice(first, last),
+                _pack([self._contents.numbers(first, last)], last - first),
+                self._contents.slice(first, last),
+            ]
+        )
+        # Entries of one row lie side by side: a row's bytes go from its first to its last entry.
+        _, offsets_buffer, content = entries.buffers()
+        offsets = np.frombuffer(offsets_buffer, np.int32)[edges - first]
+        return pa.Array.from_buffers(
+            pa.binary(), high - low, [None, pa.py_buffer(offsets), content]
+        )

@@ -1,0 +1,255 @@
+"""What consumers tell each other inside JoinGroup and SyncGroup: subscriptions and assignments.
+
+To brokers these are bytes. Each member sends its subscription, once per assignor; the member that
+the broker makes leader reads all of them and answers with one assignment for each. Any of them may
+be a Java client, librdkafka or kafka-python, of any age, so the layout is that of Java's
+`ConsumerProtocol`: a version, then ConsumerProtocolSubscription or ConsumerProtocolAssignment of
+Kafka's message JSON. A version above the highest known is read as that one, since newer versions
+only add fields at the end, and bytes after the last known field are skipped.
+
+Inside a subscription an assignor may have bytes of its own (`user_data`): those of Java's
+StickyAssignor and CooperativeStickyAssignor are here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeVar
+
+from sparkkafka.errors import DecodeError, EncodeError
+from sparkkafka.protocol.wire.primitives import BytesLike, Reader, Writer
+from sparkkafka.protocol.wire.schema import (
+    INT32,
+    STRING,
+    Message,
+    array,
+    data,
+    decode_start,
+    encode_into,
+    int32,
+    nullable_bytes,
+    nullable_string,
+    string,
+    struct,
+)
+
+PROTOCOL_TYPE = "consumer"
+"""The protocol type of JoinGroup for which members speak this."""
+
+NO_GENERATION = -1
+
+MIN_VERSION = 0
+MAX_VERSION = 3
+
+Partition = tuple[str, int]
+"""Topic and partition number."""
+
+_MessageT = TypeVar("_MessageT", bound=Message)
+
+
+@struct
+class TopicPartitions:
+    """Partitions of one topic."""
+
+    topic: str = string()
+    partitions: list[int] = array(INT32)
+
+
+@data(versions=(MIN_VERSION, MAX_VERSION))
+class ConsumerProtocolSubscription(Message):
+    """What one member wants, and from version 1 on what it has."""
+
+    topics: list[str] = array(STRING)
+    user_data: bytes | None = nullable_bytes()
+    owned_partitions: list[TopicPartitions] = array(TopicPartitions, since=1, ignorable=True)
+    generation_id: int = int32(NO_GENERATION, since=2, ignorable=True)
+    rack_id: str | None = nullable_string(None, since=3, nullable_since=3, ignorable=True)
+
+
+@data(versions=(MIN_VERSION, MAX_VERSION))
+class ConsumerProtocolAssignment(Message):
+    """What one member gets. All versions are alike."""
+
+    assigned_partitions: list[TopicPartitions] = array(TopicPartitions)
+    user_data: bytes | None = nullable_bytes()
+
+
+@data(versions=(0, 1))
+class StickyAssignorUserData(Message):
+    """What Java's StickyAssignor and librdkafka put into `user_data`. It names no version."""
+
+    previous_assignment: list[TopicPartitions] = array(TopicPartitions)
+    generation: int = int32(NO_GENERATION, since=1, ignorable=True)
+
+
+@data(versions=(0, 0))
+class CooperativeStickyAssignorUserData(Message):
+    """What Java's CooperativeStickyAssignor puts into `user_data`."""
+
+    generation: int = int32(NO_GENERATION)
+
+
+class Subscription(NamedTuple):
+    """A member's subscription. `version` is the one on the wire, perhaps above MAX_VERSION.
+
+    `generation_id` is NO_GENERATION where the version or the member has none; `rack_id` is None
+    where there is none, also for an empty one, as in Java.
+    """
+
+    version: int
+    topics: tuple[str, ...]
+    user_data: bytes | None
+    owned: tuple[Partition, ...]
+    generation_id: int
+    rack_id: str | None
+
+
+class Assignment(NamedTuple):
+    """A member's assignment. `version` is the one on the wire, perhaps above MAX_VERSION."""
+
+    version: int
+    partitions: tuple[Partition, ...]
+    user_data: bytes | None
+
+
+class StickyUserData(NamedTuple):
+    """A member's last assignment, and the generation of the group in which it got that."""
+
+    previous: tuple[Partition, ...]
+    generation_id: int
+
+
+def encode_subscription(
+    topics: Iterable[str],
+    *,
+    user_data: bytes | None = None,
+    owned: Iterable[Partition] = (),
+    generation_id: int = NO_GENERATION,
+    rack_id: str | None = None,
+    version: int = MAX_VERSION,
+) -> bytes:
+    """A subscription as Java writes it: topics and owned partitions in order.
+
+    What `version` has no field for is left out. Raises EncodeError for values that do not fit.
+    """
+    if isinstance(topics, str):  # its letters, otherwise
+        raise EncodeError(f"topics is a list of names: write [{topics!r}], not {topics!r}")
+    message = ConsumerProtocolSubscription(
+        topics=sorted(topics),
+        user_data=user_data,
+        owned_partitions=_grouped(sorted(owned)),
+        generation_id=generation_id,
+        rack_id=rack_id,
+    )
+    return _encode(message, version)
+
+
+def decode_subscription(encoded: BytesLike) -> Subscription:
+    """Raises DecodeError for bytes that are no subscription."""
+    version, message = _decode(ConsumerProtocolSubscription, encoded)
+    return Subscription(
+        version=version,
+        topics=tuple(message.topics),
+        user_data=message.user_data,
+        owned=_flat(message.owned_partitions),
+        generation_id=message.generation_id,
+        rack_id=message.rack_id or None,
+    )
+
+
+def encode_assignment(
+    partitions: Iterable[Partition],
+    *,
+    user_data: bytes | None = None,
+    version: int = MAX_VERSION,
+) -> bytes:
+    """An assignment as Java writes it: topics in the order in which they first come.
+
+    Raises EncodeError for values that do not fit.
+    """
+    message = ConsumerProtocolAssignment(
+        assigned_partitions=_grouped(partitions), user_data=user_data
+    )
+    return _encode(message, version)
+
+
+def decode_assignment(encoded: BytesLike) -> Assignment:
+    """Raises DecodeError for bytes that are no assignment, or that assign a negative partition."""
+    version, message = _decode(ConsumerProtocolAssignment, encoded)
+    partitions = _flat(message.assigned_partitions)
+    for topic, partition in partitions:
+        if partition < 0:
+            raise DecodeError(f"the assignment has partition {partition} of topic {topic}")
+    return Assignment(version, partitions, message.user_data)
+
+
+def encode_sticky_user_data(partitions: Iterable[Partition], generation_id: int) -> bytes:
+    """The `user_data` of the assignor sticky, version 1."""
+    writer = Writer()
+    message = StickyAssignorUserData(
+        previous_assignment=_grouped(partitions), generation=generation_id
+    )
+    encode_into(writer, message, 1)
+    return writer.getvalue()
+
+
+def decode_sticky_user_data(encoded: BytesLike) -> StickyUserData:
+    """The `user_data` of the assignor sticky: version 1, or else 0, as Java tries them.
+
+    Raises DecodeError for bytes that are neither.
+    """
+    try:
+        message = decode_start(StickyAssignorUserData, 1, Reader(encoded))
+    except DecodeError:
+        message = decode_start(StickyAssignorUserData, 0, Reader(encoded))
+    return StickyUserData(_flat(message.previous_assignment), message.generation)
+
+
+def encode_cooperative_user_data(generation_id: int) -> bytes:
+    """The `user_data` of the assignor cooperative-sticky: the generation."""
+    writer = Writer()
+    encode_into(writer, CooperativeStickyAssignorUserData(generation=generation_id), 0)
+    return writer.getvalue()
+
+
+def decode_cooperative_generation(encoded: BytesLike) -> int:
+    """The generation in the `user_data` of the assignor cooperative-sticky.
+
+    librdkafka fills it as for sticky, of which Java would take the number of topics for the
+    generation: four bytes are Java's, more are librdkafka's. Raises DecodeError for other bytes.
+    """
+    reader = Reader(encoded)
+    if reader.remaining > 4:
+        return decode_sticky_user_data(encoded).generation_id
+    return decode_start(CooperativeStickyAssignorUserData, 0, reader).generation
+
+
+def _encode(message: Message, version: int) -> bytes:
+    writer = Writer()
+    writer.int16(version)
+    encode_into(writer, message, version)
+    return writer.getvalue()
+
+
+def _decode(cls: type[_MessageT], encoded: BytesLike) -> tuple[int, _MessageT]:
+    reader = Reader(encoded)
+    try:
+        version = reader.int16()
+    except DecodeError as error:
+        raise DecodeError(f"{cls.__name__} without a version", error.position) from None
+    if version < MIN_VERSION:
+        raise DecodeError(f"{cls.__name__} of version {version}", 0)
+    return version, decode_start(cls, min(version, MAX_VERSION), reader)
+
+
+def _grouped(partitions: Iterable[Partition]) -> list[TopicPartitions]:
+    numbers: dict[str, list[int]] = {}
+    for pair in partitions:
+        if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
+            raise EncodeError(f"partitions are pairs such as ('orders', 0), got {pair!r}")
+        numbers.setdefault(pair[0], []).append(pair[1])
+    return [TopicPartitions(topic=topic, partitions=rows) for topic, rows in numbers.items()]
+
+
+def _flat(rows: Iterable[TopicPartitions]) -> tuple[Partition, ...]:
+    return tuple((row.topic, partition) for row in rows for partition in row.partitions)

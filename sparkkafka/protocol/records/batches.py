@@ -1,0 +1,549 @@
+"""RecordBatch v2: the frame around records. Splits, checks, and builds; the payload stays bytes.
+
+    offset
+    0    i64  baseOffset
+    8    i32  batchLength: the bytes after this field, at least 49
+    12   i32  partitionLeaderEpoch
+    16   i8   magic = 2
+    17   u32  crc: CRC-32C (Castagnoli) of everything from attributes to the end
+    21   i16  attributes: bits 0-2 codec, 3 LogAppendTime, 4 transactional, 5 control,
+              6 baseTimestamp is a delete horizon
+    23   i32  lastOffsetDelta
+    27   i64  baseTimestamp, ms
+    35   i64  maxTimestamp, ms
+    43   i64  producerId
+    51   i16  producerEpoch
+    53   i32  baseSequence
+    57   i32  recordCount
+    61        records; if a codec is set, all of them compressed as one blob
+
+Not covered by the CRC: baseOffset, batchLength, partitionLeaderEpoch, magic. The broker writes
+them after the producer has made the checksum. Source: `DefaultRecordBatch.java`, and
+`CompletedFetch.java` for what a consumer may see.
+"""
+
+from __future__ import annotations
+
+import heapq
+import struct
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from sparkkafka.errors import BatchTooLargeError, CorruptRecordError, DecodeError, EncodeError
+from sparkkafka.protocol.records.compression import (
+    BytesLike,
+    Codec,
+    OutputTooLargeError,
+    compress,
+    decompressed_pieces,
+)
+from sparkkafka.protocol.records.legacy import (
+    LOG_OVERHEAD_BYTES,
+    MAGIC_POSITION,
+    MIN_BATCH_LENGTH,
+    LegacyBatch,
+    convert_message_set,
+    entry_size,
+)
+from sparkkafka.protocol.wire.primitives import Reader
+
+HEADER = struct.Struct(
+    ">q"  # baseOffset
+    "i"  # batchLength
+    "i"  # partitionLeaderEpoch
+    "b"  # magic
+    "I"  # crc
+    "h"  # attributes
+    "i"  # lastOffsetDelta
+    "q"  # baseTimestamp
+    "q"  # maxTimestamp
+    "q"  # producerId
+    "h"  # producerEpoch
+    "i"  # baseSequence
+    "i"  # recordCount
+)
+HEADER_BYTES = HEADER.size  # 61
+# The same in two parts: what the CRC covers, and what stands before it, the CRC last.
+_CHECKED_HEADER = struct.Struct(">hiqqqhii")
+_FRONT = struct.Struct(">qiibI")
+_CONTROL_KEY = struct.Struct(">hh")  # version, type
+
+MAGIC = 2
+_CRC_POSITION = 17
+_CRC_START = 21
+
+CODEC_MASK = 0x07
+LOG_APPEND_TIME_FLAG = 0x08
+TRANSACTIONAL_FLAG = 0x10
+CONTROL_FLAG = 0x20
+DELETE_HORIZON_FLAG = 0x40
+
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+NO_SEQUENCE = -1
+NO_TIMESTAMP = -1
+NO_LEADER_EPOCH = -1
+
+# TimestampType.java; the ids are what Spark's timestampType column shows.
+NO_TIMESTAMP_TYPE = -1
+CREATE_TIME = 0
+LOG_APPEND_TIME = 1
+
+# ControlRecordType.java. Other types (KRaft's) exist and mean nothing to a consumer.
+ABORT_MARKER = 0
+COMMIT_MARKER = 1
+NO_CONTROL_TYPE = -1
+
+# Length, attributes, two deltas, two sizes, header count: one byte each at least.
+MIN_RECORD_BYTES = 7
+# Unpacked bytes that a compressed batch, and old-format messages of one answer together, may take
+# if nobody says otherwise. As large as a whole answer may be (`Framing`'s default).
+DEFAULT_MAX_PAYLOAD_BYTES = 256 << 20
+_MAX_CONTROL_PAYLOAD_BYTES = 1 << 20
+_MAX_INT64 = 2**63 - 1
+
+
+class RecordBatch(NamedTuple):
+    """A batch as it came. Messages of magic 0 and 1 take the same shape: `magic` still tells."""
+
+    base_offset: int
+    partition_leader_epoch: int
+    magic: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    """Milliseconds. Timestamp deltas count from here, also when it is a delete horizon."""
+    max_timestamp: int
+    """Milliseconds; with LogAppendTime the timestamp of every record."""
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+    """0 in a batch that compaction has emptied and keeps for its producer's state."""
+    data: memoryview
+    """What follows recordCount, compressed if `codec` says so. A view of the answer's bytes."""
+    size_bytes: int
+    """Bytes on the wire, header included."""
+
+    @property
+    def codec(self) -> Codec:
+        """Raises CorruptRecordError for an id that no codec has."""
+        codec_id = self.attributes & CODEC_MASK
+        if codec_id > Codec.ZSTD:
+            raise CorruptRecordError(
+                f"compression codec {codec_id} is not known", 0, offset=self.base_offset
+            )
+        return Codec(codec_id)
+
+    @property
+    def is_log_append_time(self) -> bool:
+        return bool(self.attributes & LOG_APPEND_TIME_FLAG)
+
+    @property
+    def timestamp_type(self) -> int:
+        """NO_TIMESTAMP_TYPE (magic 0), CREATE_TIME or LOG_APPEND_TIME."""
+        if self.magic == 0:
+            return NO_TIMESTAMP_TYPE
+        return LOG_APPEND_TIME if self.attributes & LOG_APPEND_TIME_FLAG else CREATE_TIME
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL_FLAG)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL_FLAG)
+
+    @property
+    def has_delete_horizon(self) -> bool:
+        return bool(self.attributes & DELETE_HORIZON_FLAG)
+
+    @property
+    def last_offset(self) -> int:
+        """The last offset that the batch had when written; compaction may have taken its record."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        """Where to go on reading.
+
+        KAFKA-5443: not "last record + 1". If the last records are compacted away, that offset
+        lies in this batch, and the broker would send the same batch for ever.
+        """
+        return self.base_offset + self.last_offset_delta + 1
+
+    def payload_pieces(self, max_bytes: int) -> Iterator[BytesLike]:
+        """The uncompressed records, at most `max_bytes`, a few MiB at a time.
+
+        Raises BatchTooLargeError beyond that, and CorruptRecordError for damage, perhaps after
+        some pieces; positions count from the start of `data`.
+        """
+        if not self.record_count and not len(self.data):
+            return
+        try:
+            yield from decompressed_pieces(self.codec, self.data, max_bytes)
+        except OutputTooLargeError as error:
+            raise _at_offset(BatchTooLargeError, error, self.base_offset) from error
+        except CorruptRecordError:
+            raise
+        except DecodeError as error:
+            raise _at_offset(CorruptRecordError, error, self.base_offset) from error
+
+    def payload(self, max_bytes: int) -> BytesLike:
+        """`payload_pieces` in one piece.
+
+        The record count is checked against the bytes, so it can be trusted for allocations.
+        """
+        pieces = list(self.payload_pieces(max_bytes))
+        out = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        if self.record_count * MIN_RECORD_BYTES > len(out):
+            raise CorruptRecordError(
+                f"{self.record_count} records cannot lie in {len(out)} bytes",
+                0,
+                offset=self.base_offset,
+            )
+        return out
+
+
+def split_batches(
+    data: BytesLike,
+    *,
+    check_crcs: bool = True,
+    end_offset: int | None = None,
+    max_payload_bytes: int = DEFAULT_MAX_PAYLOAD_BYTES,
+) -> list[RecordBatch]:
+    """The whole batches in a fetch answer's records, in order, without copying their records.
+
+    A broker cuts its answer at a byte, so a last batch that is not whole is left out; if nothing
+    is whole the list is empty, and `first_batch_size` tells what was cut. The first batch may
+    start before the offset that was asked for. With `end_offset` (exclusive) the batches behind
+    the one that reaches it are left out, unchecked: damage there is none of this reader's business.
+
+    Messages of magic 0 and 1 come converted, possibly several to a batch or several batches to a
+    compressed message; `max_payload_bytes` bounds what those unpack to (see legacy.py; format 2
+    is not unpacked here). `check_crcs` as Java's check.crcs.
+
+    Raises CorruptRecordError, with the position in `data` and the offset, for impossible headers,
+    wrong CRCs, and offsets that do not ascend from batch to batch.
+    """
+    # Positions below need plain unsigned bytes; arrow buffers, for one, export signed ones.
+    view = memoryview(data)
+    if view.format != "B":
+        view = view.cast("B")
+    size = len(view)
+    batches: list[RecordBatch] = []
+    position = next_offset = 0
+    room_bytes = max_payload_bytes
+    # RecordBatch(...) without its __new__ in Python: small batches come by the thousand.
+    new_tuple = tuple.__new__
+    while end_offset is None or next_offset < end_offset or not batches:
+        if size - position < HEADER_BYTES or view[position + MAGIC_POSITION] != MAGIC:
+            if entry_size(view, position) is None or view[position + MAGIC_POSITION] == MAGIC:
+                break
+            converted = convert_message_set(
+                view,
+                position,
+                check_crcs=check_crcs,
+                max_payload_bytes=max_payload_bytes,
+                room_bytes=room_bytes,
+                end_offset=end_offset,
+            )
+            for batch in map(_from_legacy, converted.batches):
+                if batch.base_offset < next_offset:
+                    raise CorruptRecordError(
+                        f"message of offset {batch.base_offset}, after offset {next_offset - 1}",
+                        position,
+                        offset=batch.base_offset,
+                    )
+                next_offset = batch.next_offset
+                batches.append(batch)
+            position, room_bytes = converted.position, converted.room_bytes
+            if converted.stopped:
+                break
+            continue
+        (
+            base_offset,
+            length,
+            leader_epoch,
+            magic,
+            crc,
+            attributes,
+            last_offset_delta,
+            base_timestamp,
+            max_timestamp,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            record_count,
+        ) = HEADER.unpack_from(view, position)
+        if length < MIN_BATCH_LENGTH:
+            raise CorruptRecordError(f"batch length {length}", position + 8, offset=base_offset)
+        end = position + LOG_OVERHEAD_BYTES + length
+        if end > size:
+            break
+        if check_crcs:
+            actual = crc32c(view[position + _CRC_START : end])
+            if actual != crc:
+                raise CorruptRecordError(
+                    f"CRC-32C of the batch is {actual:#010x}, its header says {crc:#010x}",
+                    position + _CRC_POSITION,
+                    offset=base_offset,
+                )
+        if not 0 <= last_offset_delta < _MAX_INT64 - base_offset or base_offset < next_offset:
+            # The CRC leaves the offset out, so this is the only look at it. A batch that ended
+            # before it began would send the reader round in circles.
+            raise CorruptRecordError(
+                f"batch of offset {base_offset} + {last_offset_delta}, after offset "
+                f"{next_offset - 1}",
+                position,
+                offset=base_offset,
+            )
+        next_offset = base_offset + last_offset_delta + 1
+        start = position + HEADER_BYTES
+        if record_count < 0 or (record_count == 0) != (start == end):
+            # Compaction may take all records of a batch, and then nothing follows the header.
+            raise CorruptRecordError(
+                f"{record_count} records in {end - start} bytes", position + 57, offset=base_offset
+            )
+        fields = (
+            base_offset,
+            leader_epoch,
+            magic,
+            attributes,
+            last_offset_delta,
+            base_timestamp,
+            max_timestamp,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            record_count,
+            view[start:end],
+            end - position,
+        )
+        batches.append(new_tuple(RecordBatch, fields))
+        position = end
+    return batches
+
+
+def first_batch_size(data: BytesLike) -> int | None:
+    """Bytes that the first batch says it has, whole or not; None if even the size is cut off.
+
+    For the answer from which `split_batches` got nothing. Raises CorruptRecordError as it does.
+    """
+    view = memoryview(data).cast("B")
+    if len(view) < LOG_OVERHEAD_BYTES:
+        return None
+    entry_size(view, 0)
+    return LOG_OVERHEAD_BYTES + int.from_bytes(view[8:12], "big", signed=True)
+
+
+def _from_legacy(batch: LegacyBatch) -> RecordBatch:
+    return RecordBatch(
+        base_offset=batch.base_offset,
+        partition_leader_epoch=NO_LEADER_EPOCH,
+        magic=batch.magic,
+        attributes=LOG_APPEND_TIME_FLAG if batch.log_append_time else 0,
+        last_offset_delta=batch.last_offset_delta,
+        base_timestamp=batch.base_timestamp,
+        max_timestamp=batch.max_timestamp,
+        producer_id=NO_PRODUCER_ID,
+        producer_epoch=NO_PRODUCER_EPOCH,
+        base_sequence=NO_SEQUENCE,
+        record_count=batch.record_count,
+        data=memoryview(batch.payload),
+        size_bytes=batch.size_bytes,
+    )
+
+
+class AbortedTransactions:
+    """Which batches of one fetch answer a consumer may see (`CompletedFetch.java`).
+
+    `aborted` is the answer's list of (producer id, first offset), in any order, with entries of
+    transactions that began before the fetch offset; None or empty for read_uncommitted. One
+    object serves one answer: the broker sends each answer the list that fits it.
+    """
+
+    def __init__(self, aborted: Iterable[tuple[int, int]] | None) -> None:
+        # Redpanda does not sort the list.
+        self._pending = [(first_offset, producer_id) for producer_id, first_offset in aborted or ()]
+        heapq.heapify(self._pending)
+        self._aborting: set[int] = set()
+
+    def visible_of(self, batches: Iterable[RecordBatch]) -> list[RecordBatch]:
+        """Those of the batches that are `visible`."""
+        if self._pending or self._aborting:
+            return [batch for batch in batches if self.visible(batch)]
+        # Small batches come by the thousand, and nothing but markers is to be left out.
+        return [batch for batch in batches if not batch.attributes & CONTROL_FLAG]
+
+    def visible(self, batch: RecordBatch) -> bool:
+        """Whether its records are for the reader. Ask for every batch, in offset order.
+
+        Control batches never are. Raises CorruptRecordError for an unreadable marker that could
+        end an aborted transaction.
+        """
+        # Event order: a producer's aborted transaction starts at or before this batch, its ABORT
+        # marker ends it, and its next transaction may be a committed one. So entries become
+        # active by the batch's last offset before its own marker is looked at.
+        while self._pending and self._pending[0][0] <= batch.last_offset:
+            self._aborting.add(heapq.heappop(self._pending)[1])
+        if batch.is_control:
+            if batch.producer_id in self._aborting and control_type(batch) == ABORT_MARKER:
+                self._aborting.discard(batch.producer_id)
+            return False
+        # A producer may also write outside of transactions; only transactional batches abort.
+        return not (batch.is_transactional and batch.producer_id in self._aborting)
+
+
+def control_type(batch: RecordBatch) -> int:
+    """Type of a control batch's first record: ABORT_MARKER, COMMIT_MARKER, or another number.
+
+    NO_CONTROL_TYPE if compaction has removed the record. Raises CorruptRecordError if there is a
+    record without a readable key (`ControlRecordType.java`: i16 version, i16 type).
+    """
+    if not batch.record_count:
+        return NO_CONTROL_TYPE
+    try:
+        reader = Reader(batch.payload(_MAX_CONTROL_PAYLOAD_BYTES))
+    except BatchTooLargeError as error:  # no setting allows more, and no broker writes so much
+        raise CorruptRecordError(
+            f"control batch of more than {_MAX_CONTROL_PAYLOAD_BYTES} bytes",
+            error.position,
+            offset=batch.base_offset,
+        ) from error
+    try:
+        reader.varint()  # length
+        reader.int8()  # attributes
+        reader.varlong()  # timestamp delta
+        reader.varint()  # offset delta
+        key = reader.span(reader.varint())
+        if len(key) < _CONTROL_KEY.size:
+            raise DecodeError(f"control record with a key of {len(key)} bytes", reader.pos)
+        version, kind = _CONTROL_KEY.unpack_from(key)
+        if version < 0:
+            raise DecodeError(f"control record of version {version}", reader.pos)
+    except CorruptRecordError:
+        raise
+    except DecodeError as error:
+        raise _at_offset(CorruptRecordError, error, batch.base_offset) from error
+    return int(kind)
+
+
+def _at_offset(
+    kind: type[CorruptRecordError], error: DecodeError, offset: int
+) -> CorruptRecordError:
+    """The same error with the batch's offset; `position` stays one in the batch's data."""
+    message = str(error).removesuffix(f" (at byte {error.position})")
+    return kind(message, error.position, offset=offset)
+
+
+def build_batch(
+    payload: BytesLike,
+    *,
+    record_count: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    codec: Codec = Codec.NONE,
+    level: int | None = None,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    transactional: bool = False,
+    control: bool = False,
+    log_append_time: bool = False,
+    base_offset: int = 0,
+    last_offset_delta: int | None = None,
+    partition_leader_epoch: int = NO_LEADER_EPOCH,
+) -> bytes:
+    """A whole batch around encoded, uncompressed records, in one piece; see `batch_parts`."""
+    return b"".join(
+        batch_parts(
+            payload,
+            record_count=record_count,
+            base_timestamp=base_timestamp,
+            max_timestamp=max_timestamp,
+            codec=codec,
+            level=level,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+            transactional=transactional,
+            control=control,
+            log_append_time=log_append_time,
+            base_offset=base_offset,
+            last_offset_delta=last_offset_delta,
+            partition_leader_epoch=partition_leader_epoch,
+        )
+    )
+
+
+def batch_parts(
+    payload: BytesLike,
+    *,
+    record_count: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    codec: Codec = Codec.NONE,
+    level: int | None = None,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    transactional: bool = False,
+    control: bool = False,
+    log_append_time: bool = False,
+    base_offset: int = 0,
+    last_offset_delta: int | None = None,
+    partition_leader_epoch: int = NO_LEADER_EPOCH,
+) -> tuple[bytes, BytesLike]:
+    """The header of a batch, and its records as they are to be sent: `payload` itself, not
+    copied, or what compression made of it. What is built is never changed again.
+
+    `last_offset_delta` defaults to `record_count - 1`, which a broker demands of producers.
+    If compression does not make the payload smaller it is sent as it is, as librdkafka does: so
+    no batch is larger than 61 bytes plus its payload, and size limits can be kept beforehand.
+    `control`, `log_append_time`, offset and leader epoch are a broker's to set. Timestamps in ms.
+
+    Raises EncodeError for values that the header cannot hold.
+    """
+    if codec is not Codec.NONE:
+        packed = compress(codec, payload, level)
+        if len(packed) < len(payload):
+            payload = packed
+        else:
+            codec = Codec.NONE
+    attributes = (
+        codec
+        | (LOG_APPEND_TIME_FLAG if log_append_time else 0)
+        | (TRANSACTIONAL_FLAG if transactional else 0)
+        | (CONTROL_FLAG if control else 0)
+    )
+    if last_offset_delta is None:
+        last_offset_delta = record_count - 1
+    if record_count < 0 or last_offset_delta < 0:
+        raise EncodeError(
+            f"batch of {record_count} records with lastOffsetDelta {last_offset_delta}"
+        )
+    try:
+        checked = _CHECKED_HEADER.pack(
+            attributes,
+            last_offset_delta,
+            base_timestamp,
+            max_timestamp,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            record_count,
+        )
+        # The CRC runs over header and payload where they lie.
+        front = _FRONT.pack(
+            base_offset,
+            MIN_BATCH_LENGTH + len(payload),
+            partition_leader_epoch,
+            MAGIC,
+            crc32c(payload, crc32c(checked)),
+        )
+    except struct.error as error:
+        raise EncodeError(f"a batch header field is out of range: {error}") from error
+    return front + checked, payload

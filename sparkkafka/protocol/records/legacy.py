@@ -1,0 +1,384 @@
+"""Message sets of magic 0 and 1 (before Kafka 0.11), turned into what a RecordBatch carries.
+
+No broker takes them any more, but brokers up to 4.x return them as they lie in old segments, under
+every Fetch version: the magic byte decides, not the API version.
+
+    offset
+    0    i64  offset
+    8    i32  message size: the bytes after this field
+    12   u32  CRC-32 (IEEE) of everything after this field
+    16   i8   magic: 0 or 1
+    17   i8   attributes: bits 0-2 codec, bit 3 timestamp type (magic 1; 1 = LogAppendTime)
+    18   i64  timestamp, ms (magic 1 only)
+    ..   i32  key size, -1 = null; key
+    ..   i32  value size, -1 = null; value
+
+A compressed message is a wrapper: its value is a compressed message set. Its offset is that of its
+last message. Offsets inside count from 0 with magic 1, and are absolute with magic 0.
+
+Rules as in Java's `AbstractLegacyRecordBatch`, except that damage which Java passes over in silence
+(a wrapper whose last message is cut, bytes behind the value) is an error here.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from sparkkafka.errors import BatchTooLargeError, CorruptRecordError, DecodeError
+from sparkkafka.protocol.records.compression import Codec, OutputTooLargeError, decompress
+
+LOG_OVERHEAD_BYTES = 12  # offset and size
+MAGIC_POSITION = 16
+MIN_ENTRY_BYTES = 14  # a magic 0 message without key and value; no size field says less
+MIN_BATCH_LENGTH = 49  # of format 2: its header, without offset and size
+MAX_MAGIC = 2
+
+CODEC_MASK = 0x07
+LOG_APPEND_TIME_FLAG = 0x08
+NO_TIMESTAMP = -1
+
+# What a batch costs beside its payload. Messages that cannot share batches must not turn a small
+# answer into a large number of Python objects, so batches count against the room too.
+_BATCH_COST_BYTES = 1024
+
+_HEADER_V0 = struct.Struct(">qiIbb")
+_HEADER_V1 = struct.Struct(">qiIbbq")
+_LENGTH = struct.Struct(">i")
+_OFFSET_AND_LENGTH = struct.Struct(">qi")
+_MAX_INT32 = 2**31 - 1
+_MIN_INT64, _MAX_INT64 = -(2**63), 2**63 - 1
+
+
+class LegacyBatch(NamedTuple):
+    """Messages of one magic and timestamp type, their `payload` encoded as records of format 2.
+
+    `size_bytes` is what they took on the wire; a wrapper that becomes several batches is counted
+    with the first. If `log_append_time`, all messages have the timestamp `max_timestamp`.
+    """
+
+    magic: int
+    log_append_time: bool
+    base_offset: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    record_count: int
+    payload: bytes
+    size_bytes: int
+
+
+class Conversion(NamedTuple):
+    """What `convert_message_set` did.
+
+    `position` is behind the last message taken, `room_bytes` what is left for unpacking. `stopped`
+    means that nothing behind `position` is to be read.
+    """
+
+    batches: list[LegacyBatch]
+    position: int
+    room_bytes: int
+    stopped: bool
+
+
+class _Message(NamedTuple):
+    offset: int
+    magic: int
+    attributes: int
+    timestamp: int
+    key: memoryview | None
+    value: memoryview | None
+
+
+def entry_size(data: memoryview, position: int) -> int | None:
+    """Bytes of the message or batch at `position`, of any magic; None if its end is cut off.
+
+    Raises CorruptRecordError for a size below any message's and for an unknown magic, also if the
+    entry is cut (`ByteBufferLogInputStream.nextBatchSize`).
+    """
+    left = len(data) - position
+    if left < LOG_OVERHEAD_BYTES:
+        return None
+    offset, length = _OFFSET_AND_LENGTH.unpack_from(data, position)
+    magic = data[position + MAGIC_POSITION] if left > MAGIC_POSITION else 0
+    if length < (MIN_BATCH_LENGTH if magic == MAX_MAGIC else MIN_ENTRY_BYTES):
+        raise CorruptRecordError(f"batch length {length}", position + 8, offset=offset)
+    if magic > MAX_MAGIC:
+        raise CorruptRecordError(
+            f"record format (magic) {magic} is not known", position + MAGIC_POSITION, offset=offset
+        )
+    size = LOG_OVERHEAD_BYTES + int(length)
+    return size if size <= left else None
+
+
+def convert_message_set(
+    data: memoryview,
+    position: int,
+    *,
+    check_crcs: bool,
+    max_payload_bytes: int,
+    room_bytes: int,
+    end_offset: int | None = None,
+) -> Conversion:
+    """Convert the whole messages from `position` to the next batch of format 2 or cut message.
+
+    Wrappers are unpacked here, into `room_bytes` in all (their bytes, and a charge for each batch
+    beyond one a wrapper). The first that finds less room left than
+    it needs ends the conversion, as if the rest had been cut off: the next fetch starts with it.
+    One that needs more than `max_payload_bytes` is an error. Nothing is looked at behind the
+    message that reaches `end_offset` (exclusive). Raises CorruptRecordError.
+    """
+    batches: list[LegacyBatch] = []
+    plain = _Builder()
+    stopped = False
+    while not stopped:
+        size = entry_size(data, position)
+        if size is None or data[position + MAGIC_POSITION] == MAX_MAGIC:
+            break
+        message = _parse(data, position, position + size, check_crcs)
+        if message.attributes & CODEC_MASK:
+            batches += plain.finish()
+            try:
+                unpacked, used_bytes = _unwrap(message, size, check_crcs, room_bytes)
+            except OutputTooLargeError as error:
+                if room_bytes < max_payload_bytes:
+                    stopped = True
+                    break
+                raise BatchTooLargeError(str(error), position, offset=message.offset) from error
+            except DecodeError as error:
+                raise CorruptRecordError(
+                    f"in a compressed message set: {error}", position, offset=message.offset
+                ) from error
+            room_bytes -= used_bytes
+            batches += unpacked
+        else:
+            plain.add(message)
+            plain.size_bytes += size
+        position += size
+        stopped = (end_offset is not None and message.offset + 1 >= end_offset) or (
+            plain.extra_batches * _BATCH_COST_BYTES > max_payload_bytes
+        )
+    batches += plain.finish()
+    return Conversion(batches, position, room_bytes, stopped)
+
+
+def _parse(data: memoryview, start: int, end: int, check_crc: bool) -> _Message:
+    """The message in data[start:end]; its size field is known to say so."""
+    magic = data[start + MAGIC_POSITION]
+    header = _HEADER_V1 if magic else _HEADER_V0
+    offset, _, crc, _, attributes, *rest = _unpack_header(header, data, start, end)
+    if offset < 0 or offset >= _MAX_INT64:
+        raise CorruptRecordError(f"message offset {offset}", start)
+    if check_crc:
+        actual = zlib.crc32(data[start + MAGIC_POSITION : end])
+        if actual != crc:
+            raise CorruptRecordError(
+                f"CRC-32 of the message is {actual:#010x}, its header says {crc:#010x}",
+                start + LOG_OVERHEAD_BYTES,
+                offset=offset,
+            )
+    key, position = _nullable(data, start + header.size, end, offset, "key")
+    value, position = _nullable(data, position, end, offset, "value")
+    if position != end:
+        raise CorruptRecordError(
+            f"{end - position} bytes follow the value of the message", position, offset=offset
+        )
+    timestamp = rest[0] if rest else NO_TIMESTAMP
+    return _Message(offset, magic, attributes, timestamp, key, value)
+
+
+def _unpack_header(
+    header: struct.Struct, data: memoryview, start: int, end: int
+) -> tuple[int, ...]:
+    if end - start < header.size:
+        raise CorruptRecordError(f"message of {end - start} bytes has no whole header", start)
+    return header.unpack_from(data, start)
+
+
+def _nullable(
+    data: memoryview, position: int, end: int, offset: int, what: str
+) -> tuple[memoryview | None, int]:
+    start = position + _LENGTH.size
+    if start > end:
+        raise CorruptRecordError(f"no room for the {what} size", position, offset=offset)
+    size = _LENGTH.unpack_from(data, position)[0]
+    if size == -1:
+        return None, start
+    if not 0 <= size <= end - start:
+        raise CorruptRecordError(
+            f"{what} of {size} bytes, {end - start} are left", position, offset=offset
+        )
+    return data[start : start + size], start + size
+
+
+def _unwrap(
+    wrapper: _Message, size_bytes: int, check_crcs: bool, room_bytes: int
+) -> tuple[list[LegacyBatch], int]:
+    """The batches that a compressed message becomes, and how many bytes it unpacked to."""
+    codec_id = wrapper.attributes & CODEC_MASK
+    if codec_id >= Codec.ZSTD:
+        # zstd came after format 2 (KIP-110).
+        raise DecodeError(f"compression codec {codec_id} in message format {wrapper.magic}")
+    if wrapper.value is None:
+        raise DecodeError("the compressed value is null")
+    payload = memoryview(
+        decompress(
+            Codec(codec_id), wrapper.value, room_bytes, any_lz4_header_checksum=wrapper.magic == 0
+        )
+    )
+    # Two passes, not a list: an unpacked set may hold millions of tiny messages.
+    last_inner_offset = None
+    used_bytes = len(payload)
+    for start, _ in _entries(payload):
+        last_inner_offset = _OFFSET_AND_LENGTH.unpack_from(payload, start)[0]
+    if last_inner_offset is None:
+        raise DecodeError("no message inside")
+    base_offset = 0
+    if wrapper.magic == 1 and wrapper.offset:
+        # A wrapper with offset 0: written so by some versions of librdkafka, nothing to add.
+        base_offset = wrapper.offset - last_inner_offset
+        if base_offset < 0:
+            raise DecodeError(
+                f"wrapper offset {wrapper.offset} is below its last message's {last_inner_offset}"
+            )
+    builder = _Builder(size_bytes)
+    for start, end in _entries(payload):
+        message = _parse(payload, start, end, check_crcs)
+        if message.attributes & CODEC_MASK:
+            raise DecodeError("a compressed message inside a compressed one", start)
+        builder.add(_placed(message, wrapper, base_offset))
+        used_bytes = len(payload) + builder.extra_batches * _BATCH_COST_BYTES
+        if used_bytes > room_bytes:
+            raise OutputTooLargeError(
+                f"{builder.extra_batches} unlike messages take more than the {room_bytes} bytes "
+                "allowed",
+                start,
+            )
+    return builder.finish(last_offset=wrapper.offset), used_bytes
+
+
+def _entries(payload: memoryview) -> Iterator[tuple[int, int]]:
+    """Start and end of each message in an unpacked set."""
+    start = 0
+    while start < len(payload):
+        size = entry_size(payload, start)
+        if size is None:
+            raise DecodeError("the last message is cut short", start)
+        if payload[start + MAGIC_POSITION] == MAX_MAGIC:
+            raise DecodeError("a batch of format 2 inside a message", start)
+        yield start, start + size
+        start += size
+
+
+def _placed(message: _Message, wrapper: _Message, base_offset: int) -> _Message:
+    """A message from inside a wrapper, with the offset and timestamp that it has in the log."""
+    offset, timestamp = message.offset + base_offset, message.timestamp
+    if offset >= _MAX_INT64:
+        raise DecodeError(f"message offset {offset}")
+    # The broker stamps the wrapper only, so its timestamp type counts for all inside.
+    attributes = wrapper.attributes & LOG_APPEND_TIME_FLAG if wrapper.magic else 0
+    if message.magic and attributes:
+        timestamp = wrapper.timestamp
+    return message._replace(offset=offset, attributes=attributes, timestamp=timestamp)
+
+
+class _Builder:
+    """Collects messages into as few batches of format 2 as can hold them."""
+
+    def __init__(self, size_bytes: int = 0) -> None:
+        self.size_bytes = size_bytes
+        self._done: list[LegacyBatch] = []
+        self._start_batch()
+
+    @property
+    def extra_batches(self) -> int:
+        """Batches so far, beyond the one that any messages need."""
+        return len(self._done)
+
+    def _start_batch(self) -> None:
+        self._payload = bytearray()
+        self._count = 0
+
+    def add(self, message: _Message) -> None:
+        log_append_time = bool(message.magic and message.attributes & LOG_APPEND_TIME_FLAG)
+        if self._count and not self._fits(message, log_append_time):
+            self._close_batch()
+        if not self._count:
+            self._magic = message.magic
+            self._log_append_time = log_append_time
+            self._base_offset = message.offset
+            self._base_timestamp = self._max_timestamp = message.timestamp
+        self._count += 1
+        self._last_offset = message.offset
+        self._max_timestamp = max(self._max_timestamp, message.timestamp)
+        record = bytearray(1)  # attributes: none
+        _append_varint(record, message.timestamp - self._base_timestamp)
+        _append_varint(record, message.offset - self._base_offset)
+        for field in (message.key, message.value):
+            if field is None:
+                _append_varint(record, -1)
+            else:
+                _append_varint(record, len(field))
+                record += field
+        record.append(0)  # no headers
+        _append_varint(self._payload, len(record))
+        self._payload += record
+
+    def _fits(self, message: _Message, log_append_time: bool) -> bool:
+        return (
+            message.magic == self._magic
+            and log_append_time == self._log_append_time
+            and self._last_offset < message.offset <= self._base_offset + _MAX_INT32
+            # A batch has one LogAppendTime; messages outside a wrapper have one each.
+            and not (log_append_time and message.timestamp != self._base_timestamp)
+            and _MIN_INT64 <= message.timestamp - self._base_timestamp <= _MAX_INT64
+        )
+
+    def _close_batch(self) -> None:
+        self._done.append(
+            LegacyBatch(
+                magic=self._magic,
+                log_append_time=self._log_append_time,
+                base_offset=self._base_offset,
+                last_offset_delta=self._last_offset - self._base_offset,
+                base_timestamp=self._base_timestamp,
+                max_timestamp=self._max_timestamp,
+                record_count=self._count,
+                payload=bytes(self._payload),
+                size_bytes=self.size_bytes,
+            )
+        )
+        self.size_bytes = 0
+        self._start_batch()
+
+    def finish(self, last_offset: int | None = None) -> list[LegacyBatch]:
+        """The batches, closed; the builder is empty again.
+
+        If the last message lies before `last_offset`, an empty batch reaches up to it: a reader
+        that went on behind the last message would get the same wrapper again.
+        """
+        if self._count:
+            self._close_batch()
+            if last_offset is not None and last_offset > self._last_offset:
+                self._done.append(
+                    self._done[-1]._replace(
+                        base_offset=last_offset,
+                        last_offset_delta=0,
+                        record_count=0,
+                        payload=b"",
+                        size_bytes=0,
+                    )
+                )
+        done, self._done = self._done, []
+        return done
+
+
+def _append_varint(out: bytearray, value: int) -> None:
+    """Zigzag varint of a 32 or 64 bit number."""
+    value = value << 1 if value >= 0 else (-value << 1) - 1
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)

@@ -1,0 +1,301 @@
+"""The driver's part of deliveryGuarantee=exactly-once in a stream: deciding, ending, clearing up.
+
+Tasks write in transactions of their own and end none. The driver writes a decision down (see
+`decision`), in a transaction of its own transactional id, and then commits the tasks' transactions;
+what was decided and not finished is finished when Spark plans the same batch again. Why each crash
+ends well is written in docs/exactly-once.md; its names for the steps stand in the comments here.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.coordinator import FOR_TRANSACTION, learn_coordinators
+from sparkkafka.client.group.committed_offsets import StoredOffset, fetch_stored
+from sparkkafka.client.transactions.requests import (
+    GONE,
+    Transaction,
+    commit_offsets_in,
+    end_transactions,
+    explained,
+)
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.config.options import WriteOptions
+from sparkkafka.errors import BrokerError, DataLossError, DecodeError, KafkaError, TransactionError
+from sparkkafka.spark.exactly_once.decision import (
+    Decision,
+    TaskReport,
+    WriterNames,
+    latest_decision,
+)
+from sparkkafka.spark.exactly_once.task_transactions import (
+    abort_each,
+    abort_stopped,
+    check_open,
+    clear_up,
+    failures,
+    is_gone,
+    other_attempts,
+    some,
+    take_over,
+    transaction_of,
+    transactions_of,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class _Stored(NamedTuple):
+    """The last decision under a prefix, and where it is kept."""
+
+    decision: Decision | None
+    places: tuple[TopicPartition, ...]
+
+
+def commit_batch(options: WriteOptions, batch_id: int, reports: Sequence[TaskReport]) -> str:
+    """Make all tasks' rows of a micro-batch visible, or finish what an earlier driver decided.
+
+    Returns a line that says what was done. Raises TransactionError if the batch is not decided
+    (Spark plans it again, and nothing of this attempt becomes visible), DataLossError if it is
+    decided and Kafka has lost a part of it.
+    """
+    if not reports:
+        return "no tasks"
+    names, query_id = reports[0].names, reports[0].query_id
+    own = transactions_of(names, reports)
+    with Cluster(options.client) as cluster:
+        keys = [names.decisions, *own, *other_attempts(names, reports)]
+        learn_coordinators(cluster, keys, FOR_TRANSACTION, cluster.deadline())
+        # "fence": no other driver of this prefix can decide from here on.
+        decider = _become_decider(cluster, names)
+        stored = _read_decision(cluster, names)
+        before = stored.decision
+        if before is not None and before.query_id != query_id:
+            _finish_other_query(cluster, names, before, query_id, batch_id)
+        elif before is not None and before.batch_id > batch_id:
+            raise TransactionError(
+                f"batch {batch_id} is planned again although batch {before.batch_id} was decided: "
+                "the checkpoint is older than what was written. Use the checkpoint that belongs to "
+                f"it, or delete the consumer group {names.decisions} to write again (rows of these "
+                "batches are then doubled)"
+            )
+        elif before is not None and before.batch_id == batch_id:
+            # "replay": what was written this time must never be seen.
+            decided = _decided(names, before)
+            mine = [row for key, row in own.items() if key not in decided]
+            end_transactions(cluster, mine, commit=False, deadline=cluster.deadline())
+            _finish(cluster, names, before, options.fail_on_data_loss)
+            clear_up(cluster, names, reports, every=True, before=before)
+            return (
+                f"batch {batch_id} was decided by an earlier start of the query (run {before.run}):"
+                f" {len(before.transactions)} transactions of it committed, rows written this time "
+                "left out"
+            )
+        check_open(cluster, own, reports)
+        decision = Decision(
+            query_id=query_id,
+            run=names.run,
+            batch_id=batch_id,
+            number=0 if before is None else before.number + 1,
+            application=socket.gethostname(),
+            transactions=tuple(row.transaction for row in reports if row.transaction is not None),
+        )
+        first = before is None or before.run != names.run
+        # Without rows too, the first micro-batch of a run says in the group whose the prefix is: a
+        # later one could not tell an older query from one that runs now. What other runs have open
+        # is aborted only once none of them can have decided about it since it was looked up.
+        decides = bool(own) or (first and bool(stored.places))
+        if decides:
+            _decide(cluster, names, decider, decision, stored.places, reports)
+            _finish(cluster, names, decision, options.fail_on_data_loss)
+        clear_up(cluster, names, reports, every=first and decides, before=before)
+        return f"batch {batch_id}: {len(own)} transactions committed"
+
+
+def abort_batch(
+    options: WriteOptions,
+    batch_id: int,
+    reports: Sequence[TaskReport],
+    *,
+    stopped_tasks: bool = False,
+) -> str:
+    """End a failed micro-batch: take back what is not decided, leave alone what is.
+
+    `stopped_tasks`: there are tasks without a report, which may run for a moment more. Spark also
+    calls this after `commit_batch` failed. Returns a line that says what was done.
+    Raises KafkaError if Kafka cannot be asked; the next start of the query then clears up.
+    """
+    if not reports:
+        return (
+            f"batch {batch_id} failed, or the query was stopped; what its tasks wrote is taken "
+            "back by the next start"
+        )
+    names = reports[0].names
+    own = transactions_of(names, reports)
+    with Cluster(options.client) as cluster:
+        # Taking the id over settles a decision that is half written, one way or the other.
+        _become_decider(cluster, names)
+        before = _read_decision(cluster, names).decision
+        if before is not None and (before.query_id, before.batch_id, before.run) == (
+            reports[0].query_id,
+            batch_id,
+            names.run,
+        ):
+            return (
+                f"batch {batch_id} is decided: its rows become visible at the latest when the "
+                "query is started again, and are not written a second time"
+            )
+        left = abort_each(cluster, own.values())
+        stopped = abort_stopped(cluster, names) if stopped_tasks else 0
+    return (
+        f"batch {batch_id} failed, or the query was stopped: "
+        f"{len(own) - len(left) + stopped} transactions aborted"
+        + (f", {len(left)} not ({next(iter(left.values()))})" if left else "")
+    )
+
+
+def _become_decider(cluster: Cluster, names: WriterNames) -> Transaction:
+    key = names.decisions
+    found = take_over(cluster, [key])[key]
+    if isinstance(found, KafkaError):
+        raise found
+    return found
+
+
+def _read_decision(cluster: Cluster, names: WriterNames) -> _Stored:
+    try:
+        stored = fetch_stored(cluster, names.decisions)
+    except BrokerError as error:
+        raise explained(error, cluster.options.prefix) from error
+    try:
+        decision = latest_decision(row.metadata for row in stored.values())
+    except DecodeError as error:
+        raise DecodeError(
+            f"the last decision under transactionalIdPrefix {names.prefix} cannot be read "
+            f"({error}). It is kept in the consumer group {names.decisions}, which is for nothing "
+            "else. Delete the group and start the query again; if the query died in the middle of "
+            "a commit, the rows of that micro-batch may then be there twice"
+        ) from error
+    number = None if decision is None else f'"number":{decision.number},'
+    places = tuple(
+        sorted(tp for tp, row in stored.items() if number is not None and number in row.metadata)
+    )
+    return _Stored(decision, places)
+
+
+def _decide(
+    cluster: Cluster,
+    names: WriterNames,
+    decider: Transaction,
+    decision: Decision,
+    known_places: Iterable[TopicPartition],
+    reports: Iterable[TaskReport],
+) -> None:
+    """Write the decision down; it holds once the decider's transaction is committed."""
+    written = sorted({tp for report in reports for tp in report.partitions})
+    places = list(dict.fromkeys([*known_places, *written]))
+    texts = decision.texts()
+    if len(texts) > len(places):
+        raise TransactionError(
+            f"{len(decision.transactions)} tasks are too many for one decision, which has room in "
+            f"{len(places)} partitions: write with fewer tasks (coalesce), or to topics with more "
+            "partitions"
+        )
+    offsets = {
+        place: StoredOffset(decision.batch_id, text)
+        for place, text in zip(places, texts, strict=False)
+    }
+    try:
+        commit_offsets_in(cluster, decider, names.decisions, offsets, cluster.deadline())
+        outcome = end_transactions(cluster, [decider], commit=True, deadline=cluster.deadline())
+        failure = outcome[names.decisions]
+        if failure is not None and not is_gone(failure):
+            raise TransactionError(
+                f"nobody knows yet whether batch {decision.batch_id} is decided. Start the query "
+                f"again: it finds out, and writes nothing twice. ({failure})"
+            ) from failure
+        if failure is not None:
+            raise failure
+    except BrokerError as error:
+        if error.code not in GONE:
+            raise
+        raise TransactionError(
+            f"batch {decision.batch_id} is not decided by this driver: another driver has taken "
+            f"over ({names.decisions}). Does the query run twice, or another one with the same "
+            f"transactionalIdPrefix? ({error})"
+        ) from error
+
+
+def _finish(
+    cluster: Cluster, names: WriterNames, decision: Decision, fail_on_data_loss: bool
+) -> None:
+    """Commit what was decided. Raises DataLossError for what Kafka does not have any more."""
+    transactions = _decided(names, decision)
+    failed = failures(
+        end_transactions(cluster, transactions.values(), commit=True, deadline=cluster.deadline())
+    )
+    unknown = {key: error for key, error in failed.items() if not is_gone(error)}
+    if unknown:
+        raise TransactionError(
+            f"batch {decision.batch_id} is decided, and {len(unknown)} of {len(transactions)} "
+            "transactions could not be committed yet. Start the query again, before they are older "
+            "than kafka.transaction.timeout.ms: it finishes them and writes nothing twice. "
+            f"({next(iter(unknown.values()))})"
+        )
+    if not failed:
+        return
+    tasks = [
+        row.task
+        for key, row in zip(transactions, decision.transactions, strict=True)
+        if key in failed
+    ]
+    text = (
+        f"batch {decision.batch_id} of query {decision.query_id} was decided, and Kafka has ended "
+        f"{len(failed)} of its {len(transactions)} transactions without it: rows of tasks "
+        f"{some(tasks)} are lost, those of the other tasks are visible. Either nobody finished "
+        "the batch within kafka.transaction.timeout.ms, or another writer took over the ids "
+        f"({next(iter(failed.values()))}). "
+    )
+    if fail_on_data_loss:
+        raise DataLossError(
+            text + "To write the whole batch again (rows of the other tasks are then doubled), "
+            f"delete the consumer group {names.decisions} and start the query again; to go on "
+            "without the lost rows, set failOnDataLoss=false"
+        )
+    logger.warning("%s Going on without them (failOnDataLoss=false)", text)
+
+
+def _decided(names: WriterNames, decision: Decision) -> dict[str, Transaction]:
+    """The transactions of a decision by transactional id, in its order."""
+    of_run = WriterNames(names.prefix, decision.run)
+    rows = (transaction_of(of_run, row) for row in decision.transactions)
+    return {row.transactional_id: row for row in rows}
+
+
+def _finish_other_query(
+    cluster: Cluster, names: WriterNames, before: Decision, query_id: str, batch_id: int
+) -> None:
+    """A new checkpoint under an old prefix: what the old query decided comes to its end."""
+    if batch_id > 0:
+        raise TransactionError(
+            f"transactionalIdPrefix {names.prefix} is used by another query as well: "
+            f"{before.query_id} ({before.application}) decided its batch {before.batch_id} after "
+            f"this one ({query_id}, batch {batch_id}) had begun. Give each query a prefix of its "
+            "own; if the other one is gone for good, delete the consumer group "
+            f"{names.decisions}"
+        )
+    try:
+        _finish(cluster, names, before, fail_on_data_loss=True)
+    except DataLossError as error:
+        # Or its transactional ids have expired since, or it has committed them and goes on: that
+        # cannot be told apart any more.
+        logger.warning(
+            "of the query that used transactionalIdPrefix %s before: if it still runs, it needs a "
+            "prefix of its own (and nothing is lost); if it died in a commit: %s",
+            names.prefix,
+            error,
+        )

@@ -1,0 +1,307 @@
+"""From a subscription and offsets to the ranges that tasks read. Pure functions, no I/O.
+
+Offsets are those of Kafka: a range [start, end) ends before `end`. Names in square brackets in
+messages are the error conditions of Spark's JVM connector, so that they can be searched for.
+
+Where this differs from the JVM connector, on purpose: `assign` with a partition that does not exist
+is an error here (there it is dropped without a word, and the job reads less than it was told to);
+"earliest" and "latest" are bound once, when the read is planned, so all tasks and retries of a job
+see the same snapshot.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.config.offset_json import EARLIEST_OFFSET, LATEST_OFFSET, PartitionKey
+from sparkkafka.config.source import OffsetBound
+from sparkkafka.errors import DataLossError, OptionError
+
+MOST_SHOWN = 10
+"""How many partitions an error message lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """Records of one partition with start <= offset < end."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+class Loss(NamedTuple):
+    """A wanted range that the log does not hold as a whole.
+
+    `missing` counts offsets, some of which may never have held a record (compaction, markers).
+    """
+
+    tp: TopicPartition
+    start: int
+    end: int
+    earliest: int
+    latest: int
+    missing: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.tp}: wanted offsets [{self.start}, {self.end}), "
+            f"available [{self.earliest}, {self.latest})"
+        )
+
+
+# --- topics and partitions -------------------------------------------------------------------
+
+
+def compile_pattern(pattern: str) -> re.Pattern[str]:
+    """The expression of subscribePattern. Raises OptionError if Python cannot read it as Java does.
+
+    Topic names are ASCII, where the two languages agree on nearly all that people write. What only
+    Java knows (\\p{Alpha}, (?<name>…), \\Q…\\E) is an error of Python's compiler; set operations in
+    brackets ([a-z&&[^x]]) mean something else in Python, which warns of them: also an error here.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        try:
+            return re.compile(pattern, re.ASCII)
+        except (re.error, FutureWarning, RecursionError, OverflowError) as error:
+            raise OptionError(
+                f"subscribePattern {pattern!r} is not a regular expression that Python reads "
+                f"({error}); constructs that only Java knows must be written in another way"
+            ) from None
+
+
+def matching_topics(pattern: re.Pattern[str], topics: Mapping[str, bool]) -> list[str]:
+    """Names in which the pattern is found, sorted. `topics` maps a name to "is internal".
+
+    A search, not a full match: the JVM connector uses Scala's findFirstIn. Internal topics
+    (__consumer_offsets) are left out, as KafkaConsumer does for patterns.
+    """
+    return sorted(
+        name for name, internal in topics.items() if not internal and pattern.search(name)
+    )
+
+
+def check_assigned(
+    assigned: Iterable[PartitionKey], existing: Mapping[str, Collection[int]]
+) -> list[TopicPartition]:
+    """The assigned partitions. Raises OptionError naming those that their topic does not have."""
+    chosen = [TopicPartition(*key) for key in assigned]
+    missing = [tp for tp in chosen if tp.partition not in existing.get(tp.topic, ())]
+    if missing:
+        facts = ", ".join(
+            f"{topic} has {len(existing.get(topic, ()))} partitions"
+            for topic in sorted({tp.topic for tp in missing})
+        )
+        raise OptionError(
+            f"assign names partitions that do not exist: {listed(missing)} ({facts}). "
+            "Remove them from the option"
+        )
+    return chosen
+
+
+# --- offsets ---------------------------------------------------------------------------------
+
+
+def check_bounds(starting: OffsetBound, ending: OffsetBound) -> None:
+    """What can be said before a broker is asked. Raises OptionError."""
+    first_name = starting.option or "startingOffsets"
+    last_name = ending.option or "endingOffsets"
+    if starting.kind == ending.kind == "timestamp":
+        if starting.timestamp_ms > ending.timestamp_ms:
+            raise OptionError(
+                "[UNRESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET] startingTimestamp "
+                f"{starting.timestamp_ms} is greater than endingTimestamp {ending.timestamp_ms}"
+            )
+        return
+    if starting.kind != ending.kind or starting.kind not in ("specific", "timestamps"):
+        return
+    first, last = starting.offsets, ending.offsets
+    if set(first) != set(last):
+        raise OptionError(
+            "[MISMATCHED_TOPIC_PARTITIONS_BETWEEN_START_OFFSET_AND_END_OFFSET] "
+            f"{first_name} and {last_name} must name the same partitions; only in {first_name}: "
+            f"{listed(_keys(set(first) - set(last)))}; only in {last_name}: "
+            f"{listed(_keys(set(last) - set(first)))}"
+        )
+    if starting.from_time or ending.from_time:
+        return
+    for key in sorted(first):
+        if 0 <= last[key] < first[key]:
+            raise OptionError(
+                "[UNRESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET] "
+                f"{TopicPartition(*key)}: {first_name} {first[key]} is greater than "
+                f"{last_name} {last[key]}"
+            )
+
+
+def check_named(option: str, bound: OffsetBound, partitions: Collection[TopicPartition]) -> None:
+    """Offsets or times by partition must name each partition that is read, and no other one.
+
+    Raises OptionError. (The words "start offset" in the condition's name are the JVM connector's
+    for both ends.)
+    """
+    if bound.kind not in ("specific", "timestamps"):
+        return
+    named = set(bound.offsets)
+    read: set[PartitionKey] = {(tp.topic, tp.partition) for tp in partitions}
+    if named != read:
+        hint = " (use -2 for earliest)" if "starting" in option else " (use -1 for latest)"
+        condition = "KAFKA_START_OFFSET"
+        if bound.by_time:
+            condition, hint = "KAFKA_TIMESTAMP_OFFSET", ""
+        raise OptionError(
+            f"[{condition}_DOES_NOT_MATCH_ASSIGNED] {bound.option or option} must name all "
+            f"partitions that are read{hint} and no others. "
+            f"Missing: {listed(_keys(read - named))}; too many: {listed(_keys(named - read))}"
+        )
+
+
+def times_of(
+    bound: OffsetBound, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """The milliseconds whose offsets a bound by time asks for; empty for other bounds."""
+    if bound.kind == "timestamp":
+        return dict.fromkeys(partitions, bound.timestamp_ms)
+    if bound.kind == "timestamps":
+        return {tp: bound.offsets[tp] for tp in partitions}
+    return {}
+
+
+def start_at_times(
+    bound: OffsetBound, found: Mapping[TopicPartition, int], *, no_match_strategy: str
+) -> OffsetBound:
+    """A start by time as offsets. `found` has -1 where no record is of the time or later.
+
+    With the strategy "latest" nothing is read of such a partition; with "error" this raises
+    OptionError.
+    """
+    missing = sorted(tp for tp, offset in found.items() if offset < 0)
+    if missing and no_match_strategy == "error":
+        raise OptionError(
+            f"No offset matched from request of topic-partition {missing[0]} and timestamp "
+            f"{times_of(bound, missing)[missing[0]]} ({bound.option}"
+            + (f"; {len(missing) - 1} more partitions likewise" if len(missing) > 1 else "")
+            + "): no record there is of that time or later. Set "
+            "startingOffsetsByTimestampStrategy=latest to read nothing of such partitions"
+        )
+    return _resolved(bound, found)
+
+
+def end_at_times(bound: OffsetBound, found: Mapping[TopicPartition, int]) -> OffsetBound:
+    """An end by time as offsets: where no record is so late, the end of the log (-1)."""
+    return _resolved(bound, found)
+
+
+def _resolved(bound: OffsetBound, found: Mapping[TopicPartition, int]) -> OffsetBound:
+    offsets: dict[PartitionKey, int] = {(tp.topic, tp.partition): at for tp, at in found.items()}
+    return OffsetBound("specific", offsets, option=bound.option, from_time=True)
+
+
+def plan_ranges(
+    partitions: Collection[TopicPartition],
+    starting: OffsetBound,
+    ending: OffsetBound,
+    earliest: Mapping[TopicPartition, int],
+    latest: Mapping[TopicPartition, int],
+) -> tuple[list[OffsetRange], list[Loss]]:
+    """Ranges to read, in order of topic and partition, without empty ones; and what is missing.
+
+    `latest` is the high watermark, or the last stable offset for read_committed. Ranges are cut to
+    what is available; `losses` says what that left out. Raises OptionError for bounds that do not
+    fit the partitions or each other.
+    """
+    check_bounds(starting, ending)
+    check_named("startingOffsets", starting, partitions)
+    check_named("endingOffsets", ending, partitions)
+    from_time = starting.from_time or ending.from_time
+    ranges, losses = [], []
+    for tp in sorted(partitions):
+        first, last = earliest[tp], latest[tp]
+        start = _resolve(starting, tp, first, last)
+        end = _resolve(ending, tp, first, last)
+        wanted_to = _given(ending, tp)
+        if start == end:
+            continue
+        if start > end and from_time:
+            if _given(starting, tp) is None:
+                continue  # nothing was found to start with
+            raise OptionError(
+                f"[RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET] {tp}: {starting.option} means "
+                f"offset {start}, which is behind {ending.option}, offset {end}"
+            )
+        if start > end:
+            # Both ends given was refused above, so one of them is what the log holds: the wanted
+            # records are all deleted (start is earliest), or were never there (end is latest).
+            gone = first - wanted_to if wanted_to is not None else start - last
+            losses.append(Loss(tp, start, end, first, last, gone))
+            continue
+        kept_start, kept_end = min(max(start, first), last), max(min(end, last), first)
+        missing = (end - start) - max(0, kept_end - kept_start)
+        if missing:
+            losses.append(Loss(tp, start, end, first, last, missing))
+        if kept_start < kept_end:
+            ranges.append(OffsetRange(tp.topic, tp.partition, kept_start, kept_end))
+    return ranges, losses
+
+
+def _given(bound: OffsetBound, tp: TopicPartition) -> int | None:
+    """The offset that the user wrote, or None for earliest and latest in either form."""
+    offset = bound.offsets[tp] if bound.kind == "specific" else None
+    return offset if offset is not None and offset >= 0 else None
+
+
+def _resolve(bound: OffsetBound, tp: TopicPartition, earliest: int, latest: int) -> int:
+    if bound.kind == "specific":
+        offset = bound.offsets[tp]
+        return {EARLIEST_OFFSET: earliest, LATEST_OFFSET: latest}.get(offset, offset)
+    return earliest if bound.kind == "earliest" else latest
+
+
+def loss_error(losses: list[Loss]) -> DataLossError:
+    """The error of failOnDataLoss=true: what was wanted, what is there, what can be done."""
+    conditions = {
+        "RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET"
+        if loss.start > loss.end
+        else "KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE"
+        for loss in losses
+    }
+    return DataLossError(
+        f"[{', '.join(sorted(conditions))}] {describe(losses)}. Records were deleted (retention, "
+        "or the topic was made again), or the offsets lie behind the end of the log. Choose "
+        "startingOffsets and endingOffsets within what is available, or set failOnDataLoss=false "
+        "to read what there is"
+    )
+
+
+def loss_warning(losses: list[Loss]) -> str:
+    """The one log line of failOnDataLoss=false, with the count of offsets."""
+    missing = sum(loss.missing for loss in losses)
+    return (
+        f"data loss, failOnDataLoss=false: {missing} wanted offsets in {len(losses)} partitions "
+        f"are not there and are skipped: {describe(losses)}"
+    )
+
+
+def describe(losses: list[Loss]) -> str:
+    shown = "; ".join(map(str, losses[:MOST_SHOWN]))
+    more = len(losses) - MOST_SHOWN
+    return f"{shown}; and {more} more partitions" if more > 0 else shown
+
+
+def _keys(keys: Iterable[PartitionKey]) -> list[TopicPartition]:
+    return sorted(TopicPartition(*key) for key in keys)
+
+
+def listed(partitions: list[TopicPartition]) -> str:
+    if not partitions:
+        return "none"
+    shown = ", ".join(map(str, partitions[:MOST_SHOWN]))
+    more = len(partitions) - MOST_SHOWN
+    return f"{shown} and {more} more" if more > 0 else shown

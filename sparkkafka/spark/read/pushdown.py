@@ -1,0 +1,243 @@
+"""Filters of a query -> what of a topic can hold rows that pass them. Pure functions, no I/O.
+
+Spark checks every filter once more, so all that counts here is that no row is lost which would
+pass: what is not understood restricts nothing. Needs Spark 4.1, the first with filters for Python.
+
+Times are the difficulty: records of a partition are in order of offset, not of time. ListOffsets
+gives the first record of a time or later, so
+
+- all records before it are earlier: it is a sound start for `timestamp >= t`;
+- records behind it may be earlier again: it bounds `timestamp < t` only if somebody says by how
+  much records can be out of order (maxTimestampDisorderMs). Nothing that a broker can be asked
+  does: it knows the latest times of its segments and batches, not the earliest; LogAppendTime is
+  the clock of whichever broker led the partition, and a topic may have had it for a part of its
+  life only. Without that word the rest of the range is fetched, and the task drops what is late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    StringContains,
+    StringEndsWith,
+    StringStartsWith,
+)
+
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.spark.read.planning import OffsetRange
+
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class Span(NamedTuple):
+    """The whole numbers from `low` to `high`, both included; none if high < low."""
+
+    low: int = INT64_MIN
+    high: int = INT64_MAX
+
+    def meet(self, other: Span) -> Span:
+        return Span(max(self.low, other.low), min(self.high, other.high))
+
+    @property
+    def is_empty(self) -> bool:
+        return self.high < self.low
+
+
+EVERYTHING = Span()
+NOTHING = Span(1, 0)
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Where rows that pass can be: offsets, times (ms), and what topic and partition must meet."""
+
+    offsets: Span = EVERYTHING
+    times_ms: Span = EVERYTHING
+    topic: tuple[Filter, ...] = ()
+    partition: tuple[Filter, ...] = ()
+
+    def admit(self, topic: str, partition: int) -> bool:
+        """Whether rows of this partition can pass."""
+        return all(_passes(one, topic) is not False for one in self.topic) and all(
+            _passes(one, partition) is not False for one in self.partition
+        )
+
+
+def bounds_of(filters: Iterable[Filter]) -> Bounds:
+    """What all of the filters together leave."""
+    offsets, times_ms = EVERYTHING, EVERYTHING
+    constants: dict[str, list[Filter]] = {"topic": [], "partition": []}
+    for one in filters:
+        column = _column(one)
+        if column == "offset":
+            offsets = offsets.meet(_span(one))
+        elif column == "timestamp":
+            times_ms = times_ms.meet(_span(one))
+        elif column in constants:
+            constants[column].append(one)
+    return Bounds(offsets, times_ms, tuple(constants["topic"]), tuple(constants["partition"]))
+
+
+def narrowed(ranges: Iterable[OffsetRange], bounds: Bounds) -> list[OffsetRange]:
+    """The parts of the ranges that the bounds leave, times aside. None if no time is left."""
+    if bounds.times_ms.is_empty:
+        return []
+    offsets = bounds.offsets
+    return [
+        piece
+        for whole in ranges
+        if bounds.admit(whole.topic, whole.partition)
+        for piece in _cut(whole, offsets.low, offsets.high + 1)
+    ]
+
+
+def times_to_ask(bounds: Bounds, disorder_ms: int | None) -> tuple[int | None, int | None]:
+    """Times (ms) whose first records bound a range: where it starts, and before which it ends.
+
+    None for an end that no time bounds. `disorder_ms`: a record is at most so much earlier than
+    any one before it; None if that is not known. ListOffsets gives negative times other meanings.
+    """
+    low, high = bounds.times_ms
+    start_ms = low if low >= 0 else None
+    end_ms = None
+    if disorder_ms is not None and high + disorder_ms < INT64_MAX:
+        # The record found is later than high + disorder, so all behind it are later than high.
+        end_ms = max(0, high + disorder_ms + 1)
+    return start_ms, end_ms
+
+
+def within_times(
+    ranges: Iterable[OffsetRange],
+    start_ms: int | None,
+    starts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    largest_ms: Mapping[TopicPartition, int],
+) -> list[OffsetRange]:
+    """The ranges between the offsets that were found for the two times; -1: no such record.
+
+    That no record was found proves nothing: a broker looks into the first segment with so late a
+    time only, and the record that had it may be deleted or compacted away. So a range is dropped
+    only if `largest_ms`, the largest time of its partition, says so as well.
+    """
+    kept = []
+    for whole in ranges:
+        tp = TopicPartition(whole.topic, whole.partition)
+        start, end = starts.get(tp, -1), ends.get(tp, -1)
+        if start < 0 and start_ms is not None and largest_ms.get(tp, INT64_MAX) < start_ms:
+            continue
+        kept += _cut(whole, start, end if end >= 0 else whole.end)
+    return kept
+
+
+def _cut(whole: OffsetRange, start: int, end: int) -> list[OffsetRange]:
+    start, end = max(whole.start, start), min(whole.end, end)
+    return [OffsetRange(whole.topic, whole.partition, start, end)] if start < end else []
+
+
+# --- one filter ------------------------------------------------------------------------------
+
+
+def _column(one: Filter) -> str:
+    """The column that a filter is about; nothing for those of a kind that is not known."""
+    inner = one.child if isinstance(one, Not) else one
+    path: tuple[str, ...] = getattr(inner, "attribute", ())
+    return path[0] if len(path) == 1 else ""
+
+
+def _span(one: Filter) -> Span:
+    """The offsets or milliseconds that can pass a filter on offset or timestamp, never null."""
+    match one:
+        case IsNull() | Not(IsNotNull()) | EqualNullSafe(_, None):
+            return NOTHING
+        case In(_, values):
+            spans = [_exactly(value) for value in values if value is not None]
+            spans = [span for span in spans if not span.is_empty]
+            if not spans:
+                return NOTHING
+            return Span(min(span.low for span in spans), max(span.high for span in spans))
+        case EqualTo(_, value) | EqualNullSafe(_, value):
+            return _exactly(value)
+        case GreaterThanOrEqual(_, value) | Not(LessThan(_, value)):
+            return Span(low=_exactly(value).low)
+        case LessThanOrEqual(_, value) | Not(GreaterThan(_, value)):
+            return Span(high=_exactly(value).high)
+        case GreaterThan(_, value) | Not(LessThanOrEqual(_, value)):
+            exact = _exactly(value)
+            return EVERYTHING if exact == EVERYTHING else Span(low=exact.high + 1)
+        case LessThan(_, value) | Not(GreaterThanOrEqual(_, value)):
+            exact = _exactly(value)
+            return EVERYTHING if exact == EVERYTHING else Span(high=exact.low - 1)
+    return EVERYTHING
+
+
+def _exactly(value: object) -> Span:
+    """The offset, or Kafka's milliseconds, of a value; for a moment between two of them an empty
+    span with the next one as `low` and the last one as `high`. Everything if it is neither."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return Span(value, value)
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        microseconds = (value - _EPOCH) // _MICROSECOND
+        return Span(-(-microseconds // 1000), microseconds // 1000)
+    return EVERYTHING
+
+
+def _passes(one: Filter, known: str | int) -> bool | None:
+    """Whether a column with this value passes; None if that cannot be told. (SQL's null for `IN`
+    is False here: then the opposite is True, and restricts nothing.)"""
+    match one:
+        case Not(child):
+            inner = _passes(child, known)
+            return None if inner is None else not inner
+        case IsNull() | EqualNullSafe(_, None):
+            return False
+        case IsNotNull():
+            return True
+        case In(_, values):
+            if known in values:
+                return True
+            others = {type(value) for value in values if value is not None}
+            return False if others <= {type(known)} else None
+    value = getattr(one, "value", None)
+    return _compares(one, known, value) if type(value) is type(known) else None
+
+
+def _compares(one: Filter, known: str | int, value: str | int) -> bool | None:
+    """Both are text, or both are numbers. Code points are in the order of their UTF-8 bytes,
+    which Spark compares."""
+    match one:
+        case EqualTo() | EqualNullSafe():
+            return known == value
+        case GreaterThan():
+            return known > value  # type: ignore[operator]
+        case GreaterThanOrEqual():
+            return known >= value  # type: ignore[operator]
+        case LessThan():
+            return known < value  # type: ignore[operator]
+        case LessThanOrEqual():
+            return known <= value  # type: ignore[operator]
+    if isinstance(known, str) and isinstance(value, str):
+        match one:
+            case StringStartsWith():
+                return known.startswith(value)
+            case StringEndsWith():
+                return known.endswith(value)
+            case StringContains():
+                return value in known
+    return None

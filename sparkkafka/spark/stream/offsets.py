@@ -1,0 +1,437 @@
+"""The driver's side of a stream: offsets of the next micro-batch, and its plan.
+
+Lives in the one Python process that Spark keeps for a streaming query, with one connection a broker
+that is opened when needed and kept. What must survive a restart stands in Spark's checkpoint; what
+is remembered here (topic ids, whose turn it is under a cap, sizes of partitions) only makes later
+batches better.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.metadata import TopicMetadata
+from sparkkafka.client.cluster.offsets import EARLIEST, LATEST
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.config.options import ReadOptions
+from sparkkafka.errors import KafkaError, UnknownTopicError
+from sparkkafka.spark.read import lookup, planning
+from sparkkafka.spark.read.reader import input_partitions
+from sparkkafka.spark.stream.admission import last_served, offsets_within, prorate
+from sparkkafka.spark.stream.planning import (
+    Offsets,
+    StreamLoss,
+    StreamPlan,
+    loss_error,
+    loss_warning,
+    partitions_to_check,
+    plan_micro_batch,
+    recreated_loss,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import InputPartition
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+SIZES_MAX_AGE_S = 60.0
+"""How long mean sizes of records are used for maxBytesPerTrigger and for the log."""
+SIZES_FOR_LOG_MS = 2_000
+"""How long a batch waits for sizes that only its log line needs."""
+
+
+class _Batch(NamedTuple):
+    """A micro-batch that was planned, for the log."""
+
+    offsets: int
+    partitions: int
+    size_bytes: float | None
+    lag: int
+    planned_s: float
+
+
+class StreamOffsets:
+    """Answers Spark's questions about offsets for one streaming query."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._cluster = Cluster(options.client)
+        self.latest: Offsets = {}
+        self._stops = False  # Trigger.AvailableNow
+        self._target: Offsets | None = None  # where it stops, once that was looked up
+        self._offered: Offsets | None = None
+        self._topic_ids: dict[str, bytes] = {}
+        self._former_ids: set[bytes] = set()
+        # Topics made again, and the offsets of the old ones at which that was noticed. The next
+        # batch reads nothing of them but ends at their first offsets, so that the checkpoint
+        # forgets the old ones, come what may.
+        self._recreated: dict[str, Offsets] = {}
+        # Of a new query, and the partitions that its first batch only pins down; see `initial`.
+        self._initial: Offsets | None = None
+        self._pinned: set[TopicPartition] = set()
+        self._nothing_offered = True
+        self._gone: set[str] = set()
+        self._after: TopicPartition | None = None
+        self._last_trigger_s: float | None = None
+        self._offset_bytes: dict[TopicPartition, float] = {}
+        self._sizes_s: float | None = None
+        self._batch: _Batch | None = None
+
+    def close(self) -> None:
+        self.finish_batch()
+        self._cluster.close()
+
+    # --- the questions ----------------------------------------------------------------------------
+
+    def initial(self) -> Offsets:
+        """Where a new query starts. Raises OptionError, UnknownTopicError, …
+
+        Spark writes down where its first batch ends, but not where it starts, and asks again if
+        that batch is to be repeated after a crash. A start at the end of the log, or at an offset
+        that a group has committed, may be another one then. So a first batch reads nothing of such
+        partitions: its end is their start. (Spark also asks twice within one run, and gets the
+        same answer.)
+        """
+        if self._initial is not None:
+            return self._initial
+
+        def look(deadline: Deadline) -> Offsets:
+            chosen = lookup.subscribed_partitions(self._cluster, self._options, deadline)
+            self._remember_ids(chosen)
+            start, self._pinned = lookup.start_offsets(
+                self._cluster, self._options, chosen, deadline
+            )
+            return start
+
+        self._initial = self._attempts("looking up the first offsets", look)
+        return self._initial
+
+    def next_end(self, start: Mapping[TopicPartition, int], *, limited: bool) -> Offsets:
+        """Where the next micro-batch ends; `start` itself if there is to be none yet."""
+        self.finish_batch()
+        self._offered = self._attempts(
+            "looking up the latest offsets",
+            lambda deadline: self._next_end(start, limited, deadline),
+        )
+        if self._nothing_offered and start == self._initial:
+            self._offered |= {tp: start[tp] for tp in self._pinned if tp in self._offered}
+        self._nothing_offered = False
+        return self._offered
+
+    def stop_at_latest(self) -> None:
+        """Trigger.AvailableNow: from now on nothing behind the present end of the log exists."""
+        self._stops = True
+        try:
+            self._target = self._attempts(
+                "looking up the latest offsets", lambda deadline: self._look({}, deadline)
+            )
+        except UnknownTopicError as error:
+            # Perhaps a topic of the checkpoint was deleted. The first look that knows where the
+            # query stands finds that out, and sets the target.
+            logger.info("%s", error)
+
+    def plan(
+        self, start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]
+    ) -> list[InputPartition]:
+        """The tasks of a micro-batch. Raises DataLossError (failOnDataLoss)."""
+        self.finish_batch()
+        if self._nothing_offered and start == self._initial:
+            # A first batch that is repeated after a crash. Partitions that are newer than it wait
+            # for the next one.
+            start = {
+                tp: end[tp] if tp in self._pinned else at for tp, at in start.items() if tp in end
+            }
+        plan = self._attempts(
+            "looking up the first offsets of a batch",
+            lambda deadline: self._plan(start, end, deadline),
+        )
+        if plan.losses:
+            self._report(plan.losses)
+        for topic, partitions in plan.late_topics.items():
+            logger.warning(
+                "topic %s is new to the query and its first records are gone: starting at the "
+                "earliest offset of %s",
+                topic,
+                planning.listed(partitions),
+            )
+        self._begin_batch(plan, end)
+        return input_partitions(self._cluster, self._options, plan.ranges, self._topic_ids)
+
+    # --- ends -------------------------------------------------------------------------------------
+
+    def _next_end(
+        self, start: Mapping[TopicPartition, int], limited: bool, deadline: Deadline
+    ) -> Offsets:
+        latest = self._look(start, deadline)
+        self.latest = latest
+        if self._stops and self._target is None:
+            self._target = latest
+        again = [tp for tp in latest if tp.topic in self._recreated and tp in start]
+        if again:
+            first = self._offsets_at(EARLIEST, again, deadline)
+            end = {tp: first.get(tp, start[tp]) for tp in latest if tp in start}
+            if end != start:
+                return end
+            self._recreated.clear()
+        if self._target is not None:
+            latest = self._until_target(start, latest, self._target)
+        if not limited:
+            return latest
+        return self._admit(dict(start), latest, deadline)
+
+    def _until_target(
+        self, start: Mapping[TopicPartition, int], latest: Offsets, target: Offsets
+    ) -> Offsets:
+        """The end of the log as it was when Trigger.AvailableNow began, or what is left of it."""
+        ends: Offsets = {}
+        for tp, now in latest.items():
+            if tp in target or tp in start:
+                ends[tp] = min(now, max(target.get(tp, 0), start.get(tp, 0)))
+        return ends
+
+    def _look(self, start: Mapping[TopicPartition, int], deadline: Deadline) -> Offsets:
+        """The end of each partition that exists, in order."""
+        partitions = self._partitions(start, deadline)
+        try:
+            latest = self._offsets_at(LATEST, partitions, deadline)
+        except UnknownTopicError:  # deleted since
+            partitions = self._partitions(start, deadline)
+            latest = self._offsets_at(LATEST, partitions, deadline)
+        self._notice_recreated(start, partitions)
+        for _ in range(self._options.fetch_offset_num_retries - 1):
+            # KAFKA-7703: a leader that was just elected may know less than the last one did.
+            behind = [
+                tp
+                for tp, offset in latest.items()
+                if offset < start.get(tp, 0) and tp.topic not in self._recreated
+            ]
+            if not behind:
+                break
+            deadline.pause(self._options.fetch_offset_retry_interval_ms)
+            latest |= self._offsets_at(LATEST, behind, deadline)
+        return {tp: latest[tp] for tp in partitions}
+
+    def _admit(self, start: Offsets, latest: Offsets, deadline: Deadline) -> Offsets:
+        """The end within the limits of the options; `start` if the batch is to wait."""
+        limits = self._options.stream
+        fresh = [tp for tp in latest if tp not in start]
+        begin = {**start, **self._offsets_at(EARLIEST, fresh, deadline)}
+        backlog = {tp: max(0, offset - begin[tp]) for tp, offset in latest.items()}
+        total = sum(backlog.values())
+        if not total:
+            return latest
+        if self._waits(total):
+            return start
+        caps = [limits.max_offsets_per_trigger] if limits.max_offsets_per_trigger else []
+        if limits.max_bytes_per_trigger:
+            self._refresh_sizes(latest, backlog, deadline)
+            cap_bytes = limits.max_bytes_per_trigger
+            caps.append(offsets_within(backlog, self._offset_bytes, cap_bytes))
+        if not caps or total <= min(caps):
+            return latest
+        if self._after is None:
+            # A process that was just started goes on somewhere, not always with the same ones.
+            order = sorted(backlog)
+            self._after = order[sum(begin[tp] for tp in order) % len(order)]
+        shares = prorate(backlog, min(caps), self._after)
+        self._after = last_served(shares, self._after)
+        return {
+            tp: begin[tp] + shares[tp] if tp in shares else offset for tp, offset in latest.items()
+        }
+
+    def _waits(self, total: int) -> bool:
+        """minOffsetsPerTrigger and maxTriggerDelay; the first batch of a process never waits."""
+        limits = self._options.stream
+        if limits.min_offsets_per_trigger is None or self._target is not None:
+            return False
+        now_s, last_s = time.monotonic(), self._last_trigger_s
+        if (
+            last_s is not None
+            and total < limits.min_offsets_per_trigger
+            and (now_s - last_s) * 1000 < limits.max_trigger_delay_ms
+        ):
+            return True
+        self._last_trigger_s = now_s
+        return False
+
+    # --- partitions, also those that come and go --------------------------------------------------
+
+    def _partitions(
+        self, start: Mapping[TopicPartition, int], deadline: Deadline
+    ) -> list[TopicPartition]:
+        """Those that exist now. A topic is believed to be deleted after a second, longer look."""
+        subscription = self._options.subscription
+        known = {tp.topic for tp in start}
+        for topic in known:
+            self._cluster.expect(topic)
+        seen = known | set(self._topic_ids)
+        if subscription.strategy == "subscribePattern":
+            pattern = planning.compile_pattern(subscription.pattern)
+            topics = lookup.topics_of_pattern(self._cluster, pattern, deadline)
+            hidden = {tp.topic for tp in start if pattern.search(tp.topic)} - set(topics)
+            topics |= self._existing(hidden, seen, deadline)
+            return lookup.partitions_of(topics)
+        assigned = subscription.partitions
+        names = set(subscription.topics) or {topic for topic, _ in assigned}
+        if start and not self._options.fail_on_data_loss:
+            # An earlier run may have gone on without a topic that was deleted. Its checkpoint does
+            # not name that topic any more, so it cannot be told from one that never was.
+            seen |= names
+        topics = self._existing(names, seen, deadline)
+        if subscription.strategy == "subscribe":
+            return lookup.partitions_of(topics)
+        existing = {name: topic.partitions for name, topic in topics.items()}
+        gone = {key for key in assigned if key[0] not in topics or key in start}
+        here = [key for key in assigned if key[1] in existing.get(key[0], ())]
+        planning.check_assigned([key for key in assigned if key not in gone], existing)
+        return [TopicPartition(*key) for key in here]
+
+    def _existing(
+        self, names: Collection[str], seen: Collection[str], deadline: Deadline
+    ) -> dict[str, TopicMetadata]:
+        """The metadata of those topics that exist. Raises UnknownTopicError for one never seen."""
+        wanted = set(names) - self._gone
+        topics: dict[str, TopicMetadata] = {}
+        while wanted:
+            try:
+                topics = self._cluster.topics(sorted(wanted), deadline)
+                break
+            except UnknownTopicError as error:
+                missing = set(error.topics)
+                if not missing or not missing <= set(seen):
+                    raise
+                logger.warning("topics %s do not exist any more", ", ".join(sorted(missing)))
+                self._gone |= missing
+                wanted -= missing
+        for name in sorted(self._gone & set(names)):
+            try:
+                topics |= self._cluster.topics([name], deadline, grace_ms=0)
+            except UnknownTopicError:
+                continue
+            logger.warning("topic %s is there again", name)
+            self._gone.discard(name)
+        return topics
+
+    def _remember_ids(self, partitions: Collection[TopicPartition]) -> None:
+        for topic in {tp.topic for tp in partitions}:
+            found = self._cluster.topic_id(topic)
+            if found is not None and found not in self._former_ids:
+                self._topic_ids[topic] = found
+
+    def _notice_recreated(
+        self, start: Mapping[TopicPartition, int], partitions: Collection[TopicPartition]
+    ) -> None:
+        """A topic whose id changed has other records at the same offsets."""
+        for topic, noticed in list(self._recreated.items()):
+            if {tp: at for tp, at in start.items() if tp.topic == topic} != noticed:
+                del self._recreated[topic]
+        for topic in sorted({tp.topic for tp in partitions}):
+            found, before = self._cluster.topic_id(topic), self._topic_ids.get(topic)
+            if found is None or before is None or found == before or found in self._former_ids:
+                continue  # a former id comes from a broker that has not heard of the new topic
+            self._former_ids.add(before)
+            read = {tp: at for tp, at in start.items() if tp.topic == topic}
+            if read:
+                self._report([recreated_loss(topic)])
+                self._recreated[topic] = read
+        self._remember_ids(partitions)
+
+    # --- plans ------------------------------------------------------------------------------------
+
+    def _plan(
+        self,
+        start: Mapping[TopicPartition, int],
+        end: Mapping[TopicPartition, int],
+        deadline: Deadline,
+    ) -> StreamPlan:
+        moved = partitions_to_check(start, end)
+        # A batch that this process did not propose is one of an earlier run: it may be old.
+        again = end != self._offered
+        if again and moved:
+            self.latest = self._look(start, deadline)
+            moved = [tp for tp in moved if tp in self.latest]
+        try:
+            earliest = self._offsets_at(EARLIEST, moved, deadline)
+        except UnknownTopicError:
+            existing = set(self._partitions(start, deadline))
+            moved = [tp for tp in moved if tp in existing]
+            earliest = self._offsets_at(EARLIEST, moved, deadline)
+        latest = {tp: self.latest[tp] for tp in moved} if again else {}
+        return plan_micro_batch(start, end, earliest, latest, recreated=set(self._recreated))
+
+    def _report(self, losses: list[StreamLoss]) -> None:
+        if self._options.fail_on_data_loss:
+            raise loss_error(losses)
+        logger.warning("%s", loss_warning(losses))
+
+    # --- asking -----------------------------------------------------------------------------------
+
+    def _attempts(self, what: str, action: Callable[[Deadline], _T]) -> _T:
+        return lookup.with_attempts(self._cluster, self._options, what, action)
+
+    def _offsets_at(
+        self, time_ms: int, partitions: Collection[TopicPartition], deadline: Deadline
+    ) -> Offsets:
+        times = dict.fromkeys(partitions, time_ms)
+        return lookup.offsets_at(self._cluster, self._options, times, deadline)
+
+    def _refresh_sizes(
+        self, latest: Offsets, backlog: Mapping[TopicPartition, int], deadline: Deadline
+    ) -> None:
+        """Mean bytes of an offset by partition, from the sizes of the logs on disk."""
+        unknown = any(size and tp not in self._offset_bytes for tp, size in backlog.items())
+        old = self._sizes_s is None or time.monotonic() - self._sizes_s > SIZES_MAX_AGE_S
+        if not (old or unknown):
+            return
+        from sparkkafka.client.cluster.log_dirs import partition_sizes
+
+        sizes = partition_sizes(self._cluster, latest, deadline=deadline)
+        earliest = self._offsets_at(EARLIEST, sizes, deadline)
+        self._offset_bytes = {
+            tp: size_bytes / (latest[tp] - earliest[tp])
+            for tp, size_bytes in sizes.items()
+            if size_bytes and latest[tp] > earliest[tp]
+        }
+        self._sizes_s = time.monotonic()
+
+    # --- the log ----------------------------------------------------------------------------------
+
+    def _begin_batch(self, plan: StreamPlan, end: Mapping[TopicPartition, int]) -> None:
+        if not plan.ranges or not logger.isEnabledFor(logging.INFO):
+            return
+        sizes = {TopicPartition(r.topic, r.partition): r.end - r.start for r in plan.ranges}
+        size_bytes = None
+        try:
+            # Of all partitions, not only this batch's: other batches will ask for the others.
+            self._refresh_sizes(self.latest, sizes, Deadline(SIZES_FOR_LOG_MS))
+            size_bytes = sum(size * self._offset_bytes[tp] for tp, size in sizes.items())
+        except (KafkaError, KeyError) as error:
+            logger.debug("no sizes of partitions for the log: %s", error)
+        lag = sum(max(0, at - end.get(tp, 0)) for tp, at in self.latest.items())
+        self._batch = _Batch(sum(sizes.values()), len(sizes), size_bytes, lag, time.monotonic())
+
+    def finish_batch(self) -> None:
+        """Log the batch that was planned last: the next call of Spark shows that it is over."""
+        batch, self._batch = self._batch, None
+        if batch is None:
+            return
+        seconds = max(time.monotonic() - batch.planned_s, 1e-6)
+        volume = ""
+        if batch.size_bytes is not None:
+            megabytes = batch.size_bytes / 1e6
+            volume = f", about {megabytes:.3f} MB, {megabytes / seconds:.3f} MB/s"
+        logger.info(
+            "batch of %d offsets in %d partitions%s, %.3f s; lag %d offsets",
+            batch.offsets,
+            batch.partitions,
+            volume,
+            seconds,
+            batch.lag,
+        )

@@ -1,0 +1,158 @@
+"""From a micro-batch's start and end offsets to the ranges that tasks read. Pure functions, no I/O.
+
+Offsets of a stream are those of its checkpoint: by partition, the next one to read. The rules are
+those of the JVM connector (KafkaOffsetReaderAdmin.getOffsetRangesFromResolvedOffsets), with one
+difference: a topic that is new to the query may begin at any offset. There it is data loss unless
+it begins at 0; here only a partition that was added to a topic of the query is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.errors import DataLossError
+from sparkkafka.spark.read.planning import MOST_SHOWN, OffsetRange, listed
+
+Offsets = dict[TopicPartition, int]
+
+
+class StreamLoss(NamedTuple):
+    """What a micro-batch cannot read. `missing` counts offsets, as far as they can be counted."""
+
+    condition: str
+    text: str
+    missing: int
+
+
+class StreamPlan(NamedTuple):
+    """`late_topics`: topics new to the query whose first records are gone already."""
+
+    ranges: list[OffsetRange]
+    losses: list[StreamLoss]
+    late_topics: dict[str, list[TopicPartition]]
+
+
+def partitions_to_check(
+    start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]
+) -> list[TopicPartition]:
+    """Those whose first offset the plan needs: all that move, and new ones."""
+    return [tp for tp, offset in end.items() if start.get(tp) != offset]
+
+
+def plan_micro_batch(
+    start: Mapping[TopicPartition, int],
+    end: Mapping[TopicPartition, int],
+    earliest: Mapping[TopicPartition, int],
+    latest: Mapping[TopicPartition, int],
+    *,
+    recreated: Collection[str] = (),
+) -> StreamPlan:
+    """The ranges of a micro-batch, in order, without empty ones; and what it cannot read.
+
+    `earliest` holds the first offset of each of `partitions_to_check` that exists; `latest` the
+    ends of those whose end was not looked up just now (a batch that is planned again after a
+    restart). Topics of `recreated` have been reported and begin anew at their `end`.
+    """
+    ranges: list[OffsetRange] = []
+    losses: list[StreamLoss] = []
+    late_topics: dict[str, list[TopicPartition]] = {}
+    known_topics = {tp.topic for tp in start}
+    removed = sorted(tp for tp in start if tp not in end)
+    if removed:
+        gone = f"Partitions {listed(removed)} have been deleted (or are no longer subscribed to)"
+        losses.append(StreamLoss("PARTITIONS_DELETED", gone, 0))
+    for tp in sorted(partitions_to_check(start, end)):
+        to, first = end[tp], earliest.get(tp)
+        if tp.topic in recreated:
+            continue
+        known = tp in start
+        if first is None:
+            losses.append(_gone(tp, start.get(tp), to))
+            continue
+        begin = start[tp] if known else first
+        if to < begin:
+            losses.append(_moved_back(tp, begin, to))
+            continue
+        if not known and tp.topic in known_topics and first > 0:
+            losses.append(
+                StreamLoss(
+                    "ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO",
+                    f"Added partition {tp} starts from {first} instead of 0",
+                    first,
+                )
+            )
+        elif not known and first > 0:
+            late_topics.setdefault(tp.topic, []).append(tp)
+        last = max(first, latest.get(tp, to))
+        kept_start, kept_end = max(begin, first), min(to, last)
+        missing = (to - begin) - max(0, kept_end - kept_start)
+        if missing:
+            available = f"available are [{first}, {last})" if tp in latest else f"first is {first}"
+            losses.append(_unreadable(tp, begin, to, available, missing))
+        if kept_start < kept_end:
+            ranges.append(OffsetRange(tp.topic, tp.partition, kept_start, kept_end))
+    return StreamPlan(ranges, losses, late_topics)
+
+
+def _gone(tp: TopicPartition, start: int | None, end: int) -> StreamLoss:
+    if start is None:
+        return StreamLoss(
+            "INITIAL_OFFSET_NOT_FOUND_FOR_PARTITIONS",
+            f"Cannot find initial offsets for partitions {tp}. They may have been deleted",
+            end,
+        )
+    return _unreadable(tp, start, end, "the partition is gone", max(0, end - start))
+
+
+def _unreadable(tp: TopicPartition, start: int, end: int, found: str, missing: int) -> StreamLoss:
+    return StreamLoss(
+        "COULD_NOT_READ_OFFSET_RANGE",
+        f"Could not read records in offset [{start}, {end}) for topic partition {tp}: {found}",
+        missing,
+    )
+
+
+def _moved_back(tp: TopicPartition, start: int, end: int) -> StreamLoss:
+    return StreamLoss(
+        "PARTITION_OFFSET_CHANGED",
+        f"Partition {tp} offset was changed from {start} to {end}: the start offset was set beyond "
+        "the end of the log, or the topic was deleted and made again (or, if the isolation level "
+        "has become read_committed, a transaction is open)",
+        0,
+    )
+
+
+def recreated_loss(topic: str) -> StreamLoss:
+    """A topic whose id changed while the query runs."""
+    return StreamLoss(
+        "PARTITION_OFFSET_CHANGED",
+        f"Topic {topic} was deleted and made again while the query was running (its id changed)",
+        0,
+    )
+
+
+def loss_error(losses: list[StreamLoss]) -> DataLossError:
+    """The error of failOnDataLoss=true; begins with the JVM connector's conditions and words."""
+    conditions = sorted({f"KAFKA_DATA_LOSS.{loss.condition}" for loss in losses})
+    return DataLossError(
+        f"[{', '.join(conditions)}] Some data may have been lost because they are not available in "
+        "Kafka any more; either the data was aged out by Kafka or the topic may have been deleted "
+        f"before all the data in the topic was processed. Reason: {describe(losses)}. "
+        "To go on with what is left, restart the query with failOnDataLoss=false; to read again "
+        "from startingOffsets, use a new checkpoint location"
+    )
+
+
+def loss_warning(losses: list[StreamLoss]) -> str:
+    """The one log line of failOnDataLoss=false."""
+    missing = sum(loss.missing for loss in losses)
+    skipped = f"{missing} offsets or more" if missing else "an unknown number of offsets"
+    return f"data loss, failOnDataLoss=false: {skipped} skipped: {describe(losses)}"
+
+
+def describe(losses: list[StreamLoss]) -> str:
+    shown = "; ".join(loss.text for loss in losses[:MOST_SHOWN])
+    more = len(losses) - MOST_SHOWN
+    return f"{shown}; and {more} more" if more > 0 else shown

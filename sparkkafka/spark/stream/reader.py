@@ -1,0 +1,98 @@
+"""Streaming reads: the classes that Spark talks to.
+
+A reader lives in a process of its own on the driver as long as its query, where it answers for
+offsets (`StreamOffsets`); a pickled copy of it, which holds options only, reads on the executors.
+Offsets cross as {"topic": {"0": 23}}, the JSON of the JVM connector's checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.config.offset_json import offsets_of_tree, tree_of_offsets
+from sparkkafka.config.options import ReadOptions
+from sparkkafka.spark.logs import set_up_logging
+from sparkkafka.spark.read.reader import read_partition
+from sparkkafka.spark.schema import ReadColumn
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from sparkkafka.spark.stream.offsets import StreamOffsets
+
+Tree = dict[str, dict[str, int]]
+
+
+class KafkaStreamReader(DataSourceStreamReader):
+    """What all versions of Spark have. `KafkaDataSource.streamReader` chooses a subclass."""
+
+    def __init__(self, options: ReadOptions, columns: tuple[ReadColumn, ...]) -> None:
+        self.options = options
+        self.columns = columns
+        self._live: StreamOffsets | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_live": None}  # sockets stay where they are
+
+    @property
+    def _offsets(self) -> StreamOffsets:
+        if self._live is None:
+            # Here, not above: executors do not need it.
+            from sparkkafka.spark.stream.offsets import StreamOffsets
+
+            set_up_logging()
+            self._live = StreamOffsets(self.options)
+        return self._live
+
+    def initialOffset(self) -> Tree:
+        """Where a query without a checkpoint starts."""
+        return tree_of(self._offsets.initial())
+
+    def partitions(self, start: Tree, end: Tree) -> Sequence[InputPartition]:
+        """The tasks of the micro-batch that reads from `start` to `end`."""
+        return self._offsets.plan(offsets_of(start), offsets_of(end))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The range's records as Arrow batches. Runs on an executor."""
+        return read_partition(self.options, self.columns, partition)
+
+    def commit(self, end: Tree) -> None:
+        """Nothing to do: the offsets are in Spark's checkpoint."""
+        if self._live is not None:
+            self._live.finish_batch()
+
+    def stop(self) -> None:
+        if self._live is not None:
+            self._live.close()
+            self._live = None
+
+
+class BookkeepingStreamReader(KafkaStreamReader):
+    """For Spark 4.0 and 4.1, which do not say where the next micro-batch starts.
+
+    It is where the last one ended; after a restart Spark has that planned again, without rows.
+    The first batch of a query starts where the query does, and Spark asks for its end first.
+    """
+
+    _at: Tree | None = None
+
+    def latestOffset(self) -> Tree:  # type: ignore[override]
+        start = offsets_of(self._at or self.initialOffset())
+        return tree_of(self._offsets.next_end(start, limited=True))
+
+    def partitions(self, start: Tree, end: Tree) -> Sequence[InputPartition]:
+        planned = super().partitions(start, end)
+        self._at = end
+        return planned
+
+
+def offsets_of(tree: Tree) -> dict[TopicPartition, int]:
+    return {TopicPartition(*key): offset for key, offset in offsets_of_tree(tree).items()}
+
+
+def tree_of(offsets: Mapping[TopicPartition, int]) -> Tree:
+    return tree_of_offsets({(tp.topic, tp.partition): at for tp, at in offsets.items()})

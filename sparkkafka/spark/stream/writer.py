@@ -1,0 +1,100 @@
+"""The streaming sink: each micro-batch is written as a batch is.
+
+At least once: a micro-batch that failed, or that had not been recorded in the checkpoint when the
+query died, is written again. With deliveryGuarantee=exactly-once tasks write in transactions, which
+commit() ends, all or none (`exactly_once`).
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pyspark.sql import datasource
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from sparkkafka.config.options import EXACTLY_ONCE, WriteOptions
+from sparkkafka.spark.logs import EXECUTOR, set_up_logging
+from sparkkafka.spark.write.commit_message import (
+    KafkaCommitMessage,
+    log_abort,
+    log_commit,
+    task_reports,
+)
+from sparkkafka.spark.write.row_columns import input_columns
+
+logger = logging.getLogger(__name__)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    class _ArrowSink(DataSourceStreamWriter):
+        pass
+
+elif hasattr(datasource, "DataSourceStreamArrowWriter"):  # Spark 4.1
+    _ArrowSink = datasource.DataSourceStreamArrowWriter
+else:
+
+    class _ArrowSink(DataSourceStreamWriter, DataSourceArrowWriter):
+        """Spark 4.0 has Arrow for batch writers only; but what it looks at when it runs a task is
+        whether the writer is one, not whether it is a stream's."""
+
+
+class KafkaStreamWriter(_ArrowSink):
+    """Writes each task's rows of a micro-batch with a producer of its own.
+
+    Spark makes this object twice for each micro-batch: for the tasks, and for commit. Raises
+    OptionError for columns that are missing or have a type that cannot be written.
+    """
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        self.options = options
+        self.columns = input_columns(schema, options.topic)
+        self.writer_id = uuid.uuid4().hex  # the same for all tasks of a micro-batch
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> KafkaCommitMessage:
+        """As `KafkaBatchWriter.write`."""
+        from sparkkafka.spark.exactly_once.task import TaskPlace
+        from sparkkafka.spark.write.write_task import write_rows
+
+        set_up_logging(EXECUTOR)
+        place = None
+        if self.options.delivery_guarantee == EXACTLY_ONCE:
+            place = TaskPlace.of_stream(self.options.transactional_id_prefix, self.writer_id)
+        return write_rows(iterator, self.columns, self.options, place)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """One line with the totals. The records are visible already, or become so here.
+
+        Raises as `exactly_once.commit_batch`.
+        """
+        set_up_logging()
+        if self.options.delivery_guarantee == EXACTLY_ONCE:
+            from sparkkafka.spark.exactly_once.commit import commit_batch
+
+            logger.info("%s", commit_batch(self.options, batchId, task_reports(messages)))
+        log_commit(messages, f"micro-batch {batchId}: ")
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Says what a failed micro-batch leaves behind; takes back what can be."""
+        set_up_logging()
+        if self.options.delivery_guarantee == EXACTLY_ONCE:
+            from sparkkafka.spark.exactly_once.commit import abort_batch
+
+            reports = task_reports(messages)
+            stopped = len(reports) < len(messages)
+            text = abort_batch(self.options, batchId, reports, stopped_tasks=stopped)
+            logger.warning("%s", text)
+            return
+        log_abort(
+            messages,
+            "the query writes the micro-batch again when it is started again",
+            f"micro-batch {batchId}: ",
+        )

@@ -1,0 +1,91 @@
+"""What a task of a write reports to the driver, and what the driver says about it in the log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import WriterCommitMessage
+
+if TYPE_CHECKING:
+    from sparkkafka.spark.exactly_once.decision import TaskReport
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class KafkaCommitMessage(WriterCommitMessage):
+    """What one task wrote, all of it acknowledged as `kafka.acks` says.
+
+    `payload_bytes` are those of keys and values, `batch_bytes` those of record batches as sent,
+    `retries` the batches that were sent again. `partitions`: (topic, partition) -> rows, first and
+    last offset; -1 for offsets that no broker told (acks=0). Other producers' records may lie in
+    between. `report`: of the transaction that it is part of, in an exactly-once write.
+    """
+
+    rows: int = 0
+    payload_bytes: int = 0
+    batches: int = 0
+    batch_bytes: int = 0
+    retries: int = 0
+    partitions: dict[tuple[str, int], tuple[int, int, int]] = field(default_factory=dict)
+    report: TaskReport | None = None
+
+    def text(self, most: int = 20) -> str:
+        """One line, with the offsets of `most` partitions."""
+        places = [
+            f"{topic}-{partition}: {first}..{last}"
+            for (topic, partition), (_, first, last) in list(self.partitions.items())[:most]
+        ]
+        if len(self.partitions) > most:
+            places.append(f"and {len(self.partitions) - most} more partitions")
+        return (
+            f"{self.rows} rows ({self.payload_bytes} bytes of keys and values) in {self.batches} "
+            f"batches ({self.batch_bytes} bytes as sent, {self.retries} retries), offsets "
+            f"{', '.join(places) or 'none'}"
+        )
+
+
+def log_commit(messages: Iterable[WriterCommitMessage | None], what: str = "") -> None:
+    """One line with the totals; `what` stands before it."""
+    done = _finished(messages)
+    partitions = {key for message in done for key in message.partitions}
+    logger.info(
+        "%swrote %d rows (%d bytes of keys and values) to %d partitions of %d topics in %d tasks, "
+        "%d batches (%d bytes as sent, %d retries)",
+        what,
+        sum(message.rows for message in done),
+        sum(message.payload_bytes for message in done),
+        len(partitions),
+        len({topic for topic, _ in partitions}),
+        len(done),
+        sum(message.batches for message in done),
+        sum(message.batch_bytes for message in done),
+        sum(message.retries for message in done),
+    )
+
+
+def log_abort(messages: Iterable[WriterCommitMessage | None], again: str, what: str = "") -> None:
+    """Says what a failed write leaves behind: Kafka cannot take records back. `again`: when it is
+    written a second time."""
+    done = _finished(messages)
+    logger.warning(
+        "%sthe write failed, and writes are at-least-once: %d rows of %d finished tasks, and "
+        "perhaps some rows of unfinished ones, are in Kafka and stay there; %s",
+        what,
+        sum(message.rows for message in done),
+        len(done),
+        again,
+    )
+
+
+def task_reports(messages: Iterable[WriterCommitMessage | None]) -> list[TaskReport]:
+    """Of the tasks that finished, what exactly-once needs to know."""
+    return [message.report for message in _finished(messages) if message.report is not None]
+
+
+def _finished(messages: Iterable[WriterCommitMessage | None]) -> list[KafkaCommitMessage]:
+    """A task that failed has no message."""
+    return [message for message in messages if isinstance(message, KafkaCommitMessage)]

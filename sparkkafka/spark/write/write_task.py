@@ -1,0 +1,179 @@
+"""One task of a write: Arrow batches of rows -> records of partitions -> a producer of its own."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.sender.arrow_producer import ColumnProducer
+from sparkkafka.client.sender.row_columns import RowColumns
+from sparkkafka.client.sender.rows import Router, Rows
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.config.kinds import RANDOM
+from sparkkafka.config.options import WriteOptions
+from sparkkafka.protocol.columns.columns import RecordColumns
+from sparkkafka.protocol.records.arrow import or_zero
+from sparkkafka.spark.exactly_once.task import TaskPlace, task_transaction
+from sparkkafka.spark.write.commit_message import KafkaCommitMessage
+from sparkkafka.spark.write.topics import partition_counts
+
+logger = logging.getLogger(__name__)
+
+MAX_PIECE_BYTES = 2**30
+MIN_PIECE_BYTES = 2**20
+"""Arrow batches above buffer.memory are written in pieces, within these bounds: what is sorted and
+encoded at once stays of that order, and offsets of a column always fit into 32 bits."""
+
+STICKY_BYTES = 2**20
+STICKY_BATCHES = 8
+MIN_STICKY_BYTES = 2**14
+"""Rows without key and partition go to one partition until it got so many bytes, then to the next:
+rows that are encoded together cost less. Small batches (batch.size) take turns earlier, so that
+little data is spread as well; large ones are filled."""
+
+
+def write_rows(
+    iterator: Iterator[pa.RecordBatch],
+    columns: RowColumns,
+    options: WriteOptions,
+    place: TaskPlace | None = None,
+) -> KafkaCommitMessage:
+    """Sends all rows and waits until they are acknowledged.
+
+    With a `place` they are part of a transaction, which stays open. Raises what
+    `KafkaBatchWriter.write` says.
+    """
+    batches = (batch for batch in iterator if batch.num_rows)
+    first = next(batches, None)
+    if first is None:
+        # Nothing to send, so nobody to ask.
+        return KafkaCommitMessage(report=place and place.report(0, None))
+    started_s = time.monotonic()
+    with ExitStack() as stack:
+        transaction = None
+        if place is not None:
+            transaction = stack.enter_context(task_transaction(place, options))
+        cluster = stack.enter_context(Cluster(options.client))
+        producer = stack.enter_context(ColumnProducer(cluster, options.producer, transaction))
+        task = _Task(cluster, producer, columns, options)
+        task.write(first)
+        del first  # so that no more than one Arrow batch is kept
+        for batch in batches:
+            task.write(batch)
+        producer.flush()
+        message = task.message()
+        if place is not None:
+            message = replace(message, report=place.report(message.rows, transaction))
+    context = TaskContext.get()
+    logger.info(
+        "%swrote %s in %.2f s",
+        f"task {context.partitionId()}.{context.attemptNumber()} " if context else "",
+        message.text(),
+        time.monotonic() - started_s,
+    )
+    return message
+
+
+class _Task:
+    """One task's state: who the producer is, and what was handed to it."""
+
+    def __init__(
+        self, cluster: Cluster, producer: Any, columns: RowColumns, options: WriteOptions
+    ) -> None:
+        self._producer = producer
+        self._columns = columns
+        self._router = Router(
+            lambda topics: partition_counts(cluster, options, topics),
+            sticky_bytes=_sticky_bytes(options.producer.batch_size),
+            pick=random.randrange,
+            partitioner=(
+                RANDOM if options.producer.partitioner_ignore_keys else options.producer.partitioner
+            ),
+            newest_count=cluster.partition_count,
+        )
+        self._buffer_bytes = options.producer.buffer_memory
+        self._piece_bytes = min(MAX_PIECE_BYTES, max(MIN_PIECE_BYTES, self._buffer_bytes))
+        self._viewed_bytes = 0
+        self._rows = 0
+        self._bytes = 0
+        self._partition_rows: dict[TopicPartition, int] = {}
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Sends an Arrow batch's rows, once all of them are found to be in order."""
+        # Java stamps a record when send() is called; here that is one moment per Arrow batch.
+        now_ms = time.time_ns() // 1_000_000
+        pieces = [Rows.of(piece, self._columns) for piece in _pieces(batch, self._piece_bytes)]
+        routed = [self._router.route(rows, now_ms) for rows in pieces]  # checks, copies nothing
+        for number, rows in enumerate(pieces):
+            if not self._producer.surely_fit(rows.records):
+                runs = list(routed[number])
+                for tp, records in runs:
+                    self._producer.check_sizes(tp.topic, tp.partition, records)
+                routed[number] = iter(runs)
+        for rows, some_runs in zip(pieces, routed, strict=True):
+            self._send(rows, some_runs)
+
+    def _send(self, rows: Rows, runs: Iterable[tuple[TopicPartition, RecordColumns]]) -> None:
+        for tp, records in runs:
+            self._producer.send(tp.topic, tp.partition, records)
+            count = len(records.timestamps_ms)
+            self._partition_rows[tp] = self._partition_rows.get(tp, 0) + count
+            self._rows += count
+        payload_bytes = rows.payload_bytes
+        self._bytes += payload_bytes
+        # A row that waits for more of its partition keeps all columns that it came with in memory:
+        # with a long linger.ms, one row of each Arrow batch would keep all of them.
+        self._viewed_bytes += payload_bytes
+        if self._viewed_bytes > self._buffer_bytes:
+            self._producer.seal()
+            self._viewed_bytes = 0
+
+    def message(self) -> KafkaCommitMessage:
+        metrics = self._producer.metrics
+        unknown = (-1, -1)
+        return KafkaCommitMessage(
+            rows=self._rows,
+            payload_bytes=self._bytes,
+            batches=metrics.batches,
+            batch_bytes=metrics.batch_bytes,
+            retries=metrics.retries,
+            partitions={
+                (tp.topic, tp.partition): (count, *metrics.offsets.get(tp, unknown))
+                for tp, count in self._partition_rows.items()
+            },
+        )
+
+
+def _sticky_bytes(batch_size: int) -> int:
+    # Not less than Java's default batch: a run of rows for each tiny batch would cost far more.
+    return max(MIN_STICKY_BYTES, batch_size, min(STICKY_BYTES, STICKY_BATCHES * batch_size))
+
+
+def _pieces(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
+    if batch.num_rows == 1 or sum(map(_plain_bytes, batch.columns)) <= most_bytes:
+        yield batch
+        return
+    half = batch.num_rows // 2
+    yield from _pieces(batch.slice(0, half), most_bytes)
+    yield from _pieces(batch.slice(half), most_bytes)
+
+
+def _plain_bytes(column: pa.Array) -> int:
+    """Bytes of the column; of a dictionary's, once each row has its own copy of the value."""
+    if not pa.types.is_dictionary(column.type):
+        return int(column.nbytes)
+    try:
+        lengths = pc.binary_length(column.dictionary)
+    except pa.ArrowNotImplementedError:  # not text and not binary: small, or ignored anyway
+        return int(column.nbytes)
+    return int(or_zero(lengths.take(column.indices)).sum(dtype="int64"))

@@ -1,0 +1,121 @@
+"""How the fake broker answers an administrator: CreatePartitions, DeleteRecords, ListGroups,
+DeleteGroups. Only as much as clients' tests of lost answers and moved brokers need."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparkkafka.errors import ErrorCode
+from sparkkafka.protocol.messages import (
+    CreatePartitionsResponse,
+    CreatePartitionsTopicResult,
+    DeletableGroupResult,
+    DeleteGroupsResponse,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+    ListedGroup,
+    ListGroupsResponse,
+)
+from sparkkafka.testing.fake.call import Call
+from sparkkafka.testing.fake.groups.groups import group_error
+
+HIGH_WATERMARK = -1
+
+
+def create_partitions(call: Call) -> CreatePartitionsResponse:
+    rows = []
+    for wanted in call.message.topics:
+        answer = call.injected(wanted.name)
+        topic = call.state.topics.get(wanted.name)
+        code = 0
+        if call.release.has_controller_broker and call.broker_id != call.state.controller_id:
+            code = ErrorCode.NOT_CONTROLLER
+        elif topic is None:
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif wanted.count <= len(topic.partitions):
+            code = ErrorCode.INVALID_PARTITIONS
+        elif not call.message.validate_only and (answer is None or answer.applied):
+            call.state.add_partitions(topic, wanted.count)
+        rows.append(
+            CreatePartitionsTopicResult(
+                name=wanted.name, error_code=code if answer is None else answer.code
+            )
+        )
+    call.changed.notify_all()
+    return CreatePartitionsResponse(results=rows)
+
+
+def delete_records(call: Call) -> DeleteRecordsResponse:
+    return DeleteRecordsResponse(
+        topics=[
+            DeleteRecordsTopicResult(
+                name=topic.name,
+                partitions=[_delete_records(call, topic.name, row) for row in topic.partitions],
+            )
+            for topic in call.message.topics
+        ]
+    )
+
+
+def _delete_records(call: Call, topic: str, row: Any) -> DeleteRecordsPartitionResult:
+    number = row.partition_index
+    result = DeleteRecordsPartitionResult(partition_index=number, low_watermark=-1)
+    answer = call.injected(topic, number)
+    try:
+        partition = call.state.partition(topic, number)
+    except KeyError:
+        result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return result
+    offset = partition.log.end_offset if row.offset == HIGH_WATERMARK else row.offset
+    if answer is not None:
+        result.error_code = answer.code
+    elif partition.leader != call.broker_id:
+        result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    elif offset > partition.log.end_offset:
+        result.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+    if not result.error_code or (answer is not None and answer.applied):
+        partition.log.advance_start(max(offset, partition.log.start_offset))
+        result.low_watermark = partition.log.start_offset
+    return result
+
+
+def list_groups(call: Call) -> ListGroupsResponse:
+    """Groups that this broker coordinates."""
+    answer = call.top_level or call.injected()
+    if answer is not None:
+        return ListGroupsResponse(error_code=answer.code)
+    groups = [
+        ListedGroup(
+            group_id=group_id,
+            group_state="Stable" if group.is_active else "Empty",
+            group_type="consumer" if group.broker_assigned.members else "classic",
+            protocol_type="consumer" if group.is_active else "",
+        )
+        for group_id, group in call.state.groups.known()
+        if call.state.coordinator(group_id) == call.broker_id
+    ]
+    states = call.message.states_filter
+    return ListGroupsResponse(
+        groups=[row for row in groups if not states or row.group_state in states]
+    )
+
+
+def delete_groups(call: Call) -> DeleteGroupsResponse:
+    rows = []
+    answer = call.injected()
+    for group_id in call.message.groups_names:
+        group = call.state.group(group_id)
+        code = group_error(call, group_id)
+        if not code and not group.exists:
+            code = ErrorCode.GROUP_ID_NOT_FOUND
+        elif not code and group.is_active:
+            code = ErrorCode.NON_EMPTY_GROUP
+        if not code and (answer is None or answer.applied):
+            call.state.groups.delete(group_id)
+        rows.append(
+            DeletableGroupResult(
+                group_id=group_id, error_code=code if answer is None else answer.code
+            )
+        )
+    return DeleteGroupsResponse(results=rows)

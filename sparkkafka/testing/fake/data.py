@@ -1,0 +1,312 @@
+"""How the fake broker answers Produce, Fetch and ListOffsets."""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+from sparkkafka.errors import ErrorCode
+from sparkkafka.protocol.messages import (
+    AbortedTransaction,
+    BatchIndexAndErrorMessage,
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    LeaderIdAndEpoch,
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+    NodeEndpoint,
+    PartitionData,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from sparkkafka.testing.fake.call import Call, CloseConnection
+from sparkkafka.testing.fake.log.log import EARLIEST, LATEST, MAX_TIMESTAMP
+from sparkkafka.testing.fake.log.producers import Refused, transactional_header
+from sparkkafka.testing.fake.state import FakePartition
+from sparkkafka.testing.fake.transactions.apis import verify_write
+
+ALL_REPLICAS = -1
+NO_REPLY = 0
+UNKNOWN_OFFSET = -1
+READ_COMMITTED = 1
+# fetch.max.bytes of a broker
+BROKER_FETCH_MAX_BYTES = 55 << 20
+# KIP-951: from this version on a refusal names the leader.
+PRODUCE_VERSION_WITH_LEADER = 10
+FETCH_VERSION_WITH_RACK = 11
+LIST_OFFSETS_VERSION_WITH_EPOCH = 4
+LIST_OFFSETS_VERSION_WITH_MAX_TIMESTAMP = 7
+
+
+def produce(call: Call) -> ProduceResponse | None:
+    message: ProduceRequest = call.message
+    refused = _refused_whole(message)
+    topics = [
+        TopicProduceResponse(
+            name=topic.name,
+            partition_responses=[
+                _produce_row(call, topic.name, row, refused) for row in topic.partition_data
+            ],
+        )
+        for topic in message.topic_data
+    ]
+    call.changed.notify_all()
+    rows = [row for topic in topics for row in topic.partition_responses]
+    if message.acks == NO_REPLY:
+        if any(row.error_code for row in rows):
+            # The only way that a broker can tell (KafkaApis.sendNoOpResponseExemptThrottle).
+            raise CloseConnection
+        return None
+    leaders = {row.current_leader.leader_id for row in rows} - {-1}
+    return ProduceResponse(
+        responses=topics,
+        node_endpoints=[
+            NodeEndpoint(node_id=row.node_id, host=row.host, port=row.port, rack=row.rack)
+            for node_id in sorted(leaders)
+            for row in (call.state.addresses[node_id],)
+        ],
+    )
+
+
+def _refused_whole(message: ProduceRequest) -> Refused | None:
+    """What is wrong with a request's transaction, whatever the partition."""
+    headers = [
+        header
+        for topic in message.topic_data
+        for row in topic.partition_data
+        if (header := transactional_header(_records(row))) is not None
+    ]
+    if headers and message.transactional_id is None:
+        return Refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "no transactional id")
+    if len({(row.producer_id, row.producer_epoch) for row in headers}) > 1:
+        return Refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "more than one producer")
+    return None
+
+
+def _records(row: PartitionProduceData) -> memoryview:
+    return memoryview(row.records or b"")  # type: ignore[arg-type]  # decoded: no list
+
+
+def _produce_row(
+    call: Call, topic: str, row: PartitionProduceData, refused: Refused | None
+) -> PartitionProduceResponse:
+    injected = call.injected(topic, row.index)
+    if refused is None and (injected is None or injected.applied):
+        try:
+            partition = _partition_to_write(call, topic, row.index)
+            header = transactional_header(_records(row))
+            if header is not None:
+                verify_write(call, partition.log, (topic, row.index), header)
+            appended = partition.log.produce(
+                _records(row),
+                call.version,
+                check_records=call.check_records,
+            )
+            if injected is None:
+                return PartitionProduceResponse(
+                    index=row.index,
+                    base_offset=appended.base_offset,
+                    log_append_time_ms=appended.log_append_time_ms,
+                    log_start_offset=partition.log.start_offset,
+                )
+        except Refused as error:
+            refused = error
+    if injected is not None:
+        refused = Refused(injected.code, injected.message or "")
+    response = PartitionProduceResponse(index=row.index, base_offset=UNKNOWN_OFFSET)
+    if refused is not None:
+        response.error_code = refused.code
+        response.error_message = refused.message or None
+        response.record_errors = [
+            BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=text)
+            for index, text in refused.record_errors
+        ]
+        if (
+            refused.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            and call.version >= PRODUCE_VERSION_WITH_LEADER
+        ):
+            response.current_leader = _current_leader(call, topic, row.index)
+    return response
+
+
+def _partition_to_write(call: Call, topic: str, number: int) -> FakePartition:
+    acks = call.message.acks
+    if acks not in (ALL_REPLICAS, NO_REPLY, 1):
+        raise Refused(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {acks}")
+    partition = call.state.led_by(call.broker_id, topic, number)
+    in_sync = len(call.state.in_sync(partition))
+    wanted = int(partition.log.config["min.insync.replicas"])
+    if acks == ALL_REPLICAS and in_sync < wanted:
+        raise Refused(
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            f"{in_sync} replicas in sync, min.insync.replicas is {wanted}",
+        )
+    return partition
+
+
+def _current_leader(call: Call, topic: str, number: int) -> LeaderIdAndEpoch:
+    try:
+        partition = call.state.partition(topic, number)
+    except KeyError:
+        return LeaderIdAndEpoch()
+    return LeaderIdAndEpoch(leader_id=partition.leader, leader_epoch=partition.log.leader_epoch)
+
+
+class _Collected(NamedTuple):
+    response: FetchResponse
+    size: int
+    at_once: bool
+
+
+def fetch(call: Call) -> FetchResponse:
+    """Waits, bounded by max_wait_ms, until min_bytes are there or something is to be told."""
+    message: FetchRequest = call.message
+    if call.top_level is not None:
+        return FetchResponse(error_code=call.top_level.code)
+    if message.session_id:
+        # No sessions are handed out (KIP-227 lets a broker do so: its cache is full), so this one
+        # is not known.
+        return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+    max_bytes = min(message.max_bytes, BROKER_FETCH_MAX_BYTES)
+    min_bytes = min(message.min_bytes, max_bytes)
+    deadline_s = time.monotonic() + message.max_wait_ms / 1000
+    while True:
+        collected = _collect(call, message, max_bytes)
+        remaining_s = deadline_s - time.monotonic()
+        if (
+            collected.at_once
+            or collected.size >= min_bytes
+            or not message.topics
+            or remaining_s <= 0
+            or call.stopped.is_set()
+        ):
+            return collected.response
+        call.changed.wait(remaining_s)
+
+
+def _collect(call: Call, message: FetchRequest, max_bytes: int) -> _Collected:
+    size = 0
+    at_once = False
+    topics: list[FetchableTopicResponse] = []
+    for topic in message.topics:
+        rows: list[PartitionData] = []
+        for wanted in topic.partitions:
+            try:
+                injected = call.injected(topic.topic, wanted.partition)
+                if injected is not None:
+                    raise Refused(injected.code, "")
+                row = _read(call, topic.topic, wanted, message.isolation_level, max_bytes, size)
+                size += len(row.records or b"")
+                at_once = at_once or row.diverging_epoch.epoch >= 0
+                at_once = at_once or row.preferred_read_replica >= 0
+            except Refused as error:
+                at_once = True
+                row = PartitionData(
+                    partition_index=wanted.partition,
+                    error_code=error.code,
+                    high_watermark=UNKNOWN_OFFSET,
+                    records=b"",
+                )
+            rows.append(row)
+        topics.append(FetchableTopicResponse(topic=topic.topic, partitions=rows))
+    return _Collected(FetchResponse(responses=topics), size, at_once)
+
+
+def _read(
+    call: Call, topic: str, wanted: FetchPartition, isolation: int, max_bytes: int, size: int
+) -> PartitionData:
+    rack_aware = call.state.rack_aware and call.version >= FETCH_VERSION_WITH_RACK
+    partition = call.state.led_by(
+        call.broker_id,
+        topic,
+        wanted.partition,
+        wanted.current_leader_epoch,
+        or_follows=rack_aware,
+    )
+    log = partition.log
+    row = PartitionData(
+        partition_index=wanted.partition,
+        high_watermark=log.high_watermark,
+        last_stable_offset=log.last_stable_offset,
+        log_start_offset=log.start_offset,
+        records=b"",
+    )
+    if rack_aware and partition.leader == call.broker_id and call.message.rack_id:
+        near = call.state.near_replica(partition, call.message.rack_id)
+        if near is not None:
+            row.preferred_read_replica = near
+            return row
+    if wanted.last_fetched_epoch >= 0:
+        epoch, end = log.epoch_end(wanted.last_fetched_epoch)
+        if epoch < wanted.last_fetched_epoch or end < wanted.fetch_offset:
+            row.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end)
+            return row
+    result = log.read(
+        wanted.fetch_offset,
+        max(0, min(wanted.partition_max_bytes, max_bytes - size)),
+        first_whole=size == 0,
+        read_committed=isolation == READ_COMMITTED,
+    )
+    row.records = result.data
+    if result.aborted is not None:
+        row.aborted_transactions = [
+            AbortedTransaction(producer_id=producer_id, first_offset=first)
+            for producer_id, first in result.aborted
+        ]
+    else:
+        row.aborted_transactions = None
+    return row
+
+
+def list_offsets(call: Call) -> ListOffsetsResponse:
+    message: ListOffsetsRequest = call.message
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=[_list_offsets_row(call, topic.name, row) for row in topic.partitions],
+            )
+            for topic in message.topics
+        ]
+    )
+
+
+def _list_offsets_row(
+    call: Call, topic: str, wanted: ListOffsetsPartition
+) -> ListOffsetsPartitionResponse:
+    response = ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
+    try:
+        injected = call.injected(topic, wanted.partition_index)
+        if injected is not None:
+            raise Refused(injected.code, "")
+        partition = call.state.led_by(
+            call.broker_id, topic, wanted.partition_index, wanted.current_leader_epoch
+        )
+        lowest = EARLIEST
+        if call.version >= LIST_OFFSETS_VERSION_WITH_MAX_TIMESTAMP:
+            lowest = MAX_TIMESTAMP
+        if wanted.timestamp < lowest:
+            raise Refused(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {wanted.timestamp}")
+        found = partition.log.find_offset(
+            wanted.timestamp, read_committed=call.message.isolation_level == READ_COMMITTED
+        )
+    except Refused as error:
+        response.error_code = error.code
+        return response
+    if found is not None:
+        response.offset = found.offset
+        # Brokers give no time for the two ends of the log.
+        if wanted.timestamp not in (LATEST, EARLIEST):
+            response.timestamp = found.timestamp_ms
+        if call.version >= LIST_OFFSETS_VERSION_WITH_EPOCH:
+            response.leader_epoch = found.leader_epoch
+    return response

@@ -1,0 +1,187 @@
+"""One request on its way through the fake: decoded, noted, perhaps faulted, handled, answered.
+
+Also keeps what that needs and leaves behind: the fault rules, the request log, what went wrong.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any
+
+from sparkkafka.errors import DecodeError
+from sparkkafka.protocol.framing import ServerRequest, decode_request, encode_response
+from sparkkafka.protocol.wire.schema import Response
+from sparkkafka.testing.fake.broker import BrokerConnection, Reply
+from sparkkafka.testing.fake.call import Call, CloseConnection, Handler
+from sparkkafka.testing.fake.faults import (
+    Answer,
+    CutFrame,
+    Delay,
+    Drop,
+    Fault,
+    Garbage,
+    RecordedRequest,
+    Throttle,
+    WrongCorrelationId,
+    plain_answer,
+)
+from sparkkafka.testing.fake.handlers import (
+    API_NAMES,
+    API_VERSIONS_KEY,
+    HANDLERS,
+    refused_api_versions,
+)
+from sparkkafka.testing.fake.state import ClusterState
+from sparkkafka.testing.fake.versions import Release
+
+log = logging.getLogger(__name__)
+
+_CORRELATION_ID_AT = 4
+_MAX_CORRELATION_ID = (1 << 31) - 1
+
+
+class Dispatcher:
+    """Answers the requests of all brokers. `changed` guards everything in here and the state.
+
+    `handlers` may be extended and changed; `failures` are exceptions of handlers and callables.
+    """
+
+    def __init__(
+        self,
+        state: ClusterState,
+        release: Release,
+        changed: threading.Condition,
+        *,
+        check_records: bool,
+    ) -> None:
+        self.handlers: dict[str, Handler] = dict(HANDLERS)
+        self.faults: list[Fault] = []
+        self.requests: list[RecordedRequest] = []
+        self.failures: list[BaseException] = []
+        self._state = state
+        self._release = release
+        self._changed = changed
+        self._check_records = check_records
+
+    def notify(self) -> None:
+        """Let everything that waits look again."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def answer(self, payload: bytearray, connection: BrokerConnection) -> Reply:
+        """What to send for the frame `payload`."""
+        try:
+            decoded = decode_request(payload)
+        except DecodeError as error:
+            # What a broker does with a request that it cannot parse.
+            log.warning("%s: %s; closing", connection.name, error)
+            return Reply(close=True)
+        request = RecordedRequest(
+            connection.broker_id,
+            API_NAMES.get(decoded.api_key, str(decoded.api_key)),
+            decoded.version,
+            decoded.message,
+            time.monotonic(),
+            decoded.client_id,
+            decoded.correlation_id,
+            connection.number,
+        )
+        with self._changed:
+            self.requests.append(request)
+            rule = next((row for row in self.faults if row.take(request)), None)
+            self._changed.notify_all()
+            if self._state.sasl.closes(request):
+                return Reply(close=True)
+        try:
+            # Without the lock: a callable may change the cluster, or wait.
+            action = None if rule is None else rule.action
+            response: Any = None
+            if callable(action):
+                action = action(request)
+                if isinstance(action, Response):
+                    response, action = action, None
+            action = plain_answer(action)
+            if action is Drop.BEFORE:
+                return Reply(close=True)
+            waited_ms = action.ms if isinstance(action, Delay) and action.before else 0
+            if waited_ms and connection.stopped.wait(waited_ms / 1000):
+                return Reply(close=True)
+            return self._apply(decoded, request, connection, rule, action, response)
+        except CloseConnection:
+            return Reply(close=True)
+        except Exception as error:
+            log.exception("%s: %s v%d", connection.name, request.api, request.version)
+            self.failures.append(error)
+            return Reply(close=True)
+
+    def _apply(
+        self,
+        decoded: ServerRequest,
+        request: RecordedRequest,
+        connection: BrokerConnection,
+        rule: Fault | None,
+        action: Any,
+        response: Any,
+    ) -> Reply:
+        version = decoded.version
+        offered = self._release.versions.get(request.api)
+        if response is None:
+            if offered is None or not offered[0] <= version <= offered[1]:
+                if decoded.api_key != API_VERSIONS_KEY or offered is None:
+                    log.warning("%s: no %s v%d; closing", connection.name, request.api, version)
+                    return Reply(close=True)
+                version = 0
+                response = refused_api_versions(
+                    self._release.versions, self._release.names_own_range
+                )
+            elif decoded.message is None:
+                # Offered, but not implemented (Produce 0 to 2, or what a test made up).
+                log.warning("%s: no %s v%d; closing", connection.name, request.api, version)
+                return Reply(close=True)
+            else:
+                with self._changed:
+                    response = self.handlers[request.api](
+                        Call(
+                            self._state,
+                            self._release,
+                            request,
+                            self._changed,
+                            connection.stopped,
+                            action if isinstance(action, Answer) else None,
+                            rule,
+                            self._check_records,
+                        )
+                    )
+        if isinstance(action, Answer) and action.top_level and not hasattr(response, "error_code"):
+            raise TypeError(f"a reply to {request.api} has no error field of its own")
+        if isinstance(action, Throttle) and response is not None:
+            response.throttle_time_ms = action.ms
+        frame = b""
+        if response is not None:
+            frame = encode_response(response, version, decoded.correlation_id)
+        return _with_fault(frame, action)
+
+
+def _with_fault(frame: bytes, action: Any) -> Reply:
+    """The reply to a request that has been applied."""
+    match action:
+        case Drop.AFTER:
+            return Reply(close=True)
+        case Delay(ms=ms, before=before):
+            return Reply(frame, delay_s=0 if before else ms / 1000)
+        case Throttle(ms=ms):
+            return Reply(frame, mute_s=ms / 1000)
+        case CutFrame(size=size):
+            return Reply(frame[:size], close=True)
+        case Garbage(data=data, close=close):
+            return Reply(data, close=close)
+        case WrongCorrelationId(by=by) if frame:
+            start, end = _CORRELATION_ID_AT, _CORRELATION_ID_AT + 4
+            number = (int.from_bytes(frame[start:end], "big") + by) & _MAX_CORRELATION_ID
+            return Reply(frame[:start] + number.to_bytes(4, "big") + frame[end:])
+        case None | Answer() | WrongCorrelationId():
+            return Reply(frame)
+        case _:
+            raise TypeError(f"a callable fault returned {action!r}")

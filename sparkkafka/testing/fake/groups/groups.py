@@ -1,0 +1,225 @@
+"""How the fake broker answers for consumer groups: FindCoordinator, OffsetCommit, OffsetFetch.
+
+A group with members (fake_member_apis, fake_broker_assigned) takes commits from them alone, as a
+real one. A test may also say that a group has some: `FakeCluster.set_group_members`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparkkafka.errors import ErrorCode
+from sparkkafka.protocol.messages import (
+    Coordinator,
+    FindCoordinatorResponse,
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+    TxnOffsetCommitRequest,
+)
+from sparkkafka.testing.fake.call import Call
+from sparkkafka.testing.fake.groups.state import CommittedOffset
+from sparkkafka.testing.fake.log.producers import Refused
+
+COORDINATOR_TYPES = (0, 1)  # group, transaction
+COORDINATOR_VERSION_WITH_LIST = 4
+OFFSET_FETCH_VERSION_WITH_ERROR = 2
+OFFSET_FETCH_VERSION_WITH_GROUPS = 8
+NO_GENERATION = -1
+NO_OFFSET = -1
+# offset.metadata.max.bytes
+METADATA_MAX_BYTES = 4096
+# A coordinator writes the offsets of one request as one batch; 60 is an offset's record beside its
+# names and metadata, about.
+MESSAGE_MAX_BYTES = 1_048_588
+RECORD_BYTES = 60
+
+
+def find_coordinator(call: Call) -> FindCoordinatorResponse:
+    message = call.message
+    batched = call.version >= COORDINATOR_VERSION_WITH_LIST
+    answer = call.top_level or call.injected()
+    code = answer.code if answer is not None else 0
+    if message.key_type not in COORDINATOR_TYPES and not code:
+        code = ErrorCode.INVALID_REQUEST
+    rows = []
+    for key in message.coordinator_keys if batched else [message.key]:
+        node_id = call.state.coordinator(key)
+        if node_id is None:  # this broker went down meanwhile
+            code = code or ErrorCode.COORDINATOR_NOT_AVAILABLE
+        row = None if node_id is None else call.state.addresses[node_id]
+        rows.append(
+            Coordinator(key=key, node_id=-1, host="", port=-1, error_code=code, error_message=None)
+            if code or row is None
+            else Coordinator(
+                key=key, node_id=row.node_id, host=row.host, port=row.port, error_message=None
+            )
+        )
+    if batched:
+        return FindCoordinatorResponse(coordinators=rows)
+    return FindCoordinatorResponse(
+        error_code=rows[0].error_code,
+        error_message=None,
+        node_id=rows[0].node_id,
+        host=rows[0].host,
+        port=rows[0].port,
+    )
+
+
+def group_error(call: Call, group_id: str) -> int:
+    """What is wrong with asking this broker about this group at all."""
+    if not group_id:
+        return ErrorCode.INVALID_GROUP_ID
+    if call.state.coordinator(group_id) != call.broker_id:
+        return ErrorCode.NOT_COORDINATOR
+    return 0
+
+
+def is_too_large(message: OffsetCommitRequest | TxnOffsetCommitRequest) -> bool:
+    """Whether the offsets make a batch that a broker does not take."""
+    size_bytes = sum(
+        RECORD_BYTES + len(message.group_id) + len(topic.name) + len(row.committed_metadata or "")
+        for topic in message.topics
+        for row in topic.partitions
+    )
+    return size_bytes > MESSAGE_MAX_BYTES
+
+
+def offset_commit(call: Call) -> OffsetCommitResponse:
+    message: OffsetCommitRequest = call.message
+    code = group_error(call, message.group_id)
+    group = call.state.group(message.group_id)
+    if not code:
+        try:
+            group.check_commit(
+                message.member_id,
+                message.group_instance_id,
+                message.generation_id_or_member_epoch,
+            )
+        except Refused as error:
+            code = error.code
+    if not code and is_too_large(message):
+        code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+    topics = [
+        OffsetCommitResponseTopic(
+            name=topic.name,
+            partitions=[
+                OffsetCommitResponsePartition(
+                    partition_index=row.partition_index,
+                    error_code=_commit(call, topic.name, row, code),
+                )
+                for row in topic.partitions
+            ],
+        )
+        for topic in message.topics
+    ]
+    call.changed.notify_all()
+    return OffsetCommitResponse(topics=topics)
+
+
+def _commit(call: Call, topic: str, row: OffsetCommitRequestPartition, code: int) -> int:
+    answer = call.injected(topic, row.partition_index)
+    if not code:
+        try:
+            call.state.partition(topic, row.partition_index)
+        except KeyError:
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if not code and len(row.committed_metadata or "") > METADATA_MAX_BYTES:
+        code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+    if not code and (answer is None or answer.applied):
+        offsets = call.state.group(call.message.group_id).offsets
+        offsets[topic, row.partition_index] = CommittedOffset(
+            row.committed_offset,
+            row.committed_leader_epoch,
+            row.committed_metadata or "",
+            call.state.groups.next_serial(),
+        )
+    return answer.code if answer is not None else code
+
+
+def offset_fetch(call: Call) -> OffsetFetchResponse:
+    message: OffsetFetchRequest = call.message
+    if call.version >= OFFSET_FETCH_VERSION_WITH_GROUPS:
+        groups = []
+        for wanted in message.groups:
+            code = _fetch_error(call, wanted.group_id)
+            topics = [] if code else _fetched(call, wanted.group_id, wanted.topics)
+            groups.append(
+                OffsetFetchResponseGroup(
+                    group_id=wanted.group_id,
+                    error_code=code,
+                    topics=[
+                        OffsetFetchResponseTopics(
+                            name=name,
+                            partitions=[OffsetFetchResponsePartitions(**row) for row in rows],
+                        )
+                        for name, rows in topics
+                    ],
+                )
+            )
+        return OffsetFetchResponse(groups=groups)
+    code = _fetch_error(call, message.group_id)
+    old = call.version < OFFSET_FETCH_VERSION_WITH_ERROR  # an error stands at each partition
+    topics = _fetched(call, message.group_id, message.topics, code) if old or not code else []
+    return OffsetFetchResponse(
+        error_code=0 if old else code,
+        topics=[
+            OffsetFetchResponseTopic(
+                name=name, partitions=[OffsetFetchResponsePartition(**row) for row in rows]
+            )
+            for name, rows in topics
+        ],
+    )
+
+
+def _fetch_error(call: Call, group_id: str) -> int:
+    """A fault rule without a topic is about the group, one with a topic about its partitions."""
+    answer = call.top_level
+    if answer is None and call.fault is not None and call.fault.partition is None:
+        answer = call.injected()
+    return answer.code if answer is not None else group_error(call, group_id)
+
+
+def _fetched(
+    call: Call, group_id: str, topics: Any, code: int = 0
+) -> list[tuple[str, list[dict[str, Any]]]]:
+    """(topic, fields of its partitions) of those that are wanted, None meaning all."""
+    group = call.state.group(group_id)
+    offsets = group.offsets
+    if topics is None:
+        # A partition whose first offset is pending is not among all of them, on a broker neither.
+        wanted: dict[str, list[int]] = {}
+        for name, number in offsets:
+            wanted.setdefault(name, []).append(number)
+    else:
+        wanted = {row.name: row.partition_indexes for row in topics}
+    found = []
+    for name, numbers in wanted.items():
+        rows: list[dict[str, Any]] = []
+        for number in numbers:
+            answer = call.injected(name, number)
+            error = answer.code if answer is not None else code
+            if not error and call.message.require_stable and group.is_pending((name, number)):
+                error = ErrorCode.UNSTABLE_OFFSET_COMMIT
+            committed = None if error else offsets.get((name, number))
+            committed = committed or CommittedOffset(NO_OFFSET, -1, "")
+            rows.append(
+                {
+                    "partition_index": number,
+                    "committed_offset": committed.offset,
+                    "committed_leader_epoch": committed.leader_epoch,
+                    "metadata": committed.metadata,
+                    "error_code": error,
+                }
+            )
+        found.append((name, rows))
+    return found

@@ -1,0 +1,494 @@
+"""The handler table of the fake broker, and the answers about the cluster and its topics.
+
+A new API is a function here (or in fake_data.py, fake_groups.py, fake_admin.py,
+fake_transaction_apis.py) and a row in `HANDLERS`; the row also makes brokers offer it in
+ApiVersions (fake_versions.py says since which release).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+
+from sparkkafka.errors import ErrorCode
+from sparkkafka.protocol.messages import (
+    REQUESTS,
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DescribeClusterBroker,
+    DescribeClusterResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+    FinalizedFeatureKey,
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+    SaslAuthenticateResponse,
+    SaslHandshakeResponse,
+)
+from sparkkafka.testing.fake.admin import (
+    create_partitions,
+    delete_groups,
+    delete_records,
+    list_groups,
+)
+from sparkkafka.testing.fake.call import Call, Handler
+from sparkkafka.testing.fake.data import fetch, list_offsets, produce
+from sparkkafka.testing.fake.groups.groups import find_coordinator, offset_commit, offset_fetch
+from sparkkafka.testing.fake.groups.member_apis import (
+    consumer_group_heartbeat,
+    heartbeat,
+    join_group,
+    leave_group,
+    sync_group,
+)
+from sparkkafka.testing.fake.log.producers import Refused
+from sparkkafka.testing.fake.state import (
+    NO_LEADER,
+    TOPIC_CONFIGS,
+    TYPE_INT,
+    BrokerAddress,
+    ConfigDefault,
+    FakeTopic,
+    check_topic_name,
+)
+from sparkkafka.testing.fake.transactions.apis import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
+    describe_transactions,
+    end_txn,
+    init_producer_id,
+    list_transactions,
+)
+from sparkkafka.testing.fake.transactions.offsets import txn_offset_commit
+from sparkkafka.testing.fake.versions import VersionRange
+
+RESOURCE_TOPIC = 2
+RESOURCE_BROKER = 4
+# DescribeConfigsResponse.ConfigSource
+SOURCE_TOPIC = 1
+SOURCE_DEFAULT = 5
+BROKER_DEFAULT = -1
+DEFAULT_PARTITIONS = 1
+DEFAULT_REPLICATION = 1
+DELETE_TOPICS_VERSION_WITH_IDS = 6
+CREATE_TOPICS_VERSION_WITH_CONFIGS = 5
+NOT_A_CONTROLLER = "This is not the correct controller for this cluster."
+
+# What a broker tells of itself. Each is how the fake behaves.
+_BROKER_CONFIGS = {
+    "auto.create.topics.enable": ConfigDefault(1, "false"),
+    "default.replication.factor": ConfigDefault(TYPE_INT, str(DEFAULT_REPLICATION)),
+    "message.max.bytes": TOPIC_CONFIGS["max.message.bytes"],
+    "num.partitions": ConfigDefault(TYPE_INT, str(DEFAULT_PARTITIONS)),
+    "socket.request.max.bytes": ConfigDefault(TYPE_INT, str(100 << 20)),
+}
+
+
+TRANSACTION_FEATURE = "transaction.version"
+
+
+def api_versions(call: Call) -> ApiVersionsResponse:
+    answer = call.top_level or call.injected()
+    offered = call.release.versions
+    return ApiVersionsResponse(
+        error_code=answer.code if answer else 0,
+        api_keys=_ranges(offered),
+        finalized_features=[
+            FinalizedFeatureKey(name=TRANSACTION_FEATURE, max_version_level=level)
+            for level in [call.state.transactions.version]
+            if level > 1
+        ],
+    )
+
+
+def refused_api_versions(
+    offered: Mapping[str, VersionRange], with_range: bool
+) -> ApiVersionsResponse:
+    """The answer to a version of ApiVersions that the broker lacks; to be sent in version 0."""
+    own = {"ApiVersions": offered["ApiVersions"]} if with_range else {}
+    return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_ranges(own))
+
+
+def _ranges(offered: Mapping[str, VersionRange]) -> list[ApiVersion]:
+    keys = {cls.API_NAME: key for key, cls in REQUESTS.items()}
+    return [
+        ApiVersion(api_key=key, min_version=lowest, max_version=highest)
+        for key, lowest, highest in sorted(
+            (keys[name], lowest, highest) for name, (lowest, highest) in offered.items()
+        )
+    ]
+
+
+# --- Metadata, DescribeCluster --------------------------------------------------------------------
+
+
+def metadata(call: Call) -> MetadataResponse:
+    message: MetadataRequest = call.message
+    state = call.state
+    if message.topics is None:
+        topics = [_topic_row(call, topic) for topic in state.topics.values()]
+    else:
+        topics = []
+        for wanted in message.topics:
+            if wanted.name is None:
+                topic = state.topic_by_id(wanted.topic_id)
+                missing = MetadataResponseTopic(
+                    error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=wanted.topic_id
+                )
+            else:
+                topic = state.topics.get(wanted.name)
+                missing = MetadataResponseTopic(
+                    error_code=_missing_topic(wanted.name), name=wanted.name
+                )
+                answer = call.injected(wanted.name)
+                if topic is None and answer is not None:
+                    missing.error_code = answer.code
+                elif topic is None and message.allow_auto_topic_creation:
+                    _auto_create(call, wanted.name)
+            topics.append(missing if topic is None else _topic_row(call, topic))
+    return MetadataResponse(
+        brokers=[
+            MetadataResponseBroker(node_id=row.node_id, host=row.host, port=row.port, rack=row.rack)
+            for row in _live_brokers(call)
+        ],
+        cluster_id=state.cluster_id,
+        controller_id=state.controller_id,
+        topics=topics,
+    )
+
+
+def _auto_create(call: Call, name: str) -> None:
+    """Where auto.create.topics.enable is true; as a broker does, which answers before it is done:
+    this time the topic is still missing."""
+    if call.state.auto_creates:
+        with contextlib.suppress(Refused):
+            call.state.create_topic(name, 1, 1, {})
+
+
+def _missing_topic(name: str) -> int:
+    try:
+        check_topic_name(name)
+    except Refused as error:
+        return error.code
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _topic_row(call: Call, topic: FakeTopic) -> MetadataResponseTopic:
+    row = MetadataResponseTopic(
+        name=topic.name, topic_id=topic.topic_id, is_internal=topic.is_internal
+    )
+    answer = call.injected(topic.name)
+    if answer is not None and call.fault is not None and call.fault.partition is None:
+        row.error_code = answer.code
+        return row
+    for partition in topic.partitions:
+        in_sync = call.state.in_sync(partition)
+        leader = partition.leader
+        code = 0
+        if answer is not None and call.injected(topic.name, partition.number):
+            leader, code = NO_LEADER, answer.code
+        elif leader == NO_LEADER:
+            code = ErrorCode.LEADER_NOT_AVAILABLE
+        row.partitions.append(
+            MetadataResponsePartition(
+                error_code=code,
+                partition_index=partition.number,
+                leader_id=leader,
+                leader_epoch=partition.log.leader_epoch,
+                replica_nodes=list(partition.replicas),
+                isr_nodes=in_sync,
+                offline_replicas=[row for row in partition.replicas if row not in in_sync],
+            )
+        )
+    return row
+
+
+def _live_brokers(call: Call) -> list[BrokerAddress]:
+    return [call.state.addresses[node_id] for node_id in sorted(call.state.live)]
+
+
+def describe_cluster(call: Call) -> DescribeClusterResponse:
+    answer = call.top_level or call.injected()
+    if answer is not None:
+        return DescribeClusterResponse(
+            error_code=answer.code, error_message=answer.message, cluster_id=""
+        )
+    return DescribeClusterResponse(
+        cluster_id=call.state.cluster_id,
+        controller_id=call.state.controller_id,
+        brokers=[
+            DescribeClusterBroker(
+                broker_id=row.node_id, host=row.host, port=row.port, rack=row.rack
+            )
+            for row in _live_brokers(call)
+        ],
+    )
+
+
+# --- topics and configurations --------------------------------------------------------------------
+
+
+def create_topics(call: Call) -> CreateTopicsResponse:
+    message: CreateTopicsRequest = call.message
+    rows = [
+        _created(call, topic.name, lambda topic=topic: _create(call, topic))  # type: ignore[misc]
+        for topic in message.topics
+    ]
+    call.changed.notify_all()
+    return CreateTopicsResponse(topics=rows)
+
+
+def _create(call: Call, wanted: CreatableTopic) -> CreatableTopicResult:
+    topic = call.state.create_topic(
+        wanted.name,
+        DEFAULT_PARTITIONS if wanted.num_partitions == BROKER_DEFAULT else wanted.num_partitions,
+        DEFAULT_REPLICATION
+        if wanted.replication_factor == BROKER_DEFAULT
+        else wanted.replication_factor,
+        {row.name: row.value for row in wanted.configs if row.value is not None},
+        {row.partition_index: row.broker_ids for row in wanted.assignments},
+        validate_only=call.message.validate_only,
+    )
+    result = CreatableTopicResult(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        error_message=None,
+        num_partitions=len(topic.partitions),
+        replication_factor=len(topic.partitions[0].replicas),
+    )
+    if call.version >= CREATE_TOPICS_VERSION_WITH_CONFIGS:
+        result.configs = [
+            CreatableTopicConfigs(name=name, value=value, config_source=_source(topic, name))
+            for name, value in topic.config.items()
+        ]
+    return result
+
+
+def _created(
+    call: Call, name: str, create: Callable[[], CreatableTopicResult]
+) -> CreatableTopicResult:
+    answer = call.injected(name)
+    code, text, result = (answer.code, answer.message, None) if answer else (0, None, None)
+    if answer is None or answer.applied:
+        try:
+            if not _is_controller(call):
+                raise Refused(ErrorCode.NOT_CONTROLLER, NOT_A_CONTROLLER)
+            result = create()
+        except Refused as error:
+            code, text = error.code, error.message
+    if result is not None and not code:
+        return result
+    return CreatableTopicResult(name=name, error_code=code, error_message=text, configs=[])
+
+
+def delete_topics(call: Call) -> DeleteTopicsResponse:
+    message: DeleteTopicsRequest = call.message
+    if call.version >= DELETE_TOPICS_VERSION_WITH_IDS:
+        wanted: Iterable[tuple[str | None, FakeTopic | None, DeletableTopicResult]] = [
+            (
+                row.name,
+                call.state.topic_by_id(row.topic_id)
+                if row.name is None
+                else call.state.topics.get(row.name),
+                DeletableTopicResult(name=row.name, topic_id=row.topic_id),
+            )
+            for row in message.topics
+        ]
+    else:
+        wanted = [
+            (name, call.state.topics.get(name), DeletableTopicResult(name=name))
+            for name in message.topic_names
+        ]
+    rows = []
+    for name, topic, result in wanted:
+        answer = call.injected(name if topic is None else topic.name)
+        if answer is not None:
+            result.error_code, result.error_message = answer.code, answer.message
+        elif not _is_controller(call):
+            result.error_code, result.error_message = ErrorCode.NOT_CONTROLLER, NOT_A_CONTROLLER
+        elif topic is None:
+            result.error_code = (
+                ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            )
+        if topic is not None and (not result.error_code or (answer and answer.applied)):
+            result.name, result.topic_id = topic.name, topic.topic_id
+            call.state.topics.pop(topic.name, None)
+        rows.append(result)
+    call.changed.notify_all()
+    return DeleteTopicsResponse(responses=rows)
+
+
+def _is_controller(call: Call) -> bool:
+    return not call.release.has_controller_broker or call.broker_id == call.state.controller_id
+
+
+def describe_configs(call: Call) -> DescribeConfigsResponse:
+    message: DescribeConfigsRequest = call.message
+    return DescribeConfigsResponse(
+        results=[_configs_of(call, resource) for resource in message.resources]
+    )
+
+
+def _configs_of(call: Call, resource: DescribeConfigsResource) -> DescribeConfigsResult:
+    result = DescribeConfigsResult(
+        error_message=None,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+    )
+    is_topic = resource.resource_type == RESOURCE_TOPIC
+    answer = call.injected(resource.resource_name if is_topic else None)
+    topic = call.state.topics.get(resource.resource_name) if is_topic else None
+    if answer is not None:
+        result.error_code, result.error_message = answer.code, answer.message
+    elif topic is not None:
+        result.configs = [
+            _config(call, name, value, TOPIC_CONFIGS[name], _source(topic, name))
+            for name, value in topic.config.items()
+            if _is_wanted(resource, name)
+        ]
+    elif is_topic:
+        result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    elif resource.resource_type == RESOURCE_BROKER and resource.resource_name == str(
+        call.broker_id
+    ):
+        longest = ConfigDefault(TYPE_INT, str(call.state.transactions.max_timeout_ms))
+        rows = {**_BROKER_CONFIGS, "transaction.max.timeout.ms": longest}
+        result.configs = [
+            _config(call, name, row.value, row, SOURCE_DEFAULT)
+            for name, row in sorted(rows.items())
+            if _is_wanted(resource, name)
+        ]
+    else:
+        result.error_code = ErrorCode.INVALID_REQUEST
+        result.error_message = f"resource {resource.resource_type} {resource.resource_name!r}"
+    return result
+
+
+def _is_wanted(resource: DescribeConfigsResource, name: str) -> bool:
+    return resource.configuration_keys is None or name in resource.configuration_keys
+
+
+def _source(topic: FakeTopic, name: str) -> int:
+    return SOURCE_TOPIC if name in topic.set_configs else SOURCE_DEFAULT
+
+
+def _config(
+    call: Call, name: str, value: str, default: ConfigDefault, source: int
+) -> DescribeConfigsResourceResult:
+    synonyms = []
+    if call.message.include_synonyms:
+        if source == SOURCE_TOPIC:
+            synonyms.append(DescribeConfigsSynonym(name=name, value=value, source=source))
+        synonyms.append(
+            DescribeConfigsSynonym(name=name, value=default.value, source=SOURCE_DEFAULT)
+        )
+    return DescribeConfigsResourceResult(
+        name=name,
+        value=value,
+        config_source=source,
+        synonyms=synonyms,
+        config_type=default.type,
+        documentation=None,
+    )
+
+
+def describe_log_dirs(call: Call) -> DescribeLogDirsResponse:
+    """One directory with all replicas. A fault rule with a topic fails the directory."""
+    message: DescribeLogDirsRequest = call.message
+    refused = call.top_level or call.injected()
+    if refused is not None:
+        return DescribeLogDirsResponse(error_code=refused.code)
+    result = DescribeLogDirsResult(log_dir=f"/fake/{call.broker_id}")
+    wanted = {(row.topic, number) for row in message.topics or () for number in row.partitions}
+    for topic in call.state.topics.values():
+        rows = []
+        for partition in topic.partitions:
+            if call.broker_id not in partition.replicas or not (
+                message.topics is None or (topic.name, partition.number) in wanted
+            ):
+                continue
+            answer = call.injected(topic.name, partition.number)
+            if answer is not None:
+                result.error_code = answer.code
+                continue
+            rows.append(
+                DescribeLogDirsPartition(
+                    partition_index=partition.number, partition_size=len(partition.log.raw())
+                )
+            )
+        if rows:
+            result.topics.append(DescribeLogDirsTopic(name=topic.name, partitions=rows))
+    return DescribeLogDirsResponse(results=[result])
+
+
+def sasl_handshake(call: Call) -> SaslHandshakeResponse:
+    return call.state.sasl.handshake(call.message.mechanism)
+
+
+def sasl_authenticate(call: Call) -> SaslAuthenticateResponse:
+    return call.state.sasl.authenticate(call.message.auth_bytes, call.request.connection)
+
+
+HANDLERS: dict[str, Handler] = {
+    "AddOffsetsToTxn": add_offsets_to_txn,
+    "AddPartitionsToTxn": add_partitions_to_txn,
+    "ApiVersions": api_versions,
+    "ConsumerGroupHeartbeat": consumer_group_heartbeat,
+    "CreatePartitions": create_partitions,
+    "CreateTopics": create_topics,
+    "DeleteGroups": delete_groups,
+    "DeleteRecords": delete_records,
+    "DeleteTopics": delete_topics,
+    "DescribeCluster": describe_cluster,
+    "DescribeConfigs": describe_configs,
+    "DescribeLogDirs": describe_log_dirs,
+    "DescribeTransactions": describe_transactions,
+    "EndTxn": end_txn,
+    "Fetch": fetch,
+    "FindCoordinator": find_coordinator,
+    "Heartbeat": heartbeat,
+    "InitProducerId": init_producer_id,
+    "JoinGroup": join_group,
+    "LeaveGroup": leave_group,
+    "ListGroups": list_groups,
+    "ListOffsets": list_offsets,
+    "ListTransactions": list_transactions,
+    "Metadata": metadata,
+    "OffsetCommit": offset_commit,
+    "OffsetFetch": offset_fetch,
+    "Produce": produce,
+    "SaslAuthenticate": sasl_authenticate,
+    "SaslHandshake": sasl_handshake,
+    "SyncGroup": sync_group,
+    "TxnOffsetCommit": txn_offset_commit,
+}
+
+# What decode_request understands of the APIs above.
+IMPLEMENTED: dict[str, VersionRange] = {
+    cls.API_NAME: (cls.MIN_VERSION, cls.MAX_VERSION)
+    for cls in REQUESTS.values()
+    if cls.API_NAME in HANDLERS
+}
+API_NAMES: dict[int, str] = {key: cls.API_NAME for key, cls in REQUESTS.items()}
+API_VERSIONS_KEY = ApiVersionsRequest.API_KEY

@@ -1,0 +1,442 @@
+"""One partition's log in a fake broker: what is stored, who wrote it, what a reader may see.
+
+What a producer may append is decided in fake_producers.py. The rules of a read are those of
+`LogSegment.read` and KIP-74: the first batch is whole, the last may be cut. Not safe for several
+threads by itself; the cluster's lock guards it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sparkkafka.errors import DecodeError, ErrorCode
+from sparkkafka.protocol.records.batches import RecordBatch, split_batches
+from sparkkafka.testing.fake.log.producers import (
+    NO_EPOCH,
+    ProducerState,
+    Refused,
+    checked_batch,
+    now_ms,
+)
+from sparkkafka.testing.fake.log.records import (
+    MAX_PAYLOAD_BYTES,
+    BadBatchError,
+    BatchHeader,
+    FakeRecord,
+    batch_records,
+    entry_sizes,
+    is_commit_marker,
+    legacy_offset,
+    magic_of,
+    marker_batch,
+    parse_header,
+    placed,
+    read_records,
+    wrap64,
+)
+
+NO_TIMESTAMP = -1
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+
+
+class Appended(NamedTuple):
+    """Where records lie now (or already lay, for a duplicate)."""
+
+    base_offset: int
+    log_append_time_ms: int
+    duplicate: bool
+
+
+class ReadResult(NamedTuple):
+    """What a fetch gets. `aborted` is [(producer id, first offset)], None for read_uncommitted."""
+
+    data: bytes
+    aborted: list[tuple[int, int]] | None
+
+
+class FoundOffset(NamedTuple):
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int
+
+
+@dataclass(slots=True)
+class Entry:
+    """One stored batch and the offsets [start, end) that it stands for.
+
+    `header` is None for bytes that were preloaded and are no v2 batch.
+    """
+
+    start: int
+    end: int
+    data: bytes
+    header: BatchHeader | None
+
+
+class AbortedTransaction(NamedTuple):
+    producer_id: int
+    first_offset: int
+    marker_offset: int
+
+
+class PartitionLog:
+    """The log of one partition. Offsets are those of Kafka: `end_offset` is the next to be given.
+
+    The high watermark is always the end of the log: replication takes no time here.
+    """
+
+    def __init__(self, config: Mapping[str, str]) -> None:
+        self.config = config
+        self.start_offset = 0
+        self.end_offset = 0
+        self.leader_epoch = 0
+        self.producers: dict[int, ProducerState] = {}
+        # producer id -> (epoch, lowest sequence) of batches whose transaction was asked for and
+        # that were not written yet (VerificationStateEntry)
+        self._unverified: dict[int, tuple[int, int]] = {}
+        self.aborted: list[AbortedTransaction] = []
+        self._entries: list[Entry] = []
+        self._ends: list[int] = []
+        # (epoch, its first offset), ascending: LeaderEpochFileCache
+        self._epochs: list[tuple[int, int]] = [(0, 0)]
+
+    def __repr__(self) -> str:
+        return f"<PartitionLog [{self.start_offset}, {self.end_offset}) {len(self._entries)=}>"
+
+    # --- looking ---------------------------------------------------------------------------------
+
+    @property
+    def high_watermark(self) -> int:
+        return self.end_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The first offset of the earliest open transaction, or the high watermark."""
+        return min(
+            (state.open_since for state in self.producers.values() if state.open_since is not None),
+            default=self.high_watermark,
+        )
+
+    def has_open_transaction(self, producer_id: int) -> bool:
+        state = self.producers.get(producer_id)
+        return state is not None and state.open_since is not None
+
+    def raw(self) -> bytes:
+        """All stored bytes, as a fetch would give them."""
+        return b"".join(entry.data for entry in self._entries)
+
+    def batches(self) -> list[RecordBatch]:
+        """All stored batches. Raises DecodeError if preloaded bytes are damaged."""
+        return split_batches(self.raw())
+
+    def records(self, *, committed: bool = False) -> list[FakeRecord]:
+        """All records from `start_offset` on, decoded one by one; markers are left out.
+
+        With `committed` only what read_committed shows. Raises BadBatchError or DecodeError if
+        preloaded bytes are damaged.
+        """
+        end = self.last_stable_offset if committed else self.end_offset
+        return [
+            record
+            for entry in self._entries
+            if not (committed and self._was_aborted(entry))
+            for record in _entry_records(entry)
+            if self.start_offset <= record.offset < end
+        ]
+
+    def find_offset(self, timestamp_ms: int, *, read_committed: bool) -> FoundOffset | None:
+        """ListOffsets: LATEST, EARLIEST, MAX_TIMESTAMP, or the first record at or after a time.
+
+        None if there is no such record. Raises Refused (CORRUPT_MESSAGE) for damaged bytes.
+        """
+        end = self.last_stable_offset if read_committed else self.high_watermark
+        if timestamp_ms == LATEST:
+            return FoundOffset(end, NO_TIMESTAMP, self.leader_epoch)
+        if timestamp_ms == EARLIEST:
+            return FoundOffset(self.start_offset, NO_TIMESTAMP, self._epoch_at(self.start_offset))
+        best: FakeRecord | None = None
+        try:
+            for entry in self._entries:
+                header = entry.header
+                if header is not None and (
+                    header.is_control or header.max_timestamp < max(timestamp_ms, 0)
+                ):
+                    continue
+                for record in _entry_records(entry):
+                    if not self.start_offset <= record.offset < end:
+                        continue
+                    if timestamp_ms == MAX_TIMESTAMP:
+                        if best is None or record.timestamp_ms > best.timestamp_ms:
+                            best = record
+                    elif record.timestamp_ms >= timestamp_ms:
+                        return self._found(record)
+        except (BadBatchError, DecodeError) as error:
+            raise Refused(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+        return self._found(best) if best is not None else None
+
+    def _found(self, record: FakeRecord) -> FoundOffset:
+        return FoundOffset(record.offset, record.timestamp_ms, self._epoch_at(record.offset))
+
+    def read(
+        self, offset: int, max_bytes: int, *, first_whole: bool, read_committed: bool
+    ) -> ReadResult:
+        """Bytes from the batch that holds `offset` on: whole batches and perhaps a cut last one.
+
+        With `first_whole` the first batch comes even if it has more than `max_bytes`; else nothing
+        comes then (ReplicaManager.readFromLog). Raises Refused (OFFSET_OUT_OF_RANGE).
+        """
+        if not self.start_offset <= offset <= self.high_watermark:
+            raise Refused(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} is not in [{self.start_offset}, {self.high_watermark}]",
+            )
+        limit = self.last_stable_offset if read_committed else self.high_watermark
+        chosen: list[bytes] = []
+        size = 0
+        end = offset
+        for index in range(bisect_right(self._ends, offset), len(self._entries)):
+            entry = self._entries[index]
+            if entry.start >= limit or (size >= max_bytes and not (first_whole and not chosen)):
+                break
+            if not chosen and len(entry.data) > max_bytes and not first_whole:
+                break
+            chosen.append(entry.data)
+            size += len(entry.data)
+            end = entry.end
+        data = b"".join(chosen)
+        if chosen:
+            data = data[: max(max_bytes, len(chosen[0]))]
+        if not read_committed:
+            return ReadResult(data, None)
+        aborted = [
+            (row.producer_id, row.first_offset)
+            for row in self.aborted
+            if row.marker_offset >= offset and row.first_offset < end
+        ]
+        return ReadResult(data, aborted)
+
+    # --- leader epochs ---------------------------------------------------------------------------
+
+    def new_epoch(self) -> None:
+        self.leader_epoch += 1
+        self._epochs.append((self.leader_epoch, self.end_offset))
+
+    def epoch_end(self, epoch: int) -> tuple[int, int]:
+        """(the largest epoch at most `epoch`, where it ends): OffsetForLeaderEpoch, KIP-320."""
+        known = [row for row in self._epochs if row[0] <= epoch]
+        if not known or epoch > self.leader_epoch:
+            return NO_EPOCH, -1
+        later = [first for number, first in self._epochs if number > epoch]
+        return known[-1][0], min(later, default=self.end_offset)
+
+    def _epoch_at(self, offset: int) -> int:
+        return max((epoch for epoch, first in self._epochs if first <= offset), default=0)
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def produce(
+        self, data: bytes | memoryview, version: int, *, check_records: bool = True
+    ) -> Appended:
+        """Append what a producer sent, if a broker would. Raises Refused.
+
+        `version` is that of the Produce request. `check_records` False skips the walk over each
+        record (a few microseconds each). Whether a transactional batch is part of a transaction is
+        the caller's business.
+        """
+        batch, header = checked_batch(
+            data, version, self.config, now_ms=now_ms(), check_records=check_records
+        )
+        append_time_ms = None
+        if self.config["message.timestamp.type"] == "LogAppendTime":
+            append_time_ms = now_ms()
+        if header.producer_id >= 0:
+            _, lowest_sequence = self._unverified.get(header.producer_id, (NO_EPOCH, None))
+            known = self.producers.get(header.producer_id, ProducerState()).check(
+                header, lowest_sequence
+            )
+            if known is not None:
+                return Appended(
+                    known.base_offset,
+                    NO_TIMESTAMP if append_time_ms is None else known.timestamp_ms,
+                    duplicate=True,
+                )
+        base_offset = self.end_offset
+        stored = placed(
+            batch,
+            base_offset=base_offset,
+            leader_epoch=self.leader_epoch,
+            log_append_time_ms=append_time_ms,
+        )
+        end = base_offset + header.last_offset_delta + 1
+        self._store(Entry(base_offset, end, stored, parse_header(stored)))
+        return Appended(
+            base_offset,
+            NO_TIMESTAMP if append_time_ms is None else append_time_ms,
+            duplicate=False,
+        )
+
+    def begin_verification(self, header: BatchHeader) -> None:
+        """A batch waits for the coordinator's word. One that comes later must not overtake it:
+        until a batch is written, none with a higher sequence than the lowest one is.
+        """
+        epoch, lowest = self._unverified.get(header.producer_id, (NO_EPOCH, 0))
+        if header.producer_epoch > epoch:
+            epoch, lowest = header.producer_epoch, header.base_sequence
+        elif header.producer_epoch == epoch:
+            lowest = min(lowest, header.base_sequence)
+        self._unverified[header.producer_id] = (epoch, lowest)
+
+    def append(
+        self, data: bytes, *, assign_offsets: bool = False, end_offset: int | None = None
+    ) -> int:
+        """Store bytes that no producer sent; returns the offset at which they begin.
+
+        As they are, unless `assign_offsets`: then each v2 batch gets the next offset and the
+        leader epoch, as on a produce. The entries' own offsets count if they ascend from the
+        log's end on (gaps are fine); damaged bytes stand for the one next offset. `end_offset`
+        says instead what the log's end is afterwards. Producer state, open transactions and
+        markers are noted as a follower would.
+        """
+        first = self.end_offset
+        at = 0
+        for size in entry_sizes(data):
+            self._append_entry(data[at : at + size], assign_offsets)
+            at += size
+        if at < len(data):
+            self._store(Entry(self.end_offset, self.end_offset + 1, data[at:], None))
+        if end_offset is not None:
+            if not self._entries or end_offset <= self._entries[-1].start:
+                raise ValueError(f"end_offset {end_offset} lies before the entry that it ends")
+            self._entries[-1].end = self._ends[-1] = self.end_offset = end_offset
+        return first
+
+    def append_marker(self, producer_id: int, producer_epoch: int, *, commit: bool) -> int:
+        """End a producer's transaction in this partition; returns the marker's offset."""
+        offset = self.end_offset
+        data = marker_batch(
+            base_offset=offset,
+            leader_epoch=self.leader_epoch,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            commit=commit,
+            timestamp_ms=now_ms(),
+        )
+        self._store(Entry(offset, offset + 1, data, parse_header(data)))
+        return offset
+
+    def _append_entry(self, data: bytes, assign_offsets: bool) -> None:
+        if magic_of(data) != 2:
+            end = legacy_offset(data) + 1
+            self._store(Entry(self.end_offset, max(end, self.end_offset + 1), data, None))
+            return
+        if assign_offsets:
+            data = placed(data, base_offset=self.end_offset, leader_epoch=self.leader_epoch)
+        header = parse_header(data)
+        if header.base_offset < self.end_offset or header.last_offset_delta < 0:
+            self._store(Entry(self.end_offset, self.end_offset + 1, data, None))
+            return
+        end = header.base_offset + header.last_offset_delta + 1
+        self._store(Entry(header.base_offset, end, data, header))
+
+    def _store(self, entry: Entry) -> None:
+        self._entries.append(entry)
+        self._ends.append(entry.end)
+        self.end_offset = entry.end
+        header = entry.header
+        if header is not None and header.producer_id >= 0:
+            self._note_producer(entry, header)
+
+    def _note_producer(self, entry: Entry, header: BatchHeader) -> None:
+        state = self.producers.setdefault(header.producer_id, ProducerState())
+        state.note(header, entry.start)
+        if header.is_transactional:
+            self._unverified.pop(header.producer_id, None)
+        if header.is_control:
+            try:
+                commit = is_commit_marker(entry.data)
+            except BadBatchError:
+                return  # preloaded on purpose: the reader is to find out
+            if commit is None:
+                return
+            if not commit and state.open_since is not None:
+                self.aborted.append(
+                    AbortedTransaction(header.producer_id, state.open_since, entry.start)
+                )
+            state.open_since = None
+            return
+        if header.is_transactional and state.open_since is None:
+            state.open_since = entry.start
+
+    # --- losing ----------------------------------------------------------------------------------
+
+    def forget_producers(self) -> None:
+        """Lose all producer state, as after producer.id.expiration.ms."""
+        self.producers.clear()
+        self._unverified.clear()
+
+    def advance_start(self, offset: int) -> None:
+        """Retention or DeleteRecords: records below `offset` are gone."""
+        if not self.start_offset <= offset <= self.high_watermark:
+            raise ValueError(
+                f"the log start can move within [{self.start_offset}, {self.high_watermark}], "
+                f"not to {offset}"
+            )
+        self.start_offset = offset
+        gone = bisect_right(self._ends, offset)
+        del self._entries[:gone], self._ends[:gone]
+        self.aborted = [row for row in self.aborted if row.marker_offset >= offset]
+
+    def truncate(self, offset: int) -> None:
+        """An unclean leader election: batches that reach beyond `offset` are gone, epoch + 1."""
+        while self._entries and self._ends[-1] > offset:
+            self._entries.pop()
+            self._ends.pop()
+            self.end_offset = self._ends[-1] if self._ends else self.start_offset
+        entries, self._entries, self._ends = self._entries, [], []
+        self.producers.clear()
+        self.aborted.clear()
+        end = self.end_offset
+        for entry in entries:
+            self._store(entry)
+        self.end_offset = end
+        self._epochs = [row for row in self._epochs if row[1] < end] or [(0, 0)]
+        self.new_epoch()
+
+    def _was_aborted(self, entry: Entry) -> bool:
+        header = entry.header
+        return (
+            header is not None
+            and header.is_transactional
+            and any(
+                row.producer_id == header.producer_id
+                and row.first_offset <= entry.start < row.marker_offset
+                for row in self.aborted
+            )
+        )
+
+
+def _entry_records(entry: Entry) -> list[FakeRecord]:
+    header = entry.header
+    if header is not None:
+        return [] if header.is_control else batch_records(entry.data, header)
+    # Preloaded bytes of the old formats, which the package's own code turns into batches.
+    return [
+        FakeRecord(
+            batch.base_offset + record.offset_delta,
+            batch.max_timestamp
+            if batch.is_log_append_time
+            else wrap64(batch.base_timestamp + record.timestamp_delta),
+            record.key,
+            record.value,
+            record.headers,
+        )
+        for batch in split_batches(entry.data)
+        if not batch.is_control
+        for record in read_records(memoryview(batch.payload(MAX_PAYLOAD_BYTES)), batch.record_count)
+    ]

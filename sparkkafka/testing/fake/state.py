@@ -1,0 +1,323 @@
+"""What a fake cluster consists of: brokers, topics, partitions with leaders and logs.
+
+Plain state without sockets and threads; the cluster's lock guards it.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sparkkafka.errors import ErrorCode
+from sparkkafka.testing.fake.groups.state import (
+    OFFSETS_PARTITIONS,
+    OFFSETS_TOPIC,
+    FakeGroup,
+    Groups,
+    OffsetsPartition,
+)
+from sparkkafka.testing.fake.log.log import PartitionLog
+from sparkkafka.testing.fake.log.producers import Refused
+from sparkkafka.testing.fake.sasl import FakeSasl
+from sparkkafka.testing.fake.transactions.transactions import NoLeaderError, Transactions
+
+NO_LEADER = -1
+MAX_TOPIC_NAME = 249
+_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+# ConfigDef.Type numbers of DescribeConfigs version 3
+TYPE_STRING = 2
+TYPE_INT = 3
+TYPE_LONG = 5
+TYPE_LIST = 7
+
+
+class ConfigDefault(NamedTuple):
+    type: int
+    value: str
+
+
+# The topic configurations that the fake knows; the rest is INVALID_CONFIG. Retention is only
+# reported: nothing is deleted by itself, `FakeCluster.advance_log_start` does that.
+TOPIC_CONFIGS: dict[str, ConfigDefault] = {
+    "cleanup.policy": ConfigDefault(TYPE_LIST, "delete"),
+    "max.message.bytes": ConfigDefault(TYPE_INT, "1048588"),
+    "message.timestamp.after.max.ms": ConfigDefault(TYPE_LONG, "3600000"),
+    "message.timestamp.before.max.ms": ConfigDefault(TYPE_LONG, str((1 << 63) - 1)),
+    "message.timestamp.type": ConfigDefault(TYPE_STRING, "CreateTime"),
+    "min.insync.replicas": ConfigDefault(TYPE_INT, "1"),
+    "retention.bytes": ConfigDefault(TYPE_LONG, "-1"),
+    "retention.ms": ConfigDefault(TYPE_LONG, "604800000"),
+}
+
+
+class BrokerAddress(NamedTuple):
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+@dataclass(slots=True)
+class FakePartition:
+    """`leader` is NO_LEADER while no replica is up. The leader epoch is the log's."""
+
+    number: int
+    leader: int
+    replicas: tuple[int, ...]
+    log: PartitionLog
+
+
+@dataclass(slots=True)
+class FakeTopic:
+    """`config` holds all values, `set_configs` the names of those that are not defaults."""
+
+    name: str
+    topic_id: uuid.UUID
+    config: Mapping[str, str]
+    set_configs: frozenset[str]
+    partitions: list[FakePartition]
+    is_internal: bool = False
+
+
+class ClusterState:
+    """Brokers and topics of one fake cluster.
+
+    `live` are the brokers that metadata names; a broker that just died may be among them still.
+    `coordinators` are those that a test has put somewhere.
+    """
+
+    def __init__(self, *, default_configs: Mapping[str, str]) -> None:
+        self.cluster_id = uuid.uuid4().hex[:22]
+        self.addresses: dict[int, BrokerAddress] = {}
+        self.live: set[int] = set()
+        self.topics: dict[str, FakeTopic] = {}
+        self.rack_aware = False
+        self.sasl = FakeSasl()
+        self.groups = Groups()
+        self.coordinators: dict[str, int] = {}
+        self.transactions = Transactions(self._log_for_marker, self.new_producer_id)
+        self.auto_creates = default_configs.get("auto.create.topics.enable") == "true"
+        self._defaults = {
+            name: default_configs.get(name, row.value) for name, row in TOPIC_CONFIGS.items()
+        }
+        self._next_producer_id = 1000
+        self._next_first_leader = 0
+
+    @property
+    def controller_id(self) -> int:
+        """The live broker with the lowest id."""
+        return min(self.live, default=-1)
+
+    def new_producer_id(self) -> int:
+        self._next_producer_id += 1
+        return self._next_producer_id - 1
+
+    # --- finding ---------------------------------------------------------------------------------
+
+    def partition(self, topic: str, number: int) -> FakePartition:
+        """Raises KeyError naming what does not exist."""
+        if not self.has_partition(topic, number):
+            raise KeyError(f"{topic}-{number} does not exist")
+        return self.topics[topic].partitions[number]
+
+    def has_partition(self, topic: str, number: int) -> bool:
+        found = self.topics.get(topic)
+        return found is not None and 0 <= number < len(found.partitions)
+
+    def _log_for_marker(self, topic: str, number: int) -> PartitionLog | OffsetsPartition | None:
+        if topic == OFFSETS_TOPIC and 0 <= number < OFFSETS_PARTITIONS:
+            return OffsetsPartition(self.groups, number)
+        if not self.has_partition(topic, number):
+            return None
+        partition = self.partition(topic, number)
+        if partition.leader == NO_LEADER:
+            raise NoLeaderError(f"{topic}-{number}")
+        return partition.log
+
+    def led_by(
+        self,
+        node_id: int,
+        topic: str,
+        number: int,
+        leader_epoch: int = -1,
+        *,
+        or_follows: bool = False,
+    ) -> FakePartition:
+        """The partition, if this broker leads it in this epoch (-1: any). Raises Refused.
+
+        With `or_follows` any replica will do.
+
+        The epoch is checked first (Partition.checkCurrentLeaderEpoch), so that a client with old
+        metadata learns from any replica that it is old.
+        """
+        try:
+            partition = self.partition(topic, number)
+        except KeyError:
+            raise Refused(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                "This server does not host this topic-partition.",
+            ) from None
+        epoch = partition.log.leader_epoch
+        if leader_epoch != -1 and node_id in partition.replicas:
+            if leader_epoch < epoch:
+                raise Refused(ErrorCode.FENCED_LEADER_EPOCH, f"the leader epoch is {epoch}")
+            if leader_epoch > epoch:
+                raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH, f"the leader epoch is {epoch}")
+        if partition.leader != node_id and not (or_follows and node_id in partition.replicas):
+            raise Refused(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                "For requests intended only for the leader, this error indicates that the broker "
+                "is not the current leader.",
+            )
+        return partition
+
+    def group(self, group_id: str) -> FakeGroup:
+        return self.groups.group(group_id)
+
+    def coordinator(self, key: str) -> int | None:
+        """The broker that looks after a group or transactional id: where it was put, or any."""
+        if self.coordinators.get(key) in self.live:
+            return self.coordinators[key]
+        live = sorted(self.live)
+        return live[zlib.crc32(key.encode()) % len(live)] if live else None
+
+    def topic_by_id(self, topic_id: uuid.UUID) -> FakeTopic | None:
+        return next((row for row in self.topics.values() if row.topic_id == topic_id), None)
+
+    def all_partitions(self) -> Iterator[FakePartition]:
+        for topic in self.topics.values():
+            yield from topic.partitions
+
+    def near_replica(self, partition: FakePartition, rack: str) -> int | None:
+        """A replica in the reader's rack, if the leader is in another one."""
+        if self.addresses[partition.leader].rack == rack:
+            return None
+        return next(
+            (row for row in self.in_sync(partition) if self.addresses[row].rack == rack), None
+        )
+
+    def in_sync(self, partition: FakePartition) -> list[int]:
+        return [node_id for node_id in partition.replicas if node_id in self.live]
+
+    # --- changing --------------------------------------------------------------------------------
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int,
+        replication_factor: int,
+        configs: Mapping[str, str],
+        assignments: Mapping[int, Sequence[int]] | None = None,
+        *,
+        validate_only: bool = False,
+    ) -> FakeTopic:
+        """Raises Refused for what a broker refuses.
+
+        Leaders are spread over the live brokers, from where the topic before left off.
+        `assignments` gives the replicas of each partition instead; the first is the leader.
+        """
+        check_topic_name(name)
+        if name in self.topics:
+            raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        unknown = sorted(set(configs) - set(TOPIC_CONFIGS))
+        if unknown:
+            raise Refused(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {unknown[0]}")
+        chosen = self._replicas(partitions, replication_factor, assignments)
+        config = {**self._defaults, **configs}
+        topic = FakeTopic(
+            name,
+            uuid.uuid4(),
+            config,
+            frozenset(configs),
+            [
+                FakePartition(number, replicas[0], replicas, PartitionLog(config))
+                for number, replicas in enumerate(chosen)
+            ],
+            is_internal=name in (OFFSETS_TOPIC, "__transaction_state"),
+        )
+        for partition in topic.partitions:
+            if partition.leader not in self.live:
+                partition.leader = next(iter(self.in_sync(partition)), NO_LEADER)
+        if not validate_only:
+            self.topics[name] = topic
+        return topic
+
+    def _replicas(
+        self, partitions: int, factor: int, assignments: Mapping[int, Sequence[int]] | None
+    ) -> list[tuple[int, ...]]:
+        if assignments:
+            if sorted(assignments) != list(range(len(assignments))) or any(
+                not row or len(set(row)) != len(row) or not set(row) <= set(self.addresses)
+                for row in assignments.values()
+            ):
+                raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{dict(assignments)}")
+            return [tuple(assignments[number]) for number in range(len(assignments))]
+        if partitions < 1:
+            raise Refused(
+                ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid value."
+            )
+        nodes = sorted(self.live)
+        if not 1 <= factor <= len(nodes):
+            raise Refused(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"replication factor {factor}, brokers available: {len(nodes)}",
+            )
+        first = self._next_first_leader
+        self._next_first_leader = (first + partitions) % len(nodes)
+        return [
+            tuple(nodes[(first + number + step) % len(nodes)] for step in range(factor))
+            for number in range(partitions)
+        ]
+
+    def move_leader(self, partition: FakePartition, to: int) -> None:
+        """A new leader epoch begins, also if `to` leads already. NO_LEADER is possible."""
+        if to != NO_LEADER and to not in self.addresses:
+            raise ValueError(f"no broker {to}, there are {sorted(self.addresses)}")
+        if to != NO_LEADER and to not in partition.replicas:
+            partition.replicas = (*partition.replicas, to)
+        partition.leader = to
+        partition.log.new_epoch()
+        self.transactions.write_waiting_markers()
+
+    def broker_lost(self, node_id: int) -> None:
+        """The controller notices: the next live replica leads, or none does."""
+        self.live.discard(node_id)
+        for partition in self.all_partitions():
+            if partition.leader == node_id:
+                self.move_leader(partition, next(iter(self.in_sync(partition)), NO_LEADER))
+
+    def add_partitions(self, topic: FakeTopic, total: int) -> None:
+        """More partitions, with as many replicas as the first one has."""
+        if total < len(topic.partitions):
+            raise ValueError(f"{topic.name} has {len(topic.partitions)} partitions already")
+        factor = len(topic.partitions[0].replicas)
+        added = total - len(topic.partitions)
+        for replicas in self._replicas(added, factor, None) if added else ():
+            topic.partitions.append(
+                FakePartition(
+                    len(topic.partitions), replicas[0], replicas, PartitionLog(topic.config)
+                )
+            )
+
+    def broker_back(self, node_id: int) -> None:
+        """Partitions that have no leader get this one, if it is a replica."""
+        self.live.add(node_id)
+        for partition in self.all_partitions():
+            if partition.leader == NO_LEADER and node_id in partition.replicas:
+                self.move_leader(partition, node_id)
+
+
+def check_topic_name(name: str | None) -> None:
+    """Raises Refused (INVALID_TOPIC_EXCEPTION)."""
+    if (
+        not name
+        or name in (".", "..")
+        or len(name) > MAX_TOPIC_NAME
+        or not _TOPIC_NAME.fullmatch(name)
+    ):
+        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {name!r}")

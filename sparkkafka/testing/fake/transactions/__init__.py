@@ -1,0 +1,4 @@
+"""The fake cluster's transactions.
+
+Begin with `transactions.py`.
+"""

@@ -1,0 +1,325 @@
+"""How the fake broker answers as a transaction coordinator, and verifies writes.
+
+Clients are those of transactions V1 or V2. TxnOffsetCommit, which goes to the coordinator of a
+group, is in fake_transaction_offsets.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from sparkkafka.errors import ErrorCode
+from sparkkafka.protocol.messages import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopicResult,
+    DescribedTransactionState,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ListedTransactionState,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    TopicData,
+)
+from sparkkafka.testing.fake.call import Call
+from sparkkafka.testing.fake.groups.state import OFFSETS_TOPIC, offsets_partition
+from sparkkafka.testing.fake.log.log import PartitionLog
+from sparkkafka.testing.fake.log.producers import NO_EPOCH, Refused, now_ms
+from sparkkafka.testing.fake.log.records import BatchHeader
+from sparkkafka.testing.fake.transactions.transactions import (
+    NO_PRODUCER_ID,
+    OTHER_STATES,
+    FakeTransaction,
+    TransactionState,
+)
+
+# Before these versions clients did not know PRODUCER_FENCED, and get INVALID_PRODUCER_EPOCH.
+INIT_VERSION_WITH_FENCED = 4
+TXN_VERSION_WITH_FENCED = 2
+# KIP-890: from this version on a writer knows TRANSACTION_ABORTABLE.
+PRODUCE_VERSION_WITH_ABORTABLE = 11
+# Transactions V2: a write makes its partition part of the transaction, an end gives a new epoch.
+PRODUCE_VERSION_V2, END_VERSION_V2 = 12, 5
+
+_UNVERIFIED: dict[int, ErrorCode] = {
+    ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.CONCURRENT_TRANSACTIONS: ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.NOT_ENOUGH_REPLICAS,
+}
+
+
+def init_producer_id(call: Call) -> InitProducerIdResponse:
+    message: InitProducerIdRequest = call.message
+    answer = call.top_level or call.injected()
+    code, response = 0, InitProducerIdResponse(producer_epoch=NO_EPOCH)
+    if answer is None or answer.applied:
+        try:
+            producer_id, epoch = _init(call, message)
+            response = InitProducerIdResponse(producer_id=producer_id, producer_epoch=epoch)
+        except Refused as error:
+            code = _for_version(call, error.code, INIT_VERSION_WITH_FENCED)
+    if answer is not None:
+        code, response = answer.code, InitProducerIdResponse(producer_epoch=NO_EPOCH)
+    response.error_code = code
+    call.changed.notify_all()
+    return response
+
+
+def _init(call: Call, message: InitProducerIdRequest) -> tuple[int, int]:
+    expected = (message.producer_id, message.producer_epoch)
+    if expected != (NO_PRODUCER_ID, NO_EPOCH) and (
+        expected[0] == NO_PRODUCER_ID or expected[1] == NO_EPOCH
+    ):
+        raise Refused(ErrorCode.INVALID_REQUEST, "producer id without epoch, or epoch without id")
+    if message.transactional_id is None:
+        # A broker gives a new id even if one was named (KIP-360).
+        return call.state.new_producer_id(), 0
+    _check_id(message.transactional_id)
+    transactions = call.state.transactions
+    if not 0 < message.transaction_timeout_ms <= transactions.max_timeout_ms:
+        raise Refused(
+            ErrorCode.INVALID_TRANSACTION_TIMEOUT,
+            f"transaction.max.timeout.ms is {transactions.max_timeout_ms}",
+        )
+    _check_coordinator(call, message.transactional_id)
+    found = transactions.init(
+        message.transactional_id,
+        message.transaction_timeout_ms,
+        None if expected == (NO_PRODUCER_ID, NO_EPOCH) else expected,
+    )
+    return found.producer_id, found.producer_epoch
+
+
+def add_partitions_to_txn(call: Call) -> AddPartitionsToTxnResponse:
+    """All partitions or none; a fault rule for one of them stops the others (55)."""
+    message: AddPartitionsToTxnRequest = call.message
+    wanted = [
+        (topic.name, number) for topic in message.v3_and_below_topics for number in topic.partitions
+    ]
+    codes = dict.fromkeys(wanted, 0)
+    injected = {row: answer.code for row in wanted if (answer := call.injected(*row)) is not None}
+    if not injected or (call.answer is not None and call.answer.applied):
+        codes = _add(call, message, wanted)
+    if injected:
+        applied = call.answer is not None and call.answer.applied
+        other = 0 if applied else ErrorCode.OPERATION_NOT_ATTEMPTED
+        codes = {row: injected.get(row, codes[row] or other) for row in wanted}
+    call.changed.notify_all()
+    return AddPartitionsToTxnResponse(
+        results_by_topic_v3_and_below=[
+            AddPartitionsToTxnTopicResult(
+                name=topic.name,
+                results_by_partition=[
+                    AddPartitionsToTxnPartitionResult(
+                        partition_index=number,
+                        partition_error_code=codes[topic.name, number],
+                    )
+                    for number in topic.partitions
+                ],
+            )
+            for topic in message.v3_and_below_topics
+        ]
+    )
+
+
+def _add(
+    call: Call, message: AddPartitionsToTxnRequest, wanted: list[tuple[str, int]]
+) -> dict[tuple[str, int], int]:
+    missing = {row for row in wanted if not call.state.has_partition(*row)}
+    if missing:
+        return {
+            row: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if row in missing
+            else ErrorCode.OPERATION_NOT_ATTEMPTED
+            for row in wanted
+        }
+    tid = message.v3_and_below_transactional_id
+    pid, epoch = message.v3_and_below_producer_id, message.v3_and_below_producer_epoch
+    code = _applied(
+        call, tid, lambda: call.state.transactions.add_partitions(tid, pid, epoch, wanted)
+    )
+    return dict.fromkeys(wanted, code)
+
+
+def _applied(call: Call, transactional_id: str, change: Callable[[], object]) -> int:
+    """Make a change to a transaction, here if this is its coordinator; the code of what refuses."""
+    try:
+        _check_id(transactional_id)
+        _check_coordinator(call, transactional_id)
+        change()
+    except Refused as error:
+        return _for_version(call, error.code, TXN_VERSION_WITH_FENCED)
+    return 0
+
+
+def add_offsets_to_txn(call: Call) -> AddOffsetsToTxnResponse:
+    """The partition of __consumer_offsets that has the group becomes part of the transaction."""
+    message: AddOffsetsToTxnRequest = call.message
+    answer = call.top_level or call.injected()
+    code = 0
+    if answer is None or answer.applied:
+        tid, pid, epoch = message.transactional_id, message.producer_id, message.producer_epoch
+        place = (OFFSETS_TOPIC, offsets_partition(message.group_id))
+        code = _applied(
+            call, tid, lambda: call.state.transactions.add_partitions(tid, pid, epoch, [place])
+        )
+    call.changed.notify_all()
+    return AddOffsetsToTxnResponse(error_code=code if answer is None else answer.code)
+
+
+def end_txn(call: Call) -> EndTxnResponse:
+    message: EndTxnRequest = call.message
+    answer = call.top_level or call.injected()
+    response = EndTxnResponse()
+    if answer is None or answer.applied:
+        tid, pid, epoch = message.transactional_id, message.producer_id, message.producer_epoch
+        commit, transactions = message.committed, call.state.transactions
+
+        def end() -> None:
+            if call.version < END_VERSION_V2:
+                transactions.end(tid, pid, epoch, commit=commit)
+            else:
+                response.producer_id, response.producer_epoch = transactions.end_with_new_epoch(
+                    tid, pid, epoch, commit=commit
+                )
+
+        response.error_code = _applied(call, tid, end)
+    call.changed.notify_all()
+    return response if answer is None else EndTxnResponse(error_code=answer.code)
+
+
+def describe_transactions(call: Call) -> DescribeTransactionsResponse:
+    message: DescribeTransactionsRequest = call.message
+    return DescribeTransactionsResponse(
+        transaction_states=[_described(call, tid) for tid in message.transactional_ids]
+    )
+
+
+def _described(call: Call, transactional_id: str) -> DescribedTransactionState:
+    answer = call.injected()
+    code: int = 0 if answer is None else answer.code
+    if not code:
+        try:
+            _check_id(transactional_id)
+            _check_coordinator(call, transactional_id)
+        except Refused as error:
+            code = error.code
+    found = call.state.transactions.by_id.get(transactional_id)
+    if found is None or code:
+        return DescribedTransactionState(
+            error_code=code or ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
+            transactional_id=transactional_id,
+        )
+    topics: dict[str, list[int]] = {}
+    for name, number in sorted(found.partitions):
+        topics.setdefault(name, []).append(number)
+    return DescribedTransactionState(
+        transactional_id=transactional_id,
+        transaction_state=found.state,
+        transaction_timeout_ms=found.timeout_ms,
+        transaction_start_time_ms=found.start_ms,
+        producer_id=found.producer_id,
+        producer_epoch=found.producer_epoch,
+        topics=[TopicData(topic=name, partitions=rows) for name, rows in topics.items()],
+    )
+
+
+def list_transactions(call: Call) -> ListTransactionsResponse:
+    message: ListTransactionsRequest = call.message
+    answer = call.top_level or call.injected()
+    if answer is not None:
+        return ListTransactionsResponse(error_code=answer.code)
+    try:
+        pattern = re.compile(message.transactional_id_pattern or ".*", re.DOTALL)
+    except re.error:
+        return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
+    transactions = call.state.transactions
+    transactions.write_waiting_markers()
+    found = [
+        row
+        for row in transactions.by_id.values()
+        if call.state.coordinator(row.transactional_id) == call.broker_id
+        and pattern.fullmatch(row.transactional_id)
+        and _is_wanted(row, message)
+    ]
+    return ListTransactionsResponse(
+        unknown_state_filters=[
+            name for name in message.state_filters if name not in {*TransactionState, *OTHER_STATES}
+        ],
+        transaction_states=[
+            ListedTransactionState(
+                transactional_id=row.transactional_id,
+                producer_id=row.producer_id,
+                transaction_state=row.state,
+            )
+            for row in found
+        ],
+    )
+
+
+def _is_wanted(row: FakeTransaction, message: ListTransactionsRequest) -> bool:
+    return (
+        (not message.state_filters or row.state in message.state_filters)
+        and (not message.producer_id_filters or row.producer_id in message.producer_id_filters)
+        # One that has not started has the start -1, so it lasts very long (as on a broker).
+        and (message.duration_filter < 0 or now_ms() - row.start_ms > message.duration_filter)
+    )
+
+
+def _check_id(transactional_id: str) -> None:
+    if not transactional_id:
+        raise Refused(ErrorCode.INVALID_REQUEST, "an empty transactional id")
+
+
+def _check_coordinator(call: Call, transactional_id: str) -> None:
+    call.state.transactions.write_waiting_markers()
+    if call.state.coordinator(transactional_id) != call.broker_id:
+        raise Refused(ErrorCode.NOT_COORDINATOR, f"not for {transactional_id!r}")
+
+
+def _for_version(call: Call, code: int, since: int) -> int:
+    if code == ErrorCode.PRODUCER_FENCED and call.version < since:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return code
+
+
+def verify_write(
+    call: Call, log: PartitionLog, partition: tuple[str, int], header: BatchHeader
+) -> None:
+    """Transaction verification (KIP-890, 3.6): may this transactional batch be written?
+
+    A leader asks the coordinator only if the log has no open transaction of this producer: what is
+    in an open one was verified when that began. Raises Refused with what Produce answers.
+    """
+    state = call.state
+    if not state.transactions.verifies or log.has_open_transaction(header.producer_id):
+        return
+    log.begin_verification(header)
+    transactional_id = call.message.transactional_id
+    try:
+        if state.coordinator(transactional_id) is None:
+            raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "no coordinator is up")
+        owner = (transactional_id, header.producer_id, header.producer_epoch)
+        if call.version >= PRODUCE_VERSION_V2:
+            state.transactions.write_waiting_markers()
+            state.transactions.add_partitions(*owner, [partition])
+        else:
+            state.transactions.verify(*owner, partition)
+    except Refused as error:
+        code = _UNVERIFIED.get(error.code, error.code)
+        if call.version >= PRODUCE_VERSION_V2 and error.code == ErrorCode.CONCURRENT_TRANSACTIONS:
+            code = error.code
+        if (
+            code == ErrorCode.TRANSACTION_ABORTABLE
+            and call.version < PRODUCE_VERSION_WITH_ABORTABLE
+        ):
+            code = ErrorCode.INVALID_TXN_STATE
+        raise Refused(code, error.message) from error

@@ -1,0 +1,80 @@
+"""The two requests that a test cluster needs, over one short connection each.
+
+Not the client library: a test cluster asks single brokers what *they* know, with no cache, no retry
+and no other broker in between.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sparkkafka.protocol.framing import PREFIX_BYTES, Framing
+from sparkkafka.protocol.messages import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    MetadataRequest,
+)
+from sparkkafka.protocol.wire.schema import Request
+
+_METADATA_VERSION = 4  # these two every broker from 2.1 on has, so no handshake is needed
+_CREATE_TOPICS_VERSION = 4
+
+
+@dataclass(frozen=True)
+class ClusterView:
+    """What one broker says about the cluster: its members, and leaders by topic and partition."""
+
+    broker_ids: frozenset[int]
+    leaders: Mapping[str, Mapping[int, int]]
+
+
+def view(address: tuple[str, int], timeout_seconds: float) -> ClusterView:
+    """The broker's view of the whole cluster. Raises OSError when it does not answer."""
+    answer = _call(address, MetadataRequest(topics=None), _METADATA_VERSION, timeout_seconds)
+    return ClusterView(
+        frozenset(broker.node_id for broker in answer.brokers),
+        {
+            topic.name: {p.partition_index: p.leader_id for p in topic.partitions}
+            for topic in answer.topics
+        },
+    )
+
+
+def create_topic(
+    address: tuple[str, int],
+    name: str,
+    partitions: int,
+    replication_factor: int,
+    configs: Mapping[str, str],
+    timeout_seconds: float,
+) -> tuple[int, str | None]:
+    """Asks for a topic; returns Kafka's error code (0 = done) and the broker's words."""
+    topic = CreatableTopic(
+        name=name,
+        num_partitions=partitions,
+        replication_factor=replication_factor,
+        assignments=[],
+        configs=[CreatableTopicConfig(name=k, value=v) for k, v in configs.items()],
+    )
+    request = CreateTopicsRequest(topics=[topic], timeout_ms=int(timeout_seconds * 1000))
+    (result,) = _call(address, request, _CREATE_TOPICS_VERSION, timeout_seconds).topics
+    return result.error_code, result.error_message
+
+
+def _call(
+    address: tuple[str, int], request: Request[Any], version: int, timeout_seconds: float
+) -> Any:
+    framing = Framing("sparkkafka-testing")
+    _, frame = framing.send(request, version)
+    with socket.create_connection(address, timeout_seconds) as connection:
+        connection.sendall(frame)
+        with connection.makefile("rb") as stream:
+            prefix = stream.read(PREFIX_BYTES)
+            if len(prefix) < PREFIX_BYTES:
+                raise ConnectionError(f"{address[0]}:{address[1]} closed the connection")
+            payload = stream.read(framing.frame_length(prefix))
+    return framing.receive(payload)[1]

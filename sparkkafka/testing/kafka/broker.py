@@ -1,0 +1,130 @@
+"""`python -m sparkkafka.testing.kafka.broker`: real brokers until Ctrl-C, to try things."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from sparkkafka.errors import KafkaError
+from sparkkafka.testing.kafka.cluster import KafkaCluster
+from sparkkafka.testing.kafka.java import find_java, say
+from sparkkafka.testing.kafka.ports import ReservedPorts
+from sparkkafka.testing.kafka.process import UnavailableError
+from sparkkafka.testing.kafka.properties import MANAGED_PROPERTIES
+
+USUAL_PORT = 9092
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """A broker's properties file, without what `KafkaCluster` decides (addresses, folders, ids).
+
+    Lines `name=value` and comments with `#` or `!`; Java's continued lines and escapes are refused.
+    Raises ValueError that names the line.
+    """
+    properties: dict[str, str] = {}
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        text = line.strip()
+        if not text or text[0] in "#!":
+            continue
+        match = re.fullmatch(r"([^\s=:\\]+)\s*=\s*([^\\]*)", text)
+        if match is None:
+            raise ValueError(f"{path}:{number}: not a plain name=value line: {text}")
+        if match[1] not in MANAGED_PROPERTIES:
+            properties[match[1]] = match[2]
+    return properties
+
+
+def raise_on_sigterm() -> None:
+    """Makes SIGTERM end the program like Ctrl-C does: through its `finally` blocks."""
+
+    def stop(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, stop)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs until Ctrl-C or SIGTERM, or until a broker dies by itself (status 1)."""
+    parser = argparse.ArgumentParser(
+        prog="python -m sparkkafka.testing.kafka.broker", description=__doc__
+    )
+    parser.add_argument("--brokers", type=int, default=1, help="how many (1)")
+    parser.add_argument(
+        "--port", type=int, help=f"of the first broker ({USUAL_PORT} if free, else any free one)"
+    )
+    parser.add_argument(
+        "--topics", default="orders,shouted", help='made at the start (orders,shouted); "" for none'
+    )
+    parser.add_argument("--partitions", type=int, default=1, help="of each topic (1)")
+    parser.add_argument("--properties", type=Path, help="file with broker properties")
+    options = parser.parse_args(arguments)
+    raise_on_sigterm()
+    try:
+        properties = read_properties(options.properties) if options.properties else {}
+        find_java(install=True)
+        say("starting Kafka")
+        cluster = KafkaCluster(
+            options.brokers, properties, client_ports=[_port(options.port)], say=say
+        )
+        with cluster:
+            topics = [name.strip() for name in options.topics.split(",") if name.strip()]
+            for topic in topics:
+                cluster.create_topic(topic, options.partitions, min(options.brokers, 3))
+            say(_instructions(cluster.bootstrap_servers, topics))
+            while all(map(cluster.is_running, cluster.broker_ids)):
+                time.sleep(0.5)
+            for broker_id in cluster.broker_ids:
+                if not cluster.is_running(broker_id):
+                    say(f"broker {broker_id} ended by itself:\n{cluster.log_tail(broker_id)}")
+            return 1
+    except KeyboardInterrupt:
+        say("\nstopped, and its data removed")
+        return 0
+    except (KafkaError, OSError, ValueError) as error:
+        say(str(error))
+        return 1
+
+
+def _port(wanted: int | None) -> int:
+    if wanted is not None:
+        return wanted
+    try:
+        with ReservedPorts() as ports:
+            return ports.take(USUAL_PORT)
+    except UnavailableError:
+        say(f"port {USUAL_PORT} is in use: taking another one")
+        with ReservedPorts() as ports:
+            return ports.take()
+
+
+def _topics_text(topics: Sequence[str]) -> str:
+    return f"these topics: {', '.join(topics)}" if topics else "no topics yet"
+
+
+def _instructions(bootstrap_servers: str, topics: Sequence[str]) -> str:
+    topic = topics[0] if topics else "orders"
+    servers = f'.option("kafka.bootstrap.servers", "{bootstrap_servers}")'
+    pyspark = Path(sys.executable).with_name("pyspark")
+    return f"""
+Kafka answers at {bootstrap_servers} and has {_topics_text(topics)}.
+Ctrl-C stops it and removes its data.
+
+Start Spark in another terminal:
+
+  PYSPARK_PYTHON={sys.executable} {pyspark}
+
+and paste a line that writes, then a line that reads:
+
+  spark.range(10).selectExpr("cast(id as string) as value").write.format("pykafka"){servers}\
+.option("topic", "{topic}").mode("append").save()
+  spark.read.format("pykafka"){servers}.option("subscribe", "{topic}").load().show()
+"""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,496 @@
+"""Real Apache Kafka brokers on loopback, for tests: no Docker, no set-up, nothing left behind.
+
+    with KafkaCluster(brokers=3) as cluster:
+        cluster.create_topic("orders", partitions=6, replication_factor=3)
+        spark.read.format("pykafka").option("kafka.bootstrap.servers", cluster.bootstrap_servers)
+
+Brokers run in KRaft mode from the jars of jars.py. The first three are controllers as well, so of
+three brokers any one may be killed and the quorum stays. (Of two brokers only broker 0 is a
+controller, because a quorum of two does not survive a loss: kill broker 1.)
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import shutil
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.offsets import LATEST, list_offsets
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.config.options import parse_client_options
+from sparkkafka.errors import BrokerError, KafkaTimeoutError, is_retriable
+from sparkkafka.testing.kafka import admin
+from sparkkafka.testing.kafka.jars import KAFKA_VERSION, ensure_jars, kafka_jars
+from sparkkafka.testing.kafka.java import find_java
+from sparkkafka.testing.kafka.java import say as say_on_stderr
+from sparkkafka.testing.kafka.ports import LOOPBACK, ReservedPorts
+from sparkkafka.testing.kafka.process import LeashedProcess, UnavailableError
+from sparkkafka.testing.kafka.properties import as_texts, default_properties, write_properties
+
+CLIENT_LISTENER = "CLIENT"
+_CONTROLLER_LISTENER = "CONTROLLER"
+
+_MAX_CONTROLLERS = 3
+_FORMAT_SECONDS = 60.0
+_CALL_SECONDS = 5.0
+_POLL_SECONDS = 0.05
+_PORT_ATTEMPTS = 3
+
+
+@dataclass
+class _Broker:
+    id: int
+    folder: Path
+    ports: dict[str, int]
+    properties: dict[str, str] = field(default_factory=dict)
+    process: LeashedProcess | None = None
+
+    @property
+    def config(self) -> Path:
+        return self.folder / "server.properties"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "broker.log"
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return LOOPBACK, self.ports[CLIENT_LISTENER]
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.running
+
+
+class KafkaCluster:
+    """1..n real Kafka brokers on 127.0.0.1; a context manager.
+
+    `brokers`: how many; their ids are 0 to n-1. `properties`: broker properties for all,
+    `broker_properties` for one by its id; both win over `default_properties`. `listeners`: further
+    client listeners by name with their security protocol, {"SECURE": "SASL_SSL"}; what they need
+    comes as properties, their address from `address_list`. `client_ports`: wanted ports for the
+    brokers' main listener. `heap_mb`, `jvm_options`: for each broker's Java.
+    `start_timeout_seconds` bounds every start. `say` shows progress; None is silence, except for
+    downloads.
+
+    Raises `UnavailableError` when Java, jars or ports cannot be had or a broker does not start;
+    the message then holds the end of its log.
+    """
+
+    def __init__(
+        self,
+        brokers: int = 1,
+        properties: Mapping[str, object] | None = None,
+        kafka_version: str = KAFKA_VERSION,
+        *,
+        broker_properties: Mapping[int, Mapping[str, object]] | None = None,
+        listeners: Mapping[str, str] | None = None,
+        client_ports: Sequence[int] = (),
+        heap_mb: int = 512,
+        jvm_options: Sequence[str] = (),
+        start_timeout_seconds: float = 90.0,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        if brokers < 1:
+            raise ValueError(f"brokers must be at least 1, got {brokers}")
+        if len(client_ports) > brokers:
+            raise ValueError(f"{len(client_ports)} client_ports for {brokers} brokers")
+        self._properties = as_texts(properties or {})
+        self._broker_properties = {
+            number: as_texts(values) for number, values in (broker_properties or {}).items()
+        }
+        for number in self._broker_properties:
+            if not 0 <= number < brokers:
+                raise ValueError(f"broker_properties names broker {number} of {brokers}")
+        self._count = brokers
+        self.kafka_version = kafka_version
+        self._extra_listeners = dict(listeners or {})
+        self._wanted_ports = tuple(client_ports)
+        self._heap_mb = heap_mb
+        self._jvm_options = tuple(jvm_options)
+        self._start_seconds = start_timeout_seconds
+        self._say = say or (lambda _text: None)
+        self._ports = ReservedPorts()
+        self._brokers: dict[int, _Broker] = {}
+        self._folder: Path | None = None
+        self._java: list[str] = []
+
+    # -- life ------------------------------------------------------------------------------
+
+    def __enter__(self) -> KafkaCluster:
+        self.open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def open(self) -> None:
+        """Starts all brokers and returns when each serves requests and knows all others."""
+        if self._folder is not None:
+            raise RuntimeError("the cluster is open already")
+        jars = ensure_jars(kafka_jars(self.kafka_version))
+        self._java = [
+            str(find_java(say=say_on_stderr)),
+            f"-Xmx{self._heap_mb}m",
+            "-XX:+UseG1GC",
+            "-XX:+ExitOnOutOfMemoryError",
+            "-XX:-UsePerfData",  # else every Java leaves a file in the system's temp folder
+            "-Djava.awt.headless=true",
+            "-Dorg.slf4j.simpleLogger.showDateTime=true",
+            "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
+            # Hundreds of lines of settings at each start, which would fill the log's tail.
+            "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.common.config=warn",
+            "-Dorg.slf4j.simpleLogger.log.kafka.server.KafkaConfig=warn",
+            "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.server.config=warn",
+            *self._jvm_options,
+            "-cp",
+            f"{jars[0].parent}/*",
+        ]
+        for attempt in range(_PORT_ATTEMPTS):
+            try:
+                self._open()
+                return
+            except _PortClashError as error:
+                self.close()
+                if attempt + 1 == _PORT_ATTEMPTS or self._wanted_ports:
+                    raise UnavailableError(str(error)) from error
+            except BaseException:
+                self.close()
+                raise
+
+    def close(self) -> None:
+        """Kills what still runs and removes all data. May be called again."""
+        for broker in self._brokers.values():
+            if broker.process is not None:
+                broker.process.kill()
+        for broker in self._brokers.values():
+            if broker.process is not None:
+                broker.process.close()
+        self._brokers.clear()
+        self._ports.release()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    # -- addresses -------------------------------------------------------------------------
+
+    @property
+    def broker_ids(self) -> tuple[int, ...]:
+        """Ids of all brokers, running or not."""
+        return tuple(self._brokers)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """`host:port,host:port`, as `kafka.bootstrap.servers` wants it."""
+        return self.address_list(CLIENT_LISTENER)
+
+    def address_list(self, listener: str) -> str:
+        """The same for one of the further `listeners`."""
+        self._require_open()
+        return ",".join(f"{LOOPBACK}:{b.ports[listener]}" for b in self._brokers.values())
+
+    def address(self, broker_id: int) -> tuple[str, int]:
+        """Host and port of one broker's main listener."""
+        return self._broker(broker_id).address
+
+    # -- single brokers --------------------------------------------------------------------
+
+    def is_running(self, broker_id: int) -> bool:
+        """Whether the broker's process lives."""
+        return self._broker(broker_id).running
+
+    def stop(self, broker_id: int, timeout_seconds: float = 60.0) -> None:
+        """Ends one broker in order (it hands its leaders over first); keeps its data.
+
+        A broker that has not ended after `timeout_seconds` is killed, which raises
+        `KafkaTimeoutError`.
+        """
+        process = self._broker(broker_id).process
+        if process is None:
+            return
+        process.terminate()
+        try:
+            process.wait(timeout_seconds)
+        except subprocess.TimeoutExpired as error:
+            raise KafkaTimeoutError(
+                f"broker {broker_id} did not end within {timeout_seconds:.0f} s and was killed; "
+                f"the end of its log:\n{self.log_tail(broker_id)}"
+            ) from error
+        finally:
+            self._forget(broker_id)
+
+    def kill(self, broker_id: int) -> None:
+        """`kill -9`: returns when the process is gone. Its data stays for `start`."""
+        self._forget(broker_id)
+
+    def start(self, broker_id: int) -> None:
+        """Starts a broker that was stopped or killed, on its old port and data; waits for it.
+
+        After a kill this takes up to broker.session.timeout.ms more: the controller refuses the id
+        while it believes that the old process may live.
+        """
+        broker = self._broker(broker_id)
+        if broker.running:
+            raise RuntimeError(f"broker {broker_id} runs already")
+        self._forget(broker_id)
+        self._launch(broker)
+        self._wait_until_ready([broker])
+
+    def restart(self, broker_id: int) -> None:
+        """`stop`, then `start`."""
+        self.stop(broker_id)
+        self.start(broker_id)
+
+    def log_tail(self, broker_id: int, lines: int = 40) -> str:
+        """The last lines of a broker's log."""
+        return _tail(self._broker(broker_id).log, lines)
+
+    # -- topics ----------------------------------------------------------------------------
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        replication_factor: int = 1,
+        configs: Mapping[str, object] | None = None,
+        *,
+        timeout_seconds: float = 30.0,
+    ) -> None:
+        """Creates a topic; returns when every running broker knows a leader for each
+        partition, and the leaders serve it.
+
+        Raises `BrokerError` with the broker's words (36: it exists), `KafkaTimeoutError`.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        settings = as_texts(configs or {})
+        last_error: Exception | None = None
+        while True:
+            for broker in self._running():
+                try:
+                    code, words = admin.create_topic(
+                        broker.address,
+                        name,
+                        partitions,
+                        replication_factor,
+                        settings,
+                        _CALL_SECONDS,
+                    )
+                except OSError as error:
+                    last_error = error
+                    continue
+                if code == 0:
+                    self._wait_for_leaders(name, partitions, deadline)
+                    self._wait_until_served(name, partitions, deadline)
+                    return
+                last_error = BrokerError(code, f"CreateTopics {name}", words)
+                # 38: the other brokers have not registered yet.
+                if not (is_retriable(code) or code == 38):
+                    raise last_error
+            if time.monotonic() > deadline:
+                raise KafkaTimeoutError(
+                    f"topic {name} could not be created within {timeout_seconds:.0f} s: "
+                    f"{last_error or 'no broker runs'}"
+                ) from last_error
+            time.sleep(_POLL_SECONDS)
+
+    def _wait_for_leaders(self, topic: str, partitions: int, deadline: float) -> None:
+        wanted = set(range(partitions))
+        for broker in self._running():
+            while True:
+                with contextlib.suppress(OSError):
+                    known = admin.view(broker.address, _CALL_SECONDS).leaders.get(topic, {})
+                    if {number for number, leader in known.items() if leader >= 0} == wanted:
+                        break
+                if not broker.running:
+                    break
+                if time.monotonic() > deadline:
+                    raise KafkaTimeoutError(
+                        f"broker {broker.id} knows no leader for every partition of {topic}"
+                    )
+                time.sleep(_POLL_SECONDS)
+
+    def _wait_until_served(self, topic: str, partitions: int, deadline: float) -> None:
+        """Metadata names a leader a moment before it accepts: a producer that comes at once, and
+        keeps several requests in flight without idempotence, would see its order change."""
+        options = parse_client_options({"bootstrap.servers": self.bootstrap_servers})
+        wanted = {TopicPartition(topic, number): LATEST for number in range(partitions)}
+        with Cluster(options) as cluster:
+            remaining_ms = max(1.0, (deadline - time.monotonic()) * 1000)
+            list_offsets(cluster, wanted, deadline=Deadline(remaining_ms))
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _require_open(self) -> None:
+        if not self._brokers:
+            raise RuntimeError("the cluster is not open: use it in a with statement")
+
+    def _broker(self, broker_id: int) -> _Broker:
+        self._require_open()
+        if broker_id not in self._brokers:
+            raise ValueError(f"there is no broker {broker_id}, only {list(self._brokers)}")
+        return self._brokers[broker_id]
+
+    def _running(self) -> list[_Broker]:
+        self._require_open()
+        return [broker for broker in self._brokers.values() if broker.running]
+
+    def _forget(self, broker_id: int) -> None:
+        broker = self._broker(broker_id)
+        if broker.process is not None:
+            broker.process.close()
+            broker.process = None
+
+    def _open(self) -> None:
+        started = time.monotonic()
+        self._folder = Path(tempfile.mkdtemp(prefix="sparkkafka-cluster-"))
+        for number in range(self._count):
+            wanted = self._wanted_ports[number] if number < len(self._wanted_ports) else 0
+            ports = {CLIENT_LISTENER: self._ports.take(wanted)}
+            if number < self._controllers:
+                ports[_CONTROLLER_LISTENER] = self._ports.take()
+            for name in self._extra_listeners:
+                ports[name] = self._ports.take()
+            folder = self._folder / f"broker-{number}"
+            (folder / "tmp").mkdir(parents=True)
+            self._brokers[number] = _Broker(number, folder, ports)
+        for broker in self._brokers.values():
+            broker.properties = self._properties_of(broker)
+            write_properties(broker.config, broker.properties)
+        self._ports.hand_over()
+        self._format()
+        for broker in self._brokers.values():
+            self._launch(broker)
+        self._wait_until_ready(list(self._brokers.values()))
+        seconds = time.monotonic() - started
+        self._say(
+            f"Kafka {self.kafka_version} answers at {self.bootstrap_servers} ({seconds:.1f} s)"
+        )
+
+    @property
+    def _controllers(self) -> int:
+        return 1 if self._count < _MAX_CONTROLLERS else _MAX_CONTROLLERS
+
+    def _properties_of(self, broker: _Broker) -> dict[str, str]:
+        controller = _CONTROLLER_LISTENER in broker.ports
+        protocols = {
+            CLIENT_LISTENER: "PLAINTEXT",
+            _CONTROLLER_LISTENER: "PLAINTEXT",
+            **self._extra_listeners,
+        }
+        voters = [
+            f"{other.id}@{LOOPBACK}:{other.ports[_CONTROLLER_LISTENER]}"
+            for other in self._brokers.values()
+            if _CONTROLLER_LISTENER in other.ports
+        ]
+        return {
+            **default_properties(self._count),
+            **self._properties,
+            **self._broker_properties.get(broker.id, {}),
+            "process.roles": "broker,controller" if controller else "broker",
+            "node.id": str(broker.id),
+            "controller.quorum.voters": ",".join(voters),
+            "controller.listener.names": _CONTROLLER_LISTENER,
+            "inter.broker.listener.name": CLIENT_LISTENER,
+            "listeners": ",".join(
+                f"{name}://{LOOPBACK}:{port}" for name, port in broker.ports.items()
+            ),
+            "listener.security.protocol.map": ",".join(
+                f"{name}:{protocol}" for name, protocol in protocols.items()
+            ),
+            "log.dirs": str(broker.folder / "data"),
+        }
+
+    def _format(self) -> None:
+        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if cluster_id.startswith("-"):  # it would be read as an option
+            cluster_id = "A" + cluster_id[1:]
+        arguments = ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c"]
+        tools = [(b, self._run(b, [*arguments, str(b.config)])) for b in self._brokers.values()]
+        try:
+            for broker, tool in tools:
+                try:
+                    status = tool.wait(_FORMAT_SECONDS)
+                except subprocess.TimeoutExpired:
+                    status = -1
+                if status != 0:
+                    raise UnavailableError(
+                        f"Kafka's storage tool did not format broker {broker.id} (status {status})"
+                        f"; the end of its output:\n{_tail(broker.log)}"
+                    )
+        finally:
+            for _, tool in tools:
+                tool.close()
+
+    def _launch(self, broker: _Broker) -> None:
+        broker.process = self._run(broker, ["kafka.Kafka", str(broker.config)])
+
+    def _run(self, broker: _Broker, arguments: Sequence[str]) -> LeashedProcess:
+        # The codecs' native libraries are unpacked into java.io.tmpdir and stay there after a kill.
+        temporary = f"-Djava.io.tmpdir={broker.folder / 'tmp'}"
+        with broker.log.open("ab") as log:
+            return LeashedProcess(
+                [self._java[0], temporary, *self._java[1:], *arguments],
+                output=log,
+                working_directory=broker.folder,
+                remove=broker.folder,
+            )
+
+    def _wait_until_ready(self, brokers: Sequence[_Broker]) -> None:
+        """Until each of `brokers` answers and every running broker knows them all."""
+        deadline = time.monotonic() + self._start_seconds
+        wanted = {broker.id for broker in brokers}
+        waiting = [*brokers, *(b for b in self._running() if b.id not in wanted)]
+        while waiting:
+            broker = waiting[0]
+            self._check_alive(brokers)
+            with contextlib.suppress(OSError):
+                # Short: a port of a dead neighbour refuses at once, a starting one may hang.
+                seen = admin.view(broker.address, min(_CALL_SECONDS, 1.0)).broker_ids
+                if wanted <= seen:
+                    waiting.pop(0)
+                    continue
+            if time.monotonic() > deadline:
+                raise UnavailableError(
+                    f"broker {broker.id} did not answer within {self._start_seconds:.0f} s; "
+                    f"the end of its log:\n{self.log_tail(broker.id)}"
+                )
+            if broker.id not in wanted and not broker.running:
+                waiting.pop(0)
+            time.sleep(_POLL_SECONDS)
+
+    def _check_alive(self, brokers: Sequence[_Broker]) -> None:
+        for broker in brokers:
+            if broker.process is None or broker.process.running:
+                continue
+            status = broker.process.wait()
+            log = self.log_tail(broker.id)
+            text = f"broker {broker.id} ended (status {status}); the end of its log:\n{log}"
+            if "Address already in use" in broker.log.read_text(errors="replace"):
+                raise _PortClashError(text)
+            raise UnavailableError(text)
+
+
+class _PortClashError(Exception):
+    """Another program took a port between its choice and the broker's start."""
+
+
+def _tail(path: Path, lines: int = 40) -> str:
+    try:
+        return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
+    except OSError as error:
+        return f"({error})"

@@ -1,0 +1,353 @@
+"""Apache Kafka's jars, and those of Spark's JVM Kafka connector, in the user's cache folder.
+
+pyspark brings Apache Ivy, so Java is all that a download needs. A set of jars is complete in
+`$XDG_CACHE_HOME/sparkkafka/<name>` (default `~/.cache/sparkkafka/<name>`) or not there at all: Ivy
+fills a hidden folder beside it, with an Ivy cache of its own so that no other tool's cache is
+touched; the jars are checked, listed in a manifest, and the folder renamed.
+
+`python -m sparkkafka.testing.kafka.jars [connector]` fetches what is missing; as root on Debian or
+Ubuntu it installs Java too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from xml.sax.saxutils import quoteattr
+
+from sparkkafka.testing.kafka.java import find_java, say
+from sparkkafka.testing.kafka.process import LeashedProcess, UnavailableError
+
+KAFKA_VERSION = "4.3.1"
+
+_MANIFEST = "manifest.txt"
+_LOCK_SECONDS = 900.0
+_DOWNLOAD_SECONDS = 900.0
+_SILENCE_SECONDS = 5.0  # how often progress is shown
+
+
+@dataclass(frozen=True)
+class JarSet:
+    """What to fetch: `modules` are (organisation, name, revision, with dependencies) of Maven."""
+
+    name: str
+    title: str
+    modules: tuple[tuple[str, str, str, bool], ...]
+    #: The number of jars that the set is known to have; None: as many as Ivy says.
+    jar_count: int | None = None
+
+
+def kafka_jars(version: str = KAFKA_VERSION) -> JarSet:
+    """A broker of this version. slf4j-simple makes its log visible (Kafka's jars bind none)."""
+    return JarSet(
+        name=f"kafka-{version}",
+        title=f"Apache Kafka {version}",
+        modules=(
+            ("org.apache.kafka", "kafka_2.13", version, True),
+            ("org.slf4j", "slf4j-simple", "1.7.36", False),
+        ),
+        jar_count=46 if version == KAFKA_VERSION else None,
+    )
+
+
+#: Spark's own Kafka connector, as rival and oracle: the newest complete combination that works
+#: with pyspark 4.3.0. Its dependencies are in pyspark already.
+CONNECTOR_JARS = JarSet(
+    name="spark-sql-kafka-4.2.0",
+    title="Spark's JVM Kafka connector 4.2.0",
+    modules=(
+        ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0", False),
+        ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0", False),
+        ("org.apache.kafka", "kafka-clients", "3.9.2", False),
+        ("org.apache.commons", "commons-pool2", "2.12.0", False),
+    ),
+    jar_count=4,
+)
+
+#: Runs a command to its end, hands each line of its output to the callback, returns its status.
+Runner = Callable[[Sequence[str], Callable[[str], None]], int]
+
+
+def cache_directory() -> Path:
+    """Where downloads are kept: `$XDG_CACHE_HOME/sparkkafka`, else `~/.cache/sparkkafka`."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    # The XDG specification: a relative path is invalid and must be ignored.
+    root = Path(base) if base and Path(base).is_absolute() else Path.home() / ".cache"
+    return root / "sparkkafka"
+
+
+def find_jars(jars: JarSet) -> list[Path] | None:
+    """The paths of a set that is there already, else None. Starts nothing."""
+    return _complete(cache_directory() / jars.name)
+
+
+def ensure_jars(
+    jars: JarSet,
+    *,
+    install_java: bool = False,
+    runner: Runner | None = None,
+    say: Callable[[str], None] = say,
+) -> list[Path]:
+    """The paths of the jars, downloaded first if they are not there.
+
+    Several processes may call this at once: one downloads, the others wait for it. Raises
+    `UnavailableError` with what to do when there is no Java, no network or no space.
+    """
+    target = cache_directory() / jars.name
+    paths = _complete(target)
+    if paths is not None:
+        return paths
+    java = find_java(install=install_java, say=say)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _lock(target, say):
+            paths = _complete(target)  # another process may have been faster
+            return paths if paths is not None else _download(jars, target, java, runner, say)
+    except OSError as error:
+        raise UnavailableError(
+            f"cannot keep the jars of {jars.title} in {target.parent}: {error}. Free some space "
+            "there, or set XDG_CACHE_HOME to a folder that can be written"
+        ) from error
+
+
+def _complete(target: Path) -> list[Path] | None:
+    """Checks names and sizes against the manifest: cheap, and notices a jar removed by hand."""
+    try:
+        lines = (target / _MANIFEST).read_text().splitlines()
+        paths = []
+        for line in lines:
+            size, _, name = line.partition(" ")
+            if (target / name).stat().st_size != int(size):
+                return None
+            paths.append(target / name)
+    except (OSError, ValueError):
+        return None
+    return paths or None
+
+
+@contextlib.contextmanager
+def _lock(target: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """One process at a time per set. The kernel drops the lock when its holder dies."""
+    deadline = time.monotonic() + _LOCK_SECONDS
+    told = False
+    with (target.parent / f".{target.name}.lock").open("w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise UnavailableError(
+                        f"another process has held {file.name} for {_LOCK_SECONDS:.0f} s: end it "
+                        "and try again"
+                    ) from None
+                if not told:
+                    say(f"another process is downloading {target.name}: waiting for it")
+                    told = True
+                time.sleep(0.2)
+        yield
+
+
+def _download(
+    jars: JarSet,
+    target: Path,
+    java: Path,
+    runner: Runner | None,
+    say: Callable[[str], None],
+) -> list[Path]:
+    # Only the lock's holder makes such folders, so those that exist belong to dead processes.
+    for leftover in target.parent.glob(f".{target.name}.partial-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{target.name}.partial-", dir=target.parent))
+    try:
+        say(f"{jars.title}: downloading its jars, once, into {target}")
+        started = time.monotonic()
+        report = _run_ivy(jars, work, java, runner or _run_leashed, say)
+        paths = _check(jars, work / "jars", report)
+        total = 0
+        with (work / "jars" / _MANIFEST).open("w") as manifest:
+            for path in paths:
+                size = path.stat().st_size
+                total += size
+                manifest.write(f"{size} {path.name}\n")
+        if target.exists():  # incomplete: a jar was removed or cut by someone else
+            shutil.rmtree(target)
+        (work / "jars").rename(target)
+        say(
+            f"{jars.title}: {len(paths)} jars, {total / 1e6:.0f} MB, "
+            f"{time.monotonic() - started:.0f} s"
+        )
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return [target / path.name for path in paths]
+
+
+def _run_ivy(
+    jars: JarSet,
+    work: Path,
+    java: Path,
+    runner: Runner,
+    say: Callable[[str], None],
+) -> list[str]:
+    """Runs Ivy; returns its output. One module file for all modules: one Java start."""
+    (work / "ivy.xml").write_text(_ivy_module(jars))
+    (work / "jars").mkdir()
+    command = [
+        str(java),
+        "-Xmx256m",
+        # Ivy's default settings also look into the user's folder, where a jar of the same name
+        # but of unknown origin may lie.
+        f"-Divy.default.ivy.user.dir={work / 'user'}",
+        "-jar",
+        str(_ivy_jar()),
+        "-cache",
+        str(work / "cache"),
+        "-ivy",
+        str(work / "ivy.xml"),
+        "-confs",
+        "default",
+        "-types",
+        "jar",
+        "bundle",
+        "-retrieve",
+        str(work / "jars" / "[artifact]-[revision].[ext]"),
+    ]
+    lines: list[str] = []
+    found = downloaded = 0
+    shown_at = time.monotonic()
+
+    def follow(line: str) -> None:
+        nonlocal found, downloaded, shown_at
+        lines.append(line)
+        found += line.startswith("\tfound ")
+        downloaded += "[SUCCESSFUL ]" in line
+        if time.monotonic() - shown_at >= _SILENCE_SECONDS:
+            shown_at = time.monotonic()
+            if downloaded:
+                say(f"  {downloaded} of {found} jars downloaded")
+            else:
+                say(f"  {found} of {jars.jar_count or 'its'} dependencies found")
+
+    status = runner(command, follow)
+    if status != 0:
+        raise UnavailableError(_failure(jars, lines, f"Ivy ended with status {status}"))
+    return lines
+
+
+def _ivy_module(jars: JarSet) -> str:
+    dependencies = "\n".join(
+        f"    <dependency org={quoteattr(organisation)} name={quoteattr(name)} "
+        f"rev={quoteattr(revision)} force='true' conf='default->default' "
+        f"transitive='{str(transitive).lower()}'/>"
+        for organisation, name, revision, transitive in jars.modules
+    )
+    return (
+        "<ivy-module version='2.0'>\n"
+        "  <info organisation='sparkkafka' module='jars'/>\n"
+        "  <configurations><conf name='default'/></configurations>\n"
+        f"  <dependencies>\n{dependencies}\n  </dependencies>\n"
+        "</ivy-module>\n"
+    )
+
+
+def _ivy_jar() -> Path:
+    # find_spec does not import pyspark.
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise UnavailableError(
+            "pyspark, whose Ivy fetches the jars, is missing: pip install pyspark"
+        )
+    found = sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar"))
+    if not found:
+        raise UnavailableError(
+            f"{Path(spec.origin).parent} has no jars/ivy-*.jar, which fetches the jars: "
+            "install the whole pyspark (pyspark-client alone has no jars)"
+        )
+    return found[-1]
+
+
+def _run_leashed(command: Sequence[str], follow: Callable[[str], None]) -> int:
+    """Runs Ivy so that it cannot outlive this process and go on writing."""
+    deadline = time.monotonic() + _DOWNLOAD_SECONDS
+    process = LeashedProcess(command, output=subprocess.PIPE)
+    try:
+        for line in process.stdout:
+            follow(line.decode(errors="replace").rstrip())
+            if time.monotonic() > deadline:
+                follow(f"gave up after {_DOWNLOAD_SECONDS:.0f} s")
+                return 1
+        return process.wait(60)
+    finally:
+        process.close()
+
+
+def _check(jars: JarSet, directory: Path, report: list[str]) -> list[Path]:
+    """Every jar that was asked for is there and whole (the CRC of every member is read)."""
+    paths = sorted(directory.glob("*.jar"))
+    # "45 artifacts copied, 0 already retrieved"
+    copied = [int(m[1]) for line in report if (m := re.search(r"(\d+) artifacts copied", line))]
+    expected = jars.jar_count if jars.jar_count is not None else sum(copied)
+    if not expected or len(paths) != expected:
+        raise UnavailableError(
+            _failure(jars, report, f"{len(paths)} jars came, {expected or 'some'} were expected")
+        )
+    names = {path.name for path in paths}
+    for _, name, revision, _ in jars.modules:
+        if f"{name}-{revision}.jar" not in names:
+            raise UnavailableError(_failure(jars, report, f"{name}-{revision}.jar did not come"))
+    for path in paths:
+        try:
+            with zipfile.ZipFile(path) as archive:
+                damaged = archive.testzip()
+        except (zipfile.BadZipFile, OSError, EOFError) as error:
+            damaged = str(error)
+        if damaged:
+            raise UnavailableError(_failure(jars, report, f"{path.name} is damaged: {damaged}"))
+    return paths
+
+
+def _failure(jars: JarSet, report: list[str], reason: str) -> str:
+    """One line that says what to do. Ivy's own words are shortened to what names the cause."""
+    causes = [
+        line.strip(" \t:")
+        for line in report
+        if re.search(r"not found|Exception|[Ff]ailed|refused|timed out|gave up|No space", line)
+    ]
+    detail = f" ({causes[-1][:200]})" if causes else ""
+    return (
+        f"the download of {jars.title} failed: {reason}{detail}. Check that this machine reaches "
+        "Maven Central and run it again; behind a proxy set JAVA_TOOL_OPTIONS="
+        "'-Dhttps.proxyHost=HOST -Dhttps.proxyPort=PORT' first"
+    )
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Fetches Kafka's jars, and with the word `connector` the JVM connector's too."""
+    if set(arguments) - {"connector"}:
+        say("usage: python -m sparkkafka.testing.kafka.jars [connector]")
+        return 2
+    try:
+        find_java(install=True)
+        ensure_jars(kafka_jars())
+        if "connector" in arguments:
+            ensure_jars(CONNECTOR_JARS)
+    except UnavailableError as error:
+        say(str(error))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,836 @@
+"""Tokens for OAUTHBEARER, from a server of the test's own and from every other place."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkkafka.client.auth import oauth, token_endpoint
+from sparkkafka.client.auth.oauth import token_source
+from sparkkafka.client.auth.token_endpoint import MOST_ANSWER_BYTES, fetch_token
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.config.security.settings import (
+    AWS_MSK_IAM,
+    CALLBACK,
+    CLIENT_CREDENTIALS,
+    GIVEN_TOKEN,
+    TOKEN_FILE,
+    OAuthSettings,
+    Store,
+    TlsSettings,
+)
+from sparkkafka.errors import (
+    AuthenticationError,
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+    OptionError,
+)
+from sparkkafka.secret import Secret
+from tests.certificates import signed
+from tests.frames import variables_of
+from tests.token_server import Answer, Signer, TokenServer, until
+
+CRLF = b"\r\n"
+HUSH = "hu:sh hush/+ü"
+AUTHORITY = signed("authority")
+TLS = TlsSettings(truststore=Store("ssl.truststore.certificates", text=Secret(AUTHORITY.pem)))
+SIGNER = Signer()
+
+
+@pytest.fixture(autouse=True)
+def no_token_is_kept_between_tests() -> Iterator[None]:
+    oauth._sources.clear()
+    yield
+    oauth._sources.clear()
+
+
+@pytest.fixture
+def server() -> Iterator[TokenServer]:
+    with TokenServer(AUTHORITY, SIGNER) as tokens:
+        yield tokens
+
+
+def settings(server: TokenServer, **changes: Any) -> OAuthSettings:
+    return replace(
+        OAuthSettings(
+            method=CLIENT_CREDENTIALS,
+            token_endpoint_url=server.url,
+            client_id="alice",
+            client_secret=Secret(HUSH),
+            tls=TLS,
+            retry_backoff_ms=1,
+            retry_backoff_max_ms=5,
+        ),
+        **changes,
+    )
+
+
+def fetch(wanted: OAuthSettings, total_ms: float = 10_000) -> str:
+    return token_source(wanted)(Deadline(total_ms)).reveal()
+
+
+def failure(
+    wanted: OAuthSettings, kind: type[KafkaError], total_ms: float = 10_000, *, frames: bool = True
+) -> str:
+    """`frames` False: the user's own error is the cause, and has a secret in it."""
+    with pytest.raises(kind) as caught:
+        fetch(wanted, total_ms)
+    text = f"{caught.value}"
+    for shown in (text, variables_of(caught.value) if frames else ""):
+        assert "hush" not in shown
+        assert "aHU6c2g" not in shown
+    return text
+
+
+# --- the grant -----------------------------------------------------------------------------------
+
+
+def test_a_token_by_client_credentials(server: TokenServer) -> None:
+    token = fetch(settings(server, scope="kafka read+write"))
+    assert token.count(".") == 2
+    (asked,) = server.asked
+    assert (asked.method, asked.path) == ("POST", "/token")
+    assert asked.form == {"grant_type": ["client_credentials"], "scope": ["kafka read+write"]}
+    assert asked.basic == f"alice:{HUSH}"
+    assert asked.headers["content-type"] == "application/x-www-form-urlencoded"
+    assert asked.headers["accept"] == "application/json"
+
+
+def test_without_a_scope_none_is_sent(server: TokenServer) -> None:
+    fetch(settings(server))
+    assert server.asked[0].form == {"grant_type": ["client_credentials"]}
+
+
+def test_id_and_secret_are_form_encoded_if_wanted(server: TokenServer) -> None:
+    """RFC 6749, 2.3.1; sasl.oauthbearer.header.urlencode."""
+    fetch(settings(server, client_id="a b:c", header_urlencode=True))
+    assert server.asked[0].basic == "a+b%3Ac:hu%3Ash+hush%2F%2B%C3%BC"
+
+
+def test_the_url_keeps_its_query_and_hides_it(server: TokenServer) -> None:
+    url = server.url.replace("/token", "/a%20b/token?key=hush&x=1")
+    server.answers = [Answer(403)]
+    text = failure(settings(server, token_endpoint_url=url), AuthenticationError)
+    assert server.asked[0].path == "/a%20b/token?key=hush&x=1"
+    assert "/a%20b/token gives no token: status 403" in text
+
+
+def test_http_on_this_machine() -> None:
+    with TokenServer(None, SIGNER) as tokens:
+        assert fetch(settings(tokens))
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("http://idp.example/token", "without TLS the client's secret and the token would be"),
+        ("http://127.0.0.1.example/token", "without TLS"),
+        ("https://me:hush@idp.example/token", "has a user or a password in it"),
+        ("ftp://idp.example/token", "of the kind https://host/path"),
+        ("https:///token", "of the kind https://host/path"),
+        ("https://idp.example/to ken", "of the kind https://host/path"),
+        ("https://idp.example/\r\nX: y", "of the kind https://host/path"),
+        ("https://idp.example:99999/", "is no URL"),
+        ("https://[::1/", "is no URL"),
+        ("", "of the kind https://host/path"),
+    ],
+)
+def test_a_url_that_is_not_good_is_refused_at_once(url: str, words: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        token_source(OAuthSettings(method=CLIENT_CREDENTIALS, token_endpoint_url=url))
+    assert "sasl.oauthbearer.token.endpoint.url" in str(caught.value)
+    assert words in str(caught.value)
+    assert "hush" not in str(caught.value)
+
+
+# --- answers that are no token -------------------------------------------------------------------
+
+LOGIN = b"<!DOCTYPE html><html><body>Log in! hush</body></html>"
+ECHO = {"error": "invalid_client", "error_description": f"no\r\n{HUSH}\x1b[31m " + "x" * 999}
+FINAL = {
+    "401": (Answer(401, {"error": "invalid_client"}), "status 401: invalid_client; compare"),
+    "401 with our secret in it": (Answer(401, ECHO), r"status 401: invalid_client: no ***"),
+    "401 with half a character": (Answer(401, {"error": "no\ud800!"}), "status 401: no !; compare"),
+    "401 without words": (Answer(401), "status 401; compare"),
+    "an HTML page": (Answer(200, LOGIN), "answers with an HTML page, not with a token"),
+    "403 as HTML": (Answer(403, LOGIN), "status 403 with an HTML page"),
+    "404": (Answer(404, b"not here"), "status 404 with something other than a JSON object"),
+    "501": (Answer(501), "gives no token: status 501"),
+    "204": (Answer(204), "gives no token: status 204"),
+    "no JSON": (Answer(200, b"{"), "answers with something other than a JSON object"),
+    "JSON, no object": (Answer(200, [1]), "answers with something other than a JSON object"),
+    "deep JSON": (Answer(200, b"[" * 100_000), "answers with something other than a JSON object"),
+    "nothing": (Answer(200), "answers with nothing, not with a token"),
+    "no token": (Answer(200, {"token_type": "Bearer"}), "answers without an access_token"),
+    "an error as 200": (
+        Answer(200, {"error": "unauthorized_client"}),
+        "without an access_token: unauthorized_client",
+    ),
+    "a token of another type": (Answer(200, {"access_token": 7}), "without an access_token"),
+    "an empty token": (Answer(200, {"access_token": " "}), "without an access_token"),
+    "too large": (
+        Answer(200, b" " * (MOST_ANSWER_BYTES + 1)),
+        f"the answer is longer than {MOST_ANSWER_BYTES} bytes",
+    ),
+    "a redirect": (
+        Answer(302, headers={"location": "https://hush@login.example/?s=hush"}),
+        "redirects (status 302) to https://login.example, where no secret is sent unasked",
+    ),
+    "a redirect to itself": (Answer(307, headers={"location": "/token"}), "to elsewhere"),
+    "a redirect to nowhere": (Answer(308, headers={"location": "https://[x"}), "to elsewhere"),
+}
+
+
+@pytest.mark.parametrize("case", FINAL)
+def test_an_answer_that_is_final(server: TokenServer, case: str) -> None:
+    answer, words = FINAL[case]
+    server.answers = [answer]
+    text = failure(settings(server), AuthenticationError)
+    assert words in text
+    assert text.startswith(server.url)
+    assert text.encode()  # it can be printed
+    assert len(text) < 700
+    assert text.isprintable()
+    assert len(server.asked) == 1, "asked again, though nothing will change"
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504, 408, 429])
+def test_what_may_pass_is_asked_again(server: TokenServer, status: int) -> None:
+    server.answers = [Answer(status, {"error": "busy"}), Answer(hang_up=True)]
+    assert fetch(settings(server))
+    assert len(server.asked) == 3
+
+
+def test_asking_ends_at_the_deadline(server: TokenServer) -> None:
+    server.answers = [Answer(503, {"error": "busy"})] * 10_000
+    text = failure(settings(server), KafkaTimeoutError, total_ms=300)
+    assert f"token from {server.url}: gave up after 0.3 s" in text
+    # The last try may be one that the deadline cut off.
+    assert "status 503: busy" in text or "no answer in time" in text
+    assert 1 < len(server.asked) < 200
+
+
+def test_a_server_that_does_not_answer(server: TokenServer) -> None:
+    go_on = threading.Event()
+    server.answers = [Answer(wait=go_on)]
+    try:
+        text = failure(settings(server), KafkaTimeoutError, total_ms=100)
+    finally:
+        go_on.set()
+    assert "no answer in time" in text
+
+
+def test_the_read_timeout_is_one_of_many_tries(server: TokenServer) -> None:
+    go_on = threading.Event()
+    server.answers = [Answer(wait=go_on)]
+    try:
+        assert fetch(settings(server, read_timeout_ms=50))
+    finally:
+        go_on.set()
+    assert len(server.asked) == 2
+
+
+def test_nobody_is_there() -> None:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))  # bound and not listening: nobody else gets the port
+        url = f"https://127.0.0.1:{sock.getsockname()[1]}/t"
+        wanted = OAuthSettings(method=CLIENT_CREDENTIALS, token_endpoint_url=url, tls=TLS)
+        assert "Connection refused" in failure(wanted, KafkaTimeoutError, total_ms=50)
+
+
+def test_a_name_that_nobody_knows() -> None:
+    wanted = OAuthSettings(method=CLIENT_CREDENTIALS, token_endpoint_url="https://idp.invalid/t")
+    assert "https://idp.invalid:443/t: " in failure(wanted, KafkaTimeoutError, total_ms=50)
+
+
+# --- servers that are something else -------------------------------------------------------------
+
+
+@pytest.fixture
+def raw_server() -> Iterator[Callable[..., int]]:
+    """A TCP server that says what it is told to, once, and goes on drop by drop if it is told to;
+    gives its port."""
+    stop = threading.Event()
+    threads = []
+
+    def start(says: bytes, drop: bytes = b"") -> int:
+        listener = socket.create_server(("127.0.0.1", 0))
+
+        def serve() -> None:
+            with listener:
+                listener.settimeout(20)
+                sock, _ = listener.accept()
+            with sock:
+                sock.settimeout(20)
+                try:
+                    sock.recv(65536)
+                    sock.sendall(says)
+                    while drop and not stop.wait(0.01):
+                        sock.sendall(drop)
+                except OSError:
+                    pass
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        threads.append(thread)
+        return int(listener.getsockname()[1])
+
+    yield start
+    stop.set()
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def test_drops_that_never_end_do_not_move_the_deadline(raw_server: Callable[..., int]) -> None:
+    for head in (b"HTTP/1.1 ", b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\n\r\n"):
+        url = f"http://127.0.0.1:{raw_server(head, b'x')}/t"
+        wanted = OAuthSettings(method=CLIENT_CREDENTIALS, token_endpoint_url=url)
+        assert "no answer in time" in failure(wanted, KafkaTimeoutError, total_ms=150)
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+        b"\x00\x00\x00\x04\x00\x00\x00\x01" * 4 + b"\n",
+        b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 1000 + b"\r\n",
+        b"HTTP/1.1 200 OK\r\nX: " + b"y" * 100_000,
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\nxxxxxxxx\r\n",
+    ],
+)
+def test_what_is_not_http_is_named(raw_server: Callable[..., int], says: bytes) -> None:
+    url = f"http://127.0.0.1:{raw_server(says)}/t"
+    wanted = OAuthSettings(method=CLIENT_CREDENTIALS, token_endpoint_url=url)
+    assert "/t does not answer in HTTP" in failure(wanted, AuthenticationError)
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\n{",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    ],
+)
+def test_half_an_answer_is_as_none(raw_server: Callable[..., int], says: bytes) -> None:
+    url = f"http://127.0.0.1:{raw_server(says)}/t"
+    wanted = OAuthSettings(method=CLIENT_CREDENTIALS, token_endpoint_url=url)
+    with pytest.raises(KafkaConnectionError, match="the answer ends in the middle"):
+        fetch_token(wanted, Deadline(10_000), once=True)
+
+
+@pytest.mark.parametrize("size", [b"-1", b"7fffffffffffffff"])
+def test_a_chunk_without_end(raw_server: Callable[..., int], size: bytes) -> None:
+    """http.client reads all that comes for a size of -1."""
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + size + b"\r\n"
+    url = f"http://127.0.0.1:{raw_server(head, b'x' * 200_000)}/t"
+    wanted = OAuthSettings(method=CLIENT_CREDENTIALS, token_endpoint_url=url)
+    assert "/t: the answer is longer than 1000000 bytes" in failure(wanted, AuthenticationError)
+
+
+def test_http_where_https_is_wanted() -> None:
+    with TokenServer(None, SIGNER) as tokens:
+        url = tokens.url.replace("http:", "https:")
+        text = failure(settings(tokens, token_endpoint_url=url), AuthenticationError)
+    assert "no TLS connection" in text
+    assert tokens.asked == []
+
+
+def test_a_server_whose_certificate_is_not_to_be_trusted(server: TokenServer) -> None:
+    text = failure(settings(server, tls=TlsSettings()), AuthenticationError)
+    assert "its certificate is not to be trusted (" in text
+    assert "self-signed" in text or "unable to get" in text
+    with TokenServer(AUTHORITY, SIGNER, hosts=("idp.example",)) as other:
+        text = failure(settings(other), AuthenticationError)
+        assert "IP address mismatch" in text
+        assert other.asked == []
+    assert server.asked == []
+
+
+# --- keeping a token -----------------------------------------------------------------------------
+
+
+class Clock:
+    """In place of the module time of oauth: stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.moved_s = 0.0
+
+    def monotonic(self) -> float:
+        return 1000.0 + self.moved_s
+
+    def time(self) -> float:
+        return time.time() + self.moved_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr(oauth, "time", found)
+    return found
+
+
+def test_a_token_is_kept_and_shared(server: TokenServer, clock: Clock) -> None:
+    server.life_s = 1000
+    first = fetch(settings(server))
+    clock.moved_s = 790
+    assert fetch(settings(server)) == first
+    assert len(server.asked) == 1
+    fetch(settings(server, scope="other"))
+    assert len(server.asked) == 2
+    clock.moved_s = 801
+    fetch(settings(server))
+    assert len(server.asked) == 3
+
+
+def given(**body: Any) -> Answer:
+    return Answer(200, body)
+
+
+@pytest.mark.parametrize(
+    ("answer", "kept_s"),
+    [
+        (given(access_token="x", expires_in=100), 80),
+        (given(access_token="x", expires_in="100"), 80),
+        (given(id_token="x", expires_in=100.0), 80),
+        (given(jwt_s=100), 79),  # by its own exp
+        (given(jwt_s=100, expires_in=9999), 79),
+        (given(jwt_s=9999, expires_in=100), 80),
+        (given(access_token="x"), 0),
+        (given(access_token="x", expires_in=-5), 0),
+        (given(access_token="x", expires_in="soon"), 0),
+        (given(access_token="x", expires_in=[]), 0),
+        (Answer(200, b'{"access_token": "x", "expires_in": NaN}'), 0),
+        (Answer(200, b'{"access_token": "x", "expires_in": 1e999}'), 0),
+        (Answer(200, b'{"access_token": "x", "expires_in": 1' + b"0" * 400 + b"}"), 0),
+        (given(access_token="x", expires_in=10**12), 24 * 3600 * 0.8),
+        (given(access_token="a.b.c", expires_in=100), 80),
+        (given(access_token="a.W10.c", expires_in=100), 80),
+    ],
+)
+def test_how_long_it_is_kept(
+    server: TokenServer, clock: Clock, answer: Answer, kept_s: float
+) -> None:
+    if isinstance(answer.body, dict) and "jwt_s" in answer.body:
+        token = SIGNER.token("a", answer.body["jwt_s"])
+        answer = replace(answer, body=answer.body | {"access_token": token})
+    server.answers = [answer]
+    token = fetch(settings(server))
+    if kept_s:
+        clock.moved_s = kept_s - 2
+        assert fetch(settings(server)) == token
+        assert len(server.asked) == 1
+    clock.moved_s = kept_s + 2
+    assert fetch(settings(server)) != token
+    assert len(server.asked) == 2
+
+
+def test_many_threads_ask_once(server: TokenServer) -> None:
+    go_on = threading.Event()
+    server.answers = [Answer(200, {"access_token": "one", "expires_in": 100}, wait=go_on)]
+    found: list[str] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(fetch(settings(server)))) for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    until(lambda: len(server.asked) == 1)
+    with pytest.raises(KafkaTimeoutError, match="another thread still waits for it"):
+        fetch(settings(server), total_ms=20)
+    go_on.set()
+    for thread in threads:
+        thread.join(20)
+    assert found == ["one"] * 8
+    assert len(server.asked) == 1
+
+
+def test_the_old_token_counts_while_no_new_one_can_be_had(
+    server: TokenServer, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.life_s = 1000
+    old = fetch(settings(server))
+    server.answers = [Answer(503, {"error": "down"})] * 1 + [Answer(401)] * 2
+    clock.moved_s = 900
+    with caplog.at_level(logging.WARNING):
+        assert fetch(settings(server)) == old
+        assert fetch(settings(server)) == old, "within ten seconds nobody asks again"
+        assert len(server.asked) == 2
+        clock.moved_s = 911
+        assert fetch(settings(server)) == old
+        assert len(server.asked) == 3
+    assert "cannot be renewed, the old one still counts" in caplog.text
+    assert "status 503: down" in caplog.text
+    clock.moved_s = 951
+    assert "status 401" in failure(settings(server), AuthenticationError)
+
+
+def test_who_has_a_token_does_not_wait_for_another_threads_new_one(
+    server: TokenServer, clock: Clock
+) -> None:
+    server.life_s = 1000
+    old = fetch(settings(server))
+    go_on = threading.Event()
+    server.answers = [Answer(200, {"access_token": "new", "expires_in": 100}, wait=go_on)]
+    clock.moved_s = 900
+    found: list[str] = []
+    thread = threading.Thread(target=lambda: found.append(fetch(settings(server))))
+    thread.start()
+    until(lambda: len(server.asked) == 2)
+    assert fetch(settings(server)) == old
+    go_on.set()
+    thread.join(20)
+    assert found == ["new"]
+    assert fetch(settings(server)) == "new"
+
+
+def test_a_token_that_a_broker_refused_is_not_given_again(server: TokenServer) -> None:
+    server.answers = [Answer(200, {"access_token": "bad", "expires_in": 1000})]
+    source = token_source(settings(server))
+    refused = source(Deadline(10_000))
+    source.forget(Secret("another"))  # type: ignore[attr-defined]
+    assert source(Deadline(10_000)) == refused
+    source.forget(refused)  # type: ignore[attr-defined]
+    assert source(Deadline(10_000)) != refused
+
+
+def test_sources_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oauth, "MOST_SOURCES", 3)
+    url = "https://idp.example/"
+    wanted = [
+        OAuthSettings(method=CLIENT_CREDENTIALS, token_endpoint_url=url, scope=str(n))
+        for n in range(5)
+    ]
+    first, *_ = map(token_source, wanted)
+    assert len(oauth._sources) == 3
+    assert token_source(wanted[0]) is not first
+    assert token_source(wanted[4]) is token_source(wanted[4])
+
+
+def test_nothing_shows_a_secret(server: TokenServer) -> None:
+    token = fetch(settings(server))
+    source = token_source(settings(server))
+    shown = f"{settings(server)!r}{source!r}{vars(source)!r}{oauth._sources!r}"
+    assert token not in shown
+    assert "hush" not in shown
+
+
+def secret_of_basic(seen: str) -> bool:
+    return "hush" in seen or "aHU6c2g" in seen or "YWxpY2U6" in seen
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(body={"access_token": ["hush"]}),
+        Answer(body=["hush"]),
+        Answer(400, body={"error": "no", "hush": HUSH}),
+        Answer(503, body={"hush": HUSH}),
+    ],
+)
+def test_no_variable_of_a_frame_has_an_answer(server: TokenServer, answer: Answer) -> None:
+    server.answers = [answer]
+    with pytest.raises(KafkaError) as caught:
+        fetch_token(settings(server), Deadline(10_000), once=True)
+    assert not secret_of_basic(variables_of(caught.value))
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_no_variable_of_a_frame_has_half_an_answer(
+    raw_server: Callable[..., int], chunked: bool
+) -> None:
+    head = b"Transfer-Encoding: chunked\r\n\r\n99\r\n" if chunked else b"Content-Length: 99\r\n\r\n"
+    url = f"http://127.0.0.1:{raw_server(b'HTTP/1.1 200 OK' + CRLF + head + b'hush')}/t"
+    wanted = OAuthSettings(
+        method=CLIENT_CREDENTIALS, token_endpoint_url=url, client_secret=Secret(HUSH)
+    )
+    with pytest.raises(KafkaConnectionError, match="ends in the middle") as caught:
+        fetch_token(wanted, Deadline(10_000), once=True)
+    assert not secret_of_basic(variables_of(caught.value))
+
+
+def test_no_variable_of_a_frame_has_a_request(
+    server: TokenServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> None:
+        raise ConnectionResetError
+
+    monkeypatch.setattr(token_endpoint._TimedSocket, "sendall", broken)
+    with pytest.raises(KafkaConnectionError) as caught:
+        fetch_token(settings(server), Deadline(10_000), once=True)
+    assert not secret_of_basic(variables_of(caught.value))
+
+
+def test_a_secret_that_cannot_be_written() -> None:
+    with TokenServer(None, SIGNER) as tokens:
+        wanted = settings(tokens, client_secret=Secret("hush\udcff"))
+        assert "a character that UTF-8 cannot write" in failure(wanted, OptionError)
+
+
+# --- a token, a file, a callable -----------------------------------------------------------------
+
+
+def test_a_given_token() -> None:
+    assert fetch(OAuthSettings(method=GIVEN_TOKEN, token=Secret("abc"))) == "abc"
+
+
+def test_a_file_is_read_each_time(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    wanted = OAuthSettings(method=TOKEN_FILE, token_path=str(path))
+    source = token_source(wanted)
+    for token in ("one", "two"):
+        path.write_text(f"{token}\n")
+        assert source(Deadline(1000)).reveal() == token
+
+
+def test_files_that_hold_no_token(tmp_path: Path) -> None:
+    (tmp_path / "empty").write_text(" \n")
+    with (tmp_path / "large").open("wb") as sparse:
+        sparse.truncate(2_000_000)
+    for name, words in {
+        "missing": "missing, cannot be read on this machine (No such file or directory)",
+        "empty": "empty, is empty",
+        "large": "large, is too large",
+        "nul\0": "cannot be read",
+    }.items():
+        wanted = OAuthSettings(method=TOKEN_FILE, token_path=str(tmp_path / name))
+        assert words in failure(wanted, AuthenticationError)
+
+
+def callback(call: Any) -> OAuthSettings:
+    return OAuthSettings(method=CALLBACK, callback=call)
+
+
+calls: list[str] = []
+
+
+def give_token() -> tuple[str, float]:
+    calls.append("called")
+    return f"token-{len(calls)}", time.time() + 100
+
+
+def test_a_callable_or_its_name() -> None:
+    calls.clear()
+    assert fetch(callback(give_token)) == fetch(callback(give_token)) == "token-1"
+    assert fetch(callback(f"{__name__}:give_token")) == "token-2"
+    assert fetch(callback(lambda: SIGNER.token("a"))).count(".") == 2
+    assert fetch(callback(lambda: Secret("s"))) == "s"
+    assert calls == ["called"] * 2
+
+
+def test_a_callable_that_cannot_be_hashed() -> None:
+    class Odd:
+        __hash__ = None  # type: ignore[assignment]
+
+        def __call__(self) -> str:
+            return "odd"
+
+    assert fetch(callback(Odd())) == "odd"
+
+
+def test_callables_that_do_not_do() -> None:
+    def fails() -> str:
+        raise RuntimeError("hush")
+
+    assert "callable fails, which is to give an OAuth token, raised RuntimeError" in failure(
+        callback(fails), AuthenticationError, frames=False
+    )
+    for bad in (None, 7, b"hush", ("hush", "soon"), ("hush",), ("hush", 10**400)):
+
+        def gives(bad: Any = bad) -> Any:
+            return bad
+
+        text = failure(callback(gives), AuthenticationError)
+        assert f"returned a {type(bad).__name__}" in text
+    for name in ("no_such_module:f", f"{__name__}:no_such", f"{__name__}:", "x", ":"):
+        assert f"callable {name} cannot be imported" in failure(callback(name), OptionError)
+    assert "is not callable" in failure(callback(f"{__name__}:CRLF"), OptionError)
+
+
+def test_a_callable_that_ends_the_program_does_not() -> None:
+    def leaves() -> str:
+        sys.exit("hush")
+
+    assert "raised SystemExit" in failure(callback(leaves), AuthenticationError, frames=False)
+
+
+def test_a_module_that_cannot_be_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "no_tokens_here.py").write_text("raise RuntimeError('hush')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    text = failure(callback("no_tokens_here:f"), OptionError, frames=False)
+    assert "callable no_tokens_here:f raises RuntimeError when it is imported" in text
+
+
+def test_what_nobody_expects_is_a_kafka_error() -> None:
+    amazon = OAuthSettings(method=AWS_MSK_IAM, aws_region="eu-west-1")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(oauth, "_MAKERS", {AWS_MSK_IAM: lambda *_: 1 / 0})
+        text = failure(amazon, AuthenticationError)
+    assert text == "no OAuth token can be had: ZeroDivisionError"
+
+
+def test_the_old_token_counts_whatever_the_new_one_fails_by(clock: Clock) -> None:
+    answers: list[Any] = [("old", 10**400), ("old", time.time() + 100)]
+    wanted = callback(lambda: answers.pop())
+    source = token_source(wanted)
+    assert source(Deadline(1000)).reveal() == "old"
+    clock.moved_s = 85
+    assert source(Deadline(1000)).reveal() == "old"
+    assert answers == []
+
+
+def test_a_way_that_does_not_exist() -> None:
+    with pytest.raises(OptionError, match="there is no way 'guess' to a token"):
+        token_source(OAuthSettings(method="guess"))
+
+
+# --- Amazon --------------------------------------------------------------------------------------
+
+
+class Signers:
+    """Amazon's signer: notes what it is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+        self.answer: Any = None
+
+    def _said(self, *asked: Any) -> Any:
+        self.asked.append(asked)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer or (f"signed-{len(self.asked)}", int(time.time() + 900) * 1000)
+
+    def generate_auth_token(self, region: str) -> Any:
+        return self._said(region)
+
+    def generate_auth_token_from_profile(self, region: str, aws_profile: str) -> Any:
+        return self._said(region, "profile", aws_profile)
+
+    def generate_auth_token_from_role_arn(
+        self, region: str, role_arn: str, sts_session_name: str = "default session"
+    ) -> Any:
+        return self._said(region, "role", role_arn, sts_session_name)
+
+    def generate_auth_token_from_credentials_provider(self, region: str, provider: Any) -> Any:
+        module = sys.modules["botocore.credentials"]
+        assert isinstance(provider, module.CredentialProvider)
+        return self._said(region, "provider", provider.load())
+
+
+@pytest.fixture
+def amazon(monkeypatch: pytest.MonkeyPatch) -> Signers:
+    signers = Signers()
+    module: Any = types.ModuleType("aws_msk_iam_sasl_signer")
+    module.MSKAuthTokenProvider = signers
+    monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer", module)
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    return signers
+
+
+def aws(**more: Any) -> OAuthSettings:
+    return OAuthSettings(method=AWS_MSK_IAM, **({"aws_region": "eu-north-1"} | more))
+
+
+def test_amazon_is_asked_in_three_ways(amazon: Signers) -> None:
+    assert fetch(aws()) == "signed-1"
+    fetch(aws(aws_profile="work"))
+    fetch(aws(aws_role_arn="arn:aws:iam::1:role/r"))
+    fetch(aws(aws_role_arn="arn:aws:iam::1:role/r", aws_role_session_name="s"))
+    assert amazon.asked == [
+        ("eu-north-1",),
+        ("eu-north-1", "profile", "work"),
+        ("eu-north-1", "role", "arn:aws:iam::1:role/r", "default session"),
+        ("eu-north-1", "role", "arn:aws:iam::1:role/r", "s"),
+    ]
+
+
+def test_a_role_from_a_region_of_its_own(amazon: Signers, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    keys = {"AccessKeyId": "id", "SecretAccessKey": "hush", "SessionToken": "t"}
+
+    def assume_role(**arguments: str) -> Any:
+        asked.append(arguments)
+        return {"Credentials": keys}
+
+    def client(name: str, region_name: str) -> Any:
+        asked.append((name, region_name))
+        return types.SimpleNamespace(assume_role=assume_role)
+
+    boto: Any = types.ModuleType("boto3")
+    boto.client = client
+    credentials: Any = types.ModuleType("botocore.credentials")
+    credentials.CredentialProvider = type("CredentialProvider", (), {})
+    credentials.Credentials = lambda *parts: parts
+    for module in (boto, types.ModuleType("botocore"), credentials):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    role = {"aws_role_arn": "arn:aws:iam::1:role/r", "aws_sts_region": "eu-west-1"}
+    fetch(aws(**role))
+    fetch(aws(**role, aws_role_session_name="s"))
+    assert amazon.asked == [("eu-north-1", "provider", ("id", "hush", "t"))] * 2
+    names = ("MSKSASLDefaultSession", "s")
+    assert [row for row in asked if row != ("sts", "eu-west-1")] == [
+        {"RoleArn": "arn:aws:iam::1:role/r", "RoleSessionName": name} for name in names
+    ]
+
+
+def test_amazons_token_is_kept_for_a_quarter_of_an_hour_at_most(
+    amazon: Signers, clock: Clock
+) -> None:
+    """The signer's end of a token is hours off where the time zone is not UTC."""
+    amazon.answer = ("signed", int(time.time() + 5 * 3600) * 1000)
+    fetch(aws())
+    clock.moved_s = 700
+    fetch(aws())
+    assert len(amazon.asked) == 1
+    clock.moved_s = 730
+    fetch(aws())
+    assert len(amazon.asked) == 2
+
+
+def test_amazons_region(amazon: Signers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "botocore.session", None)
+    assert "region is not known: set awsRegion" in failure(aws(aws_region=""), OptionError)
+    session: Any = types.ModuleType("botocore.session")
+    session.Session = lambda profile: types.SimpleNamespace(
+        get_config_variable=lambda name: f"{name}-of-{profile}"
+    )
+    monkeypatch.setitem(sys.modules, "botocore", types.ModuleType("botocore"))
+    monkeypatch.setitem(sys.modules, "botocore.session", session)
+    fetch(aws(aws_region="", aws_profile="work"))
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "second")
+    fetch(aws(aws_region=""))
+    monkeypatch.setenv("AWS_REGION", "first")
+    fetch(aws(aws_region="", aws_role_arn="r"))
+    assert [asked[0] for asked in amazon.asked] == ["region-of-work", "second", "first"]
+
+
+def test_amazon_says_no(amazon: Signers) -> None:
+    amazon.answer = RuntimeError("Unable to locate credentials")
+    text = failure(aws(), AuthenticationError)
+    assert "gives no token: RuntimeError: Unable to locate credentials" in text
+
+
+def test_amazons_signer_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer", None)
+    text = failure(aws(), OptionError)
+    assert "pip install 'sparkkafka[aws]' (or aws-msk-iam-sasl-signer-python)" in text
+
+
+def test_a_single_failure_is_told_while_an_old_token_counts(server: TokenServer) -> None:
+    """`once` of fetch_token, by itself."""
+    server.answers = [Answer(503)]
+    with pytest.raises(KafkaConnectionError, match="status 503"):
+        fetch_token(settings(server), Deadline(10_000), once=True)
+    assert len(server.asked) == 1

@@ -1,0 +1,234 @@
+"""Finding the cluster, its topics and leaders, when something is missing or answers wrongly."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from sparkkafka.client.admin.brokers import describe_log_dirs
+from sparkkafka.client.cluster.offsets import LATEST, largest_timestamps, list_offsets
+from sparkkafka.client.net.connection import Connection
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.config.options import parse_read_options
+from sparkkafka.errors import (
+    BrokerError,
+    ErrorCode,
+    KafkaError,
+    KafkaTimeoutError,
+    UnknownTopicError,
+)
+from sparkkafka.protocol.messages import ListTransactionsRequest, MetadataRequest
+from sparkkafka.spark.read.reader import KafkaBatchReader
+from sparkkafka.testing.fake.faults import Answer, Delay, Garbage
+from tests.client.support import numbers, open_cluster, read, write
+
+
+@pytest.mark.parametrize(
+    "prefix", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x15\x03\x03\x00\x02\x02\x50"]
+)
+def test_a_port_that_is_not_kafka_is_named(fake_cluster, prefix):
+    fake_cluster.fault(Garbage(prefix), api="ApiVersions", times=None)
+    with pytest.raises(KafkaError, match=r"127\.0\.0\.1:\d+.*(HTTP|TLS)"):
+        read(fake_cluster, "t")
+
+
+def test_an_unreachable_cluster_names_each_address_within_the_deadline():
+    started = time.monotonic()
+    with open_cluster("127.0.0.1:1,[::1]:1", default_api_timeout_ms=700) as cluster:
+        with pytest.raises(KafkaTimeoutError) as raised:
+            cluster.topics(["t"])
+    assert time.monotonic() - started < 5
+    assert "127.0.0.1:1" in str(raised.value)
+    assert "::1" in str(raised.value)
+
+
+def test_a_host_that_has_no_address():
+    with open_cluster("no-such-host.invalid:9092", default_api_timeout_ms=500) as cluster:
+        with pytest.raises(KafkaTimeoutError, match=r"no-such-host\.invalid:9092.*resolved"):
+            cluster.topics(["t"])
+
+
+def test_a_cluster_on_ipv6(fake_cluster_factory):
+    cluster = fake_cluster_factory(2, host="::1")
+    cluster.create_topic("t")
+    write(cluster, "t", 100)
+    assert read(cluster, "t") == numbers(100)
+
+
+def test_an_unknown_topic_is_an_error_that_names_it(fake_cluster):
+    started = time.monotonic()
+    with open_cluster(fake_cluster, default_api_timeout_ms=1_000) as cluster:
+        with pytest.raises(UnknownTopicError, match=r"topic nowhere.*does not exist"):
+            cluster.topics(["nowhere"])
+    assert time.monotonic() - started < 4
+
+
+def test_a_last_look_that_is_not_answered_hides_nothing(fake_cluster):
+    def silence_from_now_on(request):
+        fake_cluster.fault(Delay(5_000), api="Metadata", times=None)
+
+    # The first request is the one for the brokers, the second sees that the topic is missing.
+    fake_cluster.fault(silence_from_now_on, api="Metadata", nth=2)
+    with open_cluster(fake_cluster, default_api_timeout_ms=800) as cluster:
+        with pytest.raises(UnknownTopicError, match=r"topic nowhere.*create it first"):
+            cluster.topics(["nowhere"])
+
+
+def test_a_topic_that_appears_late_is_waited_for(fake_cluster):
+    def create(request):
+        fake_cluster.create_topic("late")
+
+    fake_cluster.fault(create, api="Metadata", nth=3)
+    with open_cluster(fake_cluster) as cluster:
+        assert len(cluster.topics(["late"])["late"].partitions) == 1
+
+
+def test_no_permission_to_see_a_topic(fake_cluster):
+    fake_cluster.create_topic("t")
+    fake_cluster.fault(ErrorCode.TOPIC_AUTHORIZATION_FAILED, api="Metadata", times=None)
+    with open_cluster(fake_cluster) as cluster:
+        with pytest.raises(BrokerError, match=r"TOPIC_AUTHORIZATION_FAILED.*topic t"):
+            cluster.topics(["t"])
+
+
+def test_a_partition_without_leader_is_waited_for(fake_cluster):
+    fake_cluster.create_topic("t")
+    write(fake_cluster, "t", 10)
+    fake_cluster.move_leader("t", 0, -1)
+    fake_cluster.clear_requests()
+
+    def elect(request):
+        if len(fake_cluster.requests_of("Metadata")) > 3:
+            fake_cluster.move_leader("t", 0, 1)
+
+    fake_cluster.fault(elect, api="Metadata", times=None)
+    assert read(fake_cluster, "t") == numbers(10)
+
+
+def test_a_partition_that_gets_no_leader_is_named(fake_cluster):
+    fake_cluster.create_topic("t", partitions=2)
+    fake_cluster.move_leader("t", 1, -1)
+    with open_cluster(fake_cluster, default_api_timeout_ms=500) as cluster:
+        with pytest.raises(KafkaTimeoutError, match="partition 1 of topic t has no leader"):
+            list_offsets(cluster, {TopicPartition("t", 0): LATEST, TopicPartition("t", 1): LATEST})
+
+
+@pytest.mark.parametrize("turn", range(8))
+def test_a_bootstrap_entry_that_is_not_kafka_does_not_spoil_the_list(fake_cluster_factory, turn):
+    """The list is asked in a random order, so several times."""
+    good, bad = fake_cluster_factory(1), fake_cluster_factory(1)
+    good.create_topic("t")
+    bad.fault(Garbage(b"HTTP/1.1 400 Bad Request\r\n\r\n"), api="ApiVersions", times=None)
+    with open_cluster(f"{bad.bootstrap_servers},{good.bootstrap_servers}") as cluster:
+        assert list(cluster.topics(["t"])) == ["t"]
+
+
+def test_a_topic_whose_partitions_a_broker_does_not_know_yet_is_not_an_empty_topic(fake_cluster):
+    fake_cluster.create_topic("t", partitions=3)
+    rule = fake_cluster.fault(ErrorCode.LEADER_NOT_AVAILABLE, api="Metadata", topic="t", times=2)
+    with open_cluster(fake_cluster) as cluster:
+        assert len(cluster.topics(["t"])["t"].partitions) == 3
+    assert rule.fired == 2
+
+
+def test_a_pattern_waits_for_topics_that_cannot_be_told_at_the_moment(fake_cluster):
+    fake_cluster.create_topic("t")
+    fake_cluster.fault(ErrorCode.LEADER_NOT_AVAILABLE, api="Metadata", times=2)
+    with open_cluster(fake_cluster) as cluster:
+        assert list(cluster.all_topics()) == ["t"]
+
+
+def test_offsets_by_timestamp_ask_all_leaders_at_once(fake_cluster):
+    fake_cluster.create_topic("t", partitions=3)
+    write(fake_cluster, "t", 300, partitions=3)
+    tps = [TopicPartition("t", p) for p in range(3)]
+    fake_cluster.clear_requests()
+    with open_cluster(fake_cluster) as cluster:
+        before = list_offsets(cluster, dict.fromkeys(tps, 1_600_000_000_000))
+        exact = list_offsets(cluster, dict.fromkeys(tps, 1_700_000_000_000))
+        after = list_offsets(cluster, dict.fromkeys(tps, 1_700_000_000_001))
+    assert {row.offset for row in before.values()} == {0}
+    assert {(row.offset, row.timestamp_ms) for row in exact.values()} == {(0, 1_700_000_000_000)}
+    assert {row.offset for row in after.values()} == {-1}
+    asked = fake_cluster.requests_of("ListOffsets")
+    assert [request.broker for request in asked[:3]] != [asked[0].broker] * 3
+    assert len(asked) == 9  # three look-ups, one request to each of three leaders
+
+
+def test_largest_timestamps(fake_cluster):
+    fake_cluster.create_topic("t", partitions=3)
+    write(fake_cluster, "t", 300, partitions=2)
+    tps = [TopicPartition("t", p) for p in range(3)]
+    with open_cluster(fake_cluster) as cluster:
+        found = largest_timestamps(cluster, tps)
+        assert largest_timestamps(cluster, []) == {}
+    assert found == dict.fromkeys(tps[:2], 1_700_000_000_000)  # the third has no record
+
+
+@pytest.mark.parametrize("version", [6, 7])
+def test_an_old_broker_is_not_asked_for_the_largest_timestamp(fake_cluster_factory, version):
+    """It would look for the first record of the time -3 ms or later: any record at all."""
+    cluster = fake_cluster_factory(1, api_versions={"ListOffsets": (2, version)})
+    cluster.create_topic("t")
+    write(cluster, "t", 10)
+    cluster.clear_requests()
+    with open_cluster(cluster) as client:
+        known = largest_timestamps(client, [TopicPartition("t", 0)])
+    assert len(known) == len(cluster.requests_of("ListOffsets")) == version - 6
+
+
+def test_a_topic_with_a_lasting_error_is_not_left_out_of_a_pattern(fake_cluster):
+    for name in ("pat1", "pat2", "other"):
+        fake_cluster.create_topic(name)
+    options = {
+        "kafka.bootstrap.servers": fake_cluster.bootstrap_servers,
+        "subscribePattern": "^pat",
+    }
+    fake_cluster.fault(
+        Answer(ErrorCode.UNKNOWN_SERVER_ERROR), api="Metadata", topic="pat2", times=None
+    )
+    with pytest.raises(BrokerError, match=r"UNKNOWN_SERVER_ERROR.*topic pat2"):
+        KafkaBatchReader(parse_read_options(options)).partitions()
+
+
+def test_bootstrap_servers_that_never_answer_leave_time_for_the_others(fake_cluster_factory):
+    good, silent = fake_cluster_factory(1), fake_cluster_factory(2)
+    good.create_topic("t")
+    silent.fault(Delay(60_000), api="ApiVersions", times=None)
+    servers = f"{silent.bootstrap_servers},{good.bootstrap_servers}"
+    for _ in range(3):
+        with open_cluster(
+            servers, default_api_timeout_ms=6_000, request_timeout_ms=3_000
+        ) as cluster:
+            assert list(cluster.topics(["t"])) == ["t"]
+
+
+@pytest.mark.parametrize("doing", ["each broker", "items"])
+def test_answers_that_an_interrupted_call_left_behind_are_nobodys(
+    fake_cluster_factory, monkeypatch, doing
+):
+    """Else the next call on the connection would read them as its own."""
+    fake = fake_cluster_factory(3)
+
+    def ask(cluster):
+        deadline = cluster.deadline()
+        if doing == "items":
+            return describe_log_dirs(cluster, [0, 1, 2], deadline).all()
+        requests = dict.fromkeys(cluster.brokers, ListTransactionsRequest())
+        return {node: row.error_code for node, row in cluster.call_each(requests, deadline).items()}
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with open_cluster(fake) as cluster:
+        cluster.describe()
+        before = ask(cluster)
+        assert list(before) == [0, 1, 2]
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(Connection, "receive", interrupted)
+            ask(cluster)
+        for node in before:
+            answer = cluster.call(MetadataRequest(topics=[]), node_id=node)
+            assert [row.node_id for row in answer.brokers] == [0, 1, 2]
+        assert ask(cluster) == before

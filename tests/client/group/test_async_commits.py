@@ -1,0 +1,258 @@
+"""commit(asynchronous=True): in the order of the calls, told by callbacks where its user is."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from sparkkafka.client.consumer.consumer import Consumer
+from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
+from sparkkafka.errors import (
+    BrokerError,
+    CommitFailedError,
+    ErrorCode,
+    KafkaTimeoutError,
+    OptionError,
+)
+from sparkkafka.testing.fake.cluster import FakeCluster
+from sparkkafka.testing.fake.faults import Answer, Delay, Drop
+from tests.client.support import settings, write
+
+WAIT_S = 10.0
+TP = TopicPartition("t", 0)
+
+
+@pytest.fixture
+def filled(fake_cluster: FakeCluster) -> FakeCluster:
+    fake_cluster.create_topic("t", partitions=2)
+    write(fake_cluster, "t", 100, partitions=2)
+    fake_cluster.clear_requests()
+    return fake_cluster
+
+
+def consumer(cluster: Any, **config: Any) -> Consumer:
+    given = {"group_id": "g", "auto_offset_reset": "earliest", "enable_auto_commit": False}
+    return Consumer(settings(cluster, **(given | config)))
+
+
+@pytest.fixture(params=["assign", "classic", "consumer"])
+def member(filled: FakeCluster, request: pytest.FixtureRequest) -> Iterator[Consumer]:
+    """A consumer that reads both partitions: without a membership, and in both protocols."""
+    protocol = "classic" if request.param == "assign" else request.param
+    with consumer(filled, group_protocol=protocol) as source:
+        if request.param == "assign":
+            source.assign([TP, TopicPartition("t", 1)])
+        else:
+            source.subscribe(["t"])
+            while not source.assignment():
+                source.poll(WAIT_S)
+        filled.clear_requests()
+        yield source
+
+
+class Told:
+    """A callback that notes what it was told, and where."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, Exception | None]] = []
+        self.threads: set[int] = set()
+
+    def __call__(
+        self, offsets: dict[TopicPartition, OffsetAndMetadata], error: Exception | None
+    ) -> None:
+        self.rows.append((offsets[TP].offset, error))
+        self.threads.add(threading.get_ident())
+
+
+def committed(cluster: FakeCluster) -> list[int]:
+    """The offsets of TP in the order in which the broker was asked to commit them."""
+    return [
+        partition.committed_offset
+        for request in cluster.requests_of("OffsetCommit")
+        for topic in request.message.topics
+        for partition in topic.partitions
+        if partition.partition_index == 0
+    ]
+
+
+def test_it_does_not_wait_and_callbacks_run_in_poll(filled: FakeCluster, member: Consumer) -> None:
+    told = Told()
+    filled.fault(Delay(300), api="OffsetCommit", times=1)
+    began_s = time.monotonic()
+    member.commit({TP: 5}, asynchronous=True, callback=told)
+    member.commit({TP: OffsetAndMetadata(6, "why")}, asynchronous=True, callback=told)
+    assert time.monotonic() - began_s < 0.25
+    assert told.rows == []
+    until_s = time.monotonic() + WAIT_S
+    while len(told.rows) < 2 and time.monotonic() < until_s:
+        member.poll(0.05)
+    assert told.rows == [(5, None), (6, None)]
+    assert told.threads == {threading.get_ident()}
+    assert committed(filled) == [5, 6]
+    assert filled.committed_metadata("g")["t", 0] == "why"
+
+
+def test_a_poll_that_waits_calls_back_at_once(filled: FakeCluster) -> None:
+    with consumer(filled) as source:
+        source.assign({TP: -1})
+        source.poll(0.1)
+        filled.fault(Delay(200), api="OffsetCommit", times=1)
+        began_s = time.monotonic()
+        ended: list[float] = []
+        source.commit(
+            {TP: 5}, asynchronous=True, callback=lambda *_: ended.append(time.monotonic())
+        )
+        source.poll(3.0)
+        assert ended
+        assert ended[0] - began_s < 2.5
+
+
+def test_a_later_commit_that_waits_is_not_overtaken(filled: FakeCluster, member: Consumer) -> None:
+    told = Told()
+    filled.fault(Answer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), api="OffsetCommit", times=3)
+    for offset in range(1, 6):
+        member.commit({TP: offset}, asynchronous=True, callback=told)
+    member.commit({TP: 6})
+    # The callbacks of all before it have run, and each earlier one came first.
+    assert told.rows == [(offset, None) for offset in range(1, 6)]
+    assert committed(filled) == [1, 1, 1, 1, 2, 3, 4, 5, 6]
+    assert filled.committed("g")["t", 0] == 6
+
+
+def test_a_commit_that_waits_in_vain_commits_nothing(filled: FakeCluster) -> None:
+    with consumer(filled) as source:
+        source.assign([TP])
+        filled.fault(Delay(800, before=True), api="OffsetCommit", times=1)
+        source.commit({TP: 5}, asynchronous=True)
+        with pytest.raises(KafkaTimeoutError, match=r"nothing was committed: earlier .*group 'g'"):
+            source.commit({TP: 6}, timeout_s=0.2)
+    assert filled.committed("g") == {("t", 0): 5}
+
+
+def test_without_offsets_it_is_where_poll_is(filled: FakeCluster, member: Consumer) -> None:
+    member.seek_to_beginning()
+    count = 0
+    while count < 100:
+        count += len(member.poll(WAIT_S))
+    member.commit(asynchronous=True)
+    member.seek(TP, 3)  # what counts is where it was at the call
+    member.commit({}, timeout_s=WAIT_S)
+    assert filled.committed("g") == {("t", 0): 50, ("t", 1): 50}
+
+
+def test_close_waits_for_them_and_tells(filled: FakeCluster) -> None:
+    told = Told()
+    source = consumer(filled)
+    source.subscribe(["t"])
+    while not source.assignment():
+        source.poll(WAIT_S)
+    filled.fault(Delay(300, before=True), api="OffsetCommit", times=1)
+    source.commit({TP: 5}, asynchronous=True, callback=told)
+    source.commit({TP: 6}, asynchronous=True, callback=told)
+    source.close()
+    assert told.rows == [(5, None), (6, None)]
+    assert filled.committed("g") == {("t", 0): 6}
+
+
+@pytest.mark.parametrize("where", ["coordinator", "answer"])
+def test_close_gives_up_at_its_deadline_and_says_so(filled: FakeCluster, where: str) -> None:
+    told = Told()
+    source = consumer(filled)
+    source.assign([TP])
+    if where == "answer":
+        filled.fault(Delay(60_000), api="OffsetCommit", times=None)
+    else:
+        filled.fault(Drop.BEFORE, api="FindCoordinator", times=None)
+    source.commit({TP: 5}, asynchronous=True, callback=told)
+    source.commit({TP: 6}, asynchronous=True, callback=told)
+    began_s = time.monotonic()
+    source.close(0.3)
+    assert time.monotonic() - began_s < 3
+    assert [row[0] for row in told.rows] == [5, 6]
+    assert all(row[1] is not None for row in told.rows)
+    until_s = time.monotonic() + WAIT_S
+    while any(thread.name == "kafka-commits" for thread in threading.enumerate()):
+        assert time.monotonic() < until_s
+        time.sleep(0.01)
+
+
+def test_a_refusal_is_for_the_callback_or_the_log(
+    filled: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = Told()
+    with consumer(filled) as source:
+        source.assign([TP])
+        filled.fault(Answer(ErrorCode.GROUP_AUTHORIZATION_FAILED), api="OffsetCommit", times=2)
+        source.commit({TP: 5}, asynchronous=True, callback=told)
+        with caplog.at_level(logging.WARNING):
+            source.commit({TP: 6}, asynchronous=True)
+            source.commit({TP: 7}, asynchronous=True, callback=told)
+            source.commit({})
+    ((_, refused), last) = told.rows
+    assert isinstance(refused, BrokerError)
+    assert "READ on it" in str(refused)
+    assert last == (7, None)
+    (row,) = [row.getMessage() for row in caplog.records if "asynchronous" in row.getMessage()]
+    assert "the asynchronous commit of t-0 failed" in row
+
+
+def test_what_is_lost_by_then_is_not_committed(filled: FakeCluster, member: Consumer) -> None:
+    """As the member that it was: the coordinator refuses, whoever has the partition by then."""
+    if not member.group_metadata().member_id:
+        pytest.skip("of members only")
+    told = Told()
+    metadata = member.group_metadata()
+    filled.fault(Delay(500, before=True), api="OffsetCommit", times=1)
+    member.commit({TP: 5}, asynchronous=True, callback=told)
+    member.commit({TP: 6}, asynchronous=True, callback=told)
+    filled.wait_for_requests("OffsetCommit", 1)
+    filled.remove_member("g", metadata.member_id)
+    until_s = time.monotonic() + WAIT_S
+    while len(told.rows) < 2 and time.monotonic() < until_s:
+        member.poll(0.05)
+    assert isinstance(told.rows[1][1], CommitFailedError)
+    assert 6 not in filled.committed("g").values()
+
+
+def test_one_that_is_no_member_yet_is_told_by_the_callback(filled: FakeCluster) -> None:
+    told = Told()
+    with consumer(filled) as source:
+        source.subscribe(["t"])
+        source.commit({TP: 5}, asynchronous=True, callback=told)
+        while not told.rows:
+            source.poll(0.05)
+    assert isinstance(told.rows[0][1], CommitFailedError)
+
+
+def test_what_a_callback_raises_comes_out_of_the_call(filled: FakeCluster) -> None:
+    told = Told()
+
+    def spoil(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    with consumer(filled) as source:
+        source.assign([TP])
+        source.commit({TP: 5}, asynchronous=True, callback=spoil)
+        source.commit({TP: 6}, asynchronous=True, callback=told)
+        with pytest.raises(ZeroDivisionError):
+            source.commit({TP: 7})
+        source.poll(0)
+        assert told.rows == [(6, None)]
+    assert filled.committed("g") == {("t", 0): 7}
+
+
+def test_a_callback_is_for_asynchronous_ones_in_a_group(filled: FakeCluster) -> None:
+    with consumer(filled) as source:
+        with pytest.raises(OptionError, match="callback needs asynchronous=True"):
+            source.commit({TP: 5}, callback=print)
+        with pytest.raises(OptionError, match="cannot commit offset -1"):
+            source.commit({TP: -1}, asynchronous=True)
+    with Consumer(settings(filled)) as source:
+        source.assign([TP])
+        with pytest.raises(OptionError, match=r"set group\.id"):
+            source.commit({TP: 5}, asynchronous=True)

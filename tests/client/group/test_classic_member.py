@@ -1,0 +1,707 @@
+"""A member of a classic group, alone and with others, and what can go wrong with it."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+
+import pytest
+
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.group.assignment import GroupAssignors
+from sparkkafka.client.group.classic_thread import Joined, Phase
+from sparkkafka.client.group.group_metadata import GroupMetadata
+from sparkkafka.client.group.member import Member, make_member
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.config.client_settings import parse_consumer_settings
+from sparkkafka.errors import BrokerError, CommitFailedError, DecodeError, ErrorCode, OptionError
+from sparkkafka.protocol.messages.consumer_protocol import encode_assignment
+from sparkkafka.testing.fake.faults import Answer, Delay, Drop, Garbage
+from tests.client.group.members import (
+    EVERYTHING,
+    Offset,
+    TestMember,
+    partition,
+    poll_until,
+    settle,
+    threads,
+)
+from tests.client.support import settings
+
+EAGER = {"partition_assignment_strategy": "range"}
+COOPERATIVE = {"partition_assignment_strategy": "cooperative-sticky"}
+BOTH_KINDS = pytest.mark.parametrize("kind", [EAGER, COOPERATIVE], ids=["eager", "cooperative"])
+APIS = ["FindCoordinator", "JoinGroup", "SyncGroup", "Heartbeat"]
+
+
+@pytest.fixture
+def fake(fake_cluster):
+    fake_cluster.create_topic("t", partitions=4)
+    return fake_cluster
+
+
+def out(fake, code):
+    """A fault: the group has gone on without the member that asks."""
+    if code != ErrorCode.UNKNOWN_MEMBER_ID:
+        return code
+    return lambda request: fake.remove_member("g", request.message.member_id)
+
+
+# One member
+
+
+@pytest.mark.parametrize("version", ["2.1", "2.8", "3.9", "4.0"])
+def test_alone_it_gets_everything_and_leaves(fake_cluster_factory, version):
+    fake = fake_cluster_factory(1, kafka_version=version)
+    fake.create_topic("t", partitions=4)
+    with TestMember(fake) as one:
+        assert one.member.metadata == GroupMetadata("g")
+        assert one.member.rejoin_needed()
+        one.poll()
+        assert one.owned == EVERYTHING
+        assert one.calls == [("assign", EVERYTHING)]
+        assert not one.member.rejoin_needed()
+        member_id = one.member.metadata.member_id
+        assert one.member.metadata == GroupMetadata("g", 1, member_id)
+        assert fake.group_members("g") == [member_id]
+        one.commit({"t-1": 7})
+        assert fake.committed("g") == {("t", 1): 7}
+    assert fake.group_members("g") == []
+    assert one.calls == []
+    assert threads() == set()
+    join = fake.requests_of("JoinGroup")[-1].message
+    assert (join.session_timeout_ms, join.rebalance_timeout_ms) == (10_000, 300_000)
+    assert [row.name for row in join.protocols] == ["range", "cooperative-sticky"]
+
+
+def test_nothing_is_on_the_network_before_the_first_poll(fake):
+    with TestMember(fake) as one:
+        with pytest.raises(CommitFailedError):
+            one.commit({"t-0": 1})
+    assert fake.requests == []
+
+
+def test_without_a_subscription_poll_does_nothing(fake):
+    member = make_member(parse_consumer_settings(settings(fake, group_id="g")), None)
+    member.poll(Deadline(1000))
+    assert not member.rejoin_needed()
+    member.close(Deadline(0))
+    assert fake.requests == []
+
+
+def test_a_group_id_is_needed():
+    options = parse_consumer_settings(settings("unused:1"))
+    for protocol in (Member, make_member):
+        with pytest.raises(OptionError, match=r"group\.id"):
+            protocol(options, None)
+
+
+def test_polls_without_time_make_progress(fake):
+    with TestMember(fake) as one:
+        polls = 0
+
+        def done() -> bool:
+            nonlocal polls
+            polls += 1
+            return one.owned == EVERYTHING
+
+        poll_until(done, one, ms=0)
+    assert polls > 1
+
+
+def test_the_answer_that_a_poll_could_not_wait_for_is_not_lost(fake):
+    fake.fault(Delay(300), api="JoinGroup", nth=2)  # the first brings the member id
+    with TestMember(fake) as one:
+        one.poll(50)
+        assert one.owned == ""
+        assert one.member.rejoin_needed()
+        one.poll()
+        assert one.owned == EVERYTHING
+    assert len(fake.requests_of("JoinGroup")) == 2
+
+
+def test_heartbeats_go_on_while_nobody_polls(fake):
+    with TestMember(fake) as one:
+        one.poll()
+        beats = len(fake.requests_of("Heartbeat"))
+        fake.wait_for_requests("Heartbeat", beats + 3)
+        beat = fake.requests_of("Heartbeat")[-1].message
+        assert (beat.member_id, beat.generation_id) == (one.member.metadata.member_id, 1)
+
+
+def test_a_change_of_the_subscription_joins_again(fake):
+    fake.create_topic("u", partitions=1)
+    with TestMember(fake) as one:
+        one.poll()
+        one.member.subscribe(frozenset({"t", "u"}))
+        assert one.member.rejoin_needed()
+        one.poll()
+        assert one.owned == f"{EVERYTHING} u-0"
+        assert [name for name, _ in one.calls] == ["assign", "revoke", "assign"]
+
+
+def test_cooperative_lets_go_of_what_it_no_longer_wants_before_it_joins(fake):
+    fake.create_topic("u", partitions=1)
+    with TestMember(fake, ["t", "u"], **COOPERATIVE) as one:
+        one.poll()
+        one.member.subscribe(frozenset({"u"}))
+        one.poll()
+        assert one.owned == "u-0"
+        assert one.calls[1:] == [("revoke", EVERYTHING), ("assign", "")]
+        owned = fake.requests_of("JoinGroup")[-1].message.protocols[0].metadata
+        assert b"t" not in owned
+
+
+def test_no_topics_are_a_subscription_too(fake):
+    """A pattern that nothing matches yet."""
+    with TestMember(fake, []) as one:
+        one.poll()
+        assert one.calls == [("assign", "")]
+        assert len(fake.group_members("g")) == 1
+
+
+# Several
+
+
+@pytest.mark.parametrize("strategy", ["range", "roundrobin", "sticky", "cooperative-sticky"])
+def test_members_come_and_go(fake, strategy):
+    config = {"partition_assignment_strategy": strategy}
+    with TestMember(fake, **config) as one:
+        settle(one)
+        with TestMember(fake, **config) as two:
+            settle(one, two)
+            with TestMember(fake, **config) as three:
+                settle(one, two, three)
+            settle(one, two)
+        settle(one)
+        assert fake.group_members("g") == [one.member.metadata.member_id]
+
+
+def test_eager_members_let_go_of_everything_first(fake):
+    with TestMember(fake, **EAGER) as one, TestMember(fake, **EAGER) as two:
+        settle(one)
+        settle(one, two)
+        assert one.calls == [("assign", EVERYTHING), ("revoke", EVERYTHING), ("assign", one.owned)]
+        assert two.calls == [("assign", two.owned)]
+
+
+def test_cooperative_members_let_go_only_of_what_moves(fake):
+    with TestMember(fake, **COOPERATIVE) as one, TestMember(fake, **COOPERATIVE) as two:
+        settle(one)
+        settle(one, two)
+        calls = one.calls
+        assert calls[:3] == [("assign", EVERYTHING), ("revoke", two.owned), ("assign", "")]
+        assert set(calls[3:]) <= {("assign", "")}
+        assert [row for row in two.calls if row[1]] == [("assign", two.owned)]
+        assert one.hooks.all_owned == one.member.assignment
+
+
+def test_with_an_assignor_that_is_only_eager_all_are_eager(fake):
+    """Java's rule, and its default list."""
+    both = {"partition_assignment_strategy": "cooperative-sticky,range"}
+    with TestMember(fake, **both) as one, TestMember(fake, **both) as two:
+        settle(one)
+        settle(one, two)
+        assert ("revoke", EVERYTHING) in one.calls
+        assert one.thread.generation.protocol == "cooperative-sticky"
+
+
+def test_each_member_gets_what_it_subscribes_to(fake):
+    fake.create_topic("u", partitions=2)
+    with TestMember(fake, ["t"]) as one, TestMember(fake, ["u"]) as two:
+        poll_until(lambda: (one.owned, two.owned) == (EVERYTHING, "u-0 u-1"), one, two)
+
+
+@BOTH_KINDS
+def test_offsets_can_be_committed_while_partitions_are_let_go_of(fake, kind):
+    with TestMember(fake, **kind) as one, TestMember(fake, **kind) as two:
+        settle(one)
+        one.hooks.on_revoke = lambda tps: one.commit({str(tp): 5 for tp in tps})
+        settle(one, two)
+    assert {("t", tp.partition) for tp in map(partition, two.owned.split())} <= set(
+        fake.committed("g")
+    )
+
+
+@BOTH_KINDS
+def test_a_hook_that_raises_ends_the_poll_and_not_the_rebalance(fake, kind):
+    def fail(_):
+        raise RuntimeError("the user's own")
+
+    with TestMember(fake, **kind) as one, TestMember(fake, **kind) as two:
+        one.hooks.on_assign = fail
+        with pytest.raises(RuntimeError, match="the user's own"):
+            one.poll()
+        assert one.owned == EVERYTHING
+        one.hooks.on_assign = lambda _: None
+        one.hooks.on_revoke = fail
+        with pytest.raises(RuntimeError, match="the user's own"):
+            settle(one, two)
+        one.hooks.on_revoke = lambda _: None
+        settle(one, two)
+
+
+def test_the_leader_sees_new_partitions(fake):
+    with TestMember(fake, metadata_max_age_ms=0) as one, TestMember(fake) as two:
+        settle(one)
+        settle(one, two)
+        fake.add_partitions("t", 6)
+        settle(one, two, count=6)
+
+
+def test_a_topic_that_comes_later(fake):
+    with TestMember(fake, ["t", "later"]) as one:
+        settle(one)
+        fake.create_topic("later", partitions=1)
+        settle(one, count=5)
+
+
+# Static members (KIP-345)
+
+
+def test_a_static_member_comes_back_without_a_rebalance(fake):
+    static = {"group_instance_id": "i-1", **EAGER}
+    with TestMember(fake, **EAGER) as one:
+        settle(one)
+        two = TestMember(fake, **static)
+        settle(one, two)
+        owned = two.owned
+        two.close()
+        assert len(fake.group_members("g")) == 2
+        generation, _ = fake.group_generation("g"), one.calls
+        with TestMember(fake, **static) as again:
+            again.poll()
+            assert again.owned == owned
+            one.poll()
+            assert fake.group_generation("g") == generation
+            assert one.calls == []
+            assert again.member.metadata.group_instance_id == "i-1"
+
+
+@pytest.mark.parametrize("version", ["2.8", "4.0"])
+def test_a_static_leader_comes_back(fake_cluster_factory, version):
+    """From JoinGroup 9 on it is the leader again, and must not assign anew (KIP-814)."""
+    fake = fake_cluster_factory(1, kafka_version=version)
+    fake.create_topic("t", partitions=4)
+    one = TestMember(fake, group_instance_id="i-1")
+    settle(one)
+    with TestMember(fake, group_instance_id="i-2") as two:
+        settle(one, two)
+        owned = one.owned
+        one.close()
+        with TestMember(fake, group_instance_id="i-1", metadata_max_age_ms=0) as again:
+            again.poll()
+            assert again.owned == owned
+            two.poll()
+            if version == "4.0":  # and it looks at the topics as a leader does
+                fake.add_partitions("t", 6)
+                settle(again, two, count=6)
+
+
+def test_two_with_one_instance_id(fake):
+    with (
+        TestMember(fake, group_instance_id="i-1") as one,
+        TestMember(fake, group_instance_id="i-1") as two,
+    ):
+        one.poll()
+        two.poll()
+        assert two.owned == EVERYTHING
+        with pytest.raises(BrokerError, match=r"FENCED_INSTANCE_ID.*group\.instance\.id.*own"):
+            poll_until(lambda: False, one)
+        assert one.owned == ""
+        assert one.calls[1:] == [("lost", EVERYTHING)]
+
+
+def test_a_commit_that_is_fenced_does_not_fence_the_other_member(fake):
+    quiet = {"group_instance_id": "i-1", "heartbeat_interval_ms": 9_000}
+    with TestMember(fake, **quiet) as one, TestMember(fake, **quiet) as two:
+        one.poll()
+        two.poll()
+        with pytest.raises(CommitFailedError, match="FENCED_INSTANCE_ID"):
+            one.commit({"t-0": 1})
+        with pytest.raises(BrokerError, match=r"FENCED_INSTANCE_ID.*own"):
+            one.poll()
+        two.commit({"t-0": 2})
+
+
+def test_static_members_need_kafka_2_3(fake_cluster_factory):
+    fake = fake_cluster_factory(1, kafka_version="2.1")
+    with (
+        TestMember(fake, group_instance_id="i") as one,
+        pytest.raises(Exception, match=r"group\.instance\.id needs .*2\.3"),
+    ):
+        one.poll()
+
+
+# Faults
+
+
+@pytest.mark.parametrize("drop", list(Drop))
+@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("nth", [1, 2])
+@BOTH_KINDS
+def test_an_answer_is_lost(fake, api, nth, drop, kind):
+    """Of two members, in whatever step."""
+    with TestMember(fake, **kind) as one, TestMember(fake, **kind) as two:
+        rule = fake.fault(drop, api=api, nth=nth)
+        settle(one)
+        settle(one, two)
+        poll_until(lambda: rule.fired, one, two)
+        settle(one, two)
+        # Who had an answer lost asked again as the same member.
+        assert len(fake.group_members("g")) == 2
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+    ],
+)
+@pytest.mark.parametrize("api", ["JoinGroup", "SyncGroup", "Heartbeat"])
+def test_refusals_that_pass(fake, api, code):
+    rule = fake.fault(code, api=api, times=2)
+    with TestMember(fake) as one:
+        settle(one)
+        poll_until(lambda: rule.fired == 2, one)
+        settle(one)
+        assert [name for name, _ in one.calls].count("lost") == 0
+
+
+@pytest.mark.parametrize("code", [ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID])
+@BOTH_KINDS
+def test_a_heartbeat_says_that_the_member_is_out(fake, code, kind):
+    with TestMember(fake, **kind) as one:
+        settle(one)
+        fake.fault(out(fake, code), api="Heartbeat")
+        poll_until(lambda: len(one.hooks.calls) == 3, one)
+        assert one.calls == [("assign", EVERYTHING), ("lost", EVERYTHING), ("assign", EVERYTHING)]
+
+
+@pytest.mark.parametrize("code", [ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID])
+@pytest.mark.parametrize("api", ["JoinGroup", "SyncGroup"])
+def test_out_while_joining(fake, api, code):
+    """What a cooperative member had is lost, and it joins with nothing."""
+    with TestMember(fake, **COOPERATIVE) as one:
+        settle(one)
+        fake.fault(out(fake, code), api=api)
+        one.member.subscribe(frozenset({"t", "none"}))
+        poll_until(lambda: len(one.hooks.calls) == 3, one)
+        assert one.calls == [("assign", EVERYTHING), ("lost", EVERYTHING), ("assign", EVERYTHING)]
+
+
+def test_the_session_ran_out(fake):
+    with TestMember(fake) as one, TestMember(fake) as two:
+        settle(one)
+        settle(one, two)
+        (_, had), gone = two.calls[-1], two.member.metadata.member_id
+        fake.remove_member("g", gone)
+        poll_until(lambda: two.member.metadata.member_id not in ("", gone), one, two)
+        settle(one, two)
+        assert two.calls[0] == ("lost", had)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, r"range.*partition\.assignment\.strategy"),
+        (ErrorCode.GROUP_AUTHORIZATION_FAILED, "grant READ"),
+        (ErrorCode.INVALID_SESSION_TIMEOUT, r"session\.timeout\.ms=10000.*group\.max\.session"),
+        (ErrorCode.GROUP_MAX_SIZE_REACHED, r"group\.max\.size"),
+        (ErrorCode.INVALID_GROUP_ID, r"group\.id"),
+        (ErrorCode.FENCED_INSTANCE_ID, r"group\.instance\.id"),
+        (ErrorCode.UNKNOWN_SERVER_ERROR, "its own log"),
+    ],
+)
+def test_final_refusals_say_what_to_do(fake, code, words):
+    rule = fake.fault(code, api="JoinGroup", times=None)
+    with TestMember(fake) as one:
+        with pytest.raises(BrokerError, match=rf"{code.name} from JoinGroup of group 'g'.*{words}"):
+            one.poll()
+        assert rule.fired == 1  # no storm
+        fake.clear_faults()
+        one.poll()
+        assert one.owned == EVERYTHING
+
+
+def test_a_group_that_this_user_may_not_find(fake):
+    rule = fake.fault(
+        Answer(ErrorCode.GROUP_AUTHORIZATION_FAILED), api="FindCoordinator", times=None
+    )
+    with TestMember(fake) as one, pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED"):
+        one.poll()
+    assert rule.fired <= 2
+
+
+def test_members_with_nothing_in_common(fake):
+    with (
+        TestMember(fake, **EAGER) as one,
+        TestMember(fake, partition_assignment_strategy="roundrobin") as two,
+    ):
+        settle(one)
+        with pytest.raises(BrokerError, match=r"INCONSISTENT_GROUP_PROTOCOL.*\(roundrobin\)"):
+            two.poll()
+
+
+@pytest.mark.parametrize("api", ["JoinGroup", "SyncGroup", "Heartbeat"])
+def test_an_answer_that_is_none(fake, api):
+    fake.fault(Garbage(b"HTTP/1.1 400 Bad Request"), api=api)
+    with TestMember(fake) as one:
+        with pytest.raises(DecodeError, match="HTTP"):
+            poll_until(lambda: False, one)
+        settle(one)
+
+
+def test_a_member_that_sends_no_subscription(fake):
+    def spoil(request):
+        for row in request.message.protocols:
+            row.metadata = b"\xff"
+
+    fake.fault(spoil, api="JoinGroup", times=None)
+    with TestMember(fake) as one, pytest.raises(DecodeError, match=r"subscription of .* member"):
+        one.poll()
+
+
+@pytest.mark.parametrize("api", ["JoinGroup", "SyncGroup", "Heartbeat", "OffsetCommit"])
+def test_the_coordinator_moves(fake, api):
+    with TestMember(fake, **COOPERATIVE) as one, TestMember(fake, **COOPERATIVE) as two:
+        settle(one)
+        to = (fake.coordinator("g") + 1) % 3
+        rule = fake.fault(lambda _: fake.move_coordinator("g", to), api=api)
+        settle(one, two)
+        one.commit({one.owned.split()[0]: 3})
+        poll_until(lambda: rule.fired, one, two)
+        settle(one, two)
+        fake.clear_requests()
+        fake.wait_for_requests("Heartbeat", 2, broker=to)
+        assert not any(name == "lost" for name, _ in one.calls + two.calls)
+
+
+def test_the_coordinator_dies(fake):
+    with TestMember(fake) as one:
+        settle(one)
+        fake.broker_down(fake.coordinator("g"))
+        seen = len(fake.requests_of("Heartbeat"))
+        fake.wait_for_requests("Heartbeat", seen + 3)
+        one.commit({"t-0": 3})
+        settle(one)
+        assert one.calls == [("assign", EVERYTHING)]
+
+
+def test_the_brokers_are_away_for_a_while(fake):
+    with TestMember(fake) as one:
+        for broker in fake.broker_ids:
+            fake.broker_down(broker)
+        one.poll(100)  # no error: as Java's
+        for broker in fake.broker_ids:
+            fake.broker_up(broker)
+        settle(one)
+
+
+def test_who_polls_too_slowly_leaves(fake, caplog):
+    caplog.set_level(logging.WARNING)
+    slow = {"max_poll_interval_ms": 200, **COOPERATIVE}
+    with TestMember(fake, **slow) as one:
+        settle(one)
+        fake.wait_for_requests("LeaveGroup")
+        poll_until(lambda: not fake.group_members("g") or one.owned == "", ms=0)
+        assert one.member.rejoin_needed()
+        with pytest.raises(CommitFailedError, match=r"max\.poll\.interval\.ms.*max\.poll\.records"):
+            one.commit({"t-0": 1})
+        settle(one)
+        assert one.calls == [("assign", EVERYTHING), ("lost", EVERYTHING), ("assign", EVERYTHING)]
+    (line,) = [row.getMessage() for row in caplog.records if "max.poll" in row.getMessage()]
+    assert "group g: no poll for 200 ms (max.poll.interval.ms)" in line
+    assert "max.poll.records" in line
+
+
+def test_a_static_member_that_polls_too_slowly_says_nothing(fake):
+    with TestMember(fake, group_instance_id="i", max_poll_interval_ms=200) as one:
+        settle(one)
+        poll_until(lambda: one.thread.phase is Phase.OUTSIDE)
+        settle(one)
+        assert fake.requests_of("LeaveGroup") == []
+        assert ("lost", EVERYTHING) in one.calls
+
+
+# Commits
+
+
+def test_a_commit_carries_offset_metadata_and_epoch(fake):
+    with TestMember(fake) as one:
+        settle(one)
+        one.member.commit({TopicPartition("t", 2): Offset(9, "note", 4)}, Deadline(3000))
+        generation = one.member.metadata
+    request = fake.requests_of("OffsetCommit")[-1].message
+    row = request.topics[0].partitions[0]
+    assert (row.committed_offset, row.committed_metadata, row.committed_leader_epoch) == (
+        9,
+        "note",
+        4,
+    )
+    assert request.member_id == generation.member_id
+    assert request.generation_id_or_member_epoch == generation.generation_id
+
+
+@pytest.mark.parametrize("code", [ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID])
+def test_a_commit_after_the_group_has_moved_on(fake, code):
+    with TestMember(fake) as one:
+        settle(one)
+        rule = fake.fault(out(fake, code), api="OffsetCommit", times=None)
+        with pytest.raises(CommitFailedError, match=r"max\.poll\.interval\.ms.*Call poll") as info:
+            one.commit({"t-0": 1})
+        assert info.value.code == code
+        assert rule.fired == 1
+        fake.clear_faults()
+        settle(one)
+        assert one.calls[1:] == [("lost", EVERYTHING), ("assign", EVERYTHING)]
+        one.commit({"t-0": 1})
+
+
+def test_a_commit_while_the_group_rebalances(fake):
+    with TestMember(fake) as one:
+        settle(one)
+        fake.fault(ErrorCode.REBALANCE_IN_PROGRESS, api="OffsetCommit")
+        with pytest.raises(CommitFailedError, match="rebalancing: call poll until"):
+            one.commit({"t-0": 1})
+        assert one.member.rejoin_needed()
+        settle(one)
+        assert one.calls[1:] == [("revoke", EVERYTHING), ("assign", EVERYTHING)]
+        one.commit({"t-0": 1})
+        assert fake.committed("g") == {("t", 0): 1}
+
+
+def test_a_commit_between_join_and_sync_is_not_even_sent(fake):
+    fake.fault(Delay(2_000, before=True), api="SyncGroup")
+    with TestMember(fake) as one:
+        poll_until(lambda: one.thread and one.thread.phase is Phase.SYNCING, one)
+        with pytest.raises(CommitFailedError, match="rebalancing"):
+            one.commit({"t-0": 1})
+        assert fake.requests_of("OffsetCommit") == []
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.REQUEST_TIMED_OUT,
+        Drop.BEFORE,
+        Drop.AFTER,
+    ],
+)
+def test_a_commit_is_tried_again(fake, fault):
+    rule = fake.fault(fault, api="OffsetCommit", times=2)
+    with TestMember(fake) as one:
+        settle(one)
+        one.commit({"t-0": 1, "t-3": 2})
+    assert rule.fired == 2
+    assert fake.committed("g") == {("t", 0): 1, ("t", 3): 2}
+
+
+def test_a_commit_that_is_refused_names_partition_and_right(fake):
+    fake.fault(ErrorCode.TOPIC_AUTHORIZATION_FAILED, api="OffsetCommit", partition=3)
+    with TestMember(fake) as one:
+        settle(one)
+        with pytest.raises(BrokerError, match=r"OffsetCommit for t-3 of group 'g'.*grant READ"):
+            one.commit({"t-0": 1, "t-3": 2})
+    assert fake.committed("g") == {("t", 0): 1}
+
+
+# The end
+
+
+def test_close_while_a_join_is_pending(fake):
+    """The group must not wait for a member that is gone."""
+    with TestMember(fake, **EAGER) as one:
+        settle(one)
+        two = TestMember(fake, **EAGER)
+        two.poll(0)
+        fake.wait_for_requests("JoinGroup", 4)  # `two` waits for `one`, which does not poll
+        two.close()
+        settle(one)
+        assert len(fake.group_members("g")) == 1
+    assert threads() == set()
+
+
+def test_a_hook_may_close_the_member(fake):
+    with TestMember(fake) as one:
+        one.hooks.on_assign = lambda _: one.close()
+        one.poll()
+        assert one.owned == ""
+    assert fake.group_members("g") == []
+
+
+def test_close_without_leaving(fake):
+    one = TestMember(fake)
+    settle(one)
+    one.close(leave=False)
+    assert len(fake.group_members("g")) == 1
+    assert fake.requests_of("LeaveGroup") == []
+    assert threads() == set()
+
+
+def test_close_with_no_broker_up(fake):
+    one = TestMember(fake)
+    settle(one)
+    for broker in fake.broker_ids:
+        fake.broker_down(broker)
+    one.close()
+    one.close()
+    one.poll()
+
+
+def test_a_bug_in_the_thread_ends_the_poll(fake, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("sparkkafka.client.group.classic_thread.GroupThread._share_out", fail)
+    with TestMember(fake) as one:
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="a bug"):
+                one.poll()
+
+
+def test_ctrl_c_in_a_hook_leaves_no_partition_to_nobody(fake, monkeypatch):
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with TestMember(fake, **COOPERATIVE) as one:
+        settle(one)
+        less = encode_assignment([("t", 0), ("t", 1)])
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(one.hooks, "before_revoke", interrupted)
+            one.member._end_rebalance(Joined(one.thread.generation, less), one.thread)
+        assert one.owned == "t-0 t-1" or one.member.rejoin_needed()
+        settle(one)
+
+
+@BOTH_KINDS
+def test_a_leader_that_assigns_what_nobody_wanted_is_asked_again_but_not_in_a_hurry(
+    fake, kind, monkeypatch
+):
+    read = GroupAssignors.read_assignment
+    stray = TopicPartition("other", 0)
+    with TestMember(fake, retry_backoff_ms=100, retry_backoff_max_ms=1_000, **kind) as one:
+        with monkeypatch.context() as patch:
+            patch.setattr(GroupAssignors, "read_assignment", lambda *args: read(*args) | {stray})
+            one.poll(1_000)
+            assert one.owned == ""
+        assert 3 <= len(fake.requests_of("JoinGroup")) <= 8
+        settle(one)
+
+
+def test_a_member_that_nobody_closed_leaves_when_it_is_forgotten(fake):
+    one = TestMember(fake)
+    settle(one)
+    assert threads()
+    del one
+    gc.collect()
+    until_s = time.monotonic() + 10
+    while threads() or fake.group_members("g"):
+        assert time.monotonic() < until_s
+        time.sleep(0.01)

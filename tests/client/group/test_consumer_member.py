@@ -1,0 +1,416 @@
+"""A member of a group whose partitions the brokers assign (KIP-848), and what can go wrong."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import re
+import time
+
+import pytest
+
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.group.group_metadata import GroupMetadata
+from sparkkafka.errors import (
+    BrokerError,
+    CommitFailedError,
+    ErrorCode,
+    KafkaTimeoutError,
+    UnsupportedVersionError,
+)
+from sparkkafka.testing.fake.faults import Answer, Delay, Drop
+from tests.client.group.members import EVERYTHING, TestMember, poll_until, settle, threads
+
+HEARTBEAT = "ConsumerGroupHeartbeat"
+
+
+@pytest.fixture
+def fake(fake_cluster):
+    fake_cluster.create_topic("t", partitions=4)
+    return fake_cluster
+
+
+def member(fake, topics=("t",), **config) -> TestMember:
+    return TestMember(fake, topics, group_protocol="consumer", **config)
+
+
+def heartbeats(fake) -> list:
+    return [row.message for row in fake.requests_of(HEARTBEAT)]
+
+
+def test_alone_it_gets_everything_and_leaves(fake):
+    with member(fake, client_rack="r1", group_remote_assignor="range") as one:
+        assert one.member.metadata == GroupMetadata("g")
+        assert one.member.rejoin_needed()
+        one.poll()
+        assert one.owned == EVERYTHING
+        assert one.calls == [("assign", EVERYTHING)]
+        assert not one.member.rejoin_needed()
+        member_id = one.member.metadata.member_id
+        assert re.fullmatch(r"[\w-]{22}", member_id)
+        assert one.member.metadata == GroupMetadata("g", 1, member_id)
+        one.commit({"t-1": 7})
+        assert fake.committed("g") == {("t", 1): 7}
+        fake.wait_for_requests(HEARTBEAT, 3)
+    assert threads() == set()
+    first, acknowledged, *_, last = heartbeats(fake)
+    assert (first.member_epoch, first.member_id) == (0, member_id)
+    assert first.subscribed_topic_names == ["t"]
+    assert first.topic_partitions == []
+    assert (first.rack_id, first.server_assignor) == ("r1", "range")
+    assert first.rebalance_timeout_ms == 300_000
+    # What has not changed is not said again.
+    assert (acknowledged.member_epoch, acknowledged.subscribed_topic_names) == (1, None)
+    assert (acknowledged.rebalance_timeout_ms, acknowledged.rack_id) == (-1, None)
+    assert [row.partitions for row in acknowledged.topic_partitions] == [[0, 1, 2, 3]]
+    assert last.member_epoch == -1
+    assert fake.requests_of("OffsetCommit")[0].version == 9
+
+
+def test_nothing_is_on_the_network_before_the_first_poll(fake):
+    with member(fake) as one:
+        with pytest.raises(CommitFailedError):
+            one.commit({"t-0": 1})
+    assert fake.requests == []
+
+
+def test_polls_without_time_make_progress(fake):
+    with member(fake) as one:
+        poll_until(lambda: one.owned == EVERYTHING, one, ms=0)
+
+
+def test_members_come_and_go(fake):
+    with member(fake) as one:
+        settle(one)
+        with member(fake) as two:
+            settle(one, two)
+            with member(fake) as three:
+                settle(one, two, three)
+            settle(one, two)
+        settle(one)
+    names = [name for name, _ in one.calls]
+    assert "lost" not in names
+    assert {"revoke", "assign"} == set(names)
+
+
+def test_a_partition_is_given_away_once_it_is_let_go_of(fake):
+    order = []
+    with member(fake) as one, member(fake) as two:
+        settle(one)
+        one.hooks.on_revoke = lambda tps: (
+            one.commit({str(tp): 5 for tp in tps}),
+            order.append("let go"),
+        )
+        two.hooks.on_assign = lambda new: order.append("taken") if new else None
+        settle(one, two)
+    assert order == ["let go", "taken"]
+    committed = [f"{topic}-{number}" for topic, number in sorted(fake.committed("g"))]
+    assert " ".join(committed) == two.calls[-1][1]
+
+
+def test_a_change_of_the_subscription(fake):
+    fake.create_topic("u", partitions=1)
+    with member(fake) as one:
+        one.poll()
+        one.member.subscribe(frozenset({"u"}))
+        assert one.member.rejoin_needed()
+        poll_until(lambda: one.owned == "u-0", one)
+        # In two steps: the brokers give it nothing new before it has let go.
+        assert one.calls[1:] == [("revoke", EVERYTHING), ("assign", ""), ("assign", "u-0")]
+
+
+def test_new_partitions_and_new_topics(fake):
+    with member(fake, ["t", "later"]) as one:
+        one.poll()
+        fake.add_partitions("t", 5)
+        settle(one, count=5)
+        fake.create_topic("later")
+        settle(one, count=6)
+
+
+def test_a_topic_that_was_created_anew_is_another_one(fake):
+    with member(fake) as one:
+        one.poll()
+        fake.recreate_topic("t")
+        poll_until(lambda: len(one.hooks.calls) > 2 and one.owned, one)
+        calls = [row for row in one.calls if row[1]]
+        assert calls[1:] == [("revoke", EVERYTHING), ("assign", EVERYTHING)]
+
+
+def test_a_hook_that_raises_ends_the_poll_and_not_the_membership(fake):
+    def fail(_):
+        raise RuntimeError("the user's own")
+
+    with member(fake) as one, member(fake) as two:
+        one.hooks.on_assign = one.hooks.on_revoke = fail
+        with pytest.raises(RuntimeError, match="the user's own"):
+            one.poll()
+        assert one.owned == EVERYTHING
+        with pytest.raises(RuntimeError, match="the user's own"):
+            settle(one, two)
+        one.hooks.on_assign = one.hooks.on_revoke = lambda _: None
+        settle(one, two)
+
+
+def test_ctrl_c_while_letting_go_leaves_no_partition_to_nobody(fake):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    with member(fake) as one, member(fake) as two:
+        settle(one)
+        one.hooks.on_revoke = interrupted
+        with pytest.raises(KeyboardInterrupt):
+            settle(one, two)
+        one.hooks.on_revoke = lambda _: None
+        assert one.member.rejoin_needed()
+        settle(one, two)
+
+
+# Static members
+
+
+def test_a_static_member_comes_back(fake):
+    with member(fake) as one:
+        settle(one)
+        two = member(fake, group_instance_id="i")
+        settle(one, two)
+        owned = two.owned
+        two.close()
+        assert [row.member_epoch for row in heartbeats(fake) if row.member_epoch < 0] == [-2]
+        with member(fake, group_instance_id="i") as again:
+            settle(one, again)
+            assert again.owned == owned
+        assert [name for name, _ in one.calls].count("revoke") == 1
+
+
+def test_two_with_one_instance_id(fake):
+    with member(fake, group_instance_id="i") as one, member(fake, group_instance_id="i") as two:
+        one.poll()
+        with pytest.raises(BrokerError, match=r"UNRELEASED_INSTANCE_ID.*group\.instance\.id=i"):
+            two.poll()
+        one.poll()
+        assert one.owned == EVERYTHING
+
+
+# Faults
+
+
+@pytest.mark.parametrize("drop", list(Drop))
+@pytest.mark.parametrize("nth", [1, 2, 3, 4])
+def test_an_answer_is_lost(fake, nth, drop):
+    with member(fake) as one, member(fake) as two:
+        rule = fake.fault(drop, api=HEARTBEAT, nth=nth)
+        settle(one)
+        settle(one, two)
+        poll_until(lambda: rule.fired, one, two)
+        settle(one, two)
+        assert not any(name == "lost" for name, _ in one.calls + two.calls)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ],
+)
+def test_refusals_that_pass(fake, code):
+    rule = fake.fault(code, api=HEARTBEAT, times=4)
+    with member(fake) as one:
+        settle(one)
+        assert rule.fired == 4
+        assert one.calls == [("assign", EVERYTHING)]
+
+
+@pytest.mark.parametrize("code", [ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID])
+def test_the_group_has_gone_on_without_it(fake, code):
+    with member(fake) as one:
+        settle(one)
+        member_id = one.member.metadata.member_id
+        fake.clear_requests()
+        fake.fault(code, api=HEARTBEAT)
+        poll_until(lambda: len(one.hooks.calls) == 3, one)
+        assert one.calls[1:] == [("lost", EVERYTHING), ("assign", EVERYTHING)]
+        joins = [row for row in heartbeats(fake) if row.member_epoch == 0]
+        assert [row.member_id for row in joins] == [member_id]
+
+
+def test_the_session_ran_out(fake):
+    with member(fake) as one, member(fake) as two:
+        settle(one)
+        settle(one, two)
+        had = two.owned
+        two.hooks.calls.clear()
+        fake.remove_member("g", two.member.metadata.member_id)
+        poll_until(lambda: two.hooks.calls, one, two)
+        assert two.calls[0] == ("lost", had)
+        settle(one, two)
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (ErrorCode.GROUP_AUTHORIZATION_FAILED, "grant READ"),
+        (ErrorCode.GROUP_MAX_SIZE_REACHED, r"group\.consumer\.max\.size"),
+        (ErrorCode.UNSUPPORTED_VERSION, r"Kafka 4\.0.*set group\.protocol=classic"),
+        (Answer(ErrorCode.INVALID_REQUEST, message="no good"), "no good"),
+    ],
+)
+def test_final_refusals_say_what_to_do(fake, fault, words):
+    rule = fake.fault(fault, api=HEARTBEAT, times=None)
+    with member(fake) as one:
+        with pytest.raises(BrokerError, match=rf"{HEARTBEAT} of group 'g'.*{words}"):
+            one.poll()
+        assert rule.fired == 1
+        fake.clear_faults()
+        one.poll()
+        assert one.owned == EVERYTHING
+
+
+def test_a_final_refusal_takes_the_partitions(fake):
+    with member(fake) as one:
+        settle(one)
+        fake.fault(ErrorCode.GROUP_AUTHORIZATION_FAILED, api=HEARTBEAT)
+        with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED"):
+            poll_until(lambda: False, one)
+        assert one.calls[1:] == [("lost", EVERYTHING)]
+
+
+def test_topics_that_may_not_be_seen_are_an_error_and_no_end(fake):
+    fake.fault(ErrorCode.TOPIC_AUTHORIZATION_FAILED, api=HEARTBEAT)
+    with member(fake) as one:
+        with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
+            one.poll()
+        one.poll()
+        assert one.owned == EVERYTHING
+
+
+def test_an_assignor_that_the_brokers_lack(fake):
+    with (
+        member(fake, group_remote_assignor="odd") as one,
+        pytest.raises(BrokerError, match=r"'odd' \(group\.remote\.assignor\).*uniform, range"),
+    ):
+        one.poll()
+
+
+@pytest.mark.parametrize("offer", [None, (0, 0)])
+def test_brokers_before_kafka_4(fake_cluster_factory, offer):
+    fake = fake_cluster_factory(1, api_versions={HEARTBEAT: offer})
+    with (
+        member(fake) as one,
+        pytest.raises(UnsupportedVersionError, match=r"Kafka 4\.0.*group\.protocol=classic"),
+    ):
+        one.poll()
+    assert heartbeats(fake) == []
+
+
+def test_the_coordinator_moves(fake):
+    with member(fake) as one, member(fake) as two:
+        settle(one)
+        to = (fake.coordinator("g") + 1) % 3
+        fake.move_coordinator("g", to)
+        settle(one, two)
+        one.commit({one.owned.split()[0]: 3})
+        fake.clear_requests()
+        fake.wait_for_requests(HEARTBEAT, 2, broker=to)
+        assert not any(name == "lost" for name, _ in one.calls + two.calls)
+
+
+def test_the_coordinator_dies(fake):
+    with member(fake) as one:
+        settle(one)
+        fake.broker_down(fake.coordinator("g"))
+        seen = len(heartbeats(fake))
+        fake.wait_for_requests(HEARTBEAT, seen + 3)
+        one.commit({"t-0": 3})
+        assert one.calls == [("assign", EVERYTHING)]
+
+
+def test_metadata_does_not_know_the_topic_yet(fake):
+    fake.fault(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, api="Metadata", topic="t", times=2)
+    with member(fake) as one:
+        poll_until(lambda: one.owned == EVERYTHING, one)
+
+
+def test_who_polls_too_slowly_leaves(fake, caplog):
+    caplog.set_level(logging.WARNING)
+    with member(fake, max_poll_interval_ms=200) as one:
+        settle(one)
+        poll_until(lambda: heartbeats(fake)[-1].member_epoch == -1, ms=0)
+        with pytest.raises(CommitFailedError, match=r"max\.poll\.interval\.ms.*max\.poll\.records"):
+            one.commit({"t-0": 1})
+        settle(one)
+        assert one.calls == [("assign", EVERYTHING), ("lost", EVERYTHING), ("assign", EVERYTHING)]
+    assert "no poll for 200 ms (max.poll.interval.ms)" in caplog.text
+
+
+# Commits
+
+
+def test_a_commit_with_an_epoch_that_is_over_goes_again_with_the_new_one(fake):
+    with member(fake) as one:
+        settle(one)
+        rule = fake.fault(ErrorCode.STALE_MEMBER_EPOCH, api="OffsetCommit", times=2)
+        one.commit({"t-0": 1})
+        assert rule.fired == 2
+    assert fake.committed("g") == {("t", 0): 1}
+
+
+def test_an_epoch_that_stays_stale(fake):
+    with member(fake) as one:
+        settle(one)
+        fake.fault(ErrorCode.STALE_MEMBER_EPOCH, api="OffsetCommit", times=None)
+        with pytest.raises(CommitFailedError, match="STALE_MEMBER_EPOCH"):
+            one.commit({"t-0": 1}, ms=300)
+
+
+@pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH])
+def test_a_commit_after_the_group_has_moved_on(fake, code):
+    with member(fake) as one:
+        settle(one)
+        rule = fake.fault(code, api="OffsetCommit", times=None)
+        with pytest.raises(CommitFailedError, match="Call poll to join again"):
+            one.commit({"t-0": 1})
+        assert rule.fired == 1
+
+
+def test_a_commit_that_is_never_answered(fake):
+    fake.fault(Delay(5_000), api="OffsetCommit", times=None)
+    with member(fake, request_timeout_ms=100) as one:
+        settle(one)
+        with pytest.raises(KafkaTimeoutError, match="committing offsets of group 'g'"):
+            one.commit({"t-0": 1}, ms=400)
+
+
+# The end
+
+
+def test_close_without_leaving(fake):
+    one = member(fake)
+    settle(one)
+    one.close(leave=False)
+    assert not any(row.member_epoch < 0 for row in heartbeats(fake))
+    assert threads() == set()
+
+
+def test_close_with_no_broker_up(fake):
+    one = member(fake)
+    settle(one)
+    for broker in fake.broker_ids:
+        fake.broker_down(broker)
+    one.close()
+    one.member.close(Deadline(0))
+    one.poll()
+
+
+def test_a_member_that_nobody_closed_leaves_when_it_is_forgotten(fake):
+    one = member(fake)
+    settle(one)
+    assert threads()
+    del one
+    gc.collect()
+    until_s = time.monotonic() + 10
+    while threads() or fake.group_members("g"):
+        assert time.monotonic() < until_s
+        time.sleep(0.01)

@@ -1,0 +1,215 @@
+"""Consumers that leave their group, or want something else, inside a callback of a rebalance."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+
+from sparkkafka.client.consumer.consumer import Consumer
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.errors import BrokerError, ConsumerStateError, ErrorCode
+from tests.client.group.members import EVERYTHING, TestMember, poll_until, settle
+from tests.client.support import settings
+
+WAIT_S = 10.0
+
+P = [TopicPartition("t", number) for number in range(4)]
+
+CLASSIC = {"heartbeat_interval_ms": 50, "session_timeout_ms": 10_000}
+KINDS: dict[str, dict[str, Any]] = {
+    "eager": CLASSIC | {"partition_assignment_strategy": "range"},
+    "cooperative": CLASSIC | {"partition_assignment_strategy": "cooperative-sticky"},
+    "brokers": {"group_protocol": "consumer"},
+}
+ALL_KINDS = pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
+
+
+@pytest.fixture
+def fake(fake_cluster):
+    fake_cluster.create_topic("t", partitions=4)
+    fake_cluster.create_topic("u", partitions=1)
+    return fake_cluster
+
+
+@contextmanager
+def consumer(fake: Any, kind: dict[str, Any]) -> Iterator[Consumer]:
+    given = {"group_id": "g", "auto_offset_reset": "earliest"}
+    with Consumer(settings(fake, **(given | kind))) as source:
+        yield source
+
+
+def until(condition: Callable[[], bool], *sources: Consumer) -> None:
+    """All poll in turn until the condition holds; who has left cannot."""
+    end_s = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < end_s
+        for source in sources:
+            with suppress(ConsumerStateError):
+                source.poll(0.02)
+
+
+@ALL_KINDS
+@pytest.mark.parametrize("how", ["unsubscribe", "close"])
+def test_who_leaves_in_on_revoked_owns_nothing_and_is_told_nothing(fake, kind, how):
+    calls: list[tuple[str, list[TopicPartition]]] = []
+    with consumer(fake, kind) as one, consumer(fake, kind) as two:
+
+        def revoked(partitions: list[TopicPartition]) -> None:
+            calls.append(("revoked", partitions))
+            getattr(one, how)()
+
+        one.subscribe(
+            ["t"],
+            on_assigned=lambda partitions: calls.append(("assigned", partitions)),
+            on_revoked=revoked,
+        )
+        until(lambda: calls == [("assigned", P)], one)
+        two.subscribe(["t"])
+        until(lambda: two.assignment() == frozenset(P), two, one)
+        with pytest.raises(ConsumerStateError):
+            one.poll(0)
+        if how == "unsubscribe":
+            assert one.assignment() == frozenset()
+            assert one.subscription() == frozenset()
+        else:
+            assert one._assignment.partitions == frozenset()
+    assert {name for name, _ in calls[1:]} == {"revoked"}
+    assert sorted(tp for _, partitions in calls[1:] for tp in partitions) == P  # each once
+
+
+@ALL_KINDS
+def test_who_leaves_in_on_assigned_owns_nothing(fake, kind):
+    calls: list[str] = []
+    with consumer(fake, kind) as one:
+
+        def assigned(_: list[TopicPartition]) -> None:
+            calls.append("assigned")
+            one.unsubscribe()
+
+        one.subscribe(["t"], on_assigned=assigned, on_revoked=lambda _: calls.append("revoked"))
+        until(lambda: bool(calls), one)
+        assert calls == ["assigned", "revoked"]
+        assert one.assignment() == frozenset()
+        with pytest.raises(ConsumerStateError):
+            one.poll(0)
+    assert fake.group_members("g") == []
+
+
+@ALL_KINDS
+def test_who_leaves_in_on_lost_is_not_told_again_and_does_not_join(fake, kind):
+    calls: list[str] = []
+    with consumer(fake, kind) as one:
+
+        def lost(_: list[TopicPartition]) -> None:
+            calls.append("lost")
+            one.unsubscribe()
+
+        one.subscribe(["t"], on_revoked=lambda _: calls.append("revoked"), on_lost=lost)
+        until(lambda: one.assignment() == frozenset(P), one)
+        fake.remove_member("g", one.group_metadata().member_id)
+        until(lambda: bool(calls), one)
+        assert one.assignment() == frozenset()
+    assert calls == ["lost"]
+    assert fake.group_members("g") == []
+
+
+@ALL_KINDS
+def test_what_a_callback_assigns_after_it_left_stays(fake, kind):
+    with consumer(fake, kind) as one, consumer(fake, kind) as two:
+        calls: list[list[TopicPartition]] = []
+
+        def revoked(partitions: list[TopicPartition]) -> None:
+            calls.append(partitions)
+            if len(calls) == 1:  # not while it leaves
+                one.unsubscribe()
+                one.assign(P)
+
+        one.subscribe(["t"], on_revoked=revoked)
+        until(lambda: one.assignment() == frozenset(P), one)
+        two.subscribe(["t"])
+        until(lambda: two.assignment() == frozenset(P), two, one)
+        assert one.assignment() == frozenset(P)
+
+
+@ALL_KINDS
+def test_a_callback_that_subscribes_anew_is_a_new_member(fake, kind):
+    assigned: list[list[TopicPartition]] = []
+    with consumer(fake, kind) as one, consumer(fake, kind) as two:
+
+        def revoked(_: list[TopicPartition]) -> None:
+            one.unsubscribe()
+            one.subscribe(["u"], on_assigned=assigned.append)
+
+        one.subscribe(["t"], on_revoked=revoked)
+        until(lambda: one.assignment() == frozenset(P), one)
+        two.subscribe(["t"])
+        u = frozenset({TopicPartition("u", 0)})
+        until(lambda: (one.assignment(), two.assignment()) == (u, frozenset(P)), two, one)
+    assert [row for row in assigned if row] == [sorted(u)]
+
+
+def test_an_eager_member_joins_with_what_the_callback_subscribes_to(fake):
+    kind = KINDS["eager"] | {"heartbeat_interval_ms": 40}
+    with TestMember(fake, **kind) as one, TestMember(fake, **kind) as two:
+        settle(one)
+        one.hooks.on_revoke = lambda _: one.member.subscribe(frozenset({"u"}))
+        poll_until(lambda: one.owned == "u-0" and two.owned == EVERYTHING, one, two)
+        new = [partitions for name, partitions in one.calls if name == "assign"]
+    assert [row for row in new if row] == [EVERYTHING, "u-0"]  # nothing of t in between
+
+
+@ALL_KINDS
+def test_a_callback_that_fails_while_unsubscribing_keeps_nothing(fake, kind):
+    def fail(_: list[TopicPartition]) -> None:
+        raise ZeroDivisionError
+
+    with consumer(fake, kind) as one:
+        one.subscribe(["t"], on_revoked=fail)
+        until(lambda: one.assignment() == frozenset(P), one)
+        with pytest.raises(ZeroDivisionError):
+            one.unsubscribe()
+        assert one.assignment() == one.subscription() == frozenset()
+        one.assign(P)  # it may do so: the subscription is over
+
+
+@pytest.mark.parametrize(
+    "kind", [KINDS["cooperative"], KINDS["brokers"]], ids=["classic", "brokers"]
+)
+def test_the_error_of_a_hook_that_closes_is_raised(fake, kind):
+    def fail(_: frozenset[TopicPartition]) -> None:
+        one.close()
+        raise RuntimeError("the user's own")
+
+    with TestMember(fake, **kind) as one, TestMember(fake, **kind) as two:
+        settle(one)
+        one.hooks.on_revoke = fail
+        with pytest.raises(RuntimeError, match="the user's own"):
+            poll_until(lambda: False, one, two)
+        assert one.owned == ""
+        assert [name for name, _ in one.calls] == ["assign", "revoke"]
+
+
+@pytest.mark.parametrize(
+    "kind", [KINDS["cooperative"], KINDS["brokers"]], ids=["classic", "brokers"]
+)
+@pytest.mark.parametrize("how", ["raise", "close"])
+def test_what_a_hook_does_about_lost_partitions_hides_no_refusal(fake, kind, how):
+    def lost(_: frozenset[TopicPartition]) -> None:
+        if how == "raise":
+            raise RuntimeError("the user's own")
+        one.close()
+
+    api = "ConsumerGroupHeartbeat" if "group_protocol" in kind else "Heartbeat"
+    with TestMember(fake, group_instance_id="i", **kind) as one:
+        settle(one)
+        one.hooks.on_lost = lost
+        fake.fault(ErrorCode.FENCED_INSTANCE_ID, api=api)
+        if how == "raise":
+            with pytest.raises(RuntimeError, match="the user's own"):
+                poll_until(lambda: False, one)
+        with pytest.raises(BrokerError, match="FENCED_INSTANCE_ID"):
+            poll_until(lambda: False, one)

@@ -1,0 +1,56 @@
+"""Answers that are received into one and the same memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkkafka.client.consumer import range_fetcher as fetcher_module
+from sparkkafka.client.net.frame_buffer import LARGE_BYTES, FrameBuffer
+from sparkkafka.testing.fake.faults import Drop
+from tests.client.support import fetcher, open_cluster, write
+
+
+@pytest.mark.parametrize("unit", [1, LARGE_BYTES])
+def test_room_is_used_again_and_grows(unit: int) -> None:
+    buffer = FrameBuffer()
+    first = buffer.room(10 * unit)
+    first[:] = b"a" * (10 * unit)
+    second = buffer.room(6 * unit)
+    assert (len(first), len(second)) == (10 * unit, 6 * unit)
+    assert second.obj is first.obj
+    third = buffer.room(16 * unit)
+    third[:] = b"b" * (16 * unit)
+    assert bytes(first) == b"a" * (10 * unit)  # who still has the old memory keeps it
+    assert buffer.room(17 * unit).obj is third.obj
+    assert len(buffer.room(0)) == 0
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_columns_are_sound_after_later_answers_came(fake_cluster, monkeypatch, lost) -> None:
+    """All decoded pieces are kept to the end; two readers of one fetcher do not share memory."""
+    fake_cluster.create_topic("t")
+    write(fake_cluster, "t", 1_000, batch_size=500, linger_ms=0)
+    fake_cluster.clear_requests()
+    made = []
+
+    class Noted(FrameBuffer):
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self)
+
+    monkeypatch.setattr(fetcher_module, "FrameBuffer", Noted)
+    if lost:
+        fake_cluster.fault(Drop.AFTER, api="Fetch", nth=3)
+    with (
+        open_cluster(fake_cluster) as cluster,
+        fetcher(cluster, "t", 0, 1_000, max_partition_fetch_bytes=1_200) as reader,
+    ):
+        first, second = iter(reader), iter(reader)
+        pieces = [next(first), next(second), next(first), next(second), *second, *first]
+    assert len(made) == 2
+    assert len(pieces) > 10
+    # Which of the two gets what depends on the order; nothing is lost, doubled or overwritten.
+    numbers = sorted(int(value) for piece in pieces for value in piece.values.to_pylist())
+    assert numbers == list(range(1_000))
+    for piece in pieces:
+        assert [int(value) for value in piece.values.to_pylist()] == piece.offsets.tolist()

@@ -1,0 +1,329 @@
+"""TLS contexts from every kind of store, tried in handshakes with a server of Python's own."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    PrivateFormat,
+    pkcs12,
+)
+
+from sparkkafka.client.auth.tls_context import MOST_STORE_BYTES, tls_context
+from sparkkafka.config.security.settings import Store, TlsSettings
+from sparkkafka.errors import OptionError
+from sparkkafka.secret import Secret
+from tests.certificates import signed
+from tests.frames import variables_of
+
+HUSH = "hush-hush"
+
+
+AUTHORITY = signed("authority")
+SERVER = signed("broker.example", AUTHORITY)
+CLIENT = signed("client", AUTHORITY, rsa.generate_private_key(65537, 2048))
+STRANGER = signed("authority")
+TRUST = TlsSettings(truststore=Store("ssl.truststore.certificates", text=Secret(AUTHORITY.pem)))
+
+
+@pytest.fixture(scope="module")
+def server_context(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
+    folder = tmp_path_factory.mktemp("server")
+    (folder / "server.pem").write_text(SERVER.pem + SERVER.key_pem())
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "server.pem")
+    context.verify_mode = ssl.CERT_OPTIONAL
+    context.load_verify_locations(cadata=AUTHORITY.pem)
+    return context
+
+
+@pytest.fixture
+def shake(server_context: ssl.SSLContext) -> Callable[..., tuple[str, Any]]:
+    """A handshake: (version, the client's name as the server sees it)."""
+
+    def run(settings: TlsSettings, host: str = "broker.example") -> tuple[str, Any]:
+        ours, theirs = socket.socketpair()
+        ours.settimeout(10)
+        theirs.settimeout(10)
+        seen: list[Any] = []
+
+        def serve() -> None:
+            try:
+                with server_context.wrap_socket(theirs, server_side=True) as tls:
+                    seen.append(tls.getpeercert())
+                    tls.sendall(b"!")
+            except OSError:
+                theirs.close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            with tls_context(settings).wrap_socket(ours, server_hostname=host) as tls:
+                assert tls.recv(1) == b"!"
+                version = str(tls.version())
+        finally:
+            ours.close()
+            thread.join(10)
+        names = [value for row in (seen[0] or {}).get("subject", ()) for _, value in row]
+        return version, names[0] if names else None
+
+    return run
+
+
+def file(folder: Path, name: str, content: str | bytes) -> str:
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return str(path)
+
+
+# --- whom we trust -------------------------------------------------------------------------------
+
+
+def stores(folder: Path) -> dict[str, Store]:
+    pem, option = AUTHORITY.pem, "ssl.truststore.location"
+    certificates = [pkcs12.PKCS12Certificate(AUTHORITY.certificate, b"authority")]
+    p12 = pkcs12.serialize_java_truststore(certificates, BestAvailableEncryption(HUSH.encode()))
+    noise = "# an authority\nsubject=…\n"
+    return {
+        "a PEM file": Store(option, file(folder, "ca.pem", pem)),
+        "several, with words between": Store(
+            option, file(folder, "all.pem", noise + SERVER.pem + noise + pem)
+        ),
+        "PEM in a file called .jks": Store(option, file(folder, "ca.jks", pem)),
+        "Windows' line ends": Store(option, file(folder, "win.pem", pem.replace("\n", "\r\n"))),
+        "text": Store("ssl.truststore.certificates", text=Secret(pem)),
+        "text in one line": Store(
+            "ssl.truststore.certificates", text=Secret(pem.replace("\n", " "))
+        ),
+        "PKCS#12": Store(option, file(folder, "ca.p12", p12), password=Secret(HUSH)),
+    }
+
+
+STORES = (
+    "a PEM file",
+    "several, with words between",
+    "PEM in a file called .jks",
+    "Windows' line ends",
+    "text",
+    "text in one line",
+    "PKCS#12",
+)
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_a_truststore(kind: str, tmp_path: Path, shake: Callable[..., Any]) -> None:
+    assert shake(TlsSettings(truststore=stores(tmp_path)[kind])) == ("TLSv1.3", None)
+
+
+def test_whom_nobody_signed_is_refused(shake: Callable[..., Any]) -> None:
+    other = Store("ssl.truststore.certificates", text=Secret(STRANGER.pem))
+    for settings in (TlsSettings(truststore=other), TlsSettings()):
+        with pytest.raises(ssl.SSLCertVerificationError):
+            shake(settings)
+
+
+def test_the_name_is_checked_unless_told_otherwise(shake: Callable[..., Any]) -> None:
+    with pytest.raises(ssl.SSLCertVerificationError, match=r"other\.example"):
+        shake(TRUST, "other.example")
+    assert shake(replace(TRUST, check_hostname=False), "other.example")
+    # Without a name to compare, the signature still counts.
+    stranger = Store("ssl.truststore.certificates", text=Secret(STRANGER.pem))
+    with pytest.raises(ssl.SSLCertVerificationError):
+        shake(TlsSettings(truststore=stranger, check_hostname=False), "other.example")
+    assert shake(TlsSettings(verify=False), "other.example")
+
+
+# --- who we are ----------------------------------------------------------------------------------
+
+
+def identities(folder: Path) -> dict[str, TlsSettings]:
+    option = "ssl.keystore.location"
+    chain = CLIENT.pem + AUTHORITY.pem
+    together = Store(option, file(folder, "client.pem", chain + CLIENT.key_pem()))
+    encrypted = Store(option, file(folder, "secret.pem", CLIENT.key_pem(HUSH) + chain))
+    old_text = CLIENT.key_pem(HUSH, PrivateFormat.TraditionalOpenSSL) + chain
+    old = Store(option, file(folder, "old.pem", old_text.replace("\n", "\r\n")))
+    p12 = pkcs12.serialize_key_and_certificates(
+        b"me",
+        CLIENT.key,
+        CLIENT.certificate,
+        [AUTHORITY.certificate],
+        BestAvailableEncryption(HUSH.encode()),
+    )
+    store = Store(option, file(folder, "client.p12", p12), password=Secret(HUSH))
+    text = Store("ssl.keystore.certificate.chain", text=Secret(CLIENT.pem.replace("\n", " ")))
+    key = Store("ssl.keystore.key", text=Secret(CLIENT.key_pem(HUSH).replace("\n", " ")))
+    apart = Store("ssl.key.location", file(folder, "key.pem", CLIENT.key_pem()))
+    return {
+        "one PEM file": replace(TRUST, certificates=together, key=together),
+        "an encrypted key": replace(
+            TRUST, certificates=encrypted, key=encrypted, key_password=Secret(HUSH)
+        ),
+        "an old encrypted key": replace(
+            TRUST, certificates=old, key=old, key_password=Secret(HUSH)
+        ),
+        "text": replace(TRUST, certificates=text, key=key, key_password=Secret(HUSH)),
+        "two files": replace(TRUST, certificates=together, key=apart),
+        "PKCS#12": replace(TRUST, certificates=store, key=store),
+    }
+
+
+IDENTITIES = (
+    "one PEM file",
+    "an encrypted key",
+    "an old encrypted key",
+    "text",
+    "two files",
+    "PKCS#12",
+)
+
+
+@pytest.mark.parametrize("kind", IDENTITIES)
+def test_a_client_certificate(
+    kind: str, tmp_path: Path, shake: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = tmp_path / "temporary"
+    kept.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(kept))
+    assert shake(identities(tmp_path)[kind]) == ("TLSv1.3", "client")
+    assert list(kept.iterdir()) == []
+
+
+# --- versions and ciphers ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "version"),
+    [
+        ({"versions": ("TLSv1.2",)}, "TLSv1.2"),
+        ({"versions": ("TLSv1.3",)}, "TLSv1.3"),
+        ({"cipher_suites": ("TLS_AES_256_GCM_SHA384",)}, "TLSv1.3"),
+        (
+            {
+                "versions": ("TLSv1.2",),
+                "cipher_suites": ("TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",),
+            },
+            "TLSv1.2",
+        ),
+        (
+            {"versions": ("TLSv1.2",), "cipher_suites": ("ECDHE-ECDSA-CHACHA20-POLY1305",)},
+            "TLSv1.2",
+        ),
+    ],
+)
+def test_versions_and_ciphers(
+    changes: dict[str, Any], version: str, shake: Callable[..., Any]
+) -> None:
+    settings = replace(TRUST, **changes)
+    assert shake(settings)[0] == version
+    if "cipher_suites" in changes and version == "TLSv1.2":
+        named = {row["name"] for row in tls_context(settings).get_ciphers()}
+        assert len([name for name in named if not name.startswith("TLS_")]) == 1
+
+
+def test_a_cipher_that_nobody_knows() -> None:
+    with pytest.raises(OptionError, match=r"ssl\.cipher\.suites=TLS_X_WITH_Y: OpenSSL knows none"):
+        tls_context(replace(TRUST, cipher_suites=("TLS_X_WITH_Y",)))
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+def wrong(folder: Path) -> dict[str, tuple[TlsSettings, str]]:
+    known = identities(folder)
+    trust = stores(folder)
+    option = "ssl.truststore.location"
+    sparse = folder / "sparse"
+    with sparse.open("wb") as hole:
+        hole.truncate(MOST_STORE_BYTES + 1)
+    locked, p12 = known["an encrypted key"], known["PKCS#12"]
+    no_key = Store("ssl.keystore.location", file(folder, "no-key.pem", CLIENT.pem))
+    only_key = Store("ssl.keystore.location", file(folder, "only-key.pem", CLIENT.key_pem()))
+    jks = Store(option, file(folder, "trust.jks", b"\xfe\xed\xfe\xed\x00\x00\x00\x02" + b"x" * 99))
+    broken = Store(option, file(folder, "broken.pem", AUTHORITY.pem.replace("M", "-", 3)))
+    other = signed("client", AUTHORITY)
+    other_key = Store("ssl.keystore.key", text=Secret(other.key_pem()))
+
+    def trusting(store: Store) -> TlsSettings:
+        return TlsSettings(truststore=store)
+
+    return {
+        "not there": (
+            trusting(Store(option, str(folder / "no.pem"))),
+            r"ssl\.truststore\.location=.*no\.pem cannot be read on this machine \(No such file",
+        ),
+        "a folder": (trusting(Store(option, str(folder))), "Is a directory"),
+        "NUL in the path": (trusting(Store(option, "a\0b")), "cannot be read"),
+        "JKS": (trusting(jks), r"JKS store.*keytool -importkeystore -srckeystore .*trust\.jks"),
+        "too large": (trusting(Store(option, str(sparse))), "is larger than"),
+        "rubbish": (
+            trusting(Store(option, file(folder, "rubbish", b"\x00\x01" * 500))),
+            "its password is missing, or it is neither PEM nor PKCS#12",
+        ),
+        "empty": (trusting(Store(option, file(folder, "empty", b""))), "neither PEM nor PKCS#12"),
+        "broken": (trusting(broken), r"broken\.pem"),
+        "a key, no certificate": (
+            trusting(only_key),
+            r"only-key\.pem has no certificate in it",
+        ),
+        "wrong store password": (
+            trusting(replace(trust["PKCS#12"], password=Secret(HUSH + "!"))),
+            r"ca\.p12 cannot be opened: its password is wrong",
+        ),
+        "no store password": (
+            replace(p12, certificates=replace(p12.certificates, password=Secret(""))),
+            r"client\.p12 cannot be opened: its password is missing",
+        ),
+        "wrong key password": (
+            replace(locked, key_password=Secret(HUSH + "!")),
+            r"secret\.pem: the key is encrypted, and ssl\.key\.password is wrong",
+        ),
+        "no key password": (
+            replace(locked, key_password=Secret("")),
+            r"secret\.pem: the key is encrypted, and ssl\.key\.password is missing",
+        ),
+        "no key": (replace(TRUST, certificates=no_key, key=no_key), "has no PRIVATE KEY in it"),
+        "no certificate": (
+            replace(TRUST, certificates=only_key, key=only_key),
+            "has no CERTIFICATE in it",
+        ),
+        "another's key": (
+            replace(TRUST, certificates=no_key, key=other_key),
+            r"no-key\.pem and ssl\.keystore\.key do not belong together, or OpenSSL cannot",
+        ),
+    }
+
+
+WRONG = (
+    "not there", "a folder", "NUL in the path", "JKS", "too large", "rubbish", "empty", "broken",
+    "a key, no certificate", "wrong store password", "no store password", "wrong key password",
+    "no key password", "no key", "no certificate", "another's key",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_is_said_without_secrets(case: str, tmp_path: Path) -> None:
+    settings, words = wrong(tmp_path)[case]
+    with pytest.raises(OptionError, match=words) as caught:
+        tls_context(settings)
+    assert HUSH not in str(caught.value)
+    assert HUSH not in repr(settings)
+    assert "PRIVATE KEY-----" not in f"{caught.value}{settings!r}"
+    seen = variables_of(caught.value)
+    assert HUSH not in seen
+    assert "PRIVATE KEY-----" not in seen
+
+
+def test_every_case_is_run(tmp_path: Path) -> None:
+    assert (*stores(tmp_path),) == STORES
+    assert (*identities(tmp_path),) == IDENTITIES
+    assert (*wrong(tmp_path),) == WRONG

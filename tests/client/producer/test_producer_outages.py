@@ -1,0 +1,353 @@
+"""All brokers are away for longer than max.block.ms: what is known is used, and delivery.timeout.ms
+is the only end. (max.block.ms is for what is not known yet, and for a full buffer.)"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from sparkkafka.client.admin.admin import Admin
+from sparkkafka.client.cluster import cluster as cluster_module
+from sparkkafka.client.producer.producer import Producer
+from sparkkafka.client.sender import topic_lookup
+from sparkkafka.client.sender.arrow_producer import ColumnProducer
+from sparkkafka.client.transactions.producer_transaction import ProducerTransaction
+from sparkkafka.client.transactions.requests import end_transactions
+from sparkkafka.config.options import parse_client_options, parse_producer_options
+from sparkkafka.errors import ErrorCode, KafkaError, ProduceError, UnknownTopicError, Written
+from sparkkafka.testing.fake.cluster import FakeCluster
+from sparkkafka.testing.fake.faults import Answer, Drop
+from tests.client.support import log_values, numbers, open_cluster, read, settings, values_of
+
+WAIT_S = 20
+AWAY_S = 0.9
+SHORT = {"max_block_ms": 300, "request_timeout_ms": 200, "delivery_timeout_ms": 15_000}
+"""So that an outage of AWAY_S is longer than each setting that must not end a send."""
+
+
+@pytest.fixture
+def fake(fake_cluster_factory: Any) -> FakeCluster:
+    cluster: FakeCluster = fake_cluster_factory(2)
+    cluster.create_topic("t", partitions=2)
+    return cluster
+
+
+@contextlib.contextmanager
+def opened(cluster: Any, **config: Any) -> Iterator[Producer]:
+    producer = Producer(settings(cluster, **SHORT, **config))
+    try:
+        yield producer
+    finally:
+        with contextlib.suppress(KafkaError):
+            producer.close(timeout_s=1)
+
+
+def down(fake: FakeCluster) -> None:
+    for broker in fake.broker_ids:
+        fake.broker_down(broker)
+
+
+def up(fake: FakeCluster) -> None:
+    for broker in fake.broker_ids:
+        fake.broker_up(broker)
+
+
+@contextlib.contextmanager
+def away(fake: FakeCluster) -> Iterator[None]:
+    """All brokers are away, and come back by themselves while the block still runs."""
+    down(fake)
+    timer = threading.Timer(AWAY_S, up, [fake])
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.join()
+
+
+def written(fake: FakeCluster) -> list[Any]:
+    return sorted((value for p in (0, 1) for value in log_values(fake, "t", p)), key=int)
+
+
+@pytest.mark.parametrize("max_age_ms", [1, 300_000])
+def test_records_sent_while_all_brokers_are_away_are_delivered(
+    fake: FakeCluster, max_age_ms: int
+) -> None:
+    """The first ones lose the connection; those behind them once found the topic "not told"."""
+    with opened(fake, metadata_max_age_ms=max_age_ms) as producer:
+        handles = [producer.send("t", b"0")]
+        handles[0].result(WAIT_S)
+        number = 1
+        for _ in range(2):
+            down(fake)
+            until_s = time.monotonic() + AWAY_S
+            while time.monotonic() < until_s:
+                handles.append(producer.send("t", b"%d" % number))
+                number += 1
+                time.sleep(0.01)
+            up(fake)
+        assert producer.partitions_for("t") == [0, 1]
+        assert [handle.exception(WAIT_S) for handle in handles] == [None] * number
+    assert written(fake) == numbers(number)
+
+
+def test_their_end_is_the_delivery_timeout_and_then_nothing_spins(fake: FakeCluster) -> None:
+    with opened(fake) as producer:
+        producer.send("t", b"0").result(WAIT_S)
+    given = settings(fake, **SHORT | {"delivery_timeout_ms": 700, "linger_ms": 0})
+    producer = Producer(given)
+    try:
+        producer.send("t", b"1").result(WAIT_S)
+        down(fake)
+        began_s = time.monotonic()
+        error = producer.send("t", b"2").exception(WAIT_S)
+        assert isinstance(error, ProduceError)
+        assert "delivery.timeout.ms=700" in str(error)
+        assert "Connection refused" in str(error)  # why
+        assert time.monotonic() - began_s >= 0.7
+        turns = []
+        turn = producer._loop._turn
+        producer._loop._turn = lambda: (turns.append(1), turn())  # type: ignore[method-assign]
+        time.sleep(0.5)
+        assert len(turns) < 50
+    finally:
+        up(fake)
+        with contextlib.suppress(KafkaError):
+            producer.close(timeout_s=1)
+
+
+def test_a_topic_that_was_never_told_still_ends_at_max_block_ms(fake: FakeCluster) -> None:
+    with opened(fake) as producer:
+        producer.send("t", b"0").result(WAIT_S)
+        down(fake)
+        error = producer.send("other", b"1").exception(WAIT_S)
+        assert "max.block.ms" in str(error)
+        up(fake)
+        assert producer.send("t", b"1").exception(WAIT_S) is None
+
+
+def test_a_topic_that_brokers_say_is_gone_is_still_an_error(
+    fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_lookup, "KNOWN_TOPIC_GRACE_MS", 100)
+    with opened(fake) as producer:
+        producer.send("t", b"0").result(WAIT_S)
+        with Admin(settings(fake)) as admin:
+            admin.delete_topics(["t"]).all()
+        with pytest.raises((ProduceError, UnknownTopicError)) as raised:
+            producer.send("t", b"1").result(WAIT_S)
+        assert raised.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        with pytest.raises(UnknownTopicError):
+            producer.partitions_for("t")
+
+
+def test_a_topic_made_again_with_fewer_partitions_is_looked_at_before_records_go_there(
+    fake: FakeCluster,
+) -> None:
+    with opened(fake, linger_ms=0) as producer:
+        producer.send("t", b"0", partition=1).result(WAIT_S)
+        with Admin(settings(fake)) as admin:
+            admin.delete_topics(["t"]).all()
+            fake.create_topic("t", partitions=1)
+        error = producer.send("t", b"1", partition=1).exception(WAIT_S)
+        assert "topic t: partition 1 does not exist" in str(error) or "0 to 0" in str(error)
+        handles = [producer.send("t", b"%d" % number) for number in range(50)]
+        assert [handle.exception(WAIT_S) for handle in handles] == [None] * 50
+
+
+def test_metadata_that_is_only_too_old_is_used_while_nobody_tells_newer(fake: FakeCluster) -> None:
+    with opened(fake, metadata_max_age_ms=1) as producer:
+        producer.send("t", b"0").result(WAIT_S)
+        fault = fake.fault(Drop.BEFORE, api="Metadata", times=None)
+        time.sleep(cluster_module.MIN_METADATA_AGE_MS / 1000 + 0.1)
+        handles = [producer.send("t", b"%d" % number) for number in range(1, 20)]
+        assert [handle.exception(WAIT_S) for handle in handles] == [None] * 19
+        assert fault.fired
+    assert written(fake) == numbers(20)
+
+
+def test_a_broker_that_cannot_tell_yet_does_not_make_a_topic_unknown(fake: FakeCluster) -> None:
+    """LEADER_NOT_AVAILABLE of the topic, as a broker says that has just been started."""
+    with opened(fake, linger_ms=0) as producer:
+        producer.send("t", b"0").result(WAIT_S)
+        down(fake)
+        fault = fake.fault(ErrorCode.LEADER_NOT_AVAILABLE, api="Metadata", topic="t", times=40)
+        up(fake)
+        handles = []
+        for number in range(1, 60):
+            handles.append(producer.send("t", b"%d" % number))
+            time.sleep(0.015)
+        assert [handle.exception(WAIT_S) for handle in handles] == [None] * 59
+        assert fault.fired == 40
+    assert written(fake) == numbers(60)
+
+
+def test_a_producer_id_is_asked_for_until_the_delivery_timeout(fake: FakeCluster) -> None:
+    until_s = time.monotonic() + AWAY_S
+    busy = Answer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, top_level=True)
+    fake.fault(
+        lambda _: busy if time.monotonic() < until_s else None, api="InitProducerId", times=None
+    )
+    given = settings(fake, **SHORT, linger_ms=0)
+    with (
+        open_cluster(fake) as cluster,
+        ColumnProducer(cluster, parse_producer_options(given)) as sink,
+    ):
+        sink.send("t", 0, values_of(range(10)))
+        sink.flush()
+    assert written(fake) == numbers(10)
+
+
+@pytest.mark.parametrize("max_age_ms", [1, 300_000])
+def test_a_spark_task_goes_on(fake: FakeCluster, max_age_ms: int) -> None:
+    given = settings(fake, **SHORT, linger_ms=0, metadata_max_age_ms=max_age_ms)
+    with (
+        open_cluster(fake, request_timeout_ms=200, metadata_max_age_ms=max_age_ms) as cluster,
+        ColumnProducer(cluster, parse_producer_options(given)) as sink,
+    ):
+        sink.send("t", 0, values_of(range(10)))
+        sink.flush()
+        with away(fake):
+            sink.send("t", 0, values_of(range(10, 20)))
+            sink.send("t", 1, values_of(range(20, 30)))
+            sink.flush()
+    assert written(fake) == numbers(30)
+
+
+@pytest.mark.parametrize("when", ["before it begins", "before another partition"])
+def test_a_spark_task_in_a_transaction_goes_on(fake: FakeCluster, when: str) -> None:
+    given = settings(fake, **SHORT, linger_ms=0)
+    options = parse_client_options(given)
+    with (
+        ProducerTransaction(options, "x", 60_000, 200) as transaction,
+        open_cluster(fake, request_timeout_ms=200) as cluster,
+        ColumnProducer(cluster, parse_producer_options(given), transaction) as sink,
+    ):
+        outage = contextlib.ExitStack()
+        if when == "before it begins":
+            cluster.topics(["t"])  # as the task's routing does
+            outage.enter_context(away(fake))
+        sink.send("t", 0, values_of(range(10)))
+        sink.flush()
+        if when != "before it begins":
+            outage.enter_context(away(fake))
+        sink.send("t", 0, values_of(range(10, 20)))
+        sink.send("t", 1, values_of(range(20, 30)))
+        sink.flush()
+        outage.close()
+        assert transaction.identity is not None
+        ended = end_transactions(
+            cluster, [transaction.identity], commit=True, deadline=cluster.deadline()
+        )
+        assert ended == {"x": None}
+    seen = [value for p in (0, 1) for value in read(fake, "t", partition=p)]
+    assert sorted(seen, key=int) == numbers(30)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_transaction_goes_on(fake_cluster_factory: Any, version: int) -> None:
+    """Partitions are added to it, and records written, once the brokers are back."""
+    fake = fake_cluster_factory(2, transaction_version=version)
+    fake.create_topic("t", partitions=2)
+    with opened(fake, transactional_id="tid", linger_ms=0) as producer:
+        producer.init_transactions(WAIT_S)
+        producer.begin_transaction()
+        producer.send("t", b"0", partition=0).result(WAIT_S)
+        with away(fake):
+            handles = [producer.send("t", b"%d" % n, partition=n % 2) for n in range(1, 20)]
+            producer.commit_transaction(WAIT_S)
+        assert [handle.exception(WAIT_S) for handle in handles] == [None] * 19
+        producer.begin_transaction()
+        handles = [producer.send("t", b"%d" % n, partition=n % 2) for n in range(20, 30)]
+        with away(fake):
+            producer.commit_transaction(WAIT_S)
+    seen = [
+        value
+        for p in (0, 1)
+        for value in read(fake, "t", partition=p, isolation_level="read_committed")
+    ]
+    assert sorted(seen, key=int) == numbers(30)
+
+
+@pytest.mark.parametrize("owned", [True, False], ids=["Producer", "ColumnProducer"])
+@pytest.mark.parametrize("known", [1, 2])
+def test_a_broker_that_knows_only_the_last_of_several_batches(
+    fake: FakeCluster, owned: bool, known: int
+) -> None:
+    """After `kill -9` a real broker has only the last batch of each producer in its snapshot: it
+    refused the repetition of the others as out of order, and they were "possibly written"."""
+    log = fake.log("t", 0)
+    forgotten: list[int] = []
+
+    def lose(_: Any) -> Any:
+        """Three batches are on their way at once and are written, and nobody is sure of it."""
+        if log.end_offset == 1:
+            time.sleep(0.3)
+        return Answer(ErrorCode.REQUEST_TIMED_OUT, applied=True)
+
+    def forget(_: Any) -> None:
+        (state,) = log.producers.values()
+        forgotten.append(len(state.batches) - known)
+        while len(state.batches) > known:
+            state.batches.popleft()
+
+    fake.fault(lose, api="Produce", nth=2, times=3)
+    fake.fault(forget, api="Produce", nth=2)  # of those that the rule before leaves
+    given = settings(fake, linger_ms=0, batch_size=100)
+    if owned:
+        with Producer(given) as producer:
+            handles = [producer.send("t", b"0", partition=0)]
+            handles[0].result(WAIT_S)
+            for number in range(1, 4):
+                handles.append(producer.send("t", b"%d" % number, partition=0))
+                time.sleep(0.05)
+            assert [handle.exception(WAIT_S) for handle in handles] == [None] * 4
+            assert producer.send("t", b"4", partition=0).result(WAIT_S).offset == 4
+    else:
+        with (
+            open_cluster(fake) as cluster,
+            ColumnProducer(cluster, parse_producer_options(given)) as sink,
+        ):
+            sink.send("t", 0, values_of(range(1)))
+            sink.flush()
+            for number in range(1, 4):
+                sink.send("t", 0, values_of(range(number, number + 1)))
+                sink.seal()
+                sink._sender.step(wait=False)
+                time.sleep(0.02)
+            sink.flush()
+            sink.send("t", 0, values_of(range(4, 5)))
+    assert forgotten == [4 - known]
+    assert log_values(fake, "t", 0) == numbers(5)
+
+
+def test_batches_that_no_broker_knows_any_more_are_told_as_such(fake: FakeCluster) -> None:
+    """Nothing tells whether they are written: that is an error, and none is sent twice."""
+    log = fake.log("t", 0)
+
+    def lose(_: Any) -> Any:
+        if log.end_offset == 1:
+            time.sleep(0.3)
+        return Answer(ErrorCode.REQUEST_TIMED_OUT, applied=True)
+
+    fake.fault(lose, api="Produce", nth=2, times=3)
+    fake.fault(lambda _: next(iter(log.producers.values())).batches.clear(), api="Produce", nth=2)
+    with Producer(settings(fake, linger_ms=0)) as producer:
+        producer.send("t", b"0", partition=0).result(WAIT_S)
+        handles = []
+        for number in range(1, 4):
+            handles.append(producer.send("t", b"%d" % number, partition=0))
+            time.sleep(0.05)
+        for handle in handles:
+            error = handle.exception(WAIT_S)
+            assert isinstance(error, ProduceError)
+            assert (error.code, error.written) == (
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                Written.UNKNOWN,
+            )
+        producer.send("t", b"4", partition=0).result(WAIT_S)
+    assert log_values(fake, "t", 0) == numbers(5)

@@ -1,0 +1,160 @@
+"""Rows of many partitions that wait for their batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sparkkafka.client.producer.chunks import binary_array
+from sparkkafka.client.sender import batching
+from sparkkafka.client.sender.batching import Batcher
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.config.options import parse_producer_options
+from sparkkafka.protocol.columns.columns import (
+    EncodedBatch,
+    RecordColumns,
+    decode_batches,
+    run_sizes,
+)
+from sparkkafka.protocol.columns.encode import _as_record_batch
+from tests.client.support import settings
+
+BATCH_BYTES = 4096
+
+
+def values_of(batch: EncodedBatch) -> list[Any]:
+    decoded = decode_batches(
+        [_as_record_batch(batch)], start_offset=0, end_offset=batch.record_count
+    )
+    return decoded.values.to_pylist()  # type: ignore[no-any-return, union-attr]
+
+
+class Collected:
+    """What a batcher seals, by partition number."""
+
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        linger_ms: int = 60_000,
+        batch_bytes: int = BATCH_BYTES,
+    ) -> None:
+        given = settings("127.0.0.1:1", batch_size=batch_bytes, linger_ms=linger_ms)
+        self.batcher: Batcher[int] = Batcher(parse_producer_options(given), self._add)
+        self.batches: dict[int, list[EncodedBatch]] = {}
+        self.pieces: dict[int, list[int]] = {}
+        self.encoded = 0
+        encode = batching.encode_runs
+
+        def counted(*args: Any, **named: Any) -> Any:
+            self.encoded += 1
+            return encode(*args, **named)
+
+        monkeypatch.setattr(batching, "encode_runs", counted)
+
+    def _add(
+        self, tp: TopicPartition, batches: list[EncodedBatch], pieces: Sequence[int], _: float
+    ) -> None:
+        self.batches.setdefault(tp.partition, []).extend(batches)
+        self.pieces.setdefault(tp.partition, []).extend(pieces)
+
+    def hold(self, number: int, partitions: int, rows: int, value_bytes: int = 100) -> None:
+        """`hold_only`, and what fills a batch is sealed."""
+        self.hold_only(number, partitions, rows, value_bytes)
+        self.batcher.seal_full()
+
+    def hold_only(self, number: int, partitions: int, rows: int, value_bytes: int = 100) -> None:
+        """A table with rows for each partition, those of one partition behind the other's."""
+        count = partitions * rows
+        values = [b"%d/%d/%d" % (row // rows, number, row % rows) for row in range(count)]
+        records = RecordColumns(
+            None,
+            binary_array([value.ljust(value_bytes, b".") for value in values]),
+            None,
+            np.full(count, 1_700_000_000_000 + number),
+        )
+        ends = [rows * (partition + 1) for partition in range(partitions)]
+        for partition, size in enumerate(run_sizes(records, ends)):
+            self.batcher.hold(
+                TopicPartition("t", partition),
+                (records, rows * partition, rows * (partition + 1)),
+                number,
+                size_bytes=size,
+            )
+
+    def values(self, partition: int) -> list[bytes]:
+        found = [value for batch in self.batches[partition] for value in values_of(batch)]
+        return [value.rstrip(b".") for value in found]
+
+
+def test_small_batches_of_many_partitions_are_encoded_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    got = Collected(monkeypatch)
+    for number in range(3):
+        got.hold(number, partitions=500, rows=2)
+    assert not got.batches
+    got.batcher.seal_all()
+    assert got.encoded == 1
+    assert len(got.batches) == 500
+    for partition in range(500):
+        assert got.pieces[partition] == [0, 1, 2]
+        wanted = [b"%d/%d/%d" % (partition, number, row) for number in range(3) for row in (0, 1)]
+        assert got.values(partition) == wanted
+    assert got.batcher.pending_bytes == 0
+    got.batcher.seal_all()
+    assert got.encoded == 1
+
+
+def test_a_batch_is_full_when_the_next_rows_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not two of half the size, for a few bytes too many."""
+    got = Collected(monkeypatch)
+    for number in range(100):
+        got.hold(number, partitions=3, rows=5)
+    got.batcher.seal_all()
+    for partition in range(3):
+        assert got.pieces[partition] == list(range(100))
+        sizes = [len(batch.payload) for batch in got.batches[partition]]
+        assert min(sizes[:-1]) > 0.8 * BATCH_BYTES
+        assert max(sizes) < BATCH_BYTES
+        wanted = [
+            b"%d/%d/%d" % (partition, number, row) for number in range(100) for row in range(5)
+        ]
+        assert got.values(partition) == wanted
+
+
+def test_rows_that_are_dropped_are_no_longer_sealed(monkeypatch: pytest.MonkeyPatch) -> None:
+    got = Collected(monkeypatch)
+    got.hold(7, partitions=4, rows=2)
+    assert got.batcher.drop_all() == [7] * 4
+    got.batcher.seal_all()
+    assert not got.batches
+    assert got.batcher.pending_bytes == 0
+    assert got.batcher.next_seal_s() is None
+
+
+def test_without_linger_all_that_came_together_is_encoded_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    got = Collected(monkeypatch, linger_ms=0)
+    got.hold(0, partitions=50, rows=1)
+    assert got.encoded == 1
+    assert len(got.batches) == 50
+    assert got.batcher.next_seal_s() is None
+
+
+def test_large_batches_behind_small_ones_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    got = Collected(monkeypatch, batch_bytes=400_000)
+    for number, rows in enumerate([21, 19, 30, 3]):
+        got.hold_only(number, partitions=2, rows=rows, value_bytes=10_000)
+    got.batcher.seal_all()
+    for partition in range(2):
+        assert got.pieces[partition] == [0, 1, 2, 3]
+        wanted = [
+            b"%d/%d/%d" % (partition, number, row)
+            for number, rows in enumerate([21, 19, 30, 3])
+            for row in range(rows)
+        ]
+        assert got.values(partition) == wanted

@@ -1,0 +1,297 @@
+"""Order and sequence numbers of one partition, without sockets or time."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkkafka.client.sender.partition_queue import (
+    NO_SEQUENCE,
+    PartitionQueue,
+    ProducerBatch,
+    next_sequence,
+)
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.protocol.columns.columns import RecordColumns, encode_batches, split_encoded
+
+
+def batch(records: int) -> ProducerBatch:
+    columns = RecordColumns(
+        keys=None,
+        values=pa.array([b"v"] * records, pa.binary()),
+        headers=None,
+        timestamps_ms=np.zeros(records, np.int64),
+    )
+    (encoded,) = encode_batches(columns, max_batch_bytes=1 << 20)
+    return ProducerBatch(encoded, created_s=0.0)
+
+
+def queue_of(*sizes: int) -> PartitionQueue:
+    """Batches behind a first one that is acknowledged, as sequence 0."""
+    queue = new_queue(1, *sizes)
+    queue.acknowledged(send_next(queue))
+    return queue
+
+
+def new_queue(*sizes: int) -> PartitionQueue:
+    queue = PartitionQueue(TopicPartition("t", 0))
+    queue.identify(7, 0)
+    for size in sizes:
+        queue.append(batch(size))
+    return queue
+
+
+def send_next(queue: PartitionQueue, node_id: int = 0) -> ProducerBatch | None:
+    ready = queue.next_batch(node_id)
+    if ready is not None:
+        queue.take_sequence(ready)
+        queue.sent(ready, node_id)
+    return ready
+
+
+def send_all(queue: PartitionQueue) -> list[ProducerBatch]:
+    sent = []
+    while (one := send_next(queue)) is not None:
+        sent.append(one)
+    return sent
+
+
+@pytest.mark.parametrize(
+    ("sequence", "count", "after"),
+    [
+        (0, 1, 1),
+        (2147483646, 1, 2147483647),
+        # Java's DefaultRecordBatch.incrementSequence: 0 follows 2147483647.
+        (2147483647, 1, 0),
+        (2147483640, 10, 2),
+    ],
+)
+def test_sequence_numbers_wrap_to_zero(sequence, count, after):
+    assert next_sequence(sequence, count) == after
+
+
+def test_batches_go_in_order_with_consecutive_sequences():
+    queue = queue_of(3, 4, 5)
+    assert [one.base_sequence for one in send_all(queue)] == [1, 4, 8]
+    assert queue.in_flight == 3
+    assert send_next(queue) is None
+
+
+def test_the_first_batch_of_a_producer_id_goes_alone():
+    queue = new_queue(1, 1)
+    first = send_next(queue)
+    assert send_next(queue) is None
+    queue.failed(first, maybe_written=False)
+    assert send_next(queue) is first
+    assert send_next(queue) is None
+    queue.acknowledged(first)
+    assert send_next(queue) is not None
+
+
+def test_the_new_leader_gets_nothing_before_the_old_one_has_answered():
+    queue = queue_of(1, 1)
+    first = send_next(queue, node_id=1)
+    assert send_next(queue, node_id=2) is None
+    queue.failed(first, maybe_written=True)
+    assert send_next(queue, node_id=2) is first
+
+
+def test_after_a_failure_nothing_is_sent_until_all_are_answered():
+    queue = queue_of(1, 1, 1, 1)
+    first, second, third = (send_next(queue) for _ in range(3))
+    queue.failed(first, maybe_written=True)
+    assert send_next(queue) is None  # two are still in flight
+    queue.failed(second, maybe_written=False)  # out of order: its predecessor is missing
+    queue.failed(third, maybe_written=False)
+    again = send_all(queue)
+    # The fourth is new: it waits, since the broker must not forget the first one meanwhile.
+    assert [one.base_sequence for one in again] == [1, 2, 3]
+    assert again[0] is first
+    for one in again:
+        queue.acknowledged(one)
+    assert [one.base_sequence for one in send_all(queue)] == [4]
+    assert first.maybe_written
+    assert not second.maybe_written
+
+
+def test_a_batch_keeps_its_sequence_when_it_is_sent_again():
+    queue = queue_of(2, 2)
+    first, second = send_all(queue)
+    queue.acknowledged(second)  # without idempotence answers may overtake
+    queue.failed(first, maybe_written=True)
+    assert send_next(queue) is first
+    assert first.base_sequence == 1
+    assert first.attempts == 2
+
+
+def test_the_head_is_the_oldest_unacknowledged_batch():
+    queue = queue_of(1, 1)
+    first, second = send_all(queue)
+    assert queue.is_head(first)
+    assert not queue.is_head(second)
+    queue.acknowledged(first)
+    assert queue.is_head(second)
+
+
+def test_halves_of_a_batch_that_was_too_large_share_its_sequences():
+    queue = queue_of(1, 10, 1)
+    first, large, last = send_all(queue)
+    queue.acknowledged(first)
+    queue.split(large, split_encoded(large.encoded))
+    queue.failed(last, maybe_written=False)
+    again = send_all(queue)
+    assert [(b.base_sequence, b.encoded.record_count) for b in again] == [(2, 5), (7, 5), (12, 1)]
+    assert len(queue) == 3
+
+
+def cut_in_doubt(*sizes: int) -> tuple[PartitionQueue, list[ProducerBatch]]:
+    """A queue whose first batch was too large after an attempt without answer, and its parts."""
+    queue = queue_of(*sizes)
+    (large, *others) = send_all(queue)
+    for one in (large, *others):
+        queue.failed(one, maybe_written=True)
+    assert send_next(queue) is large
+    queue.split(large, split_encoded(large.encoded))
+    return queue, list(queue.batches)[:2]
+
+
+def test_the_first_part_of_a_batch_that_may_be_written_goes_alone_and_decides():
+    queue, (first, second) = cut_in_doubt(10)
+    assert send_all(queue) == [first]
+    assert second.maybe_written
+    assert queue.parts_with(first) == [second]
+    queue.acknowledged(first)
+    assert not second.maybe_written
+    assert send_all(queue) == [second]
+    assert second.base_sequence == 6
+
+
+def test_the_first_part_is_cut_again_and_its_own_first_part_decides():
+    queue, (first, second) = cut_in_doubt(10)
+    send_next(queue)
+    queue.split(first, split_encoded(first.encoded))
+    third, fourth, _ = queue.batches
+    assert queue.parts_with(third) == [fourth, second]
+    assert send_all(queue) == [third]
+    queue.acknowledged(third)
+    assert send_all(queue) == [fourth, second]
+
+
+def test_behind_a_gap_a_refusal_says_nothing_of_a_part():
+    queue, (first, second) = cut_in_doubt(10, 2)
+    send_next(queue)
+    assert queue.is_head(first)
+    assert not queue.is_beyond_help(first)
+    queue.has_gap = True
+    assert not queue.is_head(first)
+    assert queue.is_beyond_help(first)
+    queue.failed(first, maybe_written=False)
+    assert not queue.wants_new_epoch
+    queue.drop(first)
+    queue.drop(second)
+    last = send_next(queue)
+    assert not queue.is_beyond_help(last)
+    queue.out_of_order(last)
+    assert queue.wants_new_epoch
+
+
+def test_parts_of_a_batch_that_is_not_written_go_together():
+    queue = queue_of(10)
+    large = send_next(queue)
+    queue.split(large, split_encoded(large.encoded))
+    assert len(send_all(queue)) == 2
+
+
+def test_without_sequence_numbers_parts_go_as_they_come():
+    queue = PartitionQueue(TopicPartition("t", 0))
+    queue.append(batch(10))
+    large = queue.next_batch(0)
+    queue.sent(large, 0)
+    queue.failed(large, maybe_written=True)
+    queue.sent(large, 0)
+    queue.split(large, split_encoded(large.encoded))
+    for part in list(queue.batches):
+        assert queue.next_batch(0) is part
+        queue.sent(part, 0)
+
+
+def test_a_new_producer_id_starts_from_zero_and_builds_anew():
+    queue = queue_of(2, 3)
+    for one in send_all(queue):
+        one.wire = b"built"
+        queue.failed(one, maybe_written=False)
+    queue.identify(8, 0)
+    assert [one.base_sequence for one in queue.batches] == [NO_SEQUENCE, NO_SEQUENCE]
+    assert [one.wire for one in queue.batches] == [None, None]
+    first = send_next(queue)
+    assert send_next(queue) is None
+    queue.acknowledged(first)
+    second = send_next(queue)
+    assert [first.base_sequence, second.base_sequence] == [0, 2]
+
+
+def test_a_new_producer_id_is_refused_while_batches_are_in_flight():
+    queue = queue_of(1)
+    sent = send_next(queue)
+    with pytest.raises(RuntimeError, match="t-0"):
+        queue.identify(8, 0)
+    queue.failed(sent, maybe_written=True)
+    with pytest.raises(RuntimeError, match="t-0"):
+        queue.identify(8, 0)
+
+
+class Broker:
+    """The broker's rules for one producer id: append only what continues the sequence, and know
+    the last five batches again."""
+
+    def __init__(self) -> None:
+        self.log: list[int] = []
+        self.last_five: deque[tuple[int, int]] = deque(maxlen=5)
+
+    def produce(self, sequence: int, count: int) -> str:
+        if not self.log and sequence:
+            self.log.append(-1)  # an unknown producer id may begin anywhere: a gap for ever
+        if (sequence, count) in self.last_five:
+            return "duplicate"
+        if sequence != len(self.log):
+            return "out of order"
+        self.log.extend(range(sequence, sequence + count))
+        self.last_five.append((sequence, count))
+        return "ok"
+
+
+@given(
+    sizes=st.lists(st.integers(1, 4), min_size=1, max_size=20),
+    fates=st.lists(
+        st.sampled_from(["ok", "lost before", "lost after", "error after"]), max_size=60
+    ),
+)
+def test_every_record_is_appended_once_whatever_is_lost(sizes, fates):
+    """Up to five requests in flight, each lost before or after the append, or answered."""
+    queue, broker, fate = new_queue(*sizes), Broker(), iter(fates)
+    for _ in range(1_000):
+        if not len(queue):
+            break
+        flight = []
+        while len(flight) < 5 and (one := send_next(queue)) is not None:
+            flight.append(one)
+        for one in flight:
+            happens = next(fate, "ok")
+            if happens == "lost before":
+                queue.failed(one, maybe_written=True)
+                continue
+            answer = broker.produce(one.base_sequence, one.encoded.record_count)
+            if happens in ("lost after", "error after"):
+                queue.failed(one, maybe_written=True)
+            elif answer == "out of order":
+                assert not queue.is_head(one)
+                queue.failed(one, maybe_written=False)
+            else:
+                queue.acknowledged(one)
+    assert broker.log == list(range(sum(sizes)))
+    assert len(queue) == 0

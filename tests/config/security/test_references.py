@@ -1,0 +1,119 @@
+"""Values that stand elsewhere: ${env:…}, ${file:…}, ${directory:…}."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparkkafka.config.security import references
+from sparkkafka.config.security.references import (
+    MOST_BYTES,
+    has_reference,
+    parse_properties,
+    resolved,
+    this_is,
+)
+from sparkkafka.errors import OptionError
+from sparkkafka.secret import Secret
+from tests.frames import variables_of
+
+PROPERTIES = r"""
+# a comment
+! another
+user=alice
+password : hush\u0020hush
+spaced   value with blanks
+long = one, \
+       two
+empty=
+sign\=\:key = a=b:c
+tab=\ta\\b
+user=bob
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "p.properties").write_text(PROPERTIES)
+    (tmp_path / "password").write_text("hush-hush\n")
+    (tmp_path / "windows").write_bytes(b"hush\r\n")
+    (tmp_path / "empty").write_text("")
+    monkeypatch.setenv("SECW_VALUE", "from ${env:HOME}")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("plain", "plain"),
+        ("", ""),
+        ("$ {env:X} ${} ${x} {env:X} $env:X", "$ {env:X} ${} ${x} {env:X} $env:X"),
+        ("${env:SECW_VALUE}", "from ${env:HOME}"),  # what was looked up is not looked at again
+        ("${env::SECW_VALUE}", "from ${env:HOME}"),
+        ("<${directory:DIR:password}>${directory:DIR:windows}", "<hush-hush>hush"),
+        ("${directory:DIR:empty}", ""),
+        ("${file:DIR/p.properties:password}", "hush hush"),
+        ("${file:DIR/p.properties:user}", "bob"),
+        ("${file:DIR/p.properties:sign=:key}", "a=b:c"),
+    ],
+)
+def test_values(files: Path, text: str, value: str) -> None:
+    given = Secret(text.replace("DIR", str(files)))
+    assert resolved(given, "sasl.password").reveal() == value
+
+
+def test_properties_as_java_reads_them() -> None:
+    assert parse_properties(PROPERTIES) == {
+        "user": "bob",
+        "password": "hush hush",
+        "spaced": "value with blanks",
+        "long": "one, two",
+        "empty": "",
+        "sign=:key": "a=b:c",
+        "tab": "\ta\\b",
+    }
+    assert parse_properties("a=1\rb=2\r\nc=3\\") == {"a": "1", "b": "2", "c": "3"}
+    assert parse_properties("") == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("${env:SECW_NOT_THERE}", "there is no such environment variable"),
+        ("${file:DIR/p.properties}", "it is written ${file:"),
+        ("${file:DIR/p.properties:nothing}", "the file has no such key"),
+        ("${file:DIR/none:key}", "No such file or directory"),
+        ("${file:DIR/large:key}", "is larger than"),
+        ("${file:DIR/binary:key}", "is not UTF-8"),
+        ("${directory:DIR}", "it is written ${directory:"),
+        ("${directory:DIR:../password}", "without a folder"),
+        ("${directory:DIR:..}", "without a folder"),
+        ("${directory:DIR:none}", "No such file or directory"),
+        ("${directory:DIR:a\0b}", "null"),
+    ],
+)
+def test_what_cannot_be_looked_up(
+    files: Path, text: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (files / "large").open("wb") as file:
+        file.truncate(MOST_BYTES + 1)
+    (files / "binary").write_bytes(b"hush=\xff\xfe")
+    monkeypatch.setattr(references, "_where", ["this process"])
+    this_is("a Spark executor")
+    text = text.replace("DIR", str(files))
+    with pytest.raises(OptionError) as caught:
+        resolved(Secret(f"hush{text}hush"), "sasl.password")
+    said = str(caught.value)
+    assert said.startswith(f"option sasl.password: {text} cannot be looked up in a Spark executor")
+    assert words in said
+    assert "hush" not in said.replace(str(files), "")
+    assert "hush" not in variables_of(caught.value).replace(str(files), "")
+
+
+def test_another_provider_is_an_error_that_shows_nothing() -> None:
+    with pytest.raises(ValueError, match="of a kind that is not here") as caught:
+        has_reference("${vault:hush/hush}")
+    assert "hush" not in str(caught.value)
+    assert not has_reference("${x}")
+    assert has_reference("a${env:X}b")

@@ -1,0 +1,662 @@
+"""security.*, ssl.* and sasl.*: every name, the rules between them, and what they come to."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkkafka.config import check
+from sparkkafka.config.check import forget_unused
+from sparkkafka.config.client_settings import (
+    parse_admin_settings,
+    parse_consumer_settings,
+    parse_producer_settings,
+)
+from sparkkafka.config.options import ClientOptions, parse_client_options, parse_read_options
+from sparkkafka.config.row import Status
+from sparkkafka.config.security.options import SecureSettings, SecurityOptions, secure_settings
+from sparkkafka.config.security.rows import SECURITY
+from sparkkafka.config.security.settings import (
+    AWS_MSK_IAM,
+    CALLBACK,
+    CLIENT_CREDENTIALS,
+    GIVEN_TOKEN,
+    TOKEN_FILE,
+    OAuthSettings,
+    SaslChoice,
+    Store,
+    TlsSettings,
+)
+from sparkkafka.config.table import KAFKA
+from sparkkafka.errors import OptionError
+from sparkkafka.secret import Secret
+from tests.frames import variables_of
+
+SERVERS = {"bootstrap.servers": "host:9092"}
+MODULES = "org.apache.kafka.common.security"
+
+
+@pytest.fixture(autouse=True)
+def no_warnings_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "_warned", set())
+
+
+def options(**given: Any) -> ClientOptions:
+    """Names with underscores for dots."""
+    return parse_client_options(SERVERS | {k.replace("_", "."): v for k, v in given.items()})
+
+
+def secure(**given: Any) -> SecureSettings:
+    parsed = options(**given)
+    return secure_settings(parsed.security, parsed.bootstrap_servers)
+
+
+def tls(**given: Any) -> TlsSettings:
+    found = secure(security_protocol="SSL", **given).tls
+    assert found is not None
+    return found
+
+
+def sasl(mechanism: str, **given: Any) -> SaslChoice:
+    found = secure(security_protocol="SASL_SSL", sasl_mechanism=mechanism, **given).sasl
+    assert found is not None
+    return found
+
+
+def oauth(mechanism: str = "OAUTHBEARER", **given: Any) -> OAuthSettings:
+    found = sasl(mechanism, **given)
+    assert found.mechanism == "OAUTHBEARER"
+    assert found.oauth is not None
+    return found.oauth
+
+
+def jaas(module: str, **given: str) -> str:
+    pairs = " ".join(f'{name}="{value}"' for name, value in given.items())
+    return f"{MODULES}.{module} required {pairs};"
+
+
+# --- names -----------------------------------------------------------------------------------
+
+# SslConfigs, SaslConfigs and CommonClientConfigs of Kafka 4.1, for clients.
+JAVA_NAMES = """
+security.protocol security.providers ssl.cipher.suites ssl.enabled.protocols
+ssl.endpoint.identification.algorithm ssl.engine.factory.class ssl.key.password
+ssl.keymanager.algorithm ssl.keystore.certificate.chain ssl.keystore.key ssl.keystore.location
+ssl.keystore.password ssl.keystore.type ssl.protocol ssl.provider
+ssl.secure.random.implementation ssl.trustmanager.algorithm ssl.truststore.certificates
+ssl.truststore.location ssl.truststore.password ssl.truststore.type
+sasl.client.callback.handler.class sasl.jaas.config sasl.kerberos.kinit.cmd
+sasl.kerberos.min.time.before.relogin sasl.kerberos.service.name
+sasl.kerberos.ticket.renew.jitter sasl.kerberos.ticket.renew.window.factor
+sasl.login.callback.handler.class sasl.login.class sasl.login.connect.timeout.ms
+sasl.login.read.timeout.ms sasl.login.refresh.buffer.seconds
+sasl.login.refresh.min.period.seconds sasl.login.refresh.window.factor
+sasl.login.refresh.window.jitter sasl.login.retry.backoff.max.ms sasl.login.retry.backoff.ms
+sasl.mechanism sasl.oauthbearer.assertion.algorithm sasl.oauthbearer.assertion.claim.aud
+sasl.oauthbearer.assertion.claim.exp.seconds sasl.oauthbearer.assertion.claim.iss
+sasl.oauthbearer.assertion.claim.jti.include sasl.oauthbearer.assertion.claim.nbf.seconds
+sasl.oauthbearer.assertion.claim.sub sasl.oauthbearer.assertion.file
+sasl.oauthbearer.assertion.private.key.file sasl.oauthbearer.assertion.private.key.passphrase
+sasl.oauthbearer.assertion.template.file sasl.oauthbearer.client.credentials.client.id
+sasl.oauthbearer.client.credentials.client.secret sasl.oauthbearer.clock.skew.seconds
+sasl.oauthbearer.expected.audience sasl.oauthbearer.expected.issuer
+sasl.oauthbearer.header.urlencode sasl.oauthbearer.jwks.endpoint.refresh.ms
+sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms
+sasl.oauthbearer.jwks.endpoint.retry.backoff.ms sasl.oauthbearer.jwks.endpoint.url
+sasl.oauthbearer.jwt.retriever.class sasl.oauthbearer.jwt.validator.class sasl.oauthbearer.scope
+sasl.oauthbearer.scope.claim.name sasl.oauthbearer.sub.claim.name
+sasl.oauthbearer.token.endpoint.url
+"""
+
+
+def test_every_name_of_java_is_there() -> None:
+    assert set(JAVA_NAMES.split()) <= {row.name for row in KAFKA}
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in SECURITY if row.status is Status.REFUSED], ids=lambda row: row.name
+)
+def test_refusals_say_what_to_do_instead(row: Any) -> None:
+    spark = {"kafka.bootstrap.servers": "h:1", "subscribe": "t", f"kafka.{row.name}": "hush"}
+    for parse, given in (
+        (parse_client_options, SERVERS | {row.name: "hush"}),
+        (parse_read_options, spark),
+    ):
+        with pytest.raises(OptionError, match="is not supported") as caught:
+            parse(given)
+        assert row.doc in str(caught.value)
+        assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in SECURITY if row.status is Status.IGNORED], ids=lambda row: row.name
+)
+def test_what_has_no_effect_is_said(row: Any, caplog: pytest.LogCaptureFixture) -> None:
+    assert parse_client_options(SERVERS | {row.name: "hush"}).security == SecurityOptions()
+    assert f"{row.name} has no effect: {row.doc}" in caplog.text
+    assert "hush" not in caplog.text
+
+
+@pytest.mark.parametrize("name", [row.name for row in SECURITY if row.secret])
+def test_secrets_are_hidden(name: str) -> None:
+    parsed = parse_client_options(SERVERS | {name: "hush ${env:X}"})
+    assert "hush" not in f"{parsed!r} {parsed} {parsed.security!r} {parsed.security}"
+    assert pickle.loads(pickle.dumps(parsed)) == parsed
+    kept = forget_unused({f"kafka.{name}": "hush"})
+    assert kept == {f"kafka.{name}": "hush"}  # it has to get to the executors
+
+
+def test_repr_shows_what_is_no_secret() -> None:
+    shown = repr(options(sasl_username="alice", sasl_password="hush", ssl_key_location="/x"))
+    assert "security=SecurityOptions(key_location='/x', username='alice', password=[hidden])" in (
+        shown
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://u:hush@idp.example/x", "https://[hidden]@idp.example/x"),
+        ("https://u:hu/sh?hush@idp.example/x", "https://[hidden]@idp.example/x"),
+        ("https://idp.example/x?key=hush", "https://idp.example/x?[hidden]"),
+        ("https://idp.example/x?key=hush@hush#hush", "https://[hidden]@hush"),
+        ("https://idp.example/x#hush", "https://idp.example/x"),
+        ("https:idp.example/x?key=hush", "https:idp.example/x"),
+        ("file:/tmp/token", "file:/tmp/token"),
+        ("https://idp.example:1/${env:X}", "https://idp.example:1/${env:X}"),
+    ],
+)
+def test_repr_hides_what_may_be_secret_in_a_url(url: str, shown: str) -> None:
+    parsed = parse_client_options(
+        SERVERS
+        | {
+            "security.protocol": "${env:X}",
+            "sasl.oauthbearer.token.endpoint.url": url.replace("@hush#", "@#"),
+        }
+    )
+    assert f"oauth_token_endpoint_url='{shown.removesuffix('hush')}'" in repr(parsed)
+    assert "hush" not in repr(parsed)
+
+
+def test_no_variable_of_a_frame_has_what_may_be_secret_in_a_url() -> None:
+    given = {"sasl.oauthbearer.token.endpoint.url": "https://idp.example/x?key=hush"}
+    given |= {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
+    parsed = parse_client_options(SERVERS | given | {"sasl.oauthbearer.client.id": "${env:NO}"})
+    with pytest.raises(OptionError, match="no such environment variable") as caught:
+        secure_settings(parsed.security)
+    assert "hush" not in variables_of(caught.value)
+    whole = replace(parsed.security, oauth_client_id="")
+    with pytest.raises(OptionError, match="needs a client id") as caught:
+        secure_settings(whole)
+    assert "hush" not in variables_of(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "alias"), [(row.alias_of, row.name) for row in SECURITY if row.alias_of]
+)
+def test_librdkafkas_names_mean_the_same(name: str, alias: str) -> None:
+    value = "PLAIN" if "mechanism" in name else "some ${env:X}"
+    by_name, by_alias = (parse_client_options(SERVERS | {key: value}) for key in (name, alias))
+    assert by_name.security == by_alias.security != SecurityOptions()
+    for both in ({name: value, alias: value}, {alias: value, name: value}):
+        with pytest.raises(OptionError, match="are two names of one setting: remove one") as caught:
+            parse_client_options(SERVERS | both)
+        assert name in str(caught.value)
+        assert alias in str(caught.value)
+
+
+def test_all_clients_and_spark_have_them() -> None:
+    given = {"security.protocol": "ssl", "ssl.ca.location": "/ca.pem"}
+    spark = {f"kafka.{name}": value for name, value in (given | SERVERS).items()}
+    group = {"group.id": "g"}
+    found = [
+        parse_client_options(SERVERS | given),
+        parse_consumer_settings(SERVERS | given | group).client,
+        parse_producer_settings(SERVERS | given).client,
+        parse_admin_settings(SERVERS | given),
+        parse_read_options({"subscribe": "t", **spark}).client,
+    ]
+    assert {row.security for row in found} == {
+        SecurityOptions(protocol="SSL", truststore_location="/ca.pem")
+    }
+
+
+def test_config_providers_are_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    given = {"config.providers": "env", "config.providers.env.class": "x.EnvVarConfigProvider"}
+    parse_client_options(SERVERS | given)
+    assert "without it" in caplog.text
+
+
+# --- TLS -------------------------------------------------------------------------------------
+
+
+def test_plaintext_is_neither() -> None:
+    assert secure() == (None, None)
+
+
+def test_stores() -> None:
+    assert tls() == TlsSettings()
+    assert tls(
+        ssl_truststore_location=" /ca.p12 ",
+        ssl_truststore_password=" hush ",
+        ssl_keystore_location="/me.p12",
+        ssl_keystore_password="hush2",
+        ssl_key_password="hush3",
+    ) == TlsSettings(
+        truststore=Store("ssl.truststore.location", "/ca.p12", password=Secret(" hush ")),
+        certificates=Store("ssl.keystore.location", "/me.p12", password=Secret("hush2")),
+        key=Store("ssl.keystore.location", "/me.p12", password=Secret("hush2")),
+        key_password=Secret("hush3"),
+    )
+    assert tls(
+        ssl_truststore_certificates="CA",
+        ssl_keystore_certificate_chain="CHAIN",
+        ssl_keystore_key="KEY",
+    ) == TlsSettings(
+        truststore=Store("ssl.truststore.certificates", text=Secret("CA")),
+        certificates=Store("ssl.keystore.certificate.chain", text=Secret("CHAIN")),
+        key=Store("ssl.keystore.key", text=Secret("KEY")),
+    )
+
+
+def test_stores_by_librdkafkas_names() -> None:
+    """Messages name what was given."""
+    found = tls(
+        ssl_ca_location="/ca.pem",
+        ssl_certificate_location="/me.pem",
+        ssl_key_location="/key.pem",
+        ssl_key_password="hush",
+    )
+    assert found == TlsSettings(
+        truststore=Store("ssl.ca.location", "/ca.pem"),
+        certificates=Store("ssl.certificate.location", "/me.pem"),
+        key=Store("ssl.key.location", "/key.pem"),
+        key_password=Secret("hush"),
+    )
+    mixed = tls(ssl_certificate_pem="CHAIN", ssl_key_location="/key.pem")
+    assert mixed.certificates == Store("ssl.certificate.pem", text=Secret("CHAIN"))
+    assert mixed.key == Store("ssl.key.location", "/key.pem")
+
+
+def test_how_much_is_verified(caplog: pytest.LogCaptureFixture) -> None:
+    assert (tls().verify, tls().check_hostname) == (True, True)
+    assert not caplog.records
+    assert not tls(ssl_endpoint_identification_algorithm="").check_hostname
+    assert "name is not in their certificate" in caplog.text
+    assert not tls(ssl_endpoint_identification_algorithm="None").check_hostname
+    assert tls(ssl_endpoint_identification_algorithm="HTTPS").check_hostname
+    assert not tls(enable_ssl_certificate_verification="False").verify
+
+
+def test_versions_and_ciphers() -> None:
+    assert tls(ssl_enabled_protocols="TLSv1.3").versions == ("TLSv1.3",)
+    assert tls(ssl_enabled_protocols="TLSv1.2, TLSv1.3").versions == ("TLSv1.2", "TLSv1.3")
+    assert tls(ssl_cipher_suites="A_B,C-D:E").cipher_suites == ("A_B", "C-D", "E")
+    assert tls(ssl_cipher_suites="").cipher_suites == ()
+    with pytest.raises(OptionError, match=r"TLSv1\.2, TLSv1\.3, got 'TLSv1\.1': TLS before 1\.2"):
+        tls(ssl_enabled_protocols="TLSv1.1")
+
+
+BOTH = "exclude each other"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"ssl_truststore_location": "a", "ssl_truststore_certificates": "b"}, BOTH),
+        ({"ssl_ca_location": "a", "ssl_ca_pem": "b"}, "ssl.ca.location and ssl.ca.pem exclude"),
+        ({"ssl_keystore_location": "a", "ssl_keystore_key": "b"}, BOTH),
+        ({"ssl_keystore_location": "a", "ssl_certificate_location": "b"}, BOTH),
+        ({"ssl_key_location": "a", "ssl_key_pem": "b", "ssl_certificate_pem": "c"}, BOTH),
+        ({"ssl_truststore_password": "hush"}, "ssl.truststore.password is set, and"),
+        ({"ssl_keystore_password": "hush"}, "ssl.keystore.location is not"),
+        ({"ssl_keystore_key": "hush"}, "ssl.keystore.certificate.chain or ssl.certificate"),
+        ({"ssl_keystore_certificate_chain": "a"}, "ssl.keystore.key or ssl.key.location is not"),
+        ({"ssl_key_password": "hush"}, "ssl.key.password is set, and"),
+    ],
+)
+def test_conflicts_of_stores(given: dict[str, str], words: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        tls(**given)
+    assert words in str(caught.value)
+    assert "hush" not in str(caught.value)
+
+
+# --- user and password -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_users(mechanism: str) -> None:
+    module = "plain.PlainLoginModule" if mechanism == "PLAIN" else "scram.ScramLoginModule"
+    expected = SaslChoice(mechanism=mechanism, username="alice", password=Secret(" hush "))
+    assert sasl(mechanism, sasl_username="alice", sasl_password=" hush ") == expected
+    text = jaas(module, username="alice", password=" hush ")
+    assert sasl(mechanism.lower(), sasl_jaas_config=text) == expected
+    assert "hush" not in repr(expected)
+
+
+def test_delegation_tokens() -> None:
+    text = jaas("scram.ScramLoginModule", username="id", password="hmac", tokenauth="true")
+    assert sasl("SCRAM-SHA-256", sasl_jaas_config=text).token_auth
+
+
+PLAIN_JAAS = jaas("plain.PlainLoginModule", username="alice", password="hush")
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "given", "words"),
+    [
+        ("PLAIN", {"sasl_jaas_config": PLAIN_JAAS, "sasl_username": "bob"}, BOTH),
+        ("PLAIN", {"sasl_jaas_config": PLAIN_JAAS, "sasl_password": "hush"}, BOTH),
+        ("SCRAM-SHA-256", {"sasl_jaas_config": PLAIN_JAAS}, "wants ScramLoginModule"),
+        ("OAUTHBEARER", {"sasl_jaas_config": PLAIN_JAAS}, "wants OAuthBearerLoginModule"),
+        ("PLAIN", {"sasl_username": "alice"}, "needs a password"),
+        ("PLAIN", {"sasl_password": "hush"}, "needs a user"),
+        ("PLAIN", {}, "set sasl.username and sasl.password"),
+        ("PLAIN", {"sasl_jaas_config": "hush"}, "sasl.jaas.config cannot be read"),
+        ("PLAIN", {"sasl_jaas_config": jaas("x.HushHush")}, "a login module that is not here"),
+        ("PLAIN", {"sasl_jaas_config": jaas("x.Krb5LoginModule")}, "Kerberos"),
+        ("GSSAPI", {}, "GSSAPI (Kerberos) is not supported: use a listener with SCRAM"),
+        ("NTLM", {}, "sasl.mechanism must be one of PLAIN"),
+        (
+            "PLAIN",
+            {"sasl_username": "a", "sasl_password": "hush", "sasl_oauthbearer_token": "hush"},
+            "sasl.oauthbearer.token is for OAUTHBEARER",
+        ),
+        ("OAUTHBEARER", {"sasl_username": "alice"}, "sasl.username is for PLAIN and SCRAM"),
+    ],
+)
+def test_faults_of_users(mechanism: str, given: dict[str, str], words: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        sasl(mechanism, **given)
+    assert words in str(caught.value)
+    assert "hush" not in str(caught.value).lower()
+
+
+def test_no_mechanism() -> None:
+    """Java would take GSSAPI."""
+    with pytest.raises(OptionError, match=r"needs sasl\.mechanism: set it to one of PLAIN"):
+        secure(security_protocol="SASL_SSL")
+    with pytest.raises(OptionError, match=r"set it to PLAIN, as sasl\.jaas\.config says"):
+        secure(security_protocol="SASL_SSL", sasl_jaas_config=PLAIN_JAAS)
+
+
+def test_what_the_protocol_has_no_use_for_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    options(ssl_ca_location="/x", sasl_mechanisms="PLAIN", sasl_password="hush")
+    assert "ssl.ca.location: no effect with security.protocol=PLAINTEXT; set it to SSL" in (
+        caplog.text
+    )
+    assert "sasl.mechanisms, sasl.password: no effect" in caplog.text
+    assert "hush" not in caplog.text
+
+
+def test_a_password_in_the_clear_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    given = {"sasl_mechanism": "PLAIN", "sasl_username": "a", "sasl_password": "hush"}
+    options(security_protocol="SASL_SSL", **given)
+    assert not caplog.records
+    options(security_protocol="SASL_PLAINTEXT", **given)
+    assert "sends the password of PLAIN in the clear" in caplog.text
+
+
+# --- tokens ----------------------------------------------------------------------------------
+
+URL = "https://id.example/token"
+CLIENT = {"clientId": "me", "clientSecret": "hush"}
+OAUTH_MODULE = "oauthbearer.OAuthBearerLoginModule"
+
+
+def test_client_credentials() -> None:
+    expected = OAuthSettings(
+        method=CLIENT_CREDENTIALS,
+        token_endpoint_url=URL,
+        client_id="me",
+        client_secret=Secret("hush"),
+        scope="s",
+        extensions=(("logicalCluster", "lkc-1"),),
+        tls=TlsSettings(truststore=Store("ssl.truststore.location in sasl.jaas.config")),
+    )
+    url = {"sasl_oauthbearer_token_endpoint_url": URL}
+    text = jaas(OAUTH_MODULE, **CLIENT, scope="s", extension_logicalCluster="lkc-1")
+    handler = f"{MODULES}.oauthbearer.secured.OAuthBearerLoginCallbackHandler"
+    assert oauth(**url, sasl_jaas_config=text) == expected
+    assert (
+        oauth(**url, sasl_jaas_config=text, sasl_login_callback_handler_class=handler) == expected
+    )
+    new = {
+        "sasl_oauthbearer_client_credentials_client_id": "me",
+        "sasl_oauthbearer_client_credentials_client_secret": "hush",
+        "sasl_oauthbearer_scope": "s",
+    }
+    old = {
+        "sasl_oauthbearer_method": "OIDC",
+        "sasl_oauthbearer_client_id": "me",
+        "sasl_oauthbearer_client_secret": "hush",
+        "sasl_oauthbearer_scope": "s",
+        "sasl_oauthbearer_extensions": "logicalCluster=lkc-1",
+    }
+    assert oauth(**url, **old) == expected
+    extended = jaas(OAUTH_MODULE, extension_logicalCluster="lkc-1")
+    assert oauth(**url, **new, sasl_jaas_config=extended) == expected
+    assert "hush" not in repr(expected)
+
+
+def test_times_and_authorities_of_the_endpoint() -> None:
+    found = oauth(
+        sasl_oauthbearer_token_endpoint_url=URL,
+        sasl_oauthbearer_client_id="me",
+        sasl_oauthbearer_client_secret="hush",
+        sasl_login_connect_timeout_ms="1",
+        sasl_login_read_timeout_ms="2",
+        sasl_login_retry_backoff_ms="3",
+        sasl_login_retry_backoff_max_ms="4",
+        sasl_oauthbearer_header_urlencode="true",
+        https_ca_location="/ca.pem",
+        ssl_ca_location="/brokers.pem",
+    )
+    assert (found.connect_timeout_ms, found.read_timeout_ms) == (1, 2)
+    assert (found.retry_backoff_ms, found.retry_backoff_max_ms) == (3, 4)
+    assert found.header_urlencode
+    assert found.tls == TlsSettings(truststore=Store("https.ca.location", "/ca.pem"))
+
+
+def a_token() -> str:
+    return "t"
+
+
+def test_other_ways_to_a_token() -> None:
+    assert oauth(sasl_oauthbearer_token="t").method == GIVEN_TOKEN
+    assert oauth(sasl_jaas_config=jaas(OAUTH_MODULE, token="t")).token == Secret("t")
+    for url in ("file:/a/b", "file:///a/b", "file://host/a/b"):
+        found = oauth(sasl_oauthbearer_token_endpoint_url=url)
+        assert (found.method, found.token_path) == (TOKEN_FILE, "/a/b")
+    by_name = oauth(sasl_login_callback_handler_class="my.module:token")
+    assert (by_name.method, by_name.callback) == (CALLBACK, "my.module:token")
+    assert oauth(sasl_login_callback_handler_class=a_token).callback is a_token
+
+
+MSK = "b-1.x.y1.c2.kafka.eu-west-1.amazonaws.com:9198"
+
+
+def test_amazon() -> None:
+    text = (
+        'software.amazon.msk.auth.iam.IAMLoginModule required awsProfileName="p" awsRoleArn="r" '
+        'awsRoleSessionName="s" awsStsRegion="us-east-1";'
+    )
+    handler = "software.amazon.msk.auth.iam.IAMClientCallbackHandler"
+    found = oauth(
+        "AWS_MSK_IAM",
+        bootstrap_servers=f"{MSK},{MSK.replace('b-1', 'b-2')}",
+        sasl_jaas_config=text,
+        sasl_client_callback_handler_class=handler,
+    )
+    assert found == OAuthSettings(
+        method=AWS_MSK_IAM,
+        aws_region="eu-west-1",
+        aws_profile="p",
+        aws_role_arn="r",
+        aws_role_session_name="s",
+        aws_sts_region="us-east-1",
+    )
+    login = "software.amazon.msk.auth.iam.IAMOAuthBearerLoginCallbackHandler"
+    other = oauth(sasl_login_callback_handler_class=login, sasl_jaas_config=jaas(OAUTH_MODULE))
+    assert (other.method, other.aws_region) == (AWS_MSK_IAM, "")
+    serverless = "boot-x.c1.kafka-serverless.us-east-2.amazonaws.com:9098"
+    assert oauth("AWS_MSK_IAM", bootstrap_servers=serverless).aws_region == "us-east-2"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, "needs a token: set sasl.oauthbearer.token.endpoint.url"),
+        ({"sasl_oauthbearer_token_endpoint_url": URL}, "needs a client id"),
+        (
+            {"sasl_oauthbearer_token_endpoint_url": URL, "sasl_oauthbearer_client_id": "me"},
+            "sasl.oauthbearer.client.credentials.client.secret",
+        ),
+        ({"sasl_oauthbearer_token_endpoint_url": "ftp://hush"}, "begins with https:// or file:/"),
+        (
+            {"sasl_oauthbearer_token": "hush", "sasl_oauthbearer_token_endpoint_url": URL},
+            "sasl.oauthbearer.token and sasl.oauthbearer.token.endpoint.url exclude",
+        ),
+        (
+            {
+                "sasl_oauthbearer_token_endpoint_url": URL,
+                "sasl_oauthbearer_client_id": "me",
+                "sasl_jaas_config": jaas(OAUTH_MODULE, **CLIENT),
+            },
+            "sasl.oauthbearer.client.id and clientId in sasl.jaas.config exclude",
+        ),
+        (
+            {"sasl_jaas_config": jaas(OAUTH_MODULE, unsecuredLoginStringClaim_sub="hush")},
+            "unsecured token",
+        ),
+        ({"sasl_login_callback_handler_class": "com.x.Hush"}, "module:function"),
+        ({"sasl_oauthbearer_grant_type": "jwt-bearer"}, "must be client_credentials"),
+        ({"sasl_oauthbearer_extensions": "a"}, "name=value"),
+        (
+            {"sasl_mechanism": "AWS_MSK_IAM", "sasl_oauthbearer_token": "hush"},
+            "is not for tokens of AWS",
+        ),
+    ],
+)
+def test_faults_of_tokens(given: dict[str, str], words: str) -> None:
+    given = {"sasl_mechanism": "OAUTHBEARER", "security_protocol": "SASL_SSL"} | given
+    with pytest.raises(OptionError) as caught:
+        secure(**given)
+    assert words in str(caught.value)
+    assert "hush" not in str(caught.value)
+
+
+# --- references ------------------------------------------------------------------------------
+
+
+def test_every_setting_may_be_a_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is looked up, nor checked, before it is needed."""
+    rows = [row for row in SECURITY if row.status is Status.USED and not row.alias_of]
+    for row in rows:
+        parse_client_options(SERVERS | {row.name: "${env:SECW_NOT_THERE}"})
+    monkeypatch.setenv("SECW_PROTOCOL", "sasl_ssl")
+    monkeypatch.setenv("SECW_MECHANISM", "plain")
+    monkeypatch.setenv("SECW_VERIFY", "false")
+    monkeypatch.setenv("SECW_CA", "/ca.pem")
+    (tmp_path / "hush").write_text("hush\n")
+    text = jaas("plain.PlainLoginModule", username="${env:SECW_USER}", password="DIR")
+    parsed = options(
+        security_protocol="${env:SECW_PROTOCOL}",
+        sasl_mechanism="${env:SECW_MECHANISM}",
+        enable_ssl_certificate_verification="${env:SECW_VERIFY}",
+        ssl_ca_location="${env:SECW_CA}",
+        sasl_jaas_config=text.replace("DIR", f"${{directory:{tmp_path}:hush}}"),
+    )
+    with pytest.raises(OptionError, match=r"sasl\.jaas\.config: \$\{env:SECW_USER\} cannot"):
+        secure_settings(parsed.security)
+    monkeypatch.setenv("SECW_USER", "alice")
+    found = secure_settings(parsed.security)
+    assert found.tls == TlsSettings(truststore=Store("ssl.ca.location", "/ca.pem"), verify=False)
+    assert found.sasl == SaslChoice(mechanism="PLAIN", username="alice", password=Secret("hush"))
+    dumped = pickle.dumps(parsed)
+    assert b"alice" not in dumped
+    assert b"${env:SECW_USER}" in dumped
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_references_in_jaas(monkeypatch: pytest.MonkeyPatch, whole: bool) -> None:
+    """A password that is looked up needs no escapes; a whole line does."""
+    password = """x"; y\\ 'z' ${env:HOME}"""
+    text = jaas("plain.PlainLoginModule", username="alice", password="${env:SECW_PASSWORD}")
+    monkeypatch.setenv("SECW_PASSWORD", password)
+    if whole:
+        escaped = password.replace("\\", "\\\\").replace('"', '\\"')
+        monkeypatch.setenv("SECW_JAAS", text.replace("${env:SECW_PASSWORD}", escaped))
+        text = "${env:SECW_JAAS}"
+    assert sasl("PLAIN", sasl_jaas_config=text).password == Secret(password)
+
+
+def test_what_a_reference_stands_for_is_checked_and_not_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SECW_MECHANISM", "hush")
+    parsed = options(security_protocol="SASL_SSL", sasl_mechanisms="${env:SECW_MECHANISM}")
+    with pytest.raises(OptionError, match=r"option sasl\.mechanisms must be one of") as caught:
+        secure_settings(parsed.security)
+    assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"sasl_password": "hush${env:SECW_NO}"}, "no such environment variable"),
+        (
+            {"sasl_jaas_config": jaas("PlainLoginModule", username="u", password="hush${env:SECW}")}
+            | {"sasl_username": "u"},
+            "exclude each other",
+        ),
+        (
+            {"sasl_jaas_config": jaas("PlainLoginModule", username="hush", password="${env:NO}")},
+            "no such environment variable",
+        ),
+        (
+            {"sasl_jaas_config": jaas("OAuthBearerLoginModule", clientSecret="hush${env:SECW}")}
+            | {"sasl_mechanism": "OAUTHBEARER", "sasl_oauthbearer_client_secret": "hush"}
+            | {"sasl_oauthbearer_token_endpoint_url": "https://h/?hush"},
+            "exclude each other",
+        ),
+    ],
+)
+def test_no_variable_of_a_frame_has_what_was_looked_up(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], words: str
+) -> None:
+    monkeypatch.setenv("SECW", "hush")
+    monkeypatch.setenv("SECW_SCOPE", "kafka")
+    given = {"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN"} | given
+    if "username" not in "".join(given):
+        given["sasl_oauthbearer_scope"] = "${env:SECW_SCOPE}"  # so that nothing is checked before
+    parsed = options(**given)
+    with pytest.raises(OptionError, match=words) as caught:
+        secure_settings(parsed.security)
+    assert "hush" not in variables_of(caught.value)
+
+
+def test_a_provider_that_is_not_here() -> None:
+    words = r"^sasl\.password: it has a reference \$\{…:…\} of a kind that is not here"
+    with pytest.raises(OptionError, match=words) as caught:
+        options(sasl_password="${vault:hush}")
+    assert "named by ${env:NAME}" in str(caught.value)
+    assert "hush" not in str(caught.value)
+    with pytest.raises(
+        OptionError, match=r"^sasl\.oauthbearer\.token\.endpoint\.url: it"
+    ) as caught:
+        options(sasl_oauthbearer_token_endpoint_url="https://h/x?key=hush${vault:hush}")
+    assert "hush" not in str(caught.value)
+
+
+def test_warnings_are_of_the_options_logger(caplog: pytest.LogCaptureFixture) -> None:
+    options(ssl_protocol="TLS")
+    assert caplog.record_tuples == [
+        ("sparkkafka.config.options", logging.WARNING, caplog.records[0].getMessage())
+    ]

@@ -1,0 +1,166 @@
+"""Damaged and malicious bodies: a DecodeError with a position, or a message, and nothing else."""
+
+from __future__ import annotations
+
+import random
+import time
+import tracemalloc
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kafka_oracle import MESSAGE_VERSIONS, MESSAGES, Generator, name_version
+
+from sparkkafka.errors import DecodeError
+from sparkkafka.protocol.messages import FetchResponse, MetadataResponse
+from sparkkafka.protocol.wire.schema import Message, decode, encode, is_flexible
+
+EACH_VERSION = pytest.mark.parametrize(("cls", "version"), MESSAGE_VERSIONS, ids=name_version)
+
+# Lengths and counts as an attacker would like them: -1, the most negative, the largest, in each
+# width, and as unsigned varints of legal and of too great length.
+EVIL_LENGTHS = [
+    bytes.fromhex(text)
+    for text in (
+        "ffff",
+        "8000",
+        "7fff",
+        "ffffffff",
+        "80000000",
+        "7fffffff",
+        "00ffffff",
+        "ffffffff0f",
+        "ffffffffff01",
+        "8080808010",
+        "ffff03",
+    )
+]
+
+
+def sample(cls: type[Message], version: int) -> bytes:
+    return encode(Generator(3, full=True, small=True).message(cls, version), version)
+
+
+def outcome(cls: type[Message], version: int, data: bytes) -> Message | None:
+    """The message, or None for a DecodeError with a position inside the data."""
+    try:
+        message = decode(cls, version, data)
+    except DecodeError as error:
+        assert type(error) is DecodeError
+        assert error.position is not None
+        assert 0 <= error.position <= len(data)
+        assert f"{cls.__name__} v{version}" in str(error)
+        assert str(error).count("(at byte ") == 1
+        return None
+    assert type(message) is cls
+    return message
+
+
+@EACH_VERSION
+def test_cut_at_every_byte(cls: type[Message], version: int) -> None:
+    data = sample(cls, version)
+    assert outcome(cls, version, data) is not None
+    for size in range(len(data)):
+        assert outcome(cls, version, data[:size]) is None
+
+
+@EACH_VERSION
+def test_bytes_left_over(cls: type[Message], version: int) -> None:
+    assert outcome(cls, version, sample(cls, version) + b"\0") is None
+
+
+@EACH_VERSION
+def test_every_byte_flipped(cls: type[Message], version: int) -> None:
+    data = bytearray(sample(cls, version))
+    for at, byte in enumerate(data):
+        for mask in (0x01, 0x80, 0xFF):
+            data[at] = byte ^ mask
+            outcome(cls, version, bytes(data))
+        data[at] = byte
+
+
+@pytest.mark.parametrize("cls", MESSAGES, ids=name_version)
+def test_evil_lengths_cost_nothing(cls: type[Message]) -> None:
+    """Put where any length may be, they never make the decoder allocate or run for long."""
+    for version in sorted({cls.MIN_VERSION, cls.MAX_VERSION}):
+        data = sample(cls, version)
+        outcome(cls, version, data)  # compiled, so that only decoding is measured
+        tracemalloc.start()
+        try:
+            tracemalloc.reset_peak()
+            before = tracemalloc.get_traced_memory()[0]
+            begin = time.process_time()
+            for at in range(len(data)):
+                for evil in EVIL_LENGTHS:
+                    outcome(cls, version, data[:at] + evil + data[at + len(evil) :])
+            per_decode_s = (time.process_time() - begin) / (len(EVIL_LENGTHS) * len(data) or 1)
+            peak = tracemalloc.get_traced_memory()[1] - before
+        finally:
+            tracemalloc.stop()
+        assert peak < 200_000
+        assert per_decode_s < 0.05
+
+
+@pytest.mark.parametrize("version", [4, 11, 12])
+def test_a_count_that_the_bytes_cannot_hold_allocates_nothing(version: int) -> None:
+    """Each topic takes several bytes, so a count just below the number of bytes is refused too."""
+    padding = bytes(100_000)
+    count = len(padding) - 10
+    flexible = is_flexible(FetchResponse, version)
+    head = bytes(4 if version < 7 else 10)
+    length = _uvarint(count + 1) if flexible else count.to_bytes(4, "big")
+    with pytest.raises(DecodeError, match=f"responses: {count} elements of"):
+        decode(FetchResponse, version, head + length + padding)
+
+
+def _uvarint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from(MESSAGE_VERSIONS), st.binary(max_size=200))
+def test_any_bytes(case: tuple[type[Message], int], data: bytes) -> None:
+    outcome(*case, data)
+
+
+@pytest.mark.parametrize(
+    "filler", [b"\x00", b"\x01", b"\x02", b"\x7f", b"\x80", b"\xff", None], ids=repr
+)
+def test_a_megabyte_of_rubbish(filler: bytes | None) -> None:
+    size = 2**20
+    data = random.Random(1).randbytes(size) if filler is None else filler * size
+    begin = time.process_time()
+    for cls in (MetadataResponse, FetchResponse):
+        for version in (cls.MIN_VERSION, cls.MAX_VERSION):
+            outcome(cls, version, data)
+    assert time.process_time() - begin < 10
+
+
+def position_of(cls: type[Any], version: int, data: bytes) -> tuple[str, int | None]:
+    with pytest.raises(DecodeError) as caught:
+        decode(cls, version, data)
+    return str(caught.value), caught.value.position
+
+
+def test_errors_say_where() -> None:
+    # throttle_time_ms, then one broker whose host is not UTF-8
+    broker = b"\0\0\0\1" + b"\0\2\xc3\x28" + b"\0\0\x23\x84" + b"\xff\xff"
+    data = bytes(4) + b"\0\0\0\1" + broker
+    text, position = position_of(MetadataResponse, 4, data)
+    assert text.startswith("MetadataResponse v4 brokers.host: not UTF-8")
+    assert position == data.index(b"\xc3")
+
+    text, position = position_of(MetadataResponse, 4, bytes(4) + b"\0\0\0\1" + bytes(3))
+    assert text.startswith("MetadataResponse v4 brokers: 1 elements of 12 or more bytes")
+
+    text, position = position_of(MetadataResponse, 4, bytes(4) + b"\xff\xff\xff\xff")
+    assert text == "MetadataResponse v4 brokers: null where a value is required (at byte 4)"
+    assert position == 4
+
+    text, position = position_of(MetadataResponse, 4, bytes(4) + b"\xff\xff\xff\xfe")
+    assert text == "MetadataResponse v4 brokers: negative length -2 (at byte 4)"

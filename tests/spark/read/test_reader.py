@@ -1,0 +1,263 @@
+"""Shape of what a read gives to Spark, and what is shipped to executors. No broker."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from sparkkafka.config.options import parse_read_options
+from sparkkafka.errors import DecodeError, OptionError
+from sparkkafka.protocol.columns.columns import HEADERS_TYPE, DecodedRecords
+from sparkkafka.spark.datasource import KafkaDataSource
+from sparkkafka.spark.read import read_task
+from sparkkafka.spark.read.read_task import BatchShaper, bad_text_rows
+from sparkkafka.spark.read.reader import KafkaBatchReader, KafkaInputPartition
+from sparkkafka.spark.schema import arrow_schema, chosen_columns, default_columns, spark_schema
+from tests.spark.schemas import ddl
+
+READ = {"kafka.bootstrap.servers": "nowhere.invalid:9092", "subscribe": "t"}
+
+
+def decoded(rows: int, *, value: bytes = b"v", timestamp_ms: int = 0) -> DecodedRecords:
+    return DecodedRecords(
+        offsets=np.arange(rows, dtype=np.int64) + 7,
+        timestamps_ms=np.full(rows, timestamp_ms, np.int64),
+        timestamp_types=np.zeros(rows, np.int32),
+        keys=pa.array([None] * rows, pa.binary()),
+        values=pa.array([value] * rows, pa.binary()),
+        headers=None,
+    )
+
+
+@pytest.mark.parametrize("headers", [False, True])
+def test_arrow_schema_is_what_spark_makes_of_the_declared_one(headers: bool) -> None:
+    """Spark refuses a first batch whose schema differs in anything."""
+    assert to_arrow_schema(spark_schema(headers), timezone="UTC").equals(
+        arrow_schema(default_columns(headers))
+    )
+
+
+def test_schema_is_the_jvm_connectors() -> None:
+    assert spark_schema(True).simpleString() == (
+        "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,"
+        "timestamp:timestamp,timestampType:int,headers:array<struct<key:string,value:binary>>>"
+    )
+    assert all(field.nullable for field in spark_schema(True))
+
+
+def test_rows() -> None:
+    records = DecodedRecords(
+        offsets=np.array([3, 5]),
+        timestamps_ms=np.array([1_700_000_000_123, -1]),
+        timestamp_types=np.array([1, -1], np.int32),
+        keys=pa.array([b"k", None], pa.binary()),
+        values=pa.array([None, b""], pa.binary()),
+        headers=pa.array([[("a", b"1"), ("a", None)], None], HEADERS_TYPE),
+    )
+    (batch,) = BatchShaper("top", 4, default_columns(True)).batches(records)
+    batch.validate(full=True)
+    assert batch.schema.equals(arrow_schema(default_columns(True)))
+    first, second = batch.to_pylist()
+    assert first == {
+        "key": b"k",
+        "value": None,
+        "topic": "top",
+        "partition": 4,
+        "offset": 3,
+        "timestamp": datetime(2023, 11, 14, 22, 13, 20, 123000, UTC),
+        "timestampType": 1,
+        "headers": [{"key": "a", "value": b"1"}, {"key": "a", "value": None}],
+    }
+    # No timestamp is -1 ms, and shows as that moment, as with the JVM connector.
+    assert second["timestamp"] == datetime(1970, 1, 1, tzinfo=UTC) - timedelta(milliseconds=1)
+    assert second["headers"] is None
+
+
+def test_missing_columns_are_null() -> None:
+    records = DecodedRecords(
+        np.array([1]), np.array([0]), np.array([0], np.int32), None, None, None
+    )
+    (batch,) = BatchShaper("t", 0, default_columns(True)).batches(records)
+    row = batch.to_pylist()[0]
+    assert (row["key"], row["value"], row["headers"]) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("rows", "sizes"),
+    [(0, []), (1, [1]), (8192, [8192]), (8193, [4097, 4096]), (20_000, [6667, 6667, 6666])],
+)
+def test_batches_are_of_about_8k_rows(rows: int, sizes: list[int]) -> None:
+    batches = list(BatchShaper("t", 0, default_columns(False)).batches(decoded(rows)))
+    assert [batch.num_rows for batch in batches] == sizes
+    offsets = [o for batch in batches for o in batch.column("offset").to_pylist()]
+    assert offsets == list(range(7, 7 + rows))
+
+
+def test_large_records_make_shorter_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_task, "BYTES_PER_BATCH", 10_000)
+    batches = list(
+        BatchShaper("t", 0, default_columns(False)).batches(decoded(100, value=b"x" * 1000))
+    )
+    assert all(batch.num_rows <= 10 for batch in batches)
+    assert sum(batch.num_rows for batch in batches) == 100
+    monkeypatch.setattr(read_task, "BYTES_PER_BATCH", 10)
+    assert (
+        len(
+            list(BatchShaper("t", 0, default_columns(False)).batches(decoded(3, value=b"x" * 1000)))
+        )
+        == 3
+    )
+
+
+@pytest.mark.parametrize("timestamp_ms", [2**63 - 1, -(2**63)])
+def test_timestamps_that_do_not_fit_microseconds(timestamp_ms: int) -> None:
+    with pytest.raises(
+        DecodeError, match=rf"topic t partition 0 offset 7: the timestamp {timestamp_ms}"
+    ):
+        list(
+            BatchShaper("t", 0, default_columns(False)).batches(
+                decoded(1, timestamp_ms=timestamp_ms)
+            )
+        )
+
+
+def test_no_partitions_become_one_that_reads_nothing() -> None:
+    """Spark turns [] into InputPartition(None), and must not need a broker for it."""
+    reader = KafkaBatchReader(parse_read_options(READ))
+    assert list(reader.read(InputPartition(None))) == []
+
+
+def test_what_spark_ships_survives_pickle() -> None:
+    given = {**READ, "startingOffsets": '{"t":{"0":5}}', "kafka.secret.thing": "hunter2"}
+    source = KafkaDataSource(given)
+    reader = source.reader(source.schema())
+    part = KafkaInputPartition("t", 0, 5, 9)
+    for thing in (source, reader, part):
+        pickled = pickle.dumps(thing)
+        assert b"hunter2" not in pickled
+        copy = pickle.loads(pickled)
+        assert type(copy) is type(thing)
+        assert "hunter2" not in repr(thing)
+    assert pickle.loads(pickle.dumps(reader)).options == reader.options
+    assert pickle.loads(pickle.dumps(part)) == part
+    assert pickle.loads(pickle.dumps(source)).options == source.options
+
+
+def test_data_source_needs_no_network_and_shows_no_values() -> None:
+    source = KafkaDataSource({**READ, "kafka.client.id": "hunter2"})
+    assert "hunter2" not in repr(source)
+    assert "kafka.client.id" in repr(source)
+    assert len(source.schema()) == 7
+    assert KafkaDataSource({**READ, "IncludeHeaders": "TRUE"}).schema()[7].name == "headers"
+
+
+# --- columns of the user's own ---------------------------------------------------------------
+
+
+def shaped(text: str, records: DecodedRecords, **more: Any) -> pa.RecordBatch:
+    columns = chosen_columns(ddl(text))
+    (batch,) = BatchShaper("t", 3, columns, **more).batches(records)
+    batch.validate(full=True)
+    assert batch.schema.equals(to_arrow_schema(ddl(text), timezone="UTC"))
+    return batch
+
+
+def test_any_columns_in_any_order() -> None:
+    records = decoded(2)
+    batch = shaped("offset bigint, topic string, value string", records)
+    assert batch.to_pylist() == [
+        {"offset": 7, "topic": "t", "value": "v"},
+        {"offset": 8, "topic": "t", "value": "v"},
+    ]
+    everything = shaped(
+        "headers array<struct<key:string,value:binary>>, timestampType int, partition int, "
+        "timestamp timestamp, key string, value binary",
+        records,
+    )
+    assert everything.num_columns == 6
+
+
+def test_columns_that_are_never_null_may_say_so() -> None:
+    shaped("topic string not null, partition int not null, offset bigint not null", decoded(1))
+    with pytest.raises(OptionError, match="'value' of the schema cannot be NOT NULL"):
+        chosen_columns(ddl("value binary not null"))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("valeu binary", "'valeu' of the schema does not exist.*did you mean 'value'"),
+        ("Value binary", "did you mean 'value'"),
+        ("timestamptype int", "did you mean 'timestampType'"),
+        ("x int", "there are key, value, topic, partition, offset, timestamp, timestampType, head"),
+        ("value int", "'value' of the schema must be binary or string, not int: cast it after"),
+        ("partition bigint", "'partition' of the schema must be int, not bigint"),
+        ("topic binary", "'topic' of the schema must be string"),
+        ("headers map<string,binary>", "'headers' of the schema must be array<struct<"),
+        ("offset bigint, offset bigint", "'offset' stands twice"),
+    ],
+)
+def test_columns_that_cannot_be(text: str, words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        KafkaDataSource(READ).reader(ddl(text))
+
+
+def test_a_schema_without_columns_is_refused() -> None:
+    with pytest.raises(OptionError, match="no columns"):
+        chosen_columns(StructType([]))
+
+
+def with_values(*values: bytes | None) -> DecodedRecords:
+    count = len(values)
+    return DecodedRecords(
+        offsets=np.arange(7, 7 + count),
+        timestamps_ms=None,
+        timestamp_types=np.zeros(count, np.int32),
+        keys=None,
+        values=pa.array(values, pa.binary()),
+        headers=None,
+    )
+
+
+def test_text_that_is_no_utf8_is_an_error_that_says_where() -> None:
+    records = with_values(b"a", None, "é".encode(), b"\xff\xfe", b"\xc3")
+    with pytest.raises(DecodeError) as caught:
+        shaped("value string", records)
+    words = "topic t partition 3 offset 10: the value is not UTF-8 (b'\\xff\\xfe')"
+    assert words in str(caught.value)
+    assert "invalidUtf8=null" in str(caught.value)
+
+
+def test_or_it_is_null() -> None:
+    values = [b"a", None, b"\xff", "é".encode(), b"\xc3", b""]
+    batch = shaped("value string", with_values(*values), null_for_bad_text=True)
+    assert batch.column(0).to_pylist() == ["a", None, None, "é", None, ""]
+    batch = shaped("value string", with_values(b"\xff"), null_for_bad_text=True)
+    assert batch.column(0).to_pylist() == [None]
+
+
+@given(st.lists(st.one_of(st.none(), st.binary(max_size=6), st.text(max_size=4).map(str.encode))))
+def test_bad_text_against_pythons_own_decoder(values: list[bytes | None]) -> None:
+    def text(value: bytes | None) -> str | None:
+        try:
+            return None if value is None else value.decode()
+        except UnicodeDecodeError:
+            return "BAD"
+
+    array = pa.array(values, pa.binary())
+    bad = [i for i, value in enumerate(values) if text(value) == "BAD" and value != b"BAD"]
+    assert bad_text_rows(array) == bad
+    if values:
+        batch = shaped("value string", with_values(*values), null_for_bad_text=True)
+        expected = [None if i in bad else text(value) for i, value in enumerate(values)]
+        assert batch.column(0).to_pylist() == expected
