@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 
 import pytest
-from kafka_oracle import MESSAGE_VERSIONS, Generator, name_version, peer_class, to_peer
 
 from sparkkafka.errors import DecodeError, EncodeError, UnsupportedVersionError
 from sparkkafka.protocol.framing import Framing, decode_request, encode_response
@@ -25,6 +24,13 @@ from sparkkafka.protocol.messages import (
     TopicProduceData,
 )
 from sparkkafka.protocol.wire.schema import Message, Request, Response
+from tests.protocol.kafka_oracle import (
+    MESSAGE_VERSIONS,
+    Generator,
+    name_version,
+    peer_class,
+    to_peer,
+)
 
 EACH_VERSION = pytest.mark.parametrize(("cls", "version"), MESSAGE_VERSIONS, ids=name_version)
 

@@ -10,15 +10,6 @@ import pytest
 import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from record_cases import (
-    NOW,
-    batch_of,
-    contents,
-    equal_records,
-    response,
-    sample_records,
-    to_records,
-)
 from reference import Record
 
 from sparkkafka.errors import BatchTooLargeError, CorruptRecordError, DecodeError
@@ -27,6 +18,15 @@ from sparkkafka.protocol.columns.chunks import CHUNK_RECORDS
 from sparkkafka.protocol.columns.columns import DecodedRecords, decode_batches, decode_chunks
 from sparkkafka.protocol.records.batches import Codec, RecordBatch, build_batch, split_batches
 from sparkkafka.protocol.records.compression import compress
+from tests.protocol.record_cases import (
+    NOW,
+    batch_of,
+    contents,
+    equal_records,
+    response,
+    sample_records,
+    to_records,
+)
 
 ALL = {"start_offset": 0, "end_offset": 2**62}
 

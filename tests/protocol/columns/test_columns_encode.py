@@ -9,7 +9,6 @@ import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatchBuilder
-from record_cases import NOW, contents, equal_records, sample_records, to_columns, to_records
 from reference import Record
 
 from sparkkafka.errors import EncodeError
@@ -27,6 +26,14 @@ from sparkkafka.protocol.columns.columns import (
 )
 from sparkkafka.protocol.columns.encode import MAX_BATCH_BYTES
 from sparkkafka.protocol.records.batches import build_batch, split_batches
+from tests.protocol.record_cases import (
+    NOW,
+    contents,
+    equal_records,
+    sample_records,
+    to_columns,
+    to_records,
+)
 
 WHOLE = MAX_BATCH_BYTES
 

@@ -15,7 +15,12 @@ import pytest
 import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from record_cases import (
+from reference import Record
+
+from sparkkafka.errors import CorruptRecordError
+from sparkkafka.protocol.columns.columns import decode_batches
+from sparkkafka.protocol.records.batches import RecordBatch
+from tests.protocol.record_cases import (
     NOW,
     batch_of,
     contents,
@@ -24,11 +29,6 @@ from record_cases import (
     sample_records,
     to_records,
 )
-from reference import Record
-
-from sparkkafka.errors import CorruptRecordError
-from sparkkafka.protocol.columns.columns import decode_batches
-from sparkkafka.protocol.records.batches import RecordBatch
 
 ALL = {"start_offset": -(2**63), "end_offset": 2**64}
 

@@ -12,7 +12,6 @@ import pytest
 import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from record_cases import NOW, batch_of, contents, equal_records, sample_records, to_records
 from reference import Record
 
 from sparkkafka.errors import BatchTooLargeError, CorruptRecordError
@@ -30,6 +29,14 @@ from sparkkafka.protocol.records.compression import (
     Codec,
     compress,
     decompressed_pieces,
+)
+from tests.protocol.record_cases import (
+    NOW,
+    batch_of,
+    contents,
+    equal_records,
+    sample_records,
+    to_records,
 )
 
 END = 2**62

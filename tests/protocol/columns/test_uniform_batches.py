@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from record_cases import NOW, equal_records, response, to_records
 from reference import Record
 
 from sparkkafka.errors import CorruptRecordError
@@ -18,6 +17,7 @@ from sparkkafka.protocol.columns import chunks, uniform_batches
 from sparkkafka.protocol.columns.columns import CHUNK_RECORDS, decode_batches, decode_chunks
 from sparkkafka.protocol.columns.field_places import Grid, GridPart, GridRows
 from sparkkafka.protocol.records.batches import RecordBatch
+from tests.protocol.record_cases import NOW, equal_records, response, to_records
 
 END = 2**62
 

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment as PeerAssignment
 from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription as PeerSubscription
-from kafka_oracle import class_rows, json_rows, load_json
 
 from sparkkafka.errors import DecodeError, EncodeError, UnsupportedVersionError
 from sparkkafka.protocol.messages.consumer_protocol import (
@@ -31,6 +30,7 @@ from sparkkafka.protocol.messages.consumer_protocol import (
     encode_subscription,
 )
 from sparkkafka.protocol.wire.schema import Message
+from tests.protocol.kafka_oracle import class_rows, json_rows, load_json
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "assignors.json").read_text())
 VERSIONS = range(4)

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kafka_oracle import MESSAGE_VERSIONS, MESSAGES, Generator, name_version
 
 from sparkkafka.errors import DecodeError
 from sparkkafka.protocol.messages import FetchResponse, MetadataResponse
 from sparkkafka.protocol.wire.schema import Message, decode, encode, is_flexible
+from tests.protocol.kafka_oracle import MESSAGE_VERSIONS, MESSAGES, Generator, name_version
 
 EACH_VERSION = pytest.mark.parametrize(("cls", "version"), MESSAGE_VERSIONS, ids=name_version)
 

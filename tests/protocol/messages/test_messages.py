@@ -10,19 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kafka_oracle import (
-    MESSAGE_VERSIONS,
-    MESSAGES,
-    Generator,
-    differences,
-    from_peer,
-    load_json,
-    name_version,
-    peer_class,
-    strategy,
-    to_peer,
-    versions_of,
-)
 
 from sparkkafka.errors import EncodeError
 from sparkkafka.protocol import messages
@@ -42,6 +29,19 @@ from sparkkafka.protocol.wire.schema import (
     int64,
     request,
     string,
+)
+from tests.protocol.kafka_oracle import (
+    MESSAGE_VERSIONS,
+    MESSAGES,
+    Generator,
+    differences,
+    from_peer,
+    load_json,
+    name_version,
+    peer_class,
+    strategy,
+    to_peer,
+    versions_of,
 )
 
 EACH_VERSION = pytest.mark.parametrize(("cls", "version"), MESSAGE_VERSIONS, ids=name_version)
