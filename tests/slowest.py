@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Generator
+from pathlib import PurePosixPath
 
 import pytest
 
@@ -26,5 +27,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Genera
 def row(seconds: dict[str, float]) -> str:
     """`slowest: 12.3 s test_file::test_name[case], …`; set-up and removal are part of a test."""
     slowest = sorted(seconds.items(), key=lambda item: -item[1])[:COUNT]
-    texts = (f"{spent:.1f} s {nodeid.rpartition('/')[2]}" for nodeid, spent in slowest)
-    return "slowest: " + ", ".join(texts).replace(".py::", "::")
+    texts = (f"{spent:.1f} s {_short(nodeid)}" for nodeid, spent in slowest)
+    return "slowest: " + ", ".join(texts)
+
+
+def _short(nodeid: str) -> str:
+    file, _, test = nodeid.partition("::")
+    return f"{PurePosixPath(file).stem}::{test}"
