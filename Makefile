@@ -34,8 +34,9 @@ test: $(STAMP) ## all tests, those with real brokers and Spark included, a quart
 	@$(PY) -m tests.quick_java
 	@$(PY) -m pytest -m "not bench and not soak" -n $(JOBS)
 
-test-fast: $(STAMP) ## the tests without broker and Spark, a minute
-	@$(PY) -m pytest -m "not real and not spark and not notebook and not bench and not soak" -n $(JOBS)
+FAST := not real and not spark and not notebook and not slow and not bench and not soak
+test-fast: $(STAMP) ## the tests without broker and Spark but the slowest of them, a minute
+	@$(PY) -m pytest -m "$(FAST)" --ignore tests/real -n $(JOBS)
 
 soak: $(STAMP) ## the long forms of tests, most of an hour: killed drivers and brokers, 2,000 micro-batches
 	@$(PY) -m pytest -m soak -s

@@ -102,9 +102,16 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     # Jars cannot be added to a running JVM's class loader in time, so the rival is loaded from the
     # start when it is at hand; `jvm_connector` says what to do when it is not.
     connector = find_jars(CONNECTOR_JARS)
-    # Its streams fail in a Spark before its own version: SupportsRealTimeMode is not there.
-    if connector and importlib.util.find_spec("pyspark.sql.streaming.datasource"):  # Spark 4.2
-        builder = builder.config("spark.jars", ",".join(map(str, connector)))
+    if importlib.util.find_spec("pyspark.sql.streaming.datasource"):  # Spark 4.2
+        # The usual one starts a process, chmod, for each file of a checkpoint.
+        manager = "streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+        builder = builder.config(
+            "spark.sql.streaming.checkpointFileManagerClass",
+            f"org.apache.spark.sql.execution.{manager}",
+        )
+        # Its streams fail in a Spark before its own version: SupportsRealTimeMode is not there.
+        if connector:
+            builder = builder.config("spark.jars", ",".join(map(str, connector)))
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session

@@ -26,7 +26,7 @@ from tests.real.streams import (
 pytestmark = [pytest.mark.real, pytest.mark.spark]
 
 PARTITIONS = 3
-TRIGGER = {"processingTime": "300 milliseconds"}
+TRIGGER = {"processingTime": "1 second"}
 
 
 @pytest.fixture(scope="module")

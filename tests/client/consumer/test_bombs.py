@@ -30,6 +30,8 @@ from sparkkafka.protocol.records.batches import build_batch
 from sparkkafka.protocol.records.compression import Codec
 from sparkkafka.testing.fake.cluster import FakeCluster
 
+pytestmark = pytest.mark.slow
+
 MB = 1_000_000
 MIB = 1 << 20
 LIMIT = 128 * MIB
