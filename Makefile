@@ -3,6 +3,7 @@
 # installed. `make PYTHON=/path/to/python3.12` chooses the Python of a new .venv.
 
 PYTHON ?=
+JOBS ?= 3
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
@@ -12,7 +13,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(PY)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test soak lint bench bench-quick broker clean
+.PHONY: help demo test test-fast soak lint bench bench-quick broker clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -21,17 +22,23 @@ help: ## this list
 demo: $(STAMP) ## one real broker, 1,000,000 rows written and read back by Spark, then all removed
 	@$(PY) -m tests.tools.demo
 
-# JOBS=3 saves a quarter of the time where there are cores for it; on two, tests with short deadlines
-# may fail. With an older Spark, in a virtual environment of its own:
+# Tests run in JOBS processes, three for two cores: most of them wait more than they work, but a Spark
+# that gets too small a share of a core gives its Python workers up. With an older Spark, in a virtual
+# environment of its own:
 #     pip install -e '.[dev]' && pip install 'pyspark[connect]==4.0.5'
 #     python -m pytest -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning \
 #       tests/spark/stream/test_streams.py
 # (PySpark 4.0 and 4.1 leave sockets of their own to the garbage collector.)
-test: $(STAMP) ## all tests, those with real brokers included
+test: $(STAMP) ## all tests, those with real brokers and Spark included, a quarter of an hour
 	@$(PY) -m sparkkafka.testing.kafka.jars connector
-	@$(PY) -m pytest -m "not bench and not soak" $(if $(JOBS),-n $(JOBS))
+	@$(PY) -m tests.quick_java
+	@$(PY) -m pytest -m "not bench and not soak" -n $(JOBS)
 
-soak: $(STAMP) ## the long tests, half an hour: killed drivers and brokers, 2,000 micro-batches
+FAST := not real and not spark and not notebook and not slow and not bench and not soak
+test-fast: $(STAMP) ## the tests without broker and Spark but the slowest of them, a minute
+	@$(PY) -m pytest -m "$(FAST)" --ignore tests/real -n $(JOBS)
+
+soak: $(STAMP) ## the long forms of tests, most of an hour: killed drivers and brokers, 2,000 micro-batches
 	@$(PY) -m pytest -m soak -s
 
 lint: $(STAMP) ## ruff and mypy

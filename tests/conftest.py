@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib.util
 import itertools
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from tests.parallel import HEAVY
+from tests.slowest import pytest_runtest_logreport, pytest_terminal_summary  # noqa: F401
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,21 +26,22 @@ _numbers = itertools.count()
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """For the processes of `make test`: all files with brokers or Spark go to one of them, since
-    those take both cores; the others share the rest, file by file."""
-    from xdist.scheduler import LoadScopeScheduling
+    from tests.parallel import LongestFirst
 
-    class ByWeight(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            name = nodeid.partition("::")[0]
-            return "brokers and Spark" if _is_heavy(config.rootpath / name) else name
-
-    return ByWeight(config, log)
+    return LongestFirst(config, log)
 
 
-@functools.cache
-def _is_heavy(file: Path) -> bool:
-    return re.search(r"mark\.(real|spark|notebook)\b", file.read_text()) is not None
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        from tests.parallel import in_turn
+
+        items[:] = in_turn(items)
+    if any(item.get_closest_marker(mark) for item in items for mark in HEAVY):
+        from tests.quick_java import set_environment
+
+        folder: Path = config._tmp_path_factory.mktemp("java")  # type: ignore[attr-defined]
+        set_environment(os.environ, folder)
 
 
 @pytest.fixture
@@ -96,15 +98,20 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-        .config("spark.local.dir", str(folder / "local"))
-        .config("spark.driver.extraJavaOptions", f"-Djava.io.tmpdir={_made(folder / 'tmp')}")
     )
     # Jars cannot be added to a running JVM's class loader in time, so the rival is loaded from the
     # start when it is at hand; `jvm_connector` says what to do when it is not.
     connector = find_jars(CONNECTOR_JARS)
-    # Its streams fail in a Spark before its own version: SupportsRealTimeMode is not there.
-    if connector and importlib.util.find_spec("pyspark.sql.streaming.datasource"):  # Spark 4.2
-        builder = builder.config("spark.jars", ",".join(map(str, connector)))
+    if importlib.util.find_spec("pyspark.sql.streaming.datasource"):  # Spark 4.2
+        # The usual one starts a process, chmod, for each file of a checkpoint.
+        manager = "streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+        builder = builder.config(
+            "spark.sql.streaming.checkpointFileManagerClass",
+            f"org.apache.spark.sql.execution.{manager}",
+        )
+        # Its streams fail in a Spark before its own version: SupportsRealTimeMode is not there.
+        if connector:
+            builder = builder.config("spark.jars", ",".join(map(str, connector)))
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session
@@ -120,8 +127,3 @@ def jvm_connector(spark: SparkSession) -> str:
             pytest.fail(f"no JVM connector: {reason}", pytrace=False)
         pytest.skip(f"no JVM connector: {reason}")
     return "kafka"
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir(parents=True)
-    return folder

@@ -17,15 +17,21 @@ KINDS = ("raises", "dies", "a neighbour dies")
 # Functions inside functions go to the workers by value: these need not find this module.
 
 
-def fails_in(task: int) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """For `mapInArrow`: this task fails, once its rows are on their way."""
+def fails_in(task: int, once: str = "") -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """For `mapInArrow`: this task fails, once its rows are on their way and the file `once`, if one
+    is named, is there."""
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
+        import time
+
         from pyspark import TaskContext
 
         yield from batches
         context = TaskContext.get()
         if context is not None and context.partitionId() == task:
+            until_s = time.monotonic() + 60
+            while once and not os.path.exists(once) and time.monotonic() < until_s:  # noqa: PTH110
+                time.sleep(0.05)
             raise RuntimeError(f"task {task} was chosen to fail")
 
     return run

@@ -1,4 +1,4 @@
-"""Three brokers, one killed and started again during a 1M-row write and during a read.
+"""Three brokers, one killed and started again during a long write and during a read.
 
 No row may be lost, none may be there twice (idempotence), and the job may not fail.
 """
@@ -18,10 +18,11 @@ from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.cluster.offsets import LATEST, list_offsets
 from sparkkafka.client.values import TopicPartition
 from tests.client.support import open_cluster
+from tests.real.faults import slowly
 
 pytestmark = [pytest.mark.real, pytest.mark.spark]
 
-ROWS = 1_000_000
+ROWS = 200_000
 PARTITIONS = 6
 
 
@@ -74,6 +75,11 @@ def killed_once(cluster, when: Callable[[], bool]) -> Iterator[list[str]]:
         assert not thread.is_alive()
 
 
+def slow(df: DataFrame) -> DataFrame:
+    """Takes some seconds, in which a broker can be killed; few of them are of the processor."""
+    return df.mapInArrow(slowly(0.3), df.schema)
+
+
 def read(spark: SparkSession, cluster, topic: str, **options: str) -> DataFrame:
     return (
         spark.read.format("pykafka")
@@ -112,9 +118,10 @@ def test_a_broker_dies_during_a_write_and_during_a_read(spark, three_brokers):
     def in_the_middle() -> bool:
         return written(three_brokers, topic) > ROWS // 10
 
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", ROWS // 40)
     with killed_once(three_brokers, in_the_middle) as done:
         (
-            rows(spark)
+            slow(rows(spark))
             .write.format("pykafka")
             .option("kafka.bootstrap.servers", three_brokers.bootstrap_servers)
             .option("topic", topic)
@@ -128,21 +135,22 @@ def test_a_broker_dies_during_a_write_and_during_a_read(spark, three_brokers):
     assert done == ["killed", "started"]
     assert counts(read(spark, three_brokers, topic)) == (ROWS, ROWS, 0)
 
-    # Small fetches keep the read going long enough for the kill to hit it.
+    # Small fetches, so that few rows have been read ahead when the broker dies.
     started = time.monotonic()
     with killed_once(three_brokers, lambda: time.monotonic() - started > 1.5) as done:
-        slow = read(
+        rows_read = read(
             spark,
             three_brokers,
             topic,
             **{
-                "kafka.max.partition.fetch.bytes": "20000",
+                "kafka.max.partition.fetch.bytes": "100000",
                 "kafka.request.timeout.ms": "5000",
             },
         )
-        assert counts(slow) == (ROWS, ROWS, 0)
+        assert counts(slow(rows_read)) == (ROWS, ROWS, 0)
         assert "killed" in done, "the read was over before the broker was killed"
     assert done == ["killed", "started"]
+    spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
 
 
 def test_the_records_are_where_javas_partitioner_puts_them(spark, three_brokers, jvm_connector):

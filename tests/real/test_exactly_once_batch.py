@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -88,12 +89,21 @@ def test_a_job_that_succeeds_is_visible_wholly(
 
 
 def test_a_job_that_fails_in_its_last_task_leaves_nothing(
-    spark: SparkSession, bootstrap: str, topic: str, save: Callable[..., None]
+    spark: SparkSession, bootstrap: str, topic: str, save: Callable[..., None], tmp_path: Path
 ) -> None:
     frame = numbers(spark, 1000, 4)
+    others_wrote = tmp_path / "others-wrote"
+
+    def watch() -> None:
+        wait_until(lambda: written(bootstrap, topic) >= 750, "the other tasks write")
+        others_wrote.touch()
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
     with pytest.raises(PySparkException, match="was chosen to fail"):
-        save(frame.mapInArrow(fails_in(3), frame.schema), topic=topic)
-    assert written(bootstrap, topic) >= 750, "the other tasks have not written: nothing is tested"
+        save(frame.mapInArrow(fails_in(3, str(others_wrote)), frame.schema), topic=topic)
+    watcher.join()
+    assert others_wrote.exists(), "the other tasks have not written: nothing is tested"
     assert visible(bootstrap, topic) == []
     nothing_left(bootstrap, topic)
     save(frame, topic=topic)

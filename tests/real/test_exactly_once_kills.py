@@ -1,9 +1,9 @@
 """Kafka to Kafka with drivers, brokers and tasks that are killed: each row is there once.
 
-Three brokers, 16 tasks a micro-batch, two topics to write to. Drivers are killed with -9 at random
-moments, and in the moment in which a micro-batch is decided; tasks fail; in the long form brokers
-die as well. A second client and our own reader then see each row once with read_committed. The
-same run with at-least-once shows rows twice: this test can fail.
+Three brokers, many tasks a micro-batch, two topics to write to. Drivers are killed with -9 at
+random moments, and in the moment in which a micro-batch is decided; tasks fail; in the long form
+brokers die as well. A second client and our own reader then see each row once with read_committed.
+The same run with at-least-once shows rows twice: this test can fail.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from tests.real.transactions import DecisionWatch, held_back, open_ids, stored_d
 
 pytestmark = [pytest.mark.real, pytest.mark.spark]
 
-TASKS = 16
 PREFIX = "kills"
 # Brokers that live for a minute: a compiler that is quick to start leaves more time for drivers.
 QUICK = ["-XX:TieredStopAtLevel=1"]
@@ -40,8 +39,10 @@ WAIT_S = 120.0
 @dataclass(frozen=True)
 class Plan:
     """How much is killed. `aimed`: the share of drivers that are killed once a micro-batch is
-    decided; `brokers`: how many drivers' deaths come together with that of a broker."""
+    decided; `brokers`: how many drivers' deaths come together with that of a broker; `tasks`: of
+    each micro-batch, one for each partition."""
 
+    tasks: int
     drivers: int
     brokers: int
     aimed: float
@@ -59,8 +60,8 @@ class Seen:
     ended_alone: int = 0
 
 
-SHORT = Plan(drivers=3, brokers=0, aimed=1.0, fault_rate=0.03, per_second=100)
-LONG = Plan(drivers=32, brokers=5, aimed=0.4, fault_rate=0.03, per_second=100)
+SHORT = Plan(tasks=8, drivers=2, brokers=0, aimed=1.0, fault_rate=0.03, per_second=100)
+LONG = Plan(tasks=16, drivers=32, brokers=5, aimed=0.4, fault_rate=0.03, per_second=100)
 
 
 @pytest.fixture(scope="module")
@@ -86,12 +87,12 @@ def test_each_row_is_visible_once(
     of_partition: dict[tuple[str, int], list[int]] = {}
     for topic, row in rows:
         of_partition.setdefault((topic, row.partition), []).append(int(row.value or b""))
-    assert len(of_partition) == TASKS * len(run.topics)
+    assert len(of_partition) == plan.tasks * len(run.topics)
     for place, values in of_partition.items():
         assert values == sorted(values), f"{place} is not in the source's order"
     # Nothing is left that readers would have to wait for.
     assert open_ids(run.bootstrap, PREFIX) == []
-    assert held_back(run.bootstrap, run.topics, TASKS) == {}
+    assert held_back(run.bootstrap, run.topics, plan.tasks) == {}
     # And the kills were where it matters.
     assert run.seen.in_window > 0
     if plan is LONG:
@@ -129,12 +130,12 @@ class Run:
         name = f"{guarantee}-{plan.drivers}"
         self.source, self.topics = f"{name}-in", [f"{name}-out-0", f"{name}-out-1"]
         for topic in (self.source, *self.topics):
-            cluster.create_topic(topic, TASKS, replication_factor=3)
+            cluster.create_topic(topic, plan.tasks, replication_factor=3)
         sink = {"deliveryGuarantee": guarantee}
         if self.aware:
             sink["transactionalIdPrefix"] = PREFIX
-        # Values 16 apart are in the same partition: each goes to both topics in turns.
-        topic = f"IF(CAST(value AS LONG) DIV {TASKS} % 2 = 0, '{name}-out-0', '{name}-out-1')"
+        # Values so far apart are in the same partition: each goes to both topics in turns.
+        topic = f"IF(CAST(value AS LONG) DIV {plan.tasks} % 2 = 0, '{name}-out-0', '{name}-out-1')"
         self.job = Job(
             self.bootstrap,
             str(folder),
@@ -149,7 +150,9 @@ class Run:
         """How many rows were written to the source."""
         plan, started_s = self.plan, time.monotonic()
         # Few batches: three brokers that copy hundreds a second leave no time for drivers.
-        rows = SteadyWriter(self.bootstrap, self.source, TASKS, plan.per_second, linger_ms=1000)
+        rows = SteadyWriter(
+            self.bootstrap, self.source, plan.tasks, plan.per_second, linger_ms=1000
+        )
         with rows as writer:
             with_broker = set(self.luck.sample(range(plan.drivers), plan.brokers))
             for number in range(plan.drivers):
@@ -229,9 +232,10 @@ class Run:
     def rows(self) -> list[tuple[str, Row]]:
         """What read_committed sees, to a second client and our own reader alike."""
         found: list[tuple[str, Row]] = []
+        tasks = self.plan.tasks
         for topic in self.topics:
-            theirs = confluent_read(self.bootstrap, topic, TASKS, "read_committed")
-            ours = our_rows(self.bootstrap, topic, TASKS, isolation_level="read_committed")
+            theirs = confluent_read(self.bootstrap, topic, tasks, "read_committed")
+            ours = our_rows(self.bootstrap, topic, tasks, isolation_level="read_committed")
             assert sorted(row[:2] for row in ours) == [row[:2] for row in theirs]
             found += [(topic, row) for row in theirs]
         return found

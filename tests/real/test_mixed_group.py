@@ -211,7 +211,11 @@ def check(group: Group, traffic: Traffic) -> None:
 @pytest.mark.parametrize(
     ("assignor", "kinds", "events"),
     [
-        ("roundrobin", ("ours", "confluent", "kafka-python"), 20),
+        # Of each kind one leaves or is killed in the short form too.
+        ("roundrobin", ("ours", "confluent", "kafka-python"), 8),
+        pytest.param(
+            "roundrobin", ("ours", "confluent", "kafka-python"), 30, marks=pytest.mark.soak
+        ),
         ("cooperative-sticky", ("ours", "confluent"), 8),
     ],
 )

@@ -20,7 +20,7 @@ from tests.real.test_producer_real import read_all
 
 pytestmark = pytest.mark.real
 
-KILLS = 3
+KILLS = 2
 PARTITIONS = 3
 PAUSE_S = 0.01
 

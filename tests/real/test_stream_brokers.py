@@ -26,7 +26,7 @@ from tests.real.streams import (
 pytestmark = [pytest.mark.real, pytest.mark.spark]
 
 PARTITIONS = 3
-TRIGGER = {"processingTime": "300 milliseconds"}
+TRIGGER = {"processingTime": "1 second"}
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def test_brokers_die_one_by_one(
     print(f"{kills} kills, {count} rows, {job.batches()[1]} batches")
 
 
-@pytest.mark.parametrize("away_s", [pytest.param(20, id="20"), soak(60)])
+@pytest.mark.parametrize("away_s", [pytest.param(8, id="8"), soak(60)])
 def test_the_cluster_is_away_for_a_while(
     away_s: int, spark: SparkSession, one_broker: KafkaCluster, tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ from tests.real.streams import position, stream_of, wait_until, write_values
 
 pytestmark = [pytest.mark.real, pytest.mark.spark]
 
-WARM_UP = 25
+WARM_UP = 20
 PER_BATCH = 4
 PARTITIONS = 2
 GROWTH_BYTES = 20_000_000
@@ -50,7 +50,7 @@ def runners() -> set[psutil.Process]:
 
 
 @pytest.mark.parametrize(
-    "batches", [pytest.param(75, id="75"), pytest.param(2000, id="2000", marks=pytest.mark.soak)]
+    "batches", [pytest.param(40, id="40"), pytest.param(2000, id="2000", marks=pytest.mark.soak)]
 )
 def test_nothing_grows(
     batches: int, spark: SparkSession, kafka_cluster: Any, new_topic: Any, tmp_path: Path
@@ -76,7 +76,7 @@ def test_nothing_grows(
         (runner,) = runners() - before
         first, started_s = held_by(runner), time.monotonic()
         print(f"after {WARM_UP} batches: {first}")
-        step = max(batches // 8, 25)
+        step = max(batches // 8, 20)
         for batch in range(WARM_UP + step, WARM_UP + batches + 1, step):
             reach(batch, 10 + 2 * step)
             now = held_by(runner)

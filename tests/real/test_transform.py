@@ -22,7 +22,6 @@ pytestmark = pytest.mark.real
 ROOT = Path(__file__).parents[2]
 PARTITIONS = 4
 WAIT_S = 90.0
-ROUNDS = 8
 PER_ROUND = 400
 
 
@@ -66,9 +65,14 @@ def read_committed(bootstrap_servers: str, topic: str, expected: int) -> list[by
     return values
 
 
+@pytest.mark.parametrize("rounds", [4, pytest.param(12, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("group_protocol", ["classic", "consumer"])
 def test_each_message_once(
-    kafka_cluster: Any, new_topic: Callable[..., str], tmp_path: Path, group_protocol: str
+    kafka_cluster: Any,
+    new_topic: Callable[..., str],
+    tmp_path: Path,
+    group_protocol: str,
+    rounds: int,
 ) -> None:
     source, target = new_topic(partitions=PARTITIONS), new_topic(partitions=PARTITIONS)
     servers = kafka_cluster.bootstrap_servers
@@ -79,7 +83,7 @@ def test_each_message_once(
     workers = [start(job, log), start(job, log)]
     written = 0
     try:
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             for _ in range(PER_ROUND):
                 producer.produce(source, str(written).encode(), partition=written % PARTITIONS)
                 written += 1

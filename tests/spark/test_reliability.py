@@ -12,6 +12,8 @@ from tests.spark import fault_cases
 from tests.spark.fault_cases import TRANSACTIONS, WRITING, outcomes_of
 from tests.spark.fault_runs import ROWS, Case, Guarantee
 
+pytestmark = pytest.mark.slow
+
 DOCUMENT = Path(__file__).parents[2] / "docs" / "reliability.md"
 RUNS = [(case, guarantee) for case in WRITING + TRANSACTIONS for guarantee in case.guarantees]
 

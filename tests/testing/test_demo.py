@@ -16,6 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.quick_java import outside
+
 pytestmark = [pytest.mark.real, pytest.mark.spark]
 
 # The line that the demo shows every other second of the timed write.
@@ -96,7 +98,8 @@ def demo(temporary: Path, rows: int) -> Iterator[Demo]:
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,
-        env={**os.environ, "TMPDIR": str(temporary)},
+        # It has folders of its own, and removes them.
+        env={**outside(os.environ), "TMPDIR": str(temporary)},
         start_new_session=True,
     )
     run = Demo(process, temporary)

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import os
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -40,6 +42,8 @@ from sparkkafka.testing.kafka.properties import as_texts, default_properties, wr
 CLIENT_LISTENER = "CLIENT"
 _CONTROLLER_LISTENER = "CONTROLLER"
 
+#: As in Kafka's own scripts: options for Java's compiler and collector, in place of the usual ones.
+_JVM_OPTIONS_VARIABLE = "KAFKA_JVM_PERFORMANCE_OPTS"
 _MAX_CONTROLLERS = 3
 _FORMAT_SECONDS = 60.0
 _CALL_SECONDS = 5.0
@@ -79,9 +83,9 @@ class KafkaCluster:
     `broker_properties` for one by its id; both win over `default_properties`. `listeners`: further
     client listeners by name with their security protocol, {"SECURE": "SASL_SSL"}; what they need
     comes as properties, their address from `address_list`. `client_ports`: wanted ports for the
-    brokers' main listener. `heap_mb`, `jvm_options`: for each broker's Java.
-    `start_timeout_seconds` bounds every start. `say` shows progress; None is silence, except for
-    downloads.
+    brokers' main listener. `heap_mb`, `jvm_options`: for each broker's Java, after what is in
+    KAFKA_JVM_PERFORMANCE_OPTS. `start_timeout_seconds` bounds every start. `say` shows progress;
+    None is silence, except for downloads.
 
     Raises `UnavailableError` when Java, jars or ports cannot be had or a broker does not start;
     the message then holds the end of its log.
@@ -147,7 +151,7 @@ class KafkaCluster:
         self._java = [
             str(find_java(say=say_on_stderr)),
             f"-Xmx{self._heap_mb}m",
-            "-XX:+UseG1GC",
+            *shlex.split(os.environ.get(_JVM_OPTIONS_VARIABLE, "-XX:+UseG1GC")),
             "-XX:+ExitOnOutOfMemoryError",
             "-XX:-UsePerfData",  # else every Java leaves a file in the system's temp folder
             "-Djava.awt.headless=true",

@@ -519,9 +519,9 @@ def test_a_deadline_ends_every_call(fake_cluster):
     tp = TopicPartition("t", 0)
     with open_admin(fake_cluster) as admin:
         started_s = time.monotonic()
-        results = admin.list_offsets({tp: OffsetSpec.latest()}, timeout_s=0.3)
-        assert time.monotonic() - started_s < 3
-        with pytest.raises(KafkaTimeoutError, match=r"t-0: gave up after 0\.3 s.*NOT_LEADER"):
+        results = admin.list_offsets({tp: OffsetSpec.latest()}, timeout_s=1.5)
+        assert time.monotonic() - started_s < 15
+        with pytest.raises(KafkaTimeoutError, match=r"t-0: gave up after 1\.5 s.*NOT_LEADER"):
             results.all()
 
 

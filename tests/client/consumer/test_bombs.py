@@ -7,6 +7,7 @@ a half times that, and 100 MB.
 
 from __future__ import annotations
 
+import functools
 import gzip
 import io
 import json
@@ -28,6 +29,8 @@ from sparkkafka.protocol.columns.chunks import headers_cost_bytes
 from sparkkafka.protocol.records.batches import build_batch
 from sparkkafka.protocol.records.compression import Codec
 from sparkkafka.testing.fake.cluster import FakeCluster
+
+pytestmark = pytest.mark.slow
 
 MB = 1_000_000
 MIB = 1 << 20
@@ -145,6 +148,12 @@ def batch_of_packed(codec: Codec, count: int, data: bytes) -> bytes:
     return bytes(plain)
 
 
+@functools.cache
+def zeros(codec: Codec, size: int) -> bytes:
+    """A batch of one record with a value of so many zeros. Packing it takes seconds."""
+    return batch(codec, 1, one_record(size))
+
+
 def one_record(size: int, unit: bytes = bytes(MIB)) -> Callable[[Callable[[bytes], None]], None]:
     """A record with a value of so many bytes."""
     head = b"\0\0\0\x01" + reference.encode_varint(size)
@@ -216,7 +225,7 @@ CODECS = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
 def test_a_bomb_is_refused_in_bounded_memory(fake_cluster, codec: Codec, how: str) -> None:
     """600 MB of zeros in one valid record; what follows it is read."""
     fake_cluster.create_topic("t")
-    fake_cluster.append("t", 0, batch(codec, 1, one_record(600 * MB)), assign_offsets=True)
+    fake_cluster.append("t", 0, zeros(codec, 600 * MB), assign_offsets=True)
     fake_cluster.append("t", 0, batch(codec, 1, one_record(5)), assign_offsets=True)
     found = read(fake_cluster, how)
     [[kind, words]] = found["errors"]
@@ -233,7 +242,7 @@ def test_a_bomb_is_refused_in_bounded_memory(fake_cluster, codec: Codec, how: st
 def test_the_largest_record_that_is_allowed(fake_cluster, codec: Codec, how: str) -> None:
     fake_cluster.create_topic("t")
     size = LIMIT - 100
-    fake_cluster.append("t", 0, batch(codec, 1, one_record(size)), assign_offsets=True)
+    fake_cluster.append("t", 0, zeros(codec, size), assign_offsets=True)
     found = read(fake_cluster, how)
     assert not found["errors"]
     assert found["rows"] == 1
@@ -265,8 +274,8 @@ def test_one_block_of_snappy(fake_cluster, how: str) -> None:
 def test_what_a_task_of_spark_takes(fake_cluster, codec: Codec) -> None:
     fake_cluster.create_topic("t")
     size = LIMIT - 100
-    fake_cluster.append("t", 0, batch(codec, 1, one_record(size)), assign_offsets=True)
-    fake_cluster.append("t", 0, batch(codec, 1, one_record(600 * MB)), assign_offsets=True)
+    fake_cluster.append("t", 0, zeros(codec, size), assign_offsets=True)
+    fake_cluster.append("t", 0, zeros(codec, 600 * MB), assign_offsets=True)
     found = read(fake_cluster, "fetcher", max_calls=2)
     assert found["rows"] == 1
     assert found["seen"] >= size
@@ -292,7 +301,7 @@ def test_a_large_batch_of_small_records_streams_out(fake_cluster, how: str) -> N
 def test_many_large_batches_do_not_add_up_in_one_poll(fake_cluster) -> None:
     fake_cluster.create_topic("t")
     for _ in range(12):
-        fake_cluster.append("t", 0, batch(Codec.ZSTD, 1, one_record(60 * MB)), assign_offsets=True)
+        fake_cluster.append("t", 0, zeros(Codec.ZSTD, 60 * MB), assign_offsets=True)
     for how in ("poll", "poll_arrow"):
         found = read(fake_cluster, how, timeout_s=20)
         assert not found["errors"]
@@ -318,7 +327,7 @@ def test_large_records_before_damage(fake_cluster, how: str) -> None:
     """The reader looks ahead to the damage, but not with a large record in its hands."""
     fake_cluster.create_topic("t")
     for _ in range(3):
-        data = batch(Codec.ZSTD, 1, one_record(LIMIT - 100))
+        data = zeros(Codec.ZSTD, LIMIT - 100)
         fake_cluster.append("t", 0, data, assign_offsets=True)
     damaged = bytearray(batch(Codec.ZSTD, 1, one_record(5)))
     damaged[-1] ^= 1
@@ -389,7 +398,7 @@ def test_a_poll_whose_time_is_over_goes_on_at_the_next(fake_cluster_factory) -> 
     fake = fake_cluster_factory(1)
     fake.create_topic("t", partitions=2)
     for partition in (0, 1):
-        fake.append("t", partition, batch(Codec.ZSTD, 1, one_record(100 * MB)), assign_offsets=True)
+        fake.append("t", partition, zeros(Codec.ZSTD, 100 * MB), assign_offsets=True)
         fake.append("t", partition, batch(Codec.ZSTD, 3, small_records(3, 5)), assign_offsets=True)
     found: list[tuple[int, int, int]] = []
     calls = 0

@@ -94,7 +94,7 @@ def test_a_replica_that_fails_is_left_for_the_leader(fake, action, nth):
     rule = fake.fault(action, api="Fetch", broker=NEAR, nth=nth, times=None)
     started_s = time.monotonic()
     assert read(fake) == numbers(1_000)
-    assert time.monotonic() - started_s < 2
+    assert time.monotonic() - started_s < 10
     assert rule.fired == 1
     assert asked(fake)[-1] == LEADER
 
@@ -170,7 +170,7 @@ def test_nothing_anywhere_ends_in_a_timeout(fake):
     started_s = time.monotonic()
     with pytest.raises(KafkaTimeoutError, match="t-0"):
         read(fake, poll_timeout_ms=1_000, fetch_max_wait_ms=20)
-    assert time.monotonic() - started_s < 3
+    assert time.monotonic() - started_s < 15
 
 
 def test_the_leader_is_asked_again_when_its_word_is_old(fake):

@@ -148,8 +148,8 @@ def test_a_deadline_ends_it_and_tells_the_last_failure(fake):
     started_s = time.monotonic()
     with open_cluster(fake) as cluster:
         with pytest.raises(KafkaTimeoutError, match=r"group 'g'.*COORDINATOR_LOAD_IN_PROGRESS"):
-            commit_offsets(cluster, "g", OFFSETS, deadline=cluster.deadline().sooner(400))
-    assert time.monotonic() - started_s < 2
+            commit_offsets(cluster, "g", OFFSETS, deadline=cluster.deadline().sooner(1_500))
+    assert time.monotonic() - started_s < 20
 
 
 @pytest.mark.parametrize(

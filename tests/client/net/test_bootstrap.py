@@ -118,7 +118,7 @@ def test_canonical_names_are_what_is_connected_to(resolver, fake_cluster_factory
 def test_a_failure_names_each_address(resolver, lookup):
     resolver.names = {"all.test": ["127.0.0.2", "127.0.0.3"]}
     with open_cluster(
-        "all.test:1,gone.test:1", client_dns_lookup=lookup, default_api_timeout_ms=400
+        "all.test:1,gone.test:1", client_dns_lookup=lookup, default_api_timeout_ms=2_000
     ) as cluster:
         with pytest.raises(KafkaTimeoutError) as raised:
             cluster.topics(["t"])

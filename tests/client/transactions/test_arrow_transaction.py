@@ -137,8 +137,8 @@ def test_no_permission_is_told_in_words(fake, timeout_ms):
 
 def test_an_attempt_ends(fake):
     fake.fault(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, api="InitProducerId", times=None)
-    with transaction_of(fake, attempt_ms=300) as transaction:
-        with pytest.raises(KafkaTimeoutError, match=r"0\.3 s.*COORDINATOR_LOAD_IN_PROGRESS"):
+    with transaction_of(fake, attempt_ms=1_500) as transaction:
+        with pytest.raises(KafkaTimeoutError, match=r"1\.5 s.*COORDINATOR_LOAD_IN_PROGRESS"):
             transaction.begin()
 
 
@@ -162,7 +162,7 @@ def test_an_exception_aborts_it(fake):
 @pytest.mark.parametrize("drop", list(Drop))
 def test_an_add_without_answer_is_aborted_as_well(fake, drop):
     """The partition may be part of it, so readers might wait for its end."""
-    with transaction_of(fake, attempt_ms=300) as transaction:
+    with transaction_of(fake, attempt_ms=1_500) as transaction:
         transaction.begin()
         rule = fake.fault(drop, api="AddPartitionsToTxn", times=None)
         with pytest.raises(KafkaTimeoutError), transaction:
@@ -189,7 +189,7 @@ def test_an_abort_that_fails_hides_no_other_failure(fake, caplog, monkeypatch):
         fake.fault(ErrorCode.COORDINATOR_NOT_AVAILABLE, api="InitProducerId", times=None)
         with caplog.at_level(logging.WARNING):
             raise ZeroDivisionError
-    assert time.monotonic() - started_s < 2
+    assert time.monotonic() - started_s < 8  # else 10 s
     assert "transaction x could not be aborted" in caplog.text
 
 

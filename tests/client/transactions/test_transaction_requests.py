@@ -62,7 +62,7 @@ def cluster(fake):
         yield cluster
 
 
-def soon(cluster, limit_ms=1_500):
+def soon(cluster, limit_ms=2_500):
     return cluster.deadline().sooner(limit_ms)
 
 
@@ -232,7 +232,7 @@ def test_who_reads_offsets_waits_for_the_transaction(fake, cluster):
     commit_offsets_in(cluster, row, "g", OFFSETS, cluster.deadline())
     for fetch in (fetch_stored, lambda *args, **kw: fetch_committed(*args, [TPS[0]], **kw)):
         with pytest.raises(KafkaTimeoutError, match="UNSTABLE_OFFSET_COMMIT"):
-            fetch(cluster, "g", deadline=soon(cluster, 200))
+            fetch(cluster, "g", deadline=soon(cluster, 1_000))
     fake.hold_markers()
     end(cluster, row)
     fake.clear_requests()
@@ -249,7 +249,7 @@ def test_a_first_offset_that_is_pending_is_not_among_all_offsets(fake, cluster):
     end(cluster, row)
     assert fetch_stored(cluster, "g") == {}
     with pytest.raises(KafkaTimeoutError, match="UNSTABLE_OFFSET_COMMIT"):
-        fetch_committed(cluster, "g", OFFSETS, deadline=soon(cluster, 200))
+        fetch_committed(cluster, "g", OFFSETS, deadline=soon(cluster, 1_000))
 
 
 def test_more_offsets_than_fit_one_batch(fake, cluster):
@@ -373,7 +373,7 @@ def test_a_deadline_gives_each_key_its_last_failure(fake, cluster):
         error = found[key]
         assert isinstance(error, KafkaTimeoutError)
         assert f"COORDINATOR_LOAD_IN_PROGRESS from EndTxn of '{key}'" in str(error)
-        assert "committing transactions: gave up after 1.5 s" in str(error)
+        assert "committing transactions: gave up after 2.5 s" in str(error)
         assert error.__cause__.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 

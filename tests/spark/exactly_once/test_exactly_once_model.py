@@ -22,7 +22,13 @@ from sparkkafka.testing.fake.cluster import FakeCluster
 from tests.client.support import open_cluster
 from tests.spark.exactly_once.exactly_once_model import Killed, Process, Query, watched_connections
 
+pytestmark = pytest.mark.slow
+
 BOTH = [False, True]
+
+
+def soak(value: object) -> Any:
+    return pytest.param(value, marks=pytest.mark.soak)
 
 
 @pytest.fixture
@@ -99,7 +105,7 @@ def test_killed_after_the_last_request_and_before_spark_s_commit_log(query):
     query.assert_nothing_open()
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(4), *(soak(seed) for seed in range(4, 40))])
 def test_kill_upon_kill(query, seed):
     """Starts that are killed at random requests, one after the other, until one gets through."""
     dice = random.Random(seed)

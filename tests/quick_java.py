@@ -1,0 +1,128 @@
+"""Java that starts quickly, for the brokers and the Sparks of the tests.
+
+Most of them live for seconds, in which Java loads classes and compiles them. So they use the first
+compiler only, a collector without threads, and an archive of classes that are loaded already
+(class data sharing), which `python -m tests.quick_java` makes once in this environment's folder.
+Without the archive all works as well, at twice the time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Mapping, MutableMapping
+from pathlib import Path
+
+from sparkkafka.testing.kafka.jars import cache_directory, ensure_jars, kafka_jars
+from sparkkafka.testing.kafka.java import export_java_home, find_java, say
+from sparkkafka.testing.kafka.process import UnavailableError
+
+_QUICK = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+
+_SPARK = """
+    from pyspark.sql import SparkSession
+
+    def same(batches):
+        yield from batches
+
+    spark = (
+        SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1").getOrCreate()
+    )
+    rows = spark.range(0, 100, 1, 2).selectExpr("id", "cast(id as string) AS value")
+    rows.mapInArrow(same, rows.schema).groupBy("value").count().collect()
+    rows.write.format("noop").mode("append").save()
+    spark.stop()
+"""
+
+
+def set_environment(environment: MutableMapping[str, str], folder: Path) -> None:
+    """Makes all Java that is started from here quick, and keeps its temporary files in `folder`: a
+    driver that is killed removes none of them."""
+    (folder / "tmp").mkdir(parents=True, exist_ok=True)
+    environment["SPARK_LOCAL_DIRS"] = str(folder)
+    environment["SPARK_LAUNCHER_OPTS"] = " ".join([*_QUICK, "-Xshare:auto"])
+    spark = [*_QUICK, *_sharing(_archive("spark")), f"-Djava.io.tmpdir={folder / 'tmp'}"]
+    environment["SPARK_SUBMIT_OPTS"] = " ".join(spark)
+    environment["KAFKA_JVM_PERFORMANCE_OPTS"] = " ".join([*_QUICK, *_sharing(_archive("kafka"))])
+
+
+def outside(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment without folders for temporary files, for programs that have their own."""
+    there = {name: value for name, value in environment.items() if name != "SPARK_LOCAL_DIRS"}
+    words = there.get("SPARK_SUBMIT_OPTS", "").split()
+    return there | {"SPARK_SUBMIT_OPTS": " ".join(w for w in words if "java.io.tmpdir" not in w)}
+
+
+def _sharing(archive: Path | None) -> list[str]:
+    if archive is None or not archive.exists():
+        return []
+    # A change of jars after the archive was made is a warning, which tests would find in logs.
+    return [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:class+path=off"]
+
+
+def _archive(what: str) -> Path | None:
+    """Where the archive of these jars and this Java is; None where there is no Java."""
+    import pyspark
+
+    try:
+        java = find_java().resolve()
+    except UnavailableError:
+        return None
+    of_spark = Path(pyspark.__file__).parent / "jars"
+    jars = of_spark if what == "spark" else cache_directory() / kafka_jars().name
+    if not jars.exists():
+        return None
+    key = f"{java} {java.stat().st_mtime_ns} {jars} {jars.stat().st_mtime_ns}"
+    name = f"{what}-{hashlib.sha256(key.encode()).hexdigest()[:12]}.jsa"
+    return Path(sys.prefix) / "share" / "class-data" / name
+
+
+def main() -> None:
+    ensure_jars(kafka_jars())
+    export_java_home(find_java())
+    makers: dict[str, Callable[[Path], None]] = {"kafka": _make_of_kafka, "spark": _make_of_spark}
+    for what, make in makers.items():
+        archive = _archive(what)
+        if archive is None or archive.exists():
+            continue
+        say(f"archiving the classes of {what}, once")
+        archive.parent.mkdir(parents=True, exist_ok=True)
+        for old in archive.parent.glob(f"{what}-*"):
+            old.unlink()
+        making = archive.with_suffix(".new")
+        make(making)
+        if making.exists():
+            making.replace(archive)
+
+
+def _make_of_kafka(archive: Path) -> None:
+    from sparkkafka.testing.kafka.cluster import KafkaCluster
+
+    os.environ["KAFKA_JVM_PERFORMANCE_OPTS"] = " ".join(_QUICK)
+    with KafkaCluster(1, jvm_options=[f"-XX:ArchiveClassesAtExit={archive}"]) as cluster:
+        cluster.create_topic("one", partitions=4)
+        cluster.stop(0)
+
+
+def _make_of_spark(archive: Path) -> None:
+    script = archive.with_suffix(".py")
+    script.write_text(textwrap.dedent(_SPARK))
+    environment = {
+        **os.environ,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_SUBMIT_OPTS": " ".join([*_QUICK, f"-XX:ArchiveClassesAtExit={archive}"]),
+    }
+    # This program, not Python, starts Java and waits until it has ended, with the archive written.
+    submit = [str(Path(sys.executable).with_name("spark-submit")), str(script)]
+    subprocess.run(submit, env=environment, check=True, capture_output=True, timeout=300)
+    script.unlink()
+
+
+if __name__ == "__main__":
+    main()

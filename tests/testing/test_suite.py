@@ -1,0 +1,124 @@
+"""How the project's own tests are run: in which order, by which process, with which Java."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sparkkafka.testing.pytest_plugin import KafkaClusterFactory
+from tests import quick_java
+from tests.parallel import LONGEST, SHARE_NOTHING, LongestFirst, in_turn
+
+TESTS = Path(__file__).parents[1]
+
+
+def items(*names: str) -> list[Any]:
+    return [SimpleNamespace(path=path) for name in names for path in TESTS.rglob(name)]
+
+
+def test_files_that_are_named_exist() -> None:
+    names = {path.name for path in TESTS.rglob("test_*.py")}
+    assert {*LONGEST, *SHARE_NOTHING} - names == set()
+
+
+def test_the_longest_are_first_at_both_ends() -> None:
+    given = items("test_bombs.py", "test_wheel.py", "test_groups.py", "test_demo.py")
+    found = [item.path.name for item in in_turn([*given, *items("test_exactly_once_kills.py")])]
+    assert found == [
+        "test_exactly_once_kills.py",
+        "test_demo.py",
+        "test_groups.py",
+        "test_wheel.py",
+        "test_bombs.py",
+    ]
+
+
+class Process:
+    """What the scheduler sees of a process of pytest-xdist."""
+
+    def __init__(self) -> None:
+        self.gateway = SimpleNamespace(id="gw")
+        self.shutting_down = False
+        self.given: list[int] = []
+
+    def send_runtest_some(self, indices: list[int]) -> None:
+        self.given += indices
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
+
+
+def test_one_process_begins_at_the_end(pytestconfig: pytest.Config) -> None:
+    tests = [f"tests/test_{letter}.py::test_{number}" for letter in "abcdef" for number in range(4)]
+    config: Any = SimpleNamespace(
+        option=SimpleNamespace(loadscopereorder=True, tx=["2*popen"]),
+        getvalue=lambda name: ["2*popen"],
+    )
+    scheduler = LongestFirst(config, None)
+    first, last = Process(), Process()
+    for process in (first, last):
+        scheduler.add_node(process)  # type: ignore[arg-type]
+    for process in (first, last):
+        scheduler.add_node_collection(process, tests)  # type: ignore[arg-type]
+    scheduler.schedule()
+    assert [tests[index] for index in first.given] == tests[:4]
+    assert [tests[index] for index in last.given] == tests[-4:]
+
+
+@pytest.mark.parametrize("processes", [(), ("-n", "2")], ids=["one process", "two"])
+def test_one_row_names_the_ten_slowest(tmp_path: Path, processes: tuple[str, ...]) -> None:
+    (tmp_path / "conftest.py").write_text(
+        "from tests.slowest import pytest_runtest_logreport, pytest_terminal_summary\n"
+    )
+    body = "import time, pytest\n@pytest.mark.parametrize('n', range(11))\n"
+    body += "def test_it(n):\n    time.sleep(0.3 if n == 7 else 0.1 if n else 0)\n"
+    (tmp_path / "test_eleven.py").write_text(body)
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *processes, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**quick_java.outside({}), "PYTHONPATH": str(TESTS.parent), "PATH": "/usr/bin:/bin"},
+        timeout=120,
+        check=False,
+    )
+    *_, row, last = run.stdout.splitlines()
+    assert re.search(r"=+ 11 passed in ", last), run.stdout
+    assert re.match(r"slowest: 0\.[3-9] s test_eleven::test_it\[7\], 0\.[1-9] s test_eleven", row)
+    assert row.count(" s ") == 10
+    assert "test_it[0]" not in row
+
+
+def test_programs_with_folders_of_their_own_have_the_quick_java_too(tmp_path: Path) -> None:
+    environment = {"HOME": "/home/x"}
+    quick_java.set_environment(environment, tmp_path / "java")
+    assert environment["SPARK_LOCAL_DIRS"] == str(tmp_path / "java")
+    assert f"-Djava.io.tmpdir={tmp_path / 'java' / 'tmp'}" in environment["SPARK_SUBMIT_OPTS"]
+    outside = quick_java.outside(environment)
+    assert str(tmp_path) not in str(outside)
+    assert outside["HOME"] == "/home/x"
+    assert "-XX:TieredStopAtLevel=1" in outside["SPARK_SUBMIT_OPTS"]
+
+
+@pytest.mark.real
+def test_brokers_take_javas_options_of_the_environment(
+    kafka_cluster_factory: KafkaClusterFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KAFKA_JVM_PERFORMANCE_OPTS", "-XX:+UseSerialGC '-Dthe.words=two words'")
+    cluster = kafka_cluster_factory(1)
+    import psutil
+
+    (java,) = [
+        process
+        for process in psutil.Process().children(recursive=True)
+        if str(cluster._folder) in " ".join(process.cmdline()) and "java" in process.name()
+    ]
+    assert "-Dthe.words=two words" in java.cmdline()
+    assert "-XX:+UseSerialGC" in java.cmdline()
+    assert "-XX:+UseG1GC" not in java.cmdline()
