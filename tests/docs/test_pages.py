@@ -27,13 +27,7 @@ def test_a_page_is_short(name: str) -> None:
 
 def test_readme_has_what_a_reader_looks_for() -> None:
     text = page(README)
-    for words in (
-        "pip install",
-        "make demo",
-        "make test",
-        "exactly-once",
-        "from sparkkafka.client",
-    ):
+    for words in ("pip install", "make demo", "make test", "exactly-once", "readStream"):
         assert words in text
     (client,) = (text for _, text in blocks(text) if "sparkkafka.client" in text)
     assert len([line for line in client.splitlines() if line.strip()]) <= 6
@@ -52,6 +46,7 @@ def test_make_targets_that_are_named_exist(name: str) -> None:
 def test_paths_and_modules_that_are_named_exist(name: str) -> None:
     text = page(name)
     paths = re.findall(r"(?<![\w/.-])((?:sparkkafka|tests|conf|notebooks|docs)/[\w/.-]*\w)", text)
+    paths = [path for path in paths if not re.fullmatch(r"notebooks/.*\.md", path)]  # made
     assert [path for path in paths if not (ROOT / path).exists()] == []
     modules = re.findall(r"python -m ((?:sparkkafka|tests)[\w.]*\w)", text)
     modules += re.findall(r"^from (sparkkafka[\w.]*) import", text, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""What the docs show works: the Python of all pages runs, in their order, and prints what it says."""
+"""What the docs show works: the Python of all pages runs, in order, and prints what it says."""
 
 from __future__ import annotations
 

@@ -150,11 +150,9 @@ def as_page(notebook: Any, name: str) -> tuple[str, dict[str, bytes]]:
                 pictures[file] = base64.b64decode(content)
                 parts.append(f"![plot]({file})")
             elif kind == "html":
-                parts.append(f'<div class="output" markdown="0">\n{_bare(content)}\n</div>')
+                parts.append(f'<div class="output">\n{_bare(content)}\n</div>')
             else:
-                parts.append(
-                    f'<div class="output" markdown>\n\n{_fenced(content, "text")}\n\n</div>'
-                )
+                parts.append(_fenced(content, "text"))
     return "\n\n".join(parts) + "\n", pictures
 
 
