@@ -13,7 +13,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(PY)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test test-fast soak lint bench bench-quick broker clean
+.PHONY: help demo test test-fast soak lint docs bench bench-quick broker clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -46,6 +46,11 @@ lint: $(STAMP) ## ruff and mypy
 	@$(PY) -m ruff format --check
 	@$(PY) -m mypy
 
+# Strictly: what leads nowhere fails. The notebooks are shown as `make test` has executed them; without
+# that they are executed first, some two minutes.
+docs: $(STAMP) ## the docs as a site, in site/index.html
+	@$(PY) -m tests.tools.docs_site
+
 bench: $(STAMP) ## us beside the rivals, a quarter of an hour; renews docs/benchmarks.*
 	@$(PY) -m sparkkafka.testing.kafka.jars connector
 	@$(PY) tests/bench/run.py --write
@@ -59,7 +64,7 @@ broker: $(STAMP) ## one real broker until Ctrl-C, for trying things
 
 clean: ## back to a fresh clone (Kafka's jars stay in the user's cache folder)
 	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis \
-	  spark-warehouse metastore_db derby.log artifacts
+	  spark-warehouse metastore_db derby.log artifacts site docs/notebooks .cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp is younger than pyproject.toml only after a whole installation.

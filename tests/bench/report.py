@@ -25,36 +25,20 @@ README_START, README_END = "<!-- benchmarks -->", "<!-- /benchmarks -->"
 
 #: (group, name) of the README's rows, and how the rival's name starts where there are several.
 README_ROWS: tuple[tuple[str, ...], ...] = (
-    ("read", "100 B, 16 KB batches, noop"),
     ("read", "100 B, 1 MB batches, noop"),
-    ("read", "1 KB, 16 KB batches, noop"),
     ("read", "1 KB, 1 MB batches, noop"),
-    ("read", "1 KB, 1 MB batches, sum(length(value))"),
-    ("read, all but the last 5 %", "100 B, 1 MB batches, noop"),
     ("read, all but the last 5 %", "1 KB, 1 MB batches, noop"),
-    ("read, sizes that vary", "lognormal, median 150 B, 1 MB batches, noop"),
-    ("read, lz4", "100 B, 1 MB batches, noop"),
-    ("read, zstd", "1 KB, 1 MB batches, noop"),
-    ("read, value alone by schema", "100 B, 1 MB batches, noop"),
-    ("read, value alone by schema", "1 KB, 1 MB batches, noop"),
     ("read, by time with filterPushdown", "last 1 %, 100 B, 1 MB batches, noop"),
     ("write", "100 B, defaults"),
-    ("write", "1 KB, defaults"),
-    ("write", "100 B, tuned"),
     ("write", "1 KB, tuned"),
     ("latency", "one row of one partition, collect()"),
-    ("micro-batches", "1 row of 100 B of 1 partition, p50"),
     ("micro-batches", "10,000 rows of 100 B of 4 partitions, p50"),
-    ("micro-batches", "10,000 rows of 100 B of 4 partitions, p95"),
-    ("client", "decode 100 B, 1 MB batches, one core"),
-    ("client", "encode 100 B, 1 MB batches, one core"),
     ("client", "read 100 B, 16 KB batches, 4 partitions, rival tuned"),
-    ("client", "read 100 B, 16 KB batches, 4 partitions", "kafka-python"),
     ("client", "write 100 B, 4 partitions", "confluent-kafka"),
-    ("client", "write 100 B, 4 partitions", "kafka-python"),
 )
 
 _HEAD = ("what", "pykafka", "rival", "ratio: median (from to)", "target", "speed", "worker memory")
+_README_COLUMNS = 6  # memory is on the page of all rows
 _PACKAGES = ("sparkkafka", "pyspark", "pyarrow", "numpy", "confluent-kafka", "kafka-python")
 
 
@@ -190,10 +174,13 @@ def plain_table(report: Report) -> str:
     return "\n".join(lines)
 
 
-def markdown_table(rows: Sequence[Row], *, with_group: bool = False) -> str:
-    lines = [f"| {' | '.join(_HEAD)} |", "|" + "---|" * len(_HEAD)]
+def markdown_table(
+    rows: Sequence[Row], *, with_group: bool = False, columns: int = len(_HEAD)
+) -> str:
+    """The first `columns` of the rows."""
+    lines = [f"| {' | '.join(_HEAD[:columns])} |", "|" + "---|" * columns]
     for row in rows:
-        name, *others = cells(row)
+        name, *others = cells(row)[:columns]
         if with_group:
             name = f"{row.group}: {name}"
         texts = [text.replace("|", "\\|") for text in (name, *others)]
@@ -217,9 +204,17 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 def page(report: Report) -> str:
-    """docs/benchmarks.md."""
+    """docs/benchmarks.md: how it is measured, the plot, the machine."""
     parts = [_PAGE_HEAD.format(memory=report.about.get("worker memory", "")), summary(report.rows)]
     parts.append("\n![Ratios of all rows](benchmarks.png)\n")
+    parts.append("## Where it ran\n\n| | |\n|---|---|")
+    parts += [f"| {name} | {value} |" for name, value in report.about.items()]
+    return "\n".join(parts) + "\n"
+
+
+def rows_page(report: Report) -> str:
+    """docs/benchmark-rows.md: every row."""
+    parts = [_ROWS_HEAD]
     for group, rows in report.groups.items():
         parts.append(f"## {group[0].upper()}{group[1:]}\n\n{markdown_table(rows)}")
         notes: dict[str, list[str]] = {}
@@ -230,9 +225,7 @@ def page(report: Report) -> str:
             lines = (f"- {'; '.join(names)}: {note}" for note, names in notes.items())
             parts.append("\n".join(lines) + "\n")
         parts += [f"{line}\n" for line in _measured_lines(rows)]
-    parts.append("## Where it ran\n\n| | |\n|---|---|")
-    parts += [f"| {name} | {value} |" for name, value in report.about.items()]
-    return "\n".join(parts) + "\n"
+    return "\n".join(parts)
 
 
 def update_readme(text: str, report: Report) -> str:
@@ -248,7 +241,8 @@ def readme_block(report: Report) -> str:
     """A table of the rows that a reader looks for first, and how the rest fared."""
     chosen = readme_rows(report)
     lines = [f"Of all rows: {summary(report.rows)}", *_measured_lines(chosen, with_group=True)]
-    return f"{markdown_table(chosen, with_group=True)}\n" + "\n\n".join(lines) + "\n"
+    table = markdown_table(chosen, with_group=True, columns=_README_COLUMNS)
+    return f"{table}\n" + "\n\n".join(lines) + "\n"
 
 
 def _measured_lines(rows: Sequence[Row], *, with_group: bool = False) -> list[str]:
@@ -274,12 +268,25 @@ def readme_rows(report: Report) -> list[Row]:
     return chosen
 
 
+_ROWS_HEAD = """\
+---
+hide: [toc]
+---
+
+# Benchmarks, all rows
+
+[How they are measured](benchmarks.md), [where the time goes](performance.md). A row has the median
+of the ratios of neighbouring runs, and in parentheses the smallest and the largest; above 1 we are
+faster.
+"""
+
 _PAGE_HEAD = """\
 # Benchmarks
 
-Made by `make bench`; [the figures](benchmarks.json). `make bench-quick` measures a part in under
-three minutes and writes nothing. Rows that `tests/bench/run.py --only … --write` measured again say
-so below their table.
+`make bench` measures [all rows](benchmark-rows.md) and makes this page;
+[the figures](benchmarks.json) are its source. `make bench-quick` measures a part in under three
+minutes and writes nothing. Rows that `tests/bench/run.py --only … --write` measured again say so
+below their table.
 
 How it is measured:
 

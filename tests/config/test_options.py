@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import logging
 import pickle
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -28,7 +30,7 @@ from sparkkafka.config.options import (
     parse_stream_write_options,
     parse_write_options,
 )
-from sparkkafka.config.table import CONNECTOR, KAFKA, Side, Status
+from sparkkafka.config.table import CONNECTOR, KAFKA, Option, Side, Status
 from sparkkafka.errors import OptionError
 from tests.tools import option_docs
 
@@ -97,26 +99,55 @@ def test_defaults_pass_their_own_parsers() -> None:
             assert row.kind.parse(check.as_text(default)) == default, row.name
 
 
-def test_readme_tables_are_current() -> None:
-    text = (ROOT / "README.md").read_text("utf-8")
-    assert option_docs.update(text) == text, "run: python -m tests.tools.option_docs README.md"
+PAGES = sorted(option_docs.DOCS.glob("*.md"))
 
 
-def test_the_tables_of_the_client_library_are_current() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "client.md").read_text("utf-8")
-    command = "python -m tests.tools.option_docs docs/client.md"
-    assert option_docs.update_client(text) == text, f"run: {command}"
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_tables_of_the_docs_are_current(page: Path) -> None:
+    text = page.read_text("utf-8")
+    assert option_docs.update(text) == text, "run: python -m tests.tools.option_docs"
+
+
+def test_each_table_is_on_one_page() -> None:
+    everything = "".join(page.read_text("utf-8") for page in PAGES)
+    found = re.findall(r"^<!-- options:(.*) -->$", everything, re.MULTILINE)
+    assert sorted(found) == sorted(option_docs.TABLES)
+    assert len(found) == everything.count("<!-- options:")
+
+
+def test_the_tables_of_the_client_library() -> None:
     table = option_docs.client_table("producer")
     assert "| `batch.size` | a whole number of 0 or more (32 bits) | 16384 |" in table
     assert "`group.id`" in option_docs.client_table("consumer")
     assert "`sasl.password`" not in option_docs.client_table("client")
 
 
-@pytest.mark.parametrize("which", ["read", "write", "kafka"])
-def test_markdown_names_every_option(which: str) -> None:
-    table = option_docs.markdown_table(which)
-    rows = KAFKA if which == "kafka" else [r for r in CONNECTOR if r.side.covers(Side(which))]
-    assert all(f"{row.name}`" in table for row in rows)
+@pytest.mark.parametrize(
+    ("rows", "prefix", "tables"),
+    [
+        ([row for row in CONNECTOR if row.side.covers(Side.READ)], "", ["read"]),
+        ([row for row in CONNECTOR if row.side.covers(Side.WRITE)], "", ["write"]),
+        (KAFKA, "kafka.", ["kafka", "kafka-not-used", "security", "security-not-used"]),
+    ],
+    ids=["read", "write", "kafka"],
+)
+def test_the_tables_name_every_option(
+    rows: Sequence[Option], prefix: str, tables: list[str]
+) -> None:
+    text = "".join(option_docs.TABLES[table]() for table in tables)
+    # Names of librdkafka for what has one of Java's stand in that row, without the prefix.
+    missing = [
+        row.name
+        for row in rows
+        if f"`{prefix}{row.name}`" not in text and f"`{row.name}`" not in text
+    ]
+    assert missing == []
+
+
+def test_the_rows_speak_of_what_the_docs_link_to() -> None:
+    docs = [row.doc for row in (*CONNECTOR, *KAFKA)]
+    unused = [words for words in option_docs.LINKS if not any(words in doc for doc in docs)]
+    assert unused == []
 
 
 # --- names -----------------------------------------------------------------------------------

@@ -1,8 +1,7 @@
-"""The option tables of the README, and of docs/client.md, from the tables and defaults in the code.
+"""The option tables of the docs, from the table and defaults in the code.
 
-The README holds each between `<!-- options:read -->` and `<!-- /options:read -->` (likewise
-`write` and `kafka`), docs/client.md those of `client`, `consumer` and `producer`.
-`python -m tests.tools.option_docs README.md docs/client.md` brings them up to date; a test checks
+A page holds a table between `<!-- options:read -->` and `<!-- /options:read -->`, likewise the
+others of `TABLES`. `python -m tests.tools.option_docs` brings all pages up to date; a test checks
 that they are.
 """
 
@@ -10,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -26,36 +25,29 @@ from sparkkafka.config.options import GROUPS
 from sparkkafka.config.table import CONNECTOR, KAFKA, Option, Side, Status
 from sparkkafka.errors import OptionError
 
-_TABLES: tuple[Literal["read", "write", "kafka"], ...] = ("read", "write", "kafka")
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
 _SECURITY = re.compile(r"\b(?:ssl|sasl|https)\.")  # these have a page of their own
-_CLIENT_TABLES: tuple[Literal["client", "consumer", "producer"], ...] = (
-    "client",
-    "consumer",
-    "producer",
-)
+_SECURITY_PAGE = re.compile(r"\b(?:security|ssl|sasl|https)\.")
+#: What the rows' texts speak of, and where the pages have it.
+LINKS = {
+    "see Filter pushdown": "see [Filters](pushdown.md#filters)",
+    "see Partitioners": "see [Partitioners](options-write.md#partitioners)",
+    "](docs/": "](",
+}
 
 
 def update(text: str) -> str:
-    """The text of a README with its option tables made current."""
-    for which in _TABLES:
-        text = _replaced(text, which, markdown_table(which))
+    """A page's text with the tables that it holds made current."""
+    for which, table in TABLES.items():
+        start, end = f"<!-- options:{which} -->", f"<!-- /options:{which} -->"
+        before, found, rest = text.partition(start)
+        if found:
+            _, closed, after = rest.partition(end)
+            if not closed:
+                raise ValueError(f"no {end} after {start}")
+            text = f"{before}{start}\n{table()}{end}{after}"
     return text
-
-
-def update_client(text: str) -> str:
-    """The text of docs/client.md with its tables made current."""
-    for which in _CLIENT_TABLES:
-        text = _replaced(text, which, client_table(which))
-    return text
-
-
-def _replaced(text: str, which: str, table: str) -> str:
-    start, end = f"<!-- options:{which} -->", f"<!-- /options:{which} -->"
-    before, found, rest = text.partition(start)
-    _, closed, after = rest.partition(end)
-    if not found or not closed:
-        raise ValueError(f"no {start} … {end} in the text")
-    return f"{before}{start}\n{table}{end}{after}"
 
 
 def client_table(which: Literal["client", "consumer", "producer"]) -> str:
@@ -72,8 +64,7 @@ def client_table(which: Literal["client", "consumer", "producer"]) -> str:
     for row in rows:
         if row.kind is not None and not row.alias_of:
             values = row.kind.values.replace("|", "\\|")
-            doc = row.doc.replace("](docs/", "](")  # the page lies beside what is linked to
-            lines.append(f"| `{row.name}` | {values} | {_client_default(row)} | {doc} |")
+            lines.append(f"| `{row.name}` | {values} | {_client_default(row)} | {_doc(row)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -91,28 +82,45 @@ def _client_default(row: Option) -> str:
     return _default(row)
 
 
-def markdown_table(which: Literal["read", "write", "kafka"]) -> str:
-    """The options as Markdown, from the table and the defaults of the dataclasses."""
-    rows = KAFKA if which == "kafka" else CONNECTOR
-    if which != "kafka":
-        rows = tuple(row for row in rows if row.side.covers(Side(which)))
-    prefix = "kafka." if which == "kafka" else ""
-    side_head = " for |" if which == "kafka" else ""
-    lines = [f"| option |{side_head} values | default | meaning |"]
-    lines.append("|" + "---|" * (5 if which == "kafka" else 4))
+def connector_table(side: Side) -> str:
+    """Options of reads or writes that are the connector's own."""
+    rows = [row for row in CONNECTOR if row.side.covers(side)]
+    return _table(rows, prefix="", with_side=False) + _not_used(rows, prefix="")
+
+
+def _kafka_rows(*, security: bool) -> list[Option]:
+    return [row for row in KAFKA if bool(_SECURITY_PAGE.search(row.name)) == security]
+
+
+def _table(rows: Sequence[Option], *, prefix: str, with_side: bool) -> str:
+    lines = [f"| option |{' for |' * with_side} values | default | meaning |"]
+    lines.append("|" + "---|" * (4 + with_side))
     for row in rows:
         if row.status is Status.USED and row.kind is not None and not row.alias_of:
-            side = f" {_SIDE_WORDS[row.side]} |" if which == "kafka" else ""
+            side = f" {_SIDE_WORDS[row.side]} |" * with_side
             values = row.kind.values.replace("|", "\\|")
-            lines.append(f"| `{prefix}{row.name}` |{side} {values} | {_default(row)} | {row.doc} |")
+            name = f"`{prefix}{row.name}`"
+            lines.append(f"| {name} |{side} {values} | {_default(row)} | {_doc(row)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _not_used(rows: Sequence[Option], *, prefix: str) -> str:
+    parts = []
     for status, words in (
         (Status.REFUSED, "Refused"),
         (Status.IGNORED, "Accepted without effect, with one warning"),
     ):
         names = [f"`{prefix}{row.name}`" for row in rows if row.status is status]
         if names:
-            lines.append(f"\n{words}: {', '.join(names)}.")
-    return "\n".join(lines) + "\n"
+            parts.append(f"\n{words}: {', '.join(names)}.\n")
+    return "".join(parts)
+
+
+def _doc(row: Option) -> str:
+    text = row.doc
+    for words, link in LINKS.items():
+        text = text.replace(words, link)
+    return text
 
 
 _SIDE_WORDS = {Side.READ: "read", Side.WRITE: "write", Side.BOTH: "both"}
@@ -129,8 +137,19 @@ def _default(row: Option) -> str:
     raise OptionError(f"option {row.name} has a broken row in the option table")
 
 
+TABLES: Mapping[str, Callable[[], str]] = {
+    "read": lambda: connector_table(Side.READ),
+    "write": lambda: connector_table(Side.WRITE),
+    "kafka": lambda: _table(_kafka_rows(security=False), prefix="kafka.", with_side=True),
+    "kafka-not-used": lambda: _not_used(_kafka_rows(security=False), prefix="kafka."),
+    "security": lambda: _table(_kafka_rows(security=True), prefix="kafka.", with_side=False),
+    "security-not-used": lambda: _not_used(_kafka_rows(security=True), prefix="kafka."),
+    "client": lambda: client_table("client"),
+    "consumer": lambda: client_table("consumer"),
+    "producer": lambda: client_table("producer"),
+}
+
+
 if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        page = Path(name)
-        made = update if page.name == "README.md" else update_client
-        page.write_text(made(page.read_text("utf-8")), "utf-8")
+    for page in sorted(DOCS.glob("*.md")):
+        page.write_text(update(page.read_text("utf-8")), "utf-8")

@@ -14,10 +14,10 @@ import pytest
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.config.options import parse_read_options
 from sparkkafka.config.security.options import secure_settings
+from tests.docs.snippets import SECURITY, page, snippets
 from tests.real.secured import PASSWORDS, TOKEN_SECRETS, Secured
 
-PAGE = (Path(__file__).parents[2] / "docs" / "security.md").read_text("utf-8")
-SNIPPETS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+SNIPPETS = snippets(page(SECURITY))
 OWN = [text for text in SNIPPETS if "broker.example" in text]
 SERVICES = [text for text in SNIPPETS if "broker.example" not in text and "options = {" in text]
 USER = "alice"

@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
 
-from sparkkafka.testing.kafka.jars import cache_directory, ensure_jars, kafka_jars
+from sparkkafka.testing.kafka.jars import ensure_jars, kafka_jars
 from sparkkafka.testing.kafka.java import export_java_home, find_java
-from sparkkafka.testing.kafka.process import LeashedProcess, UnavailableError
+from sparkkafka.testing.kafka.process import UnavailableError
+from tests.tools.notebooks import NOTEBOOKS, NotebookError, as_page, execute, keep
 
-ROOT = Path(__file__).parent.parent
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+ROOT = Path(__file__).parents[2]
 
 # What a notebook's outputs must hold, besides that no cell fails.
 SHOWN = {
@@ -50,87 +48,6 @@ SHOWN = {
         r"exactly-once, read_uncommitted: 1\d,\d{3} rows, [1-9][\d,]* doubled",
     ),
 }
-
-CELL_SECONDS = 180
-NOTEBOOK_SECONDS = 400
-
-# Leaves the executed notebook, and the words of a failure, in files beside each other.
-_RUNNER = """
-import sys
-import nbformat
-from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError, CellTimeoutError
-
-source, executed, failure, cell_seconds = sys.argv[1:]
-notebook = nbformat.read(source, as_version=4)
-client = NotebookClient(
-    notebook,
-    kernel_name="python3",
-    timeout=float(cell_seconds),
-    on_cell_start=lambda cell, cell_index: print(f"cell {cell_index}", flush=True),
-)
-try:
-    client.execute()
-except (CellExecutionError, CellTimeoutError) as error:
-    open(failure, "w").write(str(error))
-    sys.exit(1)
-nbformat.write(notebook, executed)
-"""
-
-
-def execute(
-    notebook: Path,
-    folder: Path,
-    *,
-    cell_seconds: float = CELL_SECONDS,
-    seconds: float = NOTEBOOK_SECONDS,
-) -> Any:
-    """The notebook with its outputs; everything that the run leaves is in `folder`.
-
-    Fails the test with the error of the cell that failed. Folders in `folder`: `run`, where the
-    notebook ran; `tmp`, its temp folder; `home`.
-    """
-    run, tmp, home = (folder / name for name in ("run", "tmp", "home"))
-    for made in (run, tmp, home):
-        made.mkdir()
-    log, executed, failure = (folder / name for name in ("log", "executed.ipynb", "failure"))
-    environment = {
-        **os.environ,
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_LOCAL_DIRS": str(tmp),
-        "TMPDIR": str(tmp),
-        "HOME": str(home),
-        "XDG_CACHE_HOME": str(cache_directory().parent),  # Kafka's jars are not fetched again
-        "JUPYTER_CONFIG_DIR": str(home / "jupyter"),
-        "JUPYTER_DATA_DIR": str(home / "jupyter"),
-        "JUPYTER_RUNTIME_DIR": str(home / "jupyter"),
-        "JUPYTER_PREFER_ENV_PATH": "1",  # this environment's kernel, not the machine's
-        "IPYTHONDIR": str(home / "ipython"),
-        "MPLCONFIGDIR": str(home / "matplotlib"),
-    }
-    environment.pop("JUPYTER_PATH", None)
-    environment.pop("MPLBACKEND", None)  # the kernel chooses
-    command = [sys.executable, "-c", _RUNNER]
-    command += [str(notebook), str(executed), str(failure), str(cell_seconds)]
-    with log.open("wb") as output:
-        process = LeashedProcess(
-            command, output=output, environment=environment, working_directory=run
-        )
-        try:
-            status: int | None = process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            status = None
-        finally:
-            process.close()  # a kernel ends when the process that started it is gone
-    if status == 0:
-        return nbformat.read(executed, as_version=4)
-    if failure.exists():
-        pytest.fail(f"{notebook.name}: {failure.read_text()}", pytrace=False)
-    what = f"not done after {seconds:.0f} s" if status is None else f"status {status}"
-    tail = "\n".join(log.read_text(errors="replace").splitlines()[-40:])
-    pytest.fail(f"{notebook.name}: {what}; the end of its log:\n{tail}", pytrace=False)
 
 
 def text_of(notebook: Any) -> str:
@@ -167,6 +84,7 @@ def test_the_notebook_runs(path: Path, tmp_path: Path, kafka: None) -> None:
     committed = path.read_bytes()
     beside = set(path.parent.rglob("*"))
     notebook = execute(path, tmp_path)
+    keep(path, notebook)  # `make docs` shows it
     text = text_of(notebook)
     for pattern in SHOWN[path.name]:
         assert re.search(pattern, text), f"{pattern} is not in\n{text}"
@@ -195,8 +113,30 @@ def test_a_notebook_that_fails_says_where(
     cells = [nbformat.v4.new_code_cell("fine = 1"), nbformat.v4.new_code_cell(code)]
     path = tmp_path / "bad.ipynb"
     nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
-    with pytest.raises(pytest.fail.Exception, match=words):
+    with pytest.raises(NotebookError, match=words):
         execute(path, tmp_path, **limits)
+
+
+def test_an_executed_notebook_is_a_page() -> None:
+    plot = {"image/png": "AAEC", "text/plain": "<Figure>"}
+    table = {"text/html": "<style>x</style>\n<table>\n\n<tr></tr></table>", "text/plain": "a"}
+    cell = nbformat.v4.new_code_cell("show()")
+    cell.outputs = [
+        nbformat.v4.new_output("stream", name="stdout", text="one\n"),
+        nbformat.v4.new_output("stream", name="stderr", text="WARN"),
+        nbformat.v4.new_output("stream", name="stdout", text="two\n"),
+        nbformat.v4.new_output("display_data", data=plot),
+        nbformat.v4.new_output("execute_result", data=table),
+    ]
+    words = nbformat.v4.new_markdown_cell("# Title\n\n[see](../docs/batch.md)")
+    text, pictures = as_page(nbformat.v4.new_notebook(cells=[words, cell]), "01_x")
+    assert text.startswith("# Title\n\n[see](../batch.md)\n\n```python\nshow()\n```\n")
+    assert "```text\none\ntwo\n```" in text
+    assert "WARN" not in text
+    assert "![plot](01_x-1.png)" in text
+    assert pictures == {"01_x-1.png": bytes([0, 1, 2])}
+    assert "<table>\n<tr></tr></table>" in text
+    assert "style" not in text
 
 
 def test_there_are_notebooks_and_each_is_checked() -> None:

@@ -14,7 +14,7 @@ from tests.bench.report import Report
 from tests.bench.results import WORKER_RSS_TARGET_MB, Row
 from tests.bench.stream_rows import quantile
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 JSON = ROOT / "docs" / "benchmarks.json"
 
 
@@ -140,8 +140,10 @@ def test_the_summary_counts_targets_and_memory():
 
 
 def test_the_page_holds_each_group_and_note():
-    page = report.page(a_report(a_row(), a_row(group="write", note="said of it")))
-    assert page.index("## Read") < page.index("## Write") < page.index("## Where it ran")
+    made = a_report(a_row(), a_row(group="write", note="said of it"))
+    assert "## Where it ran\n\n| | |\n|---|---|\n| date | 2026-01-01 |" in report.page(made)
+    page = report.rows_page(made)
+    assert page.index("## Read") < page.index("## Write")
     assert "- 100 B (JVM connector): said of it" in page
 
 
@@ -192,20 +194,22 @@ def test_later_rows_take_the_places_of_those_before_and_say_of_which_run_they_ar
     assert [row.measured for row in result.rows] == [words, "", words, words, words]
     assert result.rows[0].ours == [9e6]
     assert Report.from_json(result.to_json()) == result
-    page = report.page(result)
+    page = report.rows_page(result)
     assert f"Measured in a run of their own: 100 B; 10 KB ({words})." in page
     assert f"Measured in a run of their own: All of these ({words})." in page
 
 
 def test_rows_measured_with_the_rest_say_nothing_of_it():
-    assert "run of their own" not in report.page(a_report(a_row()))
+    assert "run of their own" not in report.rows_page(a_report(a_row()))
 
 
 # --- what is published --------------------------------------------------------------------------
 
 
-def test_the_published_page_is_made_of_the_json(published):
-    assert (ROOT / "docs" / "benchmarks.md").read_text("utf-8") == report.page(published)
+def test_the_published_pages_are_made_of_the_json(published):
+    docs = ROOT / "docs"
+    assert (docs / "benchmarks.md").read_text("utf-8") == report.page(published)
+    assert (docs / "benchmark-rows.md").read_text("utf-8") == report.rows_page(published)
 
 
 def test_the_readme_is_made_of_the_json(published):
@@ -216,6 +220,10 @@ def test_the_readme_is_made_of_the_json(published):
 def test_the_published_run_has_every_row_that_the_readme_wants(published):
     chosen = report.readme_rows(published)
     assert [(row.group, row.name) for row in chosen] == [row[:2] for row in report.README_ROWS]
+
+
+def test_the_readme_has_ten_rows_at_most():
+    assert 1 <= len(report.README_ROWS) <= 10
 
 
 def test_the_published_run_is_a_whole_one(published):

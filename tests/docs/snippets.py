@@ -1,0 +1,82 @@
+"""The Python of the docs, page by page: which pages are read together, and what they print."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README = "README.md"
+
+#: Pages whose snippets run in this order, on one broker that is empty at first, each with the
+#: names that those before have made.
+CHAINS: Mapping[str, Sequence[str]] = {
+    "readme": (README,),
+    "spark": (
+        "docs/start.md",
+        "docs/batch.md",
+        "docs/streams.md",
+        "docs/exactly-once.md",
+        "docs/pushdown.md",
+    ),
+    "client": (
+        "docs/client.md",
+        "docs/client-producer.md",
+        "docs/client-consumer.md",
+        "docs/client-transactions.md",
+        "docs/client-admin.md",
+    ),
+    "low-level": ("docs/low-level.md",),
+    "testing": ("docs/testing.md",),
+    "codec": ("docs/codec.md",),
+    "errors": ("docs/client-errors.md",),
+}
+#: Its snippets are for brokers of several kinds, and have a test module of their own.
+SECURITY = "docs/security.md"
+
+
+def page(name: str) -> str:
+    return (ROOT / name).read_text("utf-8")
+
+
+def hand_written_pages() -> list[str]:
+    """README, CONTRIBUTING and the pages of the docs."""
+    docs = sorted((ROOT / "docs").glob("*.md"))
+    return [README, "CONTRIBUTING.md", *(path.relative_to(ROOT).as_posix() for path in docs)]
+
+
+def snippets(text: str) -> list[str]:
+    return [block for language, block in blocks(text) if language == "python"]
+
+
+def blocks(text: str) -> list[tuple[str, str]]:
+    """(language, text) of each fenced block, in order. One of no language is what is printed."""
+    return re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def run(
+    name: str,
+    capsys: pytest.CaptureFixture[str],
+    servers: str = "",
+    given: Mapping[str, Any] | None = None,
+) -> tuple[dict[str, Any], str]:
+    """The names that the page's snippets leave behind, and what they print.
+
+    They see `servers` for localhost:9092 and the names `given`, and else what those before have
+    made. Blocks without a language must be in what the snippets before them have printed.
+    """
+    names: dict[str, Any] = dict(given or {})
+    printed = ""
+    for number, (language, text) in enumerate(blocks(page(name)), start=1):
+        if language == "python":
+            code = text.replace("localhost:9092", servers)
+            exec(compile(code, f"{name}, block {number}", "exec"), names)
+            printed += capsys.readouterr().out
+        elif language == "":
+            shown = " ".join(text.removesuffix("…\n").split())
+            assert shown in " ".join(printed.split()), f"{name}, block {number}"
+    return names, printed

@@ -1,0 +1,129 @@
+"""The rules that all pages keep: they are short, name what there is, and lead to what there is."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import sparkkafka
+import sparkkafka.client
+import sparkkafka.errors
+import sparkkafka.protocol
+from tests.docs.snippets import README, ROOT, blocks, hand_written_pages, page
+from tests.tools.docs_site import pages_not_in_nav
+
+PAGES = hand_written_pages()
+README_BYTES = 10 * 1024
+PAGE_BYTES = 15 * 1024
+GENERATED = {"docs/benchmark-rows.md"}  # a table of all rows
+API = "".join(page(name) for name in PAGES if "/api-" in name)
+
+
+@pytest.mark.parametrize("name", sorted({*PAGES} - GENERATED))
+def test_a_page_is_short(name: str) -> None:
+    assert len(page(name).encode()) <= (README_BYTES if name == README else PAGE_BYTES)
+
+
+def test_readme_has_what_a_reader_looks_for() -> None:
+    text = page(README)
+    for words in ("pip install", "make demo", "make test", "exactly-once", "readStream"):
+        assert words in text
+    (client,) = (text for _, text in blocks(text) if "sparkkafka.client" in text)
+    assert len([line for line in client.splitlines() if line.strip()]) <= 6
+    limits = text.partition("## Limits\n")[2].partition("\n## ")[0]
+    assert 1 <= limits.count("\n- ") <= 5
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_make_targets_that_are_named_exist(name: str) -> None:
+    makefile = page("Makefile")
+    for target in re.findall(r"(?:`|^    )make ([a-z][a-z-]*)\b", page(name), re.MULTILINE):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"no target {target}"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_paths_and_modules_that_are_named_exist(name: str) -> None:
+    text = page(name)
+    paths = re.findall(r"(?<![\w/.-])((?:sparkkafka|tests|conf|notebooks|docs)/[\w/.-]*\w)", text)
+    paths = [path for path in paths if not re.fullmatch(r"notebooks/.*\.md", path)]  # made
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    modules = re.findall(r"python -m ((?:sparkkafka|tests)[\w.]*\w)", text)
+    modules += re.findall(r"^from (sparkkafka[\w.]*) import", text, re.MULTILINE)
+    for module in modules:
+        path = ROOT / module.replace(".", "/")
+        assert path.is_dir() or path.with_suffix(".py").exists(), module
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links_lead_to_pages_and_headings(name: str) -> None:
+    """Also those of README, which the build of the site does not see."""
+    text = page(name)
+    folder = (ROOT / name).parent
+    for link in re.findall(r"\]\((?!\w+:)([^)\s]+)\)", text):
+        path, _, anchor = link.partition("#")
+        if path.startswith("notebooks/"):
+            path = f"../notebooks/{path.removeprefix('notebooks/').removesuffix('.md')}.ipynb"
+        target = folder / path if path else ROOT / name
+        assert target.exists(), link
+        assert not anchor or anchor in _anchors(target.read_text("utf-8")), link
+
+
+def _anchors(text: str) -> set[str]:
+    titles = re.findall(r"^#+ (.*)", text, re.MULTILINE)
+    return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", title.lower())) for title in titles}
+
+
+def test_every_page_is_in_the_nav() -> None:
+    missing = [line for line in pages_not_in_nav() if not line.startswith("notebooks/")]
+    assert missing == []
+
+
+# --- what is public is on a page ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "package", [sparkkafka, sparkkafka.client, sparkkafka.protocol], ids=lambda p: p.__name__
+)
+def test_the_pages_of_the_api_have_all_that_is_public(package: object) -> None:
+    names = {name for name in package.__all__ if not name.startswith("_")}
+    prefix = re.escape(package.__name__)
+    named = set(re.findall(rf"^::: {prefix}\.(\w+)$", API, re.MULTILINE))
+    assert named - {"errors", "testing"} == names
+
+
+def test_the_page_of_the_codec_names_all_that_is_public() -> None:
+    named = set(re.findall(r"\w+", page("docs/codec.md")))
+    assert sorted(set(sparkkafka.protocol.__all__) - named) == []
+
+
+def test_the_page_of_admin_names_every_call() -> None:
+    calls = {
+        name
+        for name in dir(sparkkafka.client.Admin)
+        if not name.startswith("_") and callable(getattr(sparkkafka.client.Admin, name))
+    }
+    named = set(re.findall(r"\w+", page("docs/client-admin.md")))
+    assert sorted(calls - named - {"close"}) == []
+
+
+def test_the_tree_of_errors_is_that_of_the_classes() -> None:
+    """On the page and in the module's docstring: each class under its base, with Python's own."""
+    (tree,) = (text for _, text in blocks(page("docs/client-errors.md")) if "KafkaError\n" in text)
+    for text in (tree, sparkkafka.errors.__doc__ or ""):
+        found: dict[str, str] = {}
+        above: dict[int, str] = {}
+        for before, name, python in re.findall(
+            r"^([ │├└─]*)\b(\w+Error)(?: \((\w+)\))?(?:  .*)?$", text, re.MULTILINE
+        ):
+            depth = len(before)
+            above = {level: other for level, other in above.items() if level < depth}
+            parent = above[max(above)] if above else "Exception"
+            above[depth] = name
+            found[name] = f"{parent} {python}".strip()
+        expected = {}
+        for name in sparkkafka.errors.__all__:
+            cls = getattr(sparkkafka.errors, name)
+            if isinstance(cls, type) and issubclass(cls, sparkkafka.errors.KafkaError):
+                expected[name] = " ".join(base.__name__ for base in cls.__bases__)
+        assert found == expected

@@ -1,0 +1,70 @@
+"""The build of the docs is strict: whatever leads nowhere, or would be fetched, fails it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tools import docs_site
+
+ZENSICAL = Path(sys.executable).with_name("zensical")
+
+
+def build(folder: Path, text: str) -> tuple[int, list[str]]:
+    """The status of a strict build of one page with our settings, and what our own check says."""
+    config = (docs_site.ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:")[0]
+    config = config.replace("paths: [.]", f"paths: ['{docs_site.ROOT}']")
+    (folder / "mkdocs.yml").write_text(config, "utf-8")
+    (folder / "docs").mkdir()
+    (folder / "docs" / "index.md").write_text(text, "utf-8")
+    (folder / "docs" / "site.css").write_text("")
+    command = [str(ZENSICAL), "build", "--strict", "--clean"]
+    status = subprocess.run(command, cwd=folder, capture_output=True, timeout=120, check=False)
+    return status.returncode, list(docs_site.problems(folder / "site"))
+
+
+def test_a_sound_page_is_built(tmp_path: Path) -> None:
+    text = "# A\n\n## B\n\n[b](#b) [x](index.md#a)\n\n::: sparkkafka.register\n"
+    assert build(tmp_path, text) == (0, [])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[a](none.md)", "[a](#none)", "::: sparkkafka.none", "[a][none.such]", '--8<-- "none.md"'],
+    ids=["link", "anchor", "object", "reference", "included-file"],
+)
+def test_what_leads_nowhere_fails_the_build(tmp_path: Path, text: str) -> None:
+    status, _ = build(tmp_path, f"# A\n\n{text}\n")
+    assert status != 0
+
+
+@pytest.mark.parametrize(
+    ("html", "words"),
+    [
+        ('<img src="none.png">', "index.html: none.png leads nowhere"),
+        ('<a href="sub/index.html#none">', "index.html: sub/index.html#none: no such anchor"),
+        ('<a href="sub/#there">', None),
+        ('<script src="https://host.example/x.js"></script>', "would be fetched"),
+        ('<link href="//host.example/x.css">', "would be fetched"),
+        ('<a href="https://host.example/">', None),
+    ],
+)
+def test_what_our_own_check_finds(tmp_path: Path, html: str, words: str | None) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "index.html").write_text('<p id="there">')
+    (tmp_path / "index.html").write_text(html)
+    found = list(docs_site.problems(tmp_path))
+    assert len(found) == (words is not None)
+    assert all(words in line for line in found)
+
+
+def test_a_page_that_the_nav_lacks_is_found(tmp_path: Path) -> None:
+    (tmp_path / "index.md").write_text("# A")
+    (tmp_path / "lost.md").write_text("# B")
+    config = tmp_path / "mkdocs.yml"
+    config.write_text("site_name: x\nnav:\n  - Home: index.md\n")
+    found = list(docs_site.pages_not_in_nav(tmp_path, config))
+    assert found == ["lost.md is not in the nav of mkdocs.yml"]

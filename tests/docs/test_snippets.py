@@ -1,0 +1,136 @@
+"""What the docs show works: the Python of all pages runs, in order, and prints what it says."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from tests.docs.snippets import CHAINS, SECURITY, hand_written_pages, page, run, snippets
+
+
+def run_chain(
+    chain: str, capsys: pytest.CaptureFixture[str], servers: str = ""
+) -> tuple[dict[str, Any], str]:
+    names: dict[str, Any] = {}
+    printed = ""
+    for name in CHAINS[chain]:
+        names, text = run(name, capsys, servers, names)
+        printed += text
+    return names, printed
+
+
+def values_of(spark: Any, servers: str, topic: str) -> list[bytes | None]:
+    options = {"kafka.bootstrap.servers": servers, "subscribe": topic}
+    rows = spark.read.format("pykafka").options(**options).load().select("value").collect()
+    return sorted(row.value for row in rows)
+
+
+@pytest.mark.real
+@pytest.mark.spark
+def test_readme(spark: Any, kafka_cluster_factory: Any, capsys: Any) -> None:
+    servers = kafka_cluster_factory().bootstrap_servers
+    names, printed = run_chain("readme", capsys, servers)
+    assert re.search(r"\|\s*three\|", printed)  # orders.show()
+    assert "once: 3" in printed
+    assert "read without Spark: 0 b" in printed
+    assert spark.read.parquet(f"{names['folder']}/rows").count() == 3
+
+
+@pytest.mark.real
+@pytest.mark.spark
+def test_pages_of_spark(spark: Any, kafka_cluster_factory: Any, capsys: Any) -> None:
+    servers = kafka_cluster_factory().bootstrap_servers
+    names, printed = run_chain("spark", capsys, servers)
+    assert re.search(r"\|\s*three\|", printed)  # orders.show()
+    assert "from offset 1 on: 2" in printed
+    assert "once: 3" in printed
+    assert "columns: ['value', 'offset']" in printed
+    assert re.search(r"^today: [1-3]$", printed, re.MULTILINE)
+    assert names["values"].count() == 3
+    # Two tasks wrote them, each its own rows: the order between the tasks is anybody's guess.
+    assert values_of(spark, servers, "shouted") == [b"ONE", b"THREE", b"TWO"]
+    assert values_of(spark, servers, "order-copies") == [b"text"] * 3
+    assert values_of(spark, servers, "orders-in-time") == [b"one", b"three", b"two"]
+    assert values_of(spark, servers, "order-counts") == [b"1"] * 3
+
+
+@pytest.mark.real
+def test_pages_of_the_client_library(kafka_cluster_factory: Any, capsys: Any) -> None:
+    servers = kafka_cluster_factory().bootstrap_servers
+    names, text = run_chain("client", capsys, servers)
+    assert "read orders 0 b'first'" in text
+    assert "RecordMetadata(topic='orders'" in text
+    assert "all are there, or given up" in text
+    assert re.search(r"^orders \d \d+ \d{13} b'", text, re.MULTILINE)
+    assert "got 4" in text
+    assert "gave up 4" in text
+    assert "3600000" in text
+    assert "OffsetAndMetadata(offset=10, metadata='up to the break'" in text
+    assert re.search(r"^orders-3 0 \d+$", text, re.MULTILINE)
+    assert re.search(r"^3 [1-9]\d*$", text, re.MULTILINE)
+    assert re.search(r"^committed \[\[TopicPartition\(topic='orders'", text, re.MULTILINE)
+    # One of the overview, 1,001 and one, two of send_many, and the two of the table.
+    assert re.search(r"'value'.*\] 1007$", text, re.MULTILINE)
+    assert names["shouted"] == [record.value.upper() for record in names["records"]]
+    assert any(value.startswith(b"ORDER ") for value in names["shouted"])
+    assert f"connected to ['{servers}']" in text
+
+
+@pytest.mark.real
+def test_one_broker_by_hand(kafka_cluster: Any, capsys: Any) -> None:
+    # Nobody else's topics and groups have the names of the page: to it the broker is an empty one.
+    names, printed = run_chain("low-level", capsys, kafka_cluster.bootstrap_servers)
+    for line in (
+        "36 TOPIC_ALREADY_EXISTS False ",
+        "by-hand is led by 0",
+        "written at offset 0",
+        "offsets 0 to 2",
+        "0 b'k1' b'first' ()",
+        "1 None b'second' (('source', b'docs'),)",
+        "0 True",
+        "assigned (('by-hand', 0),)",
+        "heartbeat NONE",
+        "committed 2 both read",
+        "left NONE",
+        "the partition ends at 4",
+    ):
+        assert re.search(rf"^{re.escape(line)}", printed, re.MULTILINE), (line, printed)
+    assert names["connection"].is_open is False
+    assert [row.split()[0] for row in names["rows"]] == ["connected", "disconnected"]
+
+
+@pytest.mark.real
+def test_brokers_of_ones_own(capsys: Any) -> None:
+    _, printed = run_chain("testing", capsys)
+    assert re.search(r"^127\.0\.0\.1:\d+$", printed, re.MULTILINE)
+    assert "in the log: 1" in printed
+
+
+def test_the_codec(capsys: Any) -> None:
+    run_chain("codec", capsys)
+
+
+def test_errors(capsys: Any) -> None:
+    run_chain("errors", capsys)
+
+
+# --- that nothing is left out -------------------------------------------------------------------
+
+
+def test_every_page_with_snippets_is_run() -> None:
+    with_snippets = {name for name in hand_written_pages() if snippets(page(name))}
+    listed = [name for names in CHAINS.values() for name in names]
+    assert with_snippets == {*listed, SECURITY}
+    assert len(listed) == len(set(listed))
+
+
+def test_what_a_page_prints_is_compared(tmp_path: Any, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.setattr("tests.docs.snippets.ROOT", tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text("```python\nprint(1 + 1)\n```\n\n```\n2\n```\n")
+    run("page.md", capsys)
+    page.write_text("```python\nprint(1 + 1)\n```\n\n```\n3\n```\n")
+    with pytest.raises(AssertionError, match=r"page\.md, block 2"):
+        run("page.md", capsys)

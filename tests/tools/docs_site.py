@@ -1,0 +1,111 @@
+"""`python -m tests.tools.docs_site`: the docs as a site in site/, built strictly.
+
+A page that is not in mkdocs.yml, a link, anchor, picture or reference that leads nowhere, and
+anything that a browser would fetch from elsewhere fail the build. Notebooks are shown executed: as
+`make test` left them, else they are executed now, with a real broker.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from tests.tools import notebooks
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+SITE = ROOT / "site"
+
+_FETCHED = {("img", "src"), ("script", "src"), ("link", "href"), ("iframe", "src")}
+_OTHER_SCHEMES = {"data", "mailto", "javascript"}
+
+
+def main() -> int:
+    started = time.monotonic()
+    write_notebook_pages()
+    notebooks_done = time.monotonic()
+    command = [str(Path(sys.executable).with_name("zensical")), "build", "--strict", "--clean"]
+    if subprocess.run(command, cwd=ROOT, check=False).returncode != 0:
+        return 1
+    wrong = [*pages_not_in_nav(), *problems(SITE)]
+    for line in wrong:
+        print(line, file=sys.stderr)
+    done = time.monotonic()
+    if not wrong:
+        print(
+            f"site/index.html is there: {len(list(SITE.rglob('*.html')))} pages in "
+            f"{done - notebooks_done:.0f} s, notebooks in {notebooks_done - started:.0f} s"
+        )
+    return 1 if wrong else 0
+
+
+def write_notebook_pages() -> None:
+    folder = DOCS / "notebooks"  # ignored by git
+    folder.mkdir(exist_ok=True)
+    for old in folder.iterdir():
+        old.unlink()
+    for path in notebooks.NOTEBOOKS:
+        text, pictures = notebooks.as_page(notebooks.executed_copy(path), path.stem)
+        (folder / f"{path.stem}.md").write_text(text, "utf-8")
+        for name, content in pictures.items():
+            (folder / name).write_bytes(content)
+
+
+def pages_not_in_nav(docs: Path = DOCS, config: Path = ROOT / "mkdocs.yml") -> Iterator[str]:
+    named = set(re.findall(r"[\w/-]+\.md", config.read_text("utf-8").partition("\nnav:")[2]))
+    for path in sorted(docs.rglob("*.md")):
+        if (name := path.relative_to(docs).as_posix()) not in named:
+            yield f"{name} is not in the nav of mkdocs.yml"
+
+
+class _Page(HTMLParser):
+    """The anchors of a page, and (tag, attribute, address) of all that it points to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.anchors: set[str] = set()
+        self.addresses: list[tuple[str, str, str]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if value and name in ("id", "name"):
+                self.anchors.add(value)
+            elif value and name in ("href", "src"):
+                self.addresses.append((tag, name, value))
+
+
+def problems(site: Path) -> Iterator[str]:
+    """What is wrong in the HTML: addresses that lead nowhere, and what comes from other hosts."""
+    pages = {path: _Page(path.read_text("utf-8")) for path in sorted(site.rglob("*.html"))}
+    for path, page in pages.items():
+        if path.name == "404.html":
+            continue  # its addresses are absolute
+        for tag, attribute, address in page.addresses:
+            parts = urlsplit(address)
+            if parts.scheme in _OTHER_SCHEMES:
+                continue
+            where = f"{path.relative_to(site)}: {address}"
+            if parts.netloc:
+                if (tag, attribute) in _FETCHED:
+                    yield f"{where} would be fetched from another host"
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            if target.is_dir():
+                target /= "index.html"
+            if not target.exists():
+                yield f"{where} leads nowhere"
+            elif parts.fragment and target in pages:
+                anchor = unquote(parts.fragment)
+                if anchor not in pages[target].anchors and not anchor.startswith("__"):
+                    yield f"{where}: no such anchor"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
