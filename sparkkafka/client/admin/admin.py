@@ -77,9 +77,9 @@ class Admin(AdminTopics, AdminGroups, AdminTransactions):
     ) -> Results[int, dict[str, LogDirDescription]]:
         """What brokers (all, or these node ids) have on disk: by node id, then by path.
 
-        for path, directory in admin.describe_log_dirs([1])[1].items():
-            print(path, directory.size_bytes, directory.usable_bytes)
-            print(directory.replicas[TopicPartition("orders", 0)].size_bytes)
+            for path, directory in admin.describe_log_dirs([1])[1].items():
+                print(path, directory.size_bytes, directory.usable_bytes)
+                print(directory.replicas[TopicPartition("orders", 0)].size_bytes)
         """
         chosen = None if brokers is None else numbers(brokers, "brokers")
         with self._call(timeout_s) as (cluster, deadline):
