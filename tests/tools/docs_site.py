@@ -50,15 +50,16 @@ def main() -> int:
 
 
 def write_notebook_pages() -> None:
+    files: dict[str, bytes] = {}
+    for path in notebooks.NOTEBOOKS:
+        text, pictures = notebooks.as_page(notebooks.executed_copy(path), path.stem)
+        files |= {f"{path.stem}.md": text.encode(), **pictures}
     folder = DOCS / "notebooks"  # ignored by git
     folder.mkdir(exist_ok=True)
     for old in folder.iterdir():
         old.unlink()
-    for path in notebooks.NOTEBOOKS:
-        text, pictures = notebooks.as_page(notebooks.executed_copy(path), path.stem)
-        (folder / f"{path.stem}.md").write_text(text, "utf-8")
-        for name, content in pictures.items():
-            (folder / name).write_bytes(content)
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
 
 
 def pages_not_in_nav(docs: Path = DOCS, config: Path = ROOT / "mkdocs.yml") -> Iterator[str]:
