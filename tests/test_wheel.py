@@ -39,6 +39,8 @@ def test_it_holds_the_package_and_the_module_that_spark_imports(wheel):
         "pyspark_pykafka.py",
     }
     modules = {str(p.relative_to(ROOT)) for p in (ROOT / "sparkkafka").rglob("*.py")}
+    # Tools of the project are not of its users.
+    assert not any("demo" in name or "option_docs" in name for name in names)
     # pyspark_pykafka.py lies in this folder here and at the top of the wheel.
     assert {name for name in modules if "/autoload/" not in name} <= names
 

@@ -35,7 +35,7 @@ FORMAT = "pykafka"
 class KafkaDataSource(DataSource):
     """Reads Kafka topics into DataFrames and writes DataFrames to topics: `format("pykafka")`.
 
-    Options, columns and defaults are those of Spark's `kafka` format; the README lists them.
+    Options, columns and defaults are those of Spark's `kafka` format; docs/ lists them.
 
         df = (
             spark.read.format("pykafka")

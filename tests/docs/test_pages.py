@@ -79,6 +79,17 @@ def test_every_page_is_in_the_nav() -> None:
     assert missing == []
 
 
+def test_pre_commit_runs_the_pinned_tools() -> None:
+    config = page(".pre-commit-config.yaml")
+    pinned = set(re.findall(r'^  "([\w-]+)==', page("pyproject.toml"), re.MULTILINE))
+    entries = re.findall(r"^ +entry: (.*)$", config, re.MULTILINE)
+    modules = [re.fullmatch(r"\.venv/bin/python -m (\S+).*", entry)[1] for entry in entries]
+    assert {"ruff", "mypy"} <= set(modules)
+    for module in modules:
+        assert module in pinned or (ROOT / f"{module.replace('.', '/')}.py").exists()
+    assert "://" not in config
+
+
 # --- what is public is on a page ----------------------------------------------------------------
 
 

@@ -16,24 +16,24 @@ ZENSICAL = Path(sys.executable).with_name("zensical")
 def build(folder: Path, text: str) -> tuple[int, list[str]]:
     """The status of a strict build of one page with our settings, and what our own check says."""
     config = (docs_site.ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:")[0]
-    config = config.replace("paths: [.]", f"paths: ['{docs_site.ROOT}']")
     (folder / "mkdocs.yml").write_text(config, "utf-8")
     (folder / "docs").mkdir()
     (folder / "docs" / "index.md").write_text(text, "utf-8")
     (folder / "docs" / "site.css").write_text("")
+    (folder / "module.py").write_text('"""A module."""\n')
     command = [str(ZENSICAL), "build", "--strict", "--clean"]
     status = subprocess.run(command, cwd=folder, capture_output=True, timeout=120, check=False)
     return status.returncode, list(docs_site.problems(folder / "site"))
 
 
 def test_a_sound_page_is_built(tmp_path: Path) -> None:
-    text = "# A\n\n## B\n\n[b](#b) [x](index.md#a)\n\n::: sparkkafka.register\n"
+    text = "# A\n\n## B\n\n[b](#b) [x](index.md#a)\n\n::: module\n"
     assert build(tmp_path, text) == (0, [])
 
 
 @pytest.mark.parametrize(
     "text",
-    ["[a](none.md)", "[a](#none)", "::: sparkkafka.none", "[a][none.such]", '--8<-- "none.md"'],
+    ["[a](none.md)", "[a](#none)", "::: module.none", "[a][none.such]", '--8<-- "none.md"'],
     ids=["link", "anchor", "object", "reference", "included-file"],
 )
 def test_what_leads_nowhere_fails_the_build(tmp_path: Path, text: str) -> None:

@@ -1,6 +1,6 @@
 """Both connectors on the same topics with the same options: the same rows, or both refuse.
 
-Where they differ on purpose the README says so.
+Where they differ on purpose docs/migrate.md says so.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ anything that a browser would fetch from elsewhere fail the build. Notebooks are
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
@@ -16,6 +17,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import sparkkafka
+import sparkkafka.client
+import sparkkafka.protocol
 from tests.tools import notebooks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,7 +37,7 @@ def main() -> int:
     command = [str(Path(sys.executable).with_name("zensical")), "build", "--strict", "--clean"]
     if subprocess.run(command, cwd=ROOT, check=False).returncode != 0:
         return 1
-    wrong = [*pages_not_in_nav(), *problems(SITE)]
+    wrong = [*pages_not_in_nav(), *problems(SITE), *calls_not_in_the_api(SITE)]
     for line in wrong:
         print(line, file=sys.stderr)
     done = time.monotonic()
@@ -46,15 +50,16 @@ def main() -> int:
 
 
 def write_notebook_pages() -> None:
+    files: dict[str, bytes] = {}
+    for path in notebooks.NOTEBOOKS:
+        text, pictures = notebooks.as_page(notebooks.executed_copy(path), path.stem)
+        files |= {f"{path.stem}.md": text.encode(), **pictures}
     folder = DOCS / "notebooks"  # ignored by git
     folder.mkdir(exist_ok=True)
     for old in folder.iterdir():
         old.unlink()
-    for path in notebooks.NOTEBOOKS:
-        text, pictures = notebooks.as_page(notebooks.executed_copy(path), path.stem)
-        (folder / f"{path.stem}.md").write_text(text, "utf-8")
-        for name, content in pictures.items():
-            (folder / name).write_bytes(content)
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
 
 
 def pages_not_in_nav(docs: Path = DOCS, config: Path = ROOT / "mkdocs.yml") -> Iterator[str]:
@@ -105,6 +110,24 @@ def problems(site: Path) -> Iterator[str]:
                 anchor = unquote(parts.fragment)
                 if anchor not in pages[target].anchors and not anchor.startswith("__"):
                     yield f"{where}: no such anchor"
+
+
+def calls_not_in_the_api(site: Path) -> Iterator[str]:
+    """Public names of the packages, and public methods of their classes, without an anchor."""
+    pages = site.glob("api-*.html")
+    anchors = {anchor for page in pages for anchor in _Page(page.read_text("utf-8")).anchors}
+    for package in (sparkkafka, sparkkafka.client, sparkkafka.protocol):
+        for name in package.__all__:
+            found = getattr(package, name)
+            members = vars(found) if inspect.isclass(found) else {}
+            if found is sparkkafka.client.Admin:
+                members = {key: getattr(found, key) for key in dir(found)}  # of several classes
+            wanted = [name, *(f"{name}.{member}" for member in members if member[0] != "_")]
+            for dotted in wanted:
+                # Spark calls KafkaDataSource; what named tuples inherit from Python needs no page.
+                is_own = not name.startswith("_") and (found is not sparkkafka.KafkaDataSource)
+                if is_own and f"{package.__name__}.{dotted}" not in anchors:
+                    yield f"the pages of the API lack {package.__name__}.{dotted}"
 
 
 if __name__ == "__main__":

@@ -75,11 +75,13 @@ class Admin(AdminTopics, AdminGroups, AdminTransactions):
     def describe_log_dirs(
         self, brokers: Iterable[int] | None = None, *, timeout_s: float | None = None
     ) -> Results[int, dict[str, LogDirDescription]]:
-        """What brokers (all, or these node ids) have on disk: by node id, then by path.
+        """What brokers (all, or these node ids) have on disk.
 
-        for path, directory in admin.describe_log_dirs([1])[1].items():
-            print(path, directory.size_bytes, directory.usable_bytes)
-            print(directory.replicas[TopicPartition("orders", 0)].size_bytes)
+        By node id, then by path:
+
+            for path, directory in admin.describe_log_dirs([1])[1].items():
+                print(path, directory.size_bytes, directory.usable_bytes)
+                print(directory.replicas[TopicPartition("orders", 0)].size_bytes)
         """
         chosen = None if brokers is None else numbers(brokers, "brokers")
         with self._call(timeout_s) as (cluster, deadline):

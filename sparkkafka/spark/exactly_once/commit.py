@@ -2,8 +2,9 @@
 
 Tasks write in transactions of their own and end none. The driver writes a decision down (see
 `decision`), in a transaction of its own transactional id, and then commits the tasks' transactions;
-what was decided and not finished is finished when Spark plans the same batch again. Why each crash
-ends well is written in docs/exactly-once.md; its names for the steps stand in the comments here.
+what was decided and not finished is finished when Spark plans the same batch again.
+docs/exactly-once-protocol.md says why each crash ends well; its names for the steps stand in the
+comments here.
 """
 
 from __future__ import annotations

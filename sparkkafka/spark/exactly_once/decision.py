@@ -2,7 +2,7 @@
 
 A decision is kept as text beside offsets of a consumer group that nobody joins, in as many
 partitions as its length needs. Names and text only; who writes and reads it is the matter of
-`exactly_once`, what it is for that of docs/exactly-once.md.
+`exactly_once`, what it is for that of docs/exactly-once-protocol.md.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class FilterPushdownReader(KafkaBatchReader):
 
         What is planned after this stays with the DataFrame's relation in Spark (4.1 to 4.3: one
         PythonDataSourceV2.readInfo for all its scans), also for a later query that has no filter to
-        push. Nothing that Python is told shows it, hence the README's "load() anew".
+        push. Nothing that Python is told shows it, hence "call load() anew" in the docs.
         """
         self.bounds = pushdown.bounds_of(filters)
         if self.bounds.times_ms != pushdown.EVERYTHING:

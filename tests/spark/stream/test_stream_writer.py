@@ -144,7 +144,7 @@ def test_update_is_refused_by_spark(
 
 
 def test_update_by_foreach_batch(sinks: Sinks, filled: str, new_topic: Callable[..., str]) -> None:
-    """What README shows for output mode update."""
+    """What docs/streams.md shows for output mode update."""
     target = new_topic()
     servers = sinks.cluster.bootstrap_servers
 

@@ -137,7 +137,7 @@ def test_data_frames_into_a_table(
 def test_options_of_create_table_reach_nobody(
     spark: Any, new_topic: Callable[..., str], kafka_cluster: Any
 ) -> None:
-    """If this fails one day, README can say so: Spark hands them over now."""
+    """If this fails one day, docs/batch.md can say so: Spark hands them over now."""
     spark.sql(
         "CREATE TABLE kafka_lost USING pykafka OPTIONS "
         f"(`kafka.bootstrap.servers` '{kafka_cluster.bootstrap_servers}', topic 't')"
