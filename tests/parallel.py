@@ -20,26 +20,37 @@ HEAVY = ("real", "spark", "notebook")
 
 LONGEST: tuple[str, ...] = (
     "test_exactly_once_kills.py",
-    "test_demo.py",
+    "test_registration.py",
     "test_notebooks.py",
     "test_parity.py",
-    "test_stream_topics.py",
-    "test_streams.py",
-    "test_brokers_die.py",
     "test_exactly_once_streams.py",
+    "test_demo.py",
+    "test_streams.py",
+    "test_other_producers.py",
     "test_exactly_once_batch.py",
+    "test_stream_writer.py",
+    "test_pushdown_real.py",
+    "test_stream_transactions.py",
+    "test_readme.py",
     "test_stream_brokers.py",
-    "test_stream_long.py",
-    "test_security.py",
+    "test_batch_read.py",
+    "test_batch_write.py",
+    "test_kafka_cluster.py",
+    "test_stream_topics.py",
+    "test_unauthorised.py",
     "test_stream_kills.py",
-    "test_mixed_group.py",
+    "test_brokers_die.py",
     "test_reliability_real.py",
-    "test_producer_outages_real.py",
+    "test_security.py",
+    "test_mixed_group.py",
+    "test_stream_long.py",
     "test_bombs.py",
+    "test_exactly_once_model.py",
+    "test_reliability.py",
 )
 """Files that take longest, in order."""
 
-SHARE_NOTHING = ("test_demo.py", "test_notebooks.py")
+SHARE_NOTHING = ("test_demo.py", "test_notebooks.py", "test_registration.py")
 """Each test of these files may run anywhere."""
 
 

@@ -20,7 +20,7 @@ from sparkkafka.testing.kafka.jars import cache_directory, ensure_jars, kafka_ja
 from sparkkafka.testing.kafka.java import export_java_home, find_java, say
 from sparkkafka.testing.kafka.process import UnavailableError
 
-_QUICK = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+QUICK = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
 
 _SPARK = """
     from pyspark.sql import SparkSession
@@ -39,15 +39,24 @@ _SPARK = """
 """
 
 
+VARIABLES = (
+    "SPARK_LOCAL_DIRS",
+    "SPARK_LAUNCHER_OPTS",
+    "SPARK_SUBMIT_OPTS",
+    "KAFKA_JVM_PERFORMANCE_OPTS",
+)
+"""What is set of the environment."""
+
+
 def set_environment(environment: MutableMapping[str, str], folder: Path) -> None:
     """Makes all Java that is started from here quick, and keeps its temporary files in `folder`: a
     driver that is killed removes none of them."""
     (folder / "tmp").mkdir(parents=True, exist_ok=True)
     environment["SPARK_LOCAL_DIRS"] = str(folder)
-    environment["SPARK_LAUNCHER_OPTS"] = " ".join([*_QUICK, "-Xshare:auto"])
-    spark = [*_QUICK, *_sharing(_archive("spark")), f"-Djava.io.tmpdir={folder / 'tmp'}"]
+    environment["SPARK_LAUNCHER_OPTS"] = " ".join([*QUICK, "-Xshare:auto"])
+    spark = [*QUICK, *_sharing(_archive("spark")), f"-Djava.io.tmpdir={folder / 'tmp'}"]
     environment["SPARK_SUBMIT_OPTS"] = " ".join(spark)
-    environment["KAFKA_JVM_PERFORMANCE_OPTS"] = " ".join([*_QUICK, *_sharing(_archive("kafka"))])
+    environment["KAFKA_JVM_PERFORMANCE_OPTS"] = " ".join([*QUICK, *_sharing(_archive("kafka"))])
 
 
 def outside(environment: Mapping[str, str]) -> dict[str, str]:
@@ -102,7 +111,7 @@ def main() -> None:
 def _make_of_kafka(archive: Path) -> None:
     from sparkkafka.testing.kafka.cluster import KafkaCluster
 
-    os.environ["KAFKA_JVM_PERFORMANCE_OPTS"] = " ".join(_QUICK)
+    os.environ["KAFKA_JVM_PERFORMANCE_OPTS"] = " ".join(QUICK)
     with KafkaCluster(1, jvm_options=[f"-XX:ArchiveClassesAtExit={archive}"]) as cluster:
         cluster.create_topic("one", partitions=4)
         cluster.stop(0)
@@ -116,7 +125,7 @@ def _make_of_spark(archive: Path) -> None:
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_SUBMIT_OPTS": " ".join([*_QUICK, f"-XX:ArchiveClassesAtExit={archive}"]),
+        "SPARK_SUBMIT_OPTS": " ".join([*QUICK, f"-XX:ArchiveClassesAtExit={archive}"]),
     }
     # This program, not Python, starts Java and waits until it has ended, with the archive written.
     submit = [str(Path(sys.executable).with_name("spark-submit")), str(script)]

@@ -21,6 +21,7 @@ from sparkkafka.testing.kafka.java import find_java, say
 from sparkkafka.testing.kafka.ports import LOOPBACK, ReservedPorts
 from sparkkafka.testing.kafka.process import LeashedProcess, UnavailableError
 from sparkkafka.testing.kafka.properties import write_properties
+from tests.quick_java import QUICK
 
 JARS = JarSet(
     name="kafka-2.1.1",
@@ -51,7 +52,7 @@ class OldKafka:
 
     def __enter__(self) -> Self:
         jars = ensure_jars(JARS)
-        self._java = [str(find_java(say=say)), "-Xmx384m", "-XX:-UsePerfData"]
+        self._java = [str(find_java(say=say)), "-Xmx384m", "-XX:-UsePerfData", *QUICK]
         # ZooKeeper would look for log4j's beans; the jars bind slf4j-simple.
         self._java += ["-Dzookeeper.jmx.log4j.disable=true", "-cp", f"{jars[0].parent}/*"]
         self._folder = Path(tempfile.mkdtemp(prefix="sparkkafka-old-"))

@@ -212,7 +212,7 @@ class Run:
             while not watch.decided():
                 assert process.poll() is None, "the driver ended by itself"
                 assert time.monotonic() < until, f"no decision within {WAIT_S:g} s"
-                time.sleep(0.004)  # or the broker that is asked has no time for anything else
+                time.sleep(0.01)  # or the broker that is asked has no time for anything else
 
     def _after(self) -> str:
         """What the driver left, as Kafka and the checkpoint tell."""

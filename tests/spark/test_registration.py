@@ -20,6 +20,7 @@ from pyspark.errors import AnalysisException
 
 import sparkkafka
 from sparkkafka.spark import registration
+from tests.quick_java import VARIABLES
 
 ROOT = Path(__file__).parent.parent.parent
 AUTOLOAD = ROOT / "sparkkafka/spark/autoload/pyspark_pykafka.py"
@@ -27,7 +28,8 @@ AUTOLOAD = ROOT / "sparkkafka/spark/autoload/pyspark_pykafka.py"
 
 def run(script: str, *arguments: str, **environment: str) -> str:
     """Run a script as a newcomer would: this interpreter, no activated environment."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK", "SPARK_"))}
+    decides = ("PYSPARK", "SPARK_")
+    env = {k: v for k, v in os.environ.items() if k in VARIABLES or not k.startswith(decides)}
     env |= {"SPARK_LOCAL_IP": "127.0.0.1", **environment}
     # A PATH without this interpreter's directory; its python3, if any, is another Python.
     here = Path(sys.executable).parent

@@ -278,6 +278,10 @@ def raw_server() -> Iterator[Callable[..., int]]:
                     sock.sendall(says)
                     while drop and not stop.wait(0.01):
                         sock.sendall(drop)
+                    # The request may come in parts: one that is not read makes a reset of the end.
+                    sock.shutdown(socket.SHUT_WR)
+                    while sock.recv(65536):
+                        pass
                 except OSError:
                     pass
 

@@ -72,9 +72,10 @@ def test_the_same_rows(
         )
     confluent_write(kafka_cluster.bootstrap_servers, other, [Record(None, b"w", (), T0)])
     spark.conf.set("spark.sql.session.timeZone", zone)
+    names = f"{topic},{other}"
+    columns = ("topic", "partition", "offset", "timestamp", "value")
+    plain = read(subscribe=names).select(*columns).cache()  # once, for all filters
     try:
-        names = f"{topic},{other}"
-        plain = read(subscribe=names)
         pushed = {"subscribe": names, "filterPushdown": "true"}
         known = {**pushed, "maxTimestampDisorderMs": str(2 * T0)}
         for where in (
@@ -98,12 +99,14 @@ def test_the_same_rows(
             "timestamp > current_timestamp()",
             f"timestamp >= timestamp_millis({T0}) and value = 'v' and offset % 2 = 0",
         ):
-            columns = ("topic", "partition", "offset", "timestamp")
-            wanted = sorted(plain.where(where).select(*columns).collect())
+            if zone != "UTC" and "timestamp" not in where:
+                continue  # no filter of times: the same in each zone
+            wanted = sorted(plain.where(where).collect())
             for options in (pushed, known):
                 frame = read(**options).where(where).select(*columns)
                 assert sorted(frame.collect()) == wanted, where
     finally:
+        plain.unpersist()
         spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
