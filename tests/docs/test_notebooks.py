@@ -18,7 +18,7 @@ import pytest
 from sparkkafka.testing.kafka.jars import ensure_jars, kafka_jars
 from sparkkafka.testing.kafka.java import export_java_home, find_java
 from sparkkafka.testing.kafka.process import UnavailableError
-from tests.tools.notebooks import NOTEBOOKS, NotebookError, as_page, execute, keep
+from tests.tools.notebooks import NOTEBOOKS, NotebookError, as_page, executed, keep
 
 ROOT = Path(__file__).parents[2]
 
@@ -83,7 +83,7 @@ def kafka() -> None:
 def test_the_notebook_runs(path: Path, tmp_path: Path, kafka: None) -> None:
     committed = path.read_bytes()
     beside = set(path.parent.rglob("*"))
-    notebook = execute(path, tmp_path)
+    notebook = executed(path, tmp_path)
     keep(path, notebook)  # `make docs` shows it
     text = text_of(notebook)
     for pattern in SHOWN[path.name]:
@@ -114,7 +114,7 @@ def test_a_notebook_that_fails_says_where(
     path = tmp_path / "bad.ipynb"
     nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
     with pytest.raises(NotebookError, match=words):
-        execute(path, tmp_path, **limits)
+        executed(path, tmp_path, **limits)
 
 
 def test_an_executed_notebook_is_a_page() -> None:

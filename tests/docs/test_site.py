@@ -26,6 +26,21 @@ def build(folder: Path, text: str) -> tuple[int, list[str]]:
     return status.returncode, list(docs_site.problems(folder / "site"))
 
 
+@pytest.mark.slow
+def test_the_whole_site_is_built() -> None:
+    """`make docs`, but that notebooks are executed by tests of their own."""
+    program = "from tests.tools import docs_site; raise SystemExit(docs_site.main(execute=False))"
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=docs_site.ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
 def test_a_sound_page_is_built(tmp_path: Path) -> None:
     text = "# A\n\n## B\n\n[b](#b) [x](index.md#a)\n\n::: module\n"
     assert build(tmp_path, text) == (0, [])

@@ -30,9 +30,9 @@ _FETCHED = {("img", "src"), ("script", "src"), ("link", "href"), ("iframe", "src
 _OTHER_SCHEMES = {"data", "mailto", "javascript"}
 
 
-def main() -> int:
+def main(*, execute: bool = True) -> int:
     started = time.monotonic()
-    write_notebook_pages()
+    write_notebook_pages(execute=execute)
     notebooks_done = time.monotonic()
     command = [str(Path(sys.executable).with_name("zensical")), "build", "--strict", "--clean"]
     if subprocess.run(command, cwd=ROOT, check=False).returncode != 0:
@@ -49,10 +49,11 @@ def main() -> int:
     return 1 if wrong else 0
 
 
-def write_notebook_pages() -> None:
+def write_notebook_pages(*, execute: bool) -> None:
+    """Without `execute`, a notebook of which no executed copy is kept appears as it is committed."""
     files: dict[str, bytes] = {}
     for path in notebooks.NOTEBOOKS:
-        text, pictures = notebooks.as_page(notebooks.executed_copy(path), path.stem)
+        text, pictures = notebooks.as_page(notebooks.kept_copy(path, execute=execute), path.stem)
         files |= {f"{path.stem}.md": text.encode(), **pictures}
     folder = DOCS / "notebooks"  # ignored by git
     folder.mkdir(exist_ok=True)

@@ -57,7 +57,7 @@ class NotebookError(Exception):
     """A notebook was not executed to its end; the message has the cell and its error."""
 
 
-def execute(
+def executed(
     notebook: Path,
     folder: Path,
     *,
@@ -127,11 +127,14 @@ def keep(notebook: Path, executed: Any) -> None:
     nbformat.write(executed, target)
 
 
-def executed_copy(notebook: Path) -> Any:
-    """The copy that was kept; without one the notebook is executed now."""
+def kept_copy(notebook: Path, *, execute: bool) -> Any:
+    """The executed copy that was kept; without one the notebook as it is, or, with `execute`,
+    executed now."""
     if not kept_path(notebook).exists():
+        if not execute:
+            return nbformat.read(notebook, as_version=4)
         with tempfile.TemporaryDirectory(prefix="sparkkafka-notebook-") as folder:
-            keep(notebook, execute(notebook, Path(folder)))
+            keep(notebook, executed(notebook, Path(folder)))
     return nbformat.read(kept_path(notebook), as_version=4)
 
 
