@@ -50,7 +50,7 @@ def main(*, execute: bool = True) -> int:
 
 
 def write_notebook_pages(*, execute: bool) -> None:
-    """Without `execute`, a notebook of which no executed copy is kept appears as it is committed."""
+    """Without `execute`, a notebook that was not executed yet appears as it is committed."""
     files: dict[str, bytes] = {}
     for path in notebooks.NOTEBOOKS:
         text, pictures = notebooks.as_page(notebooks.kept_copy(path, execute=execute), path.stem)
