@@ -40,7 +40,7 @@ from sparkkafka.client.cluster.offsets import (
     earliest_and_latest,
     list_offsets,
 )
-from sparkkafka.client.consumer.fetcher import LeaderFetches, lease_ms
+from sparkkafka.client.consumer.fetcher import Fetcher, lease_ms
 from sparkkafka.client.consumer.offset_reset import StartingOffsets
 from sparkkafka.client.consumer.one_thread import OneThread
 from sparkkafka.client.consumer.partition_state import Assignment
@@ -76,10 +76,10 @@ class Consumer:
         self._guard = OneThread("this Consumer")
         self._cluster = cluster = Cluster(options.client)
         self._assignment = Assignment(lease_ms(cluster), cluster.backoff)
-        self._fetches = LeaderFetches(cluster, options.fetch, self._assignment)
-        self._group = ConsumerGroup(options, cluster, self._assignment, self._fetches.wake)
+        self._fetcher = Fetcher(cluster, options.fetch, self._assignment)
+        self._group = ConsumerGroup(options, cluster, self._assignment, self._fetcher.wake)
         starting = StartingOffsets(options, cluster)
-        self._loop = PollLoop(options, self._assignment, self._fetches, self._group, starting)
+        self._loop = PollLoop(options, self._assignment, self._fetcher, self._group, starting)
         self._is_closing = self._is_closed = False
         self._process_id = os.getpid()
 
@@ -409,7 +409,7 @@ class Consumer:
             finally:
                 self._is_closed = True
                 self._assignment.replace([])
-                self._fetches.close()
+                self._fetcher.close()
                 self._cluster.close()
 
     def _entered(self) -> OneThread:

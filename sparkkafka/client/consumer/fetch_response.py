@@ -39,12 +39,12 @@ IDLE_BACKOFF_MAX_MS = 200
 
 
 class WantedOffset(NamedTuple):
-    """From where to read a partition. `grown` is the size in bytes that its next batch needs, if
-    it does not fit the usual one."""
+    """From where to read a partition. `required_bytes` is what its next batch needs, if that
+    is more than the usual fetch size."""
 
     offset: int
     leader_epoch: int
-    grown: int | None = None
+    required_bytes: int | None = None
 
 
 def fetch_request(
@@ -53,17 +53,17 @@ def fetch_request(
     """One Fetch for these partitions, in their order: a broker fills its answer from the front."""
     topics: dict[str, list[FetchPartition]] = {}
     max_bytes = options.fetch_max_bytes
-    for tp, (offset, leader_epoch, grown) in wanted.items():
+    for tp, (offset, leader_epoch, required_bytes) in wanted.items():
         topics.setdefault(tp.topic, []).append(
             FetchPartition(
                 partition=tp.partition,
                 current_leader_epoch=leader_epoch,
                 fetch_offset=offset,
-                partition_max_bytes=grown or options.max_partition_fetch_bytes,
+                partition_max_bytes=required_bytes or options.max_partition_fetch_bytes,
             )
         )
-        if grown is not None and (len(wanted) == 1 or grown > max_bytes):
-            max_bytes = grown
+        if required_bytes is not None and (len(wanted) == 1 or required_bytes > max_bytes):
+            max_bytes = required_bytes
     return FetchRequest(
         replica_id=CONSUMER_REPLICA_ID,
         max_wait_ms=options.fetch_max_wait_ms,
@@ -150,7 +150,7 @@ def with_setting(error: CorruptRecordError, prefix: str) -> CorruptRecordError:
     return error
 
 
-def grown_size(data: memoryview, before: int | None) -> int:
+def required_fetch_bytes(data: memoryview, before: int | None) -> int:
     """How large an answer must be for the batch whose beginning is `data`.
 
     KIP-74 says that the first batch is always whole; not every broker keeps to it. Raises

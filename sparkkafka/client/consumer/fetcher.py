@@ -30,7 +30,7 @@ from sparkkafka.client.consumer.fetch_response import (
     WantedOffset,
     fetch_request,
     find_damage,
-    grown_size,
+    required_fetch_bytes,
     take_batches,
 )
 from sparkkafka.client.consumer.fetched_records import FetchedRecords, Frame, damage_at
@@ -67,7 +67,7 @@ GONE_TOPIC_MS = 30_000
 NO_PARTITION_MS = 5_000
 
 
-class LeaderFetches:
+class Fetcher:
     """Keeps the partitions of `assignment` supplied with records. Belongs to one thread, but for
     `wake`. `cluster` gives metadata; no request of this class goes over its connections."""
 
@@ -167,14 +167,12 @@ class LeaderFetches:
                 return
             request = self._lookup_request(states)
         else:
-            states.sort(key=lambda state: state.grown is None)
-            request = fetch_request(
-                self._options,
-                {
-                    state.tp: WantedOffset(state.fetch_offset or 0, self._epoch(state), state.grown)
-                    for state in states
-                },
-            )
+            states.sort(key=lambda state: state.required_bytes is None)
+            wanted = {
+                row.tp: WantedOffset(row.fetch_offset or 0, self._epoch(row), row.required_bytes)
+                for row in states
+            }
+            request = fetch_request(self._options, wanted)
             if any(state.replica.leader_only for state in states):
                 version = min(LEADER_ONLY_FETCH_VERSION, connection.choose(FetchRequest))
         leader.is_fetch = not lost
@@ -470,7 +468,7 @@ class LeaderFetches:
         try:
             taken = take_batches(row, self._options)
             if taken is None:
-                state.grown = grown_size(row.records, state.grown)
+                state.required_bytes = required_fetch_bytes(row.records, state.required_bytes)
                 return True
         except CorruptRecordError as error:
             found = find_damage(row, error)
@@ -478,7 +476,7 @@ class LeaderFetches:
             taken = take_batches(row, self._options, size_bytes=found.start_byte)
             position = offset if taken is None else max(offset, taken.next_offset)
             damage = damage_at(tp, error, position, found.next_offset)
-        state.grown = None
+        state.required_bytes = None
         self._assignment.asked_last(state)
         next_offset = offset if taken is None else max(offset, taken.next_offset)
         visible = [] if taken is None else taken.visible

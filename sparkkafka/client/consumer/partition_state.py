@@ -41,7 +41,7 @@ class PartitionState:
         self.out_of_range = False
         """The leader does not have `position`; auto.offset.reset says what then."""
         self.replica = ReadReplica(lease_ms)
-        self.grown: int | None = None
+        self.required_bytes: int | None = None
         """Bytes to ask for, if its next batch does not fit the usual size."""
         self.in_flight = False
         self.backoff = backoff

@@ -20,7 +20,7 @@ from sparkkafka.client.consumer.fetch_response import (
     IDLE_BACKOFF_MS,
     WantedOffset,
     fetch_request,
-    grown_size,
+    required_fetch_bytes,
     take_batches,
     with_setting,
 )
@@ -65,7 +65,7 @@ class _TopicMadeAgainError(Exception):
     """The topic that was planned is gone; another one has its name."""
 
 
-class Fetcher:
+class RangeFetcher:
     """Iterate over one partition's records in [start_offset, end_offset). Use it under `with`.
 
     Reads from the leader, or from a replica that the leader names for `options.client_rack`.
@@ -102,7 +102,7 @@ class Fetcher:
         self._topic_id = topic_id
         self._times_ms = times_ms
         self._start = start_offset
-        self._grown: int | None = None
+        self._required_bytes: int | None = None
         self._idle = Backoff(IDLE_BACKOFF_MS, IDLE_BACKOFF_MAX_MS)
         self._connection: Connection | None = None
         self._replica = ReadReplica(
@@ -232,7 +232,7 @@ class Fetcher:
         try:
             self._ask(Deadline(self._poll_timeout_ms))
             self._connection.expect_unattended(
-                self._grown or self._options.max_partition_fetch_bytes
+                self._required_bytes or self._options.max_partition_fetch_bytes
             )
         except KafkaError:
             # The next step asks again, with the retry loop around it.
@@ -253,7 +253,7 @@ class Fetcher:
             epoch = leader.leader_epoch
             self._check_topic_id()
             self._connection = self._open(leader, deadline)
-        wanted = {self._tp: WantedOffset(self.position, epoch, self._grown)}
+        wanted = {self._tp: WantedOffset(self.position, epoch, self._required_bytes)}
         request = fetch_request(self._options, wanted)
         version = None
         if self._replica.leader_only:
@@ -309,7 +309,7 @@ class Fetcher:
             return []
         taken = take_batches(partition, self._options, self._end)
         if taken is None:
-            self._grown = grown_size(data, self._grown)
+            self._required_bytes = required_fetch_bytes(data, self._required_bytes)
             return []
         self._start = self.position
         self.position = max(self.position, taken.next_offset)

@@ -87,7 +87,7 @@ class Joined(NamedTuple):
     assignment: bytes
 
 
-class GroupThread(MemberThread):
+class ClassicMemberThread(MemberThread):
     """What is written here is guarded by `changed`; only the thread changes it after `join`."""
 
     def __init__(self, options: ConsumerOptions, group_id: str, assignors: GroupAssignors) -> None:

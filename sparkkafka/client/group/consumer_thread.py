@@ -52,7 +52,7 @@ Partitions = Mapping[TopicPartition, uuid.UUID]
 """Partitions with the ids of their topics: one that is created anew has another id."""
 
 
-class BrokerAssignedThread(MemberThread):
+class ConsumerMemberThread(MemberThread):
     """`changed` guards what is written here."""
 
     def __init__(self, options: ConsumerOptions, group_id: str) -> None:

@@ -62,18 +62,18 @@ class Waker:
     """Ends the sleep of a thread that waits for sockets."""
 
     def __init__(self) -> None:
-        self._ear, self._mouth = socket.socketpair()
-        self._ear.setblocking(False)
-        self._mouth.setblocking(False)
+        self._wake_receiver, self._wake_sender = socket.socketpair()
+        self._wake_receiver.setblocking(False)
+        self._wake_sender.setblocking(False)
 
     def wake(self) -> None:
         with suppress(OSError):  # full: it will wake anyway; closed: there is nobody to wake
-            self._mouth.send(b"\0")
+            self._wake_sender.send(b"\0")
 
     def sleep(self, wait_s: float, connection: Connection | None = None) -> bool:
         """Until woken, or `connection` has something to read: whether that is so."""
         poll = select.poll()
-        poll.register(self._ear, select.POLLIN)
+        poll.register(self._wake_receiver, select.POLLIN)
         answer = -1
         is_here = False
         if connection is not None and connection.is_open:
@@ -84,13 +84,13 @@ class Waker:
         wait_ms = 0.0 if is_here else max(0.0, wait_s) * 1000
         ready = {descriptor for descriptor, _ in poll.poll(wait_ms)}
         with suppress(OSError):
-            while self._ear.recv(4096):
+            while self._wake_receiver.recv(4096):
                 pass
         return is_here or answer in ready
 
     def close(self) -> None:
-        self._ear.close()
-        self._mouth.close()
+        self._wake_receiver.close()
+        self._wake_sender.close()
 
 
 class MemberThread(ABC):

@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.consumer.range_fetcher import Fetcher
+from sparkkafka.client.consumer.range_fetcher import RangeFetcher
 from sparkkafka.client.consumer.record import times_as_us
 from sparkkafka.client.values import Address, TopicPartition
 from sparkkafka.config.options import ReadOptions
@@ -38,12 +38,12 @@ def read_range(
     """The records with start <= offset < end as Arrow batches of those columns; with `times_ms`
     (first, last) without records of other times. `leader` is where the partition's leader was.
 
-    Raises what `Fetcher` says, and DecodeError for a timestamp or text that Spark cannot hold.
+    Raises what `RangeFetcher` says, and DecodeError for a timestamp or text that Spark cannot hold.
     """
     with (
         # Metadata come from the leader, if it is there still, and the same connection then fetches.
         Cluster(options.client, try_first=leader) as cluster,
-        Fetcher(
+        RangeFetcher(
             cluster,
             tp,
             start,

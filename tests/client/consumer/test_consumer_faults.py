@@ -549,7 +549,7 @@ def test_ctrl_c_while_records_are_made_loses_nothing(filled, monkeypatch):
 
 def test_ctrl_c_while_the_next_records_are_asked_for_loses_nothing(filled, monkeypatch):
     with reading(filled, 3) as source:
-        real = source._fetches.send
+        real = source._fetcher.send
 
         def interrupted(deadline: Any, **more: Any) -> None:
             if deadline is None:
@@ -557,7 +557,7 @@ def test_ctrl_c_while_the_next_records_are_asked_for_loses_nothing(filled, monke
                 raise KeyboardInterrupt
             real(deadline, **more)
 
-        monkeypatch.setattr(source._fetches, "send", interrupted)
+        monkeypatch.setattr(source._fetcher, "send", interrupted)
         with pytest.raises(KeyboardInterrupt):
             for _ in range(100):
                 assert not source.poll(0.5)
@@ -595,7 +595,7 @@ def test_ctrl_c_behind_a_question_loses_nothing(filled, monkeypatch):
                 raise KeyboardInterrupt
 
     with reading(filled, 3, **SMALL) as source:
-        send = source._fetches.send
+        send = source._fetcher.send
 
         def noted(deadline: Any, **more: Any) -> None:
             if deadline is None:
@@ -605,7 +605,7 @@ def test_ctrl_c_behind_a_question_loses_nothing(filled, monkeypatch):
             finally:
                 ahead.clear()
 
-        monkeypatch.setattr(source._fetches, "send", noted)
+        monkeypatch.setattr(source._fetcher, "send", noted)
         monkeypatch.setattr(Connection, "expect_unattended", interrupted)
         rows: list[Record] = []
         until_s = time.monotonic() + WAIT_S

@@ -10,7 +10,7 @@ import pytest
 
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.assignment import GroupAssignors
-from sparkkafka.client.group.classic_thread import Joined, Phase
+from sparkkafka.client.group.classic_thread import ClassicMemberThread, Joined, Phase
 from sparkkafka.client.group.group_metadata import GroupMetadata
 from sparkkafka.client.group.member import Member, make_member
 from sparkkafka.client.values import TopicPartition
@@ -659,7 +659,7 @@ def test_a_bug_in_the_thread_ends_the_poll(fake, monkeypatch):
     def fail(*_):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("sparkkafka.client.group.classic_thread.GroupThread._share_out", fail)
+    monkeypatch.setattr(ClassicMemberThread, "_share_out", fail)
     with TestMember(fake) as one:
         for _ in range(2):
             with pytest.raises(RuntimeError, match="a bug"):
