@@ -1,4 +1,4 @@
-"""Records of many partitions from all their leaders at once.
+"""Records of many partitions from all their leaders at once: what a Consumer fetches with.
 
 Each leader has a connection of its own here, and one request in flight on it: ListOffsets for
 partitions that have no position, else a Fetch of all its partitions that have nothing left to
@@ -13,7 +13,6 @@ import logging
 import select
 import socket
 import time
-from collections.abc import Iterable
 from typing import Any
 
 from sparkkafka.client.cluster.cluster import MIN_METADATA_AGE_MS, Cluster
@@ -26,20 +25,25 @@ from sparkkafka.client.cluster.offsets import (
     NO_OFFSET,
     lacking,
 )
-from sparkkafka.client.consumer.fetch_response import (
+from sparkkafka.client.consumer.fetch import (
+    LEADER_ONLY_FETCH_VERSION,
     WantedOffset,
     fetch_request,
     find_damage,
     required_fetch_bytes,
     take_batches,
 )
-from sparkkafka.client.consumer.fetched_records import FetchedRecords, Frame, damage_at
-from sparkkafka.client.consumer.leader_connection import AskedPartition, LeaderConnection
-from sparkkafka.client.consumer.partition_state import Assignment, PartitionState
-from sparkkafka.client.consumer.preferred_replica import LEADER_ONLY_FETCH_VERSION
+from sparkkafka.client.consumer.leaders import AskedPartition, LeaderConnection, LeaderLookup
+from sparkkafka.client.consumer.partition_state import (
+    Assignment,
+    FetchedRecords,
+    Frame,
+    PartitionState,
+    damage_at,
+)
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.net.connection import Connection
-from sparkkafka.client.net.frame_buffer import FrameBuffer
+from sparkkafka.client.net.frames import FrameBuffer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import FetchOptions
 from sparkkafka.errors import (
@@ -49,7 +53,6 @@ from sparkkafka.errors import (
     KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
-    UnknownTopicError,
     UnsupportedVersionError,
 )
 from sparkkafka.protocol.messages import (
@@ -61,11 +64,6 @@ from sparkkafka.protocol.messages import (
 
 log = logging.getLogger(__name__)
 
-# A topic that stays unknown for so long is believed to be gone (as in `cluster`).
-GONE_TOPIC_MS = 30_000
-# A partition that an existing topic lacks may have been added just now: brokers learn of it soon.
-NO_PARTITION_MS = 5_000
-
 
 class Fetcher:
     """Keeps the partitions of `assignment` supplied with records. Belongs to one thread, but for
@@ -76,10 +74,7 @@ class Fetcher:
         self._options = options
         self._assignment = assignment
         self._leaders: dict[int, LeaderConnection] = {}
-        self._metadata_backoff = cluster.backoff()
-        self._metadata_not_before_s = 0.0
-        self._unknown_since_s: dict[str, float] = {}
-        self._lacking_since_s: dict[TopicPartition, float] = {}
+        self._lookup = LeaderLookup(cluster, assignment)
         self._waker, self._woken = socket.socketpair()
         self._waker.setblocking(False)
         self._woken.setblocking(False)
@@ -113,11 +108,11 @@ class Fetcher:
         wanting = [row for row in self._assignment if row.wants_request(now_s, draining=draining)]
         if not wanting:
             return
-        if deadline is not None and now_s >= self._metadata_not_before_s:
+        if deadline is not None and now_s >= self._lookup.not_before_s:
             known = self._cluster.known_leader
             unknown = {row.tp.topic for row in wanting if known(row.tp) is None}
             if unknown:
-                self._refresh(unknown, deadline)
+                self._lookup.refresh(unknown, deadline)
         by_node: dict[int, list[PartitionState]] = {}
         for state in wanting:
             node_id = self._node_of(state)
@@ -196,7 +191,7 @@ class Fetcher:
                 found.append(state)
             else:
                 error = UnsupportedVersionError(f"ListOffsets of {state.tp} @ {connection}: {why}")
-                self._raise_at(state, error)
+                self._assignment.fail(state, error)
         return found
 
     def _leave(self, leader: LeaderConnection) -> None:
@@ -224,93 +219,6 @@ class Fetcher:
             isolation_level=ISOLATION_LEVELS[self._options.isolation_level],
             topics=[ListOffsetsTopic(name=name, partitions=rows) for name, rows in topics.items()],
         )
-
-    # --- metadata ---------------------------------------------------------------------------
-
-    def _refresh(self, topics: Iterable[str], deadline: Deadline) -> None:
-        """One look at the metadata of these topics. What passes is left to the next look."""
-        names = sorted(topics)
-        try:
-            failed = self._cluster.look_up(names, deadline)
-        except KafkaError as error:
-            if not (error.retriable or isinstance(error, KafkaTimeoutError)):
-                raise
-            log.warning("metadata of %d topics cannot be had: %s", len(names), error)
-            for state in self._assignment:
-                if state.tp.topic in names:
-                    state.trouble = error
-            self._wait_for_metadata()
-            return
-        now_s = time.monotonic()
-        leaderless = False
-        for name in names:
-            if name not in failed:
-                self._unknown_since_s.pop(name, None)
-        for tp in [tp for tp in self._lacking_since_s if tp not in self._assignment]:
-            del self._lacking_since_s[tp]
-        for state in self._assignment:
-            name = state.tp.topic
-            if name in failed:
-                self._note_unknown(state, failed[name], now_s)
-            elif name in names and self._cluster.known_leader(state.tp) is None:
-                self._note_leaderless(state, now_s)
-                leaderless = True
-            elif name in names:
-                self._lacking_since_s.pop(state.tp, None)
-        for name, since_s in self._unknown_since_s.items():
-            if (now_s - since_s) * 1000 >= GONE_TOPIC_MS:
-                self._unknown_since_s[name] = now_s  # all its partitions are told; then once more
-        if failed or leaderless:
-            self._wait_for_metadata()
-        else:
-            self._metadata_backoff.reset()
-
-    def _wait_for_metadata(self) -> None:
-        self._metadata_not_before_s = time.monotonic() + self._metadata_backoff.next_ms() / 1000
-
-    def _note_unknown(self, state: PartitionState, code: int, now_s: float) -> None:
-        error = BrokerError(code, f"Metadata of {state.tp}")
-        state.trouble = error
-        if not error.retriable:
-            self._raise_at(state, error)
-            return
-        topic = state.tp.topic
-        gone = code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if gone and topic not in self._unknown_since_s:
-            log.warning(
-                "topic %s does not exist (yet), or this user may not see it (needs DESCRIBE on the "
-                "topic): nothing is read of it until it is there",
-                topic,
-            )
-        since_s = self._unknown_since_s.setdefault(topic, now_s)
-        if gone and (now_s - since_s) * 1000 >= GONE_TOPIC_MS:
-            self._raise_at(
-                state,
-                UnknownTopicError(
-                    code,
-                    f"Metadata of {state.tp}",
-                    f"no broker has known it for {GONE_TOPIC_MS / 1000:g} s: it was deleted, or "
-                    "never was, or this user may not see it (needs DESCRIBE on the topic)",
-                ),
-            )
-
-    def _note_leaderless(self, state: PartitionState, now_s: float) -> None:
-        """The topic is there, but not this partition, or nobody leads it."""
-        tp = state.tp
-        count = self._cluster.partition_count(tp.topic) or 0
-        where = f"Metadata of {tp}"
-        if tp.partition < count:
-            state.trouble = BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, where)
-            return
-        words = f"topic {tp.topic} has {count} partitions, numbered from 0"
-        error = UnknownTopicError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, where, words)
-        state.trouble = error
-        if tp not in self._lacking_since_s:
-            log.warning("%s", error)
-        since_s = self._lacking_since_s.setdefault(tp, now_s)
-        if (now_s - since_s) * 1000 >= NO_PARTITION_MS:
-            del self._lacking_since_s[tp]
-            self._raise_at(state, error)
 
     # --- answers ----------------------------------------------------------------------------
 
@@ -514,12 +422,7 @@ class Fetcher:
             state.trouble = error
             state.wait()
         else:
-            self._raise_at(state, error)
-
-    def _raise_at(self, state: PartitionState, error: KafkaError) -> None:
-        """The next poll that comes to this partition raises."""
-        state.error = error
-        self._assignment.note_ready(state)
+            self._assignment.fail(state, error)
 
     def _failed(self, leader: LeaderConnection, error: KafkaError) -> None:
         """No answer from a broker: ask again later, perhaps another one."""
@@ -548,8 +451,8 @@ class Fetcher:
         times = [now_s + 1.0]
         times += [row.not_before_s for row in self._leaders.values() if not row.asked]
         times += [row.not_before_s for row in self._assignment if row.not_before_s > now_s]
-        if self._metadata_not_before_s > now_s:
-            times.append(self._metadata_not_before_s)
+        if self._lookup.not_before_s > now_s:
+            times.append(self._lookup.not_before_s)
         return max(0.0, min(time_s for time_s in times if time_s > now_s) - now_s)
 
 

@@ -15,19 +15,20 @@ from typing import Any, NamedTuple, Self
 from sparkkafka.client.cluster.cluster import MIN_METADATA_AGE_MS, Cluster, throttle
 from sparkkafka.client.cluster.metadata import PartitionMetadata
 from sparkkafka.client.cluster.offsets import earliest_and_latest
-from sparkkafka.client.consumer.fetch_response import (
+from sparkkafka.client.consumer.fetch import (
     IDLE_BACKOFF_MAX_MS,
     IDLE_BACKOFF_MS,
+    LEADER_ONLY_FETCH_VERSION,
+    ReadReplica,
     WantedOffset,
     fetch_request,
     required_fetch_bytes,
     take_batches,
     with_setting,
 )
-from sparkkafka.client.consumer.preferred_replica import LEADER_ONLY_FETCH_VERSION, ReadReplica
 from sparkkafka.client.deadline import Backoff, Deadline
 from sparkkafka.client.net.connection import Connection
-from sparkkafka.client.net.frame_buffer import FrameBuffer
+from sparkkafka.client.net.frames import FrameBuffer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import FetchOptions
 from sparkkafka.errors import (
@@ -61,6 +62,16 @@ class LostRange(NamedTuple):
     end: int
 
 
+class RangeWords(NamedTuple):
+    """What the caller's settings are called, for messages."""
+
+    poll_timeout: str = "poll_timeout_ms"
+    tolerate_loss: str = "fail_on_data_loss=False"
+
+
+CLIENT_WORDS = RangeWords()
+
+
 class _TopicMadeAgainError(Exception):
     """The topic that was planned is gone; another one has its name."""
 
@@ -89,6 +100,7 @@ class RangeFetcher:
         fail_on_data_loss: bool = True,
         topic_id: bytes | None = None,
         times_ms: tuple[int, int] | None = None,
+        words: RangeWords = CLIENT_WORDS,
     ) -> None:
         cluster.expect(tp.topic)
         self._cluster = cluster
@@ -101,6 +113,7 @@ class RangeFetcher:
         self._fail_on_data_loss = fail_on_data_loss
         self._topic_id = topic_id
         self._times_ms = times_ms
+        self._words = words
         self._start = start_offset
         self._required_bytes: int | None = None
         self._idle = Backoff(IDLE_BACKOFF_MS, IDLE_BACKOFF_MAX_MS)
@@ -211,7 +224,7 @@ class RangeFetcher:
         if deadline.expired:
             raise KafkaTimeoutError(
                 f"reading {self._tp}: no record from offset {self.position} on arrived within "
-                f"{self._poll_timeout_ms / 1000:g} s (kafkaConsumer.pollTimeoutMs), though the "
+                f"{self._poll_timeout_ms / 1000:g} s ({self._words.poll_timeout}), though the "
                 f"range ends at {self._end}; the broker reports high watermark "
                 f"{partition.high_watermark} and last stable offset "
                 f"{partition.last_stable_offset}"
@@ -363,8 +376,10 @@ class RangeFetcher:
         if self._fail_on_data_loss:
             raise DataLossError(
                 f"{text}. Start the read at an offset that exists, keep records for longer "
-                "(retention.ms), or set failOnDataLoss=false to read what is left"
+                f"(retention.ms), or set {self._words.tolerate_loss} to read what is left"
             )
-        log.warning("%s. failOnDataLoss=false: %d offsets skipped", text, lost.end - lost.start)
+        log.warning(
+            "%s. %s: %d offsets skipped", text, self._words.tolerate_loss, lost.end - lost.start
+        )
         self.lost.append(lost)
         self.position = lost.end

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline, End
-from sparkkafka.client.group.group_metadata import Commit
+from sparkkafka.client.group.membership import Commit
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, some_partitions
 from sparkkafka.config.options import ClientOptions
 from sparkkafka.errors import KafkaError

@@ -12,8 +12,7 @@ from sparkkafka.client.cluster.cluster import UNKNOWN_TOPIC_GRACE_MS, Cluster, t
 from sparkkafka.client.cluster.coordinator import FOR_GROUP, forget_coordinators, known_coordinators
 from sparkkafka.client.deadline import Deadline, Retry
 from sparkkafka.client.group.committed_offsets import StoredOffset, offsets_in_parts
-from sparkkafka.client.group.group_metadata import GroupMetadata, OffsetToCommit
-from sparkkafka.client.group.member_thread import group_error
+from sparkkafka.client.group.membership import GroupMetadata, OffsetToCommit, group_error
 from sparkkafka.client.values import TopicPartition, some_partitions
 from sparkkafka.errors import (
     BrokerError,

@@ -1,4 +1,4 @@
-"""One member of a consumer group: `make_member`, and `Member`, for the classic protocol.
+"""A member of a group under the classic protocol (group.protocol=classic).
 
 In a classic group the members themselves assign the partitions: all join (JoinGroup), the brokers
 make one the leader, which says who gets what (SyncGroup). A `ClassicMemberThread` talks to the
@@ -17,7 +17,7 @@ from collections.abc import Mapping
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.group.assignment import GroupAssignors
+from sparkkafka.client.group.assignors import GroupAssignors
 from sparkkafka.client.group.classic_thread import (
     IN_ROUND,
     ClassicMemberThread,
@@ -26,11 +26,9 @@ from sparkkafka.client.group.classic_thread import (
     Phase,
 )
 from sparkkafka.client.group.commits import commit_as_member, commit_failed
-from sparkkafka.client.group.consumer_member import ConsumerMember
-from sparkkafka.client.group.group_metadata import (
+from sparkkafka.client.group.membership import (
     NO_GENERATION,
     Commit,
-    GroupMember,
     GroupMetadata,
     OffsetToCommit,
     RebalanceHooks,
@@ -47,17 +45,7 @@ POLL_MARK_MS = 1_000
 """A `poll` that waits counts as polling: it says so that often."""
 
 
-def make_member(options: ConsumerOptions, hooks: RebalanceHooks) -> GroupMember:
-    """The membership that `options.group_protocol` asks for; nothing is on the network yet.
-
-    Raises OptionError without group.id.
-    """
-    if options.group_protocol == "consumer":
-        return ConsumerMember(options, hooks)
-    return Member(options, hooks)
-
-
-class Member:
+class ClassicMember:
     """A member of a classic group. See `GroupMember` for its methods."""
 
     def __init__(self, options: ConsumerOptions, hooks: RebalanceHooks) -> None:
