@@ -48,7 +48,7 @@ from sparkkafka.client.consumer.poll_loop import PollLoop
 from sparkkafka.client.consumer.record import Records
 from sparkkafka.client.consumer.subscription import Callback, ConsumerGroup, Topics
 from sparkkafka.client.deadline import Deadline, deadline_of, seconds_of
-from sparkkafka.client.group.async_commits import CommitCallback
+from sparkkafka.client.group.commits import CommitCallback
 from sparkkafka.client.group.membership import GroupMetadata
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, checked_topic
 from sparkkafka.config.client_settings import parse_consumer_settings

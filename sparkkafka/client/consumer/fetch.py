@@ -37,11 +37,11 @@ MAX_BATCH_BYTES = 200 << 20
 # once, which names the same replica until it has noticed the failure too.
 LEADER_ONLY_MS = 30_000
 
-# Up to this version of Fetch a leader is not told the rack, and names no replica.
+# Up to this version Fetch does not tell a leader the rack, so it names no replica.
 LEADER_ONLY_FETCH_VERSION = 10
 
-# Waits after an answer that holds nothing new, in case the broker does not wait itself (it is told
-# to by fetch.max.wait.ms, which may be 0).
+# Waits after an answer without anything new, for brokers that do not wait themselves
+# (fetch.max.wait.ms tells them to, and may be 0).
 IDLE_BACKOFF_MS = 10
 IDLE_BACKOFF_MAX_MS = 200
 

@@ -75,25 +75,25 @@ class Fetcher:
         self._assignment = assignment
         self._leaders: dict[int, LeaderConnection] = {}
         self._lookup = LeaderLookup(cluster, assignment)
-        self._waker, self._woken = socket.socketpair()
-        self._waker.setblocking(False)
-        self._woken.setblocking(False)
+        self._wake_sender, self._wake_receiver = socket.socketpair()
+        self._wake_sender.setblocking(False)
+        self._wake_receiver.setblocking(False)
 
     def close(self) -> None:
         for leader in self._leaders.values():
             leader.close()
         self._leaders.clear()
-        self._waker.close()
-        self._woken.close()
+        self._wake_sender.close()
+        self._wake_receiver.close()
 
     @property
     def is_closed(self) -> bool:
-        return self._woken.fileno() < 0
+        return self._wake_receiver.fileno() < 0
 
     def wake(self) -> None:
         """End a `receive` that waits. From any thread."""
         with contextlib.suppress(OSError):  # full: it is awake; closed: nobody waits
-            self._waker.send(b"\0")
+            self._wake_sender.send(b"\0")
 
     # --- asking -----------------------------------------------------------------------------
 
@@ -233,7 +233,7 @@ class Fetcher:
             if leader.asked and leader.connection is not None and leader.connection.is_open
         }
         poll = select.poll()
-        poll.register(self._woken, select.POLLIN)
+        poll.register(self._wake_receiver, select.POLLIN)
         for descriptor, leader in waiting.items():
             poll.register(descriptor, select.POLLIN)
             if leader.connection is not None:
@@ -246,7 +246,7 @@ class Fetcher:
         }
         wait_ms = 0.0 if ready else max(0.0, wait_s) * 1000
         ready |= {descriptor for descriptor, _ in poll.poll(wait_ms)}
-        if self._woken.fileno() in ready:
+        if self._wake_receiver.fileno() in ready:
             self._drain_wakes()
         for descriptor, leader in waiting.items():
             try:
@@ -267,7 +267,7 @@ class Fetcher:
 
     def _drain_wakes(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            while self._woken.recv(1024):
+            while self._wake_receiver.recv(1024):
                 pass
 
     def _limit_s(self, leader: LeaderConnection) -> float:
@@ -324,11 +324,11 @@ class Fetcher:
         else:
             for topic in response.topics:
                 rows.update(((topic.name, row.partition_index), row) for row in topic.partitions)
-        news = False
+        is_new = False
         for tp, question in asked.items():
             state = question.state
             if self._assignment.get(tp) is not state or not question.is_current(leader.is_fetch):
-                news = True  # revoked, or a seek came between: the answer is nobody's
+                is_new = True  # revoked, or a seek came between: the answer is nobody's
                 continue
             row = rows.get(tp)
             where = f"{name} of {tp} @ {connection}"
@@ -341,11 +341,11 @@ class Fetcher:
                 error = BrokerError(row.error_code, where, prefix=prefix)
                 self._refused(leader, state, error)
             elif leader.is_fetch:
-                news = self._take_records(leader, state, row, frame) or news
+                is_new = self._take_records(leader, state, row, frame) or is_new
             else:
                 self._take_position(state, row.offset)
         quick = (now_s - leader.sent_s) * 1000 < self._options.fetch_max_wait_ms / 2
-        if news or not leader.is_fetch:
+        if is_new or not leader.is_fetch:
             leader.idle.reset()
         elif quick or not self._options.fetch_max_wait_ms:
             # The broker did not wait for records as it was told to: wait here.

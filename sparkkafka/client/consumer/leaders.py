@@ -34,7 +34,9 @@ NO_PARTITION_MS = 5_000
 class Connecting:
     """The attempt to connect to `broker`; calls `done`, from another thread, when it has ended.
 
-    Of `cluster` it uses `open` alone: no more attempts for a moment after a refused password.
+    It takes a name look-up, a TCP and perhaps a TLS handshake, and several requests; a broker that
+    is gone without a trace lets all that wait for seconds. Of `cluster` it uses `open` alone: no
+    more attempts for a moment after a refused password.
     """
 
     def __init__(self, broker: Broker, cluster: Cluster, done: Callable[[], None]) -> None:
@@ -77,7 +79,7 @@ class Connecting:
                 self._broker.host, self._broker.port, Deadline(limit_ms)
             )
         except BaseException as error:
-            # Whoever asks for the result gets it; a thread has nobody to raise to.
+            # `result` raises it; a thread has nobody to raise to.
             if not isinstance(error, KafkaError):
                 error.add_note(f"while connecting to {self._broker}")
             self._error = error
@@ -86,7 +88,7 @@ class Connecting:
                 self._connection = connection
                 if self._is_abandoned:
                     connection.close()
-        with contextlib.suppress(OSError):  # the one who waited is gone
+        with contextlib.suppress(OSError):  # who waited is gone
             self._done()
 
 

@@ -89,7 +89,7 @@ class FetchedRecords:
         next call goes on.
 
         Raises CorruptRecordError behind the last row that could be read; `next_offset` of the
-        error is behind the damage, if that can be told.
+        error is behind the damage, if that is known.
         """
         if self._pieces is None:
             return None

@@ -19,7 +19,7 @@ from sparkkafka.client.cluster.cluster import MIN_METADATA_AGE_MS, UNKNOWN_TOPIC
 from sparkkafka.client.cluster.metadata import NOT_CREATED, missing_topics
 from sparkkafka.client.consumer.partition_state import Assignment
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.group.async_commits import AsyncCommits, CommitCallback
+from sparkkafka.client.group.commits import AsyncCommits, CommitCallback
 from sparkkafka.client.group.committed_offsets import commit_stored, fetch_committed_stored
 from sparkkafka.client.group.membership import (
     NO_GENERATION,
@@ -44,10 +44,10 @@ log = logging.getLogger(__name__)
 Callback: TypeAlias = Callable[[list[TopicPartition]], object]
 Topics: TypeAlias = str | re.Pattern[str] | Iterable[str]
 
-# What the member gets at a time to join: answers with records are looked at in between.
+# The time that a member gets at once to join: between two such steps poll looks for records.
 MEMBER_STEP_MS = 100
 
-# Topics that are subscribed to and do not exist are looked for, and told, so often.
+# How often a consumer looks for subscribed topics that do not exist, and warns of them.
 LOOK_AGAIN_S = 30.0
 CREATED_S = 1.0
 

@@ -6,7 +6,7 @@ All four give what Java's classes of these names give (sticky_assignor.py says w
 is possible), so it does not matter which member of a mixed group is the leader. A member keeps one
 assignor object of each kind it offers, for as long as it lives: the sticky ones remember.
 
-Racks are not looked at (KIP-881): replicas' racks are no part of what `assign` is told. A member's
+They do not look at racks (KIP-881): `assign` does not get those of replicas. A member's
 rack is only sent, for leaders that do look at it.
 """
 

@@ -23,7 +23,7 @@ LARGE_BYTES = 1 << 20
 class FrameBuffer:
     """Memory for one frame after the other. Filling fresh memory takes half as long again.
 
-    Whoever receives into it has no more use for the frame before.
+    Receiving into it overwrites the frame before.
     """
 
     def __init__(self) -> None:
