@@ -100,9 +100,6 @@ MOST_MODULES = 14
 MOST_LINES = 500
 TOO_LONG = {  # still; each is to be cut by idea, or to shrink
     "client/cluster/cluster.py",
-    "client/consumer/fetcher.py",
-    "client/group/classic_thread.py",
-    "client/net/connection.py",
     "client/producer/producer.py",
     "client/sender/sender.py",
     "protocol/columns/encode.py",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sparkkafka.client.consumer.consumer import Consumer
     from sparkkafka.client.consumer.record import Record, Records
     from sparkkafka.client.deadline import Deadline
-    from sparkkafka.client.group.group_metadata import GroupMetadata
+    from sparkkafka.client.group.membership import GroupMetadata
     from sparkkafka.client.net.connection import Connection
     from sparkkafka.client.producer.futures import (
         Delivery,
@@ -72,7 +72,7 @@ _MODULES = {
     "ConsumerGroupDescription": "admin.groups",
     "Deadline": "deadline",
     "Delivery": "producer.futures",
-    "GroupMetadata": "group.group_metadata",
+    "GroupMetadata": "group.membership",
     "Listing": "cluster.results",
     "NewPartitions": "admin.topics",
     "NewTopic": "admin.topics",

@@ -8,7 +8,7 @@ import argparse
 import time
 from collections.abc import Callable, Mapping
 
-from sparkkafka.client.consumer.range_fetcher import Fetcher
+from sparkkafka.client.consumer.range_fetcher import RangeFetcher
 from sparkkafka.client.sender.arrow_producer import ColumnProducer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import parse_fetch_options, parse_producer_options
@@ -176,7 +176,7 @@ def read(bootstrap_servers: str, topic: str, ends: Mapping[int, int]) -> float:
     with open_cluster(bootstrap_servers) as cluster:
         options = parse_fetch_options({"bootstrap.servers": bootstrap_servers})
         for partition, end in ends.items():
-            with Fetcher(
+            with RangeFetcher(
                 cluster,
                 TopicPartition(topic, partition),
                 0,

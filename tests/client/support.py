@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import earliest_and_latest
-from sparkkafka.client.consumer.range_fetcher import Fetcher
+from sparkkafka.client.consumer.range_fetcher import RangeFetcher
 from sparkkafka.client.sender.arrow_producer import ColumnProducer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import (
@@ -72,11 +72,11 @@ def write(
 
 def fetcher(
     cluster: Cluster, topic: str, start: int, end: int, *, partition: int = 0, **config: Any
-) -> Fetcher:
+) -> RangeFetcher:
     fail = config.pop("fail_on_data_loss", True)
     timeout_ms = config.pop("poll_timeout_ms", 5_000)
     topic_id = config.pop("topic_id", None)
-    return Fetcher(
+    return RangeFetcher(
         cluster,
         TopicPartition(topic, partition),
         start,

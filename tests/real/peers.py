@@ -15,7 +15,7 @@ import kafka
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import earliest_and_latest
-from sparkkafka.client.consumer.range_fetcher import Fetcher
+from sparkkafka.client.consumer.range_fetcher import RangeFetcher
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import parse_client_options, parse_fetch_options
 from sparkkafka.protocol.columns.columns import ALL_COLUMNS
@@ -251,7 +251,7 @@ def our_rows(bootstrap: str, topic: str, partitions: int = 1, **config: Any) -> 
         tps = [TopicPartition(topic, p) for p in range(partitions)]
         first, end = earliest_and_latest(cluster, tps, isolation_level=fetch.isolation_level)
         for tp in tps:
-            with Fetcher(
+            with RangeFetcher(
                 cluster, tp, first[tp], end[tp], fetch, wanted=ALL_COLUMNS, poll_timeout_ms=20_000
             ) as fetcher:
                 for records in fetcher:

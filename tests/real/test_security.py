@@ -16,7 +16,7 @@ from confluent_kafka.admin import AclOperation, ResourceType
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import earliest_and_latest
-from sparkkafka.client.consumer.range_fetcher import Fetcher
+from sparkkafka.client.consumer.range_fetcher import RangeFetcher
 from sparkkafka.client.group.committed_offsets import fetch_stored
 from sparkkafka.client.sender.arrow_producer import ColumnProducer
 from sparkkafka.client.transactions.producer_transaction import ProducerTransaction
@@ -91,7 +91,7 @@ def values_of(cluster: Cluster, config: dict[str, str], topic: str, start: int, 
     options = parse_fetch_options(config)
     tp = TopicPartition(topic, 0)
     wait = {"wanted": ALL_COLUMNS, "poll_timeout_ms": 20_000}
-    with Fetcher(cluster, tp, start, end, options, **wait) as fetcher:
+    with RangeFetcher(cluster, tp, start, end, options, **wait) as fetcher:
         for records in fetcher:
             yield from records.values.to_pylist()
 

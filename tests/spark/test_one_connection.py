@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from sparkkafka.client.values import Address, TopicPartition
 from sparkkafka.config.options import parse_read_options, parse_stream_options
-from sparkkafka.errors import DataLossError
+from sparkkafka.errors import DataLossError, KafkaTimeoutError
+from sparkkafka.protocol.records.batches import build_batch
 from sparkkafka.spark.read.read_task import read_range
 from sparkkafka.spark.read.reader import KafkaBatchReader, KafkaInputPartition
 from sparkkafka.spark.schema import default_columns
 from sparkkafka.spark.stream.offsets import StreamOffsets
 from sparkkafka.testing.fake.faults import Drop
+from tests import reference
 from tests.client.support import QUICK, open_cluster, write
 
 ROWS = 20
@@ -98,8 +101,34 @@ def test_a_topic_made_again_is_still_noticed(filled: Any) -> None:
     write(filled, "t", ROWS)
     leader = address(filled, filled.leader("t", 0))
     columns = default_columns(include_headers=False)
-    with pytest.raises(DataLossError, match="made again"):
+    with pytest.raises(DataLossError, match=r"made again.*set failOnDataLoss=false to"):
         list(read_range(options(filled), columns, TP, 0, ROWS, topic_id=topic_id, leader=leader))
+
+
+def test_a_read_that_gets_nothing_names_sparks_option(filled: Any) -> None:
+    """The client, which says so, knows none of Spark's options by itself."""
+    given = replace(options(filled), poll_timeout_ms=300)
+    columns = default_columns(include_headers=False)
+    filled.append("t", 0, open_transaction())
+    committed = replace(given, fetch=replace(given.fetch, isolation_level="read_committed"))
+    with pytest.raises(KafkaTimeoutError, match=r"\(kafkaConsumer\.pollTimeoutMs\)"):
+        list(read_range(committed, columns, TP, ROWS, ROWS + 1, topic_id=None))
+
+
+def open_transaction() -> bytes:
+    """A batch of a transaction that nobody ends."""
+    row = reference.Record(0, 0, None, b"open")
+    payload = reference.encode_payload([row], base_offset=0, base_timestamp=0)
+    return build_batch(
+        payload,
+        record_count=1,
+        base_timestamp=0,
+        max_timestamp=0,
+        producer_id=7,
+        producer_epoch=0,
+        base_sequence=0,
+        transactional=True,
+    )
 
 
 def test_plans_say_where_the_leaders_are(fake_cluster: Any) -> None:

@@ -16,7 +16,7 @@ from sparkkafka.client.admin.admin_transactions import AdminTransactions
 from sparkkafka.client.admin.brokers import ClusterDescription, LogDirDescription
 from sparkkafka.client.arguments import flag, numbers
 from sparkkafka.client.cluster.results import Results
-from sparkkafka.client.net.tcp import where
+from sparkkafka.client.net.connecting import where
 
 
 class Admin(AdminTopics, AdminGroups, AdminTransactions):

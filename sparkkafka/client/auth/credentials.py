@@ -1,44 +1,55 @@
-"""What a connection is secured with, from its options: the TLS context and who to be.
+"""What a connection is secured with, from its options, and SASL on it (KIP-43, KIP-152, KIP-368).
 
 References are looked up for each connection anew, so that a password or a file that changes counts
-from the next connection on. A TLS context takes long to make (authorities are parsed), so each is
-kept as long as its settings and its files are the same; contexts and secrets are never pickled.
+from the next connection on. TLS contexts and secrets are never pickled.
 """
 
 from __future__ import annotations
 
-import os
 import ssl
-import threading
-from collections import OrderedDict
-from dataclasses import replace
-from pathlib import Path
-from typing import Final, NamedTuple
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple, Protocol
 
-from sparkkafka.client.auth.sasl import SaslSettings
-from sparkkafka.client.auth.tls_context import tls_context
+from sparkkafka.client.auth.tls_context import context_of
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.options import ClientOptions
 from sparkkafka.config.security.options import secure_settings
 from sparkkafka.config.security.settings import SaslChoice, TlsSettings
-from sparkkafka.secret import Secret
-
-MOST_CONTEXTS: Final = 16
-
-_Stamp = tuple[int, int]
-_contexts: OrderedDict[tuple[TlsSettings, tuple[_Stamp | None, ...]], ssl.SSLContext] = (
-    OrderedDict()
+from sparkkafka.errors import (
+    AuthenticationError,
+    BrokerError,
+    ErrorCode,
+    KafkaConnectionError,
+    UnsupportedVersionError,
 )
-_lock = threading.Lock()
+from sparkkafka.protocol.messages import SaslAuthenticateRequest, SaslHandshakeRequest
+from sparkkafka.protocol.sasl import (
+    SCRAM_HASHES,
+    Conversation,
+    oauthbearer,
+    plain,
+    printable,
+    scram,
+)
+from sparkkafka.secret import NO_SECRET, Secret
 
+HANDSHAKE_VERSION = 1
+"""With version 0 the tokens would travel bare, without error messages."""
 
-def _after_fork() -> None:
-    # The thread that holds the lock is not in the child.
-    global _lock
-    _lock = threading.Lock()
+MOST_ROUNDS = 8
+"""SCRAM, the longest, takes two; a server could go on for ever."""
 
+RENEW_SHARE = 0.85
+"""Of a session's lifetime, after which it is renewed when nothing is in flight; Java does it
+between 85 and 95 %."""
 
-os.register_at_fork(after_in_child=_after_fork)
+LATEST_SHARE = 0.92
+"""Of its lifetime, after which answers are waited for so that it can be renewed."""
+
+LEAST_SESSION_S = 1.1
+"""Brokers refuse to renew a session that is younger than a second (SaslServerAuthenticator)."""
 
 
 class ConnectionSecurity(NamedTuple):
@@ -65,31 +76,6 @@ def connection_security(options: ClientOptions, host: str, port: int) -> Connect
     )
 
 
-def context_of(settings: TlsSettings) -> ssl.SSLContext:
-    """The context for these settings and their files as they are now. Raises OptionError."""
-    stores = (settings.truststore, settings.certificates, settings.key)
-    key = settings, tuple(_stamp(store.path) for store in stores)
-    with _lock:
-        known = _contexts.get(key)
-        if known is None:
-            known = _contexts[key] = tls_context(settings)
-            while len(_contexts) > MOST_CONTEXTS:
-                _contexts.popitem(last=False)
-        _contexts.move_to_end(key)
-    return known
-
-
-def _stamp(path: str) -> _Stamp | None:
-    """Of a file that may be written anew, as those of certificates that live for days are."""
-    if not path:
-        return None
-    try:
-        found = Path(path).stat()
-    except (OSError, ValueError):  # whoever reads it says what is wrong
-        return None
-    return found.st_mtime_ns, found.st_size
-
-
 def _sasl_settings(choice: SaslChoice) -> SaslSettings:
     settings = SaslSettings(
         choice.mechanism, choice.username, choice.password, token_auth=choice.token_auth
@@ -113,3 +99,117 @@ def _sasl_settings(choice: SaslChoice) -> SaslSettings:
 
     extensions = dict(choice.oauth.extensions)
     return replace(settings, token=token, forget=forget, extensions=extensions)
+
+
+class Caller(Protocol):
+    """A `Connection`: one request, one answer. `str` of it is host and port."""
+
+    def call(self, request: Any, deadline: Deadline, *, version: int | None = None) -> Any: ...
+
+
+class Session(NamedTuple):
+    """Monotonic seconds: renew it from `renew_s` on, and whatever it costs from `latest_s` on."""
+
+    renew_s: float
+    latest_s: float
+
+
+@dataclass(frozen=True)
+class SaslSettings:
+    """Who to be. `token` gives an OAUTHBEARER token for each conversation; `forget` is called when
+    the broker refused it."""
+
+    mechanism: str
+    username: str = ""
+    password: Secret = NO_SECRET
+    token_auth: bool = False
+    token: Callable[[Deadline], Secret] | None = None
+    forget: Callable[[], None] = lambda: None
+    extensions: Mapping[str, str] = field(default_factory=dict)
+
+    def conversation(self, deadline: Deadline) -> Conversation:
+        """A new one. Raises AuthenticationError if no token can be had."""
+        if self.mechanism == "PLAIN":
+            return plain(self.username, self.password)
+        if self.mechanism in SCRAM_HASHES:
+            return scram(self.mechanism, self.username, self.password, token_auth=self.token_auth)
+        if self.mechanism == "OAUTHBEARER" and self.token is not None:
+            return oauthbearer(self.token(deadline), self.extensions)
+        raise AuthenticationError(f"there is no SASL mechanism {self.mechanism} here")
+
+    @property
+    def who(self) -> str:
+        user = f" as user {self.username}" if self.username else ""
+        return f"{self.mechanism}{user}"
+
+
+def authenticate(
+    connection: Caller, settings: SaslSettings, deadline: Deadline, prefix: str
+) -> Session | None:
+    """Be authenticated on this connection; nothing may be in flight. `prefix` is that of the user's
+    settings, for messages.
+
+    Returns the session, None for one without end. Raises AuthenticationError
+    if the broker refuses, KafkaConnectionError or KafkaTimeoutError if there is no answer.
+    """
+    try:
+        answer = connection.call(
+            SaslHandshakeRequest(mechanism=settings.mechanism), deadline, version=HANDSHAKE_VERSION
+        )
+        if answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
+            offered = printable(", ".join(answer.mechanisms)) or "none"
+            raise AuthenticationError(
+                f"{connection}: this listener has no SASL mechanism {settings.mechanism}, but "
+                f"{offered}; compare {prefix}sasl.mechanism with the broker's "
+                "sasl.enabled.mechanisms"
+            )
+        if answer.error_code == ErrorCode.ILLEGAL_SASL_STATE:
+            raise AuthenticationError(
+                f"{connection}: this listener wants no SASL: compare {prefix}security.protocol "
+                "with the listener's (SSL or PLAINTEXT)"
+            )
+        if answer.error_code:
+            raise BrokerError(answer.error_code, f"SaslHandshake @ {connection}", prefix=prefix)
+        lifetime_ms = _converse(connection, settings, deadline)
+    except AuthenticationError:
+        settings.forget()
+        raise
+    except UnsupportedVersionError as error:
+        raise AuthenticationError(f"{connection}: this listener knows no SASL ({error})") from error
+    except KafkaConnectionError as error:
+        raise KafkaConnectionError(
+            f"{error}, in the middle of authentication with {settings.who}: brokers that do not "
+            "say why close the connection for wrong credentials too"
+        ) from error
+    if lifetime_ms <= 0:
+        return None
+    now_s, lifetime_s = time.monotonic(), lifetime_ms / 1000
+    return Session(
+        now_s + max(lifetime_s * RENEW_SHARE, LEAST_SESSION_S),
+        now_s + max(lifetime_s * LATEST_SHARE, LEAST_SESSION_S),
+    )
+
+
+def _converse(connection: Caller, settings: SaslSettings, deadline: Deadline) -> int:
+    conversation = settings.conversation(deadline)
+    said, lifetime_ms = next(conversation), 0
+    for _ in range(MOST_ROUNDS):
+        # Revealed here alone: the message's repr hides it, and `said` may be seen.
+        answer = connection.call(SaslAuthenticateRequest(auth_bytes=said.reveal()), deadline)
+        if answer.error_code:
+            words = printable(answer.error_message or "") or "the broker does not say why"
+            if answer.error_code != ErrorCode.SASL_AUTHENTICATION_FAILED:
+                raise BrokerError(answer.error_code, f"SaslAuthenticate @ {connection}", words)
+            raise AuthenticationError(
+                f"{connection}: authentication with {settings.who} failed: {words}"
+            )
+        lifetime_ms = answer.session_lifetime_ms
+        try:
+            said = conversation.send(bytes(answer.auth_bytes))
+        except StopIteration:
+            return int(lifetime_ms)
+        except AuthenticationError as error:
+            raise AuthenticationError(f"{connection}: {error}") from error
+    raise AuthenticationError(
+        f"{connection}: authentication with {settings.who} did not end after {MOST_ROUNDS} rounds"
+    )

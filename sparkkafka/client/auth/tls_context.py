@@ -4,6 +4,9 @@ Stores are PEM (files or text) or PKCS#12; which of them, their content says, si
 PKCS#12 into files that people call .jks. A real JKS file is refused with the command that converts
 it. Python's ssl takes keys from files only, so a key that was text, or in PKCS#12, is in a file of
 its own for the moment in which it is loaded: mode 0600, encrypted if it came so or from PKCS#12.
+
+A context takes long to make (authorities are parsed), so each is kept as long as its settings and
+its files are the same.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ import re
 import secrets
 import ssl
 import tempfile
+import threading
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -36,6 +41,49 @@ _CERTIFICATES = re.compile(
 _KEY = re.compile(
     r"-----BEGIN (?P<kind>[A-Z ]*PRIVATE KEY)-----.+?-----END (?P=kind)-----", re.DOTALL
 )
+
+
+MOST_CONTEXTS: Final = 16
+
+_Stamp = tuple[int, int]
+_contexts: OrderedDict[tuple[TlsSettings, tuple[_Stamp | None, ...]], ssl.SSLContext] = (
+    OrderedDict()
+)
+_lock = threading.Lock()
+
+
+def _after_fork() -> None:
+    # The thread that holds the lock is not in the child.
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def context_of(settings: TlsSettings) -> ssl.SSLContext:
+    """The context for these settings and their files as they are now. Raises OptionError."""
+    stores = (settings.truststore, settings.certificates, settings.key)
+    key = settings, tuple(_stamp(store.path) for store in stores)
+    with _lock:
+        known = _contexts.get(key)
+        if known is None:
+            known = _contexts[key] = tls_context(settings)
+            while len(_contexts) > MOST_CONTEXTS:
+                _contexts.popitem(last=False)
+        _contexts.move_to_end(key)
+    return known
+
+
+def _stamp(path: str) -> _Stamp | None:
+    """Of a file that may be written anew, as those of certificates that live for days are."""
+    if not path:
+        return None
+    try:
+        found = Path(path).stat()
+    except (OSError, ValueError):  # whoever reads it says what is wrong
+        return None
+    return found.st_mtime_ns, found.st_size
 
 
 def tls_context(settings: TlsSettings) -> ssl.SSLContext:

@@ -1,4 +1,5 @@
 """The Consumer, and all that fetches: many partitions at once, or one offset range for Spark.
 
-Begin with `consumer.py`; a range is read by `range_fetcher.py`.
+Begin with `consumer.py`: `poll_loop.py` runs its poll, `fetcher.py` asks all leaders for records.
+`range_fetcher.py` reads one range; both share `fetch.py`.
 """

@@ -13,6 +13,7 @@ Names, defaults and rules are those of Java's KafkaConsumer. Keys and values are
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterable, Mapping
 from typing import Any, Self, TypeAlias
 
@@ -40,16 +41,15 @@ from sparkkafka.client.cluster.offsets import (
     earliest_and_latest,
     list_offsets,
 )
-from sparkkafka.client.consumer.fetcher import LeaderFetches, lease_ms
+from sparkkafka.client.consumer.fetcher import Fetcher, lease_ms
 from sparkkafka.client.consumer.offset_reset import StartingOffsets
-from sparkkafka.client.consumer.one_thread import OneThread
 from sparkkafka.client.consumer.partition_state import Assignment
 from sparkkafka.client.consumer.poll_loop import PollLoop
 from sparkkafka.client.consumer.record import Records
 from sparkkafka.client.consumer.subscription import Callback, ConsumerGroup, Topics
 from sparkkafka.client.deadline import Deadline, deadline_of, seconds_of
-from sparkkafka.client.group.async_commits import CommitCallback
-from sparkkafka.client.group.group_metadata import GroupMetadata
+from sparkkafka.client.group.commits import CommitCallback
+from sparkkafka.client.group.membership import GroupMetadata
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, checked_topic
 from sparkkafka.config.client_settings import parse_consumer_settings
 from sparkkafka.errors import (
@@ -76,10 +76,10 @@ class Consumer:
         self._guard = OneThread("this Consumer")
         self._cluster = cluster = Cluster(options.client)
         self._assignment = Assignment(lease_ms(cluster), cluster.backoff)
-        self._fetches = LeaderFetches(cluster, options.fetch, self._assignment)
-        self._group = ConsumerGroup(options, cluster, self._assignment, self._fetches.wake)
+        self._fetcher = Fetcher(cluster, options.fetch, self._assignment)
+        self._group = ConsumerGroup(options, cluster, self._assignment, self._fetcher.wake)
         starting = StartingOffsets(options, cluster)
-        self._loop = PollLoop(options, self._assignment, self._fetches, self._group, starting)
+        self._loop = PollLoop(options, self._assignment, self._fetcher, self._group, starting)
         self._is_closing = self._is_closed = False
         self._process_id = os.getpid()
 
@@ -409,7 +409,7 @@ class Consumer:
             finally:
                 self._is_closed = True
                 self._assignment.replace([])
-                self._fetches.close()
+                self._fetcher.close()
                 self._cluster.close()
 
     def _entered(self) -> OneThread:
@@ -441,3 +441,31 @@ def _partition(given: TopicPartition, what: str) -> TopicPartition:
     found = partition(given, what)
     checked_topic(found.topic)
     return found
+
+
+class OneThread:
+    """`with guard:` around each method. A thread may enter again while it is inside (callbacks)."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._lock = threading.Lock()
+        self._owner: int | None = None
+        self._depth = 0
+
+    def __enter__(self) -> None:
+        me = threading.get_ident()
+        if self._owner != me:
+            if not self._lock.acquire(blocking=False):
+                raise ConsumerStateError(
+                    f"{self._what} is in use by another thread, and it is made for one at a time: "
+                    "give each thread its own, or hold a lock around every call. Only wakeup() may "
+                    "be called meanwhile"
+                )
+            self._owner = me
+        self._depth += 1
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self._owner = None
+            self._lock.release()

@@ -1,4 +1,4 @@
-"""Records of many partitions from all their leaders at once.
+"""Records of many partitions from all their leaders at once: what a Consumer fetches with.
 
 Each leader has a connection of its own here, and one request in flight on it: ListOffsets for
 partitions that have no position, else a Fetch of all its partitions that have nothing left to
@@ -13,7 +13,6 @@ import logging
 import select
 import socket
 import time
-from collections.abc import Iterable
 from typing import Any
 
 from sparkkafka.client.cluster.cluster import MIN_METADATA_AGE_MS, Cluster
@@ -26,20 +25,25 @@ from sparkkafka.client.cluster.offsets import (
     NO_OFFSET,
     lacking,
 )
-from sparkkafka.client.consumer.fetch_response import (
+from sparkkafka.client.consumer.fetch import (
+    LEADER_ONLY_FETCH_VERSION,
     WantedOffset,
     fetch_request,
     find_damage,
-    grown_size,
+    required_fetch_bytes,
     take_batches,
 )
-from sparkkafka.client.consumer.fetched_records import FetchedRecords, Frame, damage_at
-from sparkkafka.client.consumer.leader_connection import AskedPartition, LeaderConnection
-from sparkkafka.client.consumer.partition_state import Assignment, PartitionState
-from sparkkafka.client.consumer.preferred_replica import LEADER_ONLY_FETCH_VERSION
+from sparkkafka.client.consumer.leaders import AskedPartition, LeaderConnection, LeaderLookup
+from sparkkafka.client.consumer.partition_state import (
+    Assignment,
+    FetchedRecords,
+    Frame,
+    PartitionState,
+    damage_at,
+)
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.net.connection import Connection
-from sparkkafka.client.net.frame_buffer import FrameBuffer
+from sparkkafka.client.net.frames import FrameBuffer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import FetchOptions
 from sparkkafka.errors import (
@@ -49,7 +53,6 @@ from sparkkafka.errors import (
     KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
-    UnknownTopicError,
     UnsupportedVersionError,
 )
 from sparkkafka.protocol.messages import (
@@ -61,13 +64,8 @@ from sparkkafka.protocol.messages import (
 
 log = logging.getLogger(__name__)
 
-# A topic that stays unknown for so long is believed to be gone (as in `cluster`).
-GONE_TOPIC_MS = 30_000
-# A partition that an existing topic lacks may have been added just now: brokers learn of it soon.
-NO_PARTITION_MS = 5_000
 
-
-class LeaderFetches:
+class Fetcher:
     """Keeps the partitions of `assignment` supplied with records. Belongs to one thread, but for
     `wake`. `cluster` gives metadata; no request of this class goes over its connections."""
 
@@ -76,29 +74,26 @@ class LeaderFetches:
         self._options = options
         self._assignment = assignment
         self._leaders: dict[int, LeaderConnection] = {}
-        self._metadata_backoff = cluster.backoff()
-        self._metadata_not_before_s = 0.0
-        self._unknown_since_s: dict[str, float] = {}
-        self._lacking_since_s: dict[TopicPartition, float] = {}
-        self._waker, self._woken = socket.socketpair()
-        self._waker.setblocking(False)
-        self._woken.setblocking(False)
+        self._lookup = LeaderLookup(cluster, assignment)
+        self._wake_sender, self._wake_receiver = socket.socketpair()
+        self._wake_sender.setblocking(False)
+        self._wake_receiver.setblocking(False)
 
     def close(self) -> None:
         for leader in self._leaders.values():
             leader.close()
         self._leaders.clear()
-        self._waker.close()
-        self._woken.close()
+        self._wake_sender.close()
+        self._wake_receiver.close()
 
     @property
     def is_closed(self) -> bool:
-        return self._woken.fileno() < 0
+        return self._wake_receiver.fileno() < 0
 
     def wake(self) -> None:
         """End a `receive` that waits. From any thread."""
         with contextlib.suppress(OSError):  # full: it is awake; closed: nobody waits
-            self._waker.send(b"\0")
+            self._wake_sender.send(b"\0")
 
     # --- asking -----------------------------------------------------------------------------
 
@@ -113,11 +108,11 @@ class LeaderFetches:
         wanting = [row for row in self._assignment if row.wants_request(now_s, draining=draining)]
         if not wanting:
             return
-        if deadline is not None and now_s >= self._metadata_not_before_s:
+        if deadline is not None and now_s >= self._lookup.not_before_s:
             known = self._cluster.known_leader
             unknown = {row.tp.topic for row in wanting if known(row.tp) is None}
             if unknown:
-                self._refresh(unknown, deadline)
+                self._lookup.refresh(unknown, deadline)
         by_node: dict[int, list[PartitionState]] = {}
         for state in wanting:
             node_id = self._node_of(state)
@@ -167,14 +162,12 @@ class LeaderFetches:
                 return
             request = self._lookup_request(states)
         else:
-            states.sort(key=lambda state: state.grown is None)
-            request = fetch_request(
-                self._options,
-                {
-                    state.tp: WantedOffset(state.fetch_offset or 0, self._epoch(state), state.grown)
-                    for state in states
-                },
-            )
+            states.sort(key=lambda state: state.required_bytes is None)
+            wanted = {
+                row.tp: WantedOffset(row.fetch_offset or 0, self._epoch(row), row.required_bytes)
+                for row in states
+            }
+            request = fetch_request(self._options, wanted)
             if any(state.replica.leader_only for state in states):
                 version = min(LEADER_ONLY_FETCH_VERSION, connection.choose(FetchRequest))
         leader.is_fetch = not lost
@@ -198,7 +191,7 @@ class LeaderFetches:
                 found.append(state)
             else:
                 error = UnsupportedVersionError(f"ListOffsets of {state.tp} @ {connection}: {why}")
-                self._raise_at(state, error)
+                self._assignment.fail(state, error)
         return found
 
     def _leave(self, leader: LeaderConnection) -> None:
@@ -227,93 +220,6 @@ class LeaderFetches:
             topics=[ListOffsetsTopic(name=name, partitions=rows) for name, rows in topics.items()],
         )
 
-    # --- metadata ---------------------------------------------------------------------------
-
-    def _refresh(self, topics: Iterable[str], deadline: Deadline) -> None:
-        """One look at the metadata of these topics. What passes is left to the next look."""
-        names = sorted(topics)
-        try:
-            failed = self._cluster.look_up(names, deadline)
-        except KafkaError as error:
-            if not (error.retriable or isinstance(error, KafkaTimeoutError)):
-                raise
-            log.warning("metadata of %d topics cannot be had: %s", len(names), error)
-            for state in self._assignment:
-                if state.tp.topic in names:
-                    state.trouble = error
-            self._wait_for_metadata()
-            return
-        now_s = time.monotonic()
-        leaderless = False
-        for name in names:
-            if name not in failed:
-                self._unknown_since_s.pop(name, None)
-        for tp in [tp for tp in self._lacking_since_s if tp not in self._assignment]:
-            del self._lacking_since_s[tp]
-        for state in self._assignment:
-            name = state.tp.topic
-            if name in failed:
-                self._note_unknown(state, failed[name], now_s)
-            elif name in names and self._cluster.known_leader(state.tp) is None:
-                self._note_leaderless(state, now_s)
-                leaderless = True
-            elif name in names:
-                self._lacking_since_s.pop(state.tp, None)
-        for name, since_s in self._unknown_since_s.items():
-            if (now_s - since_s) * 1000 >= GONE_TOPIC_MS:
-                self._unknown_since_s[name] = now_s  # all its partitions are told; then once more
-        if failed or leaderless:
-            self._wait_for_metadata()
-        else:
-            self._metadata_backoff.reset()
-
-    def _wait_for_metadata(self) -> None:
-        self._metadata_not_before_s = time.monotonic() + self._metadata_backoff.next_ms() / 1000
-
-    def _note_unknown(self, state: PartitionState, code: int, now_s: float) -> None:
-        error = BrokerError(code, f"Metadata of {state.tp}")
-        state.trouble = error
-        if not error.retriable:
-            self._raise_at(state, error)
-            return
-        topic = state.tp.topic
-        gone = code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if gone and topic not in self._unknown_since_s:
-            log.warning(
-                "topic %s does not exist (yet), or this user may not see it (needs DESCRIBE on the "
-                "topic): nothing is read of it until it is there",
-                topic,
-            )
-        since_s = self._unknown_since_s.setdefault(topic, now_s)
-        if gone and (now_s - since_s) * 1000 >= GONE_TOPIC_MS:
-            self._raise_at(
-                state,
-                UnknownTopicError(
-                    code,
-                    f"Metadata of {state.tp}",
-                    f"no broker has known it for {GONE_TOPIC_MS / 1000:g} s: it was deleted, or "
-                    "never was, or this user may not see it (needs DESCRIBE on the topic)",
-                ),
-            )
-
-    def _note_leaderless(self, state: PartitionState, now_s: float) -> None:
-        """The topic is there, but not this partition, or nobody leads it."""
-        tp = state.tp
-        count = self._cluster.partition_count(tp.topic) or 0
-        where = f"Metadata of {tp}"
-        if tp.partition < count:
-            state.trouble = BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, where)
-            return
-        words = f"topic {tp.topic} has {count} partitions, numbered from 0"
-        error = UnknownTopicError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, where, words)
-        state.trouble = error
-        if tp not in self._lacking_since_s:
-            log.warning("%s", error)
-        since_s = self._lacking_since_s.setdefault(tp, now_s)
-        if (now_s - since_s) * 1000 >= NO_PARTITION_MS:
-            del self._lacking_since_s[tp]
-            self._raise_at(state, error)
-
     # --- answers ----------------------------------------------------------------------------
 
     def receive(self, wait_s: float) -> None:
@@ -327,7 +233,7 @@ class LeaderFetches:
             if leader.asked and leader.connection is not None and leader.connection.is_open
         }
         poll = select.poll()
-        poll.register(self._woken, select.POLLIN)
+        poll.register(self._wake_receiver, select.POLLIN)
         for descriptor, leader in waiting.items():
             poll.register(descriptor, select.POLLIN)
             if leader.connection is not None:
@@ -340,7 +246,7 @@ class LeaderFetches:
         }
         wait_ms = 0.0 if ready else max(0.0, wait_s) * 1000
         ready |= {descriptor for descriptor, _ in poll.poll(wait_ms)}
-        if self._woken.fileno() in ready:
+        if self._wake_receiver.fileno() in ready:
             self._drain_wakes()
         for descriptor, leader in waiting.items():
             try:
@@ -361,7 +267,7 @@ class LeaderFetches:
 
     def _drain_wakes(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            while self._woken.recv(1024):
+            while self._wake_receiver.recv(1024):
                 pass
 
     def _limit_s(self, leader: LeaderConnection) -> float:
@@ -418,11 +324,11 @@ class LeaderFetches:
         else:
             for topic in response.topics:
                 rows.update(((topic.name, row.partition_index), row) for row in topic.partitions)
-        news = False
+        is_new = False
         for tp, question in asked.items():
             state = question.state
             if self._assignment.get(tp) is not state or not question.is_current(leader.is_fetch):
-                news = True  # revoked, or a seek came between: the answer is nobody's
+                is_new = True  # revoked, or a seek came between: the answer is nobody's
                 continue
             row = rows.get(tp)
             where = f"{name} of {tp} @ {connection}"
@@ -435,11 +341,11 @@ class LeaderFetches:
                 error = BrokerError(row.error_code, where, prefix=prefix)
                 self._refused(leader, state, error)
             elif leader.is_fetch:
-                news = self._take_records(leader, state, row, frame) or news
+                is_new = self._take_records(leader, state, row, frame) or is_new
             else:
                 self._take_position(state, row.offset)
         quick = (now_s - leader.sent_s) * 1000 < self._options.fetch_max_wait_ms / 2
-        if news or not leader.is_fetch:
+        if is_new or not leader.is_fetch:
             leader.idle.reset()
         elif quick or not self._options.fetch_max_wait_ms:
             # The broker did not wait for records as it was told to: wait here.
@@ -470,7 +376,7 @@ class LeaderFetches:
         try:
             taken = take_batches(row, self._options)
             if taken is None:
-                state.grown = grown_size(row.records, state.grown)
+                state.required_bytes = required_fetch_bytes(row.records, state.required_bytes)
                 return True
         except CorruptRecordError as error:
             found = find_damage(row, error)
@@ -478,7 +384,7 @@ class LeaderFetches:
             taken = take_batches(row, self._options, size_bytes=found.start_byte)
             position = offset if taken is None else max(offset, taken.next_offset)
             damage = damage_at(tp, error, position, found.next_offset)
-        state.grown = None
+        state.required_bytes = None
         self._assignment.asked_last(state)
         next_offset = offset if taken is None else max(offset, taken.next_offset)
         visible = [] if taken is None else taken.visible
@@ -516,12 +422,7 @@ class LeaderFetches:
             state.trouble = error
             state.wait()
         else:
-            self._raise_at(state, error)
-
-    def _raise_at(self, state: PartitionState, error: KafkaError) -> None:
-        """The next poll that comes to this partition raises."""
-        state.error = error
-        self._assignment.note_ready(state)
+            self._assignment.fail(state, error)
 
     def _failed(self, leader: LeaderConnection, error: KafkaError) -> None:
         """No answer from a broker: ask again later, perhaps another one."""
@@ -550,8 +451,8 @@ class LeaderFetches:
         times = [now_s + 1.0]
         times += [row.not_before_s for row in self._leaders.values() if not row.asked]
         times += [row.not_before_s for row in self._assignment if row.not_before_s > now_s]
-        if self._metadata_not_before_s > now_s:
-            times.append(self._metadata_not_before_s)
+        if self._lookup.not_before_s > now_s:
+            times.append(self._lookup.not_before_s)
         return max(0.0, min(time_s for time_s in times if time_s > now_s) - now_s)
 
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from sparkkafka.client.consumer.fetcher import LeaderFetches
+from sparkkafka.client.consumer.fetcher import Fetcher
 from sparkkafka.client.consumer.offset_reset import StartingOffsets
 from sparkkafka.client.consumer.partition_state import Assignment, PartitionState
 from sparkkafka.client.consumer.record import RECORD_SCHEMA, Records, TakenRows, to_arrow
@@ -50,13 +50,13 @@ class PollLoop:
         self,
         options: ConsumerOptions,
         assignment: Assignment,
-        fetches: LeaderFetches,
+        fetcher: Fetcher,
         group: ConsumerGroup,
         starting: StartingOffsets,
     ) -> None:
         self._options = options
         self._assignment = assignment
-        self._fetches = fetches
+        self._fetcher = fetcher
         self._group = group
         self._starting = starting
         self._wakeup = threading.Event()
@@ -74,7 +74,7 @@ class PollLoop:
 
     def wakeup(self) -> None:
         self._wakeup.set()
-        self._fetches.wake()
+        self._fetcher.wake()
 
     def position(self, state: PartitionState, deadline: Deadline) -> int:
         """Waits for a position. Raises NoOffsetError, KafkaTimeoutError."""
@@ -122,7 +122,7 @@ class PollLoop:
     def _prepare(self, deadline: Deadline) -> None:
         """The group's business, and where to begin in new partitions."""
         self._group.poll(deadline, self._patient(deadline))
-        if self._fetches.is_closed:
+        if self._fetcher.is_closed:
             raise ConsumerStateError("this Consumer was closed by a callback, inside poll")
         self._place(deadline)
 
@@ -136,23 +136,23 @@ class PollLoop:
 
     def _exchange(self, deadline: Deadline) -> None:
         """Ask the leaders, and wait for something to happen."""
-        self._fetches.send(self._patient(deadline))
-        wait_s = min(deadline.remaining_s(), self._fetches.next_step_s)
+        self._fetcher.send(self._patient(deadline))
+        wait_s = min(deadline.remaining_s(), self._fetcher.next_step_s)
         if self._group.is_subscribed:
             wait_s = min(wait_s, GROUP_TICK_S)
-        self._fetches.receive(wait_s)
+        self._fetcher.receive(wait_s)
 
     def _ask_ahead(self, *, draining: bool = False) -> None:
         """The next records are under way while the user works. Failures can wait."""
         now_s = time.monotonic()
         if not draining and not any(
-            state.wants_request(now_s) and self._fetches.can_ask(state) for state in self._served
+            state.wants_request(now_s) and self._fetcher.can_ask(state) for state in self._served
         ):
             # A consumer of thousands of partitions need not look at all of them. While a broker
             # has a request to answer, its partitions that are read to the end wait anyway.
             return
         try:
-            self._fetches.send(None, draining=draining)
+            self._fetcher.send(None, draining=draining)
         except KafkaError as error:
             self._late_error = error
 

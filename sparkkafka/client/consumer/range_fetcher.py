@@ -15,19 +15,20 @@ from typing import Any, NamedTuple, Self
 from sparkkafka.client.cluster.cluster import MIN_METADATA_AGE_MS, Cluster, throttle
 from sparkkafka.client.cluster.metadata import PartitionMetadata
 from sparkkafka.client.cluster.offsets import earliest_and_latest
-from sparkkafka.client.consumer.fetch_response import (
+from sparkkafka.client.consumer.fetch import (
     IDLE_BACKOFF_MAX_MS,
     IDLE_BACKOFF_MS,
+    LEADER_ONLY_FETCH_VERSION,
+    ReadReplica,
     WantedOffset,
     fetch_request,
-    grown_size,
+    required_fetch_bytes,
     take_batches,
     with_setting,
 )
-from sparkkafka.client.consumer.preferred_replica import LEADER_ONLY_FETCH_VERSION, ReadReplica
 from sparkkafka.client.deadline import Backoff, Deadline
 from sparkkafka.client.net.connection import Connection
-from sparkkafka.client.net.frame_buffer import FrameBuffer
+from sparkkafka.client.net.frames import FrameBuffer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import FetchOptions
 from sparkkafka.errors import (
@@ -61,11 +62,21 @@ class LostRange(NamedTuple):
     end: int
 
 
+class RangeWords(NamedTuple):
+    """What the caller's settings are called, for messages."""
+
+    poll_timeout: str = "poll_timeout_ms"
+    tolerate_loss: str = "fail_on_data_loss=False"
+
+
+CLIENT_WORDS = RangeWords()
+
+
 class _TopicMadeAgainError(Exception):
     """The topic that was planned is gone; another one has its name."""
 
 
-class Fetcher:
+class RangeFetcher:
     """Iterate over one partition's records in [start_offset, end_offset). Use it under `with`.
 
     Reads from the leader, or from a replica that the leader names for `options.client_rack`.
@@ -89,6 +100,7 @@ class Fetcher:
         fail_on_data_loss: bool = True,
         topic_id: bytes | None = None,
         times_ms: tuple[int, int] | None = None,
+        words: RangeWords = CLIENT_WORDS,
     ) -> None:
         cluster.expect(tp.topic)
         self._cluster = cluster
@@ -101,8 +113,9 @@ class Fetcher:
         self._fail_on_data_loss = fail_on_data_loss
         self._topic_id = topic_id
         self._times_ms = times_ms
+        self._words = words
         self._start = start_offset
-        self._grown: int | None = None
+        self._required_bytes: int | None = None
         self._idle = Backoff(IDLE_BACKOFF_MS, IDLE_BACKOFF_MAX_MS)
         self._connection: Connection | None = None
         self._replica = ReadReplica(
@@ -211,7 +224,7 @@ class Fetcher:
         if deadline.expired:
             raise KafkaTimeoutError(
                 f"reading {self._tp}: no record from offset {self.position} on arrived within "
-                f"{self._poll_timeout_ms / 1000:g} s (kafkaConsumer.pollTimeoutMs), though the "
+                f"{self._poll_timeout_ms / 1000:g} s ({self._words.poll_timeout}), though the "
                 f"range ends at {self._end}; the broker reports high watermark "
                 f"{partition.high_watermark} and last stable offset "
                 f"{partition.last_stable_offset}"
@@ -232,7 +245,7 @@ class Fetcher:
         try:
             self._ask(Deadline(self._poll_timeout_ms))
             self._connection.expect_unattended(
-                self._grown or self._options.max_partition_fetch_bytes
+                self._required_bytes or self._options.max_partition_fetch_bytes
             )
         except KafkaError:
             # The next step asks again, with the retry loop around it.
@@ -253,7 +266,7 @@ class Fetcher:
             epoch = leader.leader_epoch
             self._check_topic_id()
             self._connection = self._open(leader, deadline)
-        wanted = {self._tp: WantedOffset(self.position, epoch, self._grown)}
+        wanted = {self._tp: WantedOffset(self.position, epoch, self._required_bytes)}
         request = fetch_request(self._options, wanted)
         version = None
         if self._replica.leader_only:
@@ -309,7 +322,7 @@ class Fetcher:
             return []
         taken = take_batches(partition, self._options, self._end)
         if taken is None:
-            self._grown = grown_size(data, self._grown)
+            self._required_bytes = required_fetch_bytes(data, self._required_bytes)
             return []
         self._start = self.position
         self.position = max(self.position, taken.next_offset)
@@ -363,8 +376,10 @@ class Fetcher:
         if self._fail_on_data_loss:
             raise DataLossError(
                 f"{text}. Start the read at an offset that exists, keep records for longer "
-                "(retention.ms), or set failOnDataLoss=false to read what is left"
+                f"(retention.ms), or set {self._words.tolerate_loss} to read what is left"
             )
-        log.warning("%s. failOnDataLoss=false: %d offsets skipped", text, lost.end - lost.start)
+        log.warning(
+            "%s. %s: %d offsets skipped", text, self._words.tolerate_loss, lost.end - lost.start
+        )
         self.lost.append(lost)
         self.position = lost.end

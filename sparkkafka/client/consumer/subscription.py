@@ -1,6 +1,6 @@
 """A consumer's side of its group: what it subscribes to, rebalances, and committed offsets.
 
-The membership itself (JoinGroup and so on, in either protocol) is `group_member`'s. Here are topic
+The membership itself (JoinGroup and so on, in either protocol) is a `GroupMember`'s. Here are topic
 patterns, automatic commits, the user's callbacks, and what becomes of partitions in a rebalance.
 """
 
@@ -19,9 +19,15 @@ from sparkkafka.client.cluster.cluster import MIN_METADATA_AGE_MS, UNKNOWN_TOPIC
 from sparkkafka.client.cluster.metadata import NOT_CREATED, missing_topics
 from sparkkafka.client.consumer.partition_state import Assignment
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.group.async_commits import AsyncCommits, CommitCallback
+from sparkkafka.client.group.commits import AsyncCommits, CommitCallback
 from sparkkafka.client.group.committed_offsets import commit_stored, fetch_committed_stored
-from sparkkafka.client.group.group_metadata import NO_GENERATION, Commit, GroupMember, GroupMetadata
+from sparkkafka.client.group.membership import (
+    NO_GENERATION,
+    Commit,
+    GroupMember,
+    GroupMetadata,
+    RebalanceHooks,
+)
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, checked_topic, some_topics
 from sparkkafka.config.client_settings import ConsumerOptions
 from sparkkafka.errors import (
@@ -38,10 +44,10 @@ log = logging.getLogger(__name__)
 Callback: TypeAlias = Callable[[list[TopicPartition]], object]
 Topics: TypeAlias = str | re.Pattern[str] | Iterable[str]
 
-# What the member gets at a time to join: answers with records are looked at in between.
+# The time that a member gets at once to join: between two such steps poll looks for records.
 MEMBER_STEP_MS = 100
 
-# Topics that are subscribed to and do not exist are looked for, and told, so often.
+# How often a consumer looks for subscribed topics that do not exist, and warns of them.
 LOOK_AGAIN_S = 30.0
 CREATED_S = 1.0
 
@@ -134,9 +140,6 @@ class ConsumerGroup:
         self._on_assigned, self._on_revoked, self._on_lost = on_assigned, on_revoked, on_lost
         self._pattern, self._matched_s = pattern, 0.0
         if self._member is None:
-            # Here, not above: who assigns partitions himself does without all this.
-            from sparkkafka.client.group.member import make_member
-
             self._member = make_member(self._options, self)
             self._note_commit_time()
         if pattern is None:
@@ -413,6 +416,21 @@ class ConsumerGroup:
             callback(sorted(partitions))
         finally:
             self._callbacks -= 1
+
+
+def make_member(options: ConsumerOptions, hooks: RebalanceHooks) -> GroupMember:
+    """The membership that `options.group_protocol` asks for; nothing is on the network yet.
+
+    Raises OptionError without group.id.
+    """
+    # Here, not above: a consumer that assigns its partitions itself needs neither.
+    if options.group_protocol == "consumer":
+        from sparkkafka.client.group.consumer_member import ConsumerMember
+
+        return ConsumerMember(options, hooks)
+    from sparkkafka.client.group.classic_member import ClassicMember
+
+    return ClassicMember(options, hooks)
 
 
 def _commit_from_outside(

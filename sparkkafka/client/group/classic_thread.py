@@ -11,14 +11,21 @@ from __future__ import annotations
 import enum
 import logging
 import time
+from collections.abc import Mapping
+from functools import partial
 from typing import NamedTuple
 
 from sparkkafka.client.cluster.cluster import throttle
-from sparkkafka.client.cluster.metadata import missing_topics
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.group.assignment import GroupAssignors, TopicWatch, partition_counts
-from sparkkafka.client.group.group_metadata import NO_GENERATION, NO_MEMBER_ID
-from sparkkafka.client.group.member_thread import FAR_S, MemberThread, group_error, log_poll_overdue
+from sparkkafka.client.group.assignors import GroupAssignors, TopicWatch
+from sparkkafka.client.group.membership import (
+    FAR_S,
+    NO_GENERATION,
+    NO_MEMBER_ID,
+    POLL_OVERDUE,
+    MemberThread,
+    group_error,
+)
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.values import some_topics
 from sparkkafka.config.client_settings import ConsumerOptions
@@ -56,7 +63,6 @@ for the way (Java's JOIN_GROUP_TIMEOUT_LAPSE)."""
 MAX_REASON_CHARS = 255  # brokers cut them there (KIP-800)
 
 _LOST = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION)
-_ELSEWHERE = (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR)
 
 
 class Phase(enum.Enum):
@@ -87,7 +93,7 @@ class Joined(NamedTuple):
     assignment: bytes
 
 
-class GroupThread(MemberThread):
+class ClassicMemberThread(MemberThread):
     """What is written here is guarded by `changed`; only the thread changes it after `join`."""
 
     def __init__(self, options: ConsumerOptions, group_id: str, assignors: GroupAssignors) -> None:
@@ -174,7 +180,7 @@ class GroupThread(MemberThread):
             self._send_join()
             phase = self.phase
         elif phase in (Phase.JOINING, Phase.SYNCING):
-            if answered or not self._is_open():
+            if answered or self._connection is None or not self._connection.is_open:
                 self._take_answer()
                 return 0
             if self._answer_due.expired:
@@ -206,8 +212,7 @@ class GroupThread(MemberThread):
             if self.phase in IN_ROUND:
                 self.phase = Phase.TO_JOIN if passing else Phase.OUTSIDE
             if not passing:
-                self.failure = error
-                self.changed.notify_all()
+                self.fail(error)
         return self.retry_later(error, "joining")
 
     def leave(self, deadline: Deadline) -> None:
@@ -235,9 +240,6 @@ class GroupThread(MemberThread):
         code = response.error_code or next((row.error_code for row in response.members), 0)
         if code:
             raise group_error(code, self.group_id, "LeaveGroup")
-
-    def _is_open(self) -> bool:
-        return self._connection is not None and self._connection.is_open
 
     def _close_connection(self) -> None:
         if self._connection is not None:
@@ -330,7 +332,11 @@ class GroupThread(MemberThread):
             ", its leader" if is_leader else "",
             generation.protocol,
         )
-        shared = self._share_out(response) if is_leader else {}
+        shared: Mapping[str, bytes] = {}
+        if is_leader:
+            shared, self._watch = self._assignors.share_out(
+                self.cluster, self.group_id, response, self.request_deadline()
+            )
         deadline = self.request_deadline()
         connection.send(
             SyncGroupRequest(
@@ -351,22 +357,6 @@ class GroupThread(MemberThread):
         # it the rebalance timeout. Java asks again after request.timeout.ms, and so does this.
         self._answer_due = deadline
 
-    def _share_out(self, response: JoinGroupResponse) -> dict[str, bytes]:
-        topics = self._assignors.topics_of(response.members)
-        counts = partition_counts(self.cluster, topics, self.request_deadline())
-        self._watch = TopicWatch(topics, counts, self.options.client.metadata_max_age_ms)
-        missing = self._watch.missing
-        if missing:
-            log.warning(
-                "group %s: %s: nobody gets partitions of a topic until it is there",
-                self.group_id,
-                missing_topics(missing),
-            )
-        if response.skip_assignment:
-            # A static leader that came back: all keep what they have (KIP-814).
-            return {}
-        return self._assignors.assign(response.protocol_name or "", response.members, counts)
-
     def _join_refused(self, code: int, member_id: str) -> None:
         if code == ErrorCode.MEMBER_ID_REQUIRED:  # KIP-394
             with self.changed:
@@ -377,8 +367,6 @@ class GroupThread(MemberThread):
         if code in _LOST:
             self._lost_in_round(code, "JoinGroup")
             return
-        if code in _ELSEWHERE:
-            self.forget_coordinator()
         words = None
         if code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
             words = (
@@ -392,7 +380,7 @@ class GroupThread(MemberThread):
                 f"session.timeout.ms={self.options.session_timeout_ms} is not within the brokers' "
                 "group.min.session.timeout.ms and group.max.session.timeout.ms"
             )
-        raise group_error(code, self.group_id, "JoinGroup", words)
+        raise self.refused(code, "JoinGroup", words)
 
     def _take_sync(self, response: SyncGroupResponse) -> None:
         code = response.error_code
@@ -405,9 +393,7 @@ class GroupThread(MemberThread):
                 self.phase = Phase.TO_JOIN
             return
         if code:
-            if code in _ELSEWHERE:
-                self.forget_coordinator()
-            raise group_error(code, self.group_id, "SyncGroup")
+            raise self.refused(code, "SyncGroup")
         self._check_type(response.protocol_type, "SyncGroup")
         self.succeeded()
         with self.changed:
@@ -482,34 +468,21 @@ class GroupThread(MemberThread):
             with self.changed:
                 if self.phase is Phase.JOINED:
                     self._ask_to_rejoin("the group is rebalancing")
-        elif code in _LOST:
+        elif code in (*_LOST, ErrorCode.FENCED_INSTANCE_ID):
             self.lose_membership(generation, code, "Heartbeat")
             self._close_connection()
-        elif code == ErrorCode.FENCED_INSTANCE_ID:
-            self._close_connection()
-            with self.changed:
-                self.failure = group_error(code, self.group_id, "Heartbeat")
-                self._reset(NO_MEMBER_ID, "another member has its group.instance.id")
         else:
-            if code in _ELSEWHERE:
-                self.forget_coordinator()
-            raise group_error(code, self.group_id, "Heartbeat")
+            raise self.refused(code, "Heartbeat")
 
     def _leave_slow_poller(self) -> None:
         member_id = self.generation.member_id
         with self.changed:
             if not self.poll_overdue:  # it came just now
                 return
-            self._reset(NO_MEMBER_ID, "max.poll.interval.ms passed without a poll")
-        log_poll_overdue(self.group_id, self.options)
+            self._reset(NO_MEMBER_ID, POLL_OVERDUE)
         self._close_connection()
-        if self.options.group_instance_id is None:
-            try:
-                self._send_leave(
-                    member_id, "max.poll.interval.ms passed without a poll", self.request_deadline()
-                )
-            except KafkaError as error:
-                log.info("group %s: could not say that it leaves: %s", self.group_id, error)
+        is_static = self.options.group_instance_id is not None
+        self.leave_late(None if is_static else partial(self._send_leave, member_id, POLL_OVERDUE))
 
     def _look_at_topics(self, watch: TopicWatch) -> None:
         """The leader rejoins when partitions were added, or topics came or went."""

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.commits import EPOCH_VERSION, commit_as_member, commit_failed
-from sparkkafka.client.group.consumer_thread import BrokerAssignedThread, Partitions
-from sparkkafka.client.group.group_metadata import (
+from sparkkafka.client.group.consumer_thread import ConsumerMemberThread, Partitions
+from sparkkafka.client.group.membership import (
     NO_GENERATION,
     NO_MEMBER_ID,
     Commit,
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 POLL_MARK_MS = 1_000
 
 
-class BrokerAssignedMember:
+class ConsumerMember:
     """A member under KIP-848. See `GroupMember` for its methods."""
 
     def __init__(self, options: ConsumerOptions, hooks: RebalanceHooks) -> None:
@@ -41,7 +41,7 @@ class BrokerAssignedMember:
         self._group_id = options.group_id
         self._hooks = hooks
         self._cluster = Cluster(options.client)  # for commits
-        self._thread: BrokerAssignedThread | None = None
+        self._thread: ConsumerMemberThread | None = None
         self._wanted: frozenset[str] | None = None
         self._joined_with: frozenset[str] | None = None
         self._times_lost = 0
@@ -85,7 +85,7 @@ class BrokerAssignedMember:
         if self._wanted is None or self._closed:
             return
         if self._thread is None:
-            self._thread = BrokerAssignedThread(self._options, self._group_id)
+            self._thread = ConsumerMemberThread(self._options, self._group_id)
             weakref.finalize(self, self._thread.let_go).atexit = False
             self._thread.start()
         thread = self._thread
@@ -167,7 +167,7 @@ class BrokerAssignedMember:
             raise commit_failed(ErrorCode.UNKNOWN_MEMBER_ID, self._group_id)
         return metadata
 
-    def _wait(self, thread: BrokerAssignedThread, deadline: Deadline) -> bool:
+    def _wait(self, thread: ConsumerMemberThread, deadline: Deadline) -> bool:
         """Until something has changed, while the member joins: whether there is time left."""
         with thread.changed:
             if thread.failure is not None or thread.target is not None or thread.lost:
@@ -185,7 +185,7 @@ class BrokerAssignedMember:
             log.info("group %s: lost %s", self._group_id, some_partitions(lost))
             self._hooks.after_lost(lost)
 
-    def _reconcile(self, target: Partitions, thread: BrokerAssignedThread) -> None:
+    def _reconcile(self, target: Partitions, thread: ConsumerMemberThread) -> None:
         """Let go, take over, say so: all that also if a hook fails, as in Java."""
         if self._settled and target == self._owned:
             thread.acknowledge(target)  # what it was told again, after a lost answer

@@ -14,11 +14,10 @@ import uuid
 from collections.abc import Mapping
 
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.group.member_thread import FAR_S, MemberThread, group_error, log_poll_overdue
+from sparkkafka.client.group.membership import FAR_S, POLL_OVERDUE, MemberThread, group_error
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import ConsumerOptions
 from sparkkafka.errors import (
-    BrokerError,
     ErrorCode,
     KafkaError,
     KafkaTimeoutError,
@@ -52,7 +51,7 @@ Partitions = Mapping[TopicPartition, uuid.UUID]
 """Partitions with the ids of their topics: one that is created anew has another id."""
 
 
-class BrokerAssignedThread(MemberThread):
+class ConsumerMemberThread(MemberThread):
     """`changed` guards what is written here."""
 
     def __init__(self, options: ConsumerOptions, group_id: str) -> None:
@@ -160,8 +159,7 @@ class BrokerAssignedThread(MemberThread):
         with self.changed:
             self._forget_told()
             if not passing:
-                self.failure = error
-                self.changed.notify_all()
+                self.fail(error)
             if not passing and not topics_only:
                 self._reset(f"{error}", lost=bool(self.epoch))
         wait_s = self.retry_later(error, "a heartbeat")
@@ -191,12 +189,8 @@ class BrokerAssignedThread(MemberThread):
         with self.changed:
             if not self.poll_overdue:  # it came just now
                 return
-            self._reset("max.poll.interval.ms passed without a poll")
-        log_poll_overdue(self.group_id, self.options)
-        try:
-            self._send_leave(self.request_deadline())
-        except KafkaError as error:
-            log.info("group %s: could not say that it leaves: %s", self.group_id, error)
+            self._reset(POLL_OVERDUE)
+        self.leave_late(self._send_leave)
 
     # --- heartbeats ------------------------------------------------------------------------------
 
@@ -212,9 +206,8 @@ class BrokerAssignedThread(MemberThread):
                 self._reset(f"a heartbeat was answered with {error_name(code)}")
             return
         if code:
-            if code in (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR):
-                self.forget_coordinator()
-            raise self._refused(code, response.error_message)
+            words = self._refusal(code, response.error_message)
+            raise self.refused(code, request.API_NAME, words)
         self.succeeded()
         self._take(response, topics, owned)
 
@@ -319,7 +312,8 @@ class BrokerAssignedThread(MemberThread):
         else:
             log.info("group %s: not all assigned topics are known here yet", self.group_id)
 
-    def _refused(self, code: int, message: str | None) -> BrokerError:
+    def _refusal(self, code: int, message: str | None) -> str | None:
+        """What a heartbeat's error code means; None: what it always means."""
         options = self.options
         words = None
         if code == ErrorCode.UNRELEASED_INSTANCE_ID:
@@ -337,7 +331,7 @@ class BrokerAssignedThread(MemberThread):
             words = NEEDS_KAFKA_4
         elif code not in (ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.FENCED_INSTANCE_ID):
             words = message
-        return group_error(code, self.group_id, ConsumerGroupHeartbeatRequest.API_NAME, words)
+        return words
 
 
 def new_member_id() -> str:

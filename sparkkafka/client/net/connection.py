@@ -12,38 +12,41 @@ if that does not happen in time, after the answers in flight have been read and 
 
 from __future__ import annotations
 
-import enum
-import itertools
 import logging
 import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Self, TypeVar
 
 from sparkkafka import __version__
 from sparkkafka.client.arguments import flag, whole
-from sparkkafka.client.auth.credentials import connection_security
-from sparkkafka.client.auth.sasl import Session, authenticate
+from sparkkafka.client.auth.credentials import Session, authenticate, connection_security
 from sparkkafka.client.deadline import Deadline, deadline_of
-from sparkkafka.client.net import second_look
-from sparkkafka.client.net.bootstrap import BootstrapServers, first_to_answer
-from sparkkafka.client.net.frame_buffer import FrameBuffer
-from sparkkafka.client.net.reply_reader import HungUpError, ReplyReader
-from sparkkafka.client.net.second_look import MAX_OPENING_FRAME_BYTES
-from sparkkafka.client.net.tcp import connect, reason, where
-from sparkkafka.client.net.tls import encrypt, refusal
+from sparkkafka.client.net.connecting import (
+    BootstrapServers,
+    connect,
+    first_to_answer,
+    where,
+)
+from sparkkafka.client.net.frames import FrameBuffer, ReplyReader, write_parts
+from sparkkafka.client.net.refusals import (
+    MAX_OPENING_FRAME_BYTES,
+    Listener,
+    Stage,
+    failure,
+    peer_of,
+)
+from sparkkafka.client.net.tls import encrypt
 from sparkkafka.config.options import ClientOptions
 from sparkkafka.errors import (
-    AuthenticationError,
     BrokerError,
     DecodeError,
     ErrorCode,
     KafkaConnectionError,
     KafkaError,
-    KafkaTimeoutError,
     OptionError,
     UnsupportedVersionError,
     error_name,
@@ -51,8 +54,6 @@ from sparkkafka.errors import (
 from sparkkafka.hooks import NO_HOOKS
 from sparkkafka.protocol.framing import DEFAULT_MAX_FRAME_BYTES, Framing
 from sparkkafka.protocol.messages import ApiVersionsRequest
-from sparkkafka.protocol.sasl import printable
-from sparkkafka.protocol.wire.primitives import BytesLike, byte_view
 from sparkkafka.protocol.wire.schema import Request
 
 _ErrorT = TypeVar("_ErrorT", bound=KafkaError)
@@ -60,45 +61,9 @@ _ErrorT = TypeVar("_ErrorT", bound=KafkaError)
 log = logging.getLogger(__name__)
 wire_log = logging.getLogger("sparkkafka.protocol")  # requests and answers, not what is in them
 
-TLS_PIECE_BYTES = 16 * 1024
-"""A record of TLS. Smaller parts of a request are joined up to it."""
-
 # The first flexible one; a broker of 2.4 or later knows it, and 4.x too. Version 4 changes nothing
 # for a client, and asking for it would cost brokers before 3.9 a second question.
 HANDSHAKE_VERSION = 3
-
-_PARTS_AT_ONCE = 64  # far below what systems allow in one call (IOV_MAX, 1024)
-
-
-class Stage(enum.Enum):
-    """How far a connection has come."""
-
-    OPENING = "opening"
-    NEW = "new"  # open, and no request of a caller has been answered
-    PROVED = "proved"
-
-
-# What it may mean that a listener hangs up, by our protocol and how far we came. Kafka's brokers
-# give no reason on such a connection: they cannot even read what it sends. {prefix} stands before
-# names of settings.
-_HINTS = {
-    ("PLAINTEXT", Stage.OPENING): "; if it always does, the listener may want TLS "
-    "({prefix}security.protocol SSL or SASL_SSL), or not be Kafka's",
-    ("PLAINTEXT", Stage.NEW): "; if it always does, the listener may want SASL "
-    "({prefix}security.protocol SASL_PLAINTEXT)",
-    ("SASL_PLAINTEXT", Stage.OPENING): "; if it always does, the listener may want TLS "
-    "({prefix}security.protocol SASL_SSL), or not be Kafka's",
-    ("SSL", Stage.OPENING): "; if it always does, the listener may want a client certificate "
-    "({prefix}ssl.keystore.location), or not be Kafka's",
-    ("SASL_SSL", Stage.OPENING): "; if it always does, the listener may want a client certificate "
-    "({prefix}ssl.keystore.location), or not be Kafka's",
-    ("SSL", Stage.NEW): "; if it always does, the listener may want SASL "
-    "({prefix}security.protocol SASL_SSL), or a client certificate ({prefix}ssl.keystore.location)",
-}
-
-# The end of the stream without a word of TLS: a broker that died, or whose last word was lost since
-# we wrote to a connection that it had closed.
-_TLS_GONE = ssl.SSLEOFError | ssl.SSLSyscallError | ssl.SSLZeroReturnError
 
 
 class Connection:
@@ -117,17 +82,16 @@ class Connection:
         framing: Framing,
         *,
         protocol: str = "PLAINTEXT",
+        prefix: str = ClientOptions.prefix,
     ) -> None:
         self._sock: socket.socket | None = sock
-        self._peer = _peer_of(sock)
-        self._context = sock.context if isinstance(sock, ssl.SSLSocket) else None
+        context = sock.context if isinstance(sock, ssl.SSLSocket) else None
+        self._listener = Listener(where(host, port), host, peer_of(sock), protocol, context, prefix)
         self._framing = framing
         self._reader = ReplyReader(framing.frame_length)
         self.host = host
         self.port = port
         self._request_timeout_ms = float(ClientOptions.request_timeout_ms)
-        self._protocol = protocol
-        self._setting_prefix = ClientOptions.prefix
         self._hooks = NO_HOOKS  # told once it is open
         self._stage = Stage.OPENING
         self._options: ClientOptions | None = None
@@ -161,8 +125,8 @@ class Connection:
             trust, name = security.tls_settings, where(host, port)
             sock = encrypt(sock, security.context, trust, host, name, limit, prefix)
         framing = Framing(options.client_id, MAX_OPENING_FRAME_BYTES)
-        connection = cls(sock, host, port, framing, protocol=options.security.protocol)
-        connection._setting_prefix = prefix
+        protocol = options.security.protocol
+        connection = cls(sock, host, port, framing, protocol=protocol, prefix=prefix)
         connection._request_timeout_ms = options.request_timeout_ms
         try:
             connection._handshake(limit)
@@ -339,6 +303,13 @@ class Connection:
         self._close(error)
         return error
 
+    def _failed(self, doing: str, error: OSError, started_s: float) -> KafkaError:
+        """Close it for what its socket raised; returns that in words, to be raised."""
+        is_kafka = self._framing.versions is not None
+        return self._broken(
+            failure(self._listener, self._stage, doing, error, started_s, is_kafka=is_kafka)
+        )
+
     def _close(self, error: KafkaError | None) -> None:
         sock, self._sock = self._sock, None
         if sock is None:
@@ -406,11 +377,10 @@ class Connection:
             wire_log.debug("%s <- %s #%d, %d bytes", self, request.API_NAME, correlation_id, size)
         started_s = time.monotonic()
         try:
-            self._write(sock, parts, deadline)
+            write_parts(sock, parts, deadline)
         except OSError as error:
             parts.clear()  # an error's frames may be shown with their variables
-            failure = self._failure(f"sending {request.API_NAME}", error, started_s)
-            raise self._broken(failure) from error
+            raise self._failed(f"sending {request.API_NAME}", error, started_s) from error
         except BaseException:
             self.close()
             raise
@@ -455,8 +425,7 @@ class Connection:
             raise self._broken(DecodeError(f"{self}: {error}")) from error
         except OSError as error:
             # KafkaConnectionError is an OSError: the end of the stream comes through here too.
-            failure = self._failure("waiting for a reply", error, started_s)
-            raise self._broken(failure) from error
+            raise self._failed("waiting for a reply", error, started_s) from error
         except BaseException:
             self.close()
             raise
@@ -476,88 +445,15 @@ class Connection:
         except DecodeError as error:
             raise self._broken(DecodeError(f"{self}: {error}")) from error
         except OSError as error:
-            failure = self._failure("waiting for a reply", error, time.monotonic())
-            raise self._broken(failure) from error
+            raise self._failed("waiting for a reply", error, time.monotonic()) from error
         except BaseException:
             self.close()
             raise
-
-    def _write(self, sock: socket.socket, parts: list[BytesLike], deadline: Deadline) -> None:
-        """Send all parts as one stream of bytes; records go to the kernel from where they lie."""
-        left = deque(map(byte_view, parts))
-        if isinstance(sock, ssl.SSLSocket):
-            for piece in _pieces(left):
-                sock.settimeout(max(deadline.remaining_s(), 0.001))
-                sock.sendall(piece)
-            return
-        while left:
-            sock.settimeout(max(deadline.remaining_s(), 0.001))
-            sent = sock.sendmsg(itertools.islice(left, _PARTS_AT_ONCE))
-            while left and sent >= len(left[0]):
-                sent -= len(left.popleft())
-            if sent:
-                left[0] = left[0][sent:]
 
     def _open_socket(self) -> socket.socket:
         if self._sock is None:
             raise KafkaConnectionError(f"{self}: the connection is closed")
         return self._sock
-
-    def _failure(
-        self, doing: str, error: OSError, started_s: float
-    ) -> KafkaConnectionError | KafkaTimeoutError | AuthenticationError:
-        gone = isinstance(error, HungUpError | ConnectionError | _TLS_GONE)
-        if isinstance(error, ssl.SSLError) and not gone and self._stage is Stage.OPENING:
-            # With TLS 1.3 a server looks at our certificate when we believe to be connected.
-            return AuthenticationError(refusal(error, str(self), self._setting_prefix))
-        if isinstance(error, TimeoutError):
-            # Retriable for those who may ask again: nothing says that the broker is gone.
-            timeout = KafkaTimeoutError(
-                f"{self}: no answer within {time.monotonic() - started_s:.1f} s while {doing}"
-            )
-            timeout.retriable = True
-            return timeout
-        hint = ""
-        if gone:
-            mistaken = self._second_look()
-            if mistaken:
-                final = KafkaConnectionError(f"{self}: {mistaken}")
-                final.retriable = False
-                return final
-            hint = _HINTS.get((self._protocol, self._stage), "").format(prefix=self._setting_prefix)
-            if self._protocol == "SASL_PLAINTEXT" and self._framing.versions is not None:
-                hint = ""  # it is Kafka's, and has understood us
-        what = "the broker closed the connection" if isinstance(error, _TLS_GONE) else reason(error)
-        return KafkaConnectionError(f"{self}: {what} while {doing}{hint}")
-
-    def _second_look(self) -> str:
-        """Why who hung up will always do so, if that is certain; else empty."""
-        prefix = self._setting_prefix
-        if self._peer is None:
-            return ""
-        encrypted = self._context is not None
-        if self._stage is Stage.OPENING and not encrypted and self._framing.versions is None:
-            if second_look.speaks_tls(self._peer):
-                wanted = "SSL or SASL_SSL" if self._protocol == "PLAINTEXT" else "SASL_SSL"
-                return f"this listener speaks TLS: it wants {prefix}security.protocol {wanted}"
-        elif self._stage is Stage.NEW and self._protocol in ("PLAINTEXT", "SSL"):
-            found = second_look.sasl_mechanisms(self._peer, self._context, self.host)
-            if found is not None:
-                wanted = "SASL_SSL" if encrypted else "SASL_PLAINTEXT"
-                return (
-                    f"this listener wants SASL: set {prefix}security.protocol to {wanted} and "
-                    f"{prefix}sasl.mechanism to one of {printable(', '.join(found)) or 'its own'}"
-                )
-        return ""
-
-
-def _peer_of(sock: socket.socket) -> tuple[Any, ...] | None:
-    """Where it leads, None if it has broken already."""
-    try:
-        peer = sock.getpeername()
-    except OSError:
-        return None
-    return peer if isinstance(peer, tuple) else None
 
 
 @contextmanager
@@ -575,22 +471,3 @@ def _kafka_errors_only(broker: str) -> Iterator[None]:
             f"{broker}: opening the connection failed for a reason that sparkkafka does not know "
             f"({type(error).__name__})"
         ) from (None if isinstance(error, ValueError) else error)
-
-
-def _pieces(parts: Iterable[memoryview]) -> Iterator[BytesLike]:
-    """Large parts as they are, others joined: each piece is a record of TLS of its own at least."""
-    # Yields views, whose repr does not show what may be a password.
-    small = bytearray()
-    for part in parts:
-        if len(part) >= TLS_PIECE_BYTES:
-            if small:
-                yield memoryview(small)
-                small = bytearray()
-            yield part
-        else:
-            small += part
-            if len(small) >= TLS_PIECE_BYTES:
-                yield memoryview(small)
-                small = bytearray()
-    if small:
-        yield memoryview(small)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from sparkkafka.client.deadline import Backoff, Deadline, End
-from sparkkafka.client.net.bootstrap import BootstrapServers, first_to_answer
+from sparkkafka.client.net.connecting import BootstrapServers, first_to_answer
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.values import Address, Broker
 from sparkkafka.config.options import ClientOptions

@@ -10,11 +10,10 @@ import socket
 import ssl
 import time
 from dataclasses import replace
-from typing import Final
 
-from sparkkafka.client.auth.credentials import context_of
+from sparkkafka.client.auth.tls_context import context_of
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.net.second_look import first_words, is_plain
+from sparkkafka.client.net.refusals import first_words, is_plain, tls_refusal
 from sparkkafka.config.security.settings import TlsSettings
 from sparkkafka.errors import AuthenticationError, KafkaConnectionError, KafkaTimeoutError
 
@@ -28,11 +27,6 @@ _NO_TLS = (
     "a listener without TLS, perhaps: compare {prefix}security.protocol with the listener's "
     "(PLAINTEXT or SASL_PLAINTEXT)"
 )
-_WANTS_CERTIFICATE = (
-    "the listener wants a client certificate: set {prefix}ssl.keystore.location (or "
-    "ssl.keystore.certificate.chain and ssl.keystore.key) to one that its authorities have signed"
-)
-
 # X509_V_ERR_… of OpenSSL.
 _MISMATCHES = (62, 64)  # of a host name, of an IP address
 _UNTRUSTED = (7, 18, 19, 20, 21)  # 7: signed by another key of the same name
@@ -42,23 +36,6 @@ _DATES = {
 }
 
 _NO_TLS_REASONS = ("WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "PACKET_LENGTH_TOO_LONG")
-
-# Alerts that a server sends (RFC 8446, 6.2), in OpenSSL's words, and what most often is behind.
-_ALERTS: Final = {
-    "TLSV13_ALERT_CERTIFICATE_REQUIRED": _WANTS_CERTIFICATE,
-    "SSLV3_ALERT_BAD_CERTIFICATE": "it refuses our certificate, or we have none and "
-    f"{_WANTS_CERTIFICATE}",
-    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "it does not accept our certificate (ssl.keystore.…)",
-    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "our certificate (ssl.keystore.…) has expired",
-    "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE": "it cannot use our certificate's kind",
-    "TLSV1_ALERT_UNKNOWN_CA": "its authorities have not signed our certificate (ssl.keystore.…)",
-    "TLSV1_ALERT_ACCESS_DENIED": "it refuses our certificate (ssl.keystore.…)",
-    "TLSV1_ALERT_PROTOCOL_VERSION": "compare ssl.enabled.protocols with the broker's",
-    "UNSUPPORTED_PROTOCOL": "compare ssl.enabled.protocols with the broker's",
-    "SSLV3_ALERT_HANDSHAKE_FAILURE": "no cipher suite or version in common (ssl.cipher.suites, "
-    f"ssl.enabled.protocols), or {_WANTS_CERTIFICATE}",
-    "TLSV1_UNRECOGNIZED_NAME": "it does not know the name that it was called by",
-}
 
 
 def encrypt(
@@ -111,7 +88,7 @@ def encrypt(
             raise _not_tls(where, peer, context, prefix) from error
         gone = ssl.SSLEOFError | ssl.SSLSyscallError | ConnectionError
         if isinstance(error, ssl.SSLError) and not isinstance(error, gone):
-            raise AuthenticationError(refusal(error, where, prefix)) from error
+            raise AuthenticationError(tls_refusal(error, where, prefix)) from error
         if is_plain(peer):
             raise _plain_listener(where, prefix) from error
         what = "the server closed the connection"
@@ -124,14 +101,6 @@ def encrypt(
         tls.close()
         raise
     return tls
-
-
-def refusal(error: OSError, where: str, prefix: str) -> str:
-    """Words for what the server, or OpenSSL, did not like; `prefix` is that of the user's
-    settings."""
-    reason = str(getattr(error, "reason", None) or error)
-    meaning = _ALERTS.get(reason, "").format(prefix=prefix)
-    return f"{where}: TLS failed: {_plain(reason)}" + (f"; {meaning}" if meaning else "")
 
 
 def _no_tls(prefix: str) -> str:
@@ -215,13 +184,3 @@ def _names_of(peer: tuple[str, int], settings: TlsSettings, host: str) -> tuple[
     rows = found.get("subjectAltName", ())
     names = [str(row[1]) for row in rows if isinstance(row, tuple)][:_MOST_NAMES]
     return tuple(name if name.isprintable() else repr(name) for name in names)
-
-
-def _plain(reason: str) -> str:
-    """OpenSSL's TLSV1_ALERT_UNKNOWN_CA -> unknown ca, as far as it is one of those."""
-    if not reason.isupper():
-        return reason[:200]
-    for begin in ("TLSV13_ALERT_", "TLSV1_ALERT_", "SSLV3_ALERT_", "TLSV1_"):
-        if reason.startswith(begin):
-            return "the server says: " + reason.removeprefix(begin).replace("_", " ").lower()
-    return reason.replace("_", " ").lower()

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from sparkkafka.client.deadline import Deadline, End, deadline_of
-from sparkkafka.client.net.tcp import where
+from sparkkafka.client.net.connecting import where
 from sparkkafka.client.producer.accumulator import RecordBuffer
 from sparkkafka.client.producer.chunks import Chunk
 from sparkkafka.client.producer.futures import (

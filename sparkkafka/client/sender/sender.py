@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.net.frame_buffer import FrameBuffer
+from sparkkafka.client.net.frames import FrameBuffer
 from sparkkafka.client.sender.delivery import PartitionDelivery, learn_leaders
 from sparkkafka.client.sender.delivery_book import DeliveryBook
 from sparkkafka.client.sender.errors import Action, Verdict, judge

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 from sparkkafka.protocol.wire.primitives import BytesLike
 from sparkkafka.protocol.wire.schema import (
     INT32,
@@ -24,9 +22,6 @@ from sparkkafka.protocol.wire.schema import (
     string,
     struct,
 )
-
-# What a Fetch response carries: a memoryview when decoded, any bytes when a test broker sends it.
-FetchedRecords: TypeAlias = BytesLike
 
 
 @struct
@@ -193,7 +188,8 @@ class PartitionData:
         AbortedTransaction, since=4, nullable_since=4, ignorable=True
     )
     preferred_read_replica: int = int32(-1, since=11)
-    records: FetchedRecords | None = records()
+    # A memoryview when decoded, any bytes when a test broker sends it.
+    records: BytesLike | None = records()
 
 
 @struct

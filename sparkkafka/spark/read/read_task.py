@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.consumer.range_fetcher import Fetcher
+from sparkkafka.client.consumer.range_fetcher import RangeFetcher, RangeWords
 from sparkkafka.client.consumer.record import times_as_us
 from sparkkafka.client.values import Address, TopicPartition
 from sparkkafka.config.options import ReadOptions
@@ -22,6 +22,8 @@ ROWS_PER_BATCH = 8192
 """Rows of an Arrow batch handed to Spark. 64K rows were slower at 1 KB a row (measured)."""
 BYTES_PER_BATCH = 4 * 2**20
 """Keys and values of an Arrow batch; large records make it shorter than ROWS_PER_BATCH."""
+
+_WORDS = RangeWords("kafkaConsumer.pollTimeoutMs", "failOnDataLoss=false")
 
 
 def read_range(
@@ -38,12 +40,12 @@ def read_range(
     """The records with start <= offset < end as Arrow batches of those columns; with `times_ms`
     (first, last) without records of other times. `leader` is where the partition's leader was.
 
-    Raises what `Fetcher` says, and DecodeError for a timestamp or text that Spark cannot hold.
+    Raises what `RangeFetcher` says, and DecodeError for a timestamp or text that Spark cannot hold.
     """
     with (
         # Metadata come from the leader, if it is there still, and the same connection then fetches.
         Cluster(options.client, try_first=leader) as cluster,
-        Fetcher(
+        RangeFetcher(
             cluster,
             tp,
             start,
@@ -54,6 +56,7 @@ def read_range(
             fail_on_data_loss=options.fail_on_data_loss,
             topic_id=topic_id,
             times_ms=times_ms,
+            words=_WORDS,
         ) as fetcher,
     ):
         shaper = BatchShaper(

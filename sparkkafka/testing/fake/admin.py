@@ -89,7 +89,7 @@ def list_groups(call: Call) -> ListGroupsResponse:
         ListedGroup(
             group_id=group_id,
             group_state="Stable" if group.is_active else "Empty",
-            group_type="consumer" if group.broker_assigned.members else "classic",
+            group_type="consumer" if group.consumer_protocol.members else "classic",
             protocol_type="consumer" if group.is_active else "",
         )
         for group_id, group in call.state.groups.known()

@@ -48,12 +48,12 @@ rows, sizes, errors, longest_s, calls, seen = 0, [], [], 0.0, 0, 0
 servers = f"127.0.0.1:{port}"
 if how == "fetcher":  # as Spark's tasks read
     from sparkkafka.client.cluster.cluster import Cluster
-    from sparkkafka.client.consumer.range_fetcher import Fetcher
+    from sparkkafka.client.consumer.range_fetcher import RangeFetcher
     from sparkkafka.client.values import TopicPartition
     from sparkkafka.config.options import parse_client_options, parse_fetch_options
     from sparkkafka.protocol.columns.columns import ALL_COLUMNS
     settings = {"bootstrap.servers": servers, "max.decompressed.batch.bytes": str(limit)}
-    with Cluster(parse_client_options(settings)) as cluster, Fetcher(
+    with Cluster(parse_client_options(settings)) as cluster, RangeFetcher(
         cluster, TopicPartition("t", 0), 0, max_calls, parse_fetch_options(settings),
         wanted=ALL_COLUMNS, poll_timeout_ms=30000,
     ) as fetcher:

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.client.consumer import fetcher
+from sparkkafka.client.consumer import leaders
 from sparkkafka.client.consumer.consumer import Consumer
 from sparkkafka.client.consumer.record import Record
-from sparkkafka.client.group import member_thread
+from sparkkafka.client.group import membership
 from sparkkafka.client.net.connection import Connection
-from sparkkafka.client.net.frame_buffer import FrameBuffer
+from sparkkafka.client.net.frames import FrameBuffer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import (
     BrokerError,
@@ -244,15 +244,15 @@ def test_polls_keep_their_time_while_brokers_are_away_and_commit_later(filled):
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_a_group_whose_brokers_are_away_is_told_now_and_then(filled, caplog, monkeypatch, protocol):
-    monkeypatch.setattr(member_thread, "SLOW_S", 0.4)
-    monkeypatch.setattr(member_thread, "WARN_AGAIN_S", 1.0)
-    caplog.set_level(logging.INFO, logger="sparkkafka.client.group.member_thread")
+    monkeypatch.setattr(membership, "SLOW_S", 0.4)
+    monkeypatch.setattr(membership, "WARN_AGAIN_S", 1.0)
+    caplog.set_level(logging.INFO, logger="sparkkafka.client.group.membership")
     given = {"group_id": "g", "auto_offset_reset": "earliest", "group_protocol": protocol}
     if protocol == "classic":
         given["heartbeat_interval_ms"] = "40"
 
     def told(level: int) -> list[str]:
-        rows = [row for row in caplog.records if row.name.endswith("member_thread")]
+        rows = [row for row in caplog.records if row.name.endswith("membership")]
         return [row.getMessage() for row in rows if row.levelno == level]
 
     def poll_until(done: Callable[[], bool]) -> None:
@@ -361,7 +361,7 @@ def test_a_replica_of_ones_own_rack(fake_cluster_factory, rack_fault):
 
 
 def test_a_deleted_topic_is_told_when_it_does_not_come_back(filled, monkeypatch):
-    monkeypatch.setattr(fetcher, "GONE_TOPIC_MS", 300)
+    monkeypatch.setattr(leaders, "GONE_TOPIC_MS", 300)
     with reading(filled, 3) as source:
         take(source, 1_500)
         filled.delete_topic("t")
@@ -370,7 +370,7 @@ def test_a_deleted_topic_is_told_when_it_does_not_come_back(filled, monkeypatch)
 
 
 def test_partitions_that_never_come_are_told(filled, monkeypatch):
-    monkeypatch.setattr(fetcher, "NO_PARTITION_MS", 300)
+    monkeypatch.setattr(leaders, "NO_PARTITION_MS", 300)
     with reading(filled, 5) as source:
         told = set()
         until_s = time.monotonic() + WAIT_S
@@ -395,7 +395,7 @@ def test_a_topic_that_is_not_there_is_told_at_once(fake_cluster, caplog):
 
 
 def test_a_partition_that_a_topic_lacks_is_an_error_soon(filled, caplog, monkeypatch):
-    monkeypatch.setattr(fetcher, "NO_PARTITION_MS", 300)
+    monkeypatch.setattr(leaders, "NO_PARTITION_MS", 300)
     with reading(filled, 1) as source:
         source.assign([TopicPartition("t", 7)])
         assert not source.poll(0.1)
@@ -549,7 +549,7 @@ def test_ctrl_c_while_records_are_made_loses_nothing(filled, monkeypatch):
 
 def test_ctrl_c_while_the_next_records_are_asked_for_loses_nothing(filled, monkeypatch):
     with reading(filled, 3) as source:
-        real = source._fetches.send
+        real = source._fetcher.send
 
         def interrupted(deadline: Any, **more: Any) -> None:
             if deadline is None:
@@ -557,7 +557,7 @@ def test_ctrl_c_while_the_next_records_are_asked_for_loses_nothing(filled, monke
                 raise KeyboardInterrupt
             real(deadline, **more)
 
-        monkeypatch.setattr(source._fetches, "send", interrupted)
+        monkeypatch.setattr(source._fetcher, "send", interrupted)
         with pytest.raises(KeyboardInterrupt):
             for _ in range(100):
                 assert not source.poll(0.5)
@@ -595,7 +595,7 @@ def test_ctrl_c_behind_a_question_loses_nothing(filled, monkeypatch):
                 raise KeyboardInterrupt
 
     with reading(filled, 3, **SMALL) as source:
-        send = source._fetches.send
+        send = source._fetcher.send
 
         def noted(deadline: Any, **more: Any) -> None:
             if deadline is None:
@@ -605,7 +605,7 @@ def test_ctrl_c_behind_a_question_loses_nothing(filled, monkeypatch):
             finally:
                 ahead.clear()
 
-        monkeypatch.setattr(source._fetches, "send", noted)
+        monkeypatch.setattr(source._fetcher, "send", noted)
         monkeypatch.setattr(Connection, "expect_unattended", interrupted)
         rows: list[Record] = []
         until_s = time.monotonic() + WAIT_S

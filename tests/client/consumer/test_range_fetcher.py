@@ -171,7 +171,7 @@ def test_an_open_transaction_that_holds_readers_back_is_named(fake_cluster):
     )
     fake_cluster.append("t", 0, data)
     with open_cluster(fake_cluster) as cluster:
-        with pytest.raises(KafkaTimeoutError, match="open transaction"):
+        with pytest.raises(KafkaTimeoutError, match=r"\(poll_timeout_ms\).*open transaction"):
             read_range(
                 cluster,
                 "t",
@@ -208,7 +208,9 @@ def test_offsets_that_retention_deleted(filled):
     with (
         open_cluster(filled) as cluster,
         pytest.raises(
-            DataLossError, match=r"t-0: offsets 0 to 299 are gone.*\[0, 1000\).*\[300, 1000\)"
+            DataLossError,
+            match=r"t-0: offsets 0 to 299 are gone.*\[0, 1000\).*\[300, 1000\).*"
+            "set fail_on_data_loss=False to",
         ),
     ):
         read_range(cluster, "t", 0, 1_000)

@@ -15,8 +15,7 @@ from sparkkafka.client.cluster import cluster as cluster_module
 from sparkkafka.client.consumer import subscription
 from sparkkafka.client.consumer.consumer import Consumer
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.group import member
-from sparkkafka.client.group.group_metadata import (
+from sparkkafka.client.group.membership import (
     Commit,
     GroupMetadata,
     OffsetToCommit,
@@ -106,7 +105,7 @@ def members(monkeypatch):
         made.append(StubMember(options, hooks))
         return made[-1]
 
-    monkeypatch.setattr(member, "make_member", make)
+    monkeypatch.setattr(subscription, "make_member", make)
     return made
 
 

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from sparkkafka.client.consumer.subscription import make_member
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.group.member import make_member
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import parse_consumer_settings
 from tests.client.support import settings

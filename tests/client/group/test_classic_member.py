@@ -8,11 +8,12 @@ import time
 
 import pytest
 
+from sparkkafka.client.consumer.subscription import make_member
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.group.assignment import GroupAssignors
+from sparkkafka.client.group.assignors import GroupAssignors
+from sparkkafka.client.group.classic_member import ClassicMember
 from sparkkafka.client.group.classic_thread import Joined, Phase
-from sparkkafka.client.group.group_metadata import GroupMetadata
-from sparkkafka.client.group.member import Member, make_member
+from sparkkafka.client.group.membership import GroupMetadata
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import parse_consumer_settings
 from sparkkafka.errors import BrokerError, CommitFailedError, DecodeError, ErrorCode, OptionError
@@ -92,7 +93,7 @@ def test_without_a_subscription_poll_does_nothing(fake):
 
 def test_a_group_id_is_needed():
     options = parse_consumer_settings(settings("unused:1"))
-    for protocol in (Member, make_member):
+    for protocol in (ClassicMember, make_member):
         with pytest.raises(OptionError, match=r"group\.id"):
             protocol(options, None)
 
@@ -659,7 +660,7 @@ def test_a_bug_in_the_thread_ends_the_poll(fake, monkeypatch):
     def fail(*_):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("sparkkafka.client.group.classic_thread.GroupThread._share_out", fail)
+    monkeypatch.setattr(GroupAssignors, "share_out", fail)
     with TestMember(fake) as one:
         for _ in range(2):
             with pytest.raises(RuntimeError, match="a bug"):

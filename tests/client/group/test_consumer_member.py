@@ -10,7 +10,7 @@ import time
 import pytest
 
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.group.group_metadata import GroupMetadata
+from sparkkafka.client.group.membership import GroupMetadata
 from sparkkafka.errors import (
     BrokerError,
     CommitFailedError,

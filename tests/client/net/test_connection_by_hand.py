@@ -10,7 +10,7 @@ import pytest
 
 from sparkkafka.client import Connection
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.net.tcp import connect
+from sparkkafka.client.net.connecting import connect
 from sparkkafka.config.options import parse_client_options
 from sparkkafka.errors import (
     AuthenticationError,

@@ -17,12 +17,14 @@ from typing import Any
 import pytest
 
 from sparkkafka.client import Consumer, Producer
-from sparkkafka.client.auth.credentials import context_of
-from sparkkafka.client.auth.sasl import authenticate
+from sparkkafka.client.auth.credentials import authenticate
+from sparkkafka.client.auth.tls_context import context_of
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.net import connection as connection_module
-from sparkkafka.client.net import tls
-from sparkkafka.client.net.connection import MAX_OPENING_FRAME_BYTES, Connection, _pieces
+from sparkkafka.client.net import frames, tls
+from sparkkafka.client.net.connection import Connection
+from sparkkafka.client.net.frames import tls_pieces
+from sparkkafka.client.net.refusals import MAX_OPENING_FRAME_BYTES
 from sparkkafka.client.sender.arrow_producer import ColumnProducer
 from sparkkafka.config.options import ClientOptions, parse_client_options, parse_producer_options
 from sparkkafka.config.security.options import secure_settings
@@ -156,7 +158,7 @@ def _dotted(config: dict[str, str]) -> dict[str, str]:
 def test_pieces_are_the_parts_in_order(sizes: list[int]):
     """Small parts share a record of TLS, large ones are not copied."""
     parts = [memoryview(bytes([number % 251]) * size) for number, size in enumerate(sizes)]
-    pieces = list(_pieces(parts))
+    pieces = list(tls_pieces(parts))
     assert b"".join(pieces) == b"".join(parts)
     assert all(any(piece is part for piece in pieces) for part in parts if len(part) >= 16_384)
     assert len(pieces) <= 1 + 2 * sum(sizes) // 16_384
@@ -357,7 +359,7 @@ def test_no_variable_of_a_frame_has_what_was_to_be_sent(
     def broken_from_now(framing: Framing, request: Any, *more: Any, **named: Any) -> Any:
         if isinstance(request, SaslAuthenticateRequest):
             monkeypatch.setattr(ssl.SSLSocket, "sendall", broken)
-            monkeypatch.setattr(connection_module, "itertools", SimpleNamespace(islice=broken))
+            monkeypatch.setattr(frames, "itertools", SimpleNamespace(islice=broken))
         return send_parts(framing, request, *more, **named)
 
     def broken(*_: Any) -> Any:
@@ -367,7 +369,7 @@ def test_no_variable_of_a_frame_has_what_was_to_be_sent(
     with pytest.raises(KafkaConnectionError, match="while sending SaslAuthenticate") as caught:
         connect(cluster.bootstrap_servers, config)
     seen = variables_of(caught.value)
-    assert "Connection._write: left" in seen
+    assert "write_parts: left" in seen
     assert "hush" not in seen
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparkkafka.client.consumer import range_fetcher as fetcher_module
-from sparkkafka.client.net.frame_buffer import LARGE_BYTES, FrameBuffer
+from sparkkafka.client.net.frames import LARGE_BYTES, FrameBuffer
 from sparkkafka.testing.fake.faults import Drop
 from tests.client.support import fetcher, open_cluster, write
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.client.group.group_metadata import GroupMetadata
+from sparkkafka.client.group.membership import GroupMetadata
 from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.transactions import requests
 from sparkkafka.client.transactions.manager import MOVES, Step

@@ -39,7 +39,7 @@ class AssignedMember:
 
 
 @dataclass(slots=True)
-class BrokerAssignedGroup:
+class ConsumerProtocolGroup:
     """`interval_ms` is what members are told of heartbeats."""
 
     members: dict[str, AssignedMember] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class BrokerAssignedGroup:
 
 
 def beat(
-    group: BrokerAssignedGroup,
+    group: ConsumerProtocolGroup,
     message: ConsumerGroupHeartbeatRequest,
     topics: dict[str, tuple[uuid.UUID, int]],
 ) -> ConsumerGroupHeartbeatResponse:
@@ -139,7 +139,7 @@ def beat(
     )
 
 
-def _join(group: BrokerAssignedGroup, message: ConsumerGroupHeartbeatRequest) -> AssignedMember:
+def _join(group: ConsumerProtocolGroup, message: ConsumerGroupHeartbeatRequest) -> AssignedMember:
     if message.topic_partitions or message.subscribed_topic_names is None:
         raise Refused(ErrorCode.INVALID_REQUEST, "TopicPartitions must be empty when joining")
     joiner = AssignedMember(message.member_id, message.instance_id)

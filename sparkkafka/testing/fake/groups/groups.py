@@ -1,6 +1,6 @@
 """How the fake broker answers for consumer groups: FindCoordinator, OffsetCommit, OffsetFetch.
 
-A group with members (fake_member_apis, fake_broker_assigned) takes commits from them alone, as a
+A group with members (member_apis, consumer_protocol) takes commits from them alone, as a
 real one. A test may also say that a group has some: `FakeCluster.set_group_members`.
 """
 

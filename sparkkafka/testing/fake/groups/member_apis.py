@@ -177,7 +177,7 @@ def consumer_group_heartbeat(call: Call) -> ConsumerGroupHeartbeatResponse:
     if code:
         text = answer.message if answer is not None else None
         return ConsumerGroupHeartbeatResponse(error_code=code, error_message=text)
-    group = call.state.group(message.group_id).broker_assigned
+    group = call.state.group(message.group_id).consumer_protocol
     try:
         topics = call.state.topics.values()
         return beat(
@@ -213,8 +213,8 @@ class GroupControls:
         """As if its session had timed out, under either protocol."""
         with self._changed:
             group = self._state.group(group_id)
-            if member_id in group.broker_assigned.members:
-                group.broker_assigned.remove(member_id)
+            if member_id in group.consumer_protocol.members:
+                group.consumer_protocol.remove(member_id)
             else:
                 group.membership.remove(member_id)
             self._changed.notify_all()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sparkkafka.errors import ErrorCode
-from sparkkafka.testing.fake.groups.consumer_protocol import BrokerAssignedGroup
+from sparkkafka.testing.fake.groups.consumer_protocol import ConsumerProtocolGroup
 from sparkkafka.testing.fake.groups.members import GroupState, Membership
 from sparkkafka.testing.fake.log.producers import NO_EPOCH, Refused
 
@@ -35,7 +35,7 @@ class CommittedOffset(NamedTuple):
 @dataclass(slots=True)
 class FakeGroup:
     """A consumer group. With `has_members` it takes no commits from outside, as if it had some;
-    `membership` and `broker_assigned` are those that it has.
+    `membership` and `consumer_protocol` are those that it has.
 
     `pending` are offsets of open transactions, by producer id.
     """
@@ -44,7 +44,7 @@ class FakeGroup:
     has_members: bool = False
     pending: dict[int, dict[TopicAndNumber, CommittedOffset]] = field(default_factory=dict)
     membership: Membership = field(default_factory=Membership)
-    broker_assigned: BrokerAssignedGroup = field(default_factory=BrokerAssignedGroup)
+    consumer_protocol: ConsumerProtocolGroup = field(default_factory=ConsumerProtocolGroup)
 
     @property
     def exists(self) -> bool:
@@ -52,11 +52,11 @@ class FakeGroup:
 
     @property
     def is_active(self) -> bool:
-        return bool(self.has_members or self.membership.members or self.broker_assigned.members)
+        return bool(self.has_members or self.membership.members or self.consumer_protocol.members)
 
     def check_commit(self, member_id: str, instance_id: str | None, generation_id: int) -> None:
         """Whether this one may commit. Raises Refused."""
-        assigned = self.broker_assigned.members.get(member_id)
+        assigned = self.consumer_protocol.members.get(member_id)
         if assigned is not None:
             if generation_id != assigned.epoch:
                 raise Refused(ErrorCode.STALE_MEMBER_EPOCH, f"the epoch is {assigned.epoch}")

@@ -95,7 +95,7 @@ def _check(call: Call, message: TxnOffsetCommitRequest) -> None:
     if message.generation_id == NO_GENERATION and not message.member_id:
         return
     group = call.state.groups.group(message.group_id)
-    if group.membership.members or group.broker_assigned.members:
+    if group.membership.members or group.consumer_protocol.members:
         try:
             group.check_commit(message.member_id, message.group_instance_id, message.generation_id)
         except Refused as error:

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.net import reply_reader
-from sparkkafka.client.net.frame_buffer import FrameBuffer
-from sparkkafka.client.net.reply_reader import HungUpError, ReplyReader
+from sparkkafka.client.net import frames
+from sparkkafka.client.net.frames import FrameBuffer, HungUpError, ReplyReader
 
 LARGE = 3 << 20
 
@@ -156,7 +155,7 @@ def test_a_system_that_knows_nothing_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ours, theirs = pair
-    monkeypatch.setattr(reply_reader.socket, "SO_RCVLOWAT", 12_345)
+    monkeypatch.setattr(frames.socket, "SO_RCVLOWAT", 12_345)
     reader.expect_unattended(ours, LARGE)
     check_a_large_reply(reader, ours, theirs)
 
@@ -168,7 +167,7 @@ def test_a_system_that_makes_no_room(
 ) -> None:
     """As Linux before 4.18: the mark would never be reached."""
     ours, theirs = pair
-    monkeypatch.setattr(reply_reader.socket, "SO_RCVBUF", socket.SO_TYPE)  # a small number
+    monkeypatch.setattr(frames.socket, "SO_RCVBUF", socket.SO_TYPE)  # a small number
     reader.expect_unattended(ours, LARGE)
     assert tells_of(ours) == 1
     check_a_large_reply(reader, ours, theirs)

@@ -1,9 +1,12 @@
-"""The thread that keeps a group member alive, what is common to both group protocols.
+"""What both group protocols share: a member as the consumer sees it, and the thread that keeps it.
 
-All of a membership's requests but commits come from here, over connections of its own: a JoinGroup
-may wait for minutes, and heartbeats may not wait at all. The thread never calls the user: it notes
-what happened (under `changed`), and `poll`, on the user's thread, acts on it. So a `poll` that has
-no time loses nothing, and one with a timeout of 0 makes progress all the same.
+The consumer talks to its `GroupMember`, which asks the consumer's `RebalanceHooks` for what a
+rebalance needs; `GroupMetadata` is what a producer commits with.
+
+All of a membership's requests but commits come from a `MemberThread`, over connections of its own:
+a JoinGroup may wait for minutes, and heartbeats may not wait at all. The thread never calls the
+user: it notes what happened (under `changed`), and `poll`, on the user's thread, acts on it. So a
+`poll` that has no time loses nothing, and one with a timeout of 0 makes progress all the same.
 """
 
 from __future__ import annotations
@@ -14,17 +17,120 @@ import socket
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from sparkkafka.client.cluster.cluster import Cluster, throttle
 from sparkkafka.client.cluster.coordinator import FOR_GROUP, ask_coordinator
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.net.connection import Connection
+from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import ConsumerOptions
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError
 
 log = logging.getLogger(__name__)
+
+NO_GENERATION = -1
+NO_MEMBER_ID = ""
+
+
+class GroupMetadata(NamedTuple):
+    """Which member of which generation speaks (Java's ConsumerGroupMetadata).
+
+    `generation_id` is the member epoch under KIP-848; NO_GENERATION and NO_MEMBER_ID stand for
+    somebody who is no member. `is_outside` is a consumer that subscribes to topics and is not in
+    the group now: it was put out, or has not joined yet. Brokers would take its offsets in a
+    transaction as those of anybody, so nothing is committed for it.
+    """
+
+    group_id: str
+    generation_id: int = NO_GENERATION
+    member_id: str = NO_MEMBER_ID
+    group_instance_id: str | None = None
+    is_outside: bool = False
+
+
+class RebalanceHooks(Protocol):
+    """What the consumer does in a rebalance. Called on the thread that called `poll`."""
+
+    def before_revoke(self, partitions: frozenset[TopicPartition]) -> None:
+        """They are still this member's, and will not be: commit, tell the user. May raise."""
+
+    def after_lost(self, partitions: frozenset[TopicPartition]) -> None:
+        """They are no longer this member's, others may have them: do not commit. May raise."""
+
+    def after_assign(
+        self, new: frozenset[TopicPartition], all_owned: frozenset[TopicPartition]
+    ) -> None:
+        """A rebalance has ended; `new` may be empty. May raise."""
+
+
+class OffsetToCommit(Protocol):
+    """An offset with what is kept beside it; `leader_epoch` None or -1 if it is not known."""
+
+    @property
+    def offset(self) -> int: ...
+    @property
+    def metadata(self) -> str: ...
+    @property
+    def leader_epoch(self) -> int | None: ...
+
+
+class Commit(Protocol):
+    """Commits as whom it was made for, over connections of the caller's."""
+
+    def __call__(
+        self,
+        cluster: Cluster,
+        offsets: Mapping[TopicPartition, OffsetToCommit],
+        deadline: Deadline,
+    ) -> None:
+        """Raises as `GroupMember.commit`."""
+
+
+class GroupMember(Protocol):
+    """Membership in a group, of either protocol. Used by one thread, but for `metadata`.
+
+    Nothing is on the network before the first `poll`.
+    """
+
+    @property
+    def assignment(self) -> frozenset[TopicPartition]:
+        """What this member owns."""
+
+    @property
+    def metadata(self) -> GroupMetadata: ...
+
+    def subscribe(self, topics: frozenset[str]) -> None:
+        """The names of the wanted topics; may be called again, the next `poll` acts on it."""
+
+    def poll(self, deadline: Deadline) -> None:
+        """Do what is due, as far as the deadline lets; what is begun goes on at the next call.
+
+        Returns soon when nothing is due. Raises what is final, and what hooks raise.
+        """
+
+    def rejoin_needed(self) -> bool:
+        """Whether the next `poll` has something to do with the group."""
+
+    def commit(self, offsets: Mapping[TopicPartition, OffsetToCommit], deadline: Deadline) -> None:
+        """Commit offsets as this member.
+
+        Raises CommitFailedError when the group has moved on, BrokerError for other refusals,
+        KafkaTimeoutError with the last failure. In the last two cases a part may be committed.
+        """
+
+    def committer(self) -> Commit:
+        """For commits later and in another thread: as the member that this is now. What it has
+        lost by then it cannot commit. Raises CommitFailedError if it is no member."""
+
+    def close(self, deadline: Deadline, *, leave: bool = True) -> None:
+        """Leave the group (a static member under its session timeout does not), end the thread.
+
+        Calls no hook. Failures are logged.
+        """
+
 
 LEAVE_MS = 1_000
 """So long at least a member that closes tries to say so, in the background if need be."""
@@ -36,6 +142,8 @@ WARN_AGAIN_S = 10.0
 """While failures last, there is a warning that often."""
 
 FAR_S = 3600.0
+
+POLL_OVERDUE = "max.poll.interval.ms passed without a poll"
 
 _WORDS: dict[int, str] = {
     ErrorCode.GROUP_AUTHORIZATION_FAILED: (
@@ -62,18 +170,18 @@ class Waker:
     """Ends the sleep of a thread that waits for sockets."""
 
     def __init__(self) -> None:
-        self._ear, self._mouth = socket.socketpair()
-        self._ear.setblocking(False)
-        self._mouth.setblocking(False)
+        self._wake_receiver, self._wake_sender = socket.socketpair()
+        self._wake_receiver.setblocking(False)
+        self._wake_sender.setblocking(False)
 
     def wake(self) -> None:
         with suppress(OSError):  # full: it will wake anyway; closed: there is nobody to wake
-            self._mouth.send(b"\0")
+            self._wake_sender.send(b"\0")
 
     def sleep(self, wait_s: float, connection: Connection | None = None) -> bool:
         """Until woken, or `connection` has something to read: whether that is so."""
         poll = select.poll()
-        poll.register(self._ear, select.POLLIN)
+        poll.register(self._wake_receiver, select.POLLIN)
         answer = -1
         is_here = False
         if connection is not None and connection.is_open:
@@ -84,13 +192,13 @@ class Waker:
         wait_ms = 0.0 if is_here else max(0.0, wait_s) * 1000
         ready = {descriptor for descriptor, _ in poll.poll(wait_ms)}
         with suppress(OSError):
-            while self._ear.recv(4096):
+            while self._wake_receiver.recv(4096):
                 pass
         return is_here or answer in ready
 
     def close(self) -> None:
-        self._ear.close()
-        self._mouth.close()
+        self._wake_receiver.close()
+        self._wake_sender.close()
 
 
 class MemberThread(ABC):
@@ -239,6 +347,12 @@ class MemberThread(ABC):
     def forget_coordinator(self) -> None:
         self.cluster.coordinators.pop((FOR_GROUP, self.group_id), None)
 
+    def refused(self, code: int, where: str, words: str | None = None) -> BrokerError:
+        """The coordinator's error, to be raised; one that is not the coordinator is forgotten."""
+        if code in (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR):
+            self.forget_coordinator()
+        return group_error(code, self.group_id, where, words)
+
     def call(self, request: Any, deadline: Deadline, *, version: int | None = None) -> Any:
         """One request to the coordinator, one attempt; a failure makes it unknown."""
         try:
@@ -249,6 +363,23 @@ class MemberThread(ABC):
             raise
         throttle(response, deadline)
         return response
+
+    def leave_late(self, send_leave: Callable[[Deadline], None] | None) -> None:
+        """The user polls too rarely, so this member is none any more: say so, to the coordinator
+        with `send_leave`."""
+        log.warning(
+            "group %s: no poll for %d ms (max.poll.interval.ms), so this member leaves the group "
+            "and others get its partitions. The loop around poll takes too long with what one poll "
+            "returns: raise max.poll.interval.ms, or lower max.poll.records",
+            self.group_id,
+            self.options.max_poll_interval_ms,
+        )
+        if send_leave is None:
+            return
+        try:
+            send_leave(self.request_deadline())
+        except KafkaError as error:
+            log.info("group %s: could not say that it leaves: %s", self.group_id, error)
 
     def _run(self) -> None:
         try:
@@ -286,13 +417,3 @@ class MemberThread(ABC):
                 self.group_id,
                 error,
             )
-
-
-def log_poll_overdue(group_id: str, options: ConsumerOptions) -> None:
-    log.warning(
-        "group %s: no poll for %d ms (max.poll.interval.ms), so this member leaves the group and "
-        "others get its partitions. The loop around poll takes too long with what one poll "
-        "returns: raise max.poll.interval.ms, or lower max.poll.records",
-        group_id,
-        options.max_poll_interval_ms,
-    )

@@ -1,16 +1,53 @@
-"""One reply after the other out of a socket, waiting for it or not."""
+"""Requests into a socket, replies out of it, and the memory that they are received into."""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import mmap
 import socket
 import ssl
-from collections.abc import Callable
-from typing import NamedTuple
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.net.frame_buffer import FrameBuffer
 from sparkkafka.errors import KafkaConnectionError
 from sparkkafka.protocol.framing import PREFIX_BYTES
+from sparkkafka.protocol.wire.primitives import BytesLike, byte_view
+
+LARGE_BYTES = 1 << 20
+"""From here on memory comes straight from the system."""
+
+
+class FrameBuffer:
+    """Memory for one frame after the other. Filling fresh memory takes half as long again.
+
+    Receiving into it overwrites the frame before.
+    """
+
+    def __init__(self) -> None:
+        self._data: Any = bytearray()
+
+    def room(self, size_bytes: int) -> memoryview:
+        """So many writable bytes; what is in them means nothing."""
+        if len(self._data) < size_bytes:
+            # Frames of one series differ a little. (Views of the old memory keep it alive.)
+            self._data = _memory(size_bytes + size_bytes // 8)
+        return memoryview(self._data)[:size_bytes]
+
+
+def _memory(size_bytes: int) -> bytearray | mmap.mmap:
+    """A large piece is not a bytearray, which writes zeros first: that would touch all that a false
+    length asks for. (Nor numpy's, which the driver's processes do without.)"""
+    if size_bytes < LARGE_BYTES or not hasattr(mmap, "MAP_PRIVATE"):
+        return bytearray(size_bytes)
+    piece = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without it
+            piece.madvise(mmap.MADV_HUGEPAGE)
+    return piece
+
 
 # The low-water mark (SO_RCVLOWAT): poll() and a recv() that waits see a socket only once so many
 # bytes are there. More weighty on Linux: bytes that nobody has read yet are acknowledged at once
@@ -154,3 +191,48 @@ class ReplyReader:
             self._knows_marks = False
             size_bytes = 1
         self._mark_bytes = size_bytes
+
+
+TLS_PIECE_BYTES = 16 * 1024
+"""A record of TLS. Smaller parts of a request are joined up to it."""
+
+_PARTS_AT_ONCE = 64  # far below what systems allow in one call (IOV_MAX, 1024)
+
+
+def write_parts(sock: socket.socket, parts: list[BytesLike], deadline: Deadline) -> None:
+    """Send all parts as one stream of bytes; records go to the kernel from where they lie.
+
+    Raises what the socket raises.
+    """
+    left = deque(map(byte_view, parts))
+    if isinstance(sock, ssl.SSLSocket):
+        for piece in tls_pieces(left):
+            sock.settimeout(max(deadline.remaining_s(), 0.001))
+            sock.sendall(piece)
+        return
+    while left:
+        sock.settimeout(max(deadline.remaining_s(), 0.001))
+        sent = sock.sendmsg(itertools.islice(left, _PARTS_AT_ONCE))
+        while left and sent >= len(left[0]):
+            sent -= len(left.popleft())
+        if sent:
+            left[0] = left[0][sent:]
+
+
+def tls_pieces(parts: Iterable[memoryview]) -> Iterator[BytesLike]:
+    """Large parts as they are, others joined: each piece is a record of TLS of its own at least."""
+    # Yields views, whose repr does not show what may be a password.
+    small = bytearray()
+    for part in parts:
+        if len(part) >= TLS_PIECE_BYTES:
+            if small:
+                yield memoryview(small)
+                small = bytearray()
+            yield part
+        else:
+            small += part
+            if len(small) >= TLS_PIECE_BYTES:
+                yield memoryview(small)
+                small = bytearray()
+    if small:
+        yield memoryview(small)

@@ -1,11 +1,12 @@
-"""Asking for records, and what a partition's part of a Fetch answer holds.
+"""One Fetch: its request, the replica to send it to, and a partition's part of the answer.
 
-Shared by those who read: `fetcher` (a range of one partition) and `leader_fetches` (all partitions
-of a consumer). Sockets and positions are theirs.
+Shared by those who read: `fetcher` (all partitions of a consumer) and `range_fetcher` (a range of
+one). They keep the sockets and the positions.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -32,19 +33,26 @@ NO_SESSION_EPOCH = -1
 # larger requests anyway (socket.request.max.bytes 100 MiB); the frame limit lies above it.
 MAX_BATCH_BYTES = 200 << 20
 
-# Waits after an answer that holds nothing new, in case the broker does not wait itself (it is told
-# to by fetch.max.wait.ms, which may be 0).
+# After a replica failed, the leader itself is read from for so long. Java asks the leader again at
+# once, which names the same replica until it has noticed the failure too.
+LEADER_ONLY_MS = 30_000
+
+# Up to this version Fetch does not tell a leader the rack, so it names no replica.
+LEADER_ONLY_FETCH_VERSION = 10
+
+# Waits after an answer without anything new, for brokers that do not wait themselves
+# (fetch.max.wait.ms tells them to, and may be 0).
 IDLE_BACKOFF_MS = 10
 IDLE_BACKOFF_MAX_MS = 200
 
 
 class WantedOffset(NamedTuple):
-    """From where to read a partition. `grown` is the size in bytes that its next batch needs, if
-    it does not fit the usual one."""
+    """From where to read a partition. `required_bytes` is what its next batch needs, if that
+    is more than the usual fetch size."""
 
     offset: int
     leader_epoch: int
-    grown: int | None = None
+    required_bytes: int | None = None
 
 
 def fetch_request(
@@ -53,17 +61,17 @@ def fetch_request(
     """One Fetch for these partitions, in their order: a broker fills its answer from the front."""
     topics: dict[str, list[FetchPartition]] = {}
     max_bytes = options.fetch_max_bytes
-    for tp, (offset, leader_epoch, grown) in wanted.items():
+    for tp, (offset, leader_epoch, required_bytes) in wanted.items():
         topics.setdefault(tp.topic, []).append(
             FetchPartition(
                 partition=tp.partition,
                 current_leader_epoch=leader_epoch,
                 fetch_offset=offset,
-                partition_max_bytes=grown or options.max_partition_fetch_bytes,
+                partition_max_bytes=required_bytes or options.max_partition_fetch_bytes,
             )
         )
-        if grown is not None and (len(wanted) == 1 or grown > max_bytes):
-            max_bytes = grown
+        if required_bytes is not None and (len(wanted) == 1 or required_bytes > max_bytes):
+            max_bytes = required_bytes
     return FetchRequest(
         replica_id=CONSUMER_REPLICA_ID,
         max_wait_ms=options.fetch_max_wait_ms,
@@ -150,7 +158,7 @@ def with_setting(error: CorruptRecordError, prefix: str) -> CorruptRecordError:
     return error
 
 
-def grown_size(data: memoryview, before: int | None) -> int:
+def required_fetch_bytes(data: memoryview, before: int | None) -> int:
     """How large an answer must be for the batch whose beginning is `data`.
 
     KIP-74 says that the first batch is always whole; not every broker keeps to it. Raises
@@ -163,3 +171,40 @@ def grown_size(data: memoryview, before: int | None) -> int:
             + (f"; the first says it has {size} bytes" if size is not None else "")
         )
     return size
+
+
+class ReadReplica:
+    """Which replica of a partition to read from: the leader, or one that it named (KIP-392).
+
+    A leader that knows the reader's rack (client.rack) may answer a Fetch with the id of a replica
+    that is nearer, and no records. That replica lags a little, and may fail by itself; what it says
+    of offsets is never the last word. What a leader said holds for `lease_ms`.
+    """
+
+    def __init__(self, lease_ms: float) -> None:
+        self._lease_s = lease_ms / 1000
+        self._node_id: int | None = None
+        self._until_s = 0.0
+        self._leader_only_until_s = 0.0
+
+    @property
+    def node_id(self) -> int | None:
+        """The broker to read from, None for the leader."""
+        if self._node_id is not None and time.monotonic() >= self._until_s:
+            self._node_id = None
+        return self._node_id
+
+    @property
+    def leader_only(self) -> bool:
+        """Whether the leader is not to name a replica now."""
+        return time.monotonic() < self._leader_only_until_s
+
+    def follow(self, node_id: int) -> None:
+        """The leader has named a replica."""
+        self._node_id = node_id
+        self._until_s = time.monotonic() + self._lease_s
+
+    def give_up(self) -> None:
+        """The replica is of no use: back to the leader."""
+        self._node_id = None
+        self._leader_only_until_s = time.monotonic() + LEADER_ONLY_MS / 1000

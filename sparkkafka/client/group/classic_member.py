@@ -1,8 +1,8 @@
-"""One member of a consumer group: `make_member`, and `Member`, for the classic protocol.
+"""A member of a group under the classic protocol (group.protocol=classic).
 
 In a classic group the members themselves assign the partitions: all join (JoinGroup), the brokers
-make one the leader, which says who gets what (SyncGroup). A `GroupThread` talks to the coordinator;
-here is what a rebalance means for the consumer: what has to be let go, and when.
+make one the leader, which says who gets what (SyncGroup). A `ClassicMemberThread` talks to the
+coordinator; here is what a rebalance means for the consumer: what it has to let go of, and when.
 
 Eager members let go of everything before they join again. Cooperative ones (KIP-429) keep what they
 have, let go of what the new assignment takes away, and then join once more, so that it can be given
@@ -17,14 +17,18 @@ from collections.abc import Mapping
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.group.assignment import GroupAssignors
-from sparkkafka.client.group.classic_thread import IN_ROUND, Generation, GroupThread, Joined, Phase
+from sparkkafka.client.group.assignors import GroupAssignors
+from sparkkafka.client.group.classic_thread import (
+    IN_ROUND,
+    ClassicMemberThread,
+    Generation,
+    Joined,
+    Phase,
+)
 from sparkkafka.client.group.commits import commit_as_member, commit_failed
-from sparkkafka.client.group.consumer_member import BrokerAssignedMember
-from sparkkafka.client.group.group_metadata import (
+from sparkkafka.client.group.membership import (
     NO_GENERATION,
     Commit,
-    GroupMember,
     GroupMetadata,
     OffsetToCommit,
     RebalanceHooks,
@@ -41,17 +45,7 @@ POLL_MARK_MS = 1_000
 """A `poll` that waits counts as polling: it says so that often."""
 
 
-def make_member(options: ConsumerOptions, hooks: RebalanceHooks) -> GroupMember:
-    """The membership that `options.group_protocol` asks for; nothing is on the network yet.
-
-    Raises OptionError without group.id.
-    """
-    if options.group_protocol == "consumer":
-        return BrokerAssignedMember(options, hooks)
-    return Member(options, hooks)
-
-
-class Member:
+class ClassicMember:
     """A member of a classic group. See `GroupMember` for its methods."""
 
     def __init__(self, options: ConsumerOptions, hooks: RebalanceHooks) -> None:
@@ -62,7 +56,7 @@ class Member:
         self._hooks = hooks
         self._assignors = GroupAssignors(options.partition_assignment_strategy)
         self._cluster = Cluster(options.client)  # for commits
-        self._thread: GroupThread | None = None
+        self._thread: ClassicMemberThread | None = None
         self._wanted: frozenset[str] | None = None
         self._joined_with: frozenset[str] = frozenset()
         self._owned = _NOTHING
@@ -179,14 +173,14 @@ class Member:
             self._options.group_instance_id,
         )
 
-    def _started_thread(self) -> GroupThread:
+    def _started_thread(self) -> ClassicMemberThread:
         if self._thread is None:
-            self._thread = GroupThread(self._options, self._group_id, self._assignors)
+            self._thread = ClassicMemberThread(self._options, self._group_id, self._assignors)
             weakref.finalize(self, self._thread.let_go).atexit = False
             self._thread.start()
         return self._thread
 
-    def _wait(self, thread: GroupThread, deadline: Deadline) -> bool:
+    def _wait(self, thread: ClassicMemberThread, deadline: Deadline) -> bool:
         """Until something has changed, if a rebalance goes on: whether there is time left."""
         with thread.changed:
             if thread.phase not in IN_ROUND and thread.joined is None and thread.failure is None:
@@ -210,7 +204,7 @@ class Member:
             )
             self._hooks.after_lost(lost)
 
-    def _begin_rebalance(self, thread: GroupThread) -> bool:
+    def _begin_rebalance(self, thread: ClassicMemberThread) -> bool:
         """Join if it is due and no rebalance goes on; whether something was done."""
         wanted = self._wanted or frozenset()
         with thread.changed:
@@ -243,7 +237,7 @@ class Member:
         self._joined_with = wanted
         return True
 
-    def _end_rebalance(self, joined: Joined, thread: GroupThread) -> None:
+    def _end_rebalance(self, joined: Joined, thread: ClassicMemberThread) -> None:
         generation = joined.generation
         try:
             assigned = self._assignors.read_assignment(

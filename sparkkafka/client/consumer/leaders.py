@@ -1,0 +1,259 @@
+"""The brokers that a consumer reads from: who leads what, and a connection to each."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.consumer.fetch import IDLE_BACKOFF_MAX_MS, IDLE_BACKOFF_MS
+from sparkkafka.client.consumer.partition_state import Assignment, PartitionState
+from sparkkafka.client.deadline import Backoff, Deadline
+from sparkkafka.client.net.connection import Connection
+from sparkkafka.client.net.frames import FrameBuffer
+from sparkkafka.client.values import Broker, TopicPartition
+from sparkkafka.errors import (
+    BrokerError,
+    ErrorCode,
+    KafkaError,
+    KafkaTimeoutError,
+    UnknownTopicError,
+)
+
+log = logging.getLogger(__name__)
+
+# A topic that stays unknown for so long is believed to be gone (as in `cluster`).
+GONE_TOPIC_MS = 30_000
+# A partition that an existing topic lacks may have been added just now: brokers learn of it soon.
+NO_PARTITION_MS = 5_000
+
+
+class Connecting:
+    """The attempt to connect to `broker`; calls `done`, from another thread, when it has ended.
+
+    It takes a name look-up, a TCP and perhaps a TLS handshake, and several requests; a broker that
+    is gone without a trace lets all that wait for seconds. Of `cluster` it uses `open` alone: no
+    more attempts for a moment after a refused password.
+    """
+
+    def __init__(self, broker: Broker, cluster: Cluster, done: Callable[[], None]) -> None:
+        self._broker = broker
+        self._cluster = cluster
+        self._done = done
+        self._lock = threading.Lock()
+        self._connection: Connection | None = None
+        self._error: BaseException | None = None
+        self._is_abandoned = False
+        self._thread = threading.Thread(
+            target=self._run, name=f"connecting to {broker}", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def has_ended(self) -> bool:
+        return self._connection is not None or self._error is not None
+
+    def result(self) -> Connection:
+        """The connection, once `has_ended`; raises what went wrong."""
+        self._thread.join()
+        if self._connection is None:
+            raise self._error or RuntimeError("connecting has not ended")
+        return self._connection
+
+    def abandon(self) -> None:
+        """Nobody wants the connection any more."""
+        with self._lock:
+            self._is_abandoned = True
+            connection = self._connection
+        if connection is not None:
+            connection.close()
+
+    def _run(self) -> None:
+        options = self._cluster.options
+        limit_ms = options.socket_connection_setup_timeout_ms + options.request_timeout_ms
+        try:
+            connection = self._cluster.open(
+                self._broker.host, self._broker.port, Deadline(limit_ms)
+            )
+        except BaseException as error:
+            # `result` raises it; a thread has nobody to raise to.
+            if not isinstance(error, KafkaError):
+                error.add_note(f"while connecting to {self._broker}")
+            self._error = error
+        else:
+            with self._lock:
+                self._connection = connection
+                if self._is_abandoned:
+                    connection.close()
+        with contextlib.suppress(OSError):  # who waited is gone
+            self._done()
+
+
+class AskedPartition:
+    """A partition in a request, and what it was asked for."""
+
+    __slots__ = ("offset", "state")
+
+    def __init__(self, state: PartitionState, offset: int) -> None:
+        self.state = state
+        self.offset = offset
+
+    def is_current(self, is_fetch: bool) -> bool:
+        """Whether the answer is still wanted: a seek may have come between."""
+        state = self.state
+        if is_fetch:
+            return state.fetch_offset == self.offset
+        return state.fetch_offset is None and state.lookup == self.offset
+
+
+class LeaderConnection:
+    """One broker: its connection and the request in flight."""
+
+    def __init__(self, node_id: int, backoff: Backoff) -> None:
+        self.node_id = node_id
+        self.connection: Connection | None = None
+        self.connecting: Connecting | None = None
+        self.asked: dict[TopicPartition, AskedPartition] = {}
+        self.is_fetch = False
+        self.sent_s = 0.0
+        self.not_before_s = 0.0
+        self.backoff = backoff
+        self.idle = Backoff(IDLE_BACKOFF_MS, IDLE_BACKOFF_MAX_MS)
+        self.buffer: FrameBuffer | None = None  # being filled
+        self.spare: list[FrameBuffer] = []
+
+    def open(self, broker: Broker, cluster: Cluster, done: Callable[[], None]) -> Connection | None:
+        """The connection to `broker`, None while it is being made; `done` is called then.
+
+        Raises what connecting raised.
+        """
+        connection = self.connection
+        if connection is not None and connection.is_open:
+            if (connection.host, connection.port) == broker[1:3]:
+                return connection
+            self.close()  # the broker moved to another address
+        if self.connecting is None:
+            self.connecting = Connecting(broker, cluster, done)
+            return None
+        if not self.connecting.has_ended:
+            return None
+        connecting, self.connecting = self.connecting, None
+        self.connection = connecting.result()
+        return self.connection
+
+    def close(self) -> None:
+        """Forget the connection, and what is in flight on it."""
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
+        if self.connecting is not None:
+            self.connecting.abandon()
+            self.connecting = None
+        for asked in self.asked.values():
+            asked.state.in_flight = False
+        self.asked = {}
+        self.buffer = None
+
+    def wait(self) -> None:
+        self.not_before_s = time.monotonic() + self.backoff.next_ms() / 1000
+
+
+class LeaderLookup:
+    """Finds the leaders of assigned partitions, and tells of topics and partitions without one."""
+
+    def __init__(self, cluster: Cluster, assignment: Assignment) -> None:
+        self._cluster = cluster
+        self._assignment = assignment
+        self._backoff = cluster.backoff()
+        self.not_before_s = 0.0
+        self._unknown_since_s: dict[str, float] = {}
+        self._lacking_since_s: dict[TopicPartition, float] = {}
+
+    def refresh(self, topics: Iterable[str], deadline: Deadline) -> None:
+        """Ask once for the metadata of these topics. What may pass is left to the next time; raises
+        what no retry can mend."""
+        names = sorted(topics)
+        try:
+            failed = self._cluster.look_up(names, deadline)
+        except KafkaError as error:
+            if not (error.retriable or isinstance(error, KafkaTimeoutError)):
+                raise
+            log.warning("metadata of %d topics cannot be had: %s", len(names), error)
+            for state in self._assignment:
+                if state.tp.topic in names:
+                    state.trouble = error
+            self._wait()
+            return
+        now_s = time.monotonic()
+        leaderless = False
+        for name in names:
+            if name not in failed:
+                self._unknown_since_s.pop(name, None)
+        for tp in [tp for tp in self._lacking_since_s if tp not in self._assignment]:
+            del self._lacking_since_s[tp]
+        for state in self._assignment:
+            name = state.tp.topic
+            if name in failed:
+                self._note_unknown(state, failed[name], now_s)
+            elif name in names and self._cluster.known_leader(state.tp) is None:
+                self._note_leaderless(state, now_s)
+                leaderless = True
+            elif name in names:
+                self._lacking_since_s.pop(state.tp, None)
+        for name, since_s in self._unknown_since_s.items():
+            if (now_s - since_s) * 1000 >= GONE_TOPIC_MS:
+                self._unknown_since_s[name] = now_s  # all its partitions have the error now
+        if failed or leaderless:
+            self._wait()
+        else:
+            self._backoff.reset()
+
+    def _wait(self) -> None:
+        self.not_before_s = time.monotonic() + self._backoff.next_ms() / 1000
+
+    def _note_unknown(self, state: PartitionState, code: int, now_s: float) -> None:
+        error = BrokerError(code, f"Metadata of {state.tp}")
+        state.trouble = error
+        if not error.retriable:
+            self._assignment.fail(state, error)
+            return
+        topic = state.tp.topic
+        gone = code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if gone and topic not in self._unknown_since_s:
+            log.warning(
+                "topic %s does not exist (yet), or this user may not see it (needs DESCRIBE on the "
+                "topic): nothing is read of it until it is there",
+                topic,
+            )
+        since_s = self._unknown_since_s.setdefault(topic, now_s)
+        if gone and (now_s - since_s) * 1000 >= GONE_TOPIC_MS:
+            self._assignment.fail(
+                state,
+                UnknownTopicError(
+                    code,
+                    f"Metadata of {state.tp}",
+                    f"no broker has known it for {GONE_TOPIC_MS / 1000:g} s: it was deleted, or "
+                    "never was, or this user may not see it (needs DESCRIBE on the topic)",
+                ),
+            )
+
+    def _note_leaderless(self, state: PartitionState, now_s: float) -> None:
+        """The topic is there, but not this partition, or nobody leads it."""
+        tp = state.tp
+        count = self._cluster.partition_count(tp.topic) or 0
+        where = f"Metadata of {tp}"
+        if tp.partition < count:
+            state.trouble = BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, where)
+            return
+        words = f"topic {tp.topic} has {count} partitions, numbered from 0"
+        error = UnknownTopicError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, where, words)
+        state.trouble = error
+        if tp not in self._lacking_since_s:
+            log.warning("%s", error)
+        since_s = self._lacking_since_s.setdefault(tp, now_s)
+        if (now_s - since_s) * 1000 >= NO_PARTITION_MS:
+            del self._lacking_since_s[tp]
+            self._assignment.fail(state, error)
