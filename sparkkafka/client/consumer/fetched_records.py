@@ -13,10 +13,8 @@ from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.net.frame_buffer import FrameBuffer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import BatchTooLargeError, CorruptRecordError
-from sparkkafka.protocol.columns.columns import DecodedRecords, decode_chunks
+from sparkkafka.protocol.columns.columns import DecodedRecords, Selection, decode_chunks
 from sparkkafka.protocol.records.batches import RecordBatch
-
-_END = (1 << 63) - 1
 
 
 class Frame:
@@ -152,8 +150,7 @@ class FetchedRecords:
     def _read(self, batches: list[RecordBatch]) -> Iterator[DecodedRecords]:
         for piece in decode_chunks(
             batches,
-            start_offset=self._decoded_to,
-            end_offset=_END,
+            Selection(self._decoded_to),
             max_payload_bytes=self._max_payload_bytes,
             pauses=True,
         ):

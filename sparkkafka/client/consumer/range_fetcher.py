@@ -40,7 +40,7 @@ from sparkkafka.errors import (
     KafkaTimeoutError,
     UnknownTopicError,
 )
-from sparkkafka.protocol.columns.columns import DecodedRecords, decode_chunks
+from sparkkafka.protocol.columns.columns import DecodedRecords, Selection, decode_chunks
 from sparkkafka.protocol.records.batches import RecordBatch
 
 log = logging.getLogger(__name__)
@@ -319,10 +319,7 @@ class Fetcher:
         try:
             yield from decode_chunks(
                 batches,
-                start_offset=self._start,
-                end_offset=self._end,
-                wanted=self._wanted,
-                times_ms=self._times_ms,
+                Selection(self._start, self._end, self._wanted, self._times_ms),
                 max_payload_bytes=self._options.max_decompressed_batch_bytes,
             )
         except CorruptRecordError as error:
