@@ -20,8 +20,9 @@ from sparkkafka.errors import DecodeError, OptionError
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE, DecodedRecords
 from sparkkafka.spark.datasource import KafkaDataSource
 from sparkkafka.spark.read import read_task
+from sparkkafka.spark.read.planning import KafkaInputPartition
 from sparkkafka.spark.read.read_task import BatchShaper, bad_text_rows
-from sparkkafka.spark.read.reader import KafkaBatchReader, KafkaInputPartition
+from sparkkafka.spark.read.reader import KafkaBatchReader
 from sparkkafka.spark.schema import arrow_schema, chosen_columns, default_columns, spark_schema
 from tests.spark.schemas import ddl
 
