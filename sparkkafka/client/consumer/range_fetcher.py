@@ -291,12 +291,13 @@ class Fetcher:
         throttle(response, deadline)
         where = f"Fetch of {self._tp} @ {connection}"
         if response.error_code:
-            raise BrokerError(response.error_code, where)
+            raise BrokerError(response.error_code, where, prefix=self._cluster.options.prefix)
         for topic in response.responses:
             for row in topic.partitions:
                 if topic.topic == self._tp.topic and row.partition_index == self._tp.partition:
                     if row.error_code:
-                        raise BrokerError(row.error_code, where)
+                        prefix = self._cluster.options.prefix
+                        raise BrokerError(row.error_code, where, prefix=prefix)
                     return row
         raise BrokerError(
             ErrorCode.UNKNOWN_SERVER_ERROR, where, "the answer leaves the partition out"
