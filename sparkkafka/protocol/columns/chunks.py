@@ -189,16 +189,16 @@ class Chunk:
         if self._layout is not None:
             yield from self._read_fields(self._layout)
             return
-        alike = uniform_batches.find(
+        uniform = uniform_batches.find(
             self.data, self.begins, self.ends, self.counts, most_rows=CHUNK_RECORDS
         )
         done = 0
-        if alike is not None:
-            for first, last, is_alike in alike.ranges():
-                fields = alike.fields(first, last) if is_alike else None
+        if uniform is not None:
+            for first, last, is_uniform in uniform.ranges():
+                fields = uniform.fields(first, last) if is_uniform else None
                 if fields is not None:
                     yield fields
-                elif is_alike:
+                elif is_uniform:
                     break  # not to compare in vain once more
                 else:
                     yield from self._own_fields(first, last)

@@ -97,14 +97,14 @@ def test_rows_are_those_of_the_slow_twin(data: st.DataObject) -> None:
 def answers(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether copies were found, each time that somebody asks for their fields."""
     found: list[bool] = []
-    way = uniform_batches.AlikeBatches.fields
+    way = uniform_batches.UniformBatches.fields
 
-    def fields(self: uniform_batches.AlikeBatches, first: int, last: int) -> object:
+    def fields(self: uniform_batches.UniformBatches, first: int, last: int) -> object:
         answer = way(self, first, last)
         found.append(answer is not None)
         return answer
 
-    monkeypatch.setattr(uniform_batches.AlikeBatches, "fields", fields)
+    monkeypatch.setattr(uniform_batches.UniformBatches, "fields", fields)
     return found
 
 
