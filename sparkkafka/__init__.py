@@ -15,11 +15,10 @@ decides; see `sparkkafka.spark.registration` for when it does not.
 
 from __future__ import annotations
 
-import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from sparkkafka.debug_logging import VARIABLE, apply_levels
+from sparkkafka.logs import apply_levels
 from sparkkafka.spark.registration import choose_worker_python, register
 
 if TYPE_CHECKING:
@@ -49,5 +48,5 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-apply_levels(os.environ.get(VARIABLE))
+apply_levels()
 choose_worker_python()

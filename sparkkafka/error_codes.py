@@ -8,11 +8,6 @@ Import these names from `sparkkafka.errors`.
 from __future__ import annotations
 
 import enum
-from typing import Final
-
-SPARK_PREFIX: Final = "kafka."
-"""What Kafka's settings begin with where Spark's users write them; in the client library they have
-no prefix. Messages name a setting as their reader writes it."""
 
 
 class ErrorCode(enum.IntEnum):
@@ -367,9 +362,9 @@ def error_name(code: int) -> str:
     return row.name if row is not None else "UNKNOWN_ERROR_CODE"
 
 
-def error_description(code: int, prefix: str = SPARK_PREFIX) -> str:
-    """What the code means, as a clause without a period; `prefix` is that of the reader's
-    settings."""
+def error_description(code: int, prefix: str = "") -> str:
+    """What the code means, as a clause without a period; `prefix` is what names of settings begin
+    with where the reader writes them ("kafka." in Spark)."""
     row = _BY_NUMBER.get(code)
     if row is None:
         return "not among the codes of Kafka 4.3"

@@ -32,7 +32,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from sparkkafka.error_codes import (
-    SPARK_PREFIX,
     ErrorCode,
     error_description,
     error_name,
@@ -41,7 +40,6 @@ from sparkkafka.error_codes import (
 )
 
 __all__ = [
-    "SPARK_PREFIX",
     "AuthenticationError",
     "BatchTooLargeError",
     "BrokerError",
@@ -197,7 +195,7 @@ class BrokerError(KafkaError):
         where: str = "",
         message: str | None = None,
         *,
-        prefix: str = SPARK_PREFIX,
+        prefix: str = "",
     ) -> None:
         self.code = code
         self.where = where

@@ -15,12 +15,13 @@ from typing import Any
 from sparkkafka.config.security.references import UnknownProviderError
 from sparkkafka.config.security.rows import CALLBACK_OPTION
 from sparkkafka.config.table import CONNECTOR, KAFKA, Option, Side, Status
-from sparkkafka.errors import SPARK_PREFIX, OptionError
+from sparkkafka.errors import OptionError
 from sparkkafka.hooks import NAMES as HOOK_NAMES
 
 logger = logging.getLogger("sparkkafka.config.options")
 
-_PREFIX = SPARK_PREFIX
+# What Kafka's settings begin with where Spark's users write them.
+_PREFIX = "kafka."
 # Properties, or near misses of them, that must not be passed over: security, and where to connect.
 _VITAL = re.compile(r"(?:security|ssl|https|sasl|bootstrap)\.")
 _CONNECTOR = {row.key: row for row in CONNECTOR if row.status is not Status.IGNORED}

@@ -277,7 +277,7 @@ _HINTS: Mapping[str, str] = {
             "topic.metadata.refresh.interval.ms": "metadata.max.age.ms",
         }.items()
     },
-    "debug": "set the environment variable SPARKKAFKA_DEBUG, e.g. to client:debug",
+    "debug": "set the environment variable SPARKKAFKA_LOGGING, e.g. to client:debug",
     "enable.auto.offset.store": "commit({partition: offset}) commits what you say",
     "enable.partition.eof": "poll gives an empty result at the end; lag() tells how far it is",
     "error_cb": "errors are raised, or logged to the logger sparkkafka; on_error(broker, error) "

@@ -29,7 +29,7 @@ from sparkkafka.config.source import (
     parse_subscription,
 )
 from sparkkafka.config.table import CONNECTOR, KAFKA, Side
-from sparkkafka.errors import SPARK_PREFIX, OptionError
+from sparkkafka.errors import OptionError
 from sparkkafka.hooks import NO_HOOKS, Hooks
 
 _SECRET_FIELDS = frozenset(row.field for row in (*CONNECTOR, *KAFKA) if row.secret and row.field)
@@ -83,7 +83,7 @@ class ClientOptions(Masked):
     send_buffer_bytes: int = -1
     receive_buffer_bytes: int = -1
     allow_auto_create_topics: bool = False
-    prefix: str = SPARK_PREFIX
+    prefix: str = ""
     hooks: Hooks = NO_HOOKS
 
 

@@ -19,12 +19,7 @@ if TYPE_CHECKING:
         encode_assignment,
         encode_subscription,
     )
-    from sparkkafka.protocol.records.batches import (
-        AbortedTransactions,
-        RecordBatch,
-        control_type,
-        split_batches,
-    )
+    from sparkkafka.protocol.records.batches import RecordBatch, split_batches
     from sparkkafka.protocol.records.compression import (
         Codec,
         OutputTooLargeError,
@@ -32,6 +27,7 @@ if TYPE_CHECKING:
         decompress,
         register_codec,
     )
+    from sparkkafka.protocol.records.control_batches import AbortedTransactions, control_type
     from sparkkafka.protocol.single import (
         PlainRecord,
         crc32c,
@@ -101,7 +97,8 @@ _MODULES = {
         "encode_subscription",
     ),
     "framing": ("Framing", "decode_request", "encode_response"),
-    "records.batches": ("AbortedTransactions", "RecordBatch", "control_type", "split_batches"),
+    "records.batches": ("RecordBatch", "split_batches"),
+    "records.control_batches": ("AbortedTransactions", "control_type"),
     "wire.schema": ("decode", "encode", "layout"),
     "single": (
         "PlainRecord",

@@ -18,6 +18,7 @@ from sparkkafka.errors import EncodeError
 from sparkkafka.protocol.columns.columns import (
     HEADERS_TYPE,
     RecordColumns,
+    Selection,
     decode_chunks,
     encode_batches,
 )
@@ -35,8 +36,6 @@ from sparkkafka.protocol.records.batches import (
 )
 from sparkkafka.protocol.records.compression import Codec, codec_of
 from sparkkafka.protocol.wire.primitives import BytesLike, Reader, Writer, byte_view
-
-_END = 2**63 - 1
 
 
 class PlainRecord(NamedTuple):
@@ -138,8 +137,7 @@ def decode_records(
     batches = split_batches(data, check_crcs=check_crcs, max_payload_bytes=max_payload_bytes)
     for part in decode_chunks(
         [batch for batch in batches if not batch.is_control],
-        start_offset=0,
-        end_offset=_END,
+        Selection(),
         max_payload_bytes=max_payload_bytes,
     ):
         columns = (part.values, part.keys, part.headers, part.timestamps_ms)

@@ -113,7 +113,7 @@ class KafkaDataSource(DataSource):
         set_up_logging()
         options, columns = parse_stream_options(self.options), chosen_columns(schema)
         if find_spec("pyspark.sql.streaming.datasource"):  # Spark 4.2
-            from sparkkafka.spark.stream.stream_admission import LimitedStreamReader
+            from sparkkafka.spark.stream.limited_reader import LimitedStreamReader
 
             return LimitedStreamReader(options, columns)
         from sparkkafka.spark.stream.reader import BookkeepingStreamReader

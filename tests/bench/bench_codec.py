@@ -16,7 +16,7 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from sparkkafka.protocol.columns.columns import decode_batches
+from sparkkafka.protocol.columns.columns import Selection, decode_batches
 from tests.bench.codec_rows import BATCH_NAMES, WANTED, answers, columns, decode, encode
 from tests.bench.turns import quiet
 
@@ -54,9 +54,7 @@ def main() -> None:
 
             def decode_whole(fetched=fetched, wanted=wanted) -> None:
                 for answer in fetched:
-                    decode_batches(
-                        answer.batches, start_offset=0, end_offset=1 << 60, wanted=wanted
-                    )
+                    decode_batches(answer.batches, Selection(0, 1 << 60, wanted))
 
             cells = []
             for work in (

@@ -14,7 +14,12 @@ import pyarrow as pa
 from kafka.record import MemoryRecords
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from sparkkafka.protocol.columns.columns import RecordColumns, decode_chunks, encode_batches
+from sparkkafka.protocol.columns.columns import (
+    RecordColumns,
+    Selection,
+    decode_chunks,
+    encode_batches,
+)
 from sparkkafka.protocol.records.batches import (
     HEADER_BYTES,
     RecordBatch,
@@ -133,9 +138,7 @@ def decode(fetched: list[Answer], wanted: frozenset[str] = WANTED) -> Done:
     records = size_bytes = 0
     for answer in fetched:
         size_bytes += answer.payload_bytes
-        for chunk in decode_chunks(
-            answer.batches, start_offset=0, end_offset=_ALL_OFFSETS, wanted=wanted
-        ):
+        for chunk in decode_chunks(answer.batches, Selection(0, _ALL_OFFSETS, wanted)):
             records += len(chunk)
     return Done(records, size_bytes)
 

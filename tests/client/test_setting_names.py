@@ -392,7 +392,7 @@ def test_a_fetch(fake_cluster: FakeCluster) -> None:
     fake_cluster.create_topic("t")
     fake_cluster.fault(ErrorCode.INVALID_FETCH_SIZE, api="Fetch", times=None)
     words = said(consume, QUICK | {"bootstrap.servers": fake_cluster.bootstrap_servers})
-    of_spark = str(BrokerError(ErrorCode.INVALID_FETCH_SIZE))
+    of_spark = str(BrokerError(ErrorCode.INVALID_FETCH_SIZE, prefix="kafka."))
     check(words, of_spark, ("fetch.max.bytes", "max.partition.fetch.bytes"))
 
 

@@ -138,7 +138,7 @@ def test_settings_of_another_client_are_passed_over_with_a_warning(
     [
         ("message.timeout.ms", "it is delivery.timeout.ms here"),
         ("metadata.broker.list", "it is bootstrap.servers here"),
-        ("debug", "SPARKKAFKA_DEBUG"),
+        ("debug", "SPARKKAFKA_LOGGING"),
         ("bootstrap_servers", "did you mean 'bootstrap.servers'"),
         ("group_id", "did you mean 'group.id'"),
         ("on_conect", "did you mean 'on_connect'"),

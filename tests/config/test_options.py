@@ -85,7 +85,7 @@ def test_names_are_unique_per_side() -> None:
 
 
 def test_defaults_are_those_of_a_parse_without_options() -> None:
-    assert read().client == ClientOptions(bootstrap_servers=(("host", 9092),))
+    assert read().client == ClientOptions(bootstrap_servers=(("host", 9092),), prefix="kafka.")
     assert read().fetch == FetchOptions()
     assert write().producer == ProducerOptions()
 

@@ -82,7 +82,7 @@ import sys
 import pyarrow as pa
 import sparkkafka.spark.read.read_task as read_task
 import sparkkafka.spark.write.write_task
-from sparkkafka.protocol.columns.columns import decode_batches, encode_batches
+from sparkkafka.protocol.columns.columns import Selection, decode_batches, encode_batches
 from sparkkafka.protocol.records.batches import batch_parts, split_batches
 from sparkkafka.client.consumer.record import RecordBlock
 from sparkkafka.client.sender.row_columns import RowColumns
@@ -99,7 +99,7 @@ for tp, records in router.route(Rows.of(batch, columns), 1000):
     for encoded in encode_batches(records, max_batch_bytes=1000):
         data += b"".join(batch_parts(**encoded._asdict()))
     shaper = read_task.BatchShaper(tp.topic, tp.partition, columns_of_a_read)
-    decoded = decode_batches(split_batches(data), start_offset=0, end_offset=10)
+    decoded = decode_batches(split_batches(data), Selection(0, 10))
     for shaped in shaper.batches(decoded):
         rows += shaped.num_rows
     for record in RecordBlock(tp, decoded, 10).records(0, len(decoded)):  # what poll gives

@@ -43,3 +43,15 @@ def test_a_bad_file_is_named():
     ran = run(SPARKKAFKA_LOGGING="/no/such/file.ini")
     assert ran.returncode != 0
     assert "OptionError: SPARKKAFKA_LOGGING=/no/such/file.ini" in ran.stderr
+
+
+def test_levels_by_part_come_once():
+    (line, *more) = run(SPARKKAFKA_LOGGING="client:info,protocol:debug").stderr.splitlines()
+    assert line.endswith("WARNING MainThread sparkkafka.client.x: a warning")
+    assert [one.rpartition(": ")[2] for one in more] == ["an info"]
+
+
+def test_what_is_neither_is_warned_of():
+    first, second = run(SPARKKAFKA_LOGGING="loud").stderr.splitlines()
+    assert first.startswith("SPARKKAFKA_LOGGING: 'loud' is not PART:LEVEL or LEVEL")
+    assert second.endswith("WARNING sparkkafka.client.x: a warning")

@@ -12,8 +12,9 @@ from sparkkafka.client.values import Address, TopicPartition
 from sparkkafka.config.options import parse_read_options, parse_stream_options
 from sparkkafka.errors import DataLossError, KafkaTimeoutError
 from sparkkafka.protocol.records.batches import build_batch
+from sparkkafka.spark.read.planning import KafkaInputPartition
 from sparkkafka.spark.read.read_task import read_range
-from sparkkafka.spark.read.reader import KafkaBatchReader, KafkaInputPartition
+from sparkkafka.spark.read.reader import KafkaBatchReader
 from sparkkafka.spark.schema import default_columns
 from sparkkafka.spark.stream.offsets import StreamOffsets
 from sparkkafka.testing.fake.faults import Drop
@@ -36,7 +37,7 @@ def options(cluster: Any) -> Any:
 
 def values(cluster: Any, leader: Address | None) -> list[bytes]:
     columns = default_columns(include_headers=False)
-    batches = read_range(options(cluster), columns, TP, 0, ROWS, topic_id=None, leader=leader)
+    batches = read_range(options(cluster), columns, KafkaInputPartition(*TP, 0, ROWS, None, leader))
     return [value for batch in batches for value in batch.column("value").to_pylist()]
 
 
@@ -102,7 +103,11 @@ def test_a_topic_made_again_is_still_noticed(filled: Any) -> None:
     leader = address(filled, filled.leader("t", 0))
     columns = default_columns(include_headers=False)
     with pytest.raises(DataLossError, match=r"made again.*set failOnDataLoss=false to"):
-        list(read_range(options(filled), columns, TP, 0, ROWS, topic_id=topic_id, leader=leader))
+        list(
+            read_range(
+                options(filled), columns, KafkaInputPartition(*TP, 0, ROWS, topic_id, leader)
+            )
+        )
 
 
 def test_a_read_that_gets_nothing_names_sparks_option(filled: Any) -> None:
@@ -112,7 +117,7 @@ def test_a_read_that_gets_nothing_names_sparks_option(filled: Any) -> None:
     filled.append("t", 0, open_transaction())
     committed = replace(given, fetch=replace(given.fetch, isolation_level="read_committed"))
     with pytest.raises(KafkaTimeoutError, match=r"\(kafkaConsumer\.pollTimeoutMs\)"):
-        list(read_range(committed, columns, TP, ROWS, ROWS + 1, topic_id=None))
+        list(read_range(committed, columns, KafkaInputPartition(*TP, ROWS, ROWS + 1)))
 
 
 def open_transaction() -> bytes:

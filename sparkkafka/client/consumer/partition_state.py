@@ -21,13 +21,12 @@ from sparkkafka.client.deadline import Backoff, Deadline
 from sparkkafka.client.net.frames import FrameBuffer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import BatchTooLargeError, ConsumerStateError, CorruptRecordError, KafkaError
-from sparkkafka.protocol.columns.columns import DecodedRecords, decode_chunks
+from sparkkafka.protocol.columns.columns import DecodedRecords, Selection, decode_chunks
 from sparkkafka.protocol.records.batches import RecordBatch
 
 # Rows that become Python objects at once: more than a poll of 500 takes, so that fixed costs are
 # paid once; few enough to stay in the processor's cache until the user has them.
 ROWS_AT_ONCE = 2048
-_END = (1 << 63) - 1
 
 
 class Frame:
@@ -163,8 +162,7 @@ class FetchedRecords:
     def _read(self, batches: list[RecordBatch]) -> Iterator[DecodedRecords]:
         for piece in decode_chunks(
             batches,
-            start_offset=self._decoded_to,
-            end_offset=_END,
+            Selection(self._decoded_to),
             max_payload_bytes=self._max_payload_bytes,
             pauses=True,
         ):

@@ -41,7 +41,7 @@ from sparkkafka.errors import (
     KafkaTimeoutError,
     UnknownTopicError,
 )
-from sparkkafka.protocol.columns.columns import DecodedRecords, decode_chunks
+from sparkkafka.protocol.columns.columns import DecodedRecords, Selection, decode_chunks
 from sparkkafka.protocol.records.batches import RecordBatch
 
 log = logging.getLogger(__name__)
@@ -304,12 +304,13 @@ class RangeFetcher:
         throttle(response, deadline)
         where = f"Fetch of {self._tp} @ {connection}"
         if response.error_code:
-            raise BrokerError(response.error_code, where)
+            raise BrokerError(response.error_code, where, prefix=self._cluster.options.prefix)
         for topic in response.responses:
             for row in topic.partitions:
                 if topic.topic == self._tp.topic and row.partition_index == self._tp.partition:
                     if row.error_code:
-                        raise BrokerError(row.error_code, where)
+                        prefix = self._cluster.options.prefix
+                        raise BrokerError(row.error_code, where, prefix=prefix)
                     return row
         raise BrokerError(
             ErrorCode.UNKNOWN_SERVER_ERROR, where, "the answer leaves the partition out"
@@ -332,10 +333,7 @@ class RangeFetcher:
         try:
             yield from decode_chunks(
                 batches,
-                start_offset=self._start,
-                end_offset=self._end,
-                wanted=self._wanted,
-                times_ms=self._times_ms,
+                Selection(self._start, self._end, self._wanted, self._times_ms),
                 max_payload_bytes=self._options.max_decompressed_batch_bytes,
             )
         except CorruptRecordError as error:

@@ -17,6 +17,7 @@ import re
 from pathlib import Path
 from typing import Final
 
+from sparkkafka import process
 from sparkkafka.errors import OptionError
 from sparkkafka.secret import Secret
 
@@ -31,13 +32,6 @@ _PROPERTY = re.compile(
 )
 _ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(.))", re.DOTALL)
 _LETTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-
-_where = ["this process"]
-
-
-def this_is(role: str) -> None:
-    """Say what this process is ("a Spark executor"), for messages about what it lacks."""
-    _where[0] = role
 
 
 class UnknownProviderError(ValueError):
@@ -76,7 +70,7 @@ def resolved(text: Secret, option: str) -> Secret:
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise OptionError(
-                f"option {option}: {match[0]} cannot be looked up in {_where[0]} (host "
+                f"option {option}: {match[0]} cannot be looked up in {process.role()} (host "
                 f"{os.uname().nodename}): {reason}. The driver and each executor open connections, "
                 "so it must be there for all of them"
             ) from None

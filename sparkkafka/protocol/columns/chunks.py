@@ -1,4 +1,4 @@
-"""Batches of a few MiB -> Arrow columns; see `columns_decode`, which puts such chunks together."""
+"""Batches of a few MiB -> Arrow columns; see `decode`, which puts such chunks together."""
 
 from __future__ import annotations
 
@@ -47,6 +47,19 @@ _HEADER_COPIES = 4
 
 MOST_HEADERS = 1 << 16
 """Of rows decoded together, if they are more than one."""
+
+
+class Selection(NamedTuple):
+    """Which records of a partition a reader wants, and which of their columns.
+
+    Offsets are start_offset <= offset < end_offset; `columns` are of ALL_COLUMNS (offsets always
+    come); `times_ms` (first, last, both included) leaves out records of other times.
+    """
+
+    start_offset: int = 0
+    end_offset: int = 2**63 - 1
+    columns: frozenset[str] = ALL_COLUMNS
+    times_ms: tuple[int, int] | None = None
 
 
 class LargeFields(NamedTuple):
@@ -105,14 +118,14 @@ class DecodedRecords:
         return size
 
 
-def no_records(wanted: frozenset[str]) -> DecodedRecords:
+def no_records(columns: frozenset[str]) -> DecodedRecords:
     return DecodedRecords(
         np.empty(0, np.int64),
-        np.empty(0, np.int64) if TIMESTAMP in wanted else None,
+        np.empty(0, np.int64) if TIMESTAMP in columns else None,
         np.empty(0, np.int32),
-        pa.nulls(0, pa.binary()) if KEY in wanted else None,
-        pa.nulls(0, pa.binary()) if VALUE in wanted else None,
-        pa.nulls(0, HEADERS_TYPE) if HEADERS in wanted else None,
+        pa.nulls(0, pa.binary()) if KEY in columns else None,
+        pa.nulls(0, pa.binary()) if VALUE in columns else None,
+        pa.nulls(0, HEADERS_TYPE) if HEADERS in columns else None,
     )
 
 
@@ -161,18 +174,12 @@ class Chunk:
         self.buffer = pa.py_buffer(self.data)
         self.batch_of_row: Ints | None = None  # made when asked for
 
-    def decode(
-        self,
-        start_offset: int,
-        end_offset: int,
-        wanted: frozenset[str],
-        times_ms: tuple[int, int] | None,
-    ) -> Iterator[DecodedRecords]:
+    def decode(self, wanted: Selection) -> Iterator[DecodedRecords]:
         try:
             low = 0
             for fields in self._fields():
                 rows = len(fields.offset_deltas)
-                yield self._columns(low, fields, start_offset, end_offset, wanted, times_ms)
+                yield self._columns(low, fields, wanted)
                 low += rows
         except (DamageError, BadVarintError):
             self._raise_damage()
@@ -182,16 +189,16 @@ class Chunk:
         if self._layout is not None:
             yield from self._read_fields(self._layout)
             return
-        alike = uniform_batches.find(
+        uniform = uniform_batches.find(
             self.data, self.begins, self.ends, self.counts, most_rows=CHUNK_RECORDS
         )
         done = 0
-        if alike is not None:
-            for first, last, is_alike in alike.ranges():
-                fields = alike.fields(first, last) if is_alike else None
+        if uniform is not None:
+            for first, last, is_uniform in uniform.ranges():
+                fields = uniform.fields(first, last) if is_uniform else None
                 if fields is not None:
                     yield fields
-                elif is_alike:
+                elif is_uniform:
                     break  # not to compare in vain once more
                 else:
                     yield from self._own_fields(first, last)
@@ -223,15 +230,8 @@ class Chunk:
             yield fields
             low += len(fields.offset_deltas)
 
-    def _columns(
-        self,
-        low: int,
-        fields: Fields,
-        start_offset: int,
-        end_offset: int,
-        wanted: frozenset[str],
-        times_ms: tuple[int, int] | None,
-    ) -> DecodedRecords:
+    def _columns(self, low: int, fields: Fields, wanted: Selection) -> DecodedRecords:
+        start_offset, end_offset, columns, times_ms = wanted
         offset_deltas, timestamp_deltas = fields.offset_deltas, fields.timestamp_deltas
         count = len(offset_deltas)
         batch = self._batch_of_rows(low, count)
@@ -244,7 +244,7 @@ class Chunk:
         offsets += _per_row(self.base_offsets, batch)
         self._check_order(low, offsets)
         timestamps: Ints | None = None
-        if TIMESTAMP in wanted or times_ms is not None:
+        if TIMESTAMP in columns or times_ms is not None:
             timestamps = timestamp_deltas
             if self.append_time.any():
                 timestamps *= ~_per_row(self.append_time, batch)
@@ -260,10 +260,10 @@ class Chunk:
             in_time = (timestamps >= times_ms[0]) & (timestamps <= times_ms[1])
             keep = in_time if keep is None else keep & in_time
         if keep is not None and not keep.any():
-            return no_records(wanted)
+            return no_records(columns)
 
         headers: pa.Array | None = None
-        if HEADERS in wanted:
+        if HEADERS in columns:
             # Before the cut below: list offsets and checks are simplest on all rows.
             headers = (
                 pa.nulls(count, HEADERS_TYPE)
@@ -279,10 +279,10 @@ class Chunk:
             keep = None
         return DecodedRecords(
             offsets,
-            timestamps if TIMESTAMP in wanted else None,
+            timestamps if TIMESTAMP in columns else None,
             timestamp_types,
-            fields.keys.take(self.buffer, keep) if KEY in wanted else None,
-            fields.values.take(self.buffer, keep) if VALUE in wanted else None,
+            fields.keys.take(self.buffer, keep) if KEY in columns else None,
+            fields.values.take(self.buffer, keep) if VALUE in columns else None,
             headers,
         )
 

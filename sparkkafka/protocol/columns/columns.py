@@ -1,9 +1,7 @@
 """Kafka's records as Arrow columns: what the rest of the package imports.
 
-`columns_decode` turns record batches into columns, `columns_encode` columns into the payload of
-record batches; `varints`, `record_starts`, `record_fields`, `field_places` and `alike_batches` hold
-their numpy machinery, `record_damage` words for damaged bytes. Whole batches with header and
-checksum are the matter of `records`.
+`decode` turns record batches into columns, `encode` columns into the payload of record batches.
+`records.batches` deals with whole batches, with their header and checksum.
 """
 
 from __future__ import annotations
@@ -17,6 +15,7 @@ from sparkkafka.protocol.columns.chunks import (
     TIMESTAMP,
     VALUE,
     DecodedRecords,
+    Selection,
 )
 from sparkkafka.protocol.columns.decode import decode_batches, decode_chunks
 from sparkkafka.protocol.columns.encode import (
@@ -43,6 +42,7 @@ __all__ = [
     "DecodedRecords",
     "EncodedBatch",
     "RecordColumns",
+    "Selection",
     "blob_offsets",
     "decode_batches",
     "decode_chunks",

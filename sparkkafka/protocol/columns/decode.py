@@ -9,8 +9,8 @@ Steps, for some ten thousand records at a time so that columns stay in the proce
 4. Keys, values and headers are gathered by Arrow from (start, end) pairs over the byte array
    (`field_places`).
 
-Where batches look like copies of each other, `alike_batches` takes the place of steps 2 and 3.
-The steps stand in `chunk_decode`; a batch too large for them is taken in parts (`large_batches`).
+Where batches look like copies of each other, `uniform_batches` takes the place of steps 2 and 3.
+The steps stand in `chunks`; a batch too large for them is taken in parts (`large_batches`).
 
 Safety rests on one check (for copies: that every bit which says where something lies is that of a
 batch which passed it). Positions only move forward, reads outside the array do no harm, and the
@@ -40,6 +40,7 @@ from sparkkafka.protocol.columns.chunks import (
     TIMESTAMP,
     Chunk,
     DecodedRecords,
+    Selection,
     no_records,
 )
 from sparkkafka.protocol.records.batches import (
@@ -57,33 +58,23 @@ unpacks to more is decoded in parts of that size (`large_batches`)."""
 
 def decode_batches(
     batches: Sequence[RecordBatch],
+    wanted: Selection,
     *,
-    start_offset: int,
-    end_offset: int,
-    wanted: frozenset[str] = ALL_COLUMNS,
     max_payload_bytes: int = DEFAULT_MAX_PAYLOAD_BYTES,
 ) -> DecodedRecords:
     """All records of `decode_chunks` in one piece; see there.
 
     Raises DecodeError, too, if keys or values sum up to 2 GiB, which one Arrow array cannot hold.
     """
-    pieces = list(
-        decode_chunks(
-            batches,
-            start_offset=start_offset,
-            end_offset=end_offset,
-            wanted=wanted,
-            max_payload_bytes=max_payload_bytes,
-        )
-    )
+    pieces = list(decode_chunks(batches, wanted, max_payload_bytes=max_payload_bytes))
     if len(pieces) == 1:
         return pieces[0]
     if not pieces:
-        return no_records(wanted)
+        return no_records(wanted.columns)
     return DecodedRecords(
         np.concatenate([piece.offsets for piece in pieces]),
         np.concatenate([piece.timestamps_ms for piece in pieces if piece.timestamps_ms is not None])
-        if TIMESTAMP in wanted
+        if TIMESTAMP in wanted.columns
         else None,
         np.concatenate([piece.timestamp_types for piece in pieces]),
         _concat([piece.keys for piece in pieces]),
@@ -103,20 +94,15 @@ def _concat(arrays: list[pa.Array | None]) -> pa.Array | None:
 
 def decode_chunks(
     batches: Sequence[RecordBatch],
+    wanted: Selection,
     *,
-    start_offset: int,
-    end_offset: int,
-    wanted: frozenset[str] = ALL_COLUMNS,
-    times_ms: tuple[int, int] | None = None,
     max_payload_bytes: int = DEFAULT_MAX_PAYLOAD_BYTES,
     pauses: bool = False,
 ) -> Iterator[DecodedRecords]:
     """Decodes the batches of one fetch of one partition, some ten thousand records at a time.
 
-    Keeps records with start_offset <= offset < end_offset; batches outside are not even
-    decompressed. With `times_ms` (first, last, both included) only records of these times: a batch
-    is passed over if its header says that it has none, else only their keys and values are copied.
-    `wanted` names columns (KEY, VALUE, HEADERS, TIMESTAMP); offsets always come.
+    Batches outside the wanted offsets are not even decompressed. Of wanted times, a batch is passed
+    over if its header says that it has none, else only their keys and values are copied.
     Control and aborted batches are the caller's to leave out. `max_payload_bytes` bounds what each
     compressed batch may decompress to, at most 2 GiB - 1; it is decoded a few MiB at a time. With
     `pauses` empty chunks come between steps that give no record, so that the caller can look at
@@ -128,22 +114,18 @@ def decode_chunks(
     have if its bytes do not tell; `position` counts in its batch's uncompressed payload.
     Headers that are not wanted are not looked at. Errors of decompression pass through.
     """
-    unknown = wanted - ALL_COLUMNS - {"offset"}
+    unknown = wanted.columns - ALL_COLUMNS - {"offset"}
     if unknown:
         raise ValueError(f"unknown columns {sorted(unknown)}")
-    for piece in _pieces(batches, start_offset, end_offset, wanted, times_ms, max_payload_bytes):
+    for piece in _pieces(batches, wanted, max_payload_bytes):
         if pauses or len(piece):
             yield piece
 
 
 def _pieces(
-    batches: Sequence[RecordBatch],
-    start_offset: int,
-    end_offset: int,
-    wanted: frozenset[str],
-    times_ms: tuple[int, int] | None,
-    max_payload_bytes: int,
+    batches: Sequence[RecordBatch], wanted: Selection, max_payload_bytes: int
 ) -> Iterator[DecodedRecords]:
+    start_offset, end_offset, _, times_ms = wanted
     group: list[RecordBatch] = []
     payloads: list[memoryview] = []
     size = 0
@@ -178,19 +160,17 @@ def _pieces(
         # Also keeps a chunk of several batches within Arrow's int32, whatever follows.
         if group and (more is not None or size + length > CHUNK_BYTES):
             chunk = Chunk(group, payloads, max_payload_bytes)
-            yield from chunk.decode(start_offset, end_offset, wanted, times_ms)
+            yield from chunk.decode(wanted)
             group, payloads, size = [], [], 0
         if more is not None:
-            yield from large_batches.decode(
-                batch, more, start_offset, end_offset, wanted, times_ms, max_payload_bytes
-            )
+            yield from large_batches.decode(batch, more, wanted, max_payload_bytes)
         elif count:
             group.append(batch)
             payloads.append(payload)
             size += length
     if group:
         chunk = Chunk(group, payloads, max_payload_bytes)
-        yield from chunk.decode(start_offset, end_offset, wanted, times_ms)
+        yield from chunk.decode(wanted)
 
 
 def _out_of_time(batch: RecordBatch, first_ms: int, last_ms: int) -> bool:

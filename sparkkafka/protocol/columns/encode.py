@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparkkafka.errors import EncodeError
+from sparkkafka.protocol.columns.chunks import Selection
 from sparkkafka.protocol.columns.decode import decode_batches
 from sparkkafka.protocol.columns.join import Blobs, join_records
 from sparkkafka.protocol.records.arrow import is_valid, or_zero, repeat_text
@@ -224,9 +225,7 @@ def split_encoded(batch: EncodedBatch) -> list[EncodedBatch]:
     """
     if batch.record_count < 2:
         raise EncodeError("a batch of one record cannot be split")
-    decoded = decode_batches(
-        [_as_record_batch(batch)], start_offset=0, end_offset=batch.record_count
-    )
+    decoded = decode_batches([_as_record_batch(batch)], Selection())
     middle = batch.record_count // 2
     halves: list[EncodedBatch] = []
     for half in (decoded.slice(0, middle), decoded.slice(middle, batch.record_count)):

@@ -1,7 +1,7 @@
 """Batches that unpack to many MiB -> Arrow columns, a few MiB at a time.
 
 A window holds the part of the records that is unpacked and not yet decoded. Whole records in it
-are decoded together, like those of small batches (`chunk_decode`); what is left is the beginning of
+are decoded together, like those of small batches (`chunks`); what is left is the beginning of
 the next record. A record larger than a piece does not go through the window: its key, value and
 headers are put together in the memory that the columns then have. So a batch of any size takes the
 memory of some pieces and of its largest record.
@@ -30,6 +30,7 @@ from sparkkafka.protocol.columns.chunks import (
     Chunk,
     DecodedRecords,
     LargeFields,
+    Selection,
     header_fields,
     header_lists,
     headers_cost_bytes,
@@ -51,15 +52,12 @@ _Pauses = Generator[DecodedRecords, None, BytesLike]
 def decode(
     batch: RecordBatch,
     pieces: Iterator[BytesLike],
-    start_offset: int,
-    end_offset: int,
-    wanted: frozenset[str],
-    times_ms: tuple[int, int] | None,
+    wanted: Selection,
     max_payload_bytes: int,
 ) -> Iterator[DecodedRecords]:
     """The records of one batch, whose uncompressed bytes come in `pieces`; arguments as those of
     `decode_chunks`. Some chunks are empty. Raises CorruptRecordError as it does."""
-    pause = no_records(wanted)
+    pause = no_records(wanted.columns)
     window = _Window(pieces)
     before = Before()
     while True:
@@ -73,7 +71,7 @@ def decode(
             chunk = Chunk(
                 [batch], [window.data[:stop]], max_payload_bytes, layout=layout, before=before
             )
-            yield from chunk.decode(start_offset, end_offset, wanted, times_ms)
+            yield from chunk.decode(wanted)
             before = Before(
                 before.records + count,
                 before.payload_bytes + stop,
@@ -85,7 +83,7 @@ def decode(
             size = _record_size(window.data)
             if size is not None and size > max(PIECE_BYTES, len(window.data)):
                 record = _LargeRecord(batch, window, before, wanted, max_payload_bytes)
-                yield from record.decode(start_offset, end_offset, times_ms)
+                yield from record.decode()
                 before = record.after
                 continue
             if (size is None or size > len(window.data)) and window.grow():
@@ -144,7 +142,7 @@ class _LargeRecord:
         batch: RecordBatch,
         window: _Window,
         before: Before,
-        wanted: frozenset[str],
+        wanted: Selection,
         max_payload_bytes: int,
     ) -> None:
         self._batch = batch
@@ -152,23 +150,20 @@ class _LargeRecord:
         self._before = before
         self._wanted = wanted
         self._max_bytes = max_payload_bytes
-        self._pause = no_records(wanted)
+        self._pause = no_records(wanted.columns)
         self._left = 0
         self.after = before
 
-    def decode(
-        self, start_offset: int, end_offset: int, times_ms: tuple[int, int] | None
-    ) -> Iterator[DecodedRecords]:
+    def decode(self) -> Iterator[DecodedRecords]:
         """Empty chunks, and the record, if it is asked for. Raises CorruptRecordError."""
         try:
-            yield from self._decode(start_offset, end_offset, times_ms)
+            yield from self._decode()
         except (DamageError, BadVarintError):
             raise self._damaged("its fields do not fit into it") from None
 
-    def _decode(
-        self, start_offset: int, end_offset: int, times_ms: tuple[int, int] | None
-    ) -> Iterator[DecodedRecords]:
+    def _decode(self) -> Iterator[DecodedRecords]:
         batch, before = self._batch, self._before
+        start_offset, end_offset, columns, times_ms = self._wanted
         length, prefix_bytes = self._window.number()
         if before.payload_bytes + prefix_bytes + length > self._max_bytes:
             raise self._too_large(f"it has {length} bytes")
@@ -196,13 +191,13 @@ class _LargeRecord:
             fields.append(
                 None
                 if size < 0
-                else bytes((yield from self._copy(size, keep=keep and name in self._wanted)))
+                else bytes((yield from self._copy(size, keep=keep and name in columns)))
             )
         count = yield from self._number()
         if count < 0 or count * MIN_HEADER_BYTES > self._left:
             raise DamageError
         headers = pa.nulls(1, HEADERS_TYPE)
-        wants_headers = keep and HEADERS in self._wanted
+        wants_headers = keep and HEADERS in columns
         if count:
             headers_bytes = self._left
             if (
@@ -223,11 +218,11 @@ class _LargeRecord:
         key, value = fields
         yield DecodedRecords(
             np.array([offset], np.int64),
-            np.array([time_ms], np.int64) if TIMESTAMP in self._wanted else None,
+            np.array([time_ms], np.int64) if TIMESTAMP in columns else None,
             np.array([batch.timestamp_type], np.int32),
-            _one_value(key) if KEY in self._wanted else None,
-            _one_value(value) if VALUE in self._wanted else None,
-            headers if HEADERS in self._wanted else None,
+            _one_value(key) if KEY in columns else None,
+            _one_value(value) if VALUE in columns else None,
+            headers if HEADERS in columns else None,
             LargeFields(key, value),
         )
 

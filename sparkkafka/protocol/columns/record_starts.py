@@ -44,10 +44,8 @@ _STEPS = 16  # of all chains between looks at which chains are done
 
 
 def _advance_table() -> Ints:
-    """Bytes to the next record for the first two bytes (little endian) of a length prefix.
-
-    0 for longer prefixes, and where no record can be.
-    """
+    """Bytes to the next record for the first two bytes (little endian) of a length prefix; 0 for
+    longer prefixes, and where no record can be."""
     first = np.arange(65536, dtype=np.int64) & 0xFF
     second = np.arange(65536, dtype=np.int64) >> 8
     one_byte = first < 0x80
@@ -291,9 +289,8 @@ def equal_runs(
 ) -> Ints | None:
     """Starts as arithmetic series, or None when runs of equal sizes are too short to pay.
 
-    If the bytes `may_be_cut`, fewer than `count` records may lie in them.
-
-    Sizes change even for equal values, where an offset or timestamp delta grows by a byte.
+    Sizes change even for equal values, where an offset or timestamp delta grows by a byte. If the
+    bytes `may_be_cut`, fewer than `count` records may lie in them.
     """
     pieces: list[Ints] = []
     position, left = begin, count

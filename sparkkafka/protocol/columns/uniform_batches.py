@@ -33,7 +33,7 @@ from sparkkafka.protocol.records.varints import (
 
 _FEW_BATCHES = 4  # below, reading a model costs more than it saves
 _FEW_RECORDS = 16  # of one shape in a row, on average
-_BATCHES_PER_CHANGE = 8  # from alike to not alike and back, on average
+_BATCHES_PER_CHANGE = 8  # from uniform to not uniform and back, on average
 # Parts are batches of equal counts and distances, times shapes of records in them. Each part takes
 # as long as reading the fields of so many records; but for a few, which pay in small answers, too.
 _ROWS_PER_PART = 1024
@@ -86,10 +86,10 @@ class Range(NamedTuple):
 
     first: int
     last: int
-    alike: bool
+    uniform: bool
 
 
-class AlikeBatches:
+class UniformBatches:
     """What `find` found."""
 
     def __init__(
@@ -98,28 +98,28 @@ class AlikeBatches:
         begins: Ints,
         counts: Ints,
         model: _Model,
-        alike: NDArray[np.bool_],
+        uniform: NDArray[np.bool_],
         most_rows: int,
     ) -> None:
         self._data = data
         self._begins = begins
         self._counts = counts
         self._model = model
-        self._alike = alike
+        self._uniform = uniform
         self._most_rows = most_rows
 
     def ranges(self) -> Iterator[Range]:
-        """All batches in their order; those that look alike not too many at a time."""
+        """All batches in their order; those that look uniform, not too many at a time."""
         rows_before = np.cumsum(self._counts) - self._counts
-        cuts = (np.flatnonzero(self._alike[1:] != self._alike[:-1]) + 1).tolist()
+        cuts = (np.flatnonzero(self._uniform[1:] != self._uniform[:-1]) + 1).tolist()
         for first, last in zip([0, *cuts], [*cuts, len(self._counts)], strict=True):
-            if not self._alike[first]:
-                yield Range(first, last, alike=False)
+            if not self._uniform[first]:
+                yield Range(first, last, uniform=False)
                 continue
             while first < last:
                 limit = int(rows_before[first]) + self._most_rows - len(self._model.offset_deltas)
                 stop = min(last, int(np.searchsorted(rows_before, limit, "right")))
-                yield Range(first, stop, alike=True)
+                yield Range(first, stop, uniform=True)
                 first = stop
 
     def fields(self, first: int, last: int) -> Fields | None:
@@ -197,16 +197,16 @@ def _timestamp_deltas(data: Bytes, grid: GridPart, run: _Run) -> Ints:
 
 def find(
     data: Bytes, begins: Ints, ends: Ints, counts: Ints, *, most_rows: int
-) -> AlikeBatches | None:
+) -> UniformBatches | None:
     """Most batches as copies of one of them, None if they do not look like it.
 
     Arguments as for `record_starts.find`; `most_rows` is how many are decoded together. Models are
     kept for later calls; one that is no copy of this call's middle batch is read anew.
     """
-    middle, alike = record_starts.like_the_middle(begins, ends, counts)
+    middle, uniform = record_starts.like_the_middle(begins, ends, counts)
     sizes = ends - begins
     size, count = int(sizes[middle]), int(counts[middle])
-    number = int(np.count_nonzero(alike))
+    number = int(np.count_nonzero(uniform))
     if number < _FEW_BATCHES or 2 * number < len(begins):
         return None
     if count > most_rows or size > _MAX_MODEL_BYTES:
@@ -225,11 +225,11 @@ def find(
     if _are_too_many(len(model.runs), min(int(counts.sum()), most_rows)):
         return None
     # Shorter ones (a producer was flushed) have the model's first records.
-    alike = (counts <= count) & (sizes == model.sizes.take(counts, mode="clip"))
-    changes = int(np.count_nonzero(alike[1:] != alike[:-1]))
+    uniform = (counts <= count) & (sizes == model.sizes.take(counts, mode="clip"))
+    changes = int(np.count_nonzero(uniform[1:] != uniform[:-1]))
     if changes * _BATCHES_PER_CHANGE > len(begins):
         return None
-    return AlikeBatches(data, begins, counts, model, alike, most_rows)
+    return UniformBatches(data, begins, counts, model, uniform, most_rows)
 
 
 def _read_model(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> _Model | None:

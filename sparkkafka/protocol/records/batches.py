@@ -24,9 +24,8 @@ them after the producer has made the checksum. Source: `DefaultRecordBatch.java`
 
 from __future__ import annotations
 
-import heapq
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -47,7 +46,6 @@ from sparkkafka.protocol.records.legacy import (
     convert_message_set,
     entry_size,
 )
-from sparkkafka.protocol.wire.primitives import Reader
 
 HEADER = struct.Struct(
     ">q"  # baseOffset
@@ -68,7 +66,6 @@ HEADER_BYTES = HEADER.size  # 61
 # The same in two parts: what the CRC covers, and what stands before it, the CRC last.
 _CHECKED_HEADER = struct.Struct(">hiqqqhii")
 _FRONT = struct.Struct(">qiibI")
-_CONTROL_KEY = struct.Struct(">hh")  # version, type
 
 MAGIC = 2
 _CRC_POSITION = 17
@@ -91,17 +88,11 @@ NO_TIMESTAMP_TYPE = -1
 CREATE_TIME = 0
 LOG_APPEND_TIME = 1
 
-# ControlRecordType.java. Other types (KRaft's) exist and mean nothing to a consumer.
-ABORT_MARKER = 0
-COMMIT_MARKER = 1
-NO_CONTROL_TYPE = -1
-
 # Length, attributes, two deltas, two sizes, header count: one byte each at least.
 MIN_RECORD_BYTES = 7
 # Unpacked bytes that a compressed batch, and old-format messages of one answer together, may take
 # if nobody says otherwise. As large as a whole answer may be (`Framing`'s default).
 DEFAULT_MAX_PAYLOAD_BYTES = 256 << 20
-_MAX_CONTROL_PAYLOAD_BYTES = 1 << 20
 _MAX_INT64 = 2**63 - 1
 
 
@@ -185,11 +176,11 @@ class RecordBatch(NamedTuple):
         try:
             yield from decompressed_pieces(self.codec, self.data, max_bytes)
         except OutputTooLargeError as error:
-            raise _at_offset(BatchTooLargeError, error, self.base_offset) from error
+            raise at_offset(BatchTooLargeError, error, self.base_offset) from error
         except CorruptRecordError:
             raise
         except DecodeError as error:
-            raise _at_offset(CorruptRecordError, error, self.base_offset) from error
+            raise at_offset(CorruptRecordError, error, self.base_offset) from error
 
     def payload(self, max_bytes: int) -> BytesLike:
         """`payload_pieces` in one piece.
@@ -357,81 +348,7 @@ def _from_legacy(batch: LegacyBatch) -> RecordBatch:
     )
 
 
-class AbortedTransactions:
-    """Which batches of one fetch answer a consumer may see (`CompletedFetch.java`).
-
-    `aborted` is the answer's list of (producer id, first offset), in any order, with entries of
-    transactions that began before the fetch offset; None or empty for read_uncommitted. One
-    object serves one answer: the broker sends each answer the list that fits it.
-    """
-
-    def __init__(self, aborted: Iterable[tuple[int, int]] | None) -> None:
-        # Redpanda does not sort the list.
-        self._pending = [(first_offset, producer_id) for producer_id, first_offset in aborted or ()]
-        heapq.heapify(self._pending)
-        self._aborting: set[int] = set()
-
-    def visible_of(self, batches: Iterable[RecordBatch]) -> list[RecordBatch]:
-        """Those of the batches that are `visible`."""
-        if self._pending or self._aborting:
-            return [batch for batch in batches if self.visible(batch)]
-        # Small batches come by the thousand, and nothing but markers is to be left out.
-        return [batch for batch in batches if not batch.attributes & CONTROL_FLAG]
-
-    def visible(self, batch: RecordBatch) -> bool:
-        """Whether its records are for the reader. Ask for every batch, in offset order.
-
-        Control batches never are. Raises CorruptRecordError for an unreadable marker that could
-        end an aborted transaction.
-        """
-        # Event order: a producer's aborted transaction starts at or before this batch, its ABORT
-        # marker ends it, and its next transaction may be a committed one. So entries become
-        # active by the batch's last offset before its own marker is looked at.
-        while self._pending and self._pending[0][0] <= batch.last_offset:
-            self._aborting.add(heapq.heappop(self._pending)[1])
-        if batch.is_control:
-            if batch.producer_id in self._aborting and control_type(batch) == ABORT_MARKER:
-                self._aborting.discard(batch.producer_id)
-            return False
-        # A producer may also write outside of transactions; only transactional batches abort.
-        return not (batch.is_transactional and batch.producer_id in self._aborting)
-
-
-def control_type(batch: RecordBatch) -> int:
-    """Type of a control batch's first record: ABORT_MARKER, COMMIT_MARKER, or another number.
-
-    NO_CONTROL_TYPE if compaction has removed the record. Raises CorruptRecordError if there is a
-    record without a readable key (`ControlRecordType.java`: i16 version, i16 type).
-    """
-    if not batch.record_count:
-        return NO_CONTROL_TYPE
-    try:
-        reader = Reader(batch.payload(_MAX_CONTROL_PAYLOAD_BYTES))
-    except BatchTooLargeError as error:  # no setting allows more, and no broker writes so much
-        raise CorruptRecordError(
-            f"control batch of more than {_MAX_CONTROL_PAYLOAD_BYTES} bytes",
-            error.position,
-            offset=batch.base_offset,
-        ) from error
-    try:
-        reader.varint()  # length
-        reader.int8()  # attributes
-        reader.varlong()  # timestamp delta
-        reader.varint()  # offset delta
-        key = reader.span(reader.varint())
-        if len(key) < _CONTROL_KEY.size:
-            raise DecodeError(f"control record with a key of {len(key)} bytes", reader.pos)
-        version, kind = _CONTROL_KEY.unpack_from(key)
-        if version < 0:
-            raise DecodeError(f"control record of version {version}", reader.pos)
-    except CorruptRecordError:
-        raise
-    except DecodeError as error:
-        raise _at_offset(CorruptRecordError, error, batch.base_offset) from error
-    return int(kind)
-
-
-def _at_offset(
+def at_offset(
     kind: type[CorruptRecordError], error: DecodeError, offset: int
 ) -> CorruptRecordError:
     """The same error with the batch's offset; `position` stays one in the batch's data."""

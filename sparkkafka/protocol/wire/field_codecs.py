@@ -32,7 +32,7 @@ _ReadStep: TypeAlias = Callable[[Reader, Any], None]  # sets attributes of the s
 _WriteStep: TypeAlias = Callable[[Writer, Any], None]  # gets attributes of the second
 
 
-class Codec(NamedTuple):
+class FieldCodec(NamedTuple):
     """Reads and writes one value of a type at a version."""
 
     min_size: int  # bytes that a value takes at least
@@ -47,10 +47,10 @@ class _Step(NamedTuple):
     write: _WriteStep
 
 
-_CODECS: dict[tuple[type[Any], int, bool], Codec] = {}
+_CODECS: dict[tuple[type[Any], int, bool], FieldCodec] = {}
 
 
-def struct_codec(cls: type[Any], version: int, flexible: bool) -> Codec:
+def struct_codec(cls: type[Any], version: int, flexible: bool) -> FieldCodec:
     """The codec of a struct or message at a version, compiled when first asked for."""
     key = (cls, version, flexible)
     codec = _CODECS.get(key)
@@ -60,7 +60,7 @@ def struct_codec(cls: type[Any], version: int, flexible: bool) -> Codec:
     return codec
 
 
-def _compile(cls: type[Any], version: int, flexible: bool) -> Codec:
+def _compile(cls: type[Any], version: int, flexible: bool) -> FieldCodec:
     rows = fields(cls)
     present = [row for row in rows if row.exists(version)]
     steps = _steps([row for row in present if row.tag is None], cls, version, flexible)
@@ -110,7 +110,7 @@ def _compile(cls: type[Any], version: int, flexible: bool) -> Codec:
                 _note(error, write_names[writes.index(step)])
                 raise
 
-    return Codec(sum(step.min_size for step in steps), read, write)
+    return FieldCodec(sum(step.min_size for step in steps), read, write)
 
 
 def _note(error: BaseException, name: str) -> None:
@@ -309,7 +309,7 @@ def _tagged_step(rows: list[Field], version: int) -> _Step:
     return _Step("", 1, read, write)
 
 
-def _codec(wire_type: WireType, *, nullable: bool, version: int, flexible: bool) -> Codec:
+def _codec(wire_type: WireType, *, nullable: bool, version: int, flexible: bool) -> FieldCodec:
     """The codec of one value."""
     if isinstance(wire_type, ArrayOf):
         return _array_codec(wire_type, nullable=nullable, version=version, flexible=flexible)
@@ -319,7 +319,7 @@ def _codec(wire_type: WireType, *, nullable: bool, version: int, flexible: bool)
     return _nullable_struct_codec(codec) if nullable else codec
 
 
-def _nullable_struct_codec(codec: Codec) -> Codec:
+def _nullable_struct_codec(codec: FieldCodec) -> FieldCodec:
     """KIP-893: an int8 before the struct, negative for null."""
 
     def read(reader: Reader) -> Any:
@@ -330,21 +330,21 @@ def _nullable_struct_codec(codec: Codec) -> Codec:
         if value is not None:
             codec.write(writer, value)
 
-    return Codec(1, read, write)
+    return FieldCodec(1, read, write)
 
 
-def _primitive_codec(kind: Primitive[Any], *, nullable: bool, flexible: bool) -> Codec:
+def _primitive_codec(kind: Primitive[Any], *, nullable: bool, flexible: bool) -> FieldCodec:
     if kind.code or kind is UUID:
         size = struct_module.calcsize(">" + kind.code) if kind.code else 16
-        return Codec(size, _reader(kind.method), _writer(kind.method))
+        return FieldCodec(size, _reader(kind.method), _writer(kind.method))
     form = ("compact_" if flexible else "") + ("nullable_" if nullable else "")
     if kind is STRING:
-        return Codec(1 if flexible else 2, _reader(form + "string"), _writer(form + "string"))
+        return FieldCodec(1 if flexible else 2, _reader(form + "string"), _writer(form + "string"))
     least = 1 if flexible else 4
     bytes_method = form + "bytes" if form else "bytes_"
     write_bytes = _writer(bytes_method)
     if kind is BYTES:
-        return Codec(least, _reader(bytes_method), write_bytes)
+        return FieldCodec(least, _reader(bytes_method), write_bytes)
 
     def write_records(writer: Writer, value: RecordsLike | None) -> None:
         if value is None:
@@ -360,7 +360,7 @@ def _primitive_codec(kind: Primitive[Any], *, nullable: bool, flexible: bool) ->
         for view in views:
             writer.lend(view)
 
-    return Codec(least, _reader(form + "view"), write_records)
+    return FieldCodec(least, _reader(form + "view"), write_records)
 
 
 def _reader(method: str) -> ReadValue:
@@ -378,7 +378,7 @@ def _writer(method: str) -> WriteValue:
     return call
 
 
-def _array_codec(wire_type: ArrayOf, *, nullable: bool, version: int, flexible: bool) -> Codec:
+def _array_codec(wire_type: ArrayOf, *, nullable: bool, version: int, flexible: bool) -> FieldCodec:
     element = wire_type.element
     form = ("compact_" if flexible else "") + ("nullable_" if nullable else "") + "array_length"
     read_length = cast("Callable[[Reader, int], int | None]", getattr(Reader, form))
@@ -404,7 +404,7 @@ def _array_codec(wire_type: ArrayOf, *, nullable: bool, version: int, flexible: 
                 except struct_module.error as error:
                     raise EncodeError(f"not all are {element!r}: {error}") from None
 
-        return Codec(least, read_fixed, write_fixed)
+        return FieldCodec(least, read_fixed, write_fixed)
 
     element_size, read_element, write_element = _codec(
         element, nullable=False, version=version, flexible=flexible
@@ -421,7 +421,7 @@ def _array_codec(wire_type: ArrayOf, *, nullable: bool, version: int, flexible: 
         for item in value or ():
             write_element(writer, item)
 
-    return Codec(least, read, write)
+    return FieldCodec(least, read, write)
 
 
 def _count(value: Sequence[Any] | None, nullable: bool) -> int | None:

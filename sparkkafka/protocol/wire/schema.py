@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Generic, TypeVar, dataclass_transform
 
 from sparkkafka.errors import DecodeError, EncodeError, UnsupportedVersionError
-from sparkkafka.protocol.wire.field_codecs import AbsentFieldError, Codec, struct_codec
+from sparkkafka.protocol.wire.field_codecs import AbsentFieldError, FieldCodec, struct_codec
 from sparkkafka.protocol.wire.fields import (
     BOOLEAN,
     BYTES,
@@ -305,7 +305,7 @@ def _place(cls: type[Message], version: int, error: BaseException) -> str:
     return f"{cls.__name__} v{version} {path}".rstrip()
 
 
-def _codec(cls: type[Message], version: int) -> Codec:
+def _codec(cls: type[Message], version: int) -> FieldCodec:
     _check_version(cls, version)
     return struct_codec(cls, version, is_flexible(cls, version))
 

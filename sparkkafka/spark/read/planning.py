@@ -11,13 +11,16 @@ see the same snapshot.
 
 from __future__ import annotations
 
+import heapq
 import re
 import warnings
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from sparkkafka.client.values import TopicPartition
+from pyspark.sql.datasource import InputPartition
+
+from sparkkafka.client.values import Address, TopicPartition
 from sparkkafka.config.offset_json import EARLIEST_OFFSET, LATEST_OFFSET, PartitionKey
 from sparkkafka.config.source import OffsetBound
 from sparkkafka.errors import DataLossError, OptionError
@@ -26,14 +29,31 @@ MOST_SHOWN = 10
 """How many partitions an error message lists."""
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetRange:
-    """Records of one partition with start <= offset < end."""
+@dataclass(frozen=True)
+class KafkaInputPartition(InputPartition):
+    """The records of one partition with start <= offset < end: from its planning to one task.
+
+    `times_ms` (first, last, both included) leaves out records of other times. `topic_id` (16 bytes;
+    None before Kafka 2.8) tells the topic from a later one of its name. `leader` is where the
+    partition's leader was when this was planned: whom to ask first.
+    """
 
     topic: str
     partition: int
     start: int
     end: int
+    topic_id: bytes | None = None
+    leader: Address | None = None
+    times_ms: tuple[int, int] | None = None
+
+    @property
+    def tp(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def count(self) -> int:
+        """Of offsets; some may have no record."""
+        return self.end - self.start
 
 
 class Loss(NamedTuple):
@@ -210,7 +230,7 @@ def plan_ranges(
     ending: OffsetBound,
     earliest: Mapping[TopicPartition, int],
     latest: Mapping[TopicPartition, int],
-) -> tuple[list[OffsetRange], list[Loss]]:
+) -> tuple[list[KafkaInputPartition], list[Loss]]:
     """Ranges to read, in order of topic and partition, without empty ones; and what is missing.
 
     `latest` is the high watermark, or the last stable offset for read_committed. Ranges are cut to
@@ -247,7 +267,7 @@ def plan_ranges(
         if missing:
             losses.append(Loss(tp, start, end, first, last, missing))
         if kept_start < kept_end:
-            ranges.append(OffsetRange(tp.topic, tp.partition, kept_start, kept_end))
+            ranges.append(KafkaInputPartition(tp.topic, tp.partition, kept_start, kept_end))
     return ranges, losses
 
 
@@ -262,6 +282,63 @@ def _resolve(bound: OffsetBound, tp: TopicPartition, earliest: int, latest: int)
         offset = bound.offsets[tp]
         return {EARLIEST_OFFSET: earliest, LATEST_OFFSET: latest}.get(offset, offset)
     return earliest if bound.kind == "earliest" else latest
+
+
+# --- tasks -----------------------------------------------------------------------------------
+
+
+def split_ranges(
+    ranges: Sequence[KafkaInputPartition],
+    *,
+    min_partitions: int | None = None,
+    max_records: int | None = None,
+) -> list[KafkaInputPartition]:
+    """The same offsets in the same order, in `min_partitions` (minPartitions) ranges or more, none
+    longer than `max_records` (maxRecordsPerPartition). Pieces of a range differ by one offset at
+    most.
+
+    The JVM connector's KafkaOffsetRangeCalculator, in the same order: first no range is longer than
+    the maximum, then there are as many as the minimum. Its shares are rounded, so it may end up
+    with fewer ranges than asked for; here it is that many exactly, as far as there are offsets.
+    """
+    parts = [1] * len(ranges)
+    if max_records is not None:
+        parts = [-(-whole.count // max_records) for whole in ranges]
+    missing = (min_partitions or 0) - sum(parts)
+    if missing > 0:
+        _add_parts(parts, [whole.count for whole in ranges], missing)
+    return [
+        piece
+        for whole, count in zip(ranges, parts, strict=True)
+        for piece in _pieces_of(whole, count)
+    ]
+
+
+def _add_parts(parts: list[int], sizes: list[int], missing: int) -> None:
+    """Each further cut goes to the range whose pieces are longest."""
+    longest = [
+        (-size / count, at) for at, (size, count) in enumerate(zip(sizes, parts, strict=True))
+    ]
+    heapq.heapify(longest)
+    while missing and longest:
+        _, at = longest[0]
+        if parts[at] >= sizes[at]:  # the longest piece is one offset: nothing is left to cut
+            heapq.heappop(longest)
+            continue
+        parts[at] += 1
+        missing -= 1
+        heapq.heapreplace(longest, (-sizes[at] / parts[at], at))
+
+
+def _pieces_of(whole: KafkaInputPartition, count: int) -> Iterator[KafkaInputPartition]:
+    start = whole.start
+    for left in range(count, 0, -1):
+        end = start + -(-(whole.end - start) // left)
+        yield replace(whole, start=start, end=end)
+        start = end
+
+
+# --- losses ----------------------------------------------------------------------------------
 
 
 def loss_error(losses: list[Loss]) -> DataLossError:

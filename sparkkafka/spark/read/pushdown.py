@@ -17,7 +17,7 @@ gives the first record of a time or later, so
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -39,7 +39,7 @@ from pyspark.sql.datasource import (
 )
 
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.spark.read.planning import OffsetRange
+from sparkkafka.spark.read.planning import KafkaInputPartition
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -95,7 +95,7 @@ def bounds_of(filters: Iterable[Filter]) -> Bounds:
     return Bounds(offsets, times_ms, tuple(constants["topic"]), tuple(constants["partition"]))
 
 
-def narrowed(ranges: Iterable[OffsetRange], bounds: Bounds) -> list[OffsetRange]:
+def narrowed(ranges: Iterable[KafkaInputPartition], bounds: Bounds) -> list[KafkaInputPartition]:
     """The parts of the ranges that the bounds leave, times aside. None if no time is left."""
     if bounds.times_ms.is_empty:
         return []
@@ -124,12 +124,12 @@ def times_to_ask(bounds: Bounds, disorder_ms: int | None) -> tuple[int | None, i
 
 
 def within_times(
-    ranges: Iterable[OffsetRange],
+    ranges: Iterable[KafkaInputPartition],
     start_ms: int | None,
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
     largest_ms: Mapping[TopicPartition, int],
-) -> list[OffsetRange]:
+) -> list[KafkaInputPartition]:
     """The ranges between the offsets that were found for the two times; -1: no such record.
 
     That no record was found proves nothing: a broker looks into the first segment with so late a
@@ -138,17 +138,16 @@ def within_times(
     """
     kept = []
     for whole in ranges:
-        tp = TopicPartition(whole.topic, whole.partition)
-        start, end = starts.get(tp, -1), ends.get(tp, -1)
-        if start < 0 and start_ms is not None and largest_ms.get(tp, INT64_MAX) < start_ms:
+        start, end = starts.get(whole.tp, -1), ends.get(whole.tp, -1)
+        if start < 0 and start_ms is not None and largest_ms.get(whole.tp, INT64_MAX) < start_ms:
             continue
         kept += _cut(whole, start, end if end >= 0 else whole.end)
     return kept
 
 
-def _cut(whole: OffsetRange, start: int, end: int) -> list[OffsetRange]:
+def _cut(whole: KafkaInputPartition, start: int, end: int) -> list[KafkaInputPartition]:
     start, end = max(whole.start, start), min(whole.end, end)
-    return [OffsetRange(whole.topic, whole.partition, start, end)] if start < end else []
+    return [replace(whole, start=start, end=end)] if start < end else []
 
 
 # --- one filter ------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from pyspark.sql.datasource import Filter
 
@@ -16,7 +17,7 @@ from sparkkafka.client.cluster.offsets import largest_timestamps, list_offsets
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ReadOptions
 from sparkkafka.spark.read import pushdown
-from sparkkafka.spark.read.planning import OffsetRange
+from sparkkafka.spark.read.planning import KafkaInputPartition
 from sparkkafka.spark.read.reader import KafkaBatchReader
 from sparkkafka.spark.schema import ReadColumn
 
@@ -40,16 +41,16 @@ class FilterPushdownReader(KafkaBatchReader):
         push. Nothing that Python is told shows it, hence "call load() anew" in the docs.
         """
         self.bounds = pushdown.bounds_of(filters)
-        if self.bounds.times_ms != pushdown.EVERYTHING:
-            self.times_ms = self.bounds.times_ms
         return filters
 
-    def narrowed(self, cluster: Cluster, ranges: list[OffsetRange]) -> list[OffsetRange]:
+    def narrowed(
+        self, cluster: Cluster, ranges: list[KafkaInputPartition]
+    ) -> list[KafkaInputPartition]:
         kept = pushdown.narrowed(ranges, self.bounds)
         start_ms, end_ms = pushdown.times_to_ask(
             self.bounds, self.options.max_timestamp_disorder_ms
         )
-        partitions = [TopicPartition(r.topic, r.partition) for r in kept]
+        partitions = [one.tp for one in kept]
         starts = _first_at(cluster, partitions, start_ms)
         ends = _first_at(cluster, partitions, end_ms)
         silent = [tp for tp, offset in starts.items() if offset < 0]
@@ -59,10 +60,13 @@ class FilterPushdownReader(KafkaBatchReader):
         logger.warning(
             "filterPushdown: the filters of this query leave %d of %d offsets to read. Spark may "
             "keep that for later queries of the same DataFrame: load() anew for each",
-            sum(r.end - r.start for r in kept),
-            sum(r.end - r.start for r in ranges),
+            sum(one.count for one in kept),
+            sum(one.count for one in ranges),
         )
-        return kept
+        if self.bounds.times_ms == pushdown.EVERYTHING:
+            return kept
+        first_ms, last_ms = self.bounds.times_ms
+        return [replace(one, times_ms=(first_ms, last_ms)) for one in kept]
 
 
 def _first_at(

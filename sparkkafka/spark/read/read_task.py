@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.consumer.range_fetcher import RangeFetcher, RangeWords
 from sparkkafka.client.consumer.record import times_as_us
-from sparkkafka.client.values import Address, TopicPartition
 from sparkkafka.config.options import ReadOptions
 from sparkkafka.errors import DataLossError, DecodeError
 from sparkkafka.protocol.columns.columns import ALL_COLUMNS, HEADERS_TYPE, DecodedRecords
 from sparkkafka.protocol.records.arrow import from_numpy, repeat_text
+from sparkkafka.spark.read.planning import KafkaInputPartition
 from sparkkafka.spark.schema import ReadColumn, arrow_schema
 
 ROWS_PER_BATCH = 8192
@@ -27,40 +27,34 @@ _WORDS = RangeWords("kafkaConsumer.pollTimeoutMs", "failOnDataLoss=false")
 
 
 def read_range(
-    options: ReadOptions,
-    columns: tuple[ReadColumn, ...],
-    tp: TopicPartition,
-    start: int,
-    end: int,
-    *,
-    topic_id: bytes | None,
-    leader: Address | None = None,
-    times_ms: tuple[int, int] | None = None,
+    options: ReadOptions, columns: tuple[ReadColumn, ...], partition: KafkaInputPartition
 ) -> Iterator[pa.RecordBatch]:
-    """The records with start <= offset < end as Arrow batches of those columns; with `times_ms`
-    (first, last) without records of other times. `leader` is where the partition's leader was.
+    """The partition's records as Arrow batches of those columns.
 
     Raises what `RangeFetcher` says, and DecodeError for a timestamp or text that Spark cannot hold.
     """
     with (
         # Metadata come from the leader, if it is there still, and the same connection then fetches.
-        Cluster(options.client, try_first=leader) as cluster,
+        Cluster(options.client, try_first=partition.leader) as cluster,
         RangeFetcher(
             cluster,
-            tp,
-            start,
-            end,
+            partition.tp,
+            partition.start,
+            partition.end,
             options.fetch,
             wanted=ALL_COLUMNS & {column.name for column in columns},
             poll_timeout_ms=options.poll_timeout_ms,
             fail_on_data_loss=options.fail_on_data_loss,
-            topic_id=topic_id,
-            times_ms=times_ms,
+            topic_id=partition.topic_id,
+            times_ms=partition.times_ms,
             words=_WORDS,
         ) as fetcher,
     ):
         shaper = BatchShaper(
-            tp.topic, tp.partition, columns, null_for_bad_text=options.invalid_utf8 == "null"
+            partition.topic,
+            partition.partition,
+            columns,
+            null_for_bad_text=options.invalid_utf8 == "null",
         )
         try:
             for records in fetcher:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -16,12 +16,10 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import earliest_and_latest
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.values import Address, TopicPartition
 from sparkkafka.config.options import ReadOptions
 from sparkkafka.spark.logs import EXECUTOR, set_up_logging
 from sparkkafka.spark.read import lookup, planning
-from sparkkafka.spark.read.planning import OffsetRange
-from sparkkafka.spark.read.splitting import split_ranges
+from sparkkafka.spark.read.planning import KafkaInputPartition
 from sparkkafka.spark.schema import ReadColumn, default_columns
 
 if TYPE_CHECKING:
@@ -30,29 +28,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class KafkaInputPartition(InputPartition):
-    """One task: the records of one partition with start <= offset < end.
-
-    `topic_id` (16 bytes; None before Kafka 2.8) tells the topic from a later one of its name.
-    `leader` is where the partition's leader was when this was planned: whom to ask first.
-    """
-
-    topic: str
-    partition: int
-    start: int
-    end: int
-    topic_id: bytes | None = None
-    leader: Address | None = None
-
-
 class KafkaBatchReader(DataSourceReader):
     """Reads a snapshot: what lies between the offsets bound when the read is planned."""
 
     def __init__(self, options: ReadOptions, columns: tuple[ReadColumn, ...] | None = None) -> None:
         self.options = options
         self.columns = columns or default_columns(options.include_headers)
-        self.times_ms: tuple[int, int] | None = None
 
     def partitions(self) -> list[InputPartition]:
         """One input partition for each range that is not empty. Runs on the driver.
@@ -78,43 +59,37 @@ class KafkaBatchReader(DataSourceReader):
             ranges = self.narrowed(cluster, ranges)
             return input_partitions(cluster, options, ranges, topic_ids)
 
-    def narrowed(self, cluster: Cluster, ranges: list[OffsetRange]) -> list[OffsetRange]:
+    def narrowed(
+        self, cluster: Cluster, ranges: list[KafkaInputPartition]
+    ) -> list[KafkaInputPartition]:
         """Of the ranges, what the query needs; all of it unless a subclass knows better."""
         return ranges
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The range's records as Arrow batches. Runs on an executor."""
-        return read_partition(self.options, self.columns, partition, times_ms=self.times_ms)
+        return read_partition(self.options, self.columns, partition)
 
 
 def input_partitions(
     cluster: Cluster,
     options: ReadOptions,
-    ranges: list[OffsetRange],
+    ranges: list[KafkaInputPartition],
     topic_ids: Mapping[str, bytes | None],
 ) -> list[InputPartition]:
     """The tasks that read the ranges of a batch read or of a micro-batch."""
-    pieces = split_ranges(
+    pieces = planning.split_ranges(
         ranges,
         min_partitions=options.min_partitions,
         max_records=options.max_records_per_partition,
     )
     return [
-        KafkaInputPartition(
-            *(r.topic, r.partition, r.start, r.end),
-            topic_id=topic_ids.get(r.topic),
-            leader=cluster.leader_address(TopicPartition(r.topic, r.partition)),
-        )
-        for r in pieces
+        replace(one, topic_id=topic_ids.get(one.topic), leader=cluster.leader_address(one.tp))
+        for one in pieces
     ]
 
 
 def read_partition(
-    options: ReadOptions,
-    columns: tuple[ReadColumn, ...],
-    partition: InputPartition,
-    *,
-    times_ms: tuple[int, int] | None = None,
+    options: ReadOptions, columns: tuple[ReadColumn, ...], partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
     """The records of one input partition, of a batch read or of a stream, as Arrow batches."""
     if not isinstance(partition, KafkaInputPartition):
@@ -124,19 +99,12 @@ def read_partition(
     from sparkkafka.spark.read.read_task import read_range
 
     set_up_logging(EXECUTOR)
-    tp = TopicPartition(partition.topic, partition.partition)
-    start, end = partition.start, partition.end
-    return read_range(
-        *(options, columns, tp, start, end),
-        topic_id=partition.topic_id,
-        leader=partition.leader,
-        times_ms=times_ms,
-    )
+    return read_range(options, columns, partition)
 
 
 def _bound_ranges(
     cluster: Cluster, options: ReadOptions, deadline: Deadline
-) -> tuple[list[planning.OffsetRange], list[planning.Loss], dict[str, bytes | None]]:
+) -> tuple[list[KafkaInputPartition], list[planning.Loss], dict[str, bytes | None]]:
     """Ranges to read, what is missing of them, and the ids of the topics."""
     chosen = lookup.subscribed_partitions(cluster, options, deadline)
     planning.check_named("startingOffsets", options.starting, chosen)

@@ -22,8 +22,8 @@ from sparkkafka.config.options import ReadOptions
 from sparkkafka.errors import KafkaError, UnknownTopicError
 from sparkkafka.spark.read import lookup, planning
 from sparkkafka.spark.read.reader import input_partitions
-from sparkkafka.spark.stream.admission import last_served, offsets_within, prorate
-from sparkkafka.spark.stream.planning import (
+from sparkkafka.spark.stream.limits import last_served, offsets_within, prorate
+from sparkkafka.spark.stream.micro_batch import (
     Offsets,
     StreamLoss,
     StreamPlan,
@@ -406,7 +406,7 @@ class StreamOffsets:
     def _begin_batch(self, plan: StreamPlan, end: Mapping[TopicPartition, int]) -> None:
         if not plan.ranges or not logger.isEnabledFor(logging.INFO):
             return
-        sizes = {TopicPartition(r.topic, r.partition): r.end - r.start for r in plan.ranges}
+        sizes = {one.tp: one.count for one in plan.ranges}
         size_bytes = None
         try:
             # Of all partitions, not only this batch's: other batches will ask for the others.

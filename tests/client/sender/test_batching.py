@@ -16,6 +16,7 @@ from sparkkafka.config.options import parse_producer_options
 from sparkkafka.protocol.columns.columns import (
     EncodedBatch,
     RecordColumns,
+    Selection,
     decode_batches,
     run_sizes,
 )
@@ -26,9 +27,7 @@ BATCH_BYTES = 4096
 
 
 def values_of(batch: EncodedBatch) -> list[Any]:
-    decoded = decode_batches(
-        [_as_record_batch(batch)], start_offset=0, end_offset=batch.record_count
-    )
+    decoded = decode_batches([_as_record_batch(batch)], Selection(0, batch.record_count))
     return decoded.values.to_pylist()  # type: ignore[no-any-return, union-attr]
 
 

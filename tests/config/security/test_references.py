@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from sparkkafka.config.security import references
+from sparkkafka import process
 from sparkkafka.config.security.references import (
     MOST_BYTES,
     has_reference,
     parse_properties,
     resolved,
-    this_is,
 )
 from sparkkafka.errors import OptionError
 from sparkkafka.secret import Secret
@@ -99,8 +98,8 @@ def test_what_cannot_be_looked_up(
     with (files / "large").open("wb") as file:
         file.truncate(MOST_BYTES + 1)
     (files / "binary").write_bytes(b"hush=\xff\xfe")
-    monkeypatch.setattr(references, "_where", ["this process"])
-    this_is("a Spark executor")
+    monkeypatch.setattr(process, "_role", "this process")
+    process.set_role("a Spark executor")
     text = text.replace("DIR", str(files))
     with pytest.raises(OptionError) as caught:
         resolved(Secret(f"hush{text}hush"), "sasl.password")

@@ -15,7 +15,12 @@ from reference import Record
 from sparkkafka.errors import BatchTooLargeError, CorruptRecordError, DecodeError
 from sparkkafka.protocol.columns import record_starts
 from sparkkafka.protocol.columns.chunks import CHUNK_RECORDS
-from sparkkafka.protocol.columns.columns import DecodedRecords, decode_batches, decode_chunks
+from sparkkafka.protocol.columns.columns import (
+    DecodedRecords,
+    Selection,
+    decode_batches,
+    decode_chunks,
+)
 from sparkkafka.protocol.records.batches import Codec, RecordBatch, build_batch, split_batches
 from sparkkafka.protocol.records.compression import compress
 from tests.protocol.record_cases import (
@@ -28,11 +33,11 @@ from tests.protocol.record_cases import (
     to_records,
 )
 
-ALL = {"start_offset": 0, "end_offset": 2**62}
+ALL = Selection(0, 2**62)
 
 
 def decode(*batches: RecordBatch) -> list[Record]:
-    return to_records(decode_batches(batches, **ALL))
+    return to_records(decode_batches(batches, ALL))
 
 
 # ---------------------------------------------------------------------------- against the twin
@@ -212,7 +217,7 @@ def test_null_and_empty_are_told_apart() -> None:
         Record(2, NOW, b"", None, (("", None), ("", b""), ("h", b"1"), ("h", b"2"))),
         Record(3, NOW, None, b""),
     ]
-    decoded = decode_batches(response([records]), **ALL)
+    decoded = decode_batches(response([records]), ALL)
     assert to_records(decoded) == records
     assert decoded.headers.is_null().to_pylist() == [True, True, False, True]
     assert decoded.headers[2].as_py() == [
@@ -227,7 +232,7 @@ def test_log_append_time_overrides_every_timestamp() -> None:
     records = equal_records(30, 5)
     batches = response([records], attributes=8, max_timestamp=NOW + 999)
     batches += response([[r._replace(offset=r.offset + 30) for r in records]])
-    decoded = decode_batches(batches, **ALL)
+    decoded = decode_batches(batches, ALL)
     assert set(decoded.timestamps_ms[:30].tolist()) == {NOW + 999}
     assert decoded.timestamps_ms[30:].tolist() == [record.timestamp for record in records]
     assert decoded.timestamp_types.tolist() == [1] * 30 + [0] * 30
@@ -244,8 +249,8 @@ def test_message_format_0_has_no_timestamp_type() -> None:
     batch = batch_of(
         reference.encode_payload(equal_records(2, 3), base_offset=0, base_timestamp=-1), 2
     )
-    assert decode_batches([batch._replace(magic=0)], **ALL).timestamp_types.tolist() == [-1, -1]
-    assert decode_batches([batch._replace(magic=1)], **ALL).timestamp_types.tolist() == [0, 0]
+    assert decode_batches([batch._replace(magic=0)], ALL).timestamp_types.tolist() == [-1, -1]
+    assert decode_batches([batch._replace(magic=1)], ALL).timestamp_types.tolist() == [0, 0]
 
 
 def test_offsets_far_apart_after_compaction() -> None:
@@ -259,7 +264,7 @@ def test_batch_emptied_by_compaction() -> None:
     empty = batch_of(b"", 0, base_offset=5, last_offset_delta=10)
     after = response([[Record(16, NOW, None, b"v")]])
     assert [record.offset for record in decode(empty, *after)] == [16]
-    assert len(decode_batches([empty], **ALL)) == 0
+    assert len(decode_batches([empty], ALL)) == 0
 
 
 @pytest.mark.parametrize(("start", "end"), [(0, 99), (7, 8), (12, 50), (25, 26), (30, 99), (9, 9)])
@@ -269,7 +274,7 @@ def test_only_offsets_that_were_asked_for(start: int, end: int) -> None:
         for offsets in ((0, 1, 4, 7, 8, 12), (20, 25), tuple(range(26, 60)))
     ]
     expected = [r for group in groups for r in group if start <= r.offset < end]
-    decoded = decode_batches(response(groups), start_offset=start, end_offset=end)
+    decoded = decode_batches(response(groups), Selection(start, end))
     assert to_records(decoded) == expected
 
 
@@ -285,7 +290,7 @@ def test_offsets_must_ascend_inside_a_batch(before: int, deltas: Sequence[int], 
     batch = batch_of(payload, len(every), last_offset_delta=before + 5)
     rows: list[int] = []
     with pytest.raises(CorruptRecordError, match=f"record {len(every)} of") as raised:
-        for chunk in decode_chunks([batch], **ALL):
+        for chunk in decode_chunks([batch], ALL):
             rows += chunk.offsets.tolist()
     assert raised.value.offset == before + bad
     assert rows == every[: len(rows)]
@@ -294,7 +299,7 @@ def test_offsets_must_ascend_inside_a_batch(before: int, deltas: Sequence[int], 
 def test_batches_outside_the_range_are_not_even_read() -> None:
     batches = response([equal_records(3, 5), equal_records(3, 5, 3), equal_records(3, 5, 6)])
     broken = [batch._replace(data=memoryview(b"broken")) for batch in batches]
-    good = decode_batches([broken[0], batches[1], broken[2]], start_offset=3, end_offset=6)
+    good = decode_batches([broken[0], batches[1], broken[2]], Selection(3, 6))
     assert good.offsets.tolist() == [3, 4, 5]
 
 
@@ -328,7 +333,7 @@ def test_only_times_that_were_asked_for(
             if first_ms <= time_ms <= first_ms + more_ms:
                 expected.append((record.offset, time_ms))
     chunks = list(
-        decode_chunks(batches, **ALL, times_ms=(first_ms, first_ms + more_ms), wanted=wanted)
+        decode_chunks(batches, Selection(0, 2**62, wanted, (first_ms, first_ms + more_ms)))
     )
     assert [offset for chunk in chunks for offset in chunk.offsets] == [at for at, _ in expected]
     values = [value for chunk in chunks for value in chunk.values.to_pylist()]
@@ -349,9 +354,9 @@ def test_batches_of_other_times_are_not_even_read() -> None:
         early._replace(max_timestamp=99, **broken),
         late._replace(max_timestamp=201, attributes=8, **broken),
     ]
-    assert list(decode_chunks(batches, **ALL, times_ms=(100, 200))) == []
+    assert list(decode_chunks(batches, ALL._replace(times_ms=(100, 200)))) == []
     with pytest.raises(DecodeError):
-        list(decode_chunks([batches[1]._replace(attributes=0)], **ALL, times_ms=(100, 200)))
+        list(decode_chunks([batches[1]._replace(attributes=0)], ALL._replace(times_ms=(100, 200))))
 
 
 def test_attributes_of_a_record_are_ignored() -> None:
@@ -364,7 +369,7 @@ def test_attributes_of_a_record_are_ignored() -> None:
 )
 def test_only_wanted_columns(wanted: set[str]) -> None:
     records = sample_records(300)
-    decoded = decode_batches(response([records]), **ALL, wanted=frozenset(wanted))
+    decoded = decode_batches(response([records]), ALL._replace(columns=frozenset(wanted)))
     assert decoded.offsets.tolist() == [record.offset for record in records]
     got = {
         name
@@ -379,13 +384,13 @@ def test_only_wanted_columns(wanted: set[str]) -> None:
     assert got == wanted - {"offset"}
     if decoded.values is not None:
         assert decoded.values.to_pylist() == [record.value for record in records]
-    nothing = decode_batches([], **ALL, wanted=frozenset(wanted))
+    nothing = decode_batches([], ALL._replace(columns=frozenset(wanted)))
     assert (nothing.keys is None, len(nothing)) == ("key" not in wanted, 0)
 
 
 def test_unknown_column_is_an_error() -> None:
     with pytest.raises(ValueError, match="unknown columns"):
-        decode_batches([], **ALL, wanted=frozenset({"values"}))
+        decode_batches([], ALL._replace(columns=frozenset({"values"})))
 
 
 @pytest.mark.parametrize("codec", list(Codec))
@@ -410,7 +415,7 @@ def test_batches_out_of_order_and_from_several_buffers() -> None:
     first, second, third = (response([equal_records(20, 30, 20 * n)] * 1)[0] for n in (0, 1, 2))
     both = response([equal_records(20, 30, 60), equal_records(20, 30, 80)])
     order = [third, first, both[1], both[0], second]
-    offsets = decode_batches(order, **ALL).offsets.reshape(5, 20)[:, 0]
+    offsets = decode_batches(order, ALL).offsets.reshape(5, 20)[:, 0]
     assert offsets.tolist() == [40, 0, 80, 60, 20]
 
 
@@ -420,7 +425,7 @@ def test_batches_out_of_order_and_from_several_buffers() -> None:
 def test_chunks_are_bounded_and_complete() -> None:
     groups = [equal_records(9000, 10, 9000 * n) for n in range(5)]
     groups.append(equal_records(40_000, 10, 45_000))
-    chunks = list(decode_chunks(response(groups), **ALL))
+    chunks = list(decode_chunks(response(groups), ALL))
     assert max(len(chunk) for chunk in chunks) <= CHUNK_RECORDS
     assert len(chunks) == 6
     assert np.concatenate([chunk.offsets for chunk in chunks]).tolist() == list(range(85_000))
@@ -429,7 +434,7 @@ def test_chunks_are_bounded_and_complete() -> None:
 def test_columns_outlive_a_receive_buffer_that_is_used_again() -> None:
     records = sample_records(200)
     buffer = bytearray(reference.encode_batch(records))
-    decoded = decode_batches(split_batches(buffer), **ALL)
+    decoded = decode_batches(split_batches(buffer), ALL)
     buffer[:] = b"\xff" * len(buffer)
     assert to_records(decoded) == records
 
@@ -438,14 +443,14 @@ def test_payload_limit_reaches_decompression() -> None:
     payload = reference.encode_payload(equal_records(1000, 20), base_offset=0, base_timestamp=NOW)
     data = memoryview(compress(Codec.ZSTD, payload))
     packed = batch_of(payload, 1000, attributes=int(Codec.ZSTD))._replace(data=data)
-    decode_batches([packed], **ALL, max_payload_bytes=len(payload))
+    decode_batches([packed], ALL, max_payload_bytes=len(payload))
     with pytest.raises(BatchTooLargeError, match=f"the {len(payload) - 1} bytes allowed"):
-        decode_batches([packed], **ALL, max_payload_bytes=len(payload) - 1)
+        decode_batches([packed], ALL, max_payload_bytes=len(payload) - 1)
 
 
 def test_slices_share_memory() -> None:
     records = sample_records(100)
-    decoded = decode_batches(response([records]), **ALL)
+    decoded = decode_batches(response([records]), ALL)
     part = decoded.slice(20, 30)
     assert to_records(part) == records[20:30]
     assert np.shares_memory(part.offsets, decoded.offsets)
@@ -461,5 +466,5 @@ def test_too_much_for_one_array_is_an_error_not_wrong_data(monkeypatch: pytest.M
     monkeypatch.setattr(pa, "concat_arrays", overflow)
     batches = response([equal_records(CHUNK_RECORDS, 1), equal_records(10, 1, CHUNK_RECORDS)])
     with pytest.raises(DecodeError, match="too much data for one Arrow array"):
-        decode_batches(batches, **ALL)
-    assert isinstance(next(iter(decode_chunks(batches, **ALL))), DecodedRecords)
+        decode_batches(batches, ALL)
+    assert isinstance(next(iter(decode_chunks(batches, ALL))), DecodedRecords)

@@ -16,6 +16,7 @@ from sparkkafka.protocol.columns.columns import (
     HEADERS_TYPE,
     EncodedBatch,
     RecordColumns,
+    Selection,
     decode_batches,
     encode_batches,
     encode_runs,
@@ -131,7 +132,7 @@ def test_there_and_back() -> None:
             base_offset=offset,
         )
         offset += batch.record_count
-    decoded = decode_batches(split_batches(whole), start_offset=0, end_offset=2**62)
+    decoded = decode_batches(split_batches(whole), Selection(0, 2**62))
     assert to_records(decoded) == records
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from reference import Record
 
 from sparkkafka.errors import CorruptRecordError
-from sparkkafka.protocol.columns.columns import decode_batches
+from sparkkafka.protocol.columns.columns import Selection, decode_batches
 from sparkkafka.protocol.records.batches import RecordBatch
 from tests.protocol.record_cases import (
     NOW,
@@ -30,7 +30,7 @@ from tests.protocol.record_cases import (
     to_records,
 )
 
-ALL = {"start_offset": -(2**63), "end_offset": 2**64}
+ALL = Selection(-(2**63), 2**64)
 
 SAMPLE = [
     Record(0, NOW, b"key", b"value"),
@@ -56,10 +56,10 @@ def same_verdict(batches: Sequence[RecordBatch]) -> bool:
             damage = damaged
             break
     if damage is None:
-        assert to_records(decode_batches(batches, **ALL)) == expected
+        assert to_records(decode_batches(batches, ALL)) == expected
         return False
     with pytest.raises(CorruptRecordError) as raised:
-        decode_batches(batches, **ALL)
+        decode_batches(batches, ALL)
     assert raised.value.position is not None
     assert raised.value.offset is not None
     # A count that the bytes cannot hold is seen before any record, and named by its batch.
@@ -67,7 +67,7 @@ def same_verdict(batches: Sequence[RecordBatch]) -> bool:
         assert raised.value.offset == damage.offset
     # What is not wanted must not make sound bytes damaged, nor run into trouble.
     with contextlib.suppress(CorruptRecordError):
-        decode_batches(batches, **ALL, wanted=frozenset({"value"}))
+        decode_batches(batches, ALL._replace(columns=frozenset({"value"})))
     return True
 
 
@@ -191,7 +191,7 @@ def test_null_header_key_and_header_key_that_is_not_text() -> None:
             batch = batch_of(payload, rows + 1)
             assert same_verdict([batch])
             with pytest.raises(CorruptRecordError, match="header key") as raised:
-                decode_batches([batch], **ALL)
+                decode_batches([batch], ALL)
             assert raised.value.offset == 1
 
 
@@ -212,7 +212,7 @@ def test_offsets_outside_64_bits() -> None:
     for base in (-1, -(2**63), 2**63 - 1):
         batch = batch_of(record() + record(offset=1), 2, base_offset=base)
         with pytest.raises(CorruptRecordError):
-            decode_batches([batch], start_offset=0, end_offset=2**62)
+            decode_batches([batch], Selection(0, 2**62))
 
 
 def test_millions_of_headers_take_bounded_time_and_memory() -> None:
@@ -234,7 +234,7 @@ def test_claims_allocate_nothing() -> None:
             batch_of(record(), 2**31 - 1),
         ):
             with pytest.raises(CorruptRecordError):
-                decode_batches([batch], **ALL)
+                decode_batches([batch], ALL)
         assert tracemalloc.get_traced_memory()[1] < 2_000_000
     finally:
         tracemalloc.stop()

@@ -20,6 +20,7 @@ from sparkkafka.protocol.columns.columns import (
     ALL_COLUMNS,
     HEADERS,
     DecodedRecords,
+    Selection,
     decode_batches,
     decode_chunks,
 )
@@ -73,7 +74,7 @@ def in_parts(
     limit: int = 1 << 30,
 ) -> Iterator[DecodedRecords]:
     pieces = cut(bytes(batch.data), sizes)
-    return large_batches.decode(batch, pieces, start, end, wanted, times_ms, limit)
+    return large_batches.decode(batch, pieces, Selection(start, end, wanted, times_ms), limit)
 
 
 def rows_of(chunks: Iterator[DecodedRecords]) -> list[Record]:
@@ -178,10 +179,10 @@ def test_steps_are_small_enough_to_look_at_the_clock_between_them() -> None:
     """One record of 40 MiB: an empty chunk for each piece of it."""
     payload = payload_of([Record(0, NOW, b"k", bytes(40 * MIB))])
     batch = batch_of(payload, 1)
-    chunks = list(decode_chunks([batch], start_offset=0, end_offset=END, pauses=True))
+    chunks = list(decode_chunks([batch], Selection(), pauses=True))
     assert len(chunks) > 10
     assert [len(chunk) for chunk in chunks if len(chunk)] == [1]
-    assert [len(chunk) for chunk in decode_chunks([batch], start_offset=0, end_offset=END)] == [1]
+    assert [len(chunk) for chunk in decode_chunks([batch], Selection())] == [1]
     large = next(chunk.large for chunk in chunks if len(chunk))
     assert large is not None
     assert large.key == b"k"
@@ -207,7 +208,7 @@ def test_large_batches_of_each_codec(codec: Codec, count: int) -> None:
     if codec is not Codec.NONE:
         batch = batch._replace(data=memoryview(compress(codec, payload)))
     offset = 0
-    for chunk in decode_chunks([batch], start_offset=0, end_offset=END):
+    for chunk in decode_chunks([batch], Selection()):
         assert chunk.offsets.tolist() == list(range(offset, offset + len(chunk)))
         offset += len(chunk)
         assert set(pc.binary_length(chunk.values).to_pylist()) == {20 * MIB // count}
@@ -223,7 +224,7 @@ def header_record(count: int, value: bytes | None = b"", size: int = 0) -> Recor
 def test_many_headers_of_one_record(size: int) -> None:
     records = [header_record(300_000, size=size), *equal_records(3, 5, 1)]
     payload = payload_of(records)
-    found = decode_batches([batch_of(payload, 4)], start_offset=0, end_offset=END)
+    found = decode_batches([batch_of(payload, 4)], Selection())
     values = found.headers.slice(0, 1).flatten().field(1)
     assert pc.binary_length(values).to_pylist() == [0] * 300_000
     assert found.headers.slice(1).null_count == 3
@@ -232,32 +233,29 @@ def test_many_headers_of_one_record(size: int) -> None:
     bad = bytearray(payload)
     bad[place] = 3  # no length is -2
     with pytest.raises(CorruptRecordError):
-        decode_batches([batch_of(bytes(bad), 4)], start_offset=0, end_offset=END)
+        decode_batches([batch_of(bytes(bad), 4)], Selection())
 
 
 def test_headers_of_many_rows_come_few_rows_at_a_time() -> None:
     records = [Record(n, NOW, None, b"v", (("k", None),) * 1000) for n in range(500)]
     batch = batch_of(payload_of(records), 500)
-    chunks = list(decode_chunks([batch], start_offset=0, end_offset=END))
+    chunks = list(decode_chunks([batch], Selection()))
     assert max(len(chunk) for chunk in chunks) <= 66
     assert [row for chunk in chunks for row in to_records(chunk)] == records
     # Nobody asked for them: they cost nothing.
     wanted = frozenset({"value"})
-    assert [
-        n.headers for n in decode_chunks([batch], start_offset=0, end_offset=END, wanted=wanted)
-    ]
+    assert [n.headers for n in decode_chunks([batch], Selection(0, END, wanted))]
 
 
 def test_what_headers_take_is_bounded() -> None:
     """Two bytes each on the wire, many times that in memory."""
     large = payload_of([header_record(3 * MIB, size=1)])
     batch = batch_of(large, 1)
-    options = {"start_offset": 0, "end_offset": END}
     with pytest.raises(BatchTooLargeError, match=f"{3 * MIB} headers in {6 * MIB} bytes"):
-        list(decode_chunks([batch], **options, max_payload_bytes=64 * MIB))
-    few = list(decode_chunks([batch], **options, wanted=ALL_COLUMNS - {HEADERS}))
+        list(decode_chunks([batch], Selection(), max_payload_bytes=64 * MIB))
+    few = list(decode_chunks([batch], Selection(0, END, ALL_COLUMNS - {HEADERS})))
     assert few[-1].values.to_pylist() == [b"v"]
-    rows = list(decode_chunks([batch], **options, max_payload_bytes=256 * MIB))
+    rows = list(decode_chunks([batch], Selection(), max_payload_bytes=256 * MIB))
     assert pc.list_value_length(rows[-1].headers).to_pylist() == [3 * MIB]
 
 
@@ -291,11 +289,11 @@ def test_parts_that_give_nothing_leave_time_to_look_at_the_clock(
             data += part(record[at:]) + 10_000 * nothing
         assert sum(not len(n) for n in decompressed_pieces(codec, data, MIB)) >= 18
         batch = batch_of(record, 1)._replace(attributes=codec, data=memoryview(data))
-        chunks = list(decode_chunks([batch], start_offset=0, end_offset=END, pauses=True))
+        chunks = list(decode_chunks([batch], Selection(), pauses=True))
         assert sum(not len(chunk) for chunk in chunks) >= 18
         assert [row.value for chunk in chunks for row in to_records(chunk)] == [b"v" * 300]
         with pytest.MonkeyPatch.context() as patch:  # and as a large record
             patch.setattr(large_batches, "PIECE_BYTES", 8)
-            chunks = list(decode_chunks([batch], start_offset=0, end_offset=END, pauses=True))
+            chunks = list(decode_chunks([batch], Selection(), pauses=True))
         assert sum(not len(chunk) for chunk in chunks) >= 18
         assert [row.value for chunk in chunks for row in to_records(chunk)] == [b"v" * 300]

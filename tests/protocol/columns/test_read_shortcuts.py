@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkkafka.protocol.records import varints
-from sparkkafka.protocol.records.batches import AbortedTransactions, RecordBatch, split_batches
+from sparkkafka.protocol.records.batches import RecordBatch, split_batches
+from sparkkafka.protocol.records.control_batches import AbortedTransactions
 
 
 def result(way: object, data: np.ndarray, at: np.ndarray, bits: int) -> object:

@@ -14,7 +14,12 @@ from reference import Record
 
 from sparkkafka.errors import CorruptRecordError
 from sparkkafka.protocol.columns import chunks, uniform_batches
-from sparkkafka.protocol.columns.columns import CHUNK_RECORDS, decode_batches, decode_chunks
+from sparkkafka.protocol.columns.columns import (
+    CHUNK_RECORDS,
+    Selection,
+    decode_batches,
+    decode_chunks,
+)
 from sparkkafka.protocol.columns.field_places import Grid, GridPart, GridRows
 from sparkkafka.protocol.records.batches import RecordBatch
 from tests.protocol.record_cases import NOW, equal_records, response, to_records
@@ -48,7 +53,7 @@ def groups_of(
 
 
 def decoded(batches: list[RecordBatch], start: int = 0, end: int = END) -> list[Record]:
-    return to_records(decode_batches(batches, start_offset=start, end_offset=end))
+    return to_records(decode_batches(batches, Selection(start, end)))
 
 
 @settings(max_examples=120, deadline=None)
@@ -83,7 +88,7 @@ def test_rows_are_those_of_the_slow_twin(data: st.DataObject) -> None:
     last = data.draw(st.sampled_from(records)).offset
     assert decoded(batches, first, last) == [r for r in records if first <= r.offset < last]
     time = data.draw(st.sampled_from(records)).timestamp
-    pieces = decode_chunks(batches, start_offset=0, end_offset=END, times_ms=(time, time))
+    pieces = decode_chunks(batches, Selection(0, END, times_ms=(time, time)))
     assert [row for piece in pieces for row in to_records(piece)] == [
         row for row in records if row.timestamp == time
     ]
@@ -92,14 +97,14 @@ def test_rows_are_those_of_the_slow_twin(data: st.DataObject) -> None:
 def answers(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether copies were found, each time that somebody asks for their fields."""
     found: list[bool] = []
-    way = uniform_batches.AlikeBatches.fields
+    way = uniform_batches.UniformBatches.fields
 
-    def fields(self: uniform_batches.AlikeBatches, first: int, last: int) -> object:
+    def fields(self: uniform_batches.UniformBatches, first: int, last: int) -> object:
         answer = way(self, first, last)
         found.append(answer is not None)
         return answer
 
-    monkeypatch.setattr(uniform_batches.AlikeBatches, "fields", fields)
+    monkeypatch.setattr(uniform_batches.UniformBatches, "fields", fields)
     return found
 
 
@@ -169,7 +174,7 @@ def test_after_a_batch_that_is_no_copy_the_rest_is_read(monkeypatch: pytest.Monk
 def test_pieces_are_no_longer_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
     found = answers(monkeypatch)
     batches = response([equal_records(700, 10, first) for first in range(0, 70_000, 700)])
-    pieces = list(decode_chunks(batches, start_offset=0, end_offset=END))
+    pieces = list(decode_chunks(batches, Selection()))
     most = CHUNK_RECORDS // 700 * 700
     assert [len(piece) for piece in pieces] == [most] * 4 + [70_000 - 4 * most]
     assert found == [True] * 5

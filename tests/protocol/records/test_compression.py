@@ -21,11 +21,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkkafka.errors import DecodeError, EncodeError, OptionError
+from sparkkafka.protocol.records.codecs import _xxh32_short
 from sparkkafka.protocol.records.compression import (
     LEVELS,
     Codec,
     OutputTooLargeError,
-    _xxh32_short,
     codec_by_name,
     compress,
     decompress,

@@ -21,16 +21,19 @@ from reference import Record
 from sparkkafka.errors import CorruptRecordError, DecodeError, EncodeError
 from sparkkafka.protocol.records import batches
 from sparkkafka.protocol.records.batches import (
-    ABORT_MARKER,
-    COMMIT_MARKER,
-    AbortedTransactions,
     RecordBatch,
     build_batch,
-    control_type,
     first_batch_size,
     split_batches,
 )
 from sparkkafka.protocol.records.compression import Codec, compress
+from sparkkafka.protocol.records.control_batches import (
+    ABORT_MARKER,
+    COMMIT_MARKER,
+    NO_CONTROL_TYPE,
+    AbortedTransactions,
+    control_type,
+)
 
 MIB = 1 << 20
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "records.json").read_text())
@@ -417,7 +420,7 @@ def test_control_types() -> None:
     assert control_type(batch) == COMMIT_MARKER
     # Compaction can take the record out and keep the batch.
     empty = reference.encode_batch(attributes=0x30, producer_id=1)
-    assert control_type(split_batches(empty)[0]) == batches.NO_CONTROL_TYPE
+    assert control_type(split_batches(empty)[0]) == NO_CONTROL_TYPE
 
 
 @pytest.mark.parametrize("key", [b"", b"\0", b"\0\0\0", struct.pack(">hh", -1, 0)])

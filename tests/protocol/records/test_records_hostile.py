@@ -23,14 +23,13 @@ from reference import Record
 
 from sparkkafka.errors import CorruptRecordError
 from sparkkafka.protocol.records.batches import (
-    AbortedTransactions,
     RecordBatch,
     build_batch,
-    control_type,
     first_batch_size,
     split_batches,
 )
 from sparkkafka.protocol.records.compression import Codec
+from sparkkafka.protocol.records.control_batches import AbortedTransactions, control_type
 
 MIB = 1 << 20
 MAX_PAYLOAD = 64 * 1024

@@ -10,8 +10,8 @@ from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.source import FROM_EARLIEST, TO_LATEST, OffsetBound
 from sparkkafka.errors import DataLossError, OptionError
 from sparkkafka.spark.read.planning import (
+    KafkaInputPartition,
     Loss,
-    OffsetRange,
     check_assigned,
     check_bounds,
     check_named,
@@ -34,7 +34,7 @@ def at(*offsets: int) -> OffsetBound:
 
 def plan(
     starting: OffsetBound, ending: OffsetBound, *available: tuple[int, int]
-) -> tuple[list[OffsetRange], list[Loss]]:
+) -> tuple[list[KafkaInputPartition], list[Loss]]:
     partitions = [TopicPartition("t", i) for i in range(len(available))]
     return plan_ranges(
         partitions,
@@ -95,7 +95,7 @@ def test_ranges(
     ranges: list[tuple[int, int]],
 ) -> None:
     planned, losses = plan(starting, ending, available)
-    assert planned == [OffsetRange("t", 0, start, end) for start, end in ranges]
+    assert planned == [KafkaInputPartition("t", 0, start, end) for start, end in ranges]
     assert losses == []
 
 
@@ -120,7 +120,7 @@ def test_what_is_missing_is_counted_and_left_out(
     missing: int,
 ) -> None:
     planned, losses = plan(starting, ending, available)
-    assert planned == [OffsetRange("t", 0, start, end) for start, end in ranges]
+    assert planned == [KafkaInputPartition("t", 0, start, end) for start, end in ranges]
     assert [loss.missing for loss in losses] == [missing]
 
 
@@ -218,7 +218,7 @@ def test_a_start_without_a_record_is_an_error_or_reads_nothing() -> None:
     )
     assert "startingOffsetsByTimestampStrategy=latest" in str(caught.value)
     start = start_at_times(AT_100, {T0: 5, T1: -1}, no_match_strategy="latest")
-    ranges = [OffsetRange("t", 0, 5, 9)]
+    ranges = [KafkaInputPartition("t", 0, 5, 9)]
     assert plan(start, TO_LATEST, (0, 9), (0, 9)) == (ranges, [])
     # The end that was given is before the end of the log: still nothing, and no loss.
     assert plan(start, at(9, 3), (0, 9), (0, 9)) == (ranges, [])
@@ -227,7 +227,7 @@ def test_a_start_without_a_record_is_an_error_or_reads_nothing() -> None:
 def test_an_end_without_a_record_is_the_end_of_the_log() -> None:
     end = end_at_times(AT_100, {T0: -1, T1: 4})
     assert plan(FROM_EARLIEST, end, (0, 9), (2, 9)) == (
-        [OffsetRange("t", 0, 0, 9), OffsetRange("t", 1, 2, 4)],
+        [KafkaInputPartition("t", 0, 0, 9), KafkaInputPartition("t", 1, 2, 4)],
         [],
     )
 

@@ -24,8 +24,8 @@ from sparkkafka.config.options import parse_producer_options, parse_read_options
 from sparkkafka.errors import DataLossError, OptionError
 from sparkkafka.protocol.columns.columns import RecordColumns
 from sparkkafka.spark.datasource import KafkaDataSource
-from sparkkafka.spark.read.planning import OffsetRange
-from sparkkafka.spark.read.reader import KafkaBatchReader, KafkaInputPartition
+from sparkkafka.spark.read.planning import KafkaInputPartition
+from sparkkafka.spark.read.reader import KafkaBatchReader
 from tests.client.support import open_cluster
 from tests.client.support import settings as client_settings
 
@@ -288,7 +288,7 @@ def test_no_row_is_lost(
         }
 
     ranges = [
-        OffsetRange(tp.topic, tp.partition, data.draw(st.integers(0, 3)), log[-1][0] + 1)
+        KafkaInputPartition(tp.topic, tp.partition, data.draw(st.integers(0, 3)), log[-1][0] + 1)
         for tp, log in logs.items()
         if log
     ]
@@ -305,7 +305,7 @@ def test_no_row_is_lost(
         largest_ms,
     )
 
-    def rows(some: list[OffsetRange], times_ms: Span) -> list[Row]:
+    def rows(some: list[KafkaInputPartition], times_ms: Span) -> list[Row]:
         return [
             Row(one.topic, one.partition, at, moment(ms))
             for one in some
@@ -450,6 +450,7 @@ def test_an_old_broker_cannot_tell_that_there_are_none(fake_cluster_factory: Any
     write_times(cluster, "t", 0, [100, 300, 200])
     reader = pushing(cluster, "t", [GreaterThan(TIME, moment(400))])
     assert ranges_of(reader) == [("t", 0, 0, 3)]
+    assert [one.times_ms for one in reader.partitions()] == [(401, INT64_MAX)]
     assert rows_of(reader) == []
 
 
@@ -474,5 +475,5 @@ def test_what_is_shipped_is_plain() -> None:
     )
     list(reader.pushFilters([GreaterThan(TIME, moment(5)), In(TOPIC, ["t"])]))
     copy = pickle.loads(pickle.dumps(reader))
-    assert (copy.bounds, copy.times_ms) == (reader.bounds, (6, INT64_MAX))
+    assert copy.bounds == reader.bounds
     assert dataclasses.asdict(KafkaInputPartition("t", 0, 1, 2))["start"] == 1

@@ -16,12 +16,13 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from sparkkafka.config.options import parse_read_options
-from sparkkafka.errors import DecodeError, OptionError
+from sparkkafka.errors import BrokerError, DecodeError, ErrorCode, OptionError
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE, DecodedRecords
 from sparkkafka.spark.datasource import KafkaDataSource
 from sparkkafka.spark.read import read_task
+from sparkkafka.spark.read.planning import KafkaInputPartition
 from sparkkafka.spark.read.read_task import BatchShaper, bad_text_rows
-from sparkkafka.spark.read.reader import KafkaBatchReader, KafkaInputPartition
+from sparkkafka.spark.read.reader import KafkaBatchReader
 from sparkkafka.spark.schema import arrow_schema, chosen_columns, default_columns, spark_schema
 from tests.spark.schemas import ddl
 
@@ -135,6 +136,18 @@ def test_no_partitions_become_one_that_reads_nothing() -> None:
     """Spark turns [] into InputPartition(None), and must not need a broker for it."""
     reader = KafkaBatchReader(parse_read_options(READ))
     assert list(reader.read(InputPartition(None))) == []
+
+
+def test_a_refused_fetch_names_settings_as_users_of_spark_do(fake_cluster: Any) -> None:
+    fake_cluster.create_topic("t")
+    fake_cluster.append("t", 0, b"?", end_offset=5)
+    fake_cluster.fault(ErrorCode.INVALID_FETCH_SIZE, api="Fetch", times=None)
+    reader = KafkaBatchReader(
+        parse_read_options({**READ, "kafka.bootstrap.servers": fake_cluster.bootstrap_servers})
+    )
+    (part,) = reader.partitions()
+    with pytest.raises(BrokerError, match=r"see kafka\.fetch\.max\.bytes and kafka\.max"):
+        list(reader.read(part))
 
 
 def test_what_spark_ships_survives_pickle() -> None:

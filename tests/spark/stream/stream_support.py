@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from sparkkafka.config.options import parse_stream_options
-from sparkkafka.spark.read.reader import KafkaInputPartition
+from sparkkafka.spark.read.planning import KafkaInputPartition
 from sparkkafka.spark.schema import default_columns
-from sparkkafka.spark.stream.stream_admission import LimitedStreamReader
+from sparkkafka.spark.stream.limited_reader import LimitedStreamReader
 from sparkkafka.testing.fake.cluster import FakeCluster
 
 QUICK = {

@@ -28,8 +28,8 @@ from sparkkafka.errors import (
 )
 from sparkkafka.spark.read.reader import KafkaBatchReader
 from sparkkafka.spark.stream import offsets
+from sparkkafka.spark.stream.limited_reader import LimitedStreamReader
 from sparkkafka.spark.stream.reader import BookkeepingStreamReader
-from sparkkafka.spark.stream.stream_admission import LimitedStreamReader
 from sparkkafka.testing.fake.cluster import FakeCluster
 from tests.spark.stream.stream_support import (
     QUICK,

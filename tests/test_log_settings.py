@@ -1,10 +1,11 @@
-"""SPARKKAFKA_DEBUG sets the levels of the package's loggers, and one logger there is per module."""
+"""SPARKKAFKA_LOGGING sets the levels of the package's loggers; one logger there is per module."""
 
 from __future__ import annotations
 
 import ast
 import logging
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import sparkkafka
-from sparkkafka.debug_logging import apply_levels, parse_levels
+from sparkkafka.logs import VARIABLE, apply_levels, parse_levels
 
 
 @pytest.fixture(autouse=True)
@@ -49,14 +50,18 @@ def test_levels_of_parts(text: str, levels: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize("text", ["client:loud", "client", ":debug", "client=debug"])
-def test_text_that_cannot_be_read_is_warned_of(text: str, caplog: pytest.LogCaptureFixture) -> None:
-    apply_levels(text)
-    assert "SPARKKAFKA_DEBUG" in caplog.text
+def test_text_that_cannot_be_read_is_warned_of(
+    text: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, text)
+    apply_levels()
+    assert "SPARKKAFKA_LOGGING" in caplog.text
     assert "client:debug,protocol:info" in caplog.text
 
 
-def test_levels_are_set() -> None:
-    apply_levels("client:debug")
+def test_levels_are_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "client:debug")
+    apply_levels()
     assert logging.getLogger("sparkkafka.client.sender.sender").isEnabledFor(logging.DEBUG)
     assert not logging.getLogger("sparkkafka.protocol").isEnabledFor(logging.DEBUG)
 
@@ -73,7 +78,7 @@ def test_in_a_process_of_its_own(own_handler: bool) -> None:
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env=os.environ | {"SPARKKAFKA_DEBUG": "client:debug"},
+        env=os.environ | {VARIABLE: "client:debug"},
         capture_output=True,
         text=True,
         timeout=60,
@@ -82,6 +87,22 @@ def test_in_a_process_of_its_own(own_handler: bool) -> None:
     lines = [line for line in done.stderr.splitlines() if "seen" in line]
     assert len(lines) == 1, done.stderr
     assert lines[0].endswith("own seen" if own_handler else "sparkkafka.client.x: seen")
+
+
+@pytest.mark.parametrize("text", ["/no/such/file", "logging.ini", "conf/logging.ini"])
+def test_a_file_is_for_processes_of_spark(
+    text: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, text)
+    apply_levels()
+    assert caplog.text == ""
+
+
+def test_pages_name_no_other_variable() -> None:
+    root = Path(sparkkafka.__file__).parent.parent
+    for page in [*root.glob("*.md"), *root.glob("docs/*.md"), *root.glob(".github/**/*.md")]:
+        named = set(re.findall(r"SPARKKAFKA_[A-Z_]+", page.read_text("utf-8")))
+        assert named <= {VARIABLE, "SPARKKAFKA_SEED"}, page
 
 
 def test_each_module_logs_under_its_own_name() -> None:

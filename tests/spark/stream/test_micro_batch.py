@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.spark.read.planning import OffsetRange
-from sparkkafka.spark.stream.planning import (
+from sparkkafka.spark.read.planning import KafkaInputPartition
+from sparkkafka.spark.stream.micro_batch import (
     loss_error,
     loss_warning,
     partitions_to_check,
@@ -51,7 +51,7 @@ def test_only_what_moves_is_looked_at() -> None:
 
 def test_a_new_topic_starts_where_it_begins() -> None:
     plan = plan_micro_batch({A0: 3}, {A0: 3, B0: 9}, {B0: 4}, {})
-    assert plan.ranges == [OffsetRange("b", 0, 4, 9)]
+    assert plan.ranges == [KafkaInputPartition("b", 0, 4, 9)]
     assert (plan.losses, plan.late_topics) == ([], {"b": [B0]})
 
 
@@ -101,7 +101,7 @@ def test_losses(
 
 def test_a_topic_made_again_was_reported_and_gives_nothing_yet() -> None:
     plan = plan_micro_batch({A0: 30, B0: 2}, {A0: 1, B0: 3}, {A0: 1, B0: 0}, {}, recreated={"a"})
-    assert plan.ranges == [OffsetRange("b", 0, 2, 3)]
+    assert plan.ranges == [KafkaInputPartition("b", 0, 2, 3)]
     assert plan.losses == []
     assert "Topic a was deleted and made again" in str(loss_error([recreated_loss("a")]))
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import DataLossError
-from sparkkafka.spark.read.planning import MOST_SHOWN, OffsetRange, listed
+from sparkkafka.spark.read.planning import MOST_SHOWN, KafkaInputPartition, listed
 
 Offsets = dict[TopicPartition, int]
 
@@ -29,7 +29,7 @@ class StreamLoss(NamedTuple):
 class StreamPlan(NamedTuple):
     """`late_topics`: topics new to the query whose first records are gone already."""
 
-    ranges: list[OffsetRange]
+    ranges: list[KafkaInputPartition]
     losses: list[StreamLoss]
     late_topics: dict[str, list[TopicPartition]]
 
@@ -55,7 +55,7 @@ def plan_micro_batch(
     ends of those whose end was not looked up just now (a batch that is planned again after a
     restart). Topics of `recreated` have been reported and begin anew at their `end`.
     """
-    ranges: list[OffsetRange] = []
+    ranges: list[KafkaInputPartition] = []
     losses: list[StreamLoss] = []
     late_topics: dict[str, list[TopicPartition]] = {}
     known_topics = {tp.topic for tp in start}
@@ -92,7 +92,7 @@ def plan_micro_batch(
             available = f"available are [{first}, {last})" if tp in latest else f"first is {first}"
             losses.append(_unreadable(tp, begin, to, available, missing))
         if kept_start < kept_end:
-            ranges.append(OffsetRange(tp.topic, tp.partition, kept_start, kept_end))
+            ranges.append(KafkaInputPartition(tp.topic, tp.partition, kept_start, kept_end))
     return StreamPlan(ranges, losses, late_topics)
 
 

@@ -6,15 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkkafka.spark.read.planning import OffsetRange
-from sparkkafka.spark.read.splitting import split_ranges
+from sparkkafka.spark.read.planning import KafkaInputPartition, split_ranges
 
 
-def ranges(*sizes: int) -> list[OffsetRange]:
-    return [OffsetRange("t", at, 100, 100 + size) for at, size in enumerate(sizes)]
+def ranges(*sizes: int) -> list[KafkaInputPartition]:
+    return [KafkaInputPartition("t", at, 100, 100 + size) for at, size in enumerate(sizes)]
 
 
-def sizes(pieces: list[OffsetRange]) -> list[tuple[int, int]]:
+def sizes(pieces: list[KafkaInputPartition]) -> list[tuple[int, int]]:
     return [(piece.partition, piece.end - piece.start) for piece in pieces]
 
 

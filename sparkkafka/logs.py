@@ -1,0 +1,122 @@
+"""SPARKKAFKA_LOGGING: what the package logs, from the environment.
+
+    SPARKKAFKA_LOGGING="client:debug,protocol:info"   parts of the package (or single modules,
+                                                      as client.sender.sender), each with a level
+    SPARKKAFKA_LOGGING=debug                          the whole package
+    SPARKKAFKA_LOGGING=conf/logging.ini               a file for `logging.config.fileConfig`: what
+                                                      has a slash in it, or ends in .ini
+
+Spark hands the variable on to local workers, and to those of a cluster as
+`spark.executorEnv.SPARKKAFKA_LOGGING`. Levels are set when the package is imported, in any process;
+what is logged then goes to stderr, unless the program has handlers of its own. A file is read in
+the processes that Spark starts for planning and for tasks only: they run none of the user's code,
+so nobody else configures logging there. Without the variable they print warnings and say who is
+speaking, and in other processes nothing is touched.
+
+Each module logs to the logger of its name (`sparkkafka.client.sender.sender`), requests and answers
+by name and size to `sparkkafka.protocol`; errors are logged, contents of records never.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import logging.config
+import os
+import sys
+from collections.abc import Mapping
+
+from sparkkafka.errors import OptionError
+
+VARIABLE = "SPARKKAFKA_LOGGING"
+ROOT = "sparkkafka"
+LEVELS: Mapping[str, int] = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+    "off": logging.CRITICAL + 1,
+}
+
+
+def parse_levels(text: str) -> dict[str, int]:
+    """Logger name -> level. Raises ValueError, which names the piece that cannot be read."""
+    levels: dict[str, int] = {}
+    for piece in filter(None, (part.strip() for part in text.split(","))):
+        name, colon, word = piece.rpartition(":")
+        name, word = name.strip(), word.strip().lower()
+        if word not in LEVELS or (colon and not name):
+            raise ValueError(
+                f"{VARIABLE}: {piece!r} is not PART:LEVEL or LEVEL, with a LEVEL of "
+                f"{', '.join(LEVELS)}, nor a path: for example client:debug,protocol:info"
+            )
+        if name and name != ROOT and not name.startswith(f"{ROOT}."):
+            name = f"{ROOT}.{name}"
+        if name and not _is_module(name):
+            raise ValueError(
+                f"{VARIABLE}: {piece!r} names no part of the package; parts are client, protocol, "
+                "spark, config, and what is in these, as client.sender"
+            )
+        levels[name or ROOT] = LEVELS[word]
+    return levels
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ImportError:  # of a module in something that is no package
+        return False
+
+
+def apply_levels() -> None:
+    """Set the levels that the variable asks for. Text that cannot be read is warned of, and changes
+    nothing: a program must not fail over how much it logs."""
+    text = os.environ.get(VARIABLE, "")
+    if not text or _is_path(text):
+        return
+    try:
+        levels = parse_levels(text)
+    except ValueError as error:
+        logging.getLogger(ROOT).warning("%s", error)
+        return
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
+    _add_handler("%(asctime)s %(levelname)s %(threadName)s %(name)s: %(message)s")
+
+
+def set_up() -> None:
+    """In a process of Spark's: read the file that the variable names; else, if nobody has, give the
+    package's loggers a handler. Raises OptionError for a bad file."""
+    if logging.getLogger(ROOT).handlers or logging.getLogger().handlers:
+        return
+    text = os.environ.get(VARIABLE, "")
+    if not _is_path(text):
+        _add_handler("%(asctime)s %(levelname)s %(name)s: %(message)s", "%H:%M:%S")
+        return
+    try:
+        logging.config.fileConfig(text, disable_existing_loggers=False)
+    except (OSError, KeyError, ValueError, RuntimeError) as error:
+        raise OptionError(f"{VARIABLE}={text} is not a logging configuration: {error}") from error
+
+
+def _is_path(text: str) -> bool:
+    return os.sep in text or text.endswith(".ini")
+
+
+def _add_handler(line: str, time: str | None = None) -> None:
+    logger = logging.getLogger(ROOT)
+    if not any(isinstance(handler, _Stderr) for handler in logger.handlers):
+        handler = _Stderr()
+        handler.setFormatter(logging.Formatter(line, time))
+        logger.addHandler(handler)
+
+
+class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
+    """Writes to stderr while the program has no handlers of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(sys.stderr)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not logging.getLogger().handlers:
+            super().emit(record)

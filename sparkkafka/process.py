@@ -1,0 +1,15 @@
+"""What this process is, for messages about what it lacks: "Spark's driver", "a Spark executor"."""
+
+from __future__ import annotations
+
+_role = "this process"
+
+
+def role() -> str:
+    return _role
+
+
+def set_role(role: str) -> None:
+    """For whoever starts work in a process that others made, such as a worker of Spark."""
+    global _role
+    _role = role
