@@ -282,7 +282,7 @@ _CHANGING = [
     (re.compile(r"; \d+ partitions? so far: .*", re.DOTALL), ""),
     (re.compile(r"; the last failures?: .*", re.DOTALL), ""),
     (re.compile(r" \(records (not|possibly) written\)"), ""),
-    (re.compile(r"; records in this batch: \d+, not acknowledged: \d+"), ""),
+    (re.compile(r"; records in this batch: \d+"), ""),
     (re.compile(r" @ 127\.0\.0\.1:\d+( for out-\d+)?"), ""),
     (re.compile(r"127\.0\.0\.1:\d+"), "host:port"),
     (re.compile(r" from \w+( of (group )?'[\w…-]+')?(?=:)"), ""),

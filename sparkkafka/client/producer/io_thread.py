@@ -18,7 +18,7 @@ from sparkkafka.client.producer.chunks import Chunk
 from sparkkafka.client.producer.futures import NoticeBoard
 from sparkkafka.client.producer.router import BatchPieces, Piece, RecordRouter, cut_pieces
 from sparkkafka.client.sender.batching import Batcher
-from sparkkafka.client.sender.delivery import ProducerMetrics
+from sparkkafka.client.sender.deliveries import ProducerMetrics
 from sparkkafka.client.sender.sender import Sender, SenderTransaction
 from sparkkafka.client.sender.topic_lookup import TopicLookup
 from sparkkafka.client.values import TopicPartition
@@ -97,7 +97,7 @@ class ProducerLoop:
 
     @property
     def metrics(self) -> ProducerMetrics:
-        return self.sender.metrics
+        return self.sender.deliveries.metrics
 
     def call(self, action: Callable[[], T], deadline: Deadline, what: str) -> T:
         """Run something in the I/O thread and return what it returns, or raise what it raises.
@@ -154,7 +154,7 @@ class ProducerLoop:
     def trouble(self) -> str:
         """Why records are not delivered, to end a message with; "" if nothing is known to be wrong.
         Any thread may ask."""
-        errors = [*self._lookup.errors(), *self.sender.errors(), self.cluster.failing]
+        errors = [*self._lookup.errors(), *self.sender.deliveries.errors(), self.cluster.failing]
         texts = {str(error) for error in errors if error is not None}
         # What is quoted by another needs no words of its own.
         texts = {text for text in texts if not any(text in other for other in texts - {text})}
@@ -175,7 +175,7 @@ class ProducerLoop:
         topics = sorted(counts, key=lambda topic: -counts[topic])
         words = f"{total} record{'s' if total != 1 else ''} of {_some('topic', topics)}"
         queued = []
-        for tp in self.sender.waiting():
+        for tp in self.sender.deliveries.waiting():
             if tp.topic in counts:
                 leader = self.cluster.known_leader(tp)
                 queued.append(f"{tp} (broker {leader.leader})" if leader else f"{tp} (no leader)")
@@ -280,7 +280,7 @@ class ProducerLoop:
         self._taken.difference_update(finished)
         waiting = sum(chunk.size_bytes for chunks in self._unrouted.values() for chunk in chunks)
         self._buffer.freed(
-            waiting + self._batcher.pending_bytes + self.sender.queued_bytes, finished
+            waiting + self._batcher.pending_bytes + self.sender.deliveries.queued_bytes, finished
         )
         self._board.tell()
 
@@ -353,7 +353,7 @@ class ProducerLoop:
     ) -> None:
         parts = cut_pieces(pieces, [batch.record_count for batch in batches])
         owners = [BatchPieces(tp, part, self._on_failure) for part in parts]
-        self.sender.add(tp, batches, owners, since_s)
+        self.sender.deliveries.add(tp, batches, owners, since_s)
 
     # --- giving up ------------------------------------------------------------------------------
 
@@ -376,23 +376,23 @@ class ProducerLoop:
             for chunk in chunks:
                 chunk.failed(chunk.open_places(), reason)
         self._unrouted.clear()
-        self.sender.give_up_unsent(str(reason))
+        self.sender.deliveries.give_up_unsent(str(reason))
 
     def drop_everything(self, reason: KafkaError) -> None:
         """Give up all that is not delivered."""
         self.drop_unsent(reason)
-        self.sender.give_up_everything(str(reason))
+        self.sender.deliveries.give_up_everything(str(reason))
 
     def settle(self, deadline: Deadline) -> bool:
         """Wait until all that was sent is answered; whether it is. What is not is given up."""
-        while (self.sender.busy or self.sender.in_flight) and not deadline.expired:
+        while self.sender.unsettled and not deadline.expired:
             try:
                 self.sender.step(wait=True, longest_s=min(LONGEST_SLEEP_S, deadline.remaining_s()))
             except KafkaError as error:
-                self.sender.give_up_everything(str(error))
+                self.sender.deliveries.give_up_everything(str(error))
             self._buffer.awake()
-        settled = not (self.sender.busy or self.sender.in_flight)
-        self.sender.give_up_everything("no answer came before the transaction was ended")
+        settled = not self.sender.unsettled
+        self.sender.deliveries.give_up_everything("no answer came before the transaction was ended")
         self.sender.lose_connections()
         return settled
 

@@ -43,7 +43,7 @@ from sparkkafka.client.producer.record_checks import (
     too_large,
 )
 from sparkkafka.client.producer.transaction_steps import LEAST_ABORT_S, TransactionSteps
-from sparkkafka.client.sender.delivery import ProducerMetrics
+from sparkkafka.client.sender.deliveries import ProducerMetrics
 from sparkkafka.client.transactions.manager import TransactionManager
 from sparkkafka.client.transactions.requests import GroupIdentity
 from sparkkafka.client.values import TopicPartition, checked_topic

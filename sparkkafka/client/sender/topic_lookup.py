@@ -15,7 +15,7 @@ from sparkkafka.client.cluster.cluster import (
     no_topic,
 )
 from sparkkafka.client.deadline import Backoff, Deadline
-from sparkkafka.client.sender.delivery import PartitionDelivery
+from sparkkafka.client.sender.deliveries import PartitionDelivery
 from sparkkafka.errors import (
     BrokerError,
     ErrorCode,

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkkafka.client.sender.delivery import ProducerMetrics
+from sparkkafka.client.sender.deliveries import ProducerMetrics
 from sparkkafka.client.sender.rows import Router, Rows
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import parse_write_options
