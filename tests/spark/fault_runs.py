@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from sparkkafka.client.sender.row_columns import RowColumns
+from sparkkafka.client.sender.input_columns import InputColumns
 from sparkkafka.config.options import WriteOptions, parse_write_options
 from sparkkafka.errors import DataLossError, KafkaError
 from sparkkafka.spark.exactly_once.commit import abort_batch, commit_batch
@@ -29,7 +29,7 @@ from sparkkafka.spark.write.write_task import write_rows
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Action, Fault
 
-COLUMNS = RowColumns(value=0, topic=1, partition=2)
+COLUMNS = InputColumns(value=0, topic=1, partition=2)
 TOPIC = "out"
 BROKERS = 3
 PARTITIONS = 3

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.deadline import Deadline, End
+from sparkkafka.client.deadline import CloseSignal, Deadline
 from sparkkafka.client.producer.accumulator import RecordBuffer
 from sparkkafka.client.producer.chunks import Chunk
 from sparkkafka.client.producer.futures import NoticeBoard
@@ -52,15 +52,15 @@ class ProducerLoop:
         board: NoticeBoard,
         transaction: SenderTransaction | None,
         on_failure: Callable[[KafkaError], KafkaError],
-        end: End,
+        close_signal: CloseSignal,
     ) -> None:
-        self._end_of_waits = end
+        self._close_signal = close_signal
         self._settings = settings
         self._options = settings.producer
         self._buffer = buffer
         self._board = board
         self._on_failure = on_failure
-        self.cluster = Cluster(settings.client, end=end)
+        self.cluster = Cluster(settings.client, close_signal=close_signal)
         self._lookup = TopicLookup(self.cluster, max(LEAST_LOOK_MS, settings.producer.max_block_ms))
         self.sender = Sender(
             self.cluster, self._options, transaction, lookup=self._lookup, wake_fd=buffer.wake_fd
@@ -183,7 +183,7 @@ class ProducerLoop:
 
     def stop(self, deadline: Deadline, why: str = CLOSED) -> None:
         """Deliver what is there until the deadline, then end. What is given up, is so for `why`."""
-        self._end_of_waits.come(deadline.remaining_s())
+        self._close_signal.close_in(deadline.remaining_s())
         with self._buffer.lock:
             if self._stop is None or deadline.remaining_s() < self._stop.remaining_s():
                 self._stop = deadline

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from sparkkafka.client.deadline import Deadline, End, deadline_of
+from sparkkafka.client.deadline import CloseSignal, Deadline, deadline_of
 from sparkkafka.client.net.tcp import where
 from sparkkafka.client.producer.accumulator import RecordBuffer
 from sparkkafka.client.producer.chunks import Chunk
@@ -107,7 +107,7 @@ class Producer:
         options = settings.producer
         self._board = NoticeBoard()
         self._buffer = RecordBuffer(options, self._board)
-        self._end = End()
+        self._close_signal = CloseSignal()
         manager = None
         if settings.transactional_id is not None:
             manager = TransactionManager(
@@ -115,10 +115,15 @@ class Producer:
                 settings.transactional_id,
                 options.transaction_timeout_ms or 60_000,
                 min(settings.client.request_timeout_ms, options.delivery_timeout_ms),
-                self._end,
+                self._close_signal,
             )
         self._loop = ProducerLoop(
-            settings, self._buffer, self._board, manager, _weakly(self._record_failed), self._end
+            settings,
+            self._buffer,
+            self._board,
+            manager,
+            _weakly(self._record_failed),
+            self._close_signal,
         )
         self._steps: TransactionSteps | None = None
         if manager is not None:
@@ -467,9 +472,9 @@ class Producer:
         aborts = not self._closed and self._steps is not None and self._steps.must_abort
         left_s = deadline.remaining_s()
         left_s = max(left_s, LEAST_ABORT_S) if aborts else left_s
-        self._end.come(left_s)  # the thread may be in a wait of its own
+        self._close_signal.close_in(left_s)  # the thread may be in a wait of its own
         if self._steps is not None and aborts:
-            cut = threading.Timer(left_s + CUT_AFTER_S, self._end.cut)
+            cut = threading.Timer(left_s + CUT_AFTER_S, self._close_signal.cut_sockets)
             cut.daemon = True
             cut.start()
             try:
@@ -485,7 +490,7 @@ class Producer:
         if threading.current_thread() is self._board.io_thread:
             return  # a callback; what failed is for a call that can wait until all is known
         if not self._loop.join(deadline.remaining_s() + CUT_AFTER_S):
-            self._end.cut()
+            self._close_signal.cut_sockets()
             if not self._loop.join(JOIN_SLACK_S):
                 log.warning("the producer's thread has not ended; it will by itself")
         if self._steps is not None and not self._loop.runs:

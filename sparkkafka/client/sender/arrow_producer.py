@@ -23,6 +23,7 @@ from sparkkafka.client.sender.batching import Batcher
 from sparkkafka.client.sender.deliveries import ProducerMetrics
 from sparkkafka.client.sender.partition_queue import BatchOwner
 from sparkkafka.client.sender.sender import Sender
+from sparkkafka.client.sender.topic_lookup import TopicLookup
 from sparkkafka.client.transactions.producer_transaction import ProducerTransaction
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ProducerOptions
@@ -82,7 +83,8 @@ class ColumnProducer:
     ) -> None:
         self._options = options
         self._prefix = cluster.options.prefix
-        self._sender = Sender(cluster, options, transaction)
+        lookup = TopicLookup(cluster, grace_ms=cluster.options.request_timeout_ms)
+        self._sender = Sender(cluster, options, transaction, lookup=lookup)
         self._deliveries = self._sender.deliveries
         self._batcher: Batcher[None] = Batcher(
             options,

@@ -76,13 +76,13 @@ class Sender:
         options: ProducerOptions,
         transaction: SenderTransaction | None = None,
         *,
-        lookup: TopicLookup | None = None,
+        lookup: TopicLookup,
         wake_fd: int | None = None,
     ) -> None:
         self._cluster = cluster
         self._options = options
         self._transaction = transaction
-        self._lookup = lookup or TopicLookup(cluster)
+        self._lookup = lookup
         self.deliveries = Deliveries(cluster, options)
         self._requests = ProduceRequests(
             cluster,

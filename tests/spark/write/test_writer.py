@@ -23,8 +23,7 @@ from sparkkafka.protocol.partitioning.partitioner import KEY_RULES, murmur2_part
 from sparkkafka.spark.datasource import KafkaDataSource
 from sparkkafka.spark.write import write_task
 from sparkkafka.spark.write.commit_message import KafkaCommitMessage
-from sparkkafka.spark.write.row_columns import input_columns
-from sparkkafka.spark.write.writer import KafkaBatchWriter
+from sparkkafka.spark.write.writer import KafkaBatchWriter, input_columns
 from tests.reference import decode_payload
 from tests.spark.schemas import ddl
 
