@@ -3,9 +3,12 @@ them. It alone owns the cluster and the sender."""
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -34,6 +37,13 @@ LONGEST_SLEEP_S = 1.0
 ANSWER_SLACK_S = 5.0  # how much longer a caller waits for a command than the command's own deadline
 
 MOST_NAMED = 3
+
+CLOSE_IN_ERROR_S = 1.0
+EXIT_SLACK_MS = 200
+_UNCLOSED = "a Producer was not closed: call close(), or use it under `with`"
+
+_loops: weakref.WeakSet[ProducerLoop] = weakref.WeakSet()
+"""Those that run, also of producers that are gone."""
 
 T = TypeVar("T")
 
@@ -83,6 +93,7 @@ class ProducerLoop:
 
     def start(self) -> None:
         self._thread.start()
+        _loops.add(self)
 
     def look(self, topic: str) -> int | None:
         """The number of a topic's partitions, None if it has to be asked for again. To be `call`ed.
@@ -428,3 +439,24 @@ def _some(kind: str, names: Sequence[str]) -> str:
     more = len(names) - MOST_NAMED
     listed = ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
     return f"{kind}{'s' if len(names) != 1 else ''} {listed}"
+
+
+def let_go(loop: ProducerLoop, process_id: int) -> None:
+    """A producer that nobody has closed is gone. Its thread delivers what it can, and says what it
+    could not."""
+    if os.getpid() == process_id:
+        loop.stop(Deadline(CLOSE_IN_ERROR_S * 1000), _UNCLOSED)
+
+
+def _end_all() -> None:
+    """The interpreter ends, and threads with it."""
+    running = [loop for loop in _loops if loop.runs]
+    for loop in running:
+        let_go(loop, os.getpid())
+    deadline = Deadline(CLOSE_IN_ERROR_S * 1000 + EXIT_SLACK_MS)
+    for loop in running:
+        if not loop.join(deadline.remaining_s()) and loop.has_undelivered:
+            log.warning("records were not delivered: %s", _UNCLOSED)
+
+
+atexit.register(_end_all)

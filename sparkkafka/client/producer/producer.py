@@ -5,13 +5,12 @@
         print(handle.result(timeout_s=10))
 
 `send` puts a record into a buffer and returns; a thread of the producer sends what has waited for
-linger.ms or fills a batch. Its parts: `record_buffer` (between the threads), `producer_loop` (the
-thread), `delivery_notes` (handles), `transaction_manager`.
+linger.ms or fills a batch. Its parts: `accumulator` (between the threads), `io_thread`, `futures`
+(handles), `transaction_steps`.
 """
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import threading
@@ -33,8 +32,8 @@ from sparkkafka.client.producer.futures import (
     TableDelivery,
     WrittenRange,
 )
-from sparkkafka.client.producer.io_thread import ProducerLoop
-from sparkkafka.client.producer.record_checks import (
+from sparkkafka.client.producer.io_thread import CLOSE_IN_ERROR_S, ProducerLoop, let_go
+from sparkkafka.client.producer.records import (
     BATCH_BYTES,
     RECORD_BYTES,
     as_bytes,
@@ -69,8 +68,6 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-CLOSE_IN_ERROR_S = 1.0
-EXIT_SLACK_MS = 200
 JOIN_SLACK_S = 5.0
 CUT_AFTER_S = 0.1  # so long after the end of `close` connections are cut that are waited for
 LOOK_AGAIN_MS = 50
@@ -80,11 +77,7 @@ Headers = (
     | Sequence[tuple[str, bytes | bytearray | memoryview | str | None]]
 )
 
-UNCLOSED = "a Producer was not closed: call close(), or use it under `with`"
-
 _producers: weakref.WeakSet[Producer] = weakref.WeakSet()
-_loops: weakref.WeakSet[ProducerLoop] = weakref.WeakSet()
-"""Those of producers that are gone as well, while they run."""
 
 
 class Producer:
@@ -137,9 +130,8 @@ class Producer:
         self._process_id = os.getpid()
         _producers.add(self)
         self._loop.start()
-        _loops.add(self._loop)
-        # At the end of the interpreter `_end_all` comes instead, which waits.
-        weakref.finalize(self, _let_go, self._loop, os.getpid()).atexit = False
+        # At the end of the interpreter `io_thread` ends all loops itself, and waits.
+        weakref.finalize(self, let_go, self._loop, os.getpid()).atexit = False
 
     def __repr__(self) -> str:
         servers = ",".join(where(*at) for at in self._settings.client.bootstrap_servers)
@@ -300,7 +292,7 @@ class Producer:
         ProduceError, which say which record it is (counted from 0), and else what `send` raises; of
         a series above buffer.memory, some records may be queued then.
         """
-        from sparkkafka.client.producer.series import series_chunks
+        from sparkkafka.client.producer.records import series_chunks
 
         checked_topic(topic)
         with self._lock:
@@ -533,24 +525,3 @@ def _fork_all() -> None:
 
 
 os.register_at_fork(after_in_child=_fork_all)
-
-
-def _let_go(loop: ProducerLoop, process_id: int) -> None:
-    """A producer that nobody has closed is gone. Its thread delivers what it can, and says what it
-    could not."""
-    if os.getpid() == process_id:
-        loop.stop(Deadline(CLOSE_IN_ERROR_S * 1000), UNCLOSED)
-
-
-def _end_all() -> None:
-    """The interpreter ends, and threads with it."""
-    running = [loop for loop in _loops if loop.runs]
-    for loop in running:
-        _let_go(loop, os.getpid())
-    deadline = Deadline(CLOSE_IN_ERROR_S * 1000 + EXIT_SLACK_MS)
-    for loop in running:
-        if not loop.join(deadline.remaining_s()) and loop.has_undelivered:
-            log.warning("records were not delivered: %s", UNCLOSED)
-
-
-atexit.register(_end_all)

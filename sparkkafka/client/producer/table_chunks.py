@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from sparkkafka.client.producer.chunks import TableChunk
 from sparkkafka.client.producer.futures import NoticeBoard
-from sparkkafka.client.producer.record_checks import too_large
+from sparkkafka.client.producer.records import too_large
 from sparkkafka.client.sender.input_columns import InputColumns, find_columns
 from sparkkafka.client.sender.rows import Rows, check_headers, row_times_ms
 from sparkkafka.client.values import checked_topic
