@@ -26,17 +26,17 @@ LONGEST_S = 1e8  # infinity is more than the operating system can wait
 
 
 class Deadline:
-    """A point in monotonic time. Immutable but for its `end`; cheap to pass around."""
+    """A point in monotonic time. Immutable but for its `close_signal`; cheap to pass around."""
 
-    __slots__ = ("_at_s", "end", "total_ms")
+    __slots__ = ("_at_s", "close_signal", "total_ms")
 
-    def __init__(self, total_ms: float, end: End | None = None) -> None:
+    def __init__(self, total_ms: float, close_signal: CloseSignal | None = None) -> None:
         # A NaN would never be over.
         if not isinstance(total_ms, int | float) or total_ms != total_ms or total_ms is True:
             raise OptionError(f"total_ms is a number of milliseconds, got {total_ms!r}")
         self.total_ms = total_ms
         self._at_s = time.monotonic() + total_ms / 1000.0
-        self.end = end
+        self.close_signal = close_signal
 
     @property
     def expired(self) -> bool:
@@ -44,27 +44,27 @@ class Deadline:
 
     def remaining_s(self) -> float:
         """Seconds left, never negative."""
-        at_s = self._at_s if self.end is None else min(self._at_s, self.end.at_s)
+        at_s = self._at_s if self.close_signal is None else min(self._at_s, self.close_signal.at_s)
         return max(0.0, at_s - time.monotonic())
 
     def pause(self, wait_ms: float) -> None:
         """Sleep, at most to the deadline."""
         wait_s = min(wait_ms / 1000.0, self.remaining_s())
-        if self.end is None:
+        if self.close_signal is None:
             time.sleep(wait_s)
         else:
-            self.end.pause(wait_s)
+            self.close_signal.pause(wait_s)
 
     def sooner(self, limit_ms: float) -> Deadline:
         """This deadline, or one `limit_ms` from now, whichever comes first."""
         remaining_ms = self.remaining_s() * 1000.0
-        return self if remaining_ms <= limit_ms else Deadline(limit_ms, self.end)
+        return self if remaining_ms <= limit_ms else Deadline(limit_ms, self.close_signal)
 
-    def until(self, end: End | None) -> Deadline:
-        """The same, but over at the `end`, once that is known."""
-        if end is None or self.end is end:
+    def until(self, close_signal: CloseSignal | None) -> Deadline:
+        """The same, but over at the time that the signal gives, once it does."""
+        if close_signal is None or self.close_signal is close_signal:
             return self
-        other = Deadline(self.total_ms, end)
+        other = Deadline(self.total_ms, close_signal)
         other._at_s = self._at_s
         return other
 
@@ -82,10 +82,10 @@ def deadline_of(timeout_s: float | None) -> Deadline | None:
     return None if timeout_s is None else Deadline(seconds_of(timeout_s) * 1000)
 
 
-class End:
-    """When all that a thread waits for is to be over. Another thread sets it, while it waits.
+class CloseSignal:
+    """Ends all waits of a thread at a time that another thread sets while it waits.
 
-    A wait for a socket has begun with the time that there was then: `cut` ends it.
+    A wait for a socket has begun with the time that there was then: `cut_sockets` ends it.
     """
 
     def __init__(self) -> None:
@@ -94,13 +94,13 @@ class End:
         self._lock = threading.Lock()
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
-    def come(self, remaining_s: float) -> None:
-        """The end is in so many seconds, if it was not to be sooner."""
+    def close_in(self, remaining_s: float) -> None:
+        """All waits end in so many seconds, unless they were to end sooner."""
         self.at_s = min(self.at_s, time.monotonic() + remaining_s)
         self._known.set()
 
     def pause(self, wait_s: float) -> None:
-        """Sleep, at most to the end."""
+        """Sleep, at most until all waits end."""
         until_s = time.monotonic() + wait_s
         if self._known.wait(wait_s):
             time.sleep(max(0.0, min(until_s, self.at_s) - time.monotonic()))
@@ -110,7 +110,7 @@ class End:
         with self._lock:
             self._sockets.add(sock)
 
-    def cut(self) -> None:
+    def cut_sockets(self) -> None:
         """Nothing more comes from any socket: who waits for one is told that it is broken."""
         with self._lock:
             for sock in list(self._sockets):

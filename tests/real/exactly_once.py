@@ -17,8 +17,8 @@ from pyspark.sql.types import StringType, StructType
 from sparkkafka.config.options import parse_write_options
 from sparkkafka.spark.exactly_once.decision import NO_BATCH, TaskReport, WriterNames
 from sparkkafka.spark.exactly_once.task import TaskPlace
-from sparkkafka.spark.write.row_columns import input_columns
 from sparkkafka.spark.write.write_task import write_rows
+from sparkkafka.spark.write.writer import input_columns
 from tests.real.peers import confluent_read
 
 ROOT = Path(__file__).parents[2]

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pytest
 
 from sparkkafka.client.cluster.coordinator import FOR_TRANSACTION, find_coordinator
-from sparkkafka.client.sender.row_columns import RowColumns
+from sparkkafka.client.sender.input_columns import InputColumns
 from sparkkafka.config.options import WriteOptions, parse_write_options
 from sparkkafka.errors import KafkaError, ProduceError
 from sparkkafka.spark.exactly_once.commit import commit_batch
@@ -37,7 +37,7 @@ from tests.client.support import open_cluster, read
 
 pytestmark = pytest.mark.real
 
-COLUMNS = RowColumns(value=0, topic=1, partition=2)
+COLUMNS = InputColumns(value=0, topic=1, partition=2)
 PARTITIONS = 3
 ROWS = 3_000
 ARROW_ROWS = 30

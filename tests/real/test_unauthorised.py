@@ -19,7 +19,7 @@ from confluent_kafka.admin import (
 )
 from pyspark.errors import PySparkException
 
-from sparkkafka.client.sender.row_columns import RowColumns
+from sparkkafka.client.sender.input_columns import InputColumns
 from sparkkafka.config.options import parse_write_options
 from sparkkafka.errors import ProduceError
 from sparkkafka.spark.write.write_task import write_rows
@@ -137,7 +137,7 @@ def test_writing_when_the_permission_is_withdrawn(guarded: Any) -> None:
         }
     )
     with pytest.raises(ProduceError, match=f"{topic}.*TOPIC_AUTHORIZATION_FAILED") as raised:
-        write_rows(batches(), RowColumns(value=0, fixed_topic=topic), options)
+        write_rows(batches(), InputColumns(value=0, fixed_topic=topic), options)
     allow = AclBinding(*rule, AclOperation.ALL, AclPermissionType.ALLOW)
     deny = AclBindingFilter(*rule, AclOperation.WRITE, AclPermissionType.DENY)
     admin.create_acls([allow])[allow].result(20)

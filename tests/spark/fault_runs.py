@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from sparkkafka.client.sender.row_columns import RowColumns
+from sparkkafka.client.sender.input_columns import InputColumns
 from sparkkafka.config.options import WriteOptions, parse_write_options
 from sparkkafka.errors import DataLossError, KafkaError
 from sparkkafka.spark.exactly_once.commit import abort_batch, commit_batch
@@ -29,7 +29,7 @@ from sparkkafka.spark.write.write_task import write_rows
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Action, Fault
 
-COLUMNS = RowColumns(value=0, topic=1, partition=2)
+COLUMNS = InputColumns(value=0, topic=1, partition=2)
 TOPIC = "out"
 BROKERS = 3
 PARTITIONS = 3
@@ -282,7 +282,7 @@ _CHANGING = [
     (re.compile(r"; \d+ partitions? so far: .*", re.DOTALL), ""),
     (re.compile(r"; the last failures?: .*", re.DOTALL), ""),
     (re.compile(r" \(records (not|possibly) written\)"), ""),
-    (re.compile(r"; records in this batch: \d+, not acknowledged: \d+"), ""),
+    (re.compile(r"; records in this batch: \d+"), ""),
     (re.compile(r" @ 127\.0\.0\.1:\d+( for out-\d+)?"), ""),
     (re.compile(r"127\.0\.0\.1:\d+"), "host:port"),
     (re.compile(r" from \w+( of (group )?'[\w…-]+')?(?=:)"), ""),

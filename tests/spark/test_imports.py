@@ -85,12 +85,12 @@ import sparkkafka.spark.write.write_task
 from sparkkafka.protocol.columns.columns import Selection, decode_batches, encode_batches
 from sparkkafka.protocol.records.batches import batch_parts, split_batches
 from sparkkafka.client.consumer.record import RecordBlock
-from sparkkafka.client.sender.row_columns import RowColumns
+from sparkkafka.client.sender.input_columns import InputColumns
 from sparkkafka.client.sender.rows import Router, Rows
 from sparkkafka.spark.schema import default_columns
 
 batch = pa.ipc.open_stream(sys.stdin.buffer).read_next_batch()
-columns = RowColumns(key=0, value=1, partition=2, topic=3, headers=4)
+columns = InputColumns(key=0, value=1, partition=2, topic=3, headers=4)
 router = Router(lambda names: dict.fromkeys(names, 3), sticky_bytes=100, pick=lambda n: 0)
 columns_of_a_read = default_columns(True)
 rows = 0

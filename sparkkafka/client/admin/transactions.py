@@ -20,7 +20,7 @@ from sparkkafka.client.cluster.lookups import ToCoordinator, ToLeader
 from sparkkafka.client.cluster.requests import ItemApi, Row, call_items
 from sparkkafka.client.cluster.results import Results
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.transactions.timeout import MAX_TIMEOUT_CONFIG, max_timeout_ms
+from sparkkafka.client.transactions.producer_transaction import MAX_TIMEOUT_CONFIG, max_timeout_ms
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError
 from sparkkafka.protocol.messages import (

@@ -20,7 +20,7 @@ from sparkkafka.client.cluster.metadata import (
     TopicMetadata,
     read_topics,
 )
-from sparkkafka.client.deadline import Backoff, Deadline, End, Retry
+from sparkkafka.client.deadline import Backoff, CloseSignal, Deadline, Retry
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.net.pool import Connections, closed_if_interrupted
 from sparkkafka.client.values import Address, Broker, TopicPartition, some_topics
@@ -60,7 +60,7 @@ class Cluster:
 
     `try_first` (host, port) is asked before the bootstrap servers, once: the address of a
     broker that the caller will need anyway. Whatever the deadline of a call, it is over at the
-    `end`.
+    `close_signal`.
     """
 
     def __init__(
@@ -68,10 +68,10 @@ class Cluster:
         options: ClientOptions,
         *,
         try_first: Address | None = None,
-        end: End | None = None,
+        close_signal: CloseSignal | None = None,
     ) -> None:
         self.options = options
-        self.end = end
+        self.close_signal = close_signal
         self.cluster_id: str | None = None
         self.controller_id: int | None = None
         self.brokers: dict[int, Broker] = {}
@@ -80,7 +80,7 @@ class Cluster:
         self.coordinators: dict[tuple[int, str], int] = {}
         self._topics: dict[str, TopicMetadata] = {}
         self._distrusted: set[str] = set()
-        self._connections = Connections(options, try_first=try_first, end=end)
+        self._connections = Connections(options, try_first=try_first, close_signal=close_signal)
         self._known_topics: set[str] = set()
         self._leaders: dict[TopicPartition, int] = {}
         self.failing: KafkaError | None = None
@@ -99,13 +99,13 @@ class Cluster:
 
     def deadline(self) -> Deadline:
         """The deadline of an operation whose caller gave none: default.api.timeout.ms."""
-        return Deadline(self.options.default_api_timeout_ms, self.end)
+        return Deadline(self.options.default_api_timeout_ms, self.close_signal)
 
     def backoff(self) -> Backoff:
         return Backoff(self.options.retry_backoff_ms, self.options.retry_backoff_max_ms)
 
     def retry(self, deadline: Deadline, what: str) -> Retry:
-        return Retry(deadline.until(self.end), self.backoff(), what)
+        return Retry(deadline.until(self.close_signal), self.backoff(), what)
 
     # --- connections ----------------------------------------------------------------------------
 
@@ -150,7 +150,7 @@ class Cluster:
         Connection failures and retriable top-level error codes are retried until the deadline.
         Raises BrokerError for other codes, KafkaTimeoutError (with the last failure) at the end.
         """
-        deadline = (deadline or self.deadline()).until(self.end)
+        deadline = (deadline or self.deadline()).until(self.close_signal)
         what = what or f"{request.API_NAME}"
         retry = self.retry(deadline, what)
         while True:

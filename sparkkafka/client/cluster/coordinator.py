@@ -122,7 +122,7 @@ def call_coordinators(
     """
     outcome: dict[str, Any | KafkaError] = {}
     pending = dict(requests)
-    deadline = deadline.until(cluster.end)
+    deadline = deadline.until(cluster.close_signal)
     backoff = Backoff(BUSY_BACKOFF_MS, cluster.options.retry_backoff_max_ms)
     retry = Retry(deadline, backoff, what)
     while pending:

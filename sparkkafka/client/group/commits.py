@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 from sparkkafka.client.cluster.cluster import UNKNOWN_TOPIC_GRACE_MS, Cluster, throttle
 from sparkkafka.client.cluster.coordinator import FOR_GROUP, forget_coordinators, known_coordinators
-from sparkkafka.client.deadline import Deadline, End, Retry
+from sparkkafka.client.deadline import CloseSignal, Deadline, Retry
 from sparkkafka.client.group.committed_offsets import StoredOffset, offsets_in_parts
 from sparkkafka.client.group.membership import Commit, GroupMetadata, OffsetToCommit, group_error
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, some_partitions
@@ -249,8 +249,8 @@ class AsyncCommits:
     """
 
     def __init__(self, options: ClientOptions, done: Callable[[], None]) -> None:
-        self._end = End()
-        self._cluster = Cluster(options, end=self._end)
+        self._close_signal = CloseSignal()
+        self._cluster = Cluster(options, close_signal=self._close_signal)
         self._tell = done
         self._changed = threading.Condition()
         self._jobs: deque[_Job] = deque()  # the first one is under way
@@ -289,9 +289,9 @@ class AsyncCommits:
 
     def close(self) -> None:
         """Give up what is not committed yet: its callbacks are told so, by `run_callbacks`."""
-        self._end.come(0)
+        self._close_signal.close_in(0)
         if not self.wait(Deadline(CUT_S * 100)):
-            self._end.cut()
+            self._close_signal.cut_sockets()
         if self.wait(Deadline(CUT_S * 1000)):
             self._cluster.close()
 
@@ -305,7 +305,7 @@ class AsyncCommits:
                 job = self._jobs[0]
             error: Exception | None = None
             try:
-                job.commit(self._cluster, job.offsets, job.deadline.until(self._end))
+                job.commit(self._cluster, job.offsets, job.deadline.until(self._close_signal))
             except KafkaError as failure:
                 error = failure
             except Exception as bug:

@@ -55,8 +55,8 @@ def connect(host: str, port: int, options: ClientOptions, deadline: Deadline) ->
             continue
         try:
             sock.settimeout(timeout_s)
-            if deadline.end is not None:
-                deadline.end.watch(sock)
+            if deadline.close_signal is not None:
+                deadline.close_signal.watch(sock)
             # Requests are written whole: waiting for more to send (Nagle) only adds delay.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             for option, size in (

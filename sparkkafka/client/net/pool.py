@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from sparkkafka.client.deadline import Backoff, Deadline, End
+from sparkkafka.client.deadline import Backoff, CloseSignal, Deadline
 from sparkkafka.client.net.connecting import BootstrapServers, first_to_answer
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.values import Address, Broker
@@ -42,10 +42,10 @@ class Connections:
     """Opened when first needed, and again after they broke. `try_first` is as in `Cluster`."""
 
     def __init__(
-        self, options: ClientOptions, *, try_first: Address | None, end: End | None
+        self, options: ClientOptions, *, try_first: Address | None, close_signal: CloseSignal | None
     ) -> None:
         self._options = options
-        self._end = end
+        self._close_signal = close_signal
         self._by_node: dict[int, Connection] = {}
         self._servers = BootstrapServers(options)
         self._bootstrap: Connection | None = None
@@ -98,7 +98,7 @@ class Connections:
         if self._refused is not None and time.monotonic() < self._refused[0]:
             raise AuthenticationError(self._refused[1])
         try:
-            return Connection.open(host, port, self._options, deadline.until(self._end))
+            return Connection.open(host, port, self._options, deadline.until(self._close_signal))
         except AuthenticationError as error:
             wait_s = max(self._options.reconnect_backoff_max_ms, MIN_REFUSED_MS) / 1000
             self._refused = time.monotonic() + wait_s, str(error)

@@ -64,8 +64,8 @@ def encrypt(
         sock.close()
         raise KafkaConnectionError(f"{where}: TLS cannot begin ({error})") from error
     try:
-        if deadline.end is not None:
-            deadline.end.watch(tls)
+        if deadline.close_signal is not None:
+            deadline.close_signal.watch(tls)
         tls.settimeout(max(deadline.remaining_s(), 0.001))
         tls.do_handshake()
     except ssl.SSLCertVerificationError as error:

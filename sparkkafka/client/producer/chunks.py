@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sparkkafka.client.producer.futures import DeliveryNotes, NoticeBoard
+from sparkkafka.client.producer.futures import NoticeBoard, RecordFutures
 from sparkkafka.client.sender.rows import Rows
 from sparkkafka.protocol.partitioning.partitioner import NO_PARTITION
 from sparkkafka.protocol.records.arrow import from_numpy
@@ -19,7 +19,7 @@ from sparkkafka.protocol.records.arrow import from_numpy
 Headers = Sequence[tuple[str, bytes | None]]
 
 
-class Chunk(DeliveryNotes):
+class Chunk(RecordFutures):
     """Records of one topic, in their order, with what becomes of them.
 
     `since_s` is when the first one came (monotonic), `size_bytes` what they count in buffer.memory.

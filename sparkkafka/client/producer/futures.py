@@ -1,6 +1,6 @@
 """What becomes of records that a Producer was given, and the handles that tell it.
 
-Records that are handed over together share one `DeliveryNotes`: arrays with a place for each
+Records that are handed over together share one `RecordFutures`: arrays with a place for each
 record, so that a batch of thousands is noted in a few steps. A handle is a position in them.
 """
 
@@ -181,7 +181,7 @@ def run_callback(callback: Callable[[Any], object], handle: Any) -> None:
         log.exception("a delivery callback failed")
 
 
-class DeliveryNotes:
+class RecordFutures:
     """What became of each of some records. Written by the I/O thread, read by all.
 
     Before `begin` it is not known how many they are.
@@ -353,10 +353,10 @@ class DeliveryNotes:
 class Delivery:
     """A record that was sent: `result` waits for it. Made by `Producer.send`."""
 
-    __slots__ = ("_notes", "_place")
+    __slots__ = ("_futures", "_place")
 
-    def __init__(self, notes: DeliveryNotes, place: int) -> None:
-        self._notes = notes
+    def __init__(self, futures: RecordFutures, place: int) -> None:
+        self._futures = futures
         self._place = place
 
     def __repr__(self) -> str:
@@ -364,7 +364,7 @@ class Delivery:
 
     def done(self) -> bool:
         """Whether the record is written, or given up. Never waits."""
-        return self._notes.is_done(self._place)
+        return self._futures.is_done(self._place)
 
     def result(self, timeout_s: float | None = None) -> RecordMetadata:
         """Wait until the record is written, and tell where.
@@ -376,18 +376,18 @@ class Delivery:
         error = self.exception(timeout_s)
         if error is not None:
             raise error
-        return self._notes.metadata_of(self._place)
+        return self._futures.metadata_of(self._place)
 
     def exception(self, timeout_s: float | None = None) -> KafkaError | None:
         """Wait as `result`, and return the record's error, None if it is written."""
-        _await(self._notes.board, self.done, timeout_s, "the record is not acknowledged")
-        return self._notes.error_of(self._place)
+        _await(self._futures.board, self.done, timeout_s, "the record is not acknowledged")
+        return self._futures.error_of(self._place)
 
     def add_callback(self, callback: Callable[[Delivery], object]) -> None:
         """`callback(delivery)` once it is done: in the producer's I/O thread, which waits for it,
         so it must be quick and must not wait itself; here and now if it is done already."""
         _checked_callback(callback)
-        self._notes.add_callback(self._place, callback, self)
+        self._futures.add_callback(self._place, callback, self)
 
 
 def _checked_callback(callback: Any) -> None:
@@ -416,7 +416,7 @@ class TableDelivery:
 
     __slots__ = ("_board", "_parts")
 
-    def __init__(self, board: NoticeBoard, parts: list[DeliveryNotes]) -> None:
+    def __init__(self, board: NoticeBoard, parts: list[RecordFutures]) -> None:
         self._board = board
         self._parts = parts
 

@@ -3,22 +3,25 @@ them. It alone owns the cluster and the sender."""
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.deadline import Deadline, End
+from sparkkafka.client.deadline import CloseSignal, Deadline
 from sparkkafka.client.producer.accumulator import RecordBuffer
 from sparkkafka.client.producer.chunks import Chunk
 from sparkkafka.client.producer.futures import NoticeBoard
 from sparkkafka.client.producer.router import BatchPieces, Piece, RecordRouter, cut_pieces
 from sparkkafka.client.sender.batching import Batcher
-from sparkkafka.client.sender.delivery import ProducerMetrics
+from sparkkafka.client.sender.deliveries import ProducerMetrics
 from sparkkafka.client.sender.sender import Sender, SenderTransaction
 from sparkkafka.client.sender.topic_lookup import TopicLookup
 from sparkkafka.client.values import TopicPartition
@@ -34,6 +37,13 @@ LONGEST_SLEEP_S = 1.0
 ANSWER_SLACK_S = 5.0  # how much longer a caller waits for a command than the command's own deadline
 
 MOST_NAMED = 3
+
+CLOSE_IN_ERROR_S = 1.0
+EXIT_SLACK_MS = 200
+_UNCLOSED = "a Producer was not closed: call close(), or use it under `with`"
+
+_loops: weakref.WeakSet[ProducerLoop] = weakref.WeakSet()
+"""Those that run, also of producers that are gone."""
 
 T = TypeVar("T")
 
@@ -52,15 +62,15 @@ class ProducerLoop:
         board: NoticeBoard,
         transaction: SenderTransaction | None,
         on_failure: Callable[[KafkaError], KafkaError],
-        end: End,
+        close_signal: CloseSignal,
     ) -> None:
-        self._end_of_waits = end
+        self._close_signal = close_signal
         self._settings = settings
         self._options = settings.producer
         self._buffer = buffer
         self._board = board
         self._on_failure = on_failure
-        self.cluster = Cluster(settings.client, end=end)
+        self.cluster = Cluster(settings.client, close_signal=close_signal)
         self._lookup = TopicLookup(self.cluster, max(LEAST_LOOK_MS, settings.producer.max_block_ms))
         self.sender = Sender(
             self.cluster, self._options, transaction, lookup=self._lookup, wake_fd=buffer.wake_fd
@@ -83,6 +93,7 @@ class ProducerLoop:
 
     def start(self) -> None:
         self._thread.start()
+        _loops.add(self)
 
     def look(self, topic: str) -> int | None:
         """The number of a topic's partitions, None if it has to be asked for again. To be `call`ed.
@@ -97,7 +108,7 @@ class ProducerLoop:
 
     @property
     def metrics(self) -> ProducerMetrics:
-        return self.sender.metrics
+        return self.sender.deliveries.metrics
 
     def call(self, action: Callable[[], T], deadline: Deadline, what: str) -> T:
         """Run something in the I/O thread and return what it returns, or raise what it raises.
@@ -154,7 +165,7 @@ class ProducerLoop:
     def trouble(self) -> str:
         """Why records are not delivered, to end a message with; "" if nothing is known to be wrong.
         Any thread may ask."""
-        errors = [*self._lookup.errors(), *self.sender.errors(), self.cluster.failing]
+        errors = [*self._lookup.errors(), *self.sender.deliveries.errors(), self.cluster.failing]
         texts = {str(error) for error in errors if error is not None}
         # What is quoted by another needs no words of its own.
         texts = {text for text in texts if not any(text in other for other in texts - {text})}
@@ -175,7 +186,7 @@ class ProducerLoop:
         topics = sorted(counts, key=lambda topic: -counts[topic])
         words = f"{total} record{'s' if total != 1 else ''} of {_some('topic', topics)}"
         queued = []
-        for tp in self.sender.waiting():
+        for tp in self.sender.deliveries.waiting():
             if tp.topic in counts:
                 leader = self.cluster.known_leader(tp)
                 queued.append(f"{tp} (broker {leader.leader})" if leader else f"{tp} (no leader)")
@@ -183,7 +194,7 @@ class ProducerLoop:
 
     def stop(self, deadline: Deadline, why: str = CLOSED) -> None:
         """Deliver what is there until the deadline, then end. What is given up, is so for `why`."""
-        self._end_of_waits.come(deadline.remaining_s())
+        self._close_signal.close_in(deadline.remaining_s())
         with self._buffer.lock:
             if self._stop is None or deadline.remaining_s() < self._stop.remaining_s():
                 self._stop = deadline
@@ -280,7 +291,7 @@ class ProducerLoop:
         self._taken.difference_update(finished)
         waiting = sum(chunk.size_bytes for chunks in self._unrouted.values() for chunk in chunks)
         self._buffer.freed(
-            waiting + self._batcher.pending_bytes + self.sender.queued_bytes, finished
+            waiting + self._batcher.pending_bytes + self.sender.deliveries.queued_bytes, finished
         )
         self._board.tell()
 
@@ -353,7 +364,7 @@ class ProducerLoop:
     ) -> None:
         parts = cut_pieces(pieces, [batch.record_count for batch in batches])
         owners = [BatchPieces(tp, part, self._on_failure) for part in parts]
-        self.sender.add(tp, batches, owners, since_s)
+        self.sender.deliveries.add(tp, batches, owners, since_s)
 
     # --- giving up ------------------------------------------------------------------------------
 
@@ -376,23 +387,23 @@ class ProducerLoop:
             for chunk in chunks:
                 chunk.failed(chunk.open_places(), reason)
         self._unrouted.clear()
-        self.sender.give_up_unsent(str(reason))
+        self.sender.deliveries.give_up_unsent(str(reason))
 
     def drop_everything(self, reason: KafkaError) -> None:
         """Give up all that is not delivered."""
         self.drop_unsent(reason)
-        self.sender.give_up_everything(str(reason))
+        self.sender.deliveries.give_up_everything(str(reason))
 
     def settle(self, deadline: Deadline) -> bool:
         """Wait until all that was sent is answered; whether it is. What is not is given up."""
-        while (self.sender.busy or self.sender.in_flight) and not deadline.expired:
+        while self.sender.unsettled and not deadline.expired:
             try:
                 self.sender.step(wait=True, longest_s=min(LONGEST_SLEEP_S, deadline.remaining_s()))
             except KafkaError as error:
-                self.sender.give_up_everything(str(error))
+                self.sender.deliveries.give_up_everything(str(error))
             self._buffer.awake()
-        settled = not (self.sender.busy or self.sender.in_flight)
-        self.sender.give_up_everything("no answer came before the transaction was ended")
+        settled = not self.sender.unsettled
+        self.sender.deliveries.give_up_everything("no answer came before the transaction was ended")
         self.sender.lose_connections()
         return settled
 
@@ -428,3 +439,24 @@ def _some(kind: str, names: Sequence[str]) -> str:
     more = len(names) - MOST_NAMED
     listed = ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
     return f"{kind}{'s' if len(names) != 1 else ''} {listed}"
+
+
+def let_go(loop: ProducerLoop, process_id: int) -> None:
+    """A producer that nobody has closed is gone. Its thread delivers what it can, and says what it
+    could not."""
+    if os.getpid() == process_id:
+        loop.stop(Deadline(CLOSE_IN_ERROR_S * 1000), _UNCLOSED)
+
+
+def _end_all() -> None:
+    """The interpreter ends, and threads with it."""
+    running = [loop for loop in _loops if loop.runs]
+    for loop in running:
+        let_go(loop, os.getpid())
+    deadline = Deadline(CLOSE_IN_ERROR_S * 1000 + EXIT_SLACK_MS)
+    for loop in running:
+        if not loop.join(deadline.remaining_s()) and loop.has_undelivered:
+            log.warning("records were not delivered: %s", _UNCLOSED)
+
+
+atexit.register(_end_all)

@@ -5,13 +5,12 @@
         print(handle.result(timeout_s=10))
 
 `send` puts a record into a buffer and returns; a thread of the producer sends what has waited for
-linger.ms or fills a batch. Its parts: `record_buffer` (between the threads), `producer_loop` (the
-thread), `delivery_notes` (handles), `transaction_manager`.
+linger.ms or fills a batch. Its parts: `accumulator` (between the threads), `io_thread`, `futures`
+(handles), `transaction_steps`.
 """
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import threading
@@ -21,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from sparkkafka.client.deadline import Deadline, End, deadline_of
+from sparkkafka.client.deadline import CloseSignal, Deadline, deadline_of
 from sparkkafka.client.net.connecting import where
 from sparkkafka.client.producer.accumulator import RecordBuffer
 from sparkkafka.client.producer.chunks import Chunk
@@ -33,8 +32,8 @@ from sparkkafka.client.producer.futures import (
     TableDelivery,
     WrittenRange,
 )
-from sparkkafka.client.producer.io_thread import ProducerLoop
-from sparkkafka.client.producer.record_checks import (
+from sparkkafka.client.producer.io_thread import CLOSE_IN_ERROR_S, ProducerLoop, let_go
+from sparkkafka.client.producer.records import (
     BATCH_BYTES,
     RECORD_BYTES,
     as_bytes,
@@ -43,7 +42,7 @@ from sparkkafka.client.producer.record_checks import (
     too_large,
 )
 from sparkkafka.client.producer.transaction_steps import LEAST_ABORT_S, TransactionSteps
-from sparkkafka.client.sender.delivery import ProducerMetrics
+from sparkkafka.client.sender.deliveries import ProducerMetrics
 from sparkkafka.client.transactions.manager import TransactionManager
 from sparkkafka.client.transactions.requests import GroupIdentity
 from sparkkafka.client.values import TopicPartition, checked_topic
@@ -69,8 +68,6 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-CLOSE_IN_ERROR_S = 1.0
-EXIT_SLACK_MS = 200
 JOIN_SLACK_S = 5.0
 CUT_AFTER_S = 0.1  # so long after the end of `close` connections are cut that are waited for
 LOOK_AGAIN_MS = 50
@@ -80,11 +77,7 @@ Headers = (
     | Sequence[tuple[str, bytes | bytearray | memoryview | str | None]]
 )
 
-UNCLOSED = "a Producer was not closed: call close(), or use it under `with`"
-
 _producers: weakref.WeakSet[Producer] = weakref.WeakSet()
-_loops: weakref.WeakSet[ProducerLoop] = weakref.WeakSet()
-"""Those of producers that are gone as well, while they run."""
 
 
 class Producer:
@@ -107,7 +100,7 @@ class Producer:
         options = settings.producer
         self._board = NoticeBoard()
         self._buffer = RecordBuffer(options, self._board)
-        self._end = End()
+        self._close_signal = CloseSignal()
         manager = None
         if settings.transactional_id is not None:
             manager = TransactionManager(
@@ -115,10 +108,15 @@ class Producer:
                 settings.transactional_id,
                 options.transaction_timeout_ms or 60_000,
                 min(settings.client.request_timeout_ms, options.delivery_timeout_ms),
-                self._end,
+                self._close_signal,
             )
         self._loop = ProducerLoop(
-            settings, self._buffer, self._board, manager, _weakly(self._record_failed), self._end
+            settings,
+            self._buffer,
+            self._board,
+            manager,
+            _weakly(self._record_failed),
+            self._close_signal,
         )
         self._steps: TransactionSteps | None = None
         if manager is not None:
@@ -132,9 +130,8 @@ class Producer:
         self._process_id = os.getpid()
         _producers.add(self)
         self._loop.start()
-        _loops.add(self._loop)
-        # At the end of the interpreter `_end_all` comes instead, which waits.
-        weakref.finalize(self, _let_go, self._loop, os.getpid()).atexit = False
+        # At the end of the interpreter `io_thread` ends all loops itself, and waits.
+        weakref.finalize(self, let_go, self._loop, os.getpid()).atexit = False
 
     def __repr__(self) -> str:
         servers = ",".join(where(*at) for at in self._settings.client.bootstrap_servers)
@@ -295,7 +292,7 @@ class Producer:
         ProduceError, which say which record it is (counted from 0), and else what `send` raises; of
         a series above buffer.memory, some records may be queued then.
         """
-        from sparkkafka.client.producer.series import series_chunks
+        from sparkkafka.client.producer.records import series_chunks
 
         checked_topic(topic)
         with self._lock:
@@ -467,9 +464,9 @@ class Producer:
         aborts = not self._closed and self._steps is not None and self._steps.must_abort
         left_s = deadline.remaining_s()
         left_s = max(left_s, LEAST_ABORT_S) if aborts else left_s
-        self._end.come(left_s)  # the thread may be in a wait of its own
+        self._close_signal.close_in(left_s)  # the thread may be in a wait of its own
         if self._steps is not None and aborts:
-            cut = threading.Timer(left_s + CUT_AFTER_S, self._end.cut)
+            cut = threading.Timer(left_s + CUT_AFTER_S, self._close_signal.cut_sockets)
             cut.daemon = True
             cut.start()
             try:
@@ -485,7 +482,7 @@ class Producer:
         if threading.current_thread() is self._board.io_thread:
             return  # a callback; what failed is for a call that can wait until all is known
         if not self._loop.join(deadline.remaining_s() + CUT_AFTER_S):
-            self._end.cut()
+            self._close_signal.cut_sockets()
             if not self._loop.join(JOIN_SLACK_S):
                 log.warning("the producer's thread has not ended; it will by itself")
         if self._steps is not None and not self._loop.runs:
@@ -528,24 +525,3 @@ def _fork_all() -> None:
 
 
 os.register_at_fork(after_in_child=_fork_all)
-
-
-def _let_go(loop: ProducerLoop, process_id: int) -> None:
-    """A producer that nobody has closed is gone. Its thread delivers what it can, and says what it
-    could not."""
-    if os.getpid() == process_id:
-        loop.stop(Deadline(CLOSE_IN_ERROR_S * 1000), UNCLOSED)
-
-
-def _end_all() -> None:
-    """The interpreter ends, and threads with it."""
-    running = [loop for loop in _loops if loop.runs]
-    for loop in running:
-        _let_go(loop, os.getpid())
-    deadline = Deadline(CLOSE_IN_ERROR_S * 1000 + EXIT_SLACK_MS)
-    for loop in running:
-        if not loop.join(deadline.remaining_s()) and loop.has_undelivered:
-            log.warning("records were not delivered: %s", UNCLOSED)
-
-
-atexit.register(_end_all)

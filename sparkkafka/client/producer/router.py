@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -21,15 +20,9 @@ from sparkkafka.client.sender.rows import Block, Router, Rows
 from sparkkafka.client.sender.topic_lookup import unknown_partition
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import ProducerSettings
-from sparkkafka.config.kinds import RANDOM
 from sparkkafka.errors import KafkaError, OptionError, ProduceError
 from sparkkafka.protocol.partitioning.partitioner import NO_PARTITION
 from sparkkafka.protocol.records.arrow import from_numpy
-
-STICKY_BATCHES = 8
-STICKY_BYTES = 2**20
-"""Records without key and partition stay with one until it got so many batches, or bytes: what is
-encoded together costs less. Never less than one batch."""
 
 LOOK_MS = 3_000
 _GIVEN_UP = -2  # in place of a partition: the record has failed
@@ -45,15 +38,10 @@ class RecordRouter:
     def __init__(self, cluster: Cluster, settings: ProducerSettings) -> None:
         self._cluster = cluster
         self._partitioner = settings.partitioner
-        options = settings.producer
-        self._router = Router(
+        self._router = Router.of(
+            settings.producer,
             lambda names: {name: self._count(name) for name in names},
-            sticky_bytes=max(
-                options.batch_size, min(STICKY_BYTES, STICKY_BATCHES * options.batch_size)
-            ),
-            pick=random.randrange,
-            partitioner=RANDOM if options.partitioner_ignore_keys else options.partitioner,
-            newest_count=cluster.partition_count,
+            cluster.partition_count,
             place="this chunk",
         )
 

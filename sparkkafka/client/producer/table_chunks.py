@@ -7,7 +7,7 @@ timestamp.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from sparkkafka.client.producer.chunks import TableChunk
 from sparkkafka.client.producer.futures import NoticeBoard
-from sparkkafka.client.producer.record_checks import too_large
-from sparkkafka.client.sender.row_columns import RowColumns
+from sparkkafka.client.producer.records import too_large
+from sparkkafka.client.sender.input_columns import InputColumns, find_columns
 from sparkkafka.client.sender.rows import Rows, check_headers, row_times_ms
 from sparkkafka.client.values import checked_topic
 from sparkkafka.config.options import ProducerOptions
@@ -150,42 +150,23 @@ def _check_sizes(rows: Rows, first_row: int, options: ProducerOptions) -> None:
         raise error
 
 
-def table_columns(schema: pa.Schema, topic: str | None) -> RowColumns:
-    """Where the columns are; names count in their exact case. Raises OptionError."""
-    positions: dict[str, int] = {}
-    for position, name in enumerate(schema.names):
-        positions.setdefault(name, position)
+def table_columns(schema: pa.Schema, topic: str | None) -> InputColumns:
+    """Where the columns are. Raises OptionError."""
 
-    def find(name: str, fits: Callable[[pa.DataType], bool], wanted: str) -> int | None:
-        position = positions.get(name)
-        kind = None if position is None else schema.field(position).type
+    def fits(name: str, position: int) -> bool:
+        kind = schema.field(position).type
         if kind == pa.null() and name not in ("value", "topic"):
-            return None  # nothing is in it, as pandas leaves a column of None
-        if position is not None and not fits(_plain(schema.field(position).type)):
-            raise OptionError(
-                f"column {name} is {schema.field(position).type}, it must be {wanted}: cast it"
-            )
-        return position
+            return False  # nothing is in it, as pandas leaves a column of None
+        good, wanted = _KINDS[name]
+        if not good(kind.value_type if pa.types.is_dictionary(kind) else kind):
+            raise OptionError(f"column {name} is {kind}, it must be {wanted}: cast it")
+        return True
 
-    value_at = find("value", _is_bytes, "binary or string")
-    if value_at is None:
-        raise OptionError(f"the table has no column value (it has {', '.join(schema.names)})")
-    topic_at = find("topic", _is_text, "string") if topic is None else None
-    if topic is None and topic_at is None:
-        raise OptionError("no topic: give the argument topic, or a column topic")
-    return RowColumns(
-        value=value_at,
-        key=find("key", _is_bytes, "binary or string"),
-        headers=find("headers", _is_headers, "a list of structs of key: string, value: binary"),
-        topic=topic_at,
-        partition=find("partition", pa.types.is_integer, "an integer"),
-        timestamp=find("timestamp", pa.types.is_timestamp, "a timestamp"),
-        fixed_topic=topic,
-    )
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
+    missing = {
+        "value": f"the table has no column value (it has {', '.join(schema.names)})",
+        "topic": "no topic: give the argument topic, or a column topic",
+    }
+    return find_columns(schema.names, topic, fits, missing)
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -209,3 +190,13 @@ def _is_headers(kind: pa.DataType) -> bool:
         and _is_text(inner.field(0).type)
         and _is_bytes(inner.field(1).type)
     )
+
+
+_KINDS: Mapping[str, tuple[Callable[[pa.DataType], bool], str]] = {
+    "value": (_is_bytes, "binary or string"),
+    "key": (_is_bytes, "binary or string"),
+    "headers": (_is_headers, "a list of structs of key: string, value: binary"),
+    "topic": (_is_text, "string"),
+    "partition": (pa.types.is_integer, "an integer"),
+    "timestamp": (pa.types.is_timestamp, "a timestamp"),
+}

@@ -139,7 +139,7 @@ class TransactionSteps:
         loop = self._loop
         loop.drop_unsent(TransactionError("the transaction was aborted"))
         request_ms = self._settings.client.request_timeout_ms
-        clean = loop.settle(deadline.sooner(request_ms)) and not loop.sender.has_gaps
+        clean = loop.settle(deadline.sooner(request_ms)) and not loop.sender.deliveries.has_gaps
         self._board.take_failures()
         self._end(deadline, commit=False, clean=clean)
 

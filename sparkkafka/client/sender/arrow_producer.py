@@ -10,8 +10,9 @@ many are not, and of how many nobody knows (`KafkaError.partitions`).
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
 import numpy as np
@@ -19,17 +20,21 @@ import numpy as np
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.sender.batching import Batcher
-from sparkkafka.client.sender.delivery import ProducerMetrics
+from sparkkafka.client.sender.deliveries import ProducerMetrics
+from sparkkafka.client.sender.partition_queue import BatchOwner
 from sparkkafka.client.sender.sender import Sender
+from sparkkafka.client.sender.topic_lookup import TopicLookup
 from sparkkafka.client.transactions.producer_transaction import ProducerTransaction
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import (
+    EncodeError,
     ErrorCode,
     KafkaError,
     KafkaTimeoutError,
     PartitionOutcome,
     ProduceError,
+    UnsupportedVersionError,
     Written,
 )
 from sparkkafka.protocol.columns.columns import RecordColumns, record_sizes, size_estimate
@@ -39,6 +44,24 @@ STEP_INTERVAL_S = 0.002
 
 SIZE_SLACK_BYTES = 64
 """Records that may be too large by so little are measured one by one."""
+
+
+class _AllOrNothing:
+    """The owner of all batches: the first that fails ends the producer."""
+
+    def delivered(self, base_offset: int, log_append_time_ms: int) -> None:
+        pass
+
+    def failed(self, error: ProduceError, record_messages: Mapping[int, str | None]) -> None:
+        cause = error.__cause__
+        # What no request to the broker can express is not about this partition.
+        raise cause if isinstance(cause, UnsupportedVersionError | EncodeError) else error
+
+    def split(self, counts: Sequence[int]) -> Sequence[BatchOwner]:
+        return [self] * len(counts)
+
+
+_OWNER = _AllOrNothing()
 
 
 class ColumnProducer:
@@ -60,21 +83,24 @@ class ColumnProducer:
     ) -> None:
         self._options = options
         self._prefix = cluster.options.prefix
-        self._sender = Sender(cluster, options, transaction)
+        lookup = TopicLookup(cluster, grace_ms=cluster.options.request_timeout_ms)
+        self._sender = Sender(cluster, options, transaction, lookup=lookup)
+        self._deliveries = self._sender.deliveries
         self._batcher: Batcher[None] = Batcher(
-            options, lambda tp, batches, *_: self._sender.add(tp, batches)
+            options,
+            lambda tp, batches, *_: self._deliveries.add(tp, batches, itertools.repeat(_OWNER)),
         )
         self._next_step_s = 0.0
         self._failure: KafkaError | None = None
 
     @property
     def metrics(self) -> ProducerMetrics:
-        return self._sender.metrics
+        return self._deliveries.metrics
 
     @property
     def buffered_bytes(self) -> int:
         """What buffer.memory bounds: records that are not acknowledged yet."""
-        return self._batcher.pending_bytes + self._sender.queued_bytes
+        return self._batcher.pending_bytes + self._deliveries.queued_bytes
 
     def __enter__(self) -> Self:
         return self
@@ -125,7 +151,7 @@ class ColumnProducer:
 
     def outcomes(self) -> dict[tuple[str, int], PartitionOutcome]:
         """What is known now about the records of each partition that was sent to."""
-        found = self._sender.outcomes()
+        found = self._deliveries.outcomes()
         for tp, rows in self._batcher.rows():
             known = found.get(tp, PartitionOutcome(0, 0, 0))
             found[tp] = known._replace(not_written_records=known.not_written_records + rows)
@@ -163,13 +189,14 @@ class ColumnProducer:
         deadline = Deadline(self._options.max_block_ms)
         self._batcher.seal_all()
         self._sender.step(wait=False)
-        while self._sender.queued_bytes > limit:
+        while self._deliveries.queued_bytes > limit:
             if deadline.expired:
                 raise KafkaTimeoutError(
-                    f"the brokers take records too slowly: {self._sender.queued_bytes} bytes wait, "
-                    f"more than {self._prefix}buffer.memory={limit}, for longer than "
+                    "the brokers take records too slowly: "
+                    f"{self._deliveries.queued_bytes} bytes wait, more than "
+                    f"{self._prefix}buffer.memory={limit}, for longer than "
                     f"{self._prefix}max.block.ms={self._options.max_block_ms}"
-                    f"{self._sender.last_errors()}"
+                    f"{self._deliveries.last_errors()}"
                 )
             self._sender.step(wait=True)
 

@@ -52,7 +52,7 @@ def next_sequence(sequence: int, record_count: int) -> int:
 
 
 class BatchOwner(Protocol):
-    """Who is told what became of a batch. One of the two comes, once."""
+    """Hears what became of a batch: `delivered` or `failed` is called, once."""
 
     def delivered(self, base_offset: int, log_append_time_ms: int) -> None:
         """It is written; -1 for an offset that the broker did not tell, and for a time unless the
@@ -60,14 +60,15 @@ class BatchOwner(Protocol):
 
     def failed(self, error: ProduceError, record_messages: Mapping[int, str | None]) -> None:
         """It is given up. `record_messages` are the broker's words about single records (KIP-467),
-        by their index in the batch."""
+        by their index in the batch. An owner for whom this ends everything raises: the sender
+        then stops where it is, and is not used again."""
 
     def split(self, counts: Sequence[int]) -> Sequence[BatchOwner]:
         """Owners of the parts, for a batch that is cut into parts of so many records."""
 
 
 class ProducerBatch:
-    """One record batch on its way. The failure of one without `owner` ends the sender.
+    """One record batch on its way; `owner` hears what becomes of it.
 
     `wire`, its header and its records as sent, is set at the first send and never changes after it.
     `whole` is the same object for all parts of a batch that may be written undivided, `refused`
@@ -88,9 +89,7 @@ class ProducerBatch:
         "wire",
     )
 
-    def __init__(
-        self, encoded: EncodedBatch, created_s: float, owner: BatchOwner | None = None
-    ) -> None:
+    def __init__(self, encoded: EncodedBatch, created_s: float, owner: BatchOwner) -> None:
         self.encoded = encoded
         self.owner = owner
         self.dropped = False
@@ -316,9 +315,7 @@ class PartitionQueue:
         if whole is None and batch.maybe_written and sequence != NO_SEQUENCE:
             whole = object()
         replacements = []
-        owners: Sequence[BatchOwner | None] = [None] * len(parts)
-        if batch.owner is not None:
-            owners = batch.owner.split([part.record_count for part in parts])
+        owners = batch.owner.split([part.record_count for part in parts])
         for part, owner in zip(parts, owners, strict=True):
             new = ProducerBatch(part, batch.created_s, owner)
             new.maybe_written = batch.maybe_written

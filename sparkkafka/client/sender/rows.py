@@ -1,11 +1,12 @@
 """Rows of a table -> records of partitions: checks of their values, partition choice, sorting.
 
 Pure: the number of a topic's partitions and the random choice come as arguments. How a key chooses
-is the matter of `protocol.partitioner`, which columns there are that of `row_columns`.
+says `protocol.partitioning`, which columns there are `input_columns`.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from typing import NamedTuple
@@ -15,14 +16,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sparkkafka.client.sender.row_columns import RowColumns
+from sparkkafka.client.sender.input_columns import InputColumns
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.config.kinds import ROUND_ROBIN
+from sparkkafka.config.kinds import RANDOM, ROUND_ROBIN
+from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import EncodeError
 from sparkkafka.protocol.columns.columns import RecordColumns, blob_offsets, sliced
 from sparkkafka.protocol.partitioning.partitioner import KEY_RULES, NO_PARTITION
 from sparkkafka.protocol.records.arrow import from_numpy, is_valid, or_zero, to_numpy
 from sparkkafka.protocol.records.batches import NO_TIMESTAMP
+
+STICKY_BYTES = 2**20
+STICKY_BATCHES = 8
+MIN_STICKY_BYTES = 2**14
+"""Rows without key and partition go to one partition until it got so many bytes, then to the next:
+rows that are encoded together cost less. Small batches (batch.size) take turns earlier, so that
+little data is spread as well; large ones are filled."""
 
 
 class Rows(NamedTuple):
@@ -38,7 +47,7 @@ class Rows(NamedTuple):
     timestamps: pa.Array | None = None  # microseconds since 1970, int64
 
     @classmethod
-    def of(cls, batch: pa.RecordBatch, columns: RowColumns) -> Rows:
+    def of(cls, batch: pa.RecordBatch, columns: InputColumns) -> Rows:
         """The columns of one Arrow batch in the types that the protocol needs."""
         at = columns
         return cls(
@@ -128,7 +137,7 @@ class Router:
 
     `partition_counts` gives the number of partitions of topics (and raises for unknown ones),
     `newest_count` that of one topic as far as it is known without asking (None: it is not), `pick`
-    of n a random number below n. `partitioner` is one of option_kinds.PARTITIONERS. Rows that it
+    of n a random number below n. `partitioner` is one of config.kinds.PARTITIONERS. Rows that it
     leaves open stay on one partition until about `sticky_bytes` were put there, then move to the
     next (KIP-480's sticky partitioning, with the steps in a fixed order after a random start, so
     that few batches spread evenly); with round_robin each row moves on. `place` is what rows are
@@ -157,6 +166,27 @@ class Router:
         self._turns: dict[str, int] = {}
         self._seen_rows = 0
         self._place = place
+
+    @classmethod
+    def of(
+        cls,
+        options: ProducerOptions,
+        partition_counts: Callable[[list[str]], Mapping[str, int]],
+        newest_count: Callable[[str], int | None],
+        place: str = "this task",
+    ) -> Router:
+        """One by the settings of a producer."""
+        wanted = min(STICKY_BYTES, STICKY_BATCHES * options.batch_size)
+        return cls(
+            partition_counts,
+            # Not less than Java's default batch: a run of rows for each tiny batch would cost far
+            # more.
+            sticky_bytes=max(MIN_STICKY_BYTES, options.batch_size, wanted),
+            pick=random.randrange,
+            partitioner=RANDOM if options.partitioner_ignore_keys else options.partitioner,
+            newest_count=newest_count,
+            place=place,
+        )
 
     def route(
         self, rows: Rows, timestamp_ms: int

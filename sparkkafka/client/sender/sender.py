@@ -1,30 +1,25 @@
 """Carry record batches to the leaders: requests in flight, answers, retries, errors.
 
-A `Sender` holds a `PartitionQueue` for each partition and keeps up to `max_in_flight` Produce
-requests on the way to each leader. It has no thread of its own: `step` sends what can be sent,
-takes the answers that have come, and returns. Order and sequence numbers are the matter of
-`partition_queue.py`, the meaning of error codes that of `produce_errors.py`; sockets and time are
-handled here.
+A `Sender` has no thread of its own: `step` sends what can be sent, takes the answers that have
+come, and returns. `deliveries.py` has the state of its partitions, `partition_queue.py` the rules
+of order and sequence numbers, `requests.py` what is on the way, `produce_errors.py` the meaning of
+error codes.
 """
 
 from __future__ import annotations
 
 import logging
-import select
+import math
 import time
-from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.net.frames import FrameBuffer
-from sparkkafka.client.sender.delivery import PartitionDelivery, learn_leaders
-from sparkkafka.client.sender.delivery_book import DeliveryBook
-from sparkkafka.client.sender.errors import Action, Verdict, judge
+from sparkkafka.client.sender.deliveries import Deliveries, PartitionDelivery
 from sparkkafka.client.sender.partition_queue import EPOCH_LIMIT, PartitionQueue, ProducerBatch
-from sparkkafka.client.sender.refusals import refusal_facts
-from sparkkafka.client.sender.requests import ProduceRequests
+from sparkkafka.client.sender.produce_errors import Action, Verdict, judge, refusal_facts
+from sparkkafka.client.sender.requests import ProduceRequests, SentRequest
 from sparkkafka.client.sender.topic_lookup import TopicLookup
 from sparkkafka.client.transactions.requests import Transaction
 from sparkkafka.client.values import TopicPartition
@@ -38,29 +33,16 @@ from sparkkafka.errors import (
     ProduceError,
 )
 from sparkkafka.protocol.columns.columns import split_encoded
-from sparkkafka.protocol.messages import (
-    ApiVersionsRequest,
-    InitProducerIdRequest,
-    PartitionProduceResponse,
-)
+from sparkkafka.protocol.messages import InitProducerIdRequest, PartitionProduceResponse
 
 log = logging.getLogger(__name__)
 
 BUSY_CONNECT_MS = 3_000  # how long connecting may take while other brokers are being written to
 NO_TRANSACTION_TIMEOUT_MS = 60_000  # not used by the broker without a transactional id
-
-
 AWAY_S = 0.2  # a caller that comes back after longer has left answers unread
 LONGEST_WAIT_S = 1.0
 IDENTITY_ATTEMPT_MS = 5_000  # for a producer id, where other partitions may have one already
 FACTS_EVERY_S = 1.0
-
-
-class _Sent(NamedTuple):
-    """A Produce request that waits for its answer."""
-
-    deadline: Deadline
-    batches: list[tuple[PartitionQueue, ProducerBatch]]
 
 
 class SenderTransaction(Protocol):
@@ -81,12 +63,11 @@ class SenderTransaction(Protocol):
     def add(self, partitions: Iterable[TopicPartition]) -> None: ...
 
 
-class Sender(DeliveryBook):
-    """Sends queued batches. Any error that it raises is final: some partition has a gap.
+class Sender:
+    """Sends queued batches, and tells their owners what became of them (`deliveries`).
 
-    Batches with an owner are another matter: the owner is told, other batches go on, and nothing
-    is raised for them. `lookup` then finds leaders without waiting for any topic, and `wake_fd` is
-    a descriptor that ends a wait when it can be read.
+    One that cannot be delivered leaves the others alone, unless its owner raises: then the sender
+    has failed. `wake_fd` is a descriptor that ends a wait when it can be read.
     """
 
     def __init__(
@@ -95,62 +76,76 @@ class Sender(DeliveryBook):
         options: ProducerOptions,
         transaction: SenderTransaction | None = None,
         *,
-        lookup: TopicLookup | None = None,
+        lookup: TopicLookup,
         wake_fd: int | None = None,
     ) -> None:
-        super().__init__(cluster, options)
+        self._cluster = cluster
+        self._options = options
         self._transaction = transaction
         self._lookup = lookup
-        self._wake_fd = wake_fd
+        self.deliveries = Deliveries(cluster, options)
         self._requests = ProduceRequests(
+            cluster,
             options,
-            cluster.options.request_timeout_ms,
             # Asked for each request: a transaction may yet choose another of its ids as it begins.
             None if transaction is None else lambda: transaction.transactional_id,
+            wake_fd,
         )
-        self._facts_s = 0.0
-        self._sent: dict[int, deque[_Sent]] = {}
-        self._buffers: dict[int, FrameBuffer] = {}
-        self._muted_until_s: dict[int, float] = {}
+        self._identity: tuple[int, int] | None = None
+        self._facts_s = -math.inf
         self._left_s = time.monotonic()
 
     @property
     def in_flight(self) -> bool:
         """Whether an answer is still to come, of whichever batch."""
-        return any(self._sent.values())
+        return self._requests.in_flight
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether a batch is neither acknowledged nor given up, or an answer is still to come."""
+        return bool(self.deliveries.busy) or self.in_flight
+
+    def forget_identities(self) -> None:
+        """All partitions write under a new identity from now on; nothing is in flight."""
+        self._identity = None
+        self.deliveries.forget_identities()
+
+    def barrier(self) -> None:
+        """Wait until brokers have handled all that was sent with acks=0."""
+        self._requests.barrier()
 
     def step(self, *, wait: bool, longest_s: float = LONGEST_WAIT_S) -> None:
         """Send what can be sent and take what has come; with `wait`, wait for something to come,
         `longest_s` at most.
 
-        Raises ProduceError for a batch that cannot be delivered.
+        Raises what the owner of a batch does, and a transaction's error.
         """
         away_s = time.monotonic() - self._left_s
         if away_s > AWAY_S:
             self._come_back(away_s)
-        told = self._told
-        self._expire()
+        told = self.deliveries.told
+        self.deliveries.expire()
         self._send_ready()
         # Owners have been told something, which somebody may be waiting for.
-        wait = wait and told == self._told
-        for node_id in self._readable(self._wait_s(longest_s) if wait else 0.0):
+        wait = wait and told == self.deliveries.told
+        for node_id in self._requests.readable(self._wait_s(longest_s) if wait else 0.0):
             self._take_answer(node_id)
         self._left_s = time.monotonic()
 
     def _come_back(self, away_s: float) -> None:
         """Make good that nobody was here, since the caller's next rows took long: first read what
         has been answered. The time does not count as delivery.timeout.ms."""
-        while nodes := self._readable(0.0):
+        while nodes := self._requests.readable(0.0):
             for node_id in nodes:
                 self._take_answer(node_id)
         now_s = time.monotonic()
-        for entry in self._busy.values():
+        for entry in self.deliveries.busy.values():
             for batch in entry.queue.batches:
                 batch.created_s = min(batch.created_s + away_s, now_s)
 
     def finish(self) -> None:
         """Step until everything is acknowledged. Raises ProduceError."""
-        while self._busy:
+        while self.deliveries.busy:
             self.step(wait=True)
         if self._options.acks == 0:
             self.barrier()
@@ -159,9 +154,9 @@ class Sender(DeliveryBook):
         """How long nothing needs to be done unless an answer comes."""
         now_s = time.monotonic()
         limits = [longest_s]
-        limits += [sent[0].deadline.remaining_s() for sent in self._sent.values() if sent]
-        resume_s = [entry.not_before_s for entry in self._busy.values()]
-        resume_s += self._muted_until_s.values()
+        limits += self._requests.remaining_s()
+        resume_s = [entry.not_before_s for entry in self.deliveries.busy.values()]
+        resume_s += self._requests.resume_s()
         limits += [at_s - now_s for at_s in resume_s if at_s > now_s]
         return max(0.0, min(limits))
 
@@ -172,7 +167,7 @@ class Sender(DeliveryBook):
             if self._transaction is not None and not self._join(self._transaction, by_leader):
                 return
             for node_id, batches in by_leader.items():
-                if len(self._sent.get(node_id, ())) < self._options.max_in_flight:
+                if self._requests.on_the_way(node_id) < self._options.max_in_flight:
                     progress = self._send_request(node_id, batches) or progress
             if not progress:
                 return
@@ -199,7 +194,7 @@ class Sender(DeliveryBook):
         now_s = time.monotonic()
         waiting = [
             entry
-            for entry in self._busy.values()
+            for entry in self.deliveries.busy.values()
             if entry.not_before_s <= now_s and entry.queue.has_unsent
         ]
         self._learn_leaders(waiting)
@@ -209,10 +204,7 @@ class Sender(DeliveryBook):
             if leader is None or entry.not_before_s > now_s:
                 continue
             node_id = leader.leader
-            if (
-                len(self._sent.get(node_id, ())) >= self._options.max_in_flight
-                or self._muted_until_s.get(node_id, 0.0) > now_s
-            ):
+            if not self._requests.may_send(node_id, now_s):
                 continue
             if self._options.enable_idempotence:
                 if entry.queue.wants_new_epoch and self._transaction is None:
@@ -227,12 +219,9 @@ class Sender(DeliveryBook):
         return by_leader
 
     def _learn_leaders(self, waiting: list[PartitionDelivery]) -> None:
-        if self._lookup is None:
-            learn_leaders(self._cluster, waiting)
-            return
         unknown = [e for e in waiting if self._cluster.known_leader(e.queue.tp) is None]
         for entry, error in self._lookup.leaders(unknown):
-            self._give_up_all(entry, str(error), error)
+            self.deliveries.give_up_all(entry, str(error), error)
 
     def _next_epoch(self, queue: PartitionQueue) -> None:
         """Close a gap: go on at sequence 0 of the next epoch, which needs no broker's leave."""
@@ -255,7 +244,7 @@ class Sender(DeliveryBook):
                 "whether sending again would double records",
                 perhaps=True,
             )
-            self._give_up(entry, unsure, error)
+            self.deliveries.give_up(entry, unsure, error)
         try:
             if self._transaction is not None:
                 self._identity = self._transaction.begin()[1:]
@@ -268,7 +257,7 @@ class Sender(DeliveryBook):
         except KafkaError as failure:
             if self._transaction is not None:
                 raise
-            self._give_up_all(entry, str(failure), failure)
+            self.deliveries.give_up_all(entry, str(failure), failure)
             return False
         entry.queue.identify(*self._identity)
         return True
@@ -289,13 +278,13 @@ class Sender(DeliveryBook):
         """Send one Produce request with as many of these batches as max.request.size lets in."""
         deadline = Deadline(self._cluster.options.request_timeout_ms)
         entries = [entry for entry, _ in ready]
-        if self._sent.get(node_id) and self._cluster.open_connection(node_id) is None:
+        if self._requests.on_the_way(node_id) and self._cluster.open_connection(node_id) is None:
             self._broker_lost(
                 node_id, KafkaConnectionError(f"broker {node_id}: the connection broke"), entries
             )
             return False
         # A leader that does not answer must not hold up the others for long.
-        others = any(sent for other, sent in self._sent.items() if other != node_id)
+        others = self._requests.waits_for_others(node_id)
         try:
             connection = self._cluster.connection(
                 node_id, deadline.sooner(BUSY_CONNECT_MS) if others else deadline
@@ -304,12 +293,10 @@ class Sender(DeliveryBook):
             self._broker_lost(node_id, error, entries)
             return False
         try:
-            self._requests.check_codec(connection, self._cluster.options.prefix)
+            self._requests.check_codec(connection)
         except KafkaError as error:
             for entry in entries:
-                if entry.queue.batches[0].owner is None:
-                    raise
-                self._give_up_all(entry, str(error), error)
+                self.deliveries.give_up_all(entry, str(error), error)
             return False
         chosen: list[tuple[PartitionDelivery, ProducerBatch]] = []
         total = 0
@@ -321,11 +308,11 @@ class Sender(DeliveryBook):
             total += batch.wire_bytes
         request = self._requests.request((entry.queue, batch) for entry, batch in chosen)
         for entry, batch in chosen:
-            self.metrics.retries += batch.attempts > 0
+            self.deliveries.metrics.retries += batch.attempts > 0
             entry.queue.sent(batch, node_id)
-        self.metrics.requests += 1
-        sent = _Sent(deadline, [(entry.queue, batch) for entry, batch in chosen])
-        self._sent.setdefault(node_id, deque()).append(sent)
+        self.deliveries.metrics.requests += 1
+        sent = SentRequest(deadline, [(entry.queue, batch) for entry, batch in chosen])
+        self._requests.add(node_id, sent)
         try:
             connection.send(
                 request,
@@ -340,9 +327,9 @@ class Sender(DeliveryBook):
                 self._broker_lost(node_id, error, entries)
             return False
         if self._options.acks == 0:
-            self._sent[node_id].pop()
+            self._requests.take_back(node_id)
             for entry, batch in chosen:
-                self._acknowledged(entry, batch, base_offset=-1)
+                self.deliveries.acknowledged(entry, batch, base_offset=-1)
         return True
 
     def _unsendable(
@@ -351,19 +338,17 @@ class Sender(DeliveryBook):
         chosen: list[tuple[PartitionDelivery, ProducerBatch]],
         error: KafkaError,
     ) -> None:
-        if any(batch.owner is None for _, batch in chosen):
-            raise error
-        self._sent[node_id].pop()
+        self._requests.take_back(node_id)
         for entry, batch in chosen:
             entry.queue.failed(batch, maybe_written=False)
             final = entry.delivery_error(batch, str(error), perhaps=batch.maybe_written)
-            self._give_up(entry, batch, final)
+            self.deliveries.give_up(entry, batch, final, error)
 
     # --- failures -------------------------------------------------------------------------------
 
     def lose_connections(self) -> None:
         """Close what has answers to come: nobody waits for these any longer."""
-        for node_id in [node for node, sent in self._sent.items() if sent]:
+        for node_id in self._requests.brokers():
             connection = self._cluster.open_connection(node_id)
             if connection is not None:
                 connection.close()
@@ -372,65 +357,23 @@ class Sender(DeliveryBook):
 
     # --- answers --------------------------------------------------------------------------------
 
-    def _readable(self, wait_s: float) -> list[int]:
-        """Nodes whose next answer has begun to arrive, or whose connection or deadline is over."""
-        sockets: dict[int, int] = {}
-        wake_fd = self._wake_fd
-        over: list[int] = []
-        here: list[int] = []
-        for node_id, sent in self._sent.items():
-            if not sent:
-                continue
-            connection = self._cluster.open_connection(node_id)
-            if connection is None or sent[0].deadline.expired:
-                over.append(node_id)
-            elif connection.has_input:
-                here.append(node_id)
-            else:
-                sockets[connection.fileno()] = node_id
-        if over or not (sockets or (wake_fd is not None and wait_s > 0)):
-            if not over and not here and wait_s > 0:
-                time.sleep(wait_s)
-            return over + here
-        poll = select.poll()
-        for descriptor in sockets:
-            poll.register(descriptor, select.POLLIN)
-        if wake_fd is not None:
-            poll.register(wake_fd, select.POLLIN)
-        ready = (descriptor for descriptor, _ in poll.poll(0 if here else wait_s * 1000))
-        return here + [sockets[descriptor] for descriptor in ready if descriptor in sockets]
-
     def _take_answer(self, node_id: int) -> None:
-        sent = self._sent[node_id]
-        connection = self._cluster.open_connection(node_id)
         try:
-            if connection is None:
-                raise KafkaConnectionError(f"broker {node_id}: the connection broke")
-            if sent[0].deadline.expired:
-                # This fails at once, and closes the connection: what comes later would answer the
-                # wrong request.
-                answer = connection.receive(sent[0].deadline)
-            else:
-                # Other brokers' answers do not wait for the rest of this one.
-                buffer = self._buffers.setdefault(node_id, FrameBuffer())
-                found = connection.receive_ready(buffer)
-                if found is None:
-                    return
-                answer = found
-            response = answer[1]
+            found = self._requests.receive(node_id)
         except KafkaError as error:
             self._broker_lost(node_id, error, [])
             return
+        if found is None:
+            return
+        connection, sent, response = found
         answered = {
             (topic.name, row.index): row
             for topic in response.responses
             for row in topic.partition_responses
         }
-        if response.throttle_time_ms > 0:
-            self._muted_until_s[node_id] = time.monotonic() + response.throttle_time_ms / 1000
         where = f"Produce @ {connection}"
         failure: ProduceError | None = None
-        for queue, batch in sent.popleft().batches:
+        for queue, batch in sent.batches:
             if batch.dropped:
                 queue.late(batch)
                 continue
@@ -450,14 +393,13 @@ class Sender(DeliveryBook):
                 attempts_left=batch.attempts <= self._options.retries,
                 transactional=self._transaction is not None,
             )
-            entry = self._partitions[queue.tp]
+            entry = self.deliveries.partitions[queue.tp]
             if verdict.action is Action.DONE:
                 for written in queue.put_aside_before(batch):
-                    self._acknowledged(entry, written, base_offset=-1)
-                if row is None:
-                    self._acknowledged(entry, batch, base_offset=-1)
-                else:
-                    self._acknowledged(entry, batch, row.base_offset, row.log_append_time_ms)
+                    self.deliveries.acknowledged(entry, written, base_offset=-1)
+                offset = -1 if row is None else row.base_offset
+                time_ms = -1 if row is None else row.log_append_time_ms
+                self.deliveries.acknowledged(entry, batch, offset, time_ms)
             else:
                 refusal = BrokerError(
                     code, f"{where} for {queue.tp}", message, prefix=self._cluster.options.prefix
@@ -485,7 +427,7 @@ class Sender(DeliveryBook):
             # Answered, and so no longer in flight: what it may have done, the verdict knows.
             queue.failed(batch, maybe_written=verdict.perhaps_written)
             facts = ""
-            if batch.owner is None or time.monotonic() - self._facts_s > FACTS_EVERY_S:
+            if time.monotonic() - self._facts_s > FACTS_EVERY_S:
                 facts = refusal_facts(self._cluster, queue.tp, batch, error.code)
                 self._facts_s = time.monotonic()
             final = entry.refusal_error(
@@ -494,14 +436,12 @@ class Sender(DeliveryBook):
             for doubtful in queue.put_aside_before(batch):
                 text = f"{error}: no broker can tell whether it is written"
                 unsure = entry.delivery_error(doubtful, text, perhaps=True, code=error.code)
-                self._give_up(entry, doubtful, unsure, error)
-            self._give_up(entry, batch, final, error, record_messages)
+                self.deliveries.give_up(entry, doubtful, unsure, error)
+            self.deliveries.give_up(entry, batch, final, error, record_messages)
             return
         log.info("%s; %s", error, verdict.action.value)
         if verdict.action is Action.SPLIT:
-            parts = split_encoded(batch.encoded)
-            self.queued_bytes += sum(len(part.payload) for part in parts) - batch.size_bytes
-            queue.split(batch, parts)
+            self.deliveries.split(entry, batch, split_encoded(batch.encoded))
             return
         if verdict.action is Action.AFTER_PREDECESSOR:
             queue.out_of_order(batch)
@@ -519,16 +459,16 @@ class Sender(DeliveryBook):
     ) -> None:
         """The connection is gone: everything that was on it may or may not be written.
 
-        Raises ProduceError if `error` is not one that passes (a port that is not Kafka's).
+        Batches are given up if `error` is not one that passes (a port that is not Kafka's).
         """
         log.info("%s", error)
         touched = list(entries)
-        for sent in self._sent.pop(node_id, ()):
+        for sent in self._requests.lost(node_id):
             for queue, batch in sent.batches:
                 if batch.dropped:
                     queue.late(batch)
                     continue
-                entry = self._partitions[queue.tp]
+                entry = self.deliveries.partitions[queue.tp]
                 queue.failed(batch, maybe_written=True)
                 touched.append(entry)
                 if batch.attempts > self._options.retries:
@@ -537,30 +477,17 @@ class Sender(DeliveryBook):
                         f"{error} ({batch.attempts} attempts, {self._retries_text()})",
                         perhaps=True,
                     )
-                    self._give_up(entry, batch, final, error)
+                    self.deliveries.give_up(entry, batch, final, error)
         for entry in dict.fromkeys(touched):
             entry.last_error = error
             self._cluster.forget(entry.queue.tp.topic)
             entry.back_off()
             for batch in [] if error.retriable else list(entry.queue.batches):
                 final = entry.delivery_error(batch, str(error), perhaps=batch.maybe_written)
-                self._give_up(entry, batch, final, error)
+                self.deliveries.give_up(entry, batch, final, error)
 
     def _retries_text(self) -> str:
         return f"{self._cluster.options.prefix}retries={self._options.retries}"
-
-    def barrier(self) -> None:
-        """acks=0 has no answers; but brokers work a connection's requests off in order, and close
-        it when one fails, so one answered question proves that all before it were handled."""
-        deadline = Deadline(self._cluster.options.request_timeout_ms)
-        for node_id in list(self._sent):
-            connection = self._cluster.open_connection(node_id)
-            try:
-                if connection is None:
-                    raise KafkaConnectionError("the connection broke")
-                connection.call(ApiVersionsRequest(), deadline)
-            except KafkaError as error:
-                log.warning("acks=0: broker %d may have lost records: %s", node_id, error)
 
 
 def _record_messages(row: PartitionProduceResponse) -> dict[int, str | None]:

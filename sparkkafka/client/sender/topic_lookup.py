@@ -5,6 +5,7 @@ Unlike `Cluster.topics` it never waits for one topic while others have records t
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Iterator
 
@@ -15,7 +16,7 @@ from sparkkafka.client.cluster.cluster import (
     no_topic,
 )
 from sparkkafka.client.deadline import Backoff, Deadline
-from sparkkafka.client.sender.delivery import PartitionDelivery
+from sparkkafka.client.sender.deliveries import PartitionDelivery
 from sparkkafka.errors import (
     BrokerError,
     ErrorCode,
@@ -43,10 +44,14 @@ class _Missing:
 class TopicLookup:
     """Looks for topics that `cluster` does not know, until it is sure that they are missing.
 
-    One look takes at most `most_ms`, LOOK_MS and request.timeout.ms if brokers do not answer.
+    One look takes at most `most_ms`, LOOK_MS and request.timeout.ms if brokers do not answer; a
+    topic may stay unknown for `grace_ms` at most.
     """
 
-    def __init__(self, cluster: Cluster, most_ms: float = LOOK_MS) -> None:
+    def __init__(
+        self, cluster: Cluster, most_ms: float = LOOK_MS, grace_ms: float = math.inf
+    ) -> None:
+        self._grace_ms = grace_ms
         self._look_ms = min(cluster.options.request_timeout_ms, LOOK_MS, most_ms)
         self._cluster = cluster
         self._missing: dict[str, _Missing] = {}
@@ -139,7 +144,8 @@ class TopicLookup:
             return is_retriable(code)
         known = self._cluster.was_seen(name)
         grace_ms = KNOWN_TOPIC_GRACE_MS if known else UNKNOWN_TOPIC_GRACE_MS
-        return (time.monotonic() - self._missing[name].since_s) * 1000 < grace_ms
+        unknown_ms = (time.monotonic() - self._missing[name].since_s) * 1000
+        return unknown_ms < min(grace_ms, self._grace_ms)
 
     def _again(self, name: str, error: KafkaError) -> None:
         missing = self._missing[name]

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.coordinator import FOR_TRANSACTION, known_coordinators
-from sparkkafka.client.deadline import Deadline, End
+from sparkkafka.client.deadline import CloseSignal, Deadline
 from sparkkafka.client.group.committed_offsets import StoredOffset
 from sparkkafka.client.transactions.requests import (
     FENCED,
@@ -88,14 +88,14 @@ class TransactionManager:
         transactional_id: str,
         timeout_ms: int,
         attempt_ms: int,
-        end: End | None = None,
+        close_signal: CloseSignal | None = None,
     ) -> None:
         self.transactional_id = transactional_id
         self.step = Step.UNINITIALIZED
         self.reason: KafkaError | None = None
         """Why the transaction is broken, or the producer lost."""
         # Of its own: the sender's connections have answers to come.
-        self._cluster = Cluster(options, end=end)
+        self._cluster = Cluster(options, close_signal=close_signal)
         self._timeout_ms = timeout_ms
         self._attempt_ms = attempt_ms
         self._identity: Transaction | None = None

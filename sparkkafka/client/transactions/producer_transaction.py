@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Self
 
 from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.configs import broker_configs
 from sparkkafka.client.cluster.coordinator import FOR_TRANSACTION, find_coordinator
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.transactions.inspection import describe_transactions
@@ -21,12 +22,15 @@ from sparkkafka.client.transactions.requests import (
     explained,
     init_transactions,
 )
-from sparkkafka.client.transactions.timeout import max_timeout_ms
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ClientOptions
-from sparkkafka.errors import KafkaError, UnsupportedVersionError
+from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, UnsupportedVersionError
 
 log = logging.getLogger(__name__)
+
+MAX_TIMEOUT_CONFIG = "transaction.max.timeout.ms"
+DEFAULT_MAX_TIMEOUT_MS = 900_000
+"""A broker's transaction.max.timeout.ms if nobody changed it."""
 
 ABORT_TIMEOUT_MS = 10_000
 """How long a task that failed anyway tries to abort what it wrote."""
@@ -136,3 +140,15 @@ class ProducerTransaction:
                 self._cluster.options.prefix,
                 error,
             )
+
+
+def max_timeout_ms(cluster: Cluster, node_id: int, deadline: Deadline) -> int:
+    """The largest transaction timeout that a broker allows; its default if this user may not see
+    settings of brokers. Raises KafkaTimeoutError."""
+    try:
+        configs = broker_configs(cluster, node_id, [MAX_TIMEOUT_CONFIG], deadline=deadline)
+    except BrokerError as error:
+        if error.code != ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            raise
+        return DEFAULT_MAX_TIMEOUT_MS
+    return int(configs.get(MAX_TIMEOUT_CONFIG) or DEFAULT_MAX_TIMEOUT_MS)

@@ -28,7 +28,7 @@ from sparkkafka.spark.write.commit_message import (
     log_commit,
     task_reports,
 )
-from sparkkafka.spark.write.row_columns import input_columns
+from sparkkafka.spark.write.writer import input_columns
 
 logger = logging.getLogger(__name__)
 

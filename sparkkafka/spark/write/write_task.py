@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
@@ -16,10 +15,9 @@ from pyspark import TaskContext
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.sender.arrow_producer import ColumnProducer
-from sparkkafka.client.sender.row_columns import RowColumns
+from sparkkafka.client.sender.input_columns import InputColumns
 from sparkkafka.client.sender.rows import Router, Rows
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.config.kinds import RANDOM
 from sparkkafka.config.options import WriteOptions
 from sparkkafka.protocol.columns.columns import RecordColumns
 from sparkkafka.protocol.records.arrow import or_zero
@@ -34,17 +32,10 @@ MIN_PIECE_BYTES = 2**20
 """Arrow batches above buffer.memory are written in pieces, within these bounds: what is sorted and
 encoded at once stays of that order, and offsets of a column always fit into 32 bits."""
 
-STICKY_BYTES = 2**20
-STICKY_BATCHES = 8
-MIN_STICKY_BYTES = 2**14
-"""Rows without key and partition go to one partition until it got so many bytes, then to the next:
-rows that are encoded together cost less. Small batches (batch.size) take turns earlier, so that
-little data is spread as well; large ones are filled."""
-
 
 def write_rows(
     iterator: Iterator[pa.RecordBatch],
-    columns: RowColumns,
+    columns: InputColumns,
     options: WriteOptions,
     place: TaskPlace | None = None,
 ) -> KafkaCommitMessage:
@@ -88,18 +79,14 @@ class _Task:
     """One task's state: who the producer is, and what was handed to it."""
 
     def __init__(
-        self, cluster: Cluster, producer: Any, columns: RowColumns, options: WriteOptions
+        self, cluster: Cluster, producer: Any, columns: InputColumns, options: WriteOptions
     ) -> None:
         self._producer = producer
         self._columns = columns
-        self._router = Router(
+        self._router = Router.of(
+            options.producer,
             lambda topics: partition_counts(cluster, options, topics),
-            sticky_bytes=_sticky_bytes(options.producer.batch_size),
-            pick=random.randrange,
-            partitioner=(
-                RANDOM if options.producer.partitioner_ignore_keys else options.producer.partitioner
-            ),
-            newest_count=cluster.partition_count,
+            cluster.partition_count,
         )
         self._buffer_bytes = options.producer.buffer_memory
         self._piece_bytes = min(MAX_PIECE_BYTES, max(MIN_PIECE_BYTES, self._buffer_bytes))
@@ -152,11 +139,6 @@ class _Task:
                 for tp, count in self._partition_rows.items()
             },
         )
-
-
-def _sticky_bytes(batch_size: int) -> int:
-    # Not less than Java's default batch: a run of rows for each tiny batch would cost far more.
-    return max(MIN_STICKY_BYTES, batch_size, min(STICKY_BYTES, STICKY_BATCHES * batch_size))
 
 
 def _pieces(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:

@@ -3,20 +3,34 @@
 At least once: what a task has sent stays in Kafka when the task or the job fails later, and a task
 that Spark runs again sends its rows again. Inside a task the idempotent producer keeps retries from
 doubling records. With deliveryGuarantee=exactly-once tasks write in transactions, which commit()
-ends (`transactional_job`).
+ends (`exactly_once.job`).
+
+Neither Arrow nor numpy is imported here: the processes that plan and commit a write are new each
+time, and start much faster without them.
 """
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    StringType,
+    StructType,
+    TimestampType,
+)
 
+from sparkkafka.client.sender.input_columns import InputColumns, find_columns
+from sparkkafka.config.check import warn
 from sparkkafka.config.options import EXACTLY_ONCE, WriteOptions
+from sparkkafka.errors import OptionError
 from sparkkafka.spark.logs import EXECUTOR, set_up_logging
 from sparkkafka.spark.write.commit_message import (
     KafkaCommitMessage,
@@ -24,7 +38,6 @@ from sparkkafka.spark.write.commit_message import (
     log_commit,
     task_reports,
 )
-from sparkkafka.spark.write.row_columns import input_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,7 +64,7 @@ class KafkaBatchWriter(DataSourceArrowWriter):
         rows that cannot be written, TransactionError if another writer took its place, or a
         connection's or broker's error.
         """
-        # Here, not above: the processes that plan and commit a write need none of it.
+        # Here, not above, for Arrow.
         from sparkkafka.spark.exactly_once.task import TaskPlace
         from sparkkafka.spark.write.write_task import write_rows
 
@@ -64,7 +77,7 @@ class KafkaBatchWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """One line with the totals. The records are visible already, or become so here.
 
-        Raises as `transactional_job.commit_job`.
+        Raises as `commit_job`.
         """
         set_up_logging()
         if self.options.delivery_guarantee == EXACTLY_ONCE:
@@ -87,3 +100,76 @@ class KafkaBatchWriter(DataSourceArrowWriter):
             logger.warning("the job failed: %s", text)
             return
         log_abort(messages, "running the job again writes them a second time")
+
+
+def input_columns(schema: StructType, topic: str | None) -> InputColumns:
+    """Finds and checks the columns of a DataFrame; the rules are those of Spark's KafkaWriter.
+
+    The column timestamp is our own: the JVM connector ignores it, whatever its type, so one that is
+    no timestamp is ignored here too, with a warning.
+
+    Raises OptionError in the words of the JVM connector's AnalysisException.
+    """
+    names = schema.names
+
+    def fits(name: str, position: int) -> bool:
+        kind = schema.fields[position].dataType
+        good, wanted, hint = _KINDS[name]
+        if good(kind):
+            return True
+        if name == "timestamp":
+            warn(
+                "column timestamp",
+                f"the column timestamp is not written: its type is {kind.simpleString()}, not "
+                "timestamp; records get the time of writing (cast it, or drop it)",
+            )
+            return False
+        raise OptionError(
+            f"{name} attribute unsupported type {kind.simpleString()}. {name} must be a(n) {wanted}"
+            f"{hint}"
+        )
+
+    def near(name: str) -> str:
+        """A column that differs in case only is the likely mistake: names count as written."""
+        other = next((known for known in names if known.lower() == name), None)
+        return f" (the column {other!r} must be written {name!r})" if other else ""
+
+    missing = {
+        "topic": "topic option required when no 'topic' attribute is present. "
+        f"Use the topic option for setting a topic.{near('topic')}",
+        "value": f"Required attribute 'value' not found{near('value')}",
+    }
+    return find_columns(names, topic, fits, missing)
+
+
+def _is_text(kind: DataType) -> bool:
+    return isinstance(kind, StringType)
+
+
+def _is_bytes(kind: DataType) -> bool:
+    return isinstance(kind, StringType | BinaryType)
+
+
+def _is_headers(kind: DataType) -> bool:
+    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
+        return False
+    fields = kind.elementType.fields
+    return (
+        [field.name for field in fields] == ["key", "value"]
+        and _is_text(fields[0].dataType)
+        and isinstance(fields[1].dataType, BinaryType)
+    )
+
+
+_KINDS: Mapping[str, tuple[Callable[[DataType], bool], str, str]] = {
+    "value": (
+        _is_bytes,
+        "string or binary",
+        ": cast it, or put several columns in one with to_json(struct(*))",
+    ),
+    "key": (_is_bytes, "string or binary", ": cast it"),
+    "headers": (_is_headers, "array<struct<key:string,value:binary>>", ""),
+    "topic": (_is_text, "string", ": cast it"),
+    "partition": (lambda kind: isinstance(kind, IntegerType), "int", ": cast it"),
+    "timestamp": (lambda kind: isinstance(kind, TimestampType), "timestamp", ""),
+}

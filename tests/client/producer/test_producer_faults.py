@@ -343,7 +343,9 @@ def test_unknown_topic_is_an_error_soon(fake_cluster):
 
 def test_partition_that_does_not_exist(fake_cluster):
     fake_cluster.create_topic("t", partitions=2)
-    with pytest.raises(ProduceError, match="2 partitions"):
+    with pytest.raises(
+        ProduceError, match="partition 2 of topic t does not exist: it has partitions 0 to 1"
+    ):
         write(fake_cluster, "t", 500, partitions=3)
 
 

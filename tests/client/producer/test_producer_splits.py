@@ -14,7 +14,7 @@ import pytest
 
 from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.sender.arrow_producer import ColumnProducer
-from sparkkafka.client.sender.delivery_book import DeliveryBook
+from sparkkafka.client.sender.deliveries import Deliveries
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import parse_producer_options
 from sparkkafka.errors import (
@@ -175,14 +175,14 @@ class Owner:
         return [Owner(self.told, count) for count in counts]
 
 
-def book_with_parts(client: Any, told: list[tuple[int, str]]) -> DeliveryBook:
+def book_with_parts(client: Any, told: list[tuple[int, str]]) -> Deliveries:
     """Queued are parts of 5 and 5 records of a batch whose outcome is open, and one batch of 3."""
-    book = DeliveryBook(client, parse_producer_options(settings("127.0.0.1:1")))
+    book = Deliveries(client, parse_producer_options(settings("127.0.0.1:1")))
     tp = TopicPartition("t", 0)
     for count in (10, 3):
         encoded = encode_batches(values_of(range(count)), max_batch_bytes=1 << 20)
         book.add(tp, encoded, [Owner(told, count)], created_s=0.0 if count == 10 else None)
-    queue = book._partitions[tp].queue
+    queue = book.partitions[tp].queue
     queue.identify(7, 0)
     large = queue.next_batch(0)
     assert large is not None
@@ -205,13 +205,13 @@ def test_parts_that_were_never_sent_may_be_written_all_the_same(fake_cluster: Fa
         assert told == [(3, "NO")]
         book.give_up_everything("it is over")
     assert told == [(3, "NO"), (5, "UNKNOWN"), (5, "UNKNOWN")]
-    assert (book.queued_bytes, book.busy) == (0, False)
+    assert (book.queued_bytes, book.busy) == (0, {})
 
 
 def test_parts_expire_together(fake_cluster: FakeCluster) -> None:
     told: list[tuple[int, str]] = []
     with open_cluster(fake_cluster) as client:
         book = book_with_parts(client, told)
-        book._expire()
+        book.expire()
     assert told == [(5, "UNKNOWN"), (5, "UNKNOWN")]
     assert book.busy

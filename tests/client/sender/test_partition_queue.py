@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +18,21 @@ from sparkkafka.client.sender.partition_queue import (
     next_sequence,
 )
 from sparkkafka.client.values import TopicPartition
+from sparkkafka.errors import ProduceError
 from sparkkafka.protocol.columns.columns import RecordColumns, encode_batches, split_encoded
+
+
+class Owner:
+    """Nobody whom it matters to."""
+
+    def delivered(self, base_offset: int, log_append_time_ms: int) -> None:
+        pass
+
+    def failed(self, error: ProduceError, record_messages: Mapping[int, str | None]) -> None:
+        pass
+
+    def split(self, counts: Sequence[int]) -> list[Owner]:
+        return [self] * len(counts)
 
 
 def batch(records: int) -> ProducerBatch:
@@ -28,7 +43,7 @@ def batch(records: int) -> ProducerBatch:
         timestamps_ms=np.zeros(records, np.int64),
     )
     (encoded,) = encode_batches(columns, max_batch_bytes=1 << 20)
-    return ProducerBatch(encoded, created_s=0.0)
+    return ProducerBatch(encoded, 0.0, Owner())
 
 
 def queue_of(*sizes: int) -> PartitionQueue:

@@ -13,6 +13,7 @@ from sparkkafka.client.group.committed_offsets import (
     fetch_stored,
 )
 from sparkkafka.client.transactions.inspection import describe_transactions
+from sparkkafka.client.transactions.producer_transaction import max_timeout_ms
 from sparkkafka.client.transactions.requests import (
     FENCED,
     GONE,
@@ -23,7 +24,6 @@ from sparkkafka.client.transactions.requests import (
     end_transactions,
     init_transactions,
 )
-from sparkkafka.client.transactions.timeout import max_timeout_ms
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import (
     BrokerError,

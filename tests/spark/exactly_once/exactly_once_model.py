@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from sparkkafka.client.net.connection import Connection
-from sparkkafka.client.sender.row_columns import RowColumns
+from sparkkafka.client.sender.input_columns import InputColumns
 from sparkkafka.config.options import WriteOptions, parse_write_options
 from sparkkafka.errors import KafkaError
 from sparkkafka.spark.exactly_once.commit import abort_batch, commit_batch
@@ -28,7 +28,7 @@ from sparkkafka.spark.exactly_once.task import TaskPlace
 from sparkkafka.spark.write.write_task import write_rows
 from sparkkafka.testing.fake.cluster import FakeCluster
 
-COLUMNS = RowColumns(value=0, topic=1)
+COLUMNS = InputColumns(value=0, topic=1)
 PARTITIONS = 2
 WAIT_S = 30.0
 

@@ -24,7 +24,7 @@ from sparkkafka.errors import (
 )
 from sparkkafka.spark.write import write_task
 from sparkkafka.spark.write.commit_message import KafkaCommitMessage
-from sparkkafka.spark.write.row_columns import input_columns
+from sparkkafka.spark.write.writer import input_columns
 from sparkkafka.testing.fake.faults import Answer, Delay
 from tests.client.support import QUICK, fetcher, log_values, open_cluster
 from tests.spark.schemas import ddl

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkkafka.client.sender.delivery import ProducerMetrics
+from sparkkafka.client.sender.deliveries import ProducerMetrics
 from sparkkafka.client.sender.rows import Router, Rows
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import parse_write_options
@@ -23,8 +23,7 @@ from sparkkafka.protocol.partitioning.partitioner import KEY_RULES, murmur2_part
 from sparkkafka.spark.datasource import KafkaDataSource
 from sparkkafka.spark.write import write_task
 from sparkkafka.spark.write.commit_message import KafkaCommitMessage
-from sparkkafka.spark.write.row_columns import input_columns
-from sparkkafka.spark.write.writer import KafkaBatchWriter
+from sparkkafka.spark.write.writer import KafkaBatchWriter, input_columns
 from tests.reference import decode_payload
 from tests.spark.schemas import ddl
 

@@ -1,7 +1,8 @@
-"""What to do about an error code that a broker gives for a batch, and whether it may be written.
+"""What a broker's error for a batch means: what to do, what may be written, what people are told.
 
-Pure: a table and the few rules that depend on the batch's history. After librdkafka's produce table
-(what an error is, what to do about it, and what is known about the records are three questions).
+`judge` is pure: a table and the few rules that depend on the batch's history. After librdkafka's
+produce table (what an error is, what to do about it, and what is known about the records are three
+questions).
 """
 
 from __future__ import annotations
@@ -9,7 +10,21 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
-from sparkkafka.errors import ErrorCode, is_retriable
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.configs import topic_configs
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.sender.partition_queue import ProducerBatch
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.errors import ErrorCode, KafkaError, is_retriable
+
+ASK_MS = 3_000  # the job has failed already: its error must not wait for long
+
+SIZE_SETTINGS = ("max.message.bytes",)
+TIME_SETTINGS = (
+    "message.timestamp.before.max.ms",
+    "message.timestamp.after.max.ms",
+    "message.timestamp.difference.max.ms",  # the one before Kafka 3.6, gone since 4.0
+)
 
 
 class Action(enum.Enum):
@@ -60,9 +75,9 @@ def judge(
     """The verdict on one answer.
 
     `is_head`: every earlier batch of the partition is acknowledged, or waiting for them is of no
-    use. `maybe_written`: an earlier
-    attempt may have reached the log. `attempts_left`: retries allows another attempt.
-    `transactional`: the batch is part of a transaction, whose producer id cannot be changed.
+    use. `maybe_written`: an earlier attempt may have reached the log. `attempts_left`: retries
+    allows another attempt. `transactional`: the batch is part of a transaction, whose producer id
+    cannot be changed.
     """
     perhaps = code in PERHAPS_WRITTEN
     if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
@@ -82,3 +97,35 @@ def judge(
     if is_retriable(code) and attempts_left:
         return Verdict(Action.RETRY, perhaps)
     return Verdict(Action.FAIL, perhaps)
+
+
+def refusal_facts(cluster: Cluster, tp: TopicPartition, batch: ProducerBatch, code: int) -> str:
+    """What to say after the broker's words, "" if there is nothing to add.
+
+    Asks for the topic's settings where they decide; a user who may not see them gets told so.
+    """
+    if code in TOO_LARGE:
+        return (
+            f": one record of {batch.size_bytes} bytes, sent as a batch of {batch.wire_bytes}, is "
+            f"above {_settings(cluster, tp, SIZE_SETTINGS)}; raise that, compress "
+            f"({cluster.options.prefix}compression.type), or write smaller records"
+        )
+    if code == ErrorCode.INVALID_TIMESTAMP:
+        encoded = batch.encoded
+        return (
+            f": the batch begins at timestamp {encoded.base_timestamp} ms, its latest is "
+            f"{encoded.max_timestamp} ms, and the topic takes what keeps to "
+            f"{_settings(cluster, tp, TIME_SETTINGS)}; change that, or drop the "
+            f"{'column ' if cluster.options.prefix else ''}timestamp to write with the time of "
+            "writing"
+        )
+    return ""
+
+
+def _settings(cluster: Cluster, tp: TopicPartition, names: tuple[str, ...]) -> str:
+    """`name=value, name=value` as the topic has them."""
+    try:
+        found = topic_configs(cluster, tp.topic, names, deadline=Deadline(ASK_MS))
+    except KafkaError as error:
+        return f"the topic's {' and '.join(names[:2])} (not known here: {error})"
+    return "the topic's " + ", ".join(f"{name}={found[name]}" for name in names if name in found)
