@@ -31,7 +31,7 @@ LONGEST: tuple[str, ...] = (
     "test_stream_writer.py",
     "test_pushdown_real.py",
     "test_stream_transactions.py",
-    "test_readme.py",
+    "test_snippets.py",
     "test_stream_brokers.py",
     "test_batch_read.py",
     "test_batch_write.py",
