@@ -18,7 +18,7 @@ import pytest
 from sparkkafka.testing.kafka.jars import ensure_jars, kafka_jars
 from sparkkafka.testing.kafka.java import export_java_home, find_java
 from sparkkafka.testing.kafka.process import UnavailableError
-from tests.tools.notebooks import NOTEBOOKS, NotebookError, as_page, executed, keep
+from tests.tools.notebooks import NOTEBOOKS, NotebookError, as_page, executed, keep, kept_copy
 
 ROOT = Path(__file__).parents[2]
 
@@ -137,6 +137,27 @@ def test_an_executed_notebook_is_a_page() -> None:
     assert pictures == {"01_x-1.png": bytes([0, 1, 2])}
     assert "<table>\n<tr></tr></table>" in text
     assert "style" not in text
+
+
+def test_an_executed_copy_is_kept_until_the_notebook_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.tools.notebooks.KEPT", tmp_path / "kept")
+    runs: list[Path] = []
+
+    def run(path: Path, folder: Path) -> Any:
+        runs.append(path)
+        return nbformat.read(path, as_version=4)
+
+    monkeypatch.setattr("tests.tools.notebooks.executed", run)
+    path = tmp_path / "01_x.ipynb"
+    for text in ("one", "two"):
+        cell = nbformat.v4.new_markdown_cell(text, id="a")
+        nbformat.write(nbformat.v4.new_notebook(cells=[cell]), path)
+        for _ in range(2):
+            assert kept_copy(path, execute=True).cells[0].source == text
+    assert runs == [path] * 2
+    assert len(list((tmp_path / "kept").iterdir())) == 1
 
 
 def test_there_are_notebooks_and_each_is_checked() -> None:
