@@ -13,9 +13,16 @@ from numpy.typing import NDArray
 from sparkkafka.errors import BatchTooLargeError, CorruptRecordError
 from sparkkafka.protocol.columns import record_starts, uniform_batches
 from sparkkafka.protocol.columns.damage import Before, check_batch
-from sparkkafka.protocol.columns.field_places import gather, validity
-from sparkkafka.protocol.columns.headers import HeaderPlaces, read_headers
-from sparkkafka.protocol.columns.record_fields import DamageError, Fields, Headers, read_fields
+from sparkkafka.protocol.columns.fields import (
+    DamageError,
+    Fields,
+    HeaderPlaces,
+    Headers,
+    gather,
+    read_fields,
+    read_headers,
+    validity,
+)
 from sparkkafka.protocol.columns.record_starts import Layout
 from sparkkafka.protocol.records.arrow import from_numpy
 from sparkkafka.protocol.records.batches import (

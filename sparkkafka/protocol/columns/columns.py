@@ -21,7 +21,6 @@ from sparkkafka.protocol.columns.decode import decode_batches, decode_chunks
 from sparkkafka.protocol.columns.encode import (
     EncodedBatch,
     RecordColumns,
-    blob_offsets,
     encode_batches,
     encode_runs,
     record_sizes,
@@ -30,6 +29,7 @@ from sparkkafka.protocol.columns.encode import (
     sliced,
     split_encoded,
 )
+from sparkkafka.protocol.columns.input_columns import blob_offsets
 
 __all__ = [
     "ALL_COLUMNS",

@@ -4,10 +4,10 @@ Steps, for some ten thousand records at a time so that columns stay in the proce
 
 1. Payloads of many batches become one byte array; batches that lie in one buffer are not copied.
 2. `record_starts.find` gives the first byte of each record.
-3. Each field is read for all records at once (`record_fields`), which tells where the next
+3. Each field is read for all records at once (`fields`), which tells where the next
    field begins.
 4. Keys, values and headers are gathered by Arrow from (start, end) pairs over the byte array
-   (`field_places`).
+   (`fields`).
 
 Where batches look like copies of each other, `uniform_batches` takes the place of steps 2 and 3.
 The steps stand in `chunks`; a batch too large for them is taken in parts (`large_batches`).

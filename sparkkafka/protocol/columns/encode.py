@@ -16,14 +16,20 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from sparkkafka.errors import EncodeError
 from sparkkafka.protocol.columns.chunks import Selection
 from sparkkafka.protocol.columns.decode import decode_batches
-from sparkkafka.protocol.columns.join import Blobs, join_records
-from sparkkafka.protocol.records.arrow import is_valid, or_zero, repeat_text
+from sparkkafka.protocol.columns.input_columns import (
+    BlobColumn,
+    HeaderColumn,
+    Numbers,
+    as_binary,
+    blob_offsets,
+    joined,
+    pack,
+)
+from sparkkafka.protocol.columns.join import join_records
 from sparkkafka.protocol.records.batches import (
     HEADER_BYTES,
     MAGIC,
@@ -33,14 +39,14 @@ from sparkkafka.protocol.records.batches import (
     NO_SEQUENCE,
     RecordBatch,
 )
-from sparkkafka.protocol.records.varints import Ints, width, widths, write, zigzag
+from sparkkafka.protocol.records.varints import Ints, width, widths
 
 MAX_BATCH_BYTES = (1 << 31) - 1
 
 _GROUP_BYTES = 4 << 20  # measured: one join of about 4 MB; never near Arrow's int32 limit
 _GROUP_RECORDS = 32768
 
-_NOTHING = repeat_text("", 1).cast(pa.binary())[0]  # b"" itself would make pyarrow import pandas
+_NULL = 1  # zigzag of -1, the length of a null key or value
 
 
 class RecordColumns(NamedTuple):
@@ -206,18 +212,6 @@ def _check_lengths(columns: RecordColumns) -> None:
             raise EncodeError(f"{name} column has {len(column)} rows, timestamps {count}")
 
 
-def blob_offsets(column: pa.Array) -> NDArray[Any]:
-    """Arrow's offsets of a binary or large_binary array: row i is bytes [offsets[i], offsets[i+1]).
-
-    Of the array's own type (int32 or int64); what lies under a null is not always empty.
-    """
-    if not len(column):
-        return np.zeros(1, np.int32)
-    kind = np.int64 if pa.types.is_large_binary(column.type) else np.int32
-    offsets = np.frombuffer(column.buffers()[1], kind)
-    return offsets[column.offset : column.offset + len(column) + 1]
-
-
 def split_encoded(batch: EncodedBatch) -> list[EncodedBatch]:
     """The same records in two batches, for a broker that says MESSAGE_TOO_LARGE.
 
@@ -268,18 +262,6 @@ def _cut(ends: Ints, limit: int) -> list[int]:
     return cuts
 
 
-class _Numbers(NamedTuple):
-    """One varint field of many records: zigzag coded values, and the bytes that each takes."""
-
-    unsigned: NDArray[np.uint64]
-    sizes: Ints
-
-    @classmethod
-    def of(cls, values: Ints) -> _Numbers:
-        unsigned = zigzag(values)
-        return cls(unsigned, widths(unsigned))
-
-
 class _Rows:
     """All rows of one call, in the form that encoding needs."""
 
@@ -287,9 +269,9 @@ class _Rows:
         self.timestamps = np.asarray(columns.timestamps_ms, np.int64)
         self.count = len(self.timestamps)
         _check_lengths(columns)
-        self.keys = None if columns.keys is None else _Blobs(columns.keys, "key")
-        self.values = None if columns.values is None else _Blobs(columns.values, "value")
-        self.headers = None if columns.headers is None else _Headers(columns.headers)
+        self.keys = None if columns.keys is None else BlobColumn(columns.keys, "key")
+        self.values = None if columns.values is None else BlobColumn(columns.values, "value")
+        self.headers = None if columns.headers is None else HeaderColumn(columns.headers)
 
     def _variable_sizes(self, low: int, high: int) -> Ints:
         """Bytes of each record from the key length on."""
@@ -354,8 +336,8 @@ class _Rows:
         self, low: int, high: int, deltas: Ints, begins: Ints, counts: Ints
     ) -> tuple[memoryview, Ints]:
         """The general way: the bytes of all records, where each begins, and where the last ends."""
-        timestamp_deltas = _Numbers.of(deltas)
-        offset_deltas = _Numbers.of(
+        timestamp_deltas = Numbers.of(deltas)
+        offset_deltas = Numbers.of(
             np.arange(high - low, dtype=np.int64) - np.repeat(begins, counts)
         )
         body = self._variable_sizes(low, high)
@@ -366,170 +348,24 @@ class _Rows:
         # numbers, because each piece costs Arrow as much time as a whole number column costs here.
         trailing = self.headers is None
         pieces: list[Any] = []
-        numbers: list[_Numbers | int] = [0] if trailing else []
-        numbers += [_Numbers.of(body), 0, timestamp_deltas, offset_deltas]
+        numbers: list[Numbers | int] = [0] if trailing else []
+        numbers += [Numbers.of(body), 0, timestamp_deltas, offset_deltas]
         for column in (self.keys, self.values):
             if column is None:
                 numbers.append(_NULL)
             else:
                 numbers.append(column.numbers(low, high))
-                pieces += [_pack(numbers, high - low), column.slice(low, high)]
+                pieces += [pack(numbers, high - low), column.slice(low, high)]
                 numbers = []
         if self.headers is not None:
             numbers.append(self.headers.numbers(low, high))
-            pieces += [_pack(numbers, high - low), self.headers.slice(low, high)]
+            pieces += [pack(numbers, high - low), self.headers.slice(low, high)]
         elif numbers:
-            pieces.append(_pack(numbers, high - low))
-        _, offsets_buffer, content = _join(pieces).buffers()
+            pieces.append(pack(numbers, high - low))
+        _, offsets_buffer, content = joined(pieces).buffers()
         view = memoryview(content)
         edges = np.frombuffer(offsets_buffer, np.int32)[: high - low + 1].astype(np.int64)
         if trailing:  # the last record's zero has no next record to stand in front of
             view = memoryview(b"".join((view, b"\0")))
             edges += 1
         return view, edges
-
-
-_NULL = 1  # zigzag of -1, the length of a null key or value
-
-
-def _pack(fields: Sequence[_Numbers | int], count: int) -> pa.Array:
-    """Varints of several fields one after the other, for each record; an int is a constant byte."""
-    sizes = np.full(count, sum(isinstance(field, int) for field in fields), np.int64)
-    for field in fields:
-        if not isinstance(field, int):
-            sizes += field.sizes
-    offsets = np.zeros(count + 1, np.int32)
-    np.cumsum(sizes, out=offsets[1:])
-    content = np.zeros(int(offsets[-1]), np.uint8)
-    at = offsets[:-1].astype(np.int64)
-    for field in fields:
-        if isinstance(field, int):
-            if field:
-                content[at] = field
-            at += 1
-        else:
-            write(content, at, field.unsigned, field.sizes)
-            at += field.sizes
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(content)]
-    return pa.Array.from_buffers(pa.binary(), count, buffers)
-
-
-def _join(pieces: Sequence[Any]) -> pa.Array:
-    """Concatenates arrays of binary row by row; null counts as empty."""
-    if len(pieces) == 1:
-        return pieces[0]
-    return pc.binary_join_element_wise(
-        *pieces, _NOTHING, null_handling="replace", null_replacement=b""
-    )
-
-
-class _Blobs:
-    """A key or value column, also of headers: Arrow data and what stands before each entry."""
-
-    def __init__(self, column: pa.Array, name: str) -> None:
-        self.array = as_binary(column, name)
-        self.offsets: Ints = blob_offsets(self.array).astype(np.int64)
-        taken = self.lengths = np.diff(self.offsets)
-        """Bytes of each row, -1 for null."""
-        if self.array.null_count:
-            null = ~is_valid(self.array)
-            self.lengths = np.where(null, -1, taken)
-            taken = np.where(null, 0, taken)
-        self.smallest = int(self.lengths.min()) if len(taken) else 0
-        self.largest = int(self.lengths.max()) if len(taken) else 0
-        even = self.smallest >= 0 and width(2 * self.smallest) == width(2 * self.largest)
-        number_sizes: Any = width(2 * self.largest) if even else widths(zigzag(self.lengths))
-        self.sizes: Ints = taken + number_sizes
-        """Bytes of each row and of the number in front of it."""
-
-    def numbers(self, low: int, high: int) -> _Numbers:
-        return _Numbers.of(self.lengths[low:high])
-
-    def plain(self, low: int, high: int) -> Blobs | None:
-        """Rows low..high for `join_records`, which needs 32 bit offsets; else None."""
-        if not pa.types.is_binary(self.array.type):
-            return None
-        content = self.array.buffers()[2]
-        data = np.frombuffer(b"" if content is None else content, np.uint8)
-        lengths = self.lengths[low:high]
-        return Blobs(data, self.offsets[low:high], lengths, self.smallest, self.largest)
-
-    def slice(self, low: int, high: int) -> pa.Array:
-        part = self.array.slice(low, high - low)
-        # Large ones only now: this many bytes fit int32, the whole column need not.
-        return part.cast(pa.binary()) if pa.types.is_large_binary(part.type) else part
-
-
-def as_binary(column: pa.Array, name: str) -> pa.Array:
-    """The column as binary or large_binary. Raises EncodeError, with `name`, for other data."""
-    kind = column.type
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return column
-    if pa.types.is_string(kind):
-        return column.cast(pa.binary())
-    if pa.types.is_large_string(kind):
-        return column.cast(pa.large_binary())
-    if pa.types.is_null(kind):
-        return pa.nulls(len(column), pa.binary())
-    if pa.types.is_dictionary(kind):
-        return as_binary(column.cast(kind.value_type), name)
-    if pa.types.is_fixed_size_binary(kind) or str(kind) == "binary_view":
-        return column.cast(pa.large_binary())
-    if str(kind) == "string_view":
-        return column.cast(pa.large_string()).cast(pa.large_binary())
-    raise EncodeError(f"{name} column is {kind}; only binary and string can be written")
-
-
-class _Headers:
-    """The headers column."""
-
-    def __init__(self, column: pa.Array) -> None:
-        kind = column.type
-        if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_struct(
-            kind.value_type
-        ):
-            raise EncodeError(
-                f"headers column is {kind}; it must be a list of (key, value) structs"
-            )
-        fields = {field.name: index for index, field in enumerate(kind.value_type)}
-        if set(fields) != {"key", "value"}:
-            raise EncodeError(f"headers have fields {sorted(fields)}; they must be key and value")
-        counts = or_zero(pc.list_value_length(column)).astype(np.int64)
-        self._counts = counts
-        self._edges = np.zeros(len(counts) + 1, np.int64)
-        np.cumsum(counts, out=self._edges[1:])
-        # Both flatten() leave out what lies under null lists and pass down null structs.
-        children = column.flatten().flatten()
-        self._names = _Blobs(children[fields["key"]], "header key")
-        self._contents = _Blobs(children[fields["value"]], "header value")
-        if self._names.array.null_count:
-            null = int(is_valid(self._names.array).argmin())
-            row = int(np.searchsorted(self._edges, null, "right")) - 1
-            raise EncodeError(f"row {row}: a header key is null")
-        ends = np.zeros(int(self._edges[-1]) + 1, np.int64)
-        np.cumsum(self._names.sizes + self._contents.sizes, out=ends[1:])
-        self.sizes = np.diff(ends[self._edges]) + widths(zigzag(counts))
-
-    def numbers(self, low: int, high: int) -> _Numbers:
-        return _Numbers.of(self._counts[low:high])
-
-    def slice(self, low: int, high: int) -> pa.Array:
-        """The encoded headers of each row, without their count."""
-        edges = self._edges[low : high + 1]
-        first, last = int(edges[0]), int(edges[-1])
-        if first == last:
-            return pa.nulls(high - low, pa.binary())
-        entries = _join(
-            [
-                _pack([self._names.numbers(first, last)], last - first),
-                self._names.slice(first, last),
-                _pack([self._contents.numbers(first, last)], last - first),
-                self._contents.slice(first, last),
-            ]
-        )
-        # Entries of one row lie side by side: a row's bytes go from its first to its last entry.
-        _, offsets_buffer, content = entries.buffers()
-        offsets = np.frombuffer(offsets_buffer, np.int32)[edges - first]
-        return pa.Array.from_buffers(
-            pa.binary(), high - low, [None, pa.py_buffer(offsets), content]
-        )

@@ -6,7 +6,7 @@ words already are what Arrow calls a binary view: 4 bytes of length, 12 of conte
 and values stand in the same table as references to where they lie. One cast from views to plain
 binary copies everything into its place, the only copy that there is.
 
-Other records (with headers, or numbers that take more) go the general way of `columns_encode`;
+Other records (with headers, or numbers that take more) go the general way of `encode`;
 tests hold both ways against each other.
 """
 

@@ -37,8 +37,7 @@ from sparkkafka.protocol.columns.chunks import (
     no_records,
 )
 from sparkkafka.protocol.columns.damage import MIN_HEADER_BYTES, Before, check_batch, read_one
-from sparkkafka.protocol.columns.headers import follow_headers
-from sparkkafka.protocol.columns.record_fields import DamageError
+from sparkkafka.protocol.columns.fields import DamageError, follow_headers
 from sparkkafka.protocol.records.batches import RecordBatch
 from sparkkafka.protocol.records.compression import PIECE_BYTES, BytesLike
 from sparkkafka.protocol.records.varints import VARINT_BITS, VARLONG_BITS, BadVarintError

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sparkkafka.protocol.columns.encode import as_binary
+from sparkkafka.protocol.columns.input_columns import as_binary
 from sparkkafka.protocol.records.varints import Bytes, Ints
 
 Words = NDArray[np.uint32]

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sparkkafka.protocol.columns.encode import as_binary
+from sparkkafka.protocol.columns.input_columns import as_binary
 from sparkkafka.protocol.partitioning.crc32 import crc32
 from sparkkafka.protocol.partitioning.fnv1a import fnv1a
 from sparkkafka.protocol.partitioning.key_columns import Words

@@ -20,7 +20,7 @@ from sparkkafka.protocol.columns.columns import (
     decode_batches,
     decode_chunks,
 )
-from sparkkafka.protocol.columns.field_places import Grid, GridPart, GridRows
+from sparkkafka.protocol.columns.fields import Grid, GridPart, GridRows
 from sparkkafka.protocol.records.batches import RecordBatch
 from tests.protocol.record_cases import NOW, equal_records, response, to_records
 
