@@ -24,7 +24,7 @@ from sparkkafka.client.group.committed_offsets import fetch_committed
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import parse_client_options
 from sparkkafka.errors import BrokerError, CommitFailedError
-from tests.client.group.members import TestMember
+from tests.client.group.members import TestMember, rejoin_needed
 from tests.real.peers import WAIT_S, Record, confluent_write
 
 pytestmark = pytest.mark.real
@@ -167,7 +167,7 @@ def settle(*members: Peer) -> None:
         once = sorted(number for share in shares for number in share) == list(range(PARTITIONS))
         even = {len(share) for share in shares} == {PARTITIONS // len(members)}
         ours = [row.member for row in members if isinstance(row, Ours)]
-        busy = any(row.rejoin_needed() for row in ours)
+        busy = any(rejoin_needed(row) for row in ours)
         good = good + 1 if once and even and not busy else 0
         assert time.monotonic() < until, shares
 

@@ -28,6 +28,7 @@ from sparkkafka.client.group.classic_thread import (
 from sparkkafka.client.group.commits import commit_as_member, commit_failed
 from sparkkafka.client.group.membership import (
     NO_GENERATION,
+    POLL_MARK_MS,
     Commit,
     GroupMetadata,
     OffsetToCommit,
@@ -40,9 +41,6 @@ from sparkkafka.errors import CommitFailedError, ErrorCode, KafkaError, OptionEr
 log = logging.getLogger(__name__)
 
 _NOTHING: frozenset[TopicPartition] = frozenset()
-
-POLL_MARK_MS = 1_000
-"""A `poll` that waits counts as polling: it says so that often."""
 
 
 class ClassicMember:
@@ -83,21 +81,6 @@ class ClassicMember:
 
     def subscribe(self, topics: frozenset[str]) -> None:
         self._wanted = frozenset(topics)
-
-    def rejoin_needed(self) -> bool:
-        thread = self._thread
-        if self._wanted is None:
-            return False
-        if thread is None or self._wanted != self._joined_with:
-            return True
-        with thread.changed:
-            return (
-                thread.phase is not Phase.JOINED
-                or thread.lost
-                or thread.joined is not None
-                or thread.failure is not None
-                or thread.rejoin_reason is not None
-            )
 
     def poll(self, deadline: Deadline) -> None:
         if self._wanted is None or self._closed:

@@ -17,6 +17,7 @@ from sparkkafka.client.group.consumer_thread import ConsumerMemberThread, Partit
 from sparkkafka.client.group.membership import (
     NO_GENERATION,
     NO_MEMBER_ID,
+    POLL_MARK_MS,
     Commit,
     GroupMetadata,
     OffsetToCommit,
@@ -27,8 +28,6 @@ from sparkkafka.config.client_settings import ConsumerOptions
 from sparkkafka.errors import CommitFailedError, ErrorCode, OptionError
 
 log = logging.getLogger(__name__)
-
-POLL_MARK_MS = 1_000
 
 
 class ConsumerMember:
@@ -65,21 +64,6 @@ class ConsumerMember:
 
     def subscribe(self, topics: frozenset[str]) -> None:
         self._wanted = frozenset(topics)
-
-    def rejoin_needed(self) -> bool:
-        thread = self._thread
-        if self._wanted is None:
-            return False
-        if thread is None or self._wanted != self._joined_with:
-            return True
-        with thread.changed:
-            return (
-                thread.joining
-                or not thread.inside
-                or thread.lost
-                or thread.target is not None
-                or thread.failure is not None
-            )
 
     def poll(self, deadline: Deadline) -> None:
         if self._wanted is None or self._closed:

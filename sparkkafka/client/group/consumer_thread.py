@@ -1,8 +1,8 @@
 """The thread of a member whose partitions the brokers assign (KIP-848): one kind of heartbeat.
 
 A heartbeat says what has changed here, its answer what the member is to have. The member (on the
-user's thread) lets go and takes over, and says so with `acknowledge`, upon which the next heartbeat
-goes out at once. Java's ConsumerHeartbeatRequestManager and ConsumerMembershipManager.
+user's thread) lets go and takes over, and says so with `acknowledge`; then the next heartbeat goes
+out at once. Java's ConsumerHeartbeatRequestManager and ConsumerMembershipManager.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class ConsumerMemberThread(MemberThread):
         self.wake()
 
     def hurry(self) -> None:
-        """Something has been heard that the next heartbeat will clear up."""
+        """Send the next heartbeat now: a refused commit says that something has changed."""
         with self.changed:
             self._next_heartbeat_s = 0.0
         self.wake()

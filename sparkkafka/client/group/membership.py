@@ -111,9 +111,6 @@ class GroupMember(Protocol):
         Returns soon when nothing is due. Raises what is final, and what hooks raise.
         """
 
-    def rejoin_needed(self) -> bool:
-        """Whether the next `poll` has something to do with the group."""
-
     def commit(self, offsets: Mapping[TopicPartition, OffsetToCommit], deadline: Deadline) -> None:
         """Commit offsets as this member.
 
@@ -142,6 +139,9 @@ WARN_AGAIN_S = 10.0
 """While failures last, there is a warning that often."""
 
 FAR_S = 3600.0
+
+POLL_MARK_MS = 1_000
+"""A `poll` that waits counts as polling: it says so that often."""
 
 POLL_OVERDUE = "max.poll.interval.ms passed without a poll"
 

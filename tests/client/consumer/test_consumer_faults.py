@@ -146,7 +146,15 @@ def test_final_errors_come_from_poll_and_others_are_read(filled, code):
                 errors += 1
         assert by_partition(found) == {0: ALL[0], 2: ALL[2]}
         filled.clear_faults()
-        assert by_partition(take(source, 500)) == {1: ALL[1]}
+        late: list[Record] = []
+        errors = 0
+        while len(late) < 500:
+            try:
+                late += source.poll(WAIT_S)
+            except BrokerError:  # its answer was under way when the fault ended
+                errors += 1
+        assert by_partition(late) == {1: ALL[1]}
+        assert errors <= 1
 
 
 @pytest.mark.parametrize(

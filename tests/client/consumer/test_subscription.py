@@ -55,9 +55,6 @@ class StubMember:
     def subscribe(self, topics: frozenset[str]) -> None:
         self.topics.append(topics)
 
-    def rejoin_needed(self) -> bool:
-        return bool(self.rebalances)
-
     def poll(self, deadline: Deadline) -> None:
         if self.rebalances:
             self.rebalances.pop(0)()

@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 
 from sparkkafka.client.consumer.subscription import make_member
 from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.group.classic_member import ClassicMember
+from sparkkafka.client.group.classic_thread import Phase
+from sparkkafka.client.group.consumer_member import ConsumerMember
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import parse_consumer_settings
 from tests.client.support import settings
@@ -128,6 +131,22 @@ def poll_until(
             time.sleep(0.002)
 
 
+def rejoin_needed(member: ClassicMember | ConsumerMember) -> bool:
+    """Whether the next `poll` of a member has something to do with the group."""
+    if member._wanted is None:
+        return False
+    if member._thread is None or member._wanted != member._joined_with:
+        return True
+    with member._thread.changed:
+        thread: Any = member._thread
+        if thread.lost or thread.failure is not None:
+            return True
+        if isinstance(member, ConsumerMember):
+            return thread.joining or not thread.inside or thread.target is not None
+        is_over = thread.phase is Phase.JOINED and thread.joined is None
+        return not is_over or thread.rejoin_reason is not None
+
+
 def settle(*members: TestMember, count: int = 4, timeout_s: float = WAIT_S) -> None:
     """All poll until together they own `count` partitions, evenly, each once."""
     poll_until(lambda: is_settled(members, count), *members, timeout_s=timeout_s)
@@ -137,5 +156,5 @@ def is_settled(members: Iterable[TestMember], count: int) -> bool:
     shares = [row.member.assignment for row in members]
     sizes = [len(share) for share in shares]
     once = len(frozenset().union(*shares)) == sum(sizes) == count
-    busy = any(row.member.rejoin_needed() for row in members)
+    busy = any(rejoin_needed(row.member) for row in members)
     return once and max(sizes) - min(sizes) <= 1 and not busy

@@ -25,6 +25,7 @@ from tests.client.group.members import (
     TestMember,
     partition,
     poll_until,
+    rejoin_needed,
     settle,
     threads,
 )
@@ -58,11 +59,11 @@ def test_alone_it_gets_everything_and_leaves(fake_cluster_factory, version):
     fake.create_topic("t", partitions=4)
     with TestMember(fake) as one:
         assert one.member.metadata == GroupMetadata("g")
-        assert one.member.rejoin_needed()
+        assert rejoin_needed(one.member)
         one.poll()
         assert one.owned == EVERYTHING
         assert one.calls == [("assign", EVERYTHING)]
-        assert not one.member.rejoin_needed()
+        assert not rejoin_needed(one.member)
         member_id = one.member.metadata.member_id
         assert one.member.metadata == GroupMetadata("g", 1, member_id)
         assert fake.group_members("g") == [member_id]
@@ -86,7 +87,7 @@ def test_nothing_is_on_the_network_before_the_first_poll(fake):
 def test_without_a_subscription_poll_does_nothing(fake):
     member = make_member(parse_consumer_settings(settings(fake, group_id="g")), None)
     member.poll(Deadline(1000))
-    assert not member.rejoin_needed()
+    assert not rejoin_needed(member)
     member.close(Deadline(0))
     assert fake.requests == []
 
@@ -116,7 +117,7 @@ def test_the_answer_that_a_poll_could_not_wait_for_is_not_lost(fake):
     with TestMember(fake) as one:
         one.poll(50)
         assert one.owned == ""
-        assert one.member.rejoin_needed()
+        assert rejoin_needed(one.member)
         one.poll()
         assert one.owned == EVERYTHING
     assert len(fake.requests_of("JoinGroup")) == 2
@@ -136,7 +137,7 @@ def test_a_change_of_the_subscription_joins_again(fake):
     with TestMember(fake) as one:
         one.poll()
         one.member.subscribe(frozenset({"t", "u"}))
-        assert one.member.rejoin_needed()
+        assert rejoin_needed(one.member)
         one.poll()
         assert one.owned == f"{EVERYTHING} u-0"
         assert [name for name, _ in one.calls] == ["assign", "revoke", "assign"]
@@ -510,7 +511,7 @@ def test_who_polls_too_slowly_leaves(fake, caplog):
         settle(one)
         fake.wait_for_requests("LeaveGroup")
         poll_until(lambda: not fake.group_members("g") or one.owned == "", ms=0)
-        assert one.member.rejoin_needed()
+        assert rejoin_needed(one.member)
         with pytest.raises(CommitFailedError, match=r"max\.poll\.interval\.ms.*max\.poll\.records"):
             one.commit({"t-0": 1})
         settle(one)
@@ -569,7 +570,7 @@ def test_a_commit_while_the_group_rebalances(fake):
         fake.fault(ErrorCode.REBALANCE_IN_PROGRESS, api="OffsetCommit")
         with pytest.raises(CommitFailedError, match="rebalancing: call poll until"):
             one.commit({"t-0": 1})
-        assert one.member.rejoin_needed()
+        assert rejoin_needed(one.member)
         settle(one)
         assert one.calls[1:] == [("revoke", EVERYTHING), ("assign", EVERYTHING)]
         one.commit({"t-0": 1})
@@ -677,7 +678,7 @@ def test_ctrl_c_in_a_hook_leaves_no_partition_to_nobody(fake, monkeypatch):
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(one.hooks, "before_revoke", interrupted)
             one.member._end_rebalance(Joined(one.thread.generation, less), one.thread)
-        assert one.owned == "t-0 t-1" or one.member.rejoin_needed()
+        assert one.owned == "t-0 t-1" or rejoin_needed(one.member)
         settle(one)
 
 

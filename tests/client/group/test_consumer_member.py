@@ -19,7 +19,14 @@ from sparkkafka.errors import (
     UnsupportedVersionError,
 )
 from sparkkafka.testing.fake.faults import Answer, Delay, Drop
-from tests.client.group.members import EVERYTHING, TestMember, poll_until, settle, threads
+from tests.client.group.members import (
+    EVERYTHING,
+    TestMember,
+    poll_until,
+    rejoin_needed,
+    settle,
+    threads,
+)
 
 HEARTBEAT = "ConsumerGroupHeartbeat"
 
@@ -41,11 +48,11 @@ def heartbeats(fake) -> list:
 def test_alone_it_gets_everything_and_leaves(fake):
     with member(fake, client_rack="r1", group_remote_assignor="range") as one:
         assert one.member.metadata == GroupMetadata("g")
-        assert one.member.rejoin_needed()
+        assert rejoin_needed(one.member)
         one.poll()
         assert one.owned == EVERYTHING
         assert one.calls == [("assign", EVERYTHING)]
-        assert not one.member.rejoin_needed()
+        assert not rejoin_needed(one.member)
         member_id = one.member.metadata.member_id
         assert re.fullmatch(r"[\w-]{22}", member_id)
         assert one.member.metadata == GroupMetadata("g", 1, member_id)
@@ -113,7 +120,7 @@ def test_a_change_of_the_subscription(fake):
     with member(fake) as one:
         one.poll()
         one.member.subscribe(frozenset({"u"}))
-        assert one.member.rejoin_needed()
+        assert rejoin_needed(one.member)
         poll_until(lambda: one.owned == "u-0", one)
         # In two steps: the brokers give it nothing new before it has let go.
         assert one.calls[1:] == [("revoke", EVERYTHING), ("assign", ""), ("assign", "u-0")]
@@ -162,7 +169,7 @@ def test_ctrl_c_while_letting_go_leaves_no_partition_to_nobody(fake):
         with pytest.raises(KeyboardInterrupt):
             settle(one, two)
         one.hooks.on_revoke = lambda _: None
-        assert one.member.rejoin_needed()
+        assert rejoin_needed(one.member)
         settle(one, two)
 
 
