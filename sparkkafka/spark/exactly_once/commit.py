@@ -46,6 +46,7 @@ from sparkkafka.spark.exactly_once.task_transactions import (
     transaction_of,
     transactions_of,
 )
+from sparkkafka.spark.exactly_once.words import OF_DECISIONS
 
 logger = logging.getLogger(__name__)
 
@@ -171,7 +172,7 @@ def _read_decision(cluster: Cluster, names: WriterNames) -> _Stored:
     try:
         stored = fetch_stored(cluster, names.decisions)
     except BrokerError as error:
-        raise explained(error, cluster.options.prefix) from error
+        raise explained(error, cluster.options.prefix, OF_DECISIONS) from error
     try:
         decision = latest_decision(row.metadata for row in stored.values())
     except DecodeError as error:
@@ -211,7 +212,9 @@ def _decide(
         for place, text in zip(places, texts, strict=False)
     }
     try:
-        commit_offsets_in(cluster, decider, names.decisions, offsets, cluster.deadline())
+        commit_offsets_in(
+            cluster, decider, names.decisions, offsets, cluster.deadline(), words=OF_DECISIONS
+        )
         outcome = end_transactions(cluster, [decider], commit=True, deadline=cluster.deadline())
         failure = outcome[names.decisions]
         if failure is not None and not is_gone(failure):

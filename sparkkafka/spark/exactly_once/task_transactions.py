@@ -33,6 +33,7 @@ from sparkkafka.spark.exactly_once.decision import (
     TaskTransaction,
     WriterNames,
 )
+from sparkkafka.spark.exactly_once.words import OF_TRANSACTIONS
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +56,9 @@ def take_over(
     """`init_transactions`, also where brokers allow less than SHORT_TIMEOUT_MS: nobody who set no
     timeout could lower this one. Not every user may see what they allow."""
     timeout_ms = SHORT_TIMEOUT_MS
-    found = init_transactions(cluster, transactional_ids, timeout_ms, cluster.deadline())
+    found = init_transactions(
+        cluster, transactional_ids, timeout_ms, cluster.deadline(), words=OF_TRANSACTIONS
+    )
     while timeout_ms > LEAST_TIMEOUT_MS:
         refused = [
             key
@@ -65,7 +68,9 @@ def take_over(
         if not refused:
             break
         timeout_ms //= 4
-        found |= init_transactions(cluster, refused, timeout_ms, cluster.deadline())
+        found |= init_transactions(
+            cluster, refused, timeout_ms, cluster.deadline(), words=OF_TRANSACTIONS
+        )
     return found
 
 
@@ -103,7 +108,7 @@ def check_open(
         written = {
             own[id_of(row)]: row.partitions for row in reports if row.transaction is not None
         }
-        outcome = add_partitions_each(cluster, written, deadline)
+        outcome = add_partitions_each(cluster, written, deadline, OF_TRANSACTIONS)
         problems = {key: str(error) for key, error in failures(outcome).items()}
     else:
         for key, transaction in own.items():
