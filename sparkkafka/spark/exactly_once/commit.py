@@ -48,7 +48,7 @@ from sparkkafka.spark.exactly_once.task_transactions import (
 )
 from sparkkafka.spark.exactly_once.words import OF_DECISIONS
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 class _Stored(NamedTuple):
@@ -270,7 +270,7 @@ def _finish(
             f"delete the consumer group {names.decisions} and start the query again; to go on "
             "without the lost rows, set failOnDataLoss=false"
         )
-    logger.warning("%s Going on without them (failOnDataLoss=false)", text)
+    log.warning("%s Going on without them (failOnDataLoss=false)", text)
 
 
 def _decided(names: WriterNames, decision: Decision) -> dict[str, Transaction]:
@@ -297,7 +297,7 @@ def _finish_other_query(
     except DataLossError as error:
         # Or its transactional ids have expired since, or it has committed them and goes on: that
         # cannot be told apart any more.
-        logger.warning(
+        log.warning(
             "of the query that used transactionalIdPrefix %s before: if it still runs, it needs a "
             "prefix of its own (and nothing is lost); if it died in a commit: %s",
             names.prefix,
