@@ -103,7 +103,6 @@ MOST_MODULES = 14
 MOST_LINES = 500
 TOO_LONG = {  # still; each is to be cut by idea, or to shrink
     "client/cluster/cluster.py",
-    "client/producer/producer.py",
 }
 
 

@@ -172,6 +172,17 @@ class NoticeBoard:
                 taken.append(failure)
         return taken
 
+    def raise_failures(self) -> None:
+        """Raise the first error after which nobody has asked, if there is one."""
+        failures = self.take_failures()
+        if not failures:
+            return
+        error = failures[0].error_of(-1)
+        count = sum(failure.count for failure in failures)
+        if count > 1:
+            error.args = (f"{error}; {count} records were given up so far", *error.args[1:])
+        raise error
+
 
 def run_callback(callback: Callable[[Any], object], handle: Any) -> None:
     """An error in a callback is its own: it is logged, and deliveries go on."""

@@ -24,14 +24,7 @@ from sparkkafka.client.deadline import CloseSignal, Deadline, deadline_of
 from sparkkafka.client.net.connecting import where
 from sparkkafka.client.producer.accumulator import RecordBuffer
 from sparkkafka.client.producer.chunks import Chunk
-from sparkkafka.client.producer.futures import (
-    Delivery,
-    NoticeBoard,
-    RecordFailure,
-    RecordMetadata,
-    TableDelivery,
-    WrittenRange,
-)
+from sparkkafka.client.producer.futures import Delivery, NoticeBoard, TableDelivery
 from sparkkafka.client.producer.io_thread import CLOSE_IN_ERROR_S, ProducerLoop, let_go
 from sparkkafka.client.producer.records import (
     BATCH_BYTES,
@@ -48,23 +41,10 @@ from sparkkafka.client.transactions.requests import GroupIdentity
 from sparkkafka.client.values import TopicPartition, checked_topic
 from sparkkafka.config.client_settings import parse_producer_settings
 from sparkkafka.config.kinds import INT32_MAX
-from sparkkafka.errors import (
-    KafkaError,
-    KafkaTimeoutError,
-    TransactionError,
-)
+from sparkkafka.errors import KafkaError, KafkaTimeoutError, TransactionError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-__all__ = [
-    "Delivery",
-    "Producer",
-    "RecordFailure",
-    "RecordMetadata",
-    "TableDelivery",
-    "WrittenRange",
-]
 
 log = logging.getLogger(__name__)
 
@@ -324,17 +304,7 @@ class Producer:
         if self._settings.producer.acks == 0 and not self._closed:
             request = Deadline(self._settings.client.request_timeout_ms)
             self._loop.call(self._loop.sender.barrier, request, "flush")
-        self._raise_failures()
-
-    def _raise_failures(self) -> None:
-        failures = self._board.take_failures()
-        if not failures:
-            return
-        error = failures[0].error_of(-1)
-        count = sum(failure.count for failure in failures)
-        if count > 1:
-            error.args = (f"{error}; {count} records were given up so far", *error.args[1:])
-        raise error
+        self._board.raise_failures()
 
     def partitions_for(self, topic: str) -> list[int]:
         """The numbers of a topic's partitions.
@@ -488,7 +458,7 @@ class Producer:
         if self._steps is not None and not self._loop.runs:
             with self._lock:
                 self._steps.free()
-        self._raise_failures()
+        self._board.raise_failures()
 
     def _check_process(self) -> None:
         if os.getpid() != self._process_id:

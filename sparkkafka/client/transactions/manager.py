@@ -133,7 +133,7 @@ class TransactionManager:
     def failed(self, error: KafkaError) -> bool:
         """Records of the open transaction were given up, or something else went wrong with it.
 
-        Whether that was news.
+        Returns whether the step has changed.
         """
         if self.step not in (Step.OPEN, Step.COMMITTING):
             return False

@@ -7,7 +7,7 @@ whose answers are still to come.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Self
 
 from sparkkafka.client.cluster.cluster import Cluster
@@ -16,6 +16,7 @@ from sparkkafka.client.cluster.coordinator import FOR_TRANSACTION, find_coordina
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.transactions.inspection import describe_transactions
 from sparkkafka.client.transactions.requests import (
+    EXPLANATIONS,
     FENCED,
     Transaction,
     add_partitions,
@@ -42,7 +43,8 @@ class ProducerTransaction:
     `timeout_ms` None asks for the longest that the broker allows. `attempt_ms` is how long `begin`
     and `add` wait for answers: then they raise KafkaTimeoutError, and may be called again.
     `other_ids` are for the case that a transaction is open under `transactional_id` already: it may
-    be somebody's who is still to count. `partitions` are those that it may be written to.
+    be somebody's who is still to count. `partitions` are those that it may be written to. `words`
+    explain error codes to people.
     """
 
     produce_version: int | None = None
@@ -54,7 +56,9 @@ class ProducerTransaction:
         timeout_ms: int | None,
         attempt_ms: int,
         other_ids: Iterable[str] = (),
+        words: Mapping[int, str] = EXPLANATIONS,
     ) -> None:
+        self._words = words
         self._cluster = Cluster(options)
         self._timeout_ms = timeout_ms
         self._attempt_ms = attempt_ms
@@ -94,7 +98,7 @@ class ProducerTransaction:
                         self._cluster, self.transactional_id, FOR_TRANSACTION, deadline
                     )
                 except KafkaError as error:
-                    raise explained(error, self._cluster.options.prefix) from error
+                    raise explained(error, self._cluster.options.prefix, self._words) from error
                 self._timeout_ms = max_timeout_ms(self._cluster, node_id, deadline)
             self.identity = self._init(self._timeout_ms, deadline)
         return self.identity
@@ -106,7 +110,8 @@ class ProducerTransaction:
             transaction = self.begin()
             # Before the request: if its answer is lost, they may be part of it.
             self._may_be_open = True
-            add_partitions(self._cluster, transaction, sorted(new), Deadline(self._attempt_ms))
+            deadline = Deadline(self._attempt_ms)
+            add_partitions(self._cluster, transaction, sorted(new), deadline, self._words)
             # After it: what was not answered is added again before anything is written.
             self.partitions |= new
 
@@ -121,7 +126,9 @@ class ProducerTransaction:
 
     def _init(self, timeout_ms: int, deadline: Deadline) -> Transaction:
         tid = self.transactional_id
-        found = init_transactions(self._cluster, [tid], timeout_ms, deadline)[tid]
+        found = init_transactions(self._cluster, [tid], timeout_ms, deadline, words=self._words)[
+            tid
+        ]
         if isinstance(found, KafkaError):
             raise found
         return found

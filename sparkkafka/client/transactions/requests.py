@@ -1,9 +1,9 @@
 """Transactions by their transactional ids: begin, add partitions, offsets, end.
 
 Kafka ties a transaction to no connection: whoever knows its id, producer id and epoch may end it.
-So tasks write in transactions that the driver ends. Only requests of the first protocol version of
-transactions are used (Produce up to 11, EndTxn up to 4), which all brokers from 2.1 to 4.x answer
-alike, and each may be repeated until its answer is known (kafka-protocol.md §3.3,
+So one process can write in a transaction that another ends. By default requests of the first
+protocol version of transactions are used (Produce up to 11, EndTxn up to 4), which all brokers from
+2.1 to 4.x answer alike, and each may be repeated until its answer is known (kafka-protocol.md §3.3,
 TransactionCoordinator.scala).
 """
 
@@ -81,13 +81,11 @@ GONE = FENCED | {ErrorCode.INVALID_TXN_STATE}
 """What EndTxn and the like say of a transaction that is not open any more."""
 
 # {prefix} stands before names of settings that have one in Spark.
-_EXPLANATIONS: Mapping[int, str] = {
+EXPLANATIONS: Mapping[int, str] = {
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
         "this user may not use the transactional id: grant WRITE on it"
     ),
-    ErrorCode.GROUP_AUTHORIZATION_FAILED: (
-        "this user may not use the group in which decisions are kept: grant READ on it"
-    ),
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: ("this user may not use the group: grant READ on it"),
     ErrorCode.INVALID_TRANSACTION_TIMEOUT: (
         "{prefix}transaction.timeout.ms is above the broker's transaction.max.timeout.ms: set it "
         "lower"
@@ -99,37 +97,16 @@ _EXPLANATIONS: Mapping[int, str] = {
     ),
 }
 
-_SPARK_TOO: Mapping[int, str] = {
-    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
-        " (a prefixed ACL on transactionalIdPrefix covers all ids of a query)"
-    ),
-    ErrorCode.INVALID_TRANSACTION_TIMEOUT: (
-        ". Left out, it is the broker's maximum, or 15 minutes if this user may not see that "
-        "(DESCRIBE_CONFIGS on the cluster)"
-    ),
-}
-"""What those who run a query read behind it."""
-
-_OF_OFFSETS: Mapping[int, str] = {
-    **_EXPLANATIONS,
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: (
-        "decisions are kept beside offsets of the topics that are written: grant READ on the topic "
-        "as well, WRITE alone is not enough for this"
-    ),
-}
-
-
 _OF_END: Mapping[int, str] = {
-    **_EXPLANATIONS,
+    **EXPLANATIONS,
     ErrorCode.INVALID_TXN_STATE: (
         "the transaction has ended otherwise: it was open for longer than transaction.timeout.ms "
         "and the broker aborted it, or another writer has taken over this transactional id"
     ),
 }
 
-_OF_MEMBERS: Mapping[int, str] = {
-    **_EXPLANATIONS,
-    ErrorCode.GROUP_AUTHORIZATION_FAILED: "this user may not use the group: grant READ on it",
+_OF_OFFSETS: Mapping[int, str] = {
+    **EXPLANATIONS,
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: (
         "offsets of a topic may be committed only with READ on the topic: grant it"
     ),
@@ -147,14 +124,11 @@ _OF_MEMBERS: Mapping[int, str] = {
 
 
 def explained(
-    error: KafkaError, prefix: str, words: Mapping[int, str] = _EXPLANATIONS
+    error: KafkaError, prefix: str, words: Mapping[int, str] = EXPLANATIONS
 ) -> KafkaError:
     """The same error in words for people; `prefix` is that of their settings."""
     if isinstance(error, BrokerError) and error.code in words:
-        text = words[error.code].format(prefix=prefix)
-        if prefix:
-            text += _SPARK_TOO.get(error.code, "")
-        return BrokerError(error.code, error.where, text)
+        return BrokerError(error.code, error.where, words[error.code].format(prefix=prefix))
     return error
 
 
@@ -165,13 +139,14 @@ def init_transactions(
     deadline: Deadline,
     *,
     owner: Transaction | None = None,
+    words: Mapping[int, str] = EXPLANATIONS,
 ) -> dict[str, Transaction | KafkaError]:
     """Take over transactional ids: what is open under them is aborted, and whoever wrote in it can
     neither go on nor end it (InitProducerId).
 
     `timeout_ms` is how long a transaction may stay open. The value is the new owner's transaction,
     which begins with its first partition, or the error that is final for this id. With an `owner`
-    only that one gets the next epoch (KIP-360, Kafka 2.5).
+    only that one gets the next epoch (KIP-360, Kafka 2.5). `words` explain error codes to people.
     """
     known = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH) if owner is None else owner[1:]
     answers = call_coordinators(
@@ -190,7 +165,7 @@ def init_transactions(
         "taking over transactional ids",
     )
     return {
-        key: explained(answer, cluster.options.prefix)
+        key: explained(answer, cluster.options.prefix, words)
         if isinstance(answer, KafkaError)
         else Transaction(key, answer.producer_id, answer.producer_epoch)
         for key, answer in answers.items()
@@ -272,12 +247,13 @@ def add_partitions(
     transaction: Transaction,
     partitions: Iterable[TopicPartition],
     deadline: Deadline,
+    words: Mapping[int, str] = EXPLANATIONS,
 ) -> None:
     """Make partitions part of the transaction, before anything is written to them.
 
     Raises BrokerError (fenced, not authorised), KafkaTimeoutError (also if a topic stays unknown).
     """
-    outcome = add_partitions_each(cluster, {transaction: partitions}, deadline)
+    outcome = add_partitions_each(cluster, {transaction: partitions}, deadline, words)
     error = outcome[transaction.transactional_id]
     if error is not None:
         raise error
@@ -287,6 +263,7 @@ def add_partitions_each(
     cluster: Cluster,
     partitions: Mapping[Transaction, Iterable[TopicPartition]],
     deadline: Deadline,
+    words: Mapping[int, str] = EXPLANATIONS,
 ) -> dict[str, KafkaError | None]:
     """`add_partitions` for several transactions; the error of each by transactional id, or None.
 
@@ -301,8 +278,9 @@ def add_partitions_each(
         "adding partitions to a transaction",
         code_of=_worst_add_code,
     )
+    prefix = cluster.options.prefix
     return {
-        key: explained(answer, cluster.options.prefix) if isinstance(answer, KafkaError) else None
+        key: explained(answer, prefix, words) if isinstance(answer, KafkaError) else None
         for key, answer in answers.items()
     }
 
@@ -343,6 +321,7 @@ def commit_offsets_in(
     *,
     member: GroupIdentity | None = None,
     version: int | None = None,
+    words: Mapping[int, str] | None = None,
 ) -> None:
     """Make offsets of a group part of the transaction: they count once it is committed.
 
@@ -358,8 +337,8 @@ def commit_offsets_in(
     if member is not None and getattr(member, "is_outside", False):
         where = f"TxnOffsetCommit of group {group_id!r}"
         code = ErrorCode.UNKNOWN_MEMBER_ID
-        raise CommitFailedError(code, where, _OF_MEMBERS[code])
-    words = _OF_OFFSETS if member is None else _OF_MEMBERS
+        raise CommitFailedError(code, where, _OF_OFFSETS[code])
+    words = words or _OF_OFFSETS
     if version is None:
         _only(
             call_coordinators(
@@ -379,7 +358,7 @@ def commit_offsets_in(
             cluster.options.prefix,
             words,
         )
-    # Brokers learn of a new topic one by one. Spark's topics are there: it has written to them.
+    # Brokers learn of a new topic one by one. Without a member the topics are known to be there.
     grace = deadline if member is None else deadline.sooner(UNKNOWN_TOPIC_GRACE_MS)
 
     def code_of(response: Any) -> int:

@@ -46,8 +46,9 @@ from sparkkafka.spark.exactly_once.task_transactions import (
     transaction_of,
     transactions_of,
 )
+from sparkkafka.spark.exactly_once.words import OF_DECISIONS
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 class _Stored(NamedTuple):
@@ -171,7 +172,7 @@ def _read_decision(cluster: Cluster, names: WriterNames) -> _Stored:
     try:
         stored = fetch_stored(cluster, names.decisions)
     except BrokerError as error:
-        raise explained(error, cluster.options.prefix) from error
+        raise explained(error, cluster.options.prefix, OF_DECISIONS) from error
     try:
         decision = latest_decision(row.metadata for row in stored.values())
     except DecodeError as error:
@@ -211,7 +212,9 @@ def _decide(
         for place, text in zip(places, texts, strict=False)
     }
     try:
-        commit_offsets_in(cluster, decider, names.decisions, offsets, cluster.deadline())
+        commit_offsets_in(
+            cluster, decider, names.decisions, offsets, cluster.deadline(), words=OF_DECISIONS
+        )
         outcome = end_transactions(cluster, [decider], commit=True, deadline=cluster.deadline())
         failure = outcome[names.decisions]
         if failure is not None and not is_gone(failure):
@@ -267,7 +270,7 @@ def _finish(
             f"delete the consumer group {names.decisions} and start the query again; to go on "
             "without the lost rows, set failOnDataLoss=false"
         )
-    logger.warning("%s Going on without them (failOnDataLoss=false)", text)
+    log.warning("%s Going on without them (failOnDataLoss=false)", text)
 
 
 def _decided(names: WriterNames, decision: Decision) -> dict[str, Transaction]:
@@ -294,7 +297,7 @@ def _finish_other_query(
     except DataLossError as error:
         # Or its transactional ids have expired since, or it has committed them and goes on: that
         # cannot be told apart any more.
-        logger.warning(
+        log.warning(
             "of the query that used transactionalIdPrefix %s before: if it still runs, it needs a "
             "prefix of its own (and nothing is lost); if it died in a commit: %s",
             names.prefix,

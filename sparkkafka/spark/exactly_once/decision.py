@@ -1,8 +1,8 @@
 """What is written down when a micro-batch is decided: the transactions that are to be committed.
 
 A decision is kept as text beside offsets of a consumer group that nobody joins, in as many
-partitions as its length needs. Names and text only; who writes and reads it is the matter of
-`exactly_once`, what it is for that of docs/exactly-once-protocol.md.
+partitions as its length needs. Names and text only: `commit` writes and reads it,
+docs/exactly-once-protocol.md says what it is for.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ from sparkkafka.spark.exactly_once.decision import (
     WriterNames,
     latest_decision,
 )
+from sparkkafka.spark.exactly_once.words import OF_TRANSACTIONS
 
 # Properties that Spark's StreamExecution and MicroBatchExecution set for a micro-batch's tasks.
 QUERY_ID = "sql.streaming.queryId"
@@ -120,6 +121,7 @@ def task_transaction(place: TaskPlace, options: WriteOptions) -> Iterator[Produc
         options.producer.transaction_timeout_ms,
         min(options.client.request_timeout_ms, options.producer.delivery_timeout_ms),
         others,
+        OF_TRANSACTIONS,
     )
     try:
         with transaction:

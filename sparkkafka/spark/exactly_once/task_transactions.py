@@ -1,6 +1,6 @@
 """Transactions of tasks as the driver sees them: are they open, abort them, clear up what is left.
 
-For streams (`exactly_once`) and batch jobs (`transactional_job`) alike.
+For streams (`commit`) and batch jobs (`job`) alike.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ from sparkkafka.spark.exactly_once.decision import (
     TaskTransaction,
     WriterNames,
 )
+from sparkkafka.spark.exactly_once.words import OF_TRANSACTIONS
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 SHORT_TIMEOUT_MS = 60_000
 """For transactions that are to be empty, or are ended at once."""
@@ -55,7 +56,9 @@ def take_over(
     """`init_transactions`, also where brokers allow less than SHORT_TIMEOUT_MS: nobody who set no
     timeout could lower this one. Not every user may see what they allow."""
     timeout_ms = SHORT_TIMEOUT_MS
-    found = init_transactions(cluster, transactional_ids, timeout_ms, cluster.deadline())
+    found = init_transactions(
+        cluster, transactional_ids, timeout_ms, cluster.deadline(), words=OF_TRANSACTIONS
+    )
     while timeout_ms > LEAST_TIMEOUT_MS:
         refused = [
             key
@@ -65,7 +68,9 @@ def take_over(
         if not refused:
             break
         timeout_ms //= 4
-        found |= init_transactions(cluster, refused, timeout_ms, cluster.deadline())
+        found |= init_transactions(
+            cluster, refused, timeout_ms, cluster.deadline(), words=OF_TRANSACTIONS
+        )
     return found
 
 
@@ -103,7 +108,7 @@ def check_open(
         written = {
             own[id_of(row)]: row.partitions for row in reports if row.transaction is not None
         }
-        outcome = add_partitions_each(cluster, written, deadline)
+        outcome = add_partitions_each(cluster, written, deadline, OF_TRANSACTIONS)
         problems = {key: str(error) for key, error in failures(outcome).items()}
     else:
         for key, transaction in own.items():
@@ -148,10 +153,10 @@ def clear_up(
             # No transaction of this prefix is to stay open now: those that count are committed.
             left |= set(_open_of_query(cluster, names, reports, before))
         if left:
-            logger.info("aborting %d transactions that were left open: %s", len(left), some(left))
+            log.info("aborting %d transactions that were left open: %s", len(left), some(left))
             take_over(cluster, left)
     except KafkaError as error:
-        logger.warning("transactions that were left open could not be aborted: %s", error)
+        log.warning("transactions that were left open could not be aborted: %s", error)
 
 
 def _open_of_query(
@@ -204,9 +209,9 @@ def abort_stopped(cluster: Cluster, names: WriterNames) -> int:
             take_over(cluster, left)
             found |= left
     except UnsupportedVersionError:
-        logger.info("brokers before 3.0 do not say which transactions are open")
+        log.info("brokers before 3.0 do not say which transactions are open")
     except KafkaError as error:
-        logger.warning("transactions of tasks that were stopped could not be aborted: %s", error)
+        log.warning("transactions of tasks that were stopped could not be aborted: %s", error)
     return len(found)
 
 
@@ -255,7 +260,7 @@ def abort_each(cluster: Cluster, own: Iterable[Transaction]) -> dict[str, KafkaE
     fenced = [key for key, row in left.items() if getattr(row, "code", None) in FENCED]
     for key, row in take_over(cluster, fenced).items():
         if isinstance(row, KafkaError):
-            logger.warning("what is open under %s could not be aborted: %s", key, row)
+            log.warning("what is open under %s could not be aborted: %s", key, row)
     return left
 
 

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 if TYPE_CHECKING:
     from sparkkafka.spark.exactly_once.decision import TaskReport
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def log_commit(messages: Iterable[WriterCommitMessage | None], what: str = "") -
     """One line with the totals; `what` stands before it."""
     done = _finished(messages)
     partitions = {key for message in done for key in message.partitions}
-    logger.info(
+    log.info(
         "%swrote %d rows (%d bytes of keys and values) to %d partitions of %d topics in %d tasks, "
         "%d batches (%d bytes as sent, %d retries)",
         what,
@@ -71,7 +71,7 @@ def log_abort(messages: Iterable[WriterCommitMessage | None], again: str, what: 
     """Says what a failed write leaves behind: Kafka cannot take records back. `again`: when it is
     written a second time."""
     done = _finished(messages)
-    logger.warning(
+    log.warning(
         "%sthe write failed, and writes are at-least-once: %d rows of %d finished tasks, and "
         "perhaps some rows of unfinished ones, are in Kafka and stay there; %s",
         what,

@@ -12,7 +12,7 @@ from sparkkafka.client.values import some_topics
 from sparkkafka.config.options import WriteOptions
 from sparkkafka.errors import BrokerError, ErrorCode, UnknownTopicError
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 _UNAUTHORISED = frozenset(
     {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
@@ -60,7 +60,7 @@ def _create(
         if error.code in _UNAUTHORISED:
             hint = "option createTopic=true was to make it: grant that, or have the topic made"
         raise _with_hint(error, hint) from error
-    logger.info("%s: made, or there meanwhile (createTopic=true)", some_topics(names))
+    log.info("%s: made, or there meanwhile (createTopic=true)", some_topics(names))
 
 
 def _with_hint(error: BrokerError, hint: str) -> BrokerError:

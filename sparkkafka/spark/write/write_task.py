@@ -25,7 +25,7 @@ from sparkkafka.spark.exactly_once.task import TaskPlace, task_transaction
 from sparkkafka.spark.write.commit_message import KafkaCommitMessage
 from sparkkafka.spark.write.topics import partition_counts
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 MAX_PIECE_BYTES = 2**30
 MIN_PIECE_BYTES = 2**20
@@ -66,7 +66,7 @@ def write_rows(
         if place is not None:
             message = replace(message, report=place.report(message.rows, transaction))
     context = TaskContext.get()
-    logger.info(
+    log.info(
         "%swrote %s in %.2f s",
         f"task {context.partitionId()}.{context.attemptNumber()} " if context else "",
         message.text(),

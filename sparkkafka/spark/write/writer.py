@@ -42,7 +42,7 @@ from sparkkafka.spark.write.commit_message import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 class KafkaBatchWriter(DataSourceArrowWriter):
@@ -83,7 +83,7 @@ class KafkaBatchWriter(DataSourceArrowWriter):
         if self.options.delivery_guarantee == EXACTLY_ONCE:
             from sparkkafka.spark.exactly_once.job import commit_job
 
-            logger.info("%s", commit_job(self.options, task_reports(messages)))
+            log.info("%s", commit_job(self.options, task_reports(messages)))
         log_commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -97,7 +97,7 @@ class KafkaBatchWriter(DataSourceArrowWriter):
             reports = task_reports(messages)
             stopped = len(reports) < len(messages)
             text = abort_job(self.options, reports, names, stopped_tasks=stopped)
-            logger.warning("the job failed: %s", text)
+            log.warning("the job failed: %s", text)
             return
         log_abort(messages, "running the job again writes them a second time")
 

@@ -22,7 +22,8 @@ import pytest
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.consumer.consumer import Consumer
 from sparkkafka.client.producer import producer as producer_module
-from sparkkafka.client.producer.producer import Producer, WrittenRange
+from sparkkafka.client.producer.futures import WrittenRange
+from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.producer.records import too_large
 from sparkkafka.client.sender import topic_lookup
 from sparkkafka.client.values import TopicPartition
