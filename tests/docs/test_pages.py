@@ -55,6 +55,12 @@ def test_paths_and_modules_that_are_named_exist(name: str) -> None:
         assert path.is_dir() or path.with_suffix(".py").exists(), module
 
 
+def test_the_ways_of_the_architecture_name_files_that_exist() -> None:
+    named = re.findall(r"`([a-z_]+/[\w/]*(?:\.py|/))`", page("docs/architecture.md"))
+    assert len(named) > 40
+    assert [path for path in named if not (ROOT / "sparkkafka" / path).exists()] == []
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_links_lead_to_pages_and_headings(name: str) -> None:
     """Also those of README, which the build of the site does not see."""
