@@ -1,7 +1,7 @@
 """Options as they were given, checked one by one against the option table.
 
 An option is never ignored in silence: it is taken, or refused by name, or named in one warning of
-the logger `sparkkafka.config.options`. Values of secret options appear in no message.
+the log `sparkkafka.config.options`. Values of secret options appear in no message.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sparkkafka.config.table import CONNECTOR, KAFKA, Option, Side, Status
 from sparkkafka.errors import OptionError
 from sparkkafka.hooks import NAMES as HOOK_NAMES
 
-logger = logging.getLogger("sparkkafka.config.options")
+log = logging.getLogger("sparkkafka.config.options")
 
 # What Kafka's settings begin with where Spark's users write them.
 _PREFIX = "kafka."
@@ -219,4 +219,4 @@ def warn(name: str, message: str) -> None:
     """One line per option and process. Options are parsed on the driver only."""
     if name not in _warned:
         _warned.add(name)
-        logger.warning("%s", message)
+        log.warning("%s", message)

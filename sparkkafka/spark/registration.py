@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import DataSource
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 _WORKER_PYTHON = "PYSPARK_PYTHON"
 
@@ -54,7 +54,7 @@ def register(spark: SparkSession) -> None:
         and not _python3_is_ours()
     )
     if switched:
-        logger.warning(
+        log.warning(
             "PYSPARK_PYTHON was not set when Spark started, and python3 on the PATH is another "
             "Python; workers use %s from now on. Import sparkkafka before the session is made, or "
             "set PYSPARK_PYTHON, to avoid this warning",

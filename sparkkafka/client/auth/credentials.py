@@ -64,7 +64,7 @@ NOT_SECURED: Final = ConnectionSecurity()
 
 
 def connection_security(options: ClientOptions, host: str, port: int) -> ConnectionSecurity:
-    """For one connection to this broker. Raises OptionError for what cannot be had here."""
+    """For one connection to this broker. Raises OptionError for what is missing here."""
     if options.security.protocol == "PLAINTEXT":
         return NOT_SECURED
     servers = ((host, port), *options.bootstrap_servers)
@@ -128,7 +128,7 @@ class SaslSettings:
     extensions: Mapping[str, str] = field(default_factory=dict)
 
     def conversation(self, deadline: Deadline) -> Conversation:
-        """A new one. Raises AuthenticationError if no token can be had."""
+        """A new one. Raises AuthenticationError if there is no token."""
         if self.mechanism == "PLAIN":
             return plain(self.username, self.password)
         if self.mechanism in SCRAM_HASHES:

@@ -19,7 +19,7 @@ from sparkkafka.protocol.messages import (
     ListOffsetsTopic,
 )
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 # Timestamps with a meaning of their own (ListOffsetsRequest in Kafka's protocol guide).
 LATEST = -1
@@ -194,7 +194,7 @@ def largest_timestamps(
     try:
         found = list_offsets(cluster, wanted, deadline=deadline, version=MAX_TIMESTAMP_VERSION)
     except (UnsupportedVersionError, BrokerError) as error:
-        logger.info("largest timestamps are not known: %s", error)
+        log.info("largest timestamps are not known: %s", error)
         return {}
     return {tp: row.timestamp_ms for tp, row in found.items() if row.offset != NO_OFFSET}
 

@@ -212,7 +212,7 @@ def speaks_tls(peer: Peer) -> bool:
 
 
 def first_words(peer: Peer, context: ssl.SSLContext, timeout_ms: float) -> bytes:
-    """How a server begins its answer to TLS; empty if that cannot be had."""
+    """How a server begins its answer to TLS; empty if it does not answer."""
     hello = ssl.MemoryBIO()
     begun = context.wrap_bio(ssl.MemoryBIO(), hello, server_hostname="localhost")
     try:

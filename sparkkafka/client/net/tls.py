@@ -167,7 +167,7 @@ def _untrusted(
 
 
 def _names_of(peer: tuple[str, int], settings: TlsSettings, host: str) -> tuple[str, ...]:
-    """The names in a certificate that is sound but for them; empty if they cannot be had.
+    """The names in a certificate that is sound but for them; empty if it shows none.
 
     Python gives the certificate of a handshake that succeeded only, so there is another one,
     without a look at the name, that ends with it.

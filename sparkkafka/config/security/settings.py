@@ -14,7 +14,7 @@ from sparkkafka.secret import NO_SECRET, Secret
 
 TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 
-# How a token for OAUTHBEARER is had: `OAuthSettings.method`.
+# Where a token for OAUTHBEARER comes from: `OAuthSettings.method`.
 CLIENT_CREDENTIALS: Final = "client_credentials"
 GIVEN_TOKEN: Final = "token"  # noqa: S105
 TOKEN_FILE: Final = "file"  # noqa: S105
@@ -55,7 +55,7 @@ class TlsSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class OAuthSettings:
-    """How a token for OAUTHBEARER is had. Two that are equal may share a token.
+    """Where a token for OAUTHBEARER comes from. Two that are equal may share a token.
 
     `method` says which of the others count:
     CLIENT_CREDENTIALS: POST to `token_endpoint_url` with `client_id`, `client_secret`, `scope`;

@@ -20,7 +20,7 @@ from sparkkafka.config.source import OffsetBound
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, KafkaTimeoutError, OptionError
 from sparkkafka.spark.read import planning
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
@@ -46,7 +46,7 @@ def with_attempts(
                 if attempt > 1:
                     error.add_note(f"{what} failed {attempts} times (fetchOffset.numRetries)")
                 raise
-            logger.warning("%s: attempt %d of %d failed: %s", what, attempt, attempts, error)
+            log.warning("%s: attempt %d of %d failed: %s", what, attempt, attempts, error)
             time.sleep(options.fetch_offset_retry_interval_ms / 1000)
     raise AssertionError  # numRetries is 1 at least
 
@@ -70,7 +70,7 @@ def subscribed_partitions(
         pattern = planning.compile_pattern(subscription.pattern)
         topics = topics_of_pattern(cluster, pattern, deadline)
         if not topics:
-            logger.warning("subscribePattern %r matches no topic", subscription.pattern)
+            log.warning("subscribePattern %r matches no topic", subscription.pattern)
     else:
         topics = cluster.topics(sorted(subscription.topics), deadline)
     return partitions_of(topics)

@@ -21,7 +21,7 @@ from sparkkafka.spark.read.planning import KafkaInputPartition
 from sparkkafka.spark.read.reader import KafkaBatchReader
 from sparkkafka.spark.schema import ReadColumn
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 class FilterPushdownReader(KafkaBatchReader):
@@ -57,7 +57,7 @@ class FilterPushdownReader(KafkaBatchReader):
         largest_ms = largest_timestamps(cluster, silent)
         kept = pushdown.within_times(kept, start_ms, starts, ends, largest_ms)
         # A warning, since the next query of the same DataFrame may miss rows and nothing says so.
-        logger.warning(
+        log.warning(
             "filterPushdown: the filters of this query leave %d of %d offsets to read. Spark may "
             "keep that for later queries of the same DataFrame: load() anew for each",
             sum(one.count for one in kept),

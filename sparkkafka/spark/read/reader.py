@@ -25,7 +25,7 @@ from sparkkafka.spark.schema import ReadColumn, default_columns
 if TYPE_CHECKING:
     import pyarrow as pa
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 class KafkaBatchReader(DataSourceReader):
@@ -53,7 +53,7 @@ class KafkaBatchReader(DataSourceReader):
             if losses:
                 if options.fail_on_data_loss:
                     raise planning.loss_error(losses)
-                logger.warning("%s", planning.loss_warning(losses))
+                log.warning("%s", planning.loss_warning(losses))
             # Not before the ends of the logs are known: that no record is as late as some time
             # need not hold for records that are appended in between.
             ranges = self.narrowed(cluster, ranges)

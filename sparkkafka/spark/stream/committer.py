@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 COMMIT_TIMEOUT_MS = 10_000
 """How long one commit may keep Spark's other listeners waiting."""
@@ -65,7 +65,7 @@ def _let_listeners_finish(spark: SparkSession) -> None:
         if not context.isStopped():
             context.listenerBus().waitUntilEmpty(COMMIT_TIMEOUT_MS)
     except Exception as error:  # a Connect session, a JVM that is gone, a timeout: too late anyway
-        logger.debug("did not wait for Spark's listeners: %s", error)
+        log.debug("did not wait for Spark's listeners: %s", error)
 
 
 class GroupCommitter(StreamingQueryListener):
@@ -106,7 +106,7 @@ class GroupCommitter(StreamingQueryListener):
         try:
             self._note(event.progress)
         except OptionError as error:
-            logger.warning(
+            log.warning(
                 "offsets of query %s were not committed to group %s (the query is not affected): "
                 "%s",
                 event.progress.name or event.progress.id,
@@ -158,7 +158,7 @@ class GroupCommitter(StreamingQueryListener):
             with Cluster(self._options.client) as cluster:
                 commit_offsets(cluster, group_id, changed, deadline=Deadline(COMMIT_TIMEOUT_MS))
         except KafkaError as error:
-            logger.warning(
+            log.warning(
                 "offsets of %d partitions were not committed to group %s (the query is not "
                 "affected; tried again after its next batch): %s",
                 len(changed),

@@ -37,7 +37,7 @@ from sparkkafka.spark.stream.micro_batch import (
 if TYPE_CHECKING:
     from pyspark.sql.datasource import InputPartition
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
@@ -135,7 +135,7 @@ class StreamOffsets:
         except UnknownTopicError as error:
             # Perhaps a topic of the checkpoint was deleted. The first look that knows where the
             # query stands finds that out, and sets the target.
-            logger.info("%s", error)
+            log.info("%s", error)
 
     def plan(
         self, start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]
@@ -155,7 +155,7 @@ class StreamOffsets:
         if plan.losses:
             self._report(plan.losses)
         for topic, partitions in plan.late_topics.items():
-            logger.warning(
+            log.warning(
                 "topic %s is new to the query and its first records are gone: starting at the "
                 "earliest offset of %s",
                 topic,
@@ -307,7 +307,7 @@ class StreamOffsets:
                 missing = set(error.topics)
                 if not missing or not missing <= set(seen):
                     raise
-                logger.warning("topics %s do not exist any more", ", ".join(sorted(missing)))
+                log.warning("topics %s do not exist any more", ", ".join(sorted(missing)))
                 self._gone |= missing
                 wanted -= missing
         for name in sorted(self._gone & set(names)):
@@ -315,7 +315,7 @@ class StreamOffsets:
                 topics |= self._cluster.topics([name], deadline, grace_ms=0)
             except UnknownTopicError:
                 continue
-            logger.warning("topic %s is there again", name)
+            log.warning("topic %s is there again", name)
             self._gone.discard(name)
         return topics
 
@@ -369,7 +369,7 @@ class StreamOffsets:
     def _report(self, losses: list[StreamLoss]) -> None:
         if self._options.fail_on_data_loss:
             raise loss_error(losses)
-        logger.warning("%s", loss_warning(losses))
+        log.warning("%s", loss_warning(losses))
 
     # --- asking -----------------------------------------------------------------------------------
 
@@ -404,7 +404,7 @@ class StreamOffsets:
     # --- the log ----------------------------------------------------------------------------------
 
     def _begin_batch(self, plan: StreamPlan, end: Mapping[TopicPartition, int]) -> None:
-        if not plan.ranges or not logger.isEnabledFor(logging.INFO):
+        if not plan.ranges or not log.isEnabledFor(logging.INFO):
             return
         sizes = {one.tp: one.count for one in plan.ranges}
         size_bytes = None
@@ -413,7 +413,7 @@ class StreamOffsets:
             self._refresh_sizes(self.latest, sizes, Deadline(SIZES_FOR_LOG_MS))
             size_bytes = sum(size * self._offset_bytes[tp] for tp, size in sizes.items())
         except (KafkaError, KeyError) as error:
-            logger.debug("no sizes of partitions for the log: %s", error)
+            log.debug("no sizes of partitions for the log: %s", error)
         lag = sum(max(0, at - end.get(tp, 0)) for tp, at in self.latest.items())
         self._batch = _Batch(sum(sizes.values()), len(sizes), size_bytes, lag, time.monotonic())
 
@@ -427,7 +427,7 @@ class StreamOffsets:
         if batch.size_bytes is not None:
             megabytes = batch.size_bytes / 1e6
             volume = f", about {megabytes:.3f} MB, {megabytes / seconds:.3f} MB/s"
-        logger.info(
+        log.info(
             "batch of %d offsets in %d partitions%s, %.3f s; lag %d offsets",
             batch.offsets,
             batch.partitions,

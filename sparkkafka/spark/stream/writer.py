@@ -30,7 +30,7 @@ from sparkkafka.spark.write.commit_message import (
 )
 from sparkkafka.spark.write.writer import input_columns
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,7 +79,7 @@ class KafkaStreamWriter(_ArrowSink):
         if self.options.delivery_guarantee == EXACTLY_ONCE:
             from sparkkafka.spark.exactly_once.commit import commit_batch
 
-            logger.info("%s", commit_batch(self.options, batchId, task_reports(messages)))
+            log.info("%s", commit_batch(self.options, batchId, task_reports(messages)))
         log_commit(messages, f"micro-batch {batchId}: ")
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -91,7 +91,7 @@ class KafkaStreamWriter(_ArrowSink):
             reports = task_reports(messages)
             stopped = len(reports) < len(messages)
             text = abort_batch(self.options, batchId, reports, stopped_tasks=stopped)
-            logger.warning("%s", text)
+            log.warning("%s", text)
             return
         log_abort(
             messages,
