@@ -1,25 +1,50 @@
 """Admin: topics, settings, groups, offsets, transactions and brokers of a cluster.
 
-A thin facade: each call takes the lock and a deadline, and one of the modules beside it does the
-work (`topics`, `configs`, `group_admin`, …), over the one loop in `item_calls`.
+Each call takes the lock and a deadline; a module beside this one checks its arguments and does it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Self
 
 from sparkkafka.client.admin import brokers as broker_calls
-from sparkkafka.client.admin.admin_groups import AdminGroups
-from sparkkafka.client.admin.admin_topics import AdminTopics
-from sparkkafka.client.admin.admin_transactions import AdminTransactions
+from sparkkafka.client.admin import (
+    group_offsets,
+    groups,
+    listings,
+    record_deletion,
+    topic_descriptions,
+    topics,
+    transactions,
+)
 from sparkkafka.client.admin.brokers import ClusterDescription, LogDirDescription
-from sparkkafka.client.arguments import flag, numbers
-from sparkkafka.client.cluster.results import Results
+from sparkkafka.client.admin.groups import ConsumerGroupDescription
+from sparkkafka.client.admin.listings import GroupListing, TransactionListing
+from sparkkafka.client.admin.topic_descriptions import TopicDescription, TopicListing
+from sparkkafka.client.admin.topics import NewPartitions, NewTopic
+from sparkkafka.client.admin.transactions import (
+    FencedProducer,
+    ProducerState,
+    TransactionDescription,
+)
+from sparkkafka.client.arguments import names, numbers
+from sparkkafka.client.cluster import configs, offset_specs
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.configs import ConfigChanges, ConfigEntry, ConfigResource
+from sparkkafka.client.cluster.offset_specs import OffsetSpec
+from sparkkafka.client.cluster.offsets import ListedOffset
+from sparkkafka.client.cluster.results import Listing, Results
+from sparkkafka.client.deadline import Deadline, deadline_of
 from sparkkafka.client.net.connecting import where
+from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
+from sparkkafka.config.client_settings import parse_admin_settings
+from sparkkafka.errors import KafkaError
 
 
-class Admin(AdminTopics, AdminGroups, AdminTransactions):
+class Admin:
     """Looks after a Kafka cluster. The names are those of Java's Admin in snake_case.
 
         with Admin({"bootstrap.servers": "broker:9092"}) as admin:
@@ -46,7 +71,9 @@ class Admin(AdminTopics, AdminGroups, AdminTransactions):
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         """Raises OptionError for a setting that is missing, unknown or has a bad value."""
-        super().__init__(config)
+        self._cluster = Cluster(parse_admin_settings(config))
+        self._lock = threading.Lock()
+        self._closed = False
 
     def __enter__(self) -> Self:
         return self
@@ -60,13 +87,393 @@ class Admin(AdminTopics, AdminGroups, AdminTransactions):
 
     def close(self) -> None:
         """Close the connections; waits for a call that another thread is in. May be repeated."""
-        self._close()
+        with self._lock:
+            self._closed = True
+            self._cluster.close()
+
+    @contextmanager
+    def _call(self, timeout_s: float | None) -> Iterator[tuple[Cluster, Deadline]]:
+        """One call at a time: those of other threads wait for their turn."""
+        with self._lock:
+            if self._closed:
+                raise KafkaError("this Admin is closed: make a new one")
+            yield self._cluster, deadline_of(timeout_s) or self._cluster.deadline()
+
+    def create_topics(
+        self,
+        new_topics: Iterable[NewTopic],
+        *,
+        validate_only: bool = False,
+        timeout_s: float | None = None,
+    ) -> Results[str, None]:
+        """Create topics and wait until all their partitions have leaders. By topic name.
+
+        `validate_only` creates nothing and tells whether it would work. Errors of items:
+        TOPIC_ALREADY_EXISTS, INVALID_REPLICATION_FACTOR, INVALID_CONFIG, and so on. Raises
+        OptionError for a name that is given twice.
+        """
+        with self._call(timeout_s) as (cluster, deadline):
+            return topics.create_topics(cluster, new_topics, deadline, validate_only=validate_only)
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = topics.BROKER_DEFAULT,
+        replication_factor: int = topics.BROKER_DEFAULT,
+        configs: Mapping[str, topics.ConfigValue] | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Create one topic; its error is raised. Numbers left out are the broker's defaults."""
+        new = NewTopic(
+            name,
+            partitions=partitions,
+            replication_factor=replication_factor,
+            configs={} if configs is None else configs,
+        )
+        self.create_topics([new], timeout_s=timeout_s).all()
+
+    def delete_topics(
+        self, topic_names: Iterable[str], *, timeout_s: float | None = None
+    ) -> Results[str, None]:
+        """Delete topics and wait until brokers no longer show them. By topic name.
+
+        Errors of items: UnknownTopicError, TOPIC_DELETION_DISABLED, and so on.
+        """
+        with self._call(timeout_s) as (cluster, deadline):
+            return topics.delete_topics(cluster, names(topic_names, "topic_names"), deadline)
+
+    def delete_topic(self, name: str, *, timeout_s: float | None = None) -> None:
+        """Delete one topic; its error is raised."""
+        self.delete_topics([name], timeout_s=timeout_s).all()
+
+    def create_partitions(
+        self,
+        totals: Mapping[str, int | NewPartitions],
+        *,
+        validate_only: bool = False,
+        timeout_s: float | None = None,
+    ) -> Results[str, None]:
+        """Give topics more partitions and wait until all have leaders. By topic name.
+
+        `totals` says how many each shall have in all; keys keep their partitions no longer then.
+        Errors of items: INVALID_PARTITIONS if there are as many already, UnknownTopicError, …
+        """
+        with self._call(timeout_s) as (cluster, deadline):
+            return topics.create_partitions(cluster, totals, deadline, validate_only=validate_only)
+
+    def describe_topics(
+        self,
+        topic_names: Iterable[str],
+        *,
+        include_authorized_operations: bool = False,
+        timeout_s: float | None = None,
+    ) -> Results[str, TopicDescription]:
+        """Partitions with leaders, replicas, replicas in sync. By topic name.
+
+        A topic that does not exist is an UnknownTopicError at once.
+        """
+        with self._call(timeout_s) as (cluster, deadline):
+            return topic_descriptions.describe_topics(
+                cluster,
+                names(topic_names, "topic_names"),
+                deadline,
+                include_authorized_operations=include_authorized_operations,
+            )
+
+    def describe_topic(self, name: str, *, timeout_s: float | None = None) -> TopicDescription:
+        """One topic; its error is raised."""
+        return self.describe_topics([name], timeout_s=timeout_s)[name]
+
+    def list_topics(
+        self, *, include_internal: bool = False, timeout_s: float | None = None
+    ) -> dict[str, TopicListing]:
+        """All topics that this user may see, by name, in order. Raises KafkaError."""
+        with self._call(timeout_s) as (cluster, deadline):
+            return topic_descriptions.list_topics(
+                cluster, deadline, include_internal=include_internal
+            )
+
+    def describe_configs(
+        self,
+        resources: Iterable[ConfigResource],
+        *,
+        keys: Iterable[str] | None = None,
+        include_synonyms: bool = False,
+        include_documentation: bool = False,
+        timeout_s: float | None = None,
+    ) -> Results[ConfigResource, dict[str, ConfigEntry]]:
+        """Settings by name, of each resource: all, or those of `keys` that it has.
+
+            resource = ConfigResource("topic", "orders")
+            admin.describe_configs([resource])[resource]["retention.ms"].value
+
+        Raises OptionError for a resource that cannot be one.
+        """
+        with self._call(timeout_s) as (cluster, deadline):
+            return configs.describe_configs(
+                cluster,
+                resources,
+                deadline,
+                keys=keys,
+                include_synonyms=include_synonyms,
+                include_documentation=include_documentation,
+            )
+
+    def incremental_alter_configs(
+        self,
+        changes: Mapping[ConfigResource, ConfigChanges],
+        *,
+        validate_only: bool = False,
+        timeout_s: float | None = None,
+    ) -> Results[ConfigResource, None]:
+        """Change some settings of each resource, all of them or none, and leave the others.
+
+            orders = ConfigResource("topic", "orders")
+            admin.incremental_alter_configs({orders: {"retention.ms": "3600000"}}).all()
+            admin.incremental_alter_configs({orders: {"retention.ms": None}}).all()   # the default
+            more = AlterConfigOp("cleanup.policy", "compact", "append")
+            admin.incremental_alter_configs({orders: [more]}).all()
+
+        Errors of items: INVALID_CONFIG, UnsupportedVersionError before Kafka 2.3, and so on.
+        Raises OptionError for what cannot be a change.
+        """
+        with self._call(timeout_s) as (cluster, deadline):
+            return configs.incremental_alter_configs(
+                cluster, changes, deadline, validate_only=validate_only
+            )
+
+    def delete_records(
+        self, before: Mapping[TopicPartition, int], *, timeout_s: float | None = None
+    ) -> Results[TopicPartition, int]:
+        """Delete the records before an offset; the value is the first offset that is left.
+
+        -1 deletes all that the partition has at this moment. Errors of items: OFFSET_OUT_OF_RANGE
+        beyond the end, POLICY_VIOLATION for a compacted topic, and so on.
+        """
+        with self._call(timeout_s) as (cluster, deadline):
+            return record_deletion.delete_records(cluster, before, deadline)
+
+    def list_offsets(
+        self,
+        specs: Mapping[TopicPartition, OffsetSpec],
+        *,
+        isolation_level: str = "read_uncommitted",
+        timeout_s: float | None = None,
+    ) -> Results[TopicPartition, ListedOffset]:
+        """The offset that each partition's spec asks for, -1 if there is no such record.
+
+            admin.list_offsets({TopicPartition("orders", 0): OffsetSpec.latest()})
+
+        With isolation_level="read_committed" the latest offset is where the first open
+        transaction begins.
+        """
+        with self._call(timeout_s) as (cluster, deadline):
+            return offset_specs.list_offsets(
+                cluster, specs, deadline, isolation_level=isolation_level
+            )
+
+    def list_consumer_groups(
+        self,
+        *,
+        states: Iterable[str] | None = None,
+        types: Iterable[str] | None = None,
+        timeout_s: float | None = None,
+    ) -> Listing[GroupListing]:
+        """The consumer groups of all brokers, perhaps only those in some states (Stable, Empty, …;
+        Kafka 2.6) or of some types (classic, consumer; Kafka 3.8).
+
+        A broker that fails is in `errors`, and what it coordinates is missing. Raises the error
+        that all brokers have in common, OptionError for a state or type that is none.
+        """
+        with self._call(timeout_s) as (cluster, deadline):
+            return listings.list_consumer_groups(cluster, deadline, states=states, types=types)
+
+    def describe_consumer_groups(
+        self,
+        group_ids: Iterable[str],
+        *,
+        include_authorized_operations: bool = False,
+        timeout_s: float | None = None,
+    ) -> Results[str, ConsumerGroupDescription]:
+        """State and members with their partitions, of groups of either protocol. By group id.
+
+        A group that does not exist is a BrokerError GROUP_ID_NOT_FOUND.
+        """
+        with self._call(timeout_s) as (cluster, deadline):
+            return groups.describe_consumer_groups(
+                cluster,
+                names(group_ids, "group_ids"),
+                deadline,
+                include_authorized_operations=include_authorized_operations,
+            )
+
+    def describe_consumer_group(
+        self, group_id: str, *, timeout_s: float | None = None
+    ) -> ConsumerGroupDescription:
+        """One group; its error is raised."""
+        return self.describe_consumer_groups([group_id], timeout_s=timeout_s)[group_id]
+
+    def delete_consumer_groups(
+        self, group_ids: Iterable[str], *, timeout_s: float | None = None
+    ) -> Results[str, None]:
+        """Delete groups without members, with all their offsets. By group id.
+
+        Errors of items: NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND, and so on.
+        """
+        with self._call(timeout_s) as (cluster, deadline):
+            return groups.delete_consumer_groups(cluster, names(group_ids, "group_ids"), deadline)
+
+    def list_consumer_group_offsets(
+        self,
+        group_id: str,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        require_stable: bool = False,
+        timeout_s: float | None = None,
+    ) -> Results[TopicPartition, OffsetAndMetadata | None]:
+        """The group's committed offsets: all, or those of `partitions` (None: it has none).
+
+        `require_stable` waits for open transactions that are about to change them. Raises
+        KafkaError if all are asked for and the coordinator does not tell.
+        """
+        with self._call(timeout_s) as (cluster, deadline):
+            return group_offsets.list_consumer_group_offsets(
+                cluster, group_id, partitions, deadline, require_stable=require_stable
+            )
+
+    def alter_consumer_group_offsets(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
+        *,
+        timeout_s: float | None = None,
+    ) -> Results[TopicPartition, None]:
+        """Set where a group goes on reading. The group is made if need be, and has no members.
+
+        Errors of items: UNKNOWN_MEMBER_ID if it has members, UnknownTopicError, and so on. Raises
+        OptionError for a negative offset.
+        """
+        with self._call(timeout_s) as (cluster, deadline):
+            return group_offsets.alter_consumer_group_offsets(cluster, group_id, offsets, deadline)
+
+    def delete_consumer_group_offsets(
+        self,
+        group_id: str,
+        partitions: Iterable[TopicPartition],
+        *,
+        timeout_s: float | None = None,
+    ) -> Results[TopicPartition, None]:
+        """Delete committed offsets of a group.
+
+        Errors of items: GROUP_SUBSCRIBED_TO_TOPIC while members subscribe to the topic,
+        GROUP_ID_NOT_FOUND, UnsupportedVersionError before Kafka 2.4, and so on.
+        """
+        with self._call(timeout_s) as (cluster, deadline):
+            return group_offsets.delete_consumer_group_offsets(
+                cluster, group_id, partitions, deadline
+            )
+
+    def remove_members_from_consumer_group(
+        self,
+        group_id: str,
+        instance_ids: Iterable[str] | None,
+        *,
+        reason: str = "",
+        timeout_s: float | None = None,
+    ) -> Results[str, None]:
+        """Remove static members by their group.instance.id (KIP-345); None removes all members,
+        and the results are by member id then.
+
+        A consumer that still runs joins again, static or not: stop it first. Errors of items:
+        UNKNOWN_MEMBER_ID, UnsupportedVersionError before Kafka 2.4, and so on.
+        """
+        with self._call(timeout_s) as (cluster, deadline):
+            return groups.remove_members_from_consumer_group(
+                cluster, group_id, instance_ids, deadline, reason=reason
+            )
+
+    def list_transactions(
+        self,
+        *,
+        states: Iterable[str] | None = None,
+        producer_ids: Iterable[int] | None = None,
+        open_for_ms: int | None = None,
+        transactional_id_pattern: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Listing[TransactionListing]:
+        """The transactional ids of all brokers (Kafka 3.0): those in some states (Ongoing, Empty,
+        …), of some producer ids, whose transaction is open for longer than `open_for_ms`
+        (Kafka 3.8), or that a regular expression of RE2 matches as a whole (Kafka 4.1).
+
+        `open_for_ms` leaves out what is not open (Empty, CompleteCommit, …), which brokers, and
+        other clients with them, also list for a duration.
+
+        A broker that fails is in `errors`. Raises the error that all brokers have in common.
+        """
+        with self._call(timeout_s) as (cluster, deadline):
+            return listings.list_transactions(
+                cluster,
+                deadline,
+                states=states,
+                producer_ids=producer_ids,
+                open_for_ms=open_for_ms,
+                transactional_id_pattern=transactional_id_pattern,
+            )
+
+    def describe_transactions(
+        self, transactional_ids: Iterable[str], *, timeout_s: float | None = None
+    ) -> Results[str, TransactionDescription]:
+        """State, producer, age and partitions of transactions (Kafka 3.0). By transactional id.
+
+        An id that is not known is a BrokerError TRANSACTIONAL_ID_NOT_FOUND.
+        """
+        with self._call(timeout_s) as (cluster, deadline):
+            return transactions.describe_transactions(
+                cluster, names(transactional_ids, "transactional_ids"), deadline
+            )
+
+    def describe_producers(
+        self, partitions: Iterable[TopicPartition], *, timeout_s: float | None = None
+    ) -> Results[TopicPartition, tuple[ProducerState, ...]]:
+        """The producers that each partition's leader knows, and since which offset their
+        transactions are open (Kafka 2.8)."""
+        with self._call(timeout_s) as (cluster, deadline):
+            return transactions.describe_producers(cluster, partitions, deadline)
+
+    def abort_transaction(
+        self, partition: TopicPartition, start_offset: int, *, timeout_s: float | None = None
+    ) -> ProducerState:
+        """Abort the transaction that is open in a partition since `start_offset`.
+
+            for state in admin.describe_producers([tp])[tp]:
+                if state.transaction_start_offset is not None: ...   # since when, and whose
+
+        This is for a hanging transaction, which holds up readers of read_committed and which its
+        coordinator does not know (any more): it writes an abort marker into this partition and
+        asks nobody. To do it to a transaction that is alive tears it apart, other partitions may
+        still be committed; for that there is `fence_producers`.
+
+        Returns the producer whose transaction it was. Raises BrokerError INVALID_TXN_STATE if no
+        transaction began there that is still open, other KafkaErrors.
+        """
+        with self._call(timeout_s) as (cluster, deadline):
+            return transactions.abort_transaction(cluster, partition, start_offset, deadline)
+
+    def fence_producers(
+        self, transactional_ids: Iterable[str], *, timeout_s: float | None = None
+    ) -> Results[str, FencedProducer]:
+        """Shut out whoever writes under these ids, and abort what they have open. By
+        transactional id."""
+        with self._call(timeout_s) as (cluster, deadline):
+            return transactions.fence_producers(
+                cluster, names(transactional_ids, "transactional_ids"), deadline
+            )
 
     def describe_cluster(
         self, *, include_authorized_operations: bool = False, timeout_s: float | None = None
     ) -> ClusterDescription:
         """The cluster's id, controller, and live brokers with their racks. Raises KafkaError."""
-        flag(include_authorized_operations, "include_authorized_operations")
         with self._call(timeout_s) as (cluster, deadline):
             return broker_calls.describe_cluster(
                 cluster, deadline, include_authorized_operations=include_authorized_operations

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 from sparkkafka.client.admin.operations import authorized_operations
+from sparkkafka.client.arguments import flag
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.lookups import ToAny, ToBroker
 from sparkkafka.client.cluster.requests import ItemApi, Row, call_items
@@ -91,6 +92,7 @@ def describe_cluster(
     cluster: Cluster, deadline: Deadline, *, include_authorized_operations: bool = False
 ) -> ClusterDescription:
     """The cluster's id, controller and live brokers. Raises KafkaError."""
+    flag(include_authorized_operations, "include_authorized_operations")
     for api in (_DescribeCluster, _DescribeOldCluster):
         results = call_items(
             cluster,

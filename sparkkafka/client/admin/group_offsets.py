@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sparkkafka.client.arguments import flag, mapping, offset_to_commit, partition
+from sparkkafka.client.arguments import flag, mapping, offset_to_commit, one_name, partition
 from sparkkafka.client.arguments import partitions as partition_list
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.coordinator import FOR_GROUP
@@ -196,6 +196,7 @@ def list_consumer_group_offsets(
     `require_stable` waits for open transactions that are about to change them (Kafka 2.5). Raises
     KafkaError if all are asked for and the group's cannot be told.
     """
+    one_name(group_id, "group_id")
     flag(require_stable, "require_stable")
     found: dict[TopicPartition, OffsetAndMetadata | KafkaError | None] = {}
     if partitions is None:
@@ -265,6 +266,7 @@ def alter_consumer_group_offsets(
 
     Raises OptionError for a negative offset.
     """
+    one_name(group_id, "group_id")
     wanted = {}
     for key, row in mapping(offsets, "offsets", 'TopicPartition("orders", 0): 100').items():
         tp = partition(key, "offsets")
@@ -313,6 +315,7 @@ def delete_consumer_group_offsets(
     cluster: Cluster, group_id: str, partitions: Iterable[TopicPartition], deadline: Deadline
 ) -> Results[TopicPartition, None]:
     """Delete a group's offsets of partitions; of a topic that members subscribe to it cannot be."""
+    one_name(group_id, "group_id")
     wanted = partition_list(partitions, "partitions")
     return _of_partitions(cluster, wanted, _Delete(group_id), deadline, "deleting offsets")
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from sparkkafka.client.admin.operations import authorized_operations
+from sparkkafka.client.arguments import flag, names, one_name
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.coordinator import FOR_GROUP
 from sparkkafka.client.cluster.lookups import ToCoordinator
@@ -230,6 +231,7 @@ def describe_consumer_groups(
     include_authorized_operations: bool = False,
 ) -> Results[str, ConsumerGroupDescription]:
     """Each group's state, members, and what they have. A missing one is GROUP_ID_NOT_FOUND."""
+    flag(include_authorized_operations, "include_authorized_operations")
     wanted = list(dict.fromkeys(group_ids))
     route = ToCoordinator(cluster, FOR_GROUP)
     what = "describing groups"
@@ -369,6 +371,9 @@ def remove_members_from_consumer_group(
 
     With None the results are by member id. Raises KafkaError if the members cannot be told.
     """
+    instance_ids = None if instance_ids is None else names(instance_ids, "instance_ids")
+    one_name(group_id, "group_id")
+    one_name(reason, "reason")
     route = ToCoordinator(cluster, FOR_GROUP, lambda _: group_id)
     words = f"member was removed by an admin{': ' + reason if reason else ''}"
     if instance_ids is None:

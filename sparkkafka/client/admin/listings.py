@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from sparkkafka.client.admin.brokers import describe_cluster
+from sparkkafka.client.arguments import names, numbers, one_name, whole
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.lookups import ToBroker
 from sparkkafka.client.cluster.requests import ItemApi, Row, call_items
@@ -167,6 +168,8 @@ def list_consumer_groups(
     Groups of other protocols (Kafka Connect's, share groups) are left out, as in Java. Raises
     OptionError for a state or type that is none: brokers find nothing then.
     """
+    states = None if states is None else names(states, "states")
+    types = None if types is None else names(types, "types")
     api = _ListGroups(_known("state", GROUP_STATES, states), _known("type", GROUP_TYPES, types))
     found = _listed(cluster, api, deadline, "listing groups")
     # A group whose coordinator moved meanwhile is told twice.
@@ -196,7 +199,14 @@ def list_transactions(
     """The transactional ids of all brokers, in the order of their names.
 
     With `open_for_ms`, only those whose transaction is open (OPEN_STATES) for longer than that.
+    Raises OptionError for an argument of the wrong kind.
     """
+    states = None if states is None else names(states, "states")
+    producer_ids = None if producer_ids is None else numbers(producer_ids, "producer_ids")
+    if open_for_ms is not None and whole(open_for_ms, "open_for_ms") < 0:
+        raise OptionError(f"open_for_ms is not negative, got {open_for_ms}")
+    if transactional_id_pattern is not None:
+        one_name(transactional_id_pattern, "transactional_id_pattern")
     api = _ListTransactions(
         list(states or ()), list(producer_ids or ()), open_for_ms, transactional_id_pattern
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from sparkkafka.client.admin.operations import authorized_operations
+from sparkkafka.client.arguments import flag
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.lookups import ToAny
 from sparkkafka.client.cluster.requests import ItemApi, Row, call_items
@@ -92,6 +93,7 @@ def describe_topics(
     include_authorized_operations: bool = False,
 ) -> Results[str, TopicDescription]:
     """Partitions, their leaders and replicas. A topic that does not exist is an error at once."""
+    flag(include_authorized_operations, "include_authorized_operations")
     api = _Describe(include_authorized_operations)
     return call_items(cluster, names, api, ToAny(cluster), deadline, "describing topics")
 
@@ -100,6 +102,7 @@ def list_topics(
     cluster: Cluster, deadline: Deadline, *, include_internal: bool = False
 ) -> dict[str, TopicListing]:
     """All topics that this user may see, by name."""
+    flag(include_internal, "include_internal")
     request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
     response = cluster.call(request, deadline=deadline, what="listing topics")
     return {

@@ -2,8 +2,7 @@
 
 A `Cluster` belongs to one thread (a Spark task, or the driver's planning call). It keeps one
 connection a broker, opens it when first needed and again after it broke. `call` repeats one request
-until its deadline; what may be retried is decided by Kafka's error table, the default for an
-unknown code is not to retry.
+until its deadline, if Kafka's error table says that its error may pass.
 """
 
 from __future__ import annotations
@@ -58,9 +57,8 @@ MIN_METADATA_AGE_MS = 1_000
 class Cluster:
     """A Kafka cluster, found through `options.bootstrap_servers`. Use it under `with`.
 
-    `try_first` (host, port) is asked before the bootstrap servers, once: the address of a
-    broker that the caller will need anyway. Whatever the deadline of a call, it is over at the
-    `close_signal`.
+    `try_first` (host, port) is asked before the bootstrap servers, once: a broker that the caller
+    will need anyway. A call is over at the `close_signal`, whatever its deadline.
     """
 
     def __init__(
