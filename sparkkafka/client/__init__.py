@@ -14,10 +14,9 @@ if TYPE_CHECKING:
     from sparkkafka.client.admin.groups import ConsumerGroupDescription
     from sparkkafka.client.admin.topic_descriptions import TopicDescription
     from sparkkafka.client.admin.topics import NewPartitions, NewTopic
-    from sparkkafka.client.admin.transactions import TransactionDescription
     from sparkkafka.client.cluster.configs import AlterConfigOp, ConfigEntry, ConfigResource
     from sparkkafka.client.cluster.metadata import PartitionInfo
-    from sparkkafka.client.cluster.offset_specs import OffsetSpec
+    from sparkkafka.client.cluster.offsets import OffsetSpec
     from sparkkafka.client.cluster.results import Listing, Results
     from sparkkafka.client.consumer.consumer import Consumer
     from sparkkafka.client.consumer.record import Record, Records
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
         TableDelivery,
     )
     from sparkkafka.client.producer.producer import Producer
+    from sparkkafka.client.transactions.inspection import TransactionDescription
     from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 
 __all__ = [
@@ -77,7 +77,7 @@ _MODULES = {
     "NewPartitions": "admin.topics",
     "NewTopic": "admin.topics",
     "OffsetAndMetadata": "values",
-    "OffsetSpec": "cluster.offset_specs",
+    "OffsetSpec": "cluster.offsets",
     "PartitionInfo": "cluster.metadata",
     "Producer": "producer.producer",
     "Record": "consumer.record",
@@ -88,7 +88,7 @@ _MODULES = {
     "TableDelivery": "producer.futures",
     "TopicDescription": "admin.topic_descriptions",
     "TopicPartition": "values",
-    "TransactionDescription": "admin.transactions",
+    "TransactionDescription": "transactions.inspection",
 }
 
 

@@ -27,6 +27,14 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """The partitions' numbers, as requests list them."""
+    topics: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        topics.setdefault(topic, []).append(partition)
+    return topics
+
+
 def checked_topic(given: Any) -> str:
     """A topic's name that a request can hold: one that cannot would spoil what is asked with it.
 
@@ -81,6 +89,13 @@ class Broker(NamedTuple):
         return f"broker {self.node_id} ({self.host}:{self.port})"
 
 
+def some(names: Iterable[str], most: int = 5) -> str:
+    """Names for a message: "a, b and 7 more"."""
+    listed = list(names)
+    more = f" and {len(listed) - most} more" if len(listed) > most else ""
+    return ", ".join(listed[:most]) + more
+
+
 def some_topics(names: Iterable[str] | None, most: int = 5) -> str:
     """Topics for a message: "topic a", "topics a, b and 7 more"."""
     if names is None:
@@ -88,14 +103,9 @@ def some_topics(names: Iterable[str] | None, most: int = 5) -> str:
     listed = list(names)
     if not listed:
         return "the brokers"
-    text = ", ".join(listed[:most])
-    if len(listed) > most:
-        text += f" and {len(listed) - most} more"
-    return f"topic {text}" if len(listed) == 1 else f"topics {text}"
+    return f"topic{'s' if len(listed) > 1 else ''} {some(listed, most)}"
 
 
 def some_partitions(partitions: Iterable[TopicPartition], most: int = 5) -> str:
     """Partitions for a message: "a-0, a-1 and 7 more", or "nothing"."""
-    names = [str(tp) for tp in sorted(partitions)]
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return (", ".join(names[:most]) or "nothing") + more
+    return some(map(str, sorted(partitions)), most) or "nothing"

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from sparkkafka.client.admin.admin import Admin
-from sparkkafka.client.cluster.offset_specs import OffsetSpec
+from sparkkafka.client.cluster.offsets import OffsetSpec
 from sparkkafka.client.consumer.consumer import Consumer
 from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.values import TopicPartition, checked_topic

@@ -18,7 +18,7 @@ from confluent_kafka.admin import ConfigResource as TheirResource
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.admin.topics import NewTopic
 from sparkkafka.client.cluster.configs import AlterConfigOp, ConfigResource
-from sparkkafka.client.cluster.offset_specs import OffsetSpec
+from sparkkafka.client.cluster.offsets import OffsetSpec
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.errors import BrokerError, ErrorCode, UnknownTopicError
 from tests.real.peers import WAIT_S, Record, confluent_read, confluent_write

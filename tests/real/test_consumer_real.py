@@ -10,7 +10,7 @@ import confluent_kafka
 import confluent_kafka.admin
 import pytest
 
-from sparkkafka.client.cluster.offset_specs import OffsetSpec
+from sparkkafka.client.cluster.offsets import OffsetSpec
 from sparkkafka.client.consumer.consumer import Consumer
 from sparkkafka.client.consumer.record import Record as OurRecord
 from sparkkafka.client.producer.producer import Producer

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 
+from sparkkafka.client.admin.brokers import describe_cluster
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import earliest_and_latest
 from sparkkafka.client.consumer.range_fetcher import RangeFetcher
@@ -228,7 +229,7 @@ def test_the_host_name_is_localhost_too(secured: Secured, listener: str) -> None
     config = secured.ours(listener, "PLAIN" if listener == "SASLTLS" else "")
     config["bootstrap.servers"] = f"localhost:{secured.port(listener)}"
     with Cluster(parse_client_options(config)) as cluster:
-        assert cluster.describe()
+        assert describe_cluster(cluster, cluster.deadline()).brokers
 
 
 def test_a_hundred_megabytes(secured: Secured, topic: str) -> None:

@@ -12,6 +12,7 @@ import confluent_kafka.admin
 import pytest
 from confluent_kafka.admin import OffsetSpec
 
+from sparkkafka.client.admin.brokers import describe_cluster
 from sparkkafka.client.admin.topics import create_topic, delete_topic
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.configs import topic_configs
@@ -136,10 +137,13 @@ def test_errors_of_topics_have_the_code_and_the_name(cluster, new_topic):
 
 def test_the_cluster_is_described_as_it_is(cluster, other, kafka_cluster):
     described = other.describe_cluster(request_timeout=WAIT_S).result(WAIT_S)
-    assert [(b.node_id, b.host, b.port) for b in cluster.describe()] == [
-        (node.id, node.host, node.port) for node in described.nodes
+    assert [
+        (b.node_id, b.host, b.port) for b in describe_cluster(cluster, cluster.deadline()).brokers
+    ] == [(node.id, node.host, node.port) for node in described.nodes]
+    assert [(b.host, b.port) for b in describe_cluster(cluster, cluster.deadline()).brokers] == [
+        kafka_cluster.address(0)
     ]
-    assert [(b.host, b.port) for b in cluster.describe()] == [kafka_cluster.address(0)]
+    cluster.look_up([], cluster.deadline())
     assert cluster.cluster_id == described.cluster_id
     assert cluster.controller_id == described.controller.id
     assert cluster.controller(cluster.deadline()) in kafka_cluster.broker_ids

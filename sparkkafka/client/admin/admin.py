@@ -14,31 +14,25 @@ from sparkkafka.client.admin import brokers as broker_calls
 from sparkkafka.client.admin import (
     group_offsets,
     groups,
-    listings,
     record_deletion,
     topic_descriptions,
     topics,
     transactions,
 )
 from sparkkafka.client.admin.brokers import ClusterDescription, LogDirDescription
-from sparkkafka.client.admin.groups import ConsumerGroupDescription
-from sparkkafka.client.admin.listings import GroupListing, TransactionListing
+from sparkkafka.client.admin.groups import ConsumerGroupDescription, GroupListing
 from sparkkafka.client.admin.topic_descriptions import TopicDescription, TopicListing
 from sparkkafka.client.admin.topics import NewPartitions, NewTopic
-from sparkkafka.client.admin.transactions import (
-    FencedProducer,
-    ProducerState,
-    TransactionDescription,
-)
+from sparkkafka.client.admin.transactions import FencedProducer, ProducerState
 from sparkkafka.client.arguments import names, numbers
-from sparkkafka.client.cluster import configs, offset_specs
+from sparkkafka.client.cluster import configs, offsets
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.configs import ConfigChanges, ConfigEntry, ConfigResource
-from sparkkafka.client.cluster.offset_specs import OffsetSpec
-from sparkkafka.client.cluster.offsets import ListedOffset
+from sparkkafka.client.cluster.offsets import ListedOffset, OffsetSpec
 from sparkkafka.client.cluster.results import Listing, Results
 from sparkkafka.client.deadline import Deadline, deadline_of
 from sparkkafka.client.net.connecting import where
+from sparkkafka.client.transactions.inspection import TransactionDescription, TransactionListing
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.config.client_settings import parse_admin_settings
 from sparkkafka.errors import KafkaError
@@ -269,7 +263,7 @@ class Admin:
         transaction begins.
         """
         with self._call(timeout_s) as (cluster, deadline):
-            return offset_specs.list_offsets(
+            return offsets.list_offsets_each(
                 cluster, specs, deadline, isolation_level=isolation_level
             )
 
@@ -287,7 +281,7 @@ class Admin:
         that all brokers have in common, OptionError for a state or type that is none.
         """
         with self._call(timeout_s) as (cluster, deadline):
-            return listings.list_consumer_groups(cluster, deadline, states=states, types=types)
+            return groups.list_consumer_groups(cluster, deadline, states=states, types=types)
 
     def describe_consumer_groups(
         self,
@@ -412,7 +406,7 @@ class Admin:
         A broker that fails is in `errors`. Raises the error that all brokers have in common.
         """
         with self._call(timeout_s) as (cluster, deadline):
-            return listings.list_transactions(
+            return transactions.list_transactions(
                 cluster,
                 deadline,
                 states=states,

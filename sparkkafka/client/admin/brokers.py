@@ -2,28 +2,58 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
-from sparkkafka.client.admin.operations import authorized_operations
 from sparkkafka.client.arguments import flag
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.lookups import ToAny, ToBroker
-from sparkkafka.client.cluster.requests import ItemApi, Row, call_items
-from sparkkafka.client.cluster.results import Results
+from sparkkafka.client.cluster.requests import ApiHandler, Row, call_each
+from sparkkafka.client.cluster.results import Listing, Results
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import Broker, TopicPartition
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, UnsupportedVersionError
 from sparkkafka.protocol.messages import (
+    NO_AUTHORIZED_OPERATIONS,
     DescribeClusterRequest,
     DescribeLogDirsRequest,
     MetadataRequest,
 )
 
+log = logging.getLogger(__name__)
+
 ERROR_CODE_VERSION = 3  # of DescribeLogDirs
 OPERATIONS_VERSION = 8  # of Metadata
 _CLUSTER = "the cluster"
+
+
+# --- what a user may do ---------------------------------------------------------------------
+
+_OPERATIONS = {
+    3: "READ",
+    4: "WRITE",
+    5: "CREATE",
+    6: "DELETE",
+    7: "ALTER",
+    8: "DESCRIBE",
+    9: "CLUSTER_ACTION",
+    10: "DESCRIBE_CONFIGS",
+    11: "ALTER_CONFIGS",
+    12: "IDEMPOTENT_WRITE",
+    13: "CREATE_TOKENS",
+    14: "DESCRIBE_TOKENS",
+    15: "TWO_PHASE_COMMIT",
+}
+
+
+def authorized_operations(bits: int) -> frozenset[str] | None:
+    """What a user may do with a resource, of a number whose bits are operations (KIP-430; the bits
+    are Java's AclOperation); None if the broker was not asked."""
+    if bits == NO_AUTHORIZED_OPERATIONS:
+        return None
+    return frozenset(name for bit, name in _OPERATIONS.items() if bits >> bit & 1)
 
 
 # --- the cluster ------------------------------------------------------------------------------
@@ -40,7 +70,7 @@ class ClusterDescription:
     authorized_operations: frozenset[str] | None = None
 
 
-class _DescribeCluster(ItemApi[str, ClusterDescription]):
+class _DescribeCluster(ApiHandler[str, ClusterDescription]):
     request_type: ClassVar[Any] = DescribeClusterRequest
 
     def __init__(self, include_authorized_operations: bool) -> None:
@@ -94,11 +124,11 @@ def describe_cluster(
     """The cluster's id, controller and live brokers. Raises KafkaError."""
     flag(include_authorized_operations, "include_authorized_operations")
     for api in (_DescribeCluster, _DescribeOldCluster):
-        results = call_items(
+        results = call_each(
             cluster,
             [_CLUSTER],
             api(include_authorized_operations),
-            ToAny(cluster),
+            ToAny(),
             deadline,
             "describing the cluster",
         )
@@ -107,6 +137,21 @@ def describe_cluster(
         ):
             break
     return results[_CLUSTER]
+
+
+def list_of_all_brokers(
+    cluster: Cluster, api: ApiHandler[int, Any], deadline: Deadline, what: str
+) -> Listing[Any]:
+    """What all brokers list. Raises the error that all have in common."""
+    brokers = [broker.node_id for broker in describe_cluster(cluster, deadline).brokers]
+    results = call_each(cluster, brokers, api, ToBroker(cluster), deadline, what)
+    errors = results.errors
+    if errors and len(errors) == len(brokers):
+        raise next(iter(errors.values()))
+    for node_id, error in errors.items():
+        log.warning("%s: what broker %d knows is missing: %s", what, node_id, error)
+    rows = [row for found in results.values_by_item.values() for row in found]
+    return Listing(rows, errors)
 
 
 # --- their disks ------------------------------------------------------------------------------
@@ -140,7 +185,7 @@ class LogDirDescription:
         return sum(replica.size_bytes for replica in self.replicas.values())
 
 
-class _DescribeLogDirs(ItemApi[int, dict[str, LogDirDescription]]):
+class _DescribeLogDirs(ApiHandler[int, dict[str, LogDirDescription]]):
     request_type = DescribeLogDirsRequest
 
     def build(self, items: Sequence[int], version: int) -> DescribeLogDirsRequest:
@@ -181,6 +226,6 @@ def describe_log_dirs(
     if brokers is None:
         brokers = [broker.node_id for broker in describe_cluster(cluster, deadline).brokers]
     route = ToBroker(cluster)
-    return call_items(
+    return call_each(
         cluster, brokers, _DescribeLogDirs(), route, deadline, "looking at log directories"
     )

@@ -11,9 +11,8 @@ from typing import Any
 from sparkkafka.client.arguments import flag, mapping, offset_to_commit, one_name, partition
 from sparkkafka.client.arguments import partitions as partition_list
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.coordinator import FOR_GROUP
-from sparkkafka.client.cluster.lookups import ToCoordinator
-from sparkkafka.client.cluster.requests import ItemApi, Row, call_items
+from sparkkafka.client.cluster.coordinator import FOR_GROUP, ToCoordinator
+from sparkkafka.client.cluster.requests import ApiHandler, Row, call_each
 from sparkkafka.client.cluster.results import Results
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.committed_offsets import (
@@ -76,7 +75,7 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     return topics
 
 
-class _OfGroup(ItemApi[TopicPartition, Any]):
+class _OfGroup(ApiHandler[TopicPartition, Any]):
     """Something about a group's offsets of partitions."""
 
     def __init__(self, group_id: str) -> None:
@@ -129,7 +128,7 @@ def _offset(row: Any) -> OffsetAndMetadata | None:
     )
 
 
-def _lacks_stable(api: ItemApi[Any, Any], stable: bool, version: int) -> str | None:
+def _lacks_stable(api: ApiHandler[Any, Any], stable: bool, version: int) -> str | None:
     lacks = stable and version < REQUIRE_STABLE_VERSION
     return api.needs("require_stable", REQUIRE_STABLE_VERSION) if lacks else None
 
@@ -157,7 +156,7 @@ class _Fetch(_OfGroup):
         return f"DESCRIBE on group {self.group_id} and on topic {item.topic}"
 
 
-class _FetchAll(ItemApi[str, dict[TopicPartition, Row]]):
+class _FetchAll(ApiHandler[str, dict[TopicPartition, Row]]):
     """All offsets of a group; the item is the group."""
 
     request_type = OffsetFetchRequest
@@ -203,7 +202,7 @@ def list_consumer_group_offsets(
         api = _FetchAll(require_stable)
         route: Any = ToCoordinator(cluster, FOR_GROUP)
         what = f"looking up the offsets of group {group_id!r}"
-        rows = call_items(cluster, [group_id], api, route, deadline, what)[group_id]
+        rows = call_each(cluster, [group_id], api, route, deadline, what)[group_id]
         found = {tp: row.value for tp, row in rows.items() if not row.code and row.value}
         # Errors of single partitions are asked for again by name: some of them pass.
         wanted = [tp for tp, row in rows.items() if row.code]
@@ -282,7 +281,7 @@ def alter_consumer_group_offsets(
 
 class _Delete(_OfGroup):
     request_type = OffsetDeleteRequest
-    told_at_once = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+    final_codes = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
     def build(self, items: Sequence[TopicPartition], version: int) -> OffsetDeleteRequest:
         return OffsetDeleteRequest(
@@ -337,4 +336,4 @@ def _of_partitions(
 ) -> Results[TopicPartition, Any]:
     route = ToCoordinator(cluster, FOR_GROUP, lambda _: api.group_id)
     what = f"{doing} of group {api.group_id!r}"
-    return call_items(cluster, partitions, api, route, deadline, what)
+    return call_each(cluster, partitions, api, route, deadline, what)

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
-from sparkkafka.client.admin.operations import authorized_operations
+from sparkkafka.client.admin.brokers import authorized_operations, list_of_all_brokers
 from sparkkafka.client.arguments import flag, names, one_name
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.coordinator import FOR_GROUP
-from sparkkafka.client.cluster.lookups import ToCoordinator
-from sparkkafka.client.cluster.requests import ItemApi, Row, call_items
-from sparkkafka.client.cluster.results import Results
+from sparkkafka.client.cluster.coordinator import FOR_GROUP, ToCoordinator
+from sparkkafka.client.cluster.requests import ApiHandler, Row, call_each
+from sparkkafka.client.cluster.results import Listing, Results
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import (
@@ -25,6 +24,7 @@ from sparkkafka.errors import (
     DecodeError,
     ErrorCode,
     KafkaError,
+    OptionError,
     UnsupportedVersionError,
 )
 from sparkkafka.protocol.messages import (
@@ -32,6 +32,7 @@ from sparkkafka.protocol.messages import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
     LeaveGroupRequest,
+    ListGroupsRequest,
     MemberIdentity,
     consumer_protocol,
 )
@@ -41,7 +42,23 @@ DEAD = "Dead"
 OPERATIONS_VERSION = 3  # of DescribeGroups
 BATCH_VERSION = 3  # of LeaveGroup: several members, and by instance id (KIP-345)
 CLASSIC_MEMBER = 0
+STATES_VERSION = 4  # of ListGroups
+TYPES_VERSION = 5
 NO_SUCH_GROUP = "there is no such group"
+
+GROUP_STATES = frozenset(
+    {
+        "Assigning",
+        "CompletingRebalance",
+        "Dead",
+        "Empty",
+        "PreparingRebalance",
+        "Reconciling",
+        "Stable",
+    }
+)
+GROUP_TYPES = frozenset({"classic", "consumer"})
+"""Classic groups, and those whose partitions the brokers assign (KIP-848)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +112,7 @@ class ConsumerGroupDescription:
 # --- describing -------------------------------------------------------------------------------
 
 
-class _DescribeConsumerGroups(ItemApi[str, ConsumerGroupDescription]):
+class _DescribeConsumerGroups(ApiHandler[str, ConsumerGroupDescription]):
     request_type: ClassVar[Any] = ConsumerGroupDescribeRequest
 
     def __init__(self, cluster: Cluster, operations: bool) -> None:
@@ -235,7 +252,7 @@ def describe_consumer_groups(
     wanted = list(dict.fromkeys(group_ids))
     route = ToCoordinator(cluster, FOR_GROUP)
     what = "describing groups"
-    newer = call_items(
+    newer = call_each(
         cluster,
         wanted,
         _DescribeConsumerGroups(cluster, include_authorized_operations),
@@ -244,7 +261,7 @@ def describe_consumer_groups(
         what,
     )
     others = [key for key, error in newer.errors.items() if _may_be_classic(error)]
-    classic = call_items(
+    classic = call_each(
         cluster,
         others,
         _DescribeClassicGroups(cluster, include_authorized_operations),
@@ -269,7 +286,7 @@ def _may_be_classic(error: KafkaError) -> bool:
 # --- deleting ---------------------------------------------------------------------------------
 
 
-class _DeleteGroups(ItemApi[str, None]):
+class _DeleteGroups(ApiHandler[str, None]):
     request_type = DeleteGroupsRequest
 
     def build(self, items: Sequence[str], version: int) -> DeleteGroupsRequest:
@@ -303,13 +320,13 @@ def delete_consumer_groups(
 ) -> Results[str, None]:
     """Delete groups without members, and their offsets with them."""
     route = ToCoordinator(cluster, FOR_GROUP)
-    return call_items(cluster, group_ids, _DeleteGroups(), route, deadline, "deleting groups")
+    return call_each(cluster, group_ids, _DeleteGroups(), route, deadline, "deleting groups")
 
 
 # --- removing members -------------------------------------------------------------------------
 
 
-class _RemoveMembers(ItemApi[str, None]):
+class _RemoveMembers(ApiHandler[str, None]):
     """Items are group.instance.ids, or with `by_member_id` member ids."""
 
     request_type = LeaveGroupRequest
@@ -382,4 +399,89 @@ def remove_members_from_consumer_group(
     else:
         items = instance_ids
     api = _RemoveMembers(group_id, words, by_member_id=instance_ids is None)
-    return call_items(cluster, items, api, route, deadline, f"removing members of {group_id!r}")
+    return call_each(cluster, items, api, route, deadline, f"removing members of {group_id!r}")
+
+
+# --- listing ------------------------------------------------------------------------------------
+
+
+class GroupListing(NamedTuple):
+    """A group. `state` is None before Kafka 2.6, `type` (classic, consumer, …) before 3.8.
+
+    `is_simple` is a group that has offsets and no protocol: nobody ever joined it.
+    """
+
+    group_id: str
+    protocol_type: str
+    state: str | None
+    type: str | None
+
+    @property
+    def is_simple(self) -> bool:
+        return not self.protocol_type
+
+
+class _ListGroups(ApiHandler[int, list[GroupListing]]):
+    """The groups that a broker coordinates; items are node ids."""
+
+    request_type = ListGroupsRequest
+
+    def __init__(self, states: list[str], types: list[str]) -> None:
+        self._states = states
+        self._types = types
+
+    def build(self, items: Sequence[int], version: int) -> ListGroupsRequest:
+        return ListGroupsRequest(states_filter=self._states, types_filter=self._types)
+
+    def read(self, response: Any, items: Sequence[int]) -> Iterable[tuple[int, Row]]:
+        found = [
+            GroupListing(
+                row.group_id, row.protocol_type, row.group_state or None, row.group_type or None
+            )
+            for row in response.groups
+        ]
+        return [(item, Row(0, found)) for item in items]
+
+    def name(self, item: int) -> str:
+        return f"broker {item}"
+
+    def lacking(self, item: int, version: int) -> str | None:
+        if self._types and version < TYPES_VERSION:
+            return self.needs("a filter of types", TYPES_VERSION)
+        if self._states and version < STATES_VERSION:
+            return self.needs("a filter of states", STATES_VERSION)
+        return None
+
+    def grant(self, item: int) -> str:
+        return "DESCRIBE on the cluster, or on each group"
+
+
+def list_consumer_groups(
+    cluster: Cluster,
+    deadline: Deadline,
+    *,
+    states: Iterable[str] | None = None,
+    types: Iterable[str] | None = None,
+) -> Listing[GroupListing]:
+    """The consumer groups of all brokers, in the order of their names.
+
+    Groups of other protocols (Kafka Connect's, share groups) are left out, as in Java. Raises
+    OptionError for a state or type that is none: brokers find nothing then.
+    """
+    states = None if states is None else names(states, "states")
+    types = None if types is None else names(types, "types")
+    api = _ListGroups(_known("state", GROUP_STATES, states), _known("type", GROUP_TYPES, types))
+    found = list_of_all_brokers(cluster, api, deadline, "listing groups")
+    # A group whose coordinator moved meanwhile is told twice.
+    groups = {row.group_id: row for row in found if row.protocol_type in ("", "consumer")}
+    return Listing([groups[key] for key in sorted(groups)], found.errors)
+
+
+def _known(what: str, names: frozenset[str], wanted: Iterable[str] | None) -> list[str]:
+    chosen = list(wanted or ())
+    for name in chosen:
+        if name not in names:
+            raise OptionError(
+                f"no group has the {what} {name!r}: it is one of {', '.join(sorted(names))}"
+            )
+    return chosen

@@ -8,8 +8,8 @@ from typing import Any
 from sparkkafka.client.arguments import mapping, partition, whole
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.lookups import ToLeader
-from sparkkafka.client.cluster.offset_specs import OffsetSpec, list_offsets
-from sparkkafka.client.cluster.requests import ItemApi, Row, call_items
+from sparkkafka.client.cluster.offsets import OffsetSpec, list_offsets_each
+from sparkkafka.client.cluster.requests import ApiHandler, Row, call_each
 from sparkkafka.client.cluster.results import Results
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import TopicPartition
@@ -24,7 +24,7 @@ HIGH_WATERMARK = -1
 """Delete everything that all replicas in sync have."""
 
 
-class _DeleteRecords(ItemApi[TopicPartition, int]):
+class _DeleteRecords(ApiHandler[TopicPartition, int]):
     request_type = DeleteRecordsRequest
 
     def __init__(self, before: Mapping[TopicPartition, int], timeout_ms: int) -> None:
@@ -75,7 +75,7 @@ def delete_records(
         (key := partition(tp, "before")): whole(offset, f"before of {key}: the offset")
         for tp, offset in mapping(before, "before", 'TopicPartition("orders", 0): 100').items()
     }
-    ends = list_offsets(
+    ends = list_offsets_each(
         cluster,
         {tp: OffsetSpec.latest() for tp, offset in wanted.items() if offset == HIGH_WATERMARK},
         deadline,
@@ -85,7 +85,7 @@ def delete_records(
     able = [tp for tp in wanted if tp not in errors]
     timeout_ms = int(min(cluster.options.request_timeout_ms, deadline.remaining_s() * 1000))
     api = _DeleteRecords(wanted, timeout_ms)
-    done = call_items(cluster, able, api, ToLeader(cluster), deadline, "deleting records")
+    done = call_each(cluster, able, api, ToLeader(cluster), deadline, "deleting records")
     outcome: dict[TopicPartition, int | KafkaError] = {
         tp: errors.get(tp) or done.errors.get(tp) or done[tp] for tp in wanted
     }

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sparkkafka.client.admin.operations import authorized_operations
+from sparkkafka.client.admin.brokers import authorized_operations
 from sparkkafka.client.arguments import flag
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.lookups import ToAny
-from sparkkafka.client.cluster.requests import ItemApi, Row, call_items
+from sparkkafka.client.cluster.requests import ApiHandler, Row, call_each
 from sparkkafka.client.cluster.results import Results
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.errors import ErrorCode
@@ -53,9 +53,9 @@ class TopicListing(NamedTuple):
     is_internal: bool
 
 
-class _Describe(ItemApi[str, TopicDescription]):
+class _Describe(ApiHandler[str, TopicDescription]):
     request_type = MetadataRequest
-    told_at_once = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+    final_codes = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
     def __init__(self, include_authorized_operations: bool) -> None:
         self._operations = include_authorized_operations
@@ -95,7 +95,7 @@ def describe_topics(
     """Partitions, their leaders and replicas. A topic that does not exist is an error at once."""
     flag(include_authorized_operations, "include_authorized_operations")
     api = _Describe(include_authorized_operations)
-    return call_items(cluster, names, api, ToAny(cluster), deadline, "describing topics")
+    return call_each(cluster, names, api, ToAny(), deadline, "describing topics")
 
 
 def list_topics(

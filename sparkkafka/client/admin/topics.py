@@ -21,7 +21,7 @@ from sparkkafka.client.arguments import (
 )
 from sparkkafka.client.cluster.cluster import UNKNOWN_TOPIC_GRACE_MS, Cluster
 from sparkkafka.client.cluster.lookups import ToController
-from sparkkafka.client.cluster.requests import ItemApi, Row, call_items
+from sparkkafka.client.cluster.requests import ApiHandler, Row, call_each
 from sparkkafka.client.cluster.results import Results
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.errors import (
@@ -135,7 +135,7 @@ def delete_topic(cluster: Cluster, name: str, *, deadline: Deadline | None = Non
 # --- creating ---------------------------------------------------------------------------------
 
 
-class _Create(ItemApi[str, None]):
+class _Create(ApiHandler[str, None]):
     request_type = CreateTopicsRequest
 
     def __init__(
@@ -212,7 +212,7 @@ def create_topics(
             raise OptionError(f"topic {topic.name} is to be created twice in one call")
         by_name[topic.name] = topic
     api = _Create(by_name, _broker_timeout_ms(cluster, deadline), validate_only)
-    results = call_items(cluster, by_name, api, ToController(cluster), deadline, "creating topics")
+    results = call_each(cluster, by_name, api, ToController(cluster), deadline, "creating topics")
     if validate_only:
         return results
     return _after(results, _wait_for_leaders(cluster, results.values_by_item, deadline))
@@ -225,9 +225,9 @@ def _as_new_topic(given: Any) -> str:
 # --- deleting ---------------------------------------------------------------------------------
 
 
-class _Delete(ItemApi[str, None]):
+class _Delete(ApiHandler[str, None]):
     request_type = DeleteTopicsRequest
-    told_at_once = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+    final_codes = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
     def __init__(self, timeout_ms: int) -> None:
         self._timeout_ms = timeout_ms
@@ -257,7 +257,7 @@ class _Delete(ItemApi[str, None]):
 def delete_topics(cluster: Cluster, names: Iterable[str], deadline: Deadline) -> Results[str, None]:
     """Delete topics, and wait until metadata no longer shows them."""
     api = _Delete(_broker_timeout_ms(cluster, deadline))
-    results = call_items(cluster, names, api, ToController(cluster), deadline, "deleting topics")
+    results = call_each(cluster, names, api, ToController(cluster), deadline, "deleting topics")
 
     def gone(name: str, failed: Mapping[str, int]) -> bool:
         return name in failed and not _may_come(failed[name])
@@ -278,9 +278,9 @@ def delete_topics(cluster: Cluster, names: Iterable[str], deadline: Deadline) ->
 # --- growing ----------------------------------------------------------------------------------
 
 
-class _Grow(ItemApi[str, None]):
+class _Grow(ApiHandler[str, None]):
     request_type = CreatePartitionsRequest
-    told_at_once = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+    final_codes = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
     def __init__(
         self,
@@ -364,7 +364,7 @@ def create_partitions(
             for brokers in row.assignments:
                 numbers(brokers, f"each row of {what}")
     api = _Grow(cluster, wanted, deadline, validate_only)
-    results = call_items(cluster, wanted, api, ToController(cluster), deadline, "growing topics")
+    results = call_each(cluster, wanted, api, ToController(cluster), deadline, "growing topics")
     if validate_only:
         return results
     counts = {name: wanted[name].total for name in results.values_by_item}

@@ -11,21 +11,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeGuard
 
+from sparkkafka.client.admin.brokers import list_of_all_brokers
+from sparkkafka.client.arguments import names, numbers, one_name, whole
 from sparkkafka.client.arguments import partition as one_partition
 from sparkkafka.client.arguments import partitions as partition_list
-from sparkkafka.client.arguments import whole
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.coordinator import FOR_TRANSACTION, find_coordinator
-from sparkkafka.client.cluster.lookups import ToCoordinator, ToLeader
-from sparkkafka.client.cluster.requests import ItemApi, Row, call_items
-from sparkkafka.client.cluster.results import Results
+from sparkkafka.client.cluster.coordinator import (
+    FOR_TRANSACTION,
+    ToCoordinator,
+    find_coordinator,
+)
+from sparkkafka.client.cluster.lookups import ToLeader
+from sparkkafka.client.cluster.requests import ApiHandler, Row, call_each
+from sparkkafka.client.cluster.results import Listing, Results
 from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.transactions.inspection import (
+    DescribeTransactions,
+    ListTransactions,
+    TransactionDescription,
+    TransactionListing,
+)
 from sparkkafka.client.transactions.producer_transaction import MAX_TIMEOUT_CONFIG, max_timeout_ms
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.errors import BrokerError, ErrorCode, KafkaError
+from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError
 from sparkkafka.protocol.messages import (
     DescribeProducersRequest,
-    DescribeTransactionsRequest,
     InitProducerIdRequest,
     ProducersTopic,
     WritableTxnMarker,
@@ -34,24 +44,6 @@ from sparkkafka.protocol.messages import (
 )
 
 NO_TRANSACTION = -1
-
-
-class TransactionDescription(NamedTuple):
-    """What the coordinator of a transactional id knows.
-
-    `state` is Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort or Dead.
-    `started_ms` counts from 1970 UTC, None if no transaction is open; `partitions` are those of
-    the open transaction.
-    """
-
-    transactional_id: str
-    state: str
-    producer_id: int
-    producer_epoch: int
-    timeout_ms: int
-    started_ms: int | None
-    partitions: frozenset[TopicPartition]
-    coordinator: int | None
 
 
 class ProducerState(NamedTuple):
@@ -80,61 +72,49 @@ class FencedProducer(NamedTuple):
 # --- transactional ids --------------------------------------------------------------------------
 
 
-class _DescribeTransactions(ItemApi[str, TransactionDescription]):
-    request_type = DescribeTransactionsRequest
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-
-    def build(self, items: Sequence[str], version: int) -> DescribeTransactionsRequest:
-        return DescribeTransactionsRequest(transactional_ids=list(items))
-
-    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
-        return [
-            (row.transactional_id, Row(row.error_code, self._value(row)))
-            for row in response.transaction_states
-        ]
-
-    def _value(self, row: Any) -> TransactionDescription:
-        return TransactionDescription(
-            transactional_id=row.transactional_id,
-            state=row.transaction_state,
-            producer_id=row.producer_id,
-            producer_epoch=row.producer_epoch,
-            timeout_ms=row.transaction_timeout_ms,
-            started_ms=(
-                row.transaction_start_time_ms if row.transaction_start_time_ms >= 0 else None
-            ),
-            partitions=frozenset(
-                TopicPartition(topic.topic, number)
-                for topic in row.topics
-                for number in topic.partitions
-            ),
-            coordinator=self._cluster.coordinators.get((FOR_TRANSACTION, row.transactional_id)),
-        )
-
-    def name(self, item: str) -> str:
-        return f"transactional id {item!r}"
-
-    def grant(self, item: str) -> str:
-        return f"DESCRIBE on transactional id {item}"
-
-
 def describe_transactions(
     cluster: Cluster, transactional_ids: Iterable[str], deadline: Deadline
 ) -> Results[str, TransactionDescription]:
     """The state of each transactional id; TRANSACTIONAL_ID_NOT_FOUND for one that is not known."""
-    return call_items(
+    return call_each(
         cluster,
         transactional_ids,
-        _DescribeTransactions(cluster),
+        DescribeTransactions(cluster),
         ToCoordinator(cluster, FOR_TRANSACTION),
         deadline,
         "describing transactions",
     )
 
 
-class _Fence(ItemApi[str, FencedProducer]):
+def list_transactions(
+    cluster: Cluster,
+    deadline: Deadline,
+    *,
+    states: Iterable[str] | None = None,
+    producer_ids: Iterable[int] | None = None,
+    open_for_ms: int | None = None,
+    transactional_id_pattern: str | None = None,
+) -> Listing[TransactionListing]:
+    """The transactional ids of all brokers, in the order of their names.
+
+    With `open_for_ms`, only those whose transaction is open (OPEN_STATES) for longer than that.
+    Raises OptionError for an argument of the wrong kind.
+    """
+    states = None if states is None else names(states, "states")
+    producer_ids = None if producer_ids is None else numbers(producer_ids, "producer_ids")
+    if open_for_ms is not None and whole(open_for_ms, "open_for_ms") < 0:
+        raise OptionError(f"open_for_ms is not negative, got {open_for_ms}")
+    if transactional_id_pattern is not None:
+        one_name(transactional_id_pattern, "transactional_id_pattern")
+    api = ListTransactions(
+        list(states or ()), list(producer_ids or ()), open_for_ms, transactional_id_pattern
+    )
+    found = list_of_all_brokers(cluster, api, deadline, "listing transactions")
+    ids = {row.transactional_id: row for row in found}
+    return Listing([ids[key] for key in sorted(ids)], found.errors)
+
+
+class _Fence(ApiHandler[str, FencedProducer]):
     """InitProducerId is about one id, so each goes in a request of its own."""
 
     request_type = InitProducerIdRequest
@@ -176,7 +156,7 @@ def _fence(cluster: Cluster, key: str, deadline: Deadline) -> Results[str, Fence
     route = ToCoordinator(cluster, FOR_TRANSACTION)
     what = "fencing producers"
     timeout_ms = max(int(min(cluster.options.request_timeout_ms, deadline.total_ms)), 1)
-    results = call_items(cluster, [key], _Fence(timeout_ms), route, deadline, what)
+    results = call_each(cluster, [key], _Fence(timeout_ms), route, deadline, what)
     if not _is_above_maximum(results.errors.get(key)):
         return results
     try:
@@ -185,7 +165,7 @@ def _fence(cluster: Cluster, key: str, deadline: Deadline) -> Results[str, Fence
     except KafkaError as error:
         return Results({key: error})
     if allowed_ms < timeout_ms:
-        results = call_items(cluster, [key], _Fence(allowed_ms), route, deadline, what)
+        results = call_each(cluster, [key], _Fence(allowed_ms), route, deadline, what)
     if not _is_above_maximum(refused := results.errors.get(key)):
         return results
     words = (
@@ -202,7 +182,7 @@ def _is_above_maximum(error: KafkaError | None) -> TypeGuard[BrokerError]:
 # --- partitions -------------------------------------------------------------------------------
 
 
-class _DescribeProducers(ItemApi[TopicPartition, tuple[ProducerState, ...]]):
+class _DescribeProducers(ApiHandler[TopicPartition, tuple[ProducerState, ...]]):
     request_type = DescribeProducersRequest
 
     def build(self, items: Sequence[TopicPartition], version: int) -> DescribeProducersRequest:
@@ -253,12 +233,12 @@ def describe_producers(
 ) -> Results[TopicPartition, tuple[ProducerState, ...]]:
     """The producers that each partition's leader knows, with their open transactions."""
     wanted = partition_list(partitions, "partitions")
-    return call_items(
+    return call_each(
         cluster, wanted, _DescribeProducers(), ToLeader(cluster), deadline, "describing producers"
     )
 
 
-class _Abort(ItemApi[TopicPartition, None]):
+class _Abort(ApiHandler[TopicPartition, None]):
     request_type = WriteTxnMarkersRequest
 
     def __init__(self, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> None:
@@ -333,7 +313,7 @@ def abort_transaction(
             epoch = producer.coordinator_epoch or 0
             api = _Abort(producer.producer_id, producer.producer_epoch, epoch)
             what = f"aborting the transaction of producer id {producer.producer_id} in {tp}"
-            call_items(cluster, [tp], api, ToLeader(cluster), deadline, what).all()
+            call_each(cluster, [tp], api, ToLeader(cluster), deadline, what).all()
             return producer
     starts = sorted(
         row.transaction_start_offset

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
 from sparkkafka.client.cluster.metadata import (
-    NOT_CREATED,
     PartitionMetadata,
     TopicMetadata,
+    no_leader,
+    no_partition,
+    no_topic,
     read_topics,
 )
 from sparkkafka.client.deadline import Backoff, CloseSignal, Deadline, Retry
 from sparkkafka.client.net.connection import Connection
-from sparkkafka.client.net.pool import Connections, closed_if_interrupted
+from sparkkafka.client.net.pool import Connections
 from sparkkafka.client.values import Address, Broker, TopicPartition, some_topics
 from sparkkafka.config.options import ClientOptions
 from sparkkafka.errors import (
@@ -30,13 +32,10 @@ from sparkkafka.errors import (
     KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
-    UnknownTopicError,
-    UnsupportedVersionError,
     is_retriable,
     needs_metadata,
 )
 from sparkkafka.protocol.messages import (
-    DescribeClusterRequest,
     MetadataRequest,
     MetadataRequestTopic,
 )
@@ -178,50 +177,6 @@ class Cluster:
         throttle(response, deadline)
         return response
 
-    def call_each(
-        self, requests: Mapping[int, Any], deadline: Deadline, *, version: int | None = None
-    ) -> dict[int, Any | KafkaError]:
-        """`call_all` of one request to each of several brokers, by node id."""
-        answers = self.call_all(requests.items(), deadline, version=version)
-        return dict(zip(requests, answers, strict=True))
-
-    def call_all(
-        self,
-        requests: Iterable[tuple[int, Any]],
-        deadline: Deadline,
-        *,
-        version: int | None = None,
-    ) -> list[Any | KafkaError]:
-        """Requests to several brokers (node id, request), all sent before the first reply is
-        awaited.
-
-        One attempt each: in its place is the response, or the KafkaError that happened
-        (UnsupportedVersionError if a broker does not have the `version`).
-        """
-        attempt = deadline.sooner(self.options.request_timeout_ms)
-        outcome: list[Any | KafkaError] = []
-        sent: list[tuple[int, Connection]] = []
-        with closed_if_interrupted(lambda: [connection for _, connection in sent]):
-            for place, (node_id, request) in enumerate(requests):
-                outcome.append(None)
-                try:
-                    connection = self.connection(node_id, attempt)
-                    if version is not None and not connection.supports(type(request), version):
-                        raise UnsupportedVersionError(
-                            f"{request.API_NAME} version {version} of {connection}"
-                        )
-                    connection.send(request, attempt, version=version)
-                except KafkaError as error:
-                    outcome[place] = error
-                else:
-                    sent.append((place, connection))
-            for place, connection in sent:
-                try:
-                    outcome[place] = connection.receive(attempt)[1]
-                except KafkaError as error:
-                    outcome[place] = error
-        return outcome
-
     def controller(self, deadline: Deadline) -> int:
         """The node id for CreateTopics and the like (KRaft: a broker that forwards)."""
         if self.controller_id is None:
@@ -231,37 +186,6 @@ class Cluster:
         return self.controller_id
 
     # --- metadata -------------------------------------------------------------------------------
-
-    def describe(self, deadline: Deadline | None = None) -> list[Broker]:
-        """The cluster's brokers, fresh. `cluster_id` and `controller_id` are set as well.
-
-        Uses DescribeCluster (Kafka 2.8+), Metadata below.
-        """
-        deadline = deadline or self.deadline()
-        retry = self.retry(deadline, "describing the cluster")
-        while True:
-            try:
-                connection = self.any_connection(deadline)
-                if not connection.supports(DescribeClusterRequest):
-                    self._refresh_brokers(deadline)
-                    return list(self.brokers.values())
-                attempt = deadline.sooner(self.options.request_timeout_ms)
-                response = connection.call(DescribeClusterRequest(), attempt)
-                if response.error_code:
-                    raise BrokerError(
-                        response.error_code,
-                        f"DescribeCluster @ {connection}",
-                        response.error_message,
-                    )
-                self.cluster_id = response.cluster_id
-                self.controller_id = response.controller_id
-                self.brokers = {
-                    row.broker_id: Broker(row.broker_id, row.host, row.port, row.rack)
-                    for row in response.brokers
-                }
-                return list(self.brokers.values())
-            except KafkaError as error:
-                retry.after(error)
 
     def topics(
         self,
@@ -375,21 +299,11 @@ class Cluster:
                 topic = self.topics([tp.topic], deadline)[tp.topic]
                 partition = topic.partitions.get(tp.partition)
             if partition is None:
-                raise UnknownTopicError(
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    f"Metadata of {tp}",
-                    f"topic {tp.topic} has {len(topic.partitions)} partitions",
-                )
+                raise no_partition(tp, len(topic.partitions))
             if partition.leader in self.brokers:
                 return partition
-            error = BrokerError(
-                partition.error_code or ErrorCode.LEADER_NOT_AVAILABLE,
-                f"Metadata of {tp}",
-                f"partition {tp.partition} of topic {tp.topic} has no leader; "
-                "the brokers that hold it may be down",
-            )
             self.forget(tp.topic)
-            retry.after(error)
+            retry.after(no_leader(tp, partition.error_code))
 
     def known_leader(self, tp: TopicPartition) -> PartitionMetadata | None:
         """The leader as far as the cache knows it, without asking anybody."""
@@ -485,16 +399,3 @@ def throttle(response: Any, deadline: Deadline) -> None:
     if wait_ms > 0:
         log.info("throttled by the broker for %d ms", wait_ms)
         deadline.pause(wait_ms)
-
-
-def no_topic(names: Sequence[str], *, creates: bool) -> UnknownTopicError:
-    """These topics are not there; `creates`: though the brokers were asked to make them."""
-    error = UnknownTopicError(
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        f"Metadata of {some_topics(names)}",
-        "the topic does not exist, or this user may not see it (needs DESCRIBE on the topic)"
-        + (f"; {NOT_CREATED}" if creates else "")
-        + ": check its name, or create it first",
-    )
-    error.topics = tuple(names)
-    return error

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from sparkkafka.client.arguments import flag, mapping, names, objects, one_name, setting_text
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.lookups import ToBroker
-from sparkkafka.client.cluster.requests import ItemApi, Row, call_items
+from sparkkafka.client.cluster.requests import ApiHandler, Row, call_each
 from sparkkafka.client.cluster.results import Results
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.errors import ErrorCode, OptionError
@@ -121,9 +121,9 @@ ConfigChanges = Mapping[str, str | int | bool | None] | Iterable[AlterConfigOp]
 # --- reading ----------------------------------------------------------------------------------
 
 
-class _Describe(ItemApi[ConfigResource, dict[str, ConfigEntry]]):
+class _Describe(ApiHandler[ConfigResource, dict[str, ConfigEntry]]):
     request_type = DescribeConfigsRequest
-    told_at_once = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+    final_codes = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
     def __init__(
         self,
@@ -192,17 +192,17 @@ def describe_configs(
     flag(include_synonyms, "include_synonyms")
     flag(include_documentation, "include_documentation")
     api = _Describe(keys, include_synonyms, include_documentation)
-    return call_items(cluster, wanted, api, _route(cluster), deadline, "reading settings")
+    return call_each(cluster, wanted, api, _route(cluster), deadline, "reading settings")
 
 
 # --- changing ---------------------------------------------------------------------------------
 
 
-class _Alter(ItemApi[ConfigResource, None]):
+class _Alter(ApiHandler[ConfigResource, None]):
     request_type = IncrementalAlterConfigsRequest
     # Before it there is only AlterConfigs, which replaces all settings of a resource: those that
     # somebody else changes meanwhile would be lost, and so would those that are not shown.
-    told_at_once = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+    final_codes = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
     def __init__(
         self,
@@ -269,7 +269,7 @@ def incremental_alter_configs(
         for resource, rows in mapping(changes, "changes", example).items()
     }
     api = _Alter(wanted, validate_only)
-    return call_items(cluster, wanted, api, _route(cluster), deadline, "changing settings")
+    return call_each(cluster, wanted, api, _route(cluster), deadline, "changing settings")
 
 
 def _operations(resource: ConfigResource, changes: ConfigChanges) -> list[AlterConfigOp]:

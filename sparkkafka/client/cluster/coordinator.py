@@ -1,23 +1,17 @@
-"""The broker that looks after a consumer group or a transactional id, and requests to it."""
+"""The broker that coordinates a consumer group or a transactional id, and requests to it."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from sparkkafka.client.cluster.cluster import Cluster, throttle
-from sparkkafka.client.deadline import Backoff, Deadline, Retry
-from sparkkafka.client.net.connection import Connection
-from sparkkafka.client.net.pool import closed_if_interrupted
-from sparkkafka.client.values import Broker
-from sparkkafka.errors import (
-    BrokerError,
-    ErrorCode,
-    KafkaConnectionError,
-    KafkaError,
-    KafkaTimeoutError,
-)
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.lookups import ToAny
+from sparkkafka.client.cluster.requests import ApiHandler, Row, call_all, call_each, call_once
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.values import Broker, some
+from sparkkafka.errors import ErrorCode, KafkaError
 from sparkkafka.protocol.messages import FindCoordinatorRequest
 
 log = logging.getLogger(__name__)
@@ -32,50 +26,68 @@ BUSY_BACKOFF_MS = 20
 TransactionManager waits as long)."""
 
 
-def find_coordinator(cluster: Cluster, key: str, kind: int, deadline: Deadline) -> int:
-    """Node id of the coordinator of a group (FOR_GROUP) or transactional id (FOR_TRANSACTION).
+class _FindCoordinator(ApiHandler[str, int]):
+    """The node id of each key's coordinator. The cluster keeps it, and the broker's address."""
 
-    Retries until the deadline: on a new cluster the question is what creates the internal topic.
-    """
-    return find_coordinators(cluster, [key], kind, deadline)[key]
+    request_type = FindCoordinatorRequest
+
+    def __init__(self, cluster: Cluster, kind: int) -> None:
+        self._cluster = cluster
+        self._kind = kind
+
+    def parts(self, items: Sequence[str], version: int) -> Iterable[Sequence[str]]:
+        return [items] if version >= VERSION_WITH_LIST else [[item] for item in items]
+
+    def build(self, items: Sequence[str], version: int) -> FindCoordinatorRequest:
+        if version >= VERSION_WITH_LIST:
+            return FindCoordinatorRequest(key_type=self._kind, coordinator_keys=list(items))
+        return FindCoordinatorRequest(key_type=self._kind, key=items[0])
+
+    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
+        if not response.coordinators:
+            return [(items[0], self._row(items[0], response))] if len(items) == 1 else []
+        return [(row.key, self._row(row.key, row)) for row in response.coordinators]
+
+    def _row(self, key: str, row: Any) -> Row:
+        if not row.error_code:
+            known = self._cluster.brokers.get(row.node_id)
+            if known is None or known[1:3] != (row.host, row.port):
+                self._cluster.brokers[row.node_id] = Broker(row.node_id, row.host, row.port)
+            self._cluster.coordinators[self._kind, key] = row.node_id
+        return Row(row.error_code, row.node_id, row.error_message)
+
+    def name(self, item: str) -> str:
+        return f"{'group' if self._kind == FOR_GROUP else 'transactional id'} {item!r}"
 
 
 def find_coordinators(
     cluster: Cluster, keys: Iterable[str], kind: int, deadline: Deadline
 ) -> dict[str, int]:
-    """`find_coordinator` for several keys at once. Raises if one of them cannot be told."""
-    pending = list(keys)
-    nodes: dict[str, int] = {}
-    some = ", ".join(repr(key) for key in pending[:3]) + (", …" if len(pending) > 3 else "")
-    retry = cluster.retry(deadline, f"finding the coordinator of {some}")
-    while pending:
-        try:
-            found = ask_coordinators(cluster, pending, kind, deadline)
-            nodes.update((key, node) for key, node in found.items() if isinstance(node, int))
-            pending = [key for key in pending if key not in nodes]
-            if pending:
-                # One that does not pass, if there is any.
-                raise min(
-                    (error for error in found.values() if isinstance(error, KafkaError)),
-                    key=lambda error: error.retriable,
-                )
-        except KafkaError as error:
-            retry.after(error)
-    return nodes
+    """Node ids of the coordinators of groups (FOR_GROUP) or transactional ids (FOR_TRANSACTION).
+
+    Retries until the deadline: on a new cluster the question is what creates the internal topic.
+    Raises if one of them cannot be found.
+    """
+    keys = list(keys)
+    handler = _FindCoordinator(cluster, kind)
+    what = f"finding the coordinator of {some(map(repr, keys), 3)}"
+    return call_all(cluster, keys, handler, ToAny(), deadline, what)
+
+
+def find_coordinator(cluster: Cluster, key: str, kind: int, deadline: Deadline) -> int:
+    """`find_coordinators` for one."""
+    return find_coordinators(cluster, [key], kind, deadline)[key]
 
 
 def ask_coordinator(cluster: Cluster, key: str, kind: int, deadline: Deadline) -> int:
-    """`find_coordinator` with one attempt: raises why it was not told."""
-    found = ask_coordinators(cluster, [key], kind, deadline)[key]
-    if isinstance(found, KafkaError):
-        raise found
-    return found
+    """`find_coordinator` with one attempt: raises why it was not found."""
+    return call_once(cluster, [key], _FindCoordinator(cluster, kind), ToAny(), deadline)[key]
 
 
 def known_coordinators(
     cluster: Cluster, keys: Iterable[str], kind: int, deadline: Deadline
 ) -> dict[str, int]:
-    """`find_coordinators`, without asking for those that the cluster has told before."""
+    """`find_coordinators`, without a request for those that the cluster knows."""
     known = {key: cluster.coordinators.get((kind, key)) for key in keys}
     unknown = [key for key, node in known.items() if node is None]
     asked = find_coordinators(cluster, unknown, kind, deadline) if unknown else {}
@@ -93,12 +105,67 @@ def learn_coordinators(
 ) -> None:
     """Ask for several at once what requests that follow would ask one after the other.
 
-    One attempt, and no error: whoever needs one that was not told asks again, and says why not.
+    One attempt, and no error: whoever needs one that was not found asks again, and says why not.
     """
-    try:
-        ask_coordinators(cluster, keys, kind, deadline)
-    except KafkaError as error:
-        log.info("coordinators are not known yet: %s", error)
+    handler = _FindCoordinator(cluster, kind)
+    errors = call_once(cluster, list(keys), handler, ToAny(), deadline).errors
+    if errors:
+        log.info("coordinators are not known yet: %s", some(map(str, errors.values()), 1))
+
+
+class ToCoordinator:
+    """The coordinator of a group or transactional id. Items are these, or `key_of` finds theirs."""
+
+    def __init__(
+        self, cluster: Cluster, kind: int, key_of: Callable[[Any], str] = lambda item: item
+    ) -> None:
+        self._cluster = cluster
+        self._kind = kind
+        self._key_of = key_of
+
+    def find(self, items: Iterable[Any], deadline: Deadline) -> dict[Any, int | KafkaError | None]:
+        cluster, kind = self._cluster, self._kind
+        known = cluster.coordinators
+        keys = {item: self._key_of(item) for item in items}
+        unknown = [key for key in dict.fromkeys(keys.values()) if (kind, key) not in known]
+        asked: Mapping[str, KafkaError] = {}
+        if unknown:
+            handler = _FindCoordinator(cluster, kind)
+            asked = call_once(cluster, unknown, handler, ToAny(), deadline).errors
+        return {
+            item: asked[key] if key in asked else known[kind, key] for item, key in keys.items()
+        }
+
+    def failed(self, item: Any, error: KafkaError) -> None:
+        # The coordinator itself says so of a transaction that it is ending.
+        if getattr(error, "code", None) != ErrorCode.CONCURRENT_TRANSACTIONS:
+            forget_coordinators(self._cluster, [self._key_of(item)], self._kind)
+
+
+class _RequestEach(ApiHandler[str, Any]):
+    """A request of its own for each key."""
+
+    backoff_ms = BUSY_BACKOFF_MS
+
+    def __init__(
+        self, requests: Mapping[str, Any], code_of: Callable[[Any], int], version: int | None
+    ) -> None:
+        self._requests = requests
+        self._code_of = code_of
+        self.request_type = type(next(iter(requests.values())))  # type: ignore[misc]
+        self.version = version
+
+    def parts(self, items: Sequence[str], version: int) -> Iterable[Sequence[str]]:
+        return [[item] for item in items]
+
+    def build(self, items: Sequence[str], version: int) -> Any:
+        return self._requests[items[0]]
+
+    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
+        return [(items[0], Row(self._code_of(response), response))]
+
+    def name(self, item: str) -> str:
+        return repr(item)
 
 
 def call_coordinators(
@@ -108,7 +175,7 @@ def call_coordinators(
     deadline: Deadline,
     what: str,
     *,
-    code_of: Callable[[Any], int] = lambda response: response.error_code,
+    code_of: Callable[[Any], int] = lambda response: 0,
     version: int | None = None,
     on_retry: Callable[[KafkaError], None] = lambda error: None,
 ) -> dict[str, Any | KafkaError]:
@@ -117,125 +184,12 @@ def call_coordinators(
     Failures that may pass are retried until the deadline, so each request must be one that may be
     repeated. The value is the response, or the KafkaError that is final for this key:
     KafkaTimeoutError, with the last failure in its message, if the deadline passed. `code_of` finds
-    the error code of a response, `version` is that of the request (None: the highest usual one),
-    and `on_retry` hears of each failure that is retried.
+    the error code of a response that has none of its own, `version` is that of the request (None:
+    the highest usual one), and `on_retry` hears of each failure that is retried.
     """
-    outcome: dict[str, Any | KafkaError] = {}
-    pending = dict(requests)
-    deadline = deadline.until(cluster.close_signal)
-    backoff = Backoff(BUSY_BACKOFF_MS, cluster.options.retry_backoff_max_ms)
-    retry = Retry(deadline, backoff, what)
-    while pending:
-        failed = _attempt(cluster, pending, kind, deadline, code_of, outcome, version)
-        for key in list(pending):
-            if key in outcome:
-                del pending[key]
-        passing: dict[str, KafkaError] = {}
-        for key, error in failed.items():
-            if error.retriable:
-                on_retry(error)
-                passing[key] = error
-            else:
-                outcome[key] = error
-                del pending[key]
-        if not passing:
-            continue
-        try:
-            retry.after(next(iter(passing.values())))
-        except KafkaTimeoutError:
-            for key, error in passing.items():
-                late = KafkaTimeoutError(
-                    f"{what}: gave up after {deadline.total_ms / 1000:g} s; the last failure: "
-                    f"{error}"
-                )
-                late.__cause__ = error
-                outcome[key] = late
-            return outcome
-    return outcome
-
-
-def _attempt(
-    cluster: Cluster,
-    requests: Mapping[str, Any],
-    kind: int,
-    deadline: Deadline,
-    code_of: Callable[[Any], int],
-    outcome: dict[str, Any | KafkaError],
-    version: int | None = None,
-) -> dict[str, KafkaError]:
-    """One attempt for each key: answers go to `outcome`; what failed is returned.
-
-    Coordinators that the cluster has told before are not asked for; those that turn out wrong are
-    forgotten.
-    """
-    failed: dict[str, KafkaError] = {}
-    nodes = cluster.coordinators
-    unknown = [key for key in requests if (kind, key) not in nodes]
-    if unknown:
-        try:
-            found = ask_coordinators(cluster, unknown, kind, deadline)
-        except KafkaError as error:
-            found = dict.fromkeys(unknown, error)
-        failed = {key: node for key, node in found.items() if isinstance(node, KafkaError)}
-    attempt = deadline.sooner(cluster.options.request_timeout_ms)
-    sent: list[tuple[str, Connection]] = []
-    with closed_if_interrupted(lambda: [connection for _, connection in sent]):
-        for key, request in requests.items():
-            if key in failed:
-                continue
-            try:
-                connection = cluster.connection(nodes[kind, key], attempt)
-                connection.send(request, attempt, version=version)
-            except KafkaError as error:
-                failed[key] = error
-                nodes.pop((kind, key), None)
-            else:
-                sent.append((key, connection))
-        for key, connection in sent:
-            try:
-                if not connection.is_open:  # broken by an earlier answer that did not come
-                    raise KafkaConnectionError(f"{connection}: the connection broke")
-                response = connection.receive(attempt)[1]
-                throttle(response, deadline)
-                code = code_of(response)
-                if code:
-                    where = f"{requests[key].API_NAME} of {key!r} @ {connection}"
-                    raise BrokerError(code, where, getattr(response, "error_message", None))
-                outcome[key] = response
-            except KafkaError as error:
-                failed[key] = error
-                if getattr(error, "code", None) != ErrorCode.CONCURRENT_TRANSACTIONS:
-                    nodes.pop((kind, key), None)
-    return failed
-
-
-def ask_coordinators(
-    cluster: Cluster, keys: Iterable[str], kind: int, deadline: Deadline
-) -> dict[str, int | KafkaError]:
-    """Each key's coordinator, or why it was not told. One attempt; the cluster keeps what it was
-    told."""
-    connection = cluster.any_connection(deadline)
-    attempt = deadline.sooner(cluster.options.request_timeout_ms)
-    found: dict[str, int | KafkaError] = {}
-    if connection.supports(FindCoordinatorRequest, VERSION_WITH_LIST):
-        request = FindCoordinatorRequest(key_type=kind, coordinator_keys=list(keys))
-        response = connection.call(request, attempt, version=VERSION_WITH_LIST)
-        rows = {row.key: row for row in response.coordinators}
-    else:
-        rows = {
-            key: connection.call(FindCoordinatorRequest(key_type=kind, key=key), attempt)
-            for key in keys
-        }
-    for key in keys:
-        where = f"FindCoordinator of {key!r}"
-        row = rows.get(key)
-        if row is None:
-            found[key] = BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, where)
-        elif row.error_code:
-            found[key] = BrokerError(row.error_code, where, row.error_message)
-        else:
-            known = cluster.brokers.get(row.node_id)
-            if known is None or known[1:3] != (row.host, row.port):
-                cluster.brokers[row.node_id] = Broker(row.node_id, row.host, row.port)
-            found[key] = cluster.coordinators[kind, key] = int(row.node_id)
-    return found
+    if not requests:
+        return {}
+    handler = _RequestEach(requests, code_of, version)
+    lookup = ToCoordinator(cluster, kind)
+    results = call_each(cluster, requests, handler, lookup, deadline, what, on_retry=on_retry)
+    return {**results.values_by_item, **results.errors}

@@ -1,46 +1,29 @@
-"""Which broker a request about an item goes to, and what to distrust when that was wrong.
+"""Lookups of the request driver: which broker a request about an item goes to.
 
-A route is asked before each attempt. It never waits for long: what it cannot tell is an error of
-that item alone, and the loop in `item_calls` decides whether to ask again.
+The driver asks one before each attempt. A lookup does not wait: what it cannot find is an error of
+that item alone, and the driver decides whether to ask again. `coordinator` has ToCoordinator.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.coordinator import ask_coordinators, forget_coordinators
+from sparkkafka.client.cluster.metadata import no_leader, no_partition, no_topic
+from sparkkafka.client.cluster.requests import ANY_BROKER
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import TopicPartition, checked_topic
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaConnectionError, KafkaError, OptionError
-
-K = TypeVar("K", bound=Hashable)
-K_contra = TypeVar("K_contra", bound=Hashable, contravariant=True)
-
-ANY_BROKER = None
-
-
-class Route(Protocol[K_contra]):
-    """Where items are looked after: a node id, or ANY_BROKER."""
-
-    def find(self, items: Iterable[Any], deadline: Deadline) -> dict[Any, int | KafkaError | None]:
-        """For each item the broker, or why it is not known. One attempt."""
-
-    def failed(self, item: K_contra, error: KafkaError) -> None:
-        """The broker did not do it: distrust what the cluster knows, if the error says so."""
 
 
 class ToAny:
     """Whatever every broker can answer."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-
     def find(self, items: Iterable[Any], _deadline: Deadline) -> dict[Any, int | KafkaError | None]:
         return dict.fromkeys(items, ANY_BROKER)
 
-    def failed(self, item: Hashable, error: KafkaError) -> None:
+    def failed(self, item: Any, error: KafkaError) -> None:
         pass
 
 
@@ -58,15 +41,22 @@ class ToController:
 
 
 class ToLeader:
-    """The leader of a partition. Items are TopicPartitions, or `partition_of` finds theirs."""
+    """The leader of a partition. Items are TopicPartitions, or `partition_of` finds theirs.
+
+    A partition that the topic lacks may be added a moment later, as after create_partitions;
+    without `awaits_partitions` it is an error at once.
+    """
 
     def __init__(
         self,
         cluster: Cluster,
         partition_of: Callable[[Any], TopicPartition] = lambda item: item,
+        *,
+        awaits_partitions: bool = True,
     ) -> None:
         self._cluster = cluster
         self._partition_of = partition_of
+        self._awaits_partitions = awaits_partitions
 
     def find(self, items: Iterable[Any], deadline: Deadline) -> dict[Any, int | KafkaError | None]:
         cluster = self._cluster
@@ -83,10 +73,19 @@ class ToLeader:
             elif tp.topic in refused:
                 found[item] = refused[tp.topic]
             elif tp.topic in failed:
-                found[item] = BrokerError(failed[tp.topic], f"Metadata of {tp}")
+                found[item] = _not_told(cluster, tp, failed[tp.topic])
             else:
-                found[item] = _no_leader(cluster, tp)
+                found[item] = self._not_found(tp)
         return found
+
+    def _not_found(self, tp: TopicPartition) -> BrokerError:
+        count = self._cluster.partition_count(tp.topic)
+        if count is None or 0 <= tp.partition < count:
+            return no_leader(tp)
+        error = no_partition(tp, count)
+        if self._awaits_partitions:
+            return BrokerError(error.code, error.where, error.broker_message)
+        return error
 
     def failed(self, item: Hashable, error: KafkaError) -> None:
         self._cluster.forget(self._partition_of(item).topic)
@@ -103,49 +102,12 @@ def _cannot_be(names: Iterable[str]) -> dict[str, KafkaError]:
     return refused
 
 
-def _no_leader(cluster: Cluster, tp: TopicPartition) -> BrokerError:
-    count = cluster.partition_count(tp.topic)
-    if count is not None and not 0 <= tp.partition < count:
-        return BrokerError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            f"Metadata of {tp}",
-            f"topic {tp.topic} has {count} partitions",
-        )
-    return BrokerError(
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        f"Metadata of {tp}",
-        f"partition {tp.partition} of topic {tp.topic} has no leader; the brokers that hold it "
-        "may be down",
-    )
-
-
-class ToCoordinator:
-    """The coordinator of a group or transactional id. Items are these, or `key_of` finds theirs."""
-
-    def __init__(
-        self, cluster: Cluster, kind: int, key_of: Callable[[Any], str] = lambda item: item
-    ) -> None:
-        self._cluster = cluster
-        self._kind = kind
-        self._key_of = key_of
-
-    def find(self, items: Iterable[Any], deadline: Deadline) -> dict[Any, int | KafkaError | None]:
-        keys = {item: self._key_of(item) for item in items}
-        known = self._cluster.coordinators
-        unknown = [key for key in dict.fromkeys(keys.values()) if (self._kind, key) not in known]
-        asked: dict[str, int | KafkaError] = {}
-        if unknown:
-            try:
-                asked = ask_coordinators(self._cluster, unknown, self._kind, deadline)
-            except KafkaError as error:
-                asked = dict.fromkeys(unknown, error)
-        return {
-            item: asked[key] if key in asked else known[self._kind, key]
-            for item, key in keys.items()
-        }
-
-    def failed(self, item: Hashable, error: KafkaError) -> None:
-        forget_coordinators(self._cluster, [self._key_of(item)], self._kind)
+def _not_told(cluster: Cluster, tp: TopicPartition, code: int) -> BrokerError:
+    """Why a topic has no metadata; it may be created yet."""
+    if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return BrokerError(code, f"Metadata of {tp}")
+    error = no_topic([tp.topic], creates=cluster.options.allow_auto_create_topics)
+    return BrokerError(code, f"Metadata of {tp}", error.broker_message)
 
 
 class ToBroker:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from sparkkafka.client.values import Broker, some_topics
-from sparkkafka.errors import ErrorCode
+from sparkkafka.client.values import Broker, TopicPartition, some_topics
+from sparkkafka.errors import BrokerError, ErrorCode, UnknownTopicError
 from sparkkafka.protocol.messages import MetadataResponseTopic
 
 NO_LEADER = -1
@@ -82,3 +82,36 @@ NOT_CREATED = "the brokers do not create it (auto.create.topics.enable, or CREAT
 def missing_topics(names: Sequence[str]) -> str:
     """For a message: "topic a does not exist (yet)", "topics a, b do not exist (yet)"."""
     return f"{some_topics(names)} {'does' if len(names) == 1 else 'do'} not exist (yet)"
+
+
+def no_topic(names: Sequence[str], *, creates: bool) -> UnknownTopicError:
+    """These topics are not there; `creates`: though the brokers were asked to make them."""
+    error = UnknownTopicError(
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        f"Metadata of {some_topics(names)}",
+        "the topic does not exist, or this user may not see it (needs DESCRIBE on the topic)"
+        + (f"; {NOT_CREATED}" if creates else "")
+        + ": check its name, or create it first",
+    )
+    error.topics = tuple(names)
+    return error
+
+
+def no_partition(tp: TopicPartition, count: int) -> UnknownTopicError:
+    """The topic has no such partition."""
+    return UnknownTopicError(
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        f"Metadata of {tp}",
+        f"partition {tp.partition} of topic {tp.topic} does not exist: it has partitions 0 to "
+        f"{count - 1}",
+    )
+
+
+def no_leader(tp: TopicPartition, code: int = 0) -> BrokerError:
+    """Nobody leads the partition at the moment; `code` is what the brokers say of it."""
+    return BrokerError(
+        code or ErrorCode.LEADER_NOT_AVAILABLE,
+        f"Metadata of {tp}",
+        f"partition {tp.partition} of topic {tp.topic} has no leader; the brokers that hold it "
+        "may be down",
+    )

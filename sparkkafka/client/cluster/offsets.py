@@ -1,18 +1,24 @@
-"""Offsets of partitions: earliest, latest, by timestamp. No Spark types.
-
-All leaders are asked at once; partitions whose leader moved are asked again at the new one.
-"""
+"""Offsets of partitions: earliest, latest, by timestamp (ListOffsets), and how users name them."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Container, Iterable, Mapping
-from typing import NamedTuple, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Self
 
-from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.arguments import mapping, partition, whole
+from sparkkafka.client.cluster.cluster import (
+    KNOWN_TOPIC_GRACE_MS,
+    UNKNOWN_TOPIC_GRACE_MS,
+    Cluster,
+)
+from sparkkafka.client.cluster.lookups import ToLeader
+from sparkkafka.client.cluster.requests import ApiHandler, Row, call_all, call_each
+from sparkkafka.client.cluster.results import Results
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.values import TopicPartition
-from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, UnsupportedVersionError
+from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, offset_number
+from sparkkafka.errors import BrokerError, OptionError, UnsupportedVersionError
 from sparkkafka.protocol.messages import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -30,15 +36,53 @@ LATEST_TIERED = -5  # KIP-1005
 NO_OFFSET = -1
 
 CONSUMER_REPLICA_ID = -1
-MAX_TIMESTAMP_VERSION = 7
 
 # A broker without the version would take the number for a time.
 _NEEDS = {
-    MAX_TIMESTAMP: (MAX_TIMESTAMP_VERSION, "Kafka 3.0 (KIP-734)"),
+    MAX_TIMESTAMP: (7, "Kafka 3.0 (KIP-734)"),
     EARLIEST_LOCAL: (8, "Kafka 3.6 (KIP-405)"),
     LATEST_TIERED: (9, "Kafka 3.9 (KIP-1005)"),
 }
 ISOLATION_LEVELS = {"read_uncommitted": 0, "read_committed": 1}
+
+
+class OffsetSpec(NamedTuple):
+    """What offset is wanted; made by the class methods, which are those of Java's OffsetSpec."""
+
+    timestamp_ms: int
+
+    @classmethod
+    def earliest(cls) -> Self:
+        """The first offset that is left."""
+        return cls(EARLIEST)
+
+    @classmethod
+    def latest(cls) -> Self:
+        """The end: the offset that the next record gets. With read_committed, the first offset
+        whose transaction is still open (the last stable offset)."""
+        return cls(LATEST)
+
+    @classmethod
+    def max_timestamp(cls) -> Self:
+        """The record with the largest timestamp (Kafka 3.0 and later)."""
+        return cls(MAX_TIMESTAMP)
+
+    @classmethod
+    def for_timestamp(cls, timestamp_ms: int) -> Self:
+        """The first record with this timestamp, in ms since 1970 UTC, or a later one."""
+        if whole(timestamp_ms, "timestamp_ms, a timestamp in milliseconds,") < 0:
+            raise OptionError(f"timestamp_ms is not negative, got {timestamp_ms}")
+        return cls(timestamp_ms)
+
+    @classmethod
+    def earliest_local(cls) -> Self:
+        """With tiered storage, the first offset on the leader's own disk (Kafka 3.6 and later)."""
+        return cls(EARLIEST_LOCAL)
+
+    @classmethod
+    def latest_tiered(cls) -> Self:
+        """With tiered storage, the last offset that is in the remote storage (Kafka 3.9)."""
+        return cls(LATEST_TIERED)
 
 
 class ListedOffset(NamedTuple):
@@ -59,8 +103,50 @@ class OffsetRange(NamedTuple):
     latest: int
 
 
-_Question: TypeAlias = tuple[TopicPartition, int]
-"""A partition, and the time that its leader is asked for."""
+class StartingPoint(NamedTuple):
+    """Where to read on: at `offset`, or (None) where a leader finds `lookup`, as in OffsetSpec."""
+
+    offset: int | None
+    lookup: int | None = None
+
+
+def starting_point(
+    tp: TopicPartition, given: int | OffsetSpec | OffsetAndMetadata, what: str
+) -> StartingPoint:
+    """What `assign` and `seek` were given: an offset, also as `committed` gives it; -1 for the
+    latest, -2 for the earliest (as in Kafka's protocol); an OffsetSpec. Raises OptionError."""
+    if isinstance(given, OffsetSpec):
+        return StartingPoint(None, checked_spec(tp, given))
+    wanted = given.offset if isinstance(given, OffsetAndMetadata) else given
+    number = offset_number(wanted)
+    if number is not None:
+        return StartingPoint(number)
+    if not isinstance(given, OffsetAndMetadata):
+        with contextlib.suppress(OptionError):
+            if whole(given, what) in (EARLIEST, LATEST):
+                return StartingPoint(None, whole(given, what))
+    raise OptionError(
+        f"{what}: cannot seek to offset {wanted!r} of {tp}; give a whole number, what committed "
+        "gives, -1 or OffsetSpec.latest() for the end, -2 or OffsetSpec.earliest() for the first "
+        "record, or OffsetSpec.for_timestamp(ms)"
+    )
+
+
+def checked_spec(tp: TopicPartition, given: OffsetSpec) -> int:
+    """What leaders are asked for. Raises OptionError for what is no OffsetSpec, and for one that
+    was not made by its class methods."""
+    if not isinstance(given, OffsetSpec):
+        raise OptionError(
+            f"the spec of {tp}: what offset is wanted is OffsetSpec.earliest(), "
+            f"OffsetSpec.latest() or OffsetSpec.for_timestamp(ms), got {given!r}"
+        )
+    number = whole(given.timestamp_ms, f"the spec of {tp}: the timestamp_ms of an OffsetSpec")
+    if not LATEST_TIERED <= number < 1 << 63:
+        raise OptionError(f"the spec of {tp}: no {given!r}: use OffsetSpec's class methods")
+    return number
+
+
+# --- asking the leaders -----------------------------------------------------------------------
 
 
 def lacking(timestamp_ms: int, version: int) -> str | None:
@@ -69,102 +155,105 @@ def lacking(timestamp_ms: int, version: int) -> str | None:
     return f"this kind of offset needs {kafka}" if version < least else None
 
 
+class _Question(NamedTuple):
+    tp: TopicPartition
+    timestamp_ms: int
+
+
+class _ListOffsets(ApiHandler[_Question, ListedOffset]):
+    request_type = ListOffsetsRequest
+
+    def __init__(self, cluster: Cluster, isolation_level: str) -> None:
+        self._cluster = cluster
+        self._isolation = ISOLATION_LEVELS[isolation_level]
+
+    def parts(self, items: Sequence[_Question], version: int) -> Iterable[Sequence[_Question]]:
+        """Brokers refuse a request that has a partition twice."""
+        turns: list[dict[TopicPartition, _Question]] = []
+        for item in items:
+            turn = next((one for one in turns if item.tp not in one), None)
+            if turn is None:
+                turns.append(turn := {})
+            turn[item.tp] = item
+        return [list(turn.values()) for turn in turns]
+
+    def build(self, items: Sequence[_Question], version: int) -> ListOffsetsRequest:
+        topics: dict[str, list[ListOffsetsPartition]] = {}
+        for tp, timestamp_ms in items:
+            leader = self._cluster.known_leader(tp)
+            topics.setdefault(tp.topic, []).append(
+                ListOffsetsPartition(
+                    partition_index=tp.partition,
+                    current_leader_epoch=-1 if leader is None else leader.leader_epoch,
+                    timestamp=timestamp_ms,
+                )
+            )
+        return ListOffsetsRequest(
+            replica_id=CONSUMER_REPLICA_ID,
+            isolation_level=self._isolation,
+            topics=[ListOffsetsTopic(name=name, partitions=rows) for name, rows in topics.items()],
+        )
+
+    def read(self, response: Any, items: Sequence[_Question]) -> Iterable[tuple[_Question, Row]]:
+        asked = {item.tp: item for item in items}
+        for topic in response.topics:
+            for row in topic.partitions:
+                item = asked.get(TopicPartition(topic.name, row.partition_index))
+                if item is not None:
+                    found = ListedOffset(row.offset, row.timestamp, row.leader_epoch)
+                    yield item, Row(row.error_code, found)
+
+    def name(self, item: _Question) -> str:
+        return str(item.tp)
+
+    def lacking(self, item: _Question, version: int) -> str | None:
+        return lacking(item.timestamp_ms, version)
+
+    def grant(self, item: _Question) -> str:
+        return f"DESCRIBE on topic {item.tp.topic}"
+
+
+def list_offsets_each(
+    cluster: Cluster,
+    specs: Mapping[TopicPartition, OffsetSpec],
+    deadline: Deadline,
+    *,
+    isolation_level: str = "read_uncommitted",
+) -> Results[TopicPartition, ListedOffset]:
+    """The offset of each partition that its spec asks for; -1 if there is no such record.
+
+    Raises OptionError for an isolation level, a partition or a spec that is none.
+    """
+    if not isinstance(isolation_level, str) or isolation_level not in ISOLATION_LEVELS:
+        raise OptionError(
+            f"isolation_level must be one of {', '.join(ISOLATION_LEVELS)}, got {isolation_level!r}"
+        )
+    example = 'TopicPartition("orders", 0): OffsetSpec.latest()'
+    given = {partition(tp, "specs"): spec for tp, spec in mapping(specs, "specs", example).items()}
+    questions = [_Question(tp, checked_spec(tp, spec)) for tp, spec in given.items()]
+    handler = _ListOffsets(cluster, isolation_level)
+    lookup = ToLeader(cluster, lambda item: item.tp)
+    results = call_each(cluster, questions, handler, lookup, deadline, "listing offsets")
+    found: dict[_Question, Any] = {**results.values_by_item, **results.errors}
+    return Results({item.tp: found[item] for item in questions})
+
+
 def list_offsets(
     cluster: Cluster,
     wanted: Mapping[TopicPartition, int],
     *,
     isolation_level: str = "read_uncommitted",
     deadline: Deadline | None = None,
-    version: int | None = None,
 ) -> dict[TopicPartition, ListedOffset]:
     """For each partition, the offset at `wanted[partition]`: LATEST, EARLIEST, or epoch ms.
 
-    With read_committed, LATEST is the last stable offset. `version` asks for one version of the
-    request; a broker without it is UnsupportedVersionError. Raises BrokerError naming the partition
-    for what a retry cannot mend, KafkaTimeoutError (with the last failure) at the deadline.
+    With read_committed, LATEST is the last stable offset. All leaders are asked at once. Raises
+    BrokerError naming the partitions for what a retry cannot mend, KafkaTimeoutError (with the last
+    failure) at the deadline.
     """
-    found = _list_all(cluster, wanted.items(), isolation_level, deadline, version)
-    return {tp: row for (tp, _), row in found.items()}
-
-
-def _list_all(
-    cluster: Cluster,
-    questions: Iterable[_Question],
-    isolation_level: str,
-    deadline: Deadline | None,
-    version: int | None = None,
-) -> dict[_Question, ListedOffset]:
-    """As `list_offsets`, of a partition more than once if need be."""
-    deadline = deadline or cluster.deadline()
-    found: dict[_Question, ListedOffset] = {}
-    pending = dict.fromkeys(questions)
-    retry = cluster.retry(deadline, "listing offsets")
-    while pending:
-        failure: KafkaError | None = None
-        try:
-            by_leader = leaders_of(cluster, dict.fromkeys(tp for tp, _ in pending), deadline)
-        except KafkaError as error:
-            retry.after(error)
-            continue
-        asked = [
-            (node_id, turn)
-            for node_id, epochs in by_leader.items()
-            for turn in _turns(pending, epochs)
-        ]
-        requests = [
-            (node_id, _request(turn, by_leader[node_id], ISOLATION_LEVELS[isolation_level]))
-            for node_id, turn in asked
-        ]
-        answers = cluster.call_all(requests, deadline, version=version)
-        for (node_id, turn), response in zip(asked, answers, strict=True):
-            if isinstance(response, KafkaError):
-                # The leader may have moved off a dead broker: ask for the metadata again.
-                for tp in turn:
-                    cluster.forget(tp.topic)
-                failure = response
-                continue
-            for topic in response.topics:
-                for row in topic.partitions:
-                    tp = TopicPartition(topic.name, row.partition_index)
-                    if tp not in turn or (tp, turn[tp]) not in pending:
-                        continue
-                    if not row.error_code:
-                        question = tp, turn[tp]
-                        found[question] = ListedOffset(row.offset, row.timestamp, row.leader_epoch)
-                        del pending[question]
-                        continue
-                    cluster.note_error(tp, row.error_code)
-                    failure = BrokerError(
-                        row.error_code, f"ListOffsets of {tp} @ {cluster.brokers.get(node_id)}"
-                    )
-                    if not failure.retriable:
-                        raise failure
-        if pending:
-            left = list(dict.fromkeys(str(tp) for tp, _ in pending))
-            retry.after(
-                failure
-                or BrokerError(
-                    ErrorCode.UNKNOWN_SERVER_ERROR,
-                    "ListOffsets",
-                    f"the brokers left out {', '.join(left[:5])}",
-                )
-            )
-    return found
-
-
-def _turns(
-    questions: Iterable[_Question], partitions: Container[TopicPartition]
-) -> list[dict[TopicPartition, int]]:
-    """Those of a leader, in as many requests as there are of one partition: brokers refuse a
-    request that has it twice."""
-    turns: list[dict[TopicPartition, int]] = []
-    for tp, time_ms in questions:
-        if tp in partitions:
-            turn = next((one for one in turns if tp not in one), None)
-            if turn is None:
-                turns.append(turn := {})
-            turn[tp] = time_ms
-    return turns
+    questions = [_Question(tp, timestamp_ms) for tp, timestamp_ms in wanted.items()]
+    found = _list_all(cluster, questions, isolation_level, deadline)
+    return {item.tp: row for item, row in found.items()}
 
 
 def earliest_and_latest(
@@ -177,9 +266,11 @@ def earliest_and_latest(
     """The first and the end offset of each partition: two requests to each leader, both under way
     at once."""
     chosen = list(partitions)
-    questions = [(tp, which) for which in (EARLIEST, LATEST) for tp in chosen]
+    questions = [_Question(tp, which) for which in (EARLIEST, LATEST) for tp in chosen]
     found = _list_all(cluster, questions, isolation_level, deadline)
-    first, end = ({tp: found[tp, which].offset for tp in chosen} for which in (EARLIEST, LATEST))
+    first, end = (
+        {tp: found[_Question(tp, which)].offset for tp in chosen} for which in (EARLIEST, LATEST)
+    )
     return first, end
 
 
@@ -188,46 +279,24 @@ def largest_timestamps(
 ) -> dict[TopicPartition, int]:
     """The largest timestamp in each partition, in ms, of all records that its log holds or held.
 
-    Empty if a broker cannot tell. (Before Kafka 3.0 it would take the question for a time.)
+    Empty if a broker cannot say it.
     """
-    wanted = dict.fromkeys(partitions, MAX_TIMESTAMP)
     try:
-        found = list_offsets(cluster, wanted, deadline=deadline, version=MAX_TIMESTAMP_VERSION)
+        found = list_offsets(cluster, dict.fromkeys(partitions, MAX_TIMESTAMP), deadline=deadline)
     except (UnsupportedVersionError, BrokerError) as error:
         log.info("largest timestamps are not known: %s", error)
         return {}
     return {tp: row.timestamp_ms for tp, row in found.items() if row.offset != NO_OFFSET}
 
 
-def leaders_of(
-    cluster: Cluster, partitions: Iterable[TopicPartition], deadline: Deadline
-) -> dict[int, dict[TopicPartition, int]]:
-    """{node id: {partition: leader epoch}}; one metadata request for all topics."""
-    partitions = list(partitions)
-    missing = {tp.topic for tp in partitions if cluster.known_leader(tp) is None}
-    if missing:
-        cluster.topics(sorted(missing), deadline)
-    groups: dict[int, dict[TopicPartition, int]] = {}
-    for tp in partitions:
-        leader = cluster.known_leader(tp) or cluster.leader(tp, deadline)
-        groups.setdefault(leader.leader, {})[tp] = leader.leader_epoch
-    return groups
-
-
-def _request(
-    wanted: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int], isolation: int
-) -> ListOffsetsRequest:
-    topics: dict[str, list[ListOffsetsPartition]] = {}
-    for tp, time_ms in wanted.items():
-        topics.setdefault(tp.topic, []).append(
-            ListOffsetsPartition(
-                partition_index=tp.partition,
-                current_leader_epoch=epochs[tp],
-                timestamp=time_ms,
-            )
-        )
-    return ListOffsetsRequest(
-        replica_id=CONSUMER_REPLICA_ID,
-        isolation_level=isolation,
-        topics=[ListOffsetsTopic(name=name, partitions=rows) for name, rows in topics.items()],
-    )
+def _list_all(
+    cluster: Cluster,
+    questions: Sequence[_Question],
+    isolation_level: str,
+    deadline: Deadline | None,
+) -> dict[_Question, ListedOffset]:
+    handler = _ListOffsets(cluster, isolation_level)
+    lookup = ToLeader(cluster, lambda item: item.tp, awaits_partitions=False)
+    known = all(cluster.was_seen(item.tp.topic) for item in questions)
+    handler.grace_ms = KNOWN_TOPIC_GRACE_MS if known else UNKNOWN_TOPIC_GRACE_MS
+    return call_all(cluster, questions, handler, lookup, deadline, "listing offsets")

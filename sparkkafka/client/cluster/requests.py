@@ -1,24 +1,24 @@
-"""One call on several items: sent to the right brokers, repeated where that helps, and in the end
-a value or an error for each item.
+"""The one request driver: a request about several items goes to the right brokers, is repeated
+where that helps, and ends with a value or an error for each item.
 
-What a request looks like, and what its answer says of an item, is an `ItemApi`; where it goes is a
-`Route`. The loop here is the same for all: items of one broker share a request, all brokers are
-asked at once, and an item leaves the loop with its value, with an error that does not pass, or with
-KafkaTimeoutError at the deadline.
+An `ApiHandler` builds one kind of request and reads its answers; a `Lookup` finds the broker of
+each item (the shape of Java's AdminApiDriver, AdminApiHandler and AdminApiLookupStrategy). Items of
+one broker share a request, and all brokers are asked at once. An item is done with its value, with
+an error that does not pass, or at the deadline.
 """
 
 from __future__ import annotations
 
 import select
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeGuard, TypeVar
 
 from sparkkafka.client.cluster.cluster import UNKNOWN_TOPIC_GRACE_MS, Cluster, throttle
-from sparkkafka.client.cluster.lookups import ANY_BROKER, Route
 from sparkkafka.client.cluster.results import Results
-from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.deadline import Backoff, Deadline, Retry
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.net.pool import closed_if_interrupted
+from sparkkafka.client.values import some
 from sparkkafka.errors import (
     BrokerError,
     EncodeError,
@@ -33,6 +33,11 @@ from sparkkafka.protocol.wire.releases import first_kafka
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
+K_contra = TypeVar("K_contra", bound=Hashable, contravariant=True)
+
+ANY_BROKER = None
+
+NO_VERSION = -1
 
 _DENIED = frozenset(
     {
@@ -43,9 +48,7 @@ _DENIED = frozenset(
     }
 )
 
-
-NO_VERSION = -1
-_MOST_STALE = 5  # a server that talks unasked for would make it look stale every time
+_MOST_STALE = 5  # a server that sends what nobody asked for would make it look stale every time
 
 
 class Row(NamedTuple):
@@ -56,93 +59,196 @@ class Row(NamedTuple):
     message: str | None = None
 
 
-class ItemApi(Generic[K, V]):
-    """One request type about several items: how to ask, and how to read the answer."""
+class ApiHandler(Generic[K, V]):
+    """One kind of request about several items: how to ask, and how to read the answer."""
 
     request_type: ClassVar[Any]
 
-    told_at_once: ClassVar[frozenset[int]] = frozenset()
-    """Codes that the table calls retriable: waiting for these would only hide a typing error."""
+    version: int | None = None
+    """The version to use; None: the highest that both sides have."""
+
+    final_codes: ClassVar[frozenset[int]] = frozenset()
+    """Codes that Kafka's table calls retriable: here a wait would only hide a typing error."""
+
+    backoff_ms: float | None = None
+    """The first wait after a failure; None: retry.backoff.ms."""
+
+    grace_ms: float = UNKNOWN_TOPIC_GRACE_MS
+    """How long UNKNOWN_TOPIC_OR_PARTITION may pass: brokers learn of new topics one by one."""
 
     def build(self, items: Sequence[K], version: int) -> Any:
         """The request for these items. EncodeError for what cannot be put on the wire."""
         raise NotImplementedError
 
+    def parts(self, items: Sequence[K], version: int) -> Iterable[Sequence[K]]:
+        """The items of one broker, by request."""
+        return [items]
+
     def read(self, response: Any, items: Sequence[K]) -> Iterable[tuple[K, Row]]:
-        """What the answer says of each item. May leave some out: that is an error of theirs."""
+        """What the answer says of each item. An item that it leaves out has failed."""
         raise NotImplementedError
 
     def name(self, item: K) -> str:
         """The item in an error: "topic orders"."""
         return str(item)
 
+    def about(self, items: Iterable[K]) -> str:
+        """What a request is about, in an error."""
+        return some(self.name(item) for item in items)
+
+    def explain(self, item: K, error: BrokerError) -> KafkaError:
+        """The broker's error in words for people."""
+        if error.code in _DENIED and (grant := self.grant(item)):
+            return BrokerError(error.code, error.where, f"not allowed: grant {grant}")
+        return error
+
+    def grant(self, item: K) -> str | None:
+        """The ACL that a user lacks who is denied: "DELETE on topic orders"."""
+        return None
+
     def needs(self, what: str, version: int) -> str:
-        """What is lacking, in words: "a filter of types needs Kafka 3.8 or later"."""
+        """Which Kafka has it: "a filter of types needs Kafka 3.8 or later"."""
         kafka = first_kafka(self.request_type.API_NAME, version)
         return f"{what} needs {kafka} or later"
-
-    def grant(self, item: K) -> str:
-        """What a user needs who is denied: "DELETE on topic orders"."""
-        raise NotImplementedError
-
-    def done_before(self, item: K, code: int) -> bool:
-        """Whether `code` tells that an earlier attempt, whose answer was lost, had worked."""
-        return False
 
     def lacking(self, item: K, version: int) -> str | None:
         """Why this item cannot be asked for in a version, None if it can; NO_VERSION if the broker
         does not have the request at all."""
         return None
 
+    def done_before(self, item: K, code: int) -> bool:
+        """Whether `code` means that an earlier attempt, whose answer was lost, had worked."""
+        return False
 
-def call_items(
+
+class Lookup(Protocol[K_contra]):
+    """Finds the broker of each item: a node id, or ANY_BROKER. See `lookups`."""
+
+    def find(self, items: Iterable[Any], deadline: Deadline) -> dict[Any, int | KafkaError | None]:
+        """For each item the broker, or why it is not known. One attempt, without a wait."""
+
+    def failed(self, item: K_contra, error: KafkaError) -> None:
+        """The broker did not do it: distrust what the cluster knows, if the error says so."""
+
+
+def call_each(
     cluster: Cluster,
     items: Iterable[K],
-    api: ItemApi[K, V],
-    route: Route[K],
+    handler: ApiHandler[K, V],
+    lookup: Lookup[K],
     deadline: Deadline,
     what: str,
+    *,
+    on_retry: Callable[[KafkaError], None] = lambda error: None,
 ) -> Results[K, V]:
-    """The outcome of each item. `what` is the whole in a log: "deleting topics"."""
+    """The outcome of each item. `what` is the whole in a log: "deleting topics"; `on_retry` gets
+    each failure that is retried."""
+    return Results(_drive(cluster, items, handler, lookup, deadline, what, on_retry=on_retry))
+
+
+def call_once(
+    cluster: Cluster,
+    items: Sequence[K],
+    handler: ApiHandler[K, V],
+    lookup: Lookup[K],
+    deadline: Deadline,
+) -> Results[K, V]:
+    """`call_each` with one attempt, for those who repeat it themselves."""
+    return Results(_drive(cluster, items, handler, lookup, deadline, "", once=True))
+
+
+def call_all(
+    cluster: Cluster,
+    items: Iterable[K],
+    handler: ApiHandler[K, V],
+    lookup: Lookup[K],
+    deadline: Deadline | None,
+    what: str,
+    *,
+    on_retry: Callable[[KafkaError], None] = lambda error: None,
+) -> dict[K, V]:
+    """The value of every item, for those who need all or nothing.
+
+    Raises the first error that does not pass, without waiting for the other items: a BrokerError
+    names all items of that request that have the same code. KafkaTimeoutError, with the last
+    failure, at the deadline (None: default.api.timeout.ms).
+    """
+    deadline = deadline or cluster.deadline()
+    return _drive(
+        cluster, items, handler, lookup, deadline, what, all_or_nothing=True, on_retry=on_retry
+    )
+
+
+def _drive(
+    cluster: Cluster,
+    items: Iterable[K],
+    handler: ApiHandler[K, V],
+    lookup: Lookup[K],
+    deadline: Deadline,
+    what: str,
+    *,
+    all_or_nothing: bool = False,
+    once: bool = False,
+    on_retry: Callable[[KafkaError], None] = lambda error: None,
+) -> dict[K, Any]:
+    """The value or the KafkaError of each item."""
     wanted = list(dict.fromkeys(items))
     pending = list(wanted)
     outcome: dict[K, V | KafkaError] = {}
     doubtful: set[K] = set()
-    retry = cluster.retry(deadline, what)
-    grace = deadline.sooner(UNKNOWN_TOPIC_GRACE_MS)
+    deadline = deadline.until(cluster.close_signal)
+    options = cluster.options
+    first_ms = handler.backoff_ms or options.retry_backoff_ms
+    retry = Retry(deadline, Backoff(first_ms, options.retry_backoff_max_ms), what)
+    grace = deadline.sooner(handler.grace_ms)
     while pending:
-        failures: dict[K, KafkaError] = {}
-        attempt = _Attempt(cluster, api, deadline)
-        for item, row in attempt.run(_placed(pending, route, deadline, failures), failures):
-            settled = item in doubtful and api.done_before(item, row.code)
-            if not row.code or settled:
+        attempt = _Attempt(cluster, handler, deadline)
+        attempt.run(_placed(pending, lookup, deadline, attempt.failures))
+        failures = attempt.failures
+        for item, row in attempt.rows.items():
+            if not row.code or (item in doubtful and handler.done_before(item, row.code)):
                 outcome[item] = row.value
             else:
-                failures[item] = BrokerError(row.code, attempt.where[item], row.message)
+                failures[item] = BrokerError(row.code, attempt.where(item), row.message)
         doubtful |= attempt.unanswered
-        for item, error in failures.items():
-            route.failed(item, error)
-            final = _final(api, item, error, too_late=grace.expired)
-            if final is not None:
-                outcome[item] = final
+        final: dict[K, KafkaError] = {}
+        for item in [item for item in pending if item in failures]:
+            lookup.failed(item, failures[item])
+            error = failures[item] = _explained(handler, item, failures[item], grace)
+            if once or not error.retriable or getattr(error, "code", 0) in handler.final_codes:
+                final[item] = error
+        if final and all_or_nothing:
+            raise _of_all(handler, attempt, final)
+        outcome |= final
         pending = [item for item in pending if item not in outcome]
         if pending:
+            for item in pending:
+                on_retry(failures[item])
             try:
                 retry.after(failures[pending[0]])
             except KafkaTimeoutError as late:
-                outcome |= {
-                    item: _late(api, item, failures[item], deadline, late) for item in pending
+                # That a topic is unknown says more than that there was no time for a last look.
+                unknown = {
+                    item: _unknown(error)
+                    for item, error in failures.items()
+                    if item in pending and _is_unknown(error)
                 }
+                if all_or_nothing:
+                    raise next(iter(unknown.values()), late) from late.__cause__
+                outcome |= unknown
+                for item in pending:
+                    if item not in outcome:
+                        outcome[item] = _late(handler, item, what, failures[item], deadline, late)
                 break
-    return Results({item: outcome[item] for item in wanted})
+    return {item: outcome[item] for item in wanted}
 
 
 def _placed(
-    items: Sequence[K], route: Route[K], deadline: Deadline, failures: dict[K, KafkaError]
+    items: Sequence[K], lookup: Lookup[K], deadline: Deadline, failures: dict[K, KafkaError]
 ) -> dict[int | None, list[K]]:
     """The items by the broker that they go to; those that have none get into `failures`."""
     try:
-        places = route.find(items, deadline)
+        places = lookup.find(items, deadline)
     except KafkaError as error:
         failures.update(dict.fromkeys(items, error))
         return {}
@@ -156,97 +262,95 @@ def _placed(
 
 
 class _Attempt(Generic[K, V]):
-    """All brokers asked once, at once. `where` and `unanswered` are what is known afterwards."""
+    """All brokers asked once, at once."""
 
-    def __init__(self, cluster: Cluster, api: ItemApi[K, V], deadline: Deadline) -> None:
+    def __init__(self, cluster: Cluster, handler: ApiHandler[K, V], deadline: Deadline) -> None:
         self._cluster = cluster
-        self._api = api
+        self._handler = handler
         self._deadline = deadline
         self._limit = deadline.sooner(cluster.options.request_timeout_ms)
-        self._sent: list[tuple[Connection, list[K]]] = []
-        self.where: dict[K, str] = {}
-        # Items whose request went out, and of which nobody knows whether it was carried out.
+        self._sent: list[tuple[Connection, Sequence[K]]] = []
+        self.connections: dict[K, Connection] = {}
+        self.rows: dict[K, Row] = {}
+        """What brokers said of items."""
+        self.failures: dict[K, KafkaError] = {}
+        """Why the others were not asked, or not answered."""
         self.unanswered: set[K] = set()
+        """Items whose request went out, and of which nobody knows whether it was carried out."""
 
-    def run(
-        self, by_node: Mapping[int | None, list[K]], failures: dict[K, KafkaError]
-    ) -> list[tuple[K, Row]]:
-        """What brokers said of items; why others were not asked or answered is in `failures`."""
+    def where(self, *items: K) -> str:
+        """The request and the broker, for an error about items of one request."""
+        name, about = self._handler.request_type.API_NAME, self._handler.about(items)
+        return f"{name} of {about} @ {self.connections[items[0]]}"
+
+    def run(self, by_node: Mapping[int | None, list[K]]) -> None:
         with closed_if_interrupted(lambda: [connection for connection, _ in self._sent]):
-            return self._run(by_node, failures)
+            for node_id, items in by_node.items():
+                try:
+                    self._send(node_id, items)
+                except KafkaError as error:
+                    unsent = [item for item in items if item not in self.connections]
+                    self.failures |= dict.fromkeys(unsent, error)
+            for connection, sent in self._sent:
+                try:
+                    response = connection.receive(self._limit)[1]
+                    throttle(response, self._deadline)
+                except KafkaError as error:
+                    self.unanswered.update(sent)
+                    self.failures |= dict.fromkeys(sent, error)
+                else:
+                    self._read(response, sent)
 
-    def _run(
-        self, by_node: Mapping[int | None, list[K]], failures: dict[K, KafkaError]
-    ) -> list[tuple[K, Row]]:
-        for node_id, items in by_node.items():
-            try:
-                self._send(node_id, items, failures)
-            except KafkaError as error:
-                failures.update(dict.fromkeys(items, error))
-        rows: list[tuple[K, Row]] = []
-        for connection, items in self._sent:
-            try:
-                response = connection.receive(self._limit)[1]
-                throttle(response, self._deadline)
-            except KafkaError as error:
-                self.unanswered.update(items)
-                failures.update(dict.fromkeys(items, error))
-            else:
-                rows += self._read(connection, response, items, failures)
-        return rows
-
-    def _send(self, node_id: int | None, items: list[K], failures: dict[K, KafkaError]) -> None:
+    def _send(self, node_id: int | None, items: list[K]) -> None:
         connection = self._connection(node_id)
-        api = self._api
-        try:
-            version = connection.choose(api.request_type)
-        except UnsupportedVersionError as error:
-            self._none_can(connection, items, error, failures)
-            return
+        handler = self._handler
+        version = handler.version
+        if version is None:
+            try:
+                version = connection.choose(handler.request_type)
+            except UnsupportedVersionError as error:
+                self._none_can(connection, items, error)
+                return
         able = []
         for item in items:
-            reason = api.lacking(item, version)
+            reason = handler.lacking(item, version)
             if reason is None:
                 able.append(item)
             else:
-                failures[item] = UnsupportedVersionError(
-                    f"{connection}: {api.name(item)}: {reason}"
+                self.failures[item] = UnsupportedVersionError(
+                    f"{connection}: {handler.name(item)}: {reason}"
                 )
-        if not able:
-            return
-        try:
-            self._put(connection, able, version)
-        except EncodeError as error:
-            if len(able) == 1:
-                failures[able[0]] = error
-                return
-            # One bad item must not be everybody's error: each goes by itself.
-            for item in able:
-                try:
-                    self._put(connection, [item], version)
-                except EncodeError as own:
-                    failures[item] = own
+        for part in handler.parts(able, version) if able else ():
+            try:
+                self._put(connection, part, version)
+            except EncodeError as error:
+                if len(part) == 1:
+                    self.failures[part[0]] = error
+                    continue
+                # One bad item must not be everybody's error: each goes by itself.
+                for item in part:
+                    try:
+                        self._put(connection, [item], version)
+                    except EncodeError as own:
+                        self.failures[item] = own
 
     def _none_can(
-        self,
-        connection: Connection,
-        items: list[K],
-        error: UnsupportedVersionError,
-        failures: dict[K, KafkaError],
+        self, connection: Connection, items: list[K], error: UnsupportedVersionError
     ) -> None:
         """The broker does not have the request. What an item asks for may need a later Kafka than
         the one that brought the request."""
-        kind = self._api.request_type
-        general = self._api.needs(kind.API_NAME, kind.MIN_VERSION)
+        handler = self._handler
+        kind = handler.request_type
+        general = handler.needs(kind.API_NAME, kind.MIN_VERSION)
         for item in items:
-            reason = self._api.lacking(item, NO_VERSION) or general
-            failures[item] = UnsupportedVersionError(
-                f"{connection}: {self._api.name(item)}: {reason}"
+            reason = handler.lacking(item, NO_VERSION) or general
+            self.failures[item] = UnsupportedVersionError(
+                f"{connection}: {handler.name(item)}: {reason}"
             )
-            failures[item].__cause__ = error
+            self.failures[item].__cause__ = error
 
-    def _put(self, connection: Connection, items: list[K], version: int) -> None:
-        request = self._api.build(items, version)
+    def _put(self, connection: Connection, items: Sequence[K], version: int) -> None:
+        request = self._handler.build(items, version)
         try:
             connection.send(request, self._limit, version=version)
         except (KafkaConnectionError, KafkaTimeoutError):
@@ -254,11 +358,10 @@ class _Attempt(Generic[K, V]):
             self.unanswered.update(items)
             raise
         self._sent.append((connection, items))
-        for item in items:
-            self.where[item] = f"{request.API_NAME} of {self._api.name(item)} @ {connection}"
+        self.connections.update(dict.fromkeys(items, connection))
 
     def _connection(self, node_id: int | None) -> Connection:
-        """A connection that the broker has not closed while nobody was looking.
+        """A connection that the broker has not closed since its last use.
 
         On a stale one the request would seem to be lost half-way, and what follows be taken for
         what an earlier attempt did.
@@ -275,54 +378,69 @@ class _Attempt(Generic[K, V]):
             return self._cluster.any_connection(self._deadline)
         return self._cluster.connection(node_id, self._limit)
 
-    def _read(
-        self,
-        connection: Connection,
-        response: Any,
-        items: list[K],
-        failures: dict[K, KafkaError],
-    ) -> list[tuple[K, Row]]:
-        code = getattr(response, "error_code", 0)
-        if code:
+    def _read(self, response: Any, items: Sequence[K]) -> None:
+        if code := getattr(response, "error_code", 0):
             row = Row(code, None, getattr(response, "error_message", None))
-            rows = [(item, row) for item in items]
+            rows = dict.fromkeys(items, row)
         else:
             known = set(items)
-            rows = [pair for pair in self._api.read(response, items) if pair[0] in known]
-        answered = {item for item, _ in rows}
+            read = self._handler.read(response, items)
+            rows = {item: row for item, row in read if item in known}
+        left_out = Row(ErrorCode.UNKNOWN_SERVER_ERROR, None, "the broker's answer leaves it out")
         for item in items:
-            if item not in answered:
-                failures[item] = BrokerError(
-                    ErrorCode.UNKNOWN_SERVER_ERROR,
-                    self.where[item],
-                    "the broker's answer leaves it out",
-                )
-        self.unanswered.update(
-            item for item, row in rows if row.code == ErrorCode.REQUEST_TIMED_OUT
-        )
-        return rows
+            self.rows[item] = row = rows.get(item, left_out)
+            if row.code == ErrorCode.REQUEST_TIMED_OUT:
+                self.unanswered.add(item)
 
 
-def _final(api: ItemApi[K, V], item: K, error: KafkaError, *, too_late: bool) -> KafkaError | None:
-    """The error that ends the item's turn, in words for people; None if another try may help."""
+def _explained(
+    handler: ApiHandler[K, V], item: K, error: KafkaError, grace: Deadline
+) -> KafkaError:
+    """The error in words for people, and final if its time to pass is over."""
     if not isinstance(error, BrokerError):
-        return None if error.retriable else error
-    if error.code in _DENIED:
-        return BrokerError(error.code, error.where, f"not allowed: grant {api.grant(item)}")
-    if error.code in api.told_at_once:
-        if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            return UnknownTopicError(error.code, error.where, error.broker_message)
         return error
-    if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and too_late:
-        return UnknownTopicError(error.code, error.where, error.broker_message)
-    return None if error.retriable else error
+    if _is_unknown(error) and (grace.expired or error.code in handler.final_codes):
+        return _unknown(error)
+    return handler.explain(item, error)
+
+
+def _is_unknown(error: KafkaError) -> TypeGuard[BrokerError]:
+    return isinstance(error, BrokerError) and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _unknown(error: BrokerError) -> UnknownTopicError:
+    return UnknownTopicError(error.code, error.where, error.broker_message)
+
+
+def _of_all(
+    handler: ApiHandler[K, V], attempt: _Attempt[K, V], final: Mapping[K, KafkaError]
+) -> KafkaError:
+    """The first of the final errors; a broker's names all items of which it said the same."""
+    first, error = next(iter(final.items()))
+    if not isinstance(error, BrokerError) or first not in attempt.rows:
+        return error
+    connection = attempt.connections[first]
+    same = [
+        item
+        for item, other in final.items()
+        if isinstance(other, BrokerError)
+        and other.code == error.code
+        and attempt.connections.get(item) is connection
+    ]
+    return type(error)(error.code, attempt.where(*same), error.broker_message)
 
 
 def _late(
-    api: ItemApi[K, V], item: K, error: KafkaError, deadline: Deadline, late: KafkaTimeoutError
+    handler: ApiHandler[K, V],
+    item: K,
+    what: str,
+    error: KafkaError,
+    deadline: Deadline,
+    late: KafkaTimeoutError,
 ) -> KafkaTimeoutError:
     own = KafkaTimeoutError(
-        f"{api.name(item)}: gave up after {deadline.total_ms / 1000:g} s; the last failure: {error}"
+        f"{what}: gave up after {deadline.total_ms / 1000:g} s; the last failure of "
+        f"{handler.name(item)}: {error}"
     )
     own.__cause__ = late.__cause__ if late.__cause__ is error else error
     return own

@@ -31,15 +31,17 @@ from sparkkafka.client.arguments import (
 )
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.metadata import PartitionInfo, TopicMetadata
-from sparkkafka.client.cluster.offset_specs import OffsetSpec, StartingPoint, starting_point
 from sparkkafka.client.cluster.offsets import (
     EARLIEST,
     LATEST,
     NO_OFFSET,
     ListedOffset,
     OffsetRange,
+    OffsetSpec,
+    StartingPoint,
     earliest_and_latest,
     list_offsets,
+    starting_point,
 )
 from sparkkafka.client.consumer.fetcher import Fetcher, lease_ms
 from sparkkafka.client.consumer.offset_reset import StartingOffsets

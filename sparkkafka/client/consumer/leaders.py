@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.metadata import no_leader, no_partition
 from sparkkafka.client.consumer.fetch import IDLE_BACKOFF_MAX_MS, IDLE_BACKOFF_MS
 from sparkkafka.client.consumer.partition_state import Assignment, PartitionState
 from sparkkafka.client.deadline import Backoff, Deadline
@@ -244,12 +245,10 @@ class LeaderLookup:
         """The topic is there, but not this partition, or nobody leads it."""
         tp = state.tp
         count = self._cluster.partition_count(tp.topic) or 0
-        where = f"Metadata of {tp}"
         if tp.partition < count:
-            state.trouble = BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, where)
+            state.trouble = no_leader(tp)
             return
-        words = f"topic {tp.topic} has {count} partitions, numbered from 0"
-        error = UnknownTopicError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, where, words)
+        error = no_partition(tp, count)
         state.trouble = error
         if tp not in self._lacking_since_s:
             log.warning("%s", error)

@@ -13,11 +13,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.metadata import no_partition
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.producer.chunks import Chunk
 from sparkkafka.client.producer.futures import Places
 from sparkkafka.client.sender.rows import Block, Router, Rows
-from sparkkafka.client.sender.topic_lookup import unknown_partition
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import ProducerSettings
 from sparkkafka.errors import KafkaError, OptionError, ProduceError
@@ -114,7 +114,7 @@ class RecordRouter:
         for number in np.unique(partitions[partitions >= count]).tolist():
             places = np.flatnonzero(partitions == number)
             partitions[places] = _GIVEN_UP
-            error = unknown_partition(topic, number, count)
+            error = no_partition(TopicPartition(topic, number), count)
             chunk.failed(places, error, partition=number)
 
 

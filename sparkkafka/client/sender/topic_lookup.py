@@ -13,8 +13,8 @@ from sparkkafka.client.cluster.cluster import (
     KNOWN_TOPIC_GRACE_MS,
     UNKNOWN_TOPIC_GRACE_MS,
     Cluster,
-    no_topic,
 )
+from sparkkafka.client.cluster.metadata import no_leader, no_partition, no_topic
 from sparkkafka.client.deadline import Backoff, Deadline
 from sparkkafka.client.sender.deliveries import PartitionDelivery
 from sparkkafka.errors import (
@@ -22,7 +22,6 @@ from sparkkafka.errors import (
     ErrorCode,
     KafkaError,
     KafkaTimeoutError,
-    UnknownTopicError,
     is_retriable,
 )
 
@@ -129,11 +128,9 @@ class TopicLookup:
             if tp.topic in final:
                 yield entry, final[tp.topic]
             elif count is not None and tp.partition >= count:
-                yield entry, unknown_partition(tp.topic, tp.partition, count)
+                yield entry, no_partition(tp, count)
             elif self._cluster.known_leader(tp) is None:
-                entry.last_error = self.last_error(tp.topic) or BrokerError(
-                    ErrorCode.LEADER_NOT_AVAILABLE, f"Metadata of {tp}"
-                )
+                entry.last_error = self.last_error(tp.topic) or no_leader(tp)
                 entry.back_off()
                 leaderless.add(tp.topic)
         for topic in leaderless:
@@ -161,13 +158,3 @@ def _final(name: str, code: int, creates: bool) -> BrokerError:
     if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return BrokerError(code, f"Metadata of topic {name}")
     return no_topic([name], creates=creates)
-
-
-def unknown_partition(topic: str, partition: int, count: int) -> UnknownTopicError:
-    """A topic has no such partition."""
-    return UnknownTopicError(
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        f"Metadata of {topic}-{partition}",
-        f"partition {partition} of topic {topic} does not exist: it has partitions 0 to "
-        f"{count - 1}",
-    )

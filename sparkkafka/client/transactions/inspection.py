@@ -5,17 +5,15 @@ Brokers before 3.0 do not have these requests; `UnsupportedVersionError` says so
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.coordinator import (
-    FOR_TRANSACTION,
-    forget_coordinators,
-    known_coordinators,
-)
+from sparkkafka.client.cluster.coordinator import FOR_TRANSACTION, ToCoordinator
+from sparkkafka.client.cluster.lookups import ToBroker
+from sparkkafka.client.cluster.requests import ApiHandler, Row, call_all, call_once
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.transactions.requests import Transaction, explained
+from sparkkafka.client.transactions.requests import EXPLANATIONS, Transaction, explained
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError
 from sparkkafka.protocol.messages import (
@@ -24,84 +22,163 @@ from sparkkafka.protocol.messages import (
 )
 
 ONGOING = "Ongoing"
+OPEN_STATES = frozenset({ONGOING, "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
+
+PATTERN_VERSION = 2  # KIP-1152
+DURATION_VERSION = 1  # KIP-994
 
 
-class TransactionState(NamedTuple):
-    """What a coordinator says of a transactional id. Times in milliseconds since 1970, UTC."""
+class TransactionDescription(NamedTuple):
+    """What the coordinator of a transactional id knows.
 
-    transaction: Transaction
+    `state` is Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort or Dead.
+    `started_ms` counts from 1970 UTC, None if no transaction is open; `partitions` are those of
+    the open transaction.
+    """
+
+    transactional_id: str
     state: str
-    started_ms: int
+    producer_id: int
+    producer_epoch: int
     timeout_ms: int
-    partitions: tuple[TopicPartition, ...]
+    started_ms: int | None
+    partitions: frozenset[TopicPartition]
+    coordinator: int | None
+
+    @property
+    def transaction(self) -> Transaction:
+        """What its writer sends with its records."""
+        return Transaction(self.transactional_id, self.producer_id, self.producer_epoch)
 
     @property
     def is_open(self) -> bool:
         return self.state == ONGOING
 
 
+class DescribeTransactions(ApiHandler[str, TransactionDescription]):
+    request_type = DescribeTransactionsRequest
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def build(self, items: Sequence[str], version: int) -> DescribeTransactionsRequest:
+        return DescribeTransactionsRequest(transactional_ids=list(items))
+
+    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
+        return [
+            (row.transactional_id, Row(row.error_code, self._description(row)))
+            for row in response.transaction_states
+        ]
+
+    def _description(self, row: Any) -> TransactionDescription:
+        started_ms = row.transaction_start_time_ms
+        return TransactionDescription(
+            transactional_id=row.transactional_id,
+            state=row.transaction_state,
+            producer_id=row.producer_id,
+            producer_epoch=row.producer_epoch,
+            timeout_ms=row.transaction_timeout_ms,
+            started_ms=started_ms if started_ms >= 0 else None,
+            partitions=frozenset(
+                TopicPartition(topic.topic, number)
+                for topic in row.topics
+                for number in topic.partitions
+            ),
+            coordinator=self._cluster.coordinators.get((FOR_TRANSACTION, row.transactional_id)),
+        )
+
+    def name(self, item: str) -> str:
+        return f"transactional id {item!r}"
+
+    def grant(self, item: str) -> str | None:
+        return f"DESCRIBE on transactional id {item}"
+
+
+class _DescribeKnown(DescribeTransactions):
+    """An id that its coordinator does not know has no description, which is no error."""
+
+    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
+        for item, row in super().read(response, items):
+            unknown = row.code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+            yield item, Row(0) if unknown else row
+
+    def explain(self, item: str, error: BrokerError) -> KafkaError:
+        return explained(error, self._cluster.options.prefix, EXPLANATIONS)
+
+
 def describe_transactions(
     cluster: Cluster, transactional_ids: Iterable[str], deadline: Deadline
-) -> dict[str, TransactionState]:
+) -> dict[str, TransactionDescription]:
     """The state of each transactional id that its coordinator knows.
 
     Raises UnsupportedVersionError before Kafka 3.0, BrokerError (not authorised), or
     KafkaTimeoutError.
     """
-    found: dict[str, TransactionState] = {}
-    pending = set(transactional_ids)
-    retry = cluster.retry(deadline, "asking for the state of transactions")
-    while pending:
-        failures: list[KafkaError] = []
-        by_node: dict[int, list[str]] = {}
-        try:
-            coordinators = known_coordinators(cluster, sorted(pending), FOR_TRANSACTION, deadline)
-        except KafkaError as error:
-            raise explained(error, cluster.options.prefix) from error
-        for key, node in coordinators.items():
-            by_node.setdefault(node, []).append(key)
-        requests = {
-            node: DescribeTransactionsRequest(transactional_ids=keys)
-            for node, keys in by_node.items()
-        }
-        for answer in cluster.call_each(requests, deadline, version=0).values():
-            if isinstance(answer, KafkaError):
-                failures.append(answer)
-                continue
-            for row in answer.transaction_states:
-                where = f"DescribeTransactions of {row.transactional_id!r}"
-                if row.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
-                    pending.discard(row.transactional_id)
-                elif row.error_code:
-                    refusal = BrokerError(row.error_code, where)
-                    failures.append(explained(refusal, cluster.options.prefix))
-                else:
-                    pending.discard(row.transactional_id)
-                    found[row.transactional_id] = _state(row)
-        if pending:
-            forget_coordinators(cluster, pending, FOR_TRANSACTION)
-            left_out = BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, "DescribeTransactions")
-            retry.after(_worst(failures) or left_out)
-    return found
+    handler = _DescribeKnown(cluster)
+    lookup = ToCoordinator(cluster, FOR_TRANSACTION)
+    what = "asking for the state of transactions"
+    found = call_all(cluster, transactional_ids, handler, lookup, deadline, what)
+    return {key: state for key, state in found.items() if state is not None}
 
 
-def _worst(failures: Iterable[KafkaError]) -> KafkaError | None:
-    """One that does not pass, if there is any: waiting for the others would be in vain."""
-    return min(failures, key=lambda error: error.retriable, default=None)
+class TransactionListing(NamedTuple):
+    """A transactional id, the producer id it has now, and the state of its transaction."""
+
+    transactional_id: str
+    producer_id: int
+    state: str
 
 
-def _state(row: Any) -> TransactionState:
-    return TransactionState(
-        Transaction(row.transactional_id, row.producer_id, row.producer_epoch),
-        row.transaction_state,
-        row.transaction_start_time_ms,
-        row.transaction_timeout_ms,
-        tuple(
-            TopicPartition(topic.topic, number)
-            for topic in row.topics
-            for number in topic.partitions
-        ),
-    )
+class ListTransactions(ApiHandler[int, list[TransactionListing]]):
+    """The transactions that a broker coordinates; items are node ids."""
+
+    request_type = ListTransactionsRequest
+
+    def __init__(
+        self,
+        states: Sequence[str] = (),
+        producer_ids: Sequence[int] = (),
+        open_for_ms: int | None = None,
+        pattern: str | None = None,
+    ) -> None:
+        self._states = states
+        self._producer_ids = producer_ids
+        self._open_for_ms = -1 if open_for_ms is None else open_for_ms
+        self._pattern = pattern
+
+    def build(self, items: Sequence[int], version: int) -> ListTransactionsRequest:
+        return ListTransactionsRequest(
+            state_filters=list(self._states),
+            producer_id_filters=list(self._producer_ids),
+            duration_filter=self._open_for_ms,
+            transactional_id_pattern=self._pattern,
+        )
+
+    def read(self, response: Any, items: Sequence[int]) -> Iterable[tuple[int, Row]]:
+        unknown = response.unknown_state_filters
+        if unknown:
+            words = f"the broker knows no transaction state {', '.join(map(repr, unknown))}"
+            return [(item, Row(ErrorCode.INVALID_REQUEST, message=words)) for item in items]
+        found = [
+            TransactionListing(row.transactional_id, row.producer_id, row.transaction_state)
+            for row in response.transaction_states
+            # A broker's clock goes on after the end, and by it what never began is open since 1970.
+            if self._open_for_ms < 0 or row.transaction_state in OPEN_STATES
+        ]
+        return [(item, Row(0, found)) for item in items]
+
+    def name(self, item: int) -> str:
+        return f"broker {item}"
+
+    def lacking(self, item: int, version: int) -> str | None:
+        if self._pattern is not None and version < PATTERN_VERSION:
+            return self.needs("transactional_id_pattern", PATTERN_VERSION)
+        if self._open_for_ms >= 0 and version < DURATION_VERSION:
+            return self.needs("open_for_ms", DURATION_VERSION)
+        return None
+
+    def grant(self, item: int) -> str:
+        return "DESCRIBE on each transactional id"
 
 
 def list_open_transactions(cluster: Cluster, deadline: Deadline) -> list[str]:
@@ -110,23 +187,15 @@ def list_open_transactions(cluster: Cluster, deadline: Deadline) -> list[str]:
 
     Raises UnsupportedVersionError before Kafka 3.0, BrokerError, KafkaTimeoutError.
     """
-    found: set[str] = set()
     retry = cluster.retry(deadline, "asking for open transactions")
+    handler = ListTransactions([ONGOING])
     while True:
-        failures: list[KafkaError] = []
-        nodes = [broker.node_id for broker in cluster.describe(deadline)]
-        requests = dict.fromkeys(nodes, ListTransactionsRequest(state_filters=[ONGOING]))
-        for node, answer in cluster.call_each(requests, deadline).items():
-            if isinstance(answer, KafkaError):
-                failures.append(answer)
-            elif answer.error_code:
-                where = f"ListTransactions @ broker {node}"
-                failures.append(BrokerError(answer.error_code, where))
-            else:
-                found.update(row.transactional_id for row in answer.transaction_states)
-        failure = _worst(failures)
-        if failure is None:
-            return sorted(found)
+        cluster.look_up([], deadline)
+        brokers = sorted(cluster.brokers)
+        answers = call_once(cluster, brokers, handler, ToBroker(cluster), deadline)
+        failures = answers.errors.values()
+        if not failures:
+            return sorted({row.transactional_id for rows in answers.values() for row in rows})
         # All are asked again: the ids of a broker that failed may have gone to one that has
-        # answered already.
-        retry.after(failure)
+        # answered already. One that does not pass comes first: the others need not be waited for.
+        retry.after(min(failures, key=lambda error: error.retriable))

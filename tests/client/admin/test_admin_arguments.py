@@ -59,7 +59,7 @@ def test_changes_of_settings_become_text_too(
     def take(_: Any, items: Any, api: Any, *__: Any) -> None:
         sent.extend(api.build(list(items), 1).resources[0].configs)
 
-    monkeypatch.setattr(configs, "call_items", take)
+    monkeypatch.setattr(configs, "call_each", take)
     with Admin(settings(fake_cluster)) as admin:
         changes: dict[str, Any] = {"retention.ms": 5, "preallocate": False, "segment.ms": None}
         admin.incremental_alter_configs({ORDERS: changes})

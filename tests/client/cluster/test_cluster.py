@@ -18,7 +18,7 @@ from sparkkafka.errors import (
     KafkaTimeoutError,
     UnknownTopicError,
 )
-from sparkkafka.protocol.messages import ListTransactionsRequest, MetadataRequest
+from sparkkafka.protocol.messages import MetadataRequest
 from sparkkafka.spark.read.reader import KafkaBatchReader
 from sparkkafka.testing.fake.faults import Answer, Delay, Garbage
 from tests.client.support import numbers, open_cluster, read, write
@@ -204,25 +204,19 @@ def test_bootstrap_servers_that_never_answer_leave_time_for_the_others(fake_clus
             assert list(cluster.topics(["t"])) == ["t"]
 
 
-@pytest.mark.parametrize("doing", ["each broker", "items"])
 def test_answers_that_an_interrupted_call_left_behind_are_nobodys(
-    fake_cluster_factory, monkeypatch, doing
+    fake_cluster_factory, monkeypatch
 ):
     """Else the next call on the connection would read them as its own."""
     fake = fake_cluster_factory(3)
 
     def ask(cluster):
-        deadline = cluster.deadline()
-        if doing == "items":
-            return describe_log_dirs(cluster, [0, 1, 2], deadline).all()
-        requests = dict.fromkeys(cluster.brokers, ListTransactionsRequest())
-        return {node: row.error_code for node, row in cluster.call_each(requests, deadline).items()}
+        return describe_log_dirs(cluster, [0, 1, 2], cluster.deadline()).all()
 
     def interrupted(*_):
         raise KeyboardInterrupt
 
     with open_cluster(fake) as cluster:
-        cluster.describe()
         before = ask(cluster)
         assert list(before) == [0, 1, 2]
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):

@@ -66,7 +66,7 @@ def test_no_permission(fake_cluster_factory, version):
     fake.create_topic("t", partitions=4)
     fake.fault(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, api="DescribeLogDirs", times=None)
     with open_cluster(fake) as cluster:
-        with pytest.raises(BrokerError, match=r"CLUSTER_AUTH.*needs DESCRIBE on the cluster"):
+        with pytest.raises(BrokerError, match=r"CLUSTER_AUTH.*grant DESCRIBE on the cluster"):
             partition_sizes(cluster, TPS)
     assert len(fake.requests_of("DescribeLogDirs")) == 1
 

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.offset_specs import OffsetSpec
+from sparkkafka.client.cluster import requests
+from sparkkafka.client.cluster.offsets import OffsetSpec
 from sparkkafka.client.consumer.consumer import Consumer
 from sparkkafka.client.consumer.partition_state import PartitionState
 from sparkkafka.client.consumer.record import RECORD_SCHEMA, Record, Records
@@ -425,13 +425,13 @@ def test_offsets_and_topics(fake_cluster):
 
 def test_both_ends_of_all_partitions_take_one_round(fake_cluster, monkeypatch):
     rounds = []
-    call_all = Cluster.call_all
+    run = requests._Attempt.run
 
-    def counted(cluster, requests, *args, **named):
-        rounds.append(len(requests))
-        return call_all(cluster, requests, *args, **named)
+    def counted(attempt, by_node):
+        rounds.append(len(by_node))
+        run(attempt, by_node)
 
-    monkeypatch.setattr(Cluster, "call_all", counted)
+    monkeypatch.setattr(requests._Attempt, "run", counted)
     fake_cluster.create_topic("t", partitions=6)
     write(fake_cluster, "t", 600, partitions=6, per_send=100)
     fake_cluster.advance_log_start("t", 2, 40)
@@ -439,7 +439,7 @@ def test_both_ends_of_all_partitions_take_one_round(fake_cluster, monkeypatch):
         source.partitions_for("t")
         fake_cluster.clear_requests()
         found = source.offsets_for("t")
-        assert rounds == [6]  # two to each of three leaders, none waits for another
+        assert rounds == [3]  # two to each of three leaders, none waits for another
         assert list(found) == tps(6)
         assert found[tps(6)[2]] == (40, 100)
         assert {row.earliest for tp, row in found.items() if tp.partition != 2} == {0}

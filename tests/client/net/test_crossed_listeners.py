@@ -56,7 +56,7 @@ def trusting(config: dict[str, str]) -> dict[str, str]:
         ("tls", {**TLS, **ALICE, "security.protocol": "SASL_SSL"}, "wants no SASL"),
     ],
 )
-def test_what_is_certain_is_told_at_once(
+def test_what_is_certain_is_final_codes(
     fake_cluster_factory: Any, tls: ssl.SSLContext, listener: str, config: Any, words: str
 ) -> None:
     cluster = fake_cluster_factory(

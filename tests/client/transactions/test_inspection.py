@@ -59,7 +59,7 @@ def test_states_of_several_coordinators(fake, cluster):
     )
     assert [found[key].is_open for key in IDS] == [False] * 4 + [True] * 4
     last = found[IDS[-1]]
-    assert (last.partitions, last.timeout_ms) == (tuple(TPS[1:3]), MINUTE_MS)
+    assert (last.partitions, last.timeout_ms) == (frozenset(TPS[1:3]), MINUTE_MS)
     assert abs(last.started_ms - time.time() * 1000) < 60_000
     assert list_open_transactions(cluster, cluster.deadline()) == sorted(IDS[4:])
     assert {row.broker for row in fake.requests_of("ListTransactions")} == {0, 1, 2}
