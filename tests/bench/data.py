@@ -18,7 +18,7 @@ from sparkkafka.client.cluster.offsets import earliest_and_latest
 from sparkkafka.client.sender.arrow_producer import ColumnProducer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import parse_client_options, parse_producer_options
-from sparkkafka.protocol.columns.columns import RecordColumns
+from sparkkafka.protocol.columns.encode import RecordColumns
 
 KILO_BATCH, MEGA_BATCH = 16 * 1024, 1 << 20
 KEY_BYTES = 8

@@ -17,7 +17,8 @@ from sparkkafka.config.options import (
     parse_fetch_options,
     parse_producer_options,
 )
-from sparkkafka.protocol.columns.columns import ALL_COLUMNS, RecordColumns
+from sparkkafka.protocol.columns.columns import Selection
+from sparkkafka.protocol.columns.encode import RecordColumns
 
 # Short waits: a fake broker answers at once, and a test that hangs should not hang for long.
 QUICK = {
@@ -79,10 +80,8 @@ def fetcher(
     return RangeFetcher(
         cluster,
         TopicPartition(topic, partition),
-        start,
-        end,
+        Selection(start, end),
         parse_fetch_options(settings("unused:1", **config)),
-        wanted=ALL_COLUMNS,
         poll_timeout_ms=timeout_ms,
         fail_on_data_loss=fail,
         topic_id=topic_id,

@@ -11,7 +11,7 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.sender.arrow_producer import ColumnProducer
 from sparkkafka.config.options import parse_client_options, parse_producer_options
 from sparkkafka.errors import BrokerError, ProduceError, Written
-from sparkkafka.protocol.columns.columns import RecordColumns
+from sparkkafka.protocol.columns.encode import RecordColumns
 from sparkkafka.protocol.partitioning.partitioner import murmur2_partitions
 from tests.real.peers import (
     CODECS,

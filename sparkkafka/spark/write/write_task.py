@@ -19,7 +19,7 @@ from sparkkafka.client.sender.input_columns import InputColumns
 from sparkkafka.client.sender.rows import Router, Rows
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import WriteOptions
-from sparkkafka.protocol.columns.columns import RecordColumns
+from sparkkafka.protocol.columns.encode import RecordColumns
 from sparkkafka.protocol.records.arrow import or_zero
 from sparkkafka.spark.exactly_once.task import TaskPlace, task_transaction
 from sparkkafka.spark.write.commit_message import KafkaCommitMessage

@@ -25,7 +25,7 @@ from sparkkafka.errors import (
     TransactionError,
     Written,
 )
-from sparkkafka.protocol.columns.columns import encode_batches, split_encoded
+from sparkkafka.protocol.columns.encode import encode_batches, split_encoded
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Drop
 from tests.client.support import log_values, numbers, open_cluster, settings, values_of

@@ -22,7 +22,7 @@ from sparkkafka.client.sender.arrow_producer import ColumnProducer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import parse_producer_options, parse_read_options
 from sparkkafka.errors import DataLossError, OptionError
-from sparkkafka.protocol.columns.columns import RecordColumns
+from sparkkafka.protocol.columns.encode import RecordColumns
 from sparkkafka.spark.datasource import KafkaDataSource
 from sparkkafka.spark.read.planning import KafkaInputPartition
 from sparkkafka.spark.read.reader import KafkaBatchReader

@@ -18,7 +18,7 @@ from sparkkafka.client.sender.rows import Router, Rows
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import parse_write_options
 from sparkkafka.errors import EncodeError, OptionError
-from sparkkafka.protocol.columns.columns import encode_batches
+from sparkkafka.protocol.columns.encode import encode_batches
 from sparkkafka.protocol.partitioning.partitioner import KEY_RULES, murmur2_partitions
 from sparkkafka.spark.datasource import KafkaDataSource
 from sparkkafka.spark.write import write_task
