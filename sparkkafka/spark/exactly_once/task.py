@@ -28,7 +28,7 @@ from sparkkafka.spark.exactly_once.decision import (
     WriterNames,
     latest_decision,
 )
-from sparkkafka.spark.exactly_once.words import OF_TRANSACTIONS
+from sparkkafka.spark.exactly_once.task_transactions import OF_TRANSACTIONS
 
 # Properties that Spark's StreamExecution and MicroBatchExecution set for a micro-batch's tasks.
 QUERY_ID = "sql.streaming.queryId"

@@ -1,17 +1,15 @@
-"""Transactions of tasks as the driver sees them: are they open, abort them, clear up what is left.
-
-For streams (`commit`) and batch jobs (`job`) alike.
-"""
+"""The driver's view of tasks' transactions: are they open, abort them, clear up what is left."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.transactions.inspection import describe_transactions, list_open_transactions
 from sparkkafka.client.transactions.requests import (
+    EXPLANATIONS,
     FENCED,
     GONE,
     Transaction,
@@ -33,9 +31,24 @@ from sparkkafka.spark.exactly_once.decision import (
     TaskTransaction,
     WriterNames,
 )
-from sparkkafka.spark.exactly_once.words import OF_TRANSACTIONS
 
 log = logging.getLogger(__name__)
+
+_NO_ID = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+_TOO_LONG = ErrorCode.INVALID_TRANSACTION_TIMEOUT
+
+OF_TRANSACTIONS: Mapping[int, str] = {
+    **EXPLANATIONS,
+    _NO_ID: EXPLANATIONS[_NO_ID]
+    + " (a prefixed ACL on transactionalIdPrefix covers all ids of a query)",
+    _TOO_LONG: EXPLANATIONS[_TOO_LONG]
+    + ". Left out, it is the broker's maximum, or 15 minutes if this user may not see that "
+    "(DESCRIBE_CONFIGS on the cluster)",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: (
+        "this user may not use the group in which decisions are kept: grant READ on it"
+    ),
+}
+"""What error codes mean to those who run a query with exactly-once."""
 
 SHORT_TIMEOUT_MS = 60_000
 """For transactions that are to be empty, or are ended at once."""

@@ -1,7 +1,7 @@
-"""Filters of a query -> what of a topic can hold rows that pass them. Pure functions, no I/O.
+"""Reads narrowed by Spark's filters: the option filterPushdown. Needs Spark 4.1.
 
 Spark checks every filter once more, so all that counts here is that no row is lost which would
-pass: what is not understood restricts nothing. Needs Spark 4.1, the first with filters for Python.
+pass: what is not understood restricts nothing.
 
 Times are the difficulty: records of a partition are in order of offset, not of time. ListOffsets
 gives the first record of a time or later, so
@@ -16,6 +16,7 @@ gives the first record of a time or later, so
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -38,8 +39,15 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.offsets import largest_timestamps, list_offsets
 from sparkkafka.client.values import TopicPartition
+from sparkkafka.config.options import ReadOptions
 from sparkkafka.spark.read.planning import KafkaInputPartition
+from sparkkafka.spark.read.reader import KafkaBatchReader
+from sparkkafka.spark.schema import ReadColumn
+
+log = logging.getLogger(__name__)
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -95,7 +103,7 @@ def bounds_of(filters: Iterable[Filter]) -> Bounds:
     return Bounds(offsets, times_ms, tuple(constants["topic"]), tuple(constants["partition"]))
 
 
-def narrowed(ranges: Iterable[KafkaInputPartition], bounds: Bounds) -> list[KafkaInputPartition]:
+def within(ranges: Iterable[KafkaInputPartition], bounds: Bounds) -> list[KafkaInputPartition]:
     """The parts of the ranges that the bounds leave, times aside. None if no time is left."""
     if bounds.times_ms.is_empty:
         return []
@@ -240,3 +248,67 @@ def _compares(one: Filter, known: str | int, value: str | int) -> bool | None:
             case StringContains():
                 return value in known
     return None
+
+
+# --- the reader ---------------------------------------------------------------------------------
+
+
+class FilterPushdownReader(KafkaBatchReader):
+    """Reads what can pass the filters. (Its name stands in Spark's error if the conf is off.)
+
+    A class of its own: Spark fails every read of a reader class that has `pushFilters` as long as
+    spark.sql.python.filterPushdown.enabled is false, so it is made only on request.
+    """
+
+    def __init__(self, options: ReadOptions, columns: tuple[ReadColumn, ...] | None = None) -> None:
+        super().__init__(options, columns)
+        self.bounds = Bounds()
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Spark calls this before `partitions`, on the same object, if there are any filters.
+
+        All are given back: to check them again costs Spark next to nothing.
+
+        What is planned after this stays with the DataFrame's relation in Spark (4.1 to 4.3: one
+        PythonDataSourceV2.readInfo for all its scans), also for a later query that has no filter to
+        push. Nothing that Python is told shows it, hence "call load() anew" in the docs.
+        """
+        self.bounds = bounds_of(filters)
+        return filters
+
+    def narrowed(
+        self, cluster: Cluster, ranges: list[KafkaInputPartition]
+    ) -> list[KafkaInputPartition]:
+        kept = within(ranges, self.bounds)
+        start_ms, end_ms = times_to_ask(self.bounds, self.options.max_timestamp_disorder_ms)
+        partitions = [one.tp for one in kept]
+        starts = _first_at(cluster, partitions, start_ms)
+        ends = _first_at(cluster, partitions, end_ms)
+        silent = [tp for tp, offset in starts.items() if offset < 0]
+        largest_ms = largest_timestamps(cluster, silent)
+        kept = within_times(kept, start_ms, starts, ends, largest_ms)
+        # A warning, since the next query of the same DataFrame may miss rows and nothing says so.
+        log.warning(
+            "filterPushdown: the filters of this query leave %d of %d offsets to read. Spark may "
+            "keep that for later queries of the same DataFrame: load() anew for each",
+            sum(one.count for one in kept),
+            sum(one.count for one in ranges),
+        )
+        if self.bounds.times_ms == EVERYTHING:
+            return kept
+        first_ms, last_ms = self.bounds.times_ms
+        return [replace(one, times_ms=(first_ms, last_ms)) for one in kept]
+
+
+def _first_at(
+    cluster: Cluster, partitions: list[TopicPartition], time_ms: int | None
+) -> Mapping[TopicPartition, int]:
+    """Offsets of the first records of a time or later, -1 for none; nothing if there is no time.
+
+    Records of open and aborted transactions count, whatever the reader is to see: the first record
+    of all is never behind the first one that is visible.
+    """
+    if time_ms is None or not partitions:
+        return {}
+    found = list_offsets(cluster, dict.fromkeys(partitions, time_ms))
+    return {tp: row.offset for tp, row in found.items()}

@@ -20,17 +20,18 @@ from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ReadOptions
 from sparkkafka.errors import KafkaError, UnknownTopicError
-from sparkkafka.spark.read import lookup, planning
-from sparkkafka.spark.read.reader import input_partitions
-from sparkkafka.spark.stream.limits import last_served, offsets_within, prorate
+from sparkkafka.spark.read import planning, reader
 from sparkkafka.spark.stream.micro_batch import (
     Offsets,
     StreamLoss,
     StreamPlan,
+    last_served,
     loss_error,
     loss_warning,
+    offsets_within,
     partitions_to_check,
     plan_micro_batch,
+    prorate,
     recreated_loss,
 )
 
@@ -103,9 +104,9 @@ class StreamOffsets:
             return self._initial
 
         def look(deadline: Deadline) -> Offsets:
-            chosen = lookup.subscribed_partitions(self._cluster, self._options, deadline)
+            chosen = reader.subscribed_partitions(self._cluster, self._options, deadline)
             self._remember_ids(chosen)
-            start, self._pinned = lookup.start_offsets(
+            start, self._pinned = reader.start_offsets(
                 self._cluster, self._options, chosen, deadline
             )
             return start
@@ -162,7 +163,7 @@ class StreamOffsets:
                 planning.listed(partitions),
             )
         self._begin_batch(plan, end)
-        return input_partitions(self._cluster, self._options, plan.ranges, self._topic_ids)
+        return reader.input_partitions(self._cluster, self._options, plan.ranges, self._topic_ids)
 
     # --- ends -------------------------------------------------------------------------------------
 
@@ -274,10 +275,10 @@ class StreamOffsets:
         seen = known | set(self._topic_ids)
         if subscription.strategy == "subscribePattern":
             pattern = planning.compile_pattern(subscription.pattern)
-            topics = lookup.topics_of_pattern(self._cluster, pattern, deadline)
+            topics = reader.topics_of_pattern(self._cluster, pattern, deadline)
             hidden = {tp.topic for tp in start if pattern.search(tp.topic)} - set(topics)
             topics |= self._existing(hidden, seen, deadline)
-            return lookup.partitions_of(topics)
+            return reader.partitions_of(topics)
         assigned = subscription.partitions
         names = set(subscription.topics) or {topic for topic, _ in assigned}
         if start and not self._options.fail_on_data_loss:
@@ -286,7 +287,7 @@ class StreamOffsets:
             seen |= names
         topics = self._existing(names, seen, deadline)
         if subscription.strategy == "subscribe":
-            return lookup.partitions_of(topics)
+            return reader.partitions_of(topics)
         existing = {name: topic.partitions for name, topic in topics.items()}
         gone = {key for key in assigned if key[0] not in topics or key in start}
         here = [key for key in assigned if key[1] in existing.get(key[0], ())]
@@ -374,13 +375,13 @@ class StreamOffsets:
     # --- asking -----------------------------------------------------------------------------------
 
     def _attempts(self, what: str, action: Callable[[Deadline], _T]) -> _T:
-        return lookup.with_attempts(self._cluster, self._options, what, action)
+        return reader.with_attempts(self._cluster, self._options, what, action)
 
     def _offsets_at(
         self, time_ms: int, partitions: Collection[TopicPartition], deadline: Deadline
     ) -> Offsets:
         times = dict.fromkeys(partitions, time_ms)
-        return lookup.offsets_at(self._cluster, self._options, times, deadline)
+        return reader.offsets_at(self._cluster, self._options, times, deadline)
 
     def _refresh_sizes(
         self, latest: Offsets, backlog: Mapping[TopicPartition, int], deadline: Deadline

@@ -50,8 +50,14 @@ from pyspark.sql.datasource import (
 )
 
 from sparkkafka.spark.read import pushdown
-from sparkkafka.spark.read.pushdown import EVERYTHING, INT64_MAX, Bounds, Span, bounds_of
-from sparkkafka.spark.read.pushdown_reader import FilterPushdownReader
+from sparkkafka.spark.read.pushdown import (
+    EVERYTHING,
+    INT64_MAX,
+    Bounds,
+    FilterPushdownReader,
+    Span,
+    bounds_of,
+)
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 OFFSET, TIME, TOPIC, PARTITION = ("offset",), ("timestamp",), ("topic",), ("partition",)
@@ -298,7 +304,7 @@ def test_no_row_is_lost(
     told = data.draw(st.sets(st.sampled_from(sorted(logs))), "told")
     largest_ms = {tp: max(ms for _, ms in logs[tp]) for tp in told if logs[tp]}
     kept = pushdown.within_times(
-        pushdown.narrowed(ranges, bounds),
+        pushdown.within(ranges, bounds),
         start_ms,
         first_at(start_ms),
         first_at(end_ms),
