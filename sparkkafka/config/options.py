@@ -6,8 +6,8 @@
     parse_client_options, parse_fetch_options,
     parse_producer_options                      Kafka's own names without prefix, for `client`
 
-Rows of `option_table` say what exists, what is accepted, and which field it fills. Here stand the
-fields with their defaults and the rules between fields; `option_check` looks at each by itself.
+Rows of `config.table` say what exists, what is accepted, and which field it fills. Here stand the
+fields with their defaults and the rules between fields; `config.check` looks at each by itself.
 """
 
 from __future__ import annotations

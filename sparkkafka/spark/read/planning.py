@@ -21,8 +21,12 @@ from typing import NamedTuple
 from pyspark.sql.datasource import InputPartition
 
 from sparkkafka.client.values import Address, TopicPartition
-from sparkkafka.config.offset_json import EARLIEST_OFFSET, LATEST_OFFSET, PartitionKey
-from sparkkafka.config.source import OffsetBound
+from sparkkafka.config.source import (
+    EARLIEST_OFFSET,
+    LATEST_OFFSET,
+    OffsetBound,
+    PartitionKey,
+)
 from sparkkafka.errors import DataLossError, OptionError
 
 MOST_SHOWN = 10

@@ -21,9 +21,13 @@ from sparkkafka.client.cluster.metadata import TopicMetadata
 from sparkkafka.client.cluster.offsets import EARLIEST, LATEST, earliest_and_latest, list_offsets
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.config.offset_json import EARLIEST_OFFSET, LATEST_OFFSET, PartitionKey
 from sparkkafka.config.options import ReadOptions
-from sparkkafka.config.source import OffsetBound
+from sparkkafka.config.source import (
+    EARLIEST_OFFSET,
+    LATEST_OFFSET,
+    OffsetBound,
+    PartitionKey,
+)
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, KafkaTimeoutError, OptionError
 from sparkkafka.spark.logs import EXECUTOR, set_up_logging
 from sparkkafka.spark.read import planning

@@ -26,8 +26,8 @@ from sparkkafka.client.cluster.offsets import LATEST, list_offsets
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.committed_offsets import commit_offsets
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.config.offset_json import offsets_of_tree
 from sparkkafka.config.options import GroupOptions, parse_group_options
+from sparkkafka.config.source import offsets_of_tree
 from sparkkafka.errors import KafkaError, OptionError
 from sparkkafka.spark.read.planning import compile_pattern
 

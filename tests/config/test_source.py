@@ -6,7 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkkafka.config.offset_json import format_offsets, parse_assign, parse_offsets
+from sparkkafka.config.source import (
+    format_offsets,
+    parse_assign,
+    parse_offsets,
+)
 from sparkkafka.errors import OptionError
 
 topics = st.text("abcXYZ019._-", min_size=1, max_size=20).filter(lambda t: t not in (".", ".."))
