@@ -310,11 +310,6 @@ def _whole(offset: Any) -> int:
     return offset
 
 
-def format_offsets(offsets: Mapping[PartitionKey, int]) -> str:
-    """The JSON of offsets: no blanks, topics and partitions in ascending order."""
-    return json.dumps(tree_of_offsets(offsets), separators=(",", ":"))
-
-
 class _Failure:
     """Builds the error of one option value."""
 

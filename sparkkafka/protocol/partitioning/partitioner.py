@@ -74,8 +74,3 @@ KEY_RULES: Mapping[str, KeyRule] = {
     "fnv1a": KeyRule(fnv1a, null_is_empty=True),
 }
 """By librdkafka's names. Java's default is murmur2_random."""
-
-
-def murmur2_partitions(keys: pa.Array, partition_count: int) -> Partitions:
-    """Java's choice: see `KeyRule.partitions`."""
-    return KEY_RULES["murmur2_random"].partitions(keys, partition_count)

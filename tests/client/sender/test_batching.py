@@ -12,7 +12,6 @@ from sparkkafka.client.producer.chunks import binary_array
 from sparkkafka.client.sender import batching
 from sparkkafka.client.sender.batching import Batcher
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.config.options import parse_producer_options
 from sparkkafka.protocol.columns.columns import Selection
 from sparkkafka.protocol.columns.decode import decode_batches
 from sparkkafka.protocol.columns.encode import (
@@ -22,6 +21,7 @@ from sparkkafka.protocol.columns.encode import (
     run_sizes,
 )
 from tests.client.support import settings
+from tests.options import parse_producer_options
 
 BATCH_BYTES = 4096
 

@@ -20,7 +20,7 @@ from pyspark.sql.datasource import DataSourceReader
 
 from sparkkafka.client.sender.arrow_producer import ColumnProducer
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.config.options import parse_producer_options, parse_read_options
+from sparkkafka.config.options import parse_read_options
 from sparkkafka.errors import DataLossError, OptionError
 from sparkkafka.protocol.columns.encode import RecordColumns
 from sparkkafka.spark.datasource import KafkaDataSource
@@ -28,6 +28,7 @@ from sparkkafka.spark.read.planning import KafkaInputPartition
 from sparkkafka.spark.read.reader import KafkaBatchReader
 from tests.client.support import open_cluster
 from tests.client.support import settings as client_settings
+from tests.options import parse_producer_options
 
 if not hasattr(DataSourceReader, "pushFilters"):
     pytest.skip("Spark hands filters to Python since 4.1", allow_module_level=True)
