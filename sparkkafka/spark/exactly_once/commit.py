@@ -302,7 +302,7 @@ def _decided(names: WriterNames, decision: Decision) -> dict[str, Transaction]:
 def _finish_other_query(
     cluster: Cluster, names: WriterNames, before: Decision, query_id: str, batch_id: int
 ) -> None:
-    """A new checkpoint under an old prefix: what the old query decided comes to its end."""
+    """A new checkpoint under an old prefix: finish what the old query decided."""
     if batch_id > 0:
         raise TransactionError(
             f"transactionalIdPrefix {names.prefix} is used by another query as well: "

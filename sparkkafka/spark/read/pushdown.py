@@ -1,17 +1,17 @@
 """Reads narrowed by Spark's filters: the option filterPushdown. Needs Spark 4.1.
 
-Spark checks every filter once more, so all that counts here is that no row is lost which would
-pass: what is not understood restricts nothing.
+Spark checks every filter again, so the only duty here is to lose no row that would pass: a filter
+that is not understood restricts nothing.
 
-Times are the difficulty: records of a partition are in order of offset, not of time. ListOffsets
-gives the first record of a time or later, so
+Records of a partition are in order of offset, not of time, and ListOffsets gives the first record
+of a time or later. So
 
 - all records before it are earlier: it is a sound start for `timestamp >= t`;
-- records behind it may be earlier again: it bounds `timestamp < t` only if somebody says by how
-  much records can be out of order (maxTimestampDisorderMs). Nothing that a broker can be asked
-  does: it knows the latest times of its segments and batches, not the earliest; LogAppendTime is
-  the clock of whichever broker led the partition, and a topic may have had it for a part of its
-  life only. Without that word the rest of the range is fetched, and the task drops what is late.
+- records behind it may be earlier again: it bounds `timestamp < t` only if the user says by how
+  much records can be out of order (maxTimestampDisorderMs). Brokers cannot: they know the latest
+  times of their segments and batches, not the earliest; LogAppendTime is the clock of whichever
+  broker led the partition, and a topic may have had it for a part of its life only. Without the
+  option the rest of the range is fetched, and the task drops what is late.
 """
 
 from __future__ import annotations
@@ -117,10 +117,10 @@ def within(ranges: Iterable[KafkaInputPartition], bounds: Bounds) -> list[KafkaI
 
 
 def times_to_ask(bounds: Bounds, disorder_ms: int | None) -> tuple[int | None, int | None]:
-    """Times (ms) whose first records bound a range: where it starts, and before which it ends.
+    """Times (ms) whose first records bound a range: its start, and its end (not included).
 
-    None for an end that no time bounds. `disorder_ms`: a record is at most so much earlier than
-    any one before it; None if that is not known. ListOffsets gives negative times other meanings.
+    None where no time bounds it; negative times have other meanings in ListOffsets. A record is at
+    most `disorder_ms` earlier than any one before it; None if that is not known.
     """
     low, high = bounds.times_ms
     start_ms = low if low >= 0 else None
@@ -138,11 +138,11 @@ def within_times(
     ends: Mapping[TopicPartition, int],
     largest_ms: Mapping[TopicPartition, int],
 ) -> list[KafkaInputPartition]:
-    """The ranges between the offsets that were found for the two times; -1: no such record.
+    """The ranges between the offsets found for the two times; -1: no such record.
 
-    That no record was found proves nothing: a broker looks into the first segment with so late a
-    time only, and the record that had it may be deleted or compacted away. So a range is dropped
-    only if `largest_ms`, the largest time of its partition, says so as well.
+    A missing record proves nothing: a broker searches only the first segment with so late a time,
+    and the record that had it may be deleted or compacted away. So a range is dropped only if
+    `largest_ms`, the largest time of its partition, says so as well.
     """
     kept = []
     for whole in ranges:
@@ -162,7 +162,7 @@ def _cut(whole: KafkaInputPartition, start: int, end: int) -> list[KafkaInputPar
 
 
 def _column(one: Filter) -> str:
-    """The column that a filter is about; nothing for those of a kind that is not known."""
+    """The column that a filter is about; "" for an unknown kind of filter."""
     inner = one.child if isinstance(one, Not) else one
     path: tuple[str, ...] = getattr(inner, "attribute", ())
     return path[0] if len(path) == 1 else ""
@@ -206,8 +206,8 @@ def _exactly(value: object) -> Span:
 
 
 def _passes(one: Filter, known: str | int) -> bool | None:
-    """Whether a column with this value passes; None if that cannot be told. (SQL's null for `IN`
-    is False here: then the opposite is True, and restricts nothing.)"""
+    """Whether a column with this value passes; None if unknown. (SQL's null for `IN` is False here:
+    its opposite is then True, and restricts nothing.)"""
     match one:
         case Not(child):
             inner = _passes(child, known)
@@ -267,11 +267,11 @@ class FilterPushdownReader(KafkaBatchReader):
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Spark calls this before `partitions`, on the same object, if there are any filters.
 
-        All are given back: to check them again costs Spark next to nothing.
+        It returns all of them: Spark checks them again at next to no cost.
 
-        What is planned after this stays with the DataFrame's relation in Spark (4.1 to 4.3: one
-        PythonDataSourceV2.readInfo for all its scans), also for a later query that has no filter to
-        push. Nothing that Python is told shows it, hence "call load() anew" in the docs.
+        Spark (4.1 to 4.3) keeps what is planned now with the DataFrame's relation (one
+        PythonDataSourceV2.readInfo for all its scans), also for a later query without filters.
+        Python cannot see that, hence "call load() anew" in the docs.
         """
         self.bounds = bounds_of(filters)
         return filters
@@ -303,10 +303,10 @@ class FilterPushdownReader(KafkaBatchReader):
 def _first_at(
     cluster: Cluster, partitions: list[TopicPartition], time_ms: int | None
 ) -> Mapping[TopicPartition, int]:
-    """Offsets of the first records of a time or later, -1 for none; nothing if there is no time.
+    """Offsets of the first records of a time or later, -1 for none; empty without a time.
 
-    Records of open and aborted transactions count, whatever the reader is to see: the first record
-    of all is never behind the first one that is visible.
+    Records of open and aborted transactions count too: the first record of all is never behind the
+    first visible one.
     """
     if time_ms is None or not partitions:
         return {}

@@ -34,7 +34,7 @@ def read_range(
     Raises what `RangeFetcher` says, and DecodeError for a timestamp or text that Spark cannot hold.
     """
     with (
-        # Metadata come from the leader, if it is there still, and the same connection then fetches.
+        # The last known leader gives the metadata; the same connection then fetches.
         Cluster(options.client, try_first=partition.leader) as cluster,
         RangeFetcher(
             cluster,
@@ -140,7 +140,7 @@ class BatchShaper:
 
 
 def bad_text_rows(array: pa.Array) -> list[int]:
-    """Rows of a binary column that are not UTF-8, by halves: they are few, if there are any."""
+    """Rows of a binary column that are not UTF-8, by bisection: there are few, if any."""
     bad: list[int] = []
     pending = [(0, len(array))]
     while pending:

@@ -70,15 +70,15 @@ class KafkaBatchReader(DataSourceReader):
                 if options.fail_on_data_loss:
                     raise planning.loss_error(losses)
                 log.warning("%s", planning.loss_warning(losses))
-            # Not before the ends of the logs are known: that no record is as late as some time
-            # need not hold for records that are appended in between.
+            # After the ends of the logs are known: records appended in between may be later than
+            # any that were there before.
             ranges = self.narrowed(cluster, ranges)
             return input_partitions(cluster, options, ranges, topic_ids)
 
     def narrowed(
         self, cluster: Cluster, ranges: list[KafkaInputPartition]
     ) -> list[KafkaInputPartition]:
-        """Of the ranges, what the query needs; all of it unless a subclass knows better."""
+        """The parts of the ranges that the query needs; a subclass may know better than all."""
         return ranges
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -121,7 +121,7 @@ def read_partition(
 def _bound_ranges(
     cluster: Cluster, options: ReadOptions, deadline: Deadline
 ) -> tuple[list[KafkaInputPartition], list[planning.Loss], dict[str, bytes | None]]:
-    """Ranges to read, what is missing of them, and the ids of the topics."""
+    """Ranges to read, losses, and the ids of the topics."""
     chosen = subscribed_partitions(cluster, options, deadline)
     planning.check_named("startingOffsets", options.starting, chosen)
     planning.check_named("endingOffsets", options.ending, chosen)
@@ -141,10 +141,10 @@ def _bound_ranges(
 def with_attempts(
     cluster: Cluster, options: ReadOptions, what: str, action: Callable[[Deadline], _T]
 ) -> _T:
-    """`action` with a deadline of default.api.timeout.ms, up to fetchOffset.numRetries times.
+    """Runs `action` under default.api.timeout.ms, up to fetchOffset.numRetries times.
 
-    What a retry cannot mend is raised at once, and so is the failure of the first attempt if no
-    broker was ever reached: the address is wrong, most likely.
+    Raises immediately what a retry cannot fix, and a first failure if no broker was ever reached:
+    then the address is most likely wrong.
     """
     attempts = options.fetch_offset_num_retries
     for attempt in range(1, attempts + 1):
@@ -190,8 +190,7 @@ def subscribed_partitions(
 def topics_of_pattern(
     cluster: Cluster, pattern: re.Pattern[str], deadline: Deadline | None
 ) -> dict[str, TopicMetadata]:
-    """The topics in whose name the pattern is found. Raises BrokerError for one that it finds and
-    whose metadata cannot be had."""
+    """The topics whose names match. Raises BrokerError if the metadata of one is not available."""
     topics = cluster.all_topics(deadline)
     names = planning.matching_topics(
         pattern, {name: topic.is_internal for name, topic in topics.items()}
@@ -271,8 +270,8 @@ def start_offsets(
     chosen: Collection[TopicPartition],
     deadline: Deadline | None = None,
 ) -> tuple[dict[TopicPartition, int], set[TopicPartition]]:
-    """The start of a stream as plain offsets, and the partitions whose start may be another one
-    when it is looked up again: the end of the log, or what a group has committed.
+    """The start of a stream as plain offsets, and the partitions where a second lookup may give
+    another start: the end of the log, or what a group has committed.
 
     Raises OptionError.
     """
@@ -280,7 +279,7 @@ def start_offsets(
     bound = bound_start(cluster, options, chosen, deadline)
     words = {"earliest": EARLIEST_OFFSET, "latest": LATEST_OFFSET}
     given = {tp: words.get(bound.kind) or bound.offsets[tp] for tp in chosen}
-    # The numbers that stand for earliest and latest are those that ListOffsets has for them.
+    # ListOffsets has the same numbers for earliest and latest.
     wanted = {tp: at for tp, at in given.items() if at in (EARLIEST, LATEST)}
     by_group = options.starting.kind == "committed"
     passing = {tp for tp, at in given.items() if by_group or at == LATEST}

@@ -4,9 +4,9 @@
 offset, so that its batches exceed the cap on wide topics.)
 
 Offsets of a stream are those of its checkpoint: by partition, the next one to read. The rules are
-those of the JVM connector (KafkaOffsetReaderAdmin.getOffsetRangesFromResolvedOffsets), with one
-difference: a topic that is new to the query may begin at any offset. There it is data loss unless
-it begins at 0; here only a partition that was added to a topic of the query is.
+those of the JVM connector (KafkaOffsetReaderAdmin.getOffsetRangesFromResolvedOffsets), but for one:
+a topic that is new to the query may begin at any offset. Only a partition that was added to a topic
+of the query must begin at 0, or it counts as data loss.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ Offsets = dict[TopicPartition, int]
 def prorate(
     backlog: Mapping[TopicPartition, int], cap: int, after: TopicPartition | None = None
 ) -> Offsets:
-    """How many offsets of each partition's backlog are taken, `cap` in all or the whole backlog.
+    """How many offsets to take of each partition's backlog: `cap` in all, or the whole backlog.
 
-    Every partition with a backlog gets one offset, and what is left of the cap is shared out by
-    backlog. If there are more partitions than `cap`, those that come next after `after` in sorted
-    order get one each, so that calls which hand over the last partition served starve none.
+    Every partition with a backlog gets one offset, and the rest of the cap is shared out by
+    backlog. With more partitions than `cap`, those that follow `after` in sorted order get one
+    each; a caller that passes the last partition served starves none.
     """
     sizes = {tp: size for tp, size in sorted(backlog.items()) if size > 0}
     total = sum(sizes.values())
@@ -56,7 +56,7 @@ def prorate(
 def last_served(
     shares: Mapping[TopicPartition, int], after: TopicPartition | None
 ) -> TopicPartition | None:
-    """The partition to hand over as `after` next time: the last one served, going round."""
+    """The partition to pass as `after` next time: the last one served, in a circle."""
     served = sorted(tp for tp, share in shares.items() if share)
     before = [tp for tp in served if after is not None and tp <= after]
     return (before or served)[-1] if served else after
@@ -67,10 +67,10 @@ def offsets_within(
     offset_bytes: Mapping[TopicPartition, float],
     cap_bytes: int,
 ) -> int:
-    """The number of offsets, shared out by backlog, that have about `cap_bytes`; at least one.
+    """How many offsets, shared out by backlog, take about `cap_bytes`; at least one.
 
-    `offset_bytes` is the mean size of an offset of each partition; one that is not known counts
-    as the mean of the others.
+    `offset_bytes` is the mean size of an offset by partition; an unknown one counts as the mean of
+    the others.
     """
     sizes = {tp: size for tp, size in backlog.items() if size > 0}
     known = [tp for tp in sizes if tp in offset_bytes]
@@ -88,7 +88,7 @@ def offsets_within(
 
 
 class StreamLoss(NamedTuple):
-    """What a micro-batch cannot read. `missing` counts offsets, as far as they can be counted."""
+    """What a micro-batch cannot read. `missing` counts offsets where that is possible."""
 
     condition: str
     text: str
@@ -106,7 +106,7 @@ class StreamPlan(NamedTuple):
 def partitions_to_check(
     start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]
 ) -> list[TopicPartition]:
-    """Those whose first offset the plan needs: all that move, and new ones."""
+    """The partitions whose first offset the plan needs: those that move, and new ones."""
     return [tp for tp, offset in end.items() if start.get(tp) != offset]
 
 
@@ -120,9 +120,9 @@ def plan_micro_batch(
 ) -> StreamPlan:
     """The ranges of a micro-batch, in order, without empty ones; and what it cannot read.
 
-    `earliest` holds the first offset of each of `partitions_to_check` that exists; `latest` the
-    ends of those whose end was not looked up just now (a batch that is planned again after a
-    restart). Topics of `recreated` have been reported and begin anew at their `end`.
+    `earliest` has the first offset of each of `partitions_to_check` that exists; `latest` the ends
+    of those that were not just looked up (Spark plans a batch again after a restart). Topics of
+    `recreated` have been reported and begin anew at their `end`.
     """
     ranges: list[KafkaInputPartition] = []
     losses: list[StreamLoss] = []

@@ -60,14 +60,13 @@ def lag(
     as JSON; of several Kafka sources each partition counts once, with its largest lag. Empty if
     there was no batch yet.
 
-    Behind what? Without `options`, behind the end of the log when Spark asked for it before the
-    batch: that is in the report of Spark 4.2 and later, but for a batch that was repeated after
-    a restart; where it is not, this raises OptionError. With `options`, those of the query
-    (`kafka.bootstrap.servers`, …), the brokers are asked now, which always works and raises what
-    looking up offsets raises.
+    Without `options` the lag is measured against the end of the log before the batch, which Spark
+    4.2 and later reports, except for a batch repeated after a restart; without it this raises
+    OptionError. With the query's `options` (`kafka.bootstrap.servers`, …) the brokers are asked
+    now, and errors of that lookup are raised.
 
-    Sources that are not Kafka's do not count. OptionError too if a source may be Kafka's and what
-    the report says of its offsets cannot be read.
+    Sources that are not Kafka's do not count. OptionError too if a source may be Kafka's and its
+    offsets cannot be read.
     """
     sources = _sources(query)
     behind: Offsets = {}
@@ -93,8 +92,8 @@ def lag(
 def read_until(progress: Any) -> Offsets:
     """The offsets that the reported batch has read up to, of all Kafka sources of the query.
 
-    Where two sources read one partition, the smaller one: so far all of them are. Raises
-    OptionError if what a source that may be Kafka's reports cannot be read.
+    Where two sources read one partition, the smaller one. Raises OptionError if the offsets of a
+    source that may be Kafka's cannot be read.
     """
     until: Offsets = {}
     for read, _ in _sources(progress):
@@ -187,13 +186,13 @@ def commit_to_group(
     `options` are those of the stream: kafka.bootstrap.servers and kafka.group.id are needed, and
     if it says what is read (subscribe, subscribePattern or assign), no other topic is committed.
     `query` is the name or the id of one query; without it every query of the session that reads
-    Kafka counts. Call it before the query starts. `spark.streams.removeListener(…)` with what
-    this returns ends it. Spark tells its listeners of a batch a moment after it is over; a program
-    that ends at once is held until they have heard of the last one, and `flush(query)` of what this
-    returns commits at once (over Spark Connect: call it before the program ends).
+    Kafka counts. Call it before the query starts; `spark.streams.removeListener(…)` with the
+    result ends it. Spark informs its listeners a moment after a batch: at exit the program waits
+    for them, and `flush(query)` of the result commits immediately (over Spark Connect call it
+    before the program ends).
 
-    A commit that fails is a warning, and is tried again with the next batch or at the query's end:
-    the checkpoint, not the group, decides where a query goes on. Raises OptionError.
+    A failed commit is a warning, and is tried again with the next batch or at the query's end: the
+    checkpoint, not the group, decides where a query goes on. Raises OptionError.
     """
     given = parse_group_options(options)
     if not given.group_id:
@@ -205,7 +204,7 @@ def commit_to_group(
 
 
 def _let_listeners_finish(spark: SparkSession) -> None:
-    """Wait until Spark's listeners have heard of all batches, if the session is still there."""
+    """Waits until Spark's listeners have heard of all batches, if the session still exists."""
     try:
         context = spark._jsparkSession.sparkContext()
         if not context.isStopped():
@@ -221,7 +220,7 @@ class GroupCommitter(StreamingQueryListener):
         self._options = options
         self._query = query
         what = options.subscription
-        # Compiled here, so that what is wrong with it is said before the query starts.
+        # Compiled here, so that a bad pattern is an error before the query starts.
         self._pattern = compile_pattern(what.pattern) if what and what.pattern else None
         self._lock = threading.Lock()
         self._committed: Offsets = {}
