@@ -3,7 +3,7 @@
     parse_consumer_settings, parse_producer_settings, parse_admin_settings
 
 What Spark's side shares with them (connections, security, fetch sizes, batching) comes from
-`option_table`; here stand the rows that only the library has, and where Java's default is another
+`config.table`; here stand the rows that only the library has, and where Java's default is another
 one than Spark's side has. A setting that Java's client of this kind does not have is an error.
 """
 

@@ -3,11 +3,10 @@
     parse_read_options, parse_stream_options,
     parse_write_options,
     parse_stream_write_options                  what Spark hands over: connector options and kafka.*
-    parse_client_options, parse_fetch_options,
-    parse_producer_options                      Kafka's own names without prefix, for `client`
+    parse_client_options                        Kafka's own names without prefix, for `client`
 
-Rows of `option_table` say what exists, what is accepted, and which field it fills. Here stand the
-fields with their defaults and the rules between fields; `option_check` looks at each by itself.
+Rows of `config.table` say what exists, what is accepted, and which field it fills. Here stand the
+fields with their defaults and the rules between fields; `config.check` looks at each by itself.
 """
 
 from __future__ import annotations
@@ -198,21 +197,6 @@ class WriteOptions(Masked):
     create_configs: tuple[tuple[str, str], ...] = ()
 
 
-GROUPS: Mapping[str, type[Masked] | type[SecurityOptions]] = {
-    cls.GROUP: cls
-    for cls in (
-        ClientOptions,
-        FetchOptions,
-        ProducerOptions,
-        ReadOptions,
-        SecurityOptions,
-        StreamOptions,
-        WriteOptions,
-    )
-}
-"""By the first word of `Option.field`, the class that has the field."""
-
-
 # --- parsing ---------------------------------------------------------------------------------
 
 
@@ -371,20 +355,9 @@ def parse_stream_write_options(options: Mapping[str, Any]) -> WriteOptions:
 def parse_client_options(config: Mapping[str, Any]) -> ClientOptions:
     """Connection settings under Kafka's names, e.g. {"bootstrap.servers": "host:9092"}.
 
-    The same mapping may hold settings of the fetcher and the producer: each of the three parsers
-    takes its own and refuses what none of them knows. Raises OptionError.
+    The mapping may hold settings of the fetcher and the producer as well. Raises OptionError.
     """
     return client_from(GivenOptions(config, Side.BOTH, prefixed=False))
-
-
-def parse_fetch_options(config: Mapping[str, Any]) -> FetchOptions:
-    """Fetcher settings under Kafka's names; see parse_client_options. Raises OptionError."""
-    return FetchOptions(**GivenOptions(config, Side.BOTH, prefixed=False).group("fetch"))
-
-
-def parse_producer_options(config: Mapping[str, Any]) -> ProducerOptions:
-    """Producer settings under Kafka's names; see parse_client_options. Raises OptionError."""
-    return producer_from(GivenOptions(config, Side.BOTH, prefixed=False))
 
 
 # --- rules between fields --------------------------------------------------------------------

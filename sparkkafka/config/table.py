@@ -23,13 +23,15 @@ from sparkkafka.config.kinds import (
     TRIMMED,
     WIRE_NAME,
     Kind,
+    Option,
+    Side,
+    Status,
     integer,
     long_ms,
     one_of,
 )
-from sparkkafka.config.row import Option, Side, Status
-from sparkkafka.config.row import each as _each
-from sparkkafka.config.row import used as _used
+from sparkkafka.config.kinds import each as _each
+from sparkkafka.config.kinds import used as _used
 from sparkkafka.config.security.rows import SECURITY
 
 __all__ = ["CONNECTOR", "KAFKA", "Option", "Side", "Status"]

@@ -20,13 +20,8 @@ if TYPE_CHECKING:
         encode_subscription,
     )
     from sparkkafka.protocol.records.batches import RecordBatch, split_batches
-    from sparkkafka.protocol.records.compression import (
-        Codec,
-        OutputTooLargeError,
-        compress,
-        decompress,
-        register_codec,
-    )
+    from sparkkafka.protocol.records.codecs import Codec, OutputTooLargeError
+    from sparkkafka.protocol.records.compression import compress, decompress, register_codec
     from sparkkafka.protocol.records.control_batches import AbortedTransactions, control_type
     from sparkkafka.protocol.single import (
         PlainRecord,
@@ -81,13 +76,8 @@ __all__ = [
 ]
 
 _MODULES = {
-    "records.compression": (
-        "Codec",
-        "OutputTooLargeError",
-        "compress",
-        "decompress",
-        "register_codec",
-    ),
+    "records.codecs": ("Codec", "OutputTooLargeError"),
+    "records.compression": ("compress", "decompress", "register_codec"),
     "messages.consumer_protocol": (
         "Assignment",
         "Subscription",

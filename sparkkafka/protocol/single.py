@@ -15,15 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from sparkkafka.errors import EncodeError
-from sparkkafka.protocol.columns.columns import (
-    HEADERS_TYPE,
-    RecordColumns,
-    Selection,
-    decode_chunks,
-    encode_batches,
-)
-from sparkkafka.protocol.columns.encode import MAX_BATCH_BYTES
-from sparkkafka.protocol.partitioning.murmur2 import murmur2 as murmur2_of_column
+from sparkkafka.protocol.columns.columns import HEADERS_TYPE, Selection
+from sparkkafka.protocol.columns.decode import decode_chunks
+from sparkkafka.protocol.columns.encode import MAX_BATCH_BYTES, RecordColumns, encode_batches
+from sparkkafka.protocol.partitioning.hashes import murmur2 as murmur2_of_column
 from sparkkafka.protocol.partitioning.partitioner import KEY_RULES
 from sparkkafka.protocol.records.batches import (
     DEFAULT_MAX_PAYLOAD_BYTES,
@@ -34,7 +29,8 @@ from sparkkafka.protocol.records.batches import (
     build_batch,
     split_batches,
 )
-from sparkkafka.protocol.records.compression import Codec, codec_of
+from sparkkafka.protocol.records.codecs import Codec
+from sparkkafka.protocol.records.compression import codec_of
 from sparkkafka.protocol.wire.primitives import BytesLike, Reader, Writer, byte_view
 
 

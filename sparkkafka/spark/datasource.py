@@ -90,7 +90,7 @@ class KafkaDataSource(DataSource):
                 "filterPushdown=true needs Spark 4.1 or later; before it no filter is handed to a "
                 "Python source: remove the option"
             )
-        from sparkkafka.spark.read.pushdown_reader import FilterPushdownReader
+        from sparkkafka.spark.read.pushdown import FilterPushdownReader
 
         return FilterPushdownReader(options, columns)
 
@@ -113,7 +113,7 @@ class KafkaDataSource(DataSource):
         set_up_logging()
         options, columns = parse_stream_options(self.options), chosen_columns(schema)
         if find_spec("pyspark.sql.streaming.datasource"):  # Spark 4.2
-            from sparkkafka.spark.stream.limited_reader import LimitedStreamReader
+            from sparkkafka.spark.stream.reader import LimitedStreamReader
 
             return LimitedStreamReader(options, columns)
         from sparkkafka.spark.stream.reader import BookkeepingStreamReader

@@ -131,7 +131,7 @@ def arrow_schema(columns: tuple[ReadColumn, ...]) -> pa.Schema:
 
 
 def _same_type(given: DataType, wanted: DataType) -> bool:
-    """Whether they are the same but for nullability inside, which says nothing of the data."""
+    """Whether they are equal but for nullability inside, which does not affect the data."""
     return given.simpleString() == wanted.simpleString()
 
 

@@ -16,7 +16,8 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from sparkkafka.protocol.columns.columns import Selection, decode_batches
+from sparkkafka.protocol.columns.columns import Selection
+from sparkkafka.protocol.columns.decode import decode_batches
 from tests.bench.codec_rows import BATCH_NAMES, WANTED, answers, columns, decode, encode
 from tests.bench.turns import quiet
 

@@ -11,14 +11,15 @@ from collections.abc import Callable, Mapping
 from sparkkafka.client.consumer.range_fetcher import RangeFetcher
 from sparkkafka.client.sender.arrow_producer import ColumnProducer
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.config.options import parse_fetch_options, parse_producer_options
-from sparkkafka.protocol.columns.columns import RecordColumns
+from sparkkafka.protocol.columns.columns import Selection
+from sparkkafka.protocol.columns.encode import RecordColumns
 from sparkkafka.testing.kafka.cluster import KafkaCluster
 from tests.bench import rivals
 from tests.bench.codec_rows import KILO_BATCH, MEGA_BATCH, WANTED, codec_rows, columns, cut
 from tests.bench.data import make_topic, open_cluster, records_in, remove_topic
 from tests.bench.results import Row
 from tests.bench.turns import take_turns
+from tests.options import parse_fetch_options, parse_producer_options
 
 PARTITIONS = 4
 SEND_ROWS = 16384
@@ -179,10 +180,8 @@ def read(bootstrap_servers: str, topic: str, ends: Mapping[int, int]) -> float:
             with RangeFetcher(
                 cluster,
                 TopicPartition(topic, partition),
-                0,
-                end,
+                Selection(0, end, WANTED),
                 options,
-                wanted=WANTED,
                 poll_timeout_ms=_POLL_TIMEOUT_MS,
             ) as fetcher:
                 count += sum(len(records) for records in fetcher)

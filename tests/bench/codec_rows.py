@@ -14,12 +14,9 @@ import pyarrow as pa
 from kafka.record import MemoryRecords
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from sparkkafka.protocol.columns.columns import (
-    RecordColumns,
-    Selection,
-    decode_chunks,
-    encode_batches,
-)
+from sparkkafka.protocol.columns.columns import Selection
+from sparkkafka.protocol.columns.decode import decode_chunks
+from sparkkafka.protocol.columns.encode import RecordColumns, encode_batches
 from sparkkafka.protocol.records.batches import (
     HEADER_BYTES,
     RecordBatch,

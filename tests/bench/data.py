@@ -17,8 +17,9 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import earliest_and_latest
 from sparkkafka.client.sender.arrow_producer import ColumnProducer
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.config.options import parse_client_options, parse_producer_options
-from sparkkafka.protocol.columns.columns import RecordColumns
+from sparkkafka.config.options import parse_client_options
+from sparkkafka.protocol.columns.encode import RecordColumns
+from tests.options import parse_producer_options
 
 KILO_BATCH, MEGA_BATCH = 16 * 1024, 1 << 20
 KEY_BYTES = 8

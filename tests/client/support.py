@@ -12,12 +12,10 @@ from sparkkafka.client.cluster.offsets import earliest_and_latest
 from sparkkafka.client.consumer.range_fetcher import RangeFetcher
 from sparkkafka.client.sender.arrow_producer import ColumnProducer
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.config.options import (
-    parse_client_options,
-    parse_fetch_options,
-    parse_producer_options,
-)
-from sparkkafka.protocol.columns.columns import ALL_COLUMNS, RecordColumns
+from sparkkafka.config.options import parse_client_options
+from sparkkafka.protocol.columns.columns import Selection
+from sparkkafka.protocol.columns.encode import RecordColumns
+from tests.options import parse_fetch_options, parse_producer_options
 
 # Short waits: a fake broker answers at once, and a test that hangs should not hang for long.
 QUICK = {
@@ -79,10 +77,8 @@ def fetcher(
     return RangeFetcher(
         cluster,
         TopicPartition(topic, partition),
-        start,
-        end,
+        Selection(start, end),
         parse_fetch_options(settings("unused:1", **config)),
-        wanted=ALL_COLUMNS,
         poll_timeout_ms=timeout_ms,
         fail_on_data_loss=fail,
         topic_id=topic_id,

@@ -15,7 +15,6 @@ from sparkkafka.config import check, options
 from sparkkafka.config.check import forget_unused
 from sparkkafka.config.kinds import parse_servers
 from sparkkafka.config.options import (
-    GROUPS,
     ClientOptions,
     FetchOptions,
     ProducerOptions,
@@ -23,8 +22,6 @@ from sparkkafka.config.options import (
     StreamOptions,
     WriteOptions,
     parse_client_options,
-    parse_fetch_options,
-    parse_producer_options,
     parse_read_options,
     parse_stream_options,
     parse_stream_write_options,
@@ -32,7 +29,9 @@ from sparkkafka.config.options import (
 )
 from sparkkafka.config.table import CONNECTOR, KAFKA, Option, Side, Status
 from sparkkafka.errors import OptionError
+from tests.options import parse_fetch_options, parse_producer_options
 from tests.tools import option_docs
+from tests.tools.option_docs import GROUPS
 
 ROOT = Path(__file__).parents[2]
 SERVERS = {"kafka.bootstrap.servers": "host:9092"}

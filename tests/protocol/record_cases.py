@@ -12,7 +12,8 @@ import reference
 from hypothesis import strategies as st
 from reference import Record
 
-from sparkkafka.protocol.columns.columns import HEADERS_TYPE, DecodedRecords, RecordColumns
+from sparkkafka.protocol.columns.columns import HEADERS_TYPE, DecodedRecords
+from sparkkafka.protocol.columns.encode import RecordColumns
 from sparkkafka.protocol.records.batches import RecordBatch, split_batches
 
 NOW = 1_700_000_000_000

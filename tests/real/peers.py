@@ -17,10 +17,11 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import earliest_and_latest
 from sparkkafka.client.consumer.range_fetcher import RangeFetcher
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.config.options import parse_client_options, parse_fetch_options
-from sparkkafka.protocol.columns.columns import ALL_COLUMNS
+from sparkkafka.config.options import parse_client_options
+from sparkkafka.protocol.columns.columns import Selection
 from sparkkafka.protocol.messages import FetchPartition, FetchRequest, FetchTopic
 from sparkkafka.protocol.records.batches import split_batches
+from tests.options import parse_fetch_options
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 WAIT_S = 30.0
@@ -252,7 +253,7 @@ def our_rows(bootstrap: str, topic: str, partitions: int = 1, **config: Any) -> 
         first, end = earliest_and_latest(cluster, tps, isolation_level=fetch.isolation_level)
         for tp in tps:
             with RangeFetcher(
-                cluster, tp, first[tp], end[tp], fetch, wanted=ALL_COLUMNS, poll_timeout_ms=20_000
+                cluster, tp, Selection(first[tp], end[tp]), fetch, poll_timeout_ms=20_000
             ) as fetcher:
                 for records in fetcher:
                     yield from rows_of(tp.partition, records)

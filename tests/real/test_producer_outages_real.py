@@ -14,8 +14,8 @@ import pytest
 
 from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.sender.arrow_producer import ColumnProducer
-from sparkkafka.config.options import parse_producer_options
 from tests.client.support import numbers, open_cluster, values_of
+from tests.options import parse_producer_options
 from tests.real.test_producer_real import read_all
 
 pytestmark = pytest.mark.real

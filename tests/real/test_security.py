@@ -22,19 +22,12 @@ from sparkkafka.client.group.committed_offsets import fetch_stored
 from sparkkafka.client.sender.arrow_producer import ColumnProducer
 from sparkkafka.client.transactions.producer_transaction import ProducerTransaction
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.config.options import (
-    parse_client_options,
-    parse_fetch_options,
-    parse_producer_options,
-)
-from sparkkafka.errors import (
-    AuthenticationError,
-    BrokerError,
-    KafkaError,
-    ProduceError,
-)
-from sparkkafka.protocol.columns.columns import ALL_COLUMNS, RecordColumns
+from sparkkafka.config.options import parse_client_options
+from sparkkafka.errors import AuthenticationError, BrokerError, KafkaError, ProduceError
+from sparkkafka.protocol.columns.columns import Selection
+from sparkkafka.protocol.columns.encode import RecordColumns
 from tests.certificates import signed
+from tests.options import parse_fetch_options, parse_producer_options
 from tests.real.secured import (
     MECHANISMS,
     PASSWORDS,
@@ -91,8 +84,8 @@ def read(config: dict[str, str], topic: str) -> list[bytes | None]:
 def values_of(cluster: Cluster, config: dict[str, str], topic: str, start: int, end: int) -> Any:
     options = parse_fetch_options(config)
     tp = TopicPartition(topic, 0)
-    wait = {"wanted": ALL_COLUMNS, "poll_timeout_ms": 20_000}
-    with RangeFetcher(cluster, tp, start, end, options, **wait) as fetcher:
+    wanted = Selection(start, end)
+    with RangeFetcher(cluster, tp, wanted, options, poll_timeout_ms=20_000) as fetcher:
         for records in fetcher:
             yield from records.values.to_pylist()
 

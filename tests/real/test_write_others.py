@@ -9,10 +9,11 @@ import pytest
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.sender.arrow_producer import ColumnProducer
-from sparkkafka.config.options import parse_client_options, parse_producer_options
+from sparkkafka.config.options import parse_client_options
 from sparkkafka.errors import BrokerError, ProduceError, Written
-from sparkkafka.protocol.columns.columns import RecordColumns
-from sparkkafka.protocol.partitioning.partitioner import murmur2_partitions
+from sparkkafka.protocol.columns.encode import RecordColumns
+from sparkkafka.protocol.partitioning.partitioner import KEY_RULES
+from tests.options import parse_producer_options
 from tests.real.peers import (
     CODECS,
     Record,
@@ -21,6 +22,8 @@ from tests.real.peers import (
     mixed_records,
     our_rows,
 )
+
+murmur2_partitions = KEY_RULES["murmur2_random"].partitions
 
 pytestmark = pytest.mark.real
 

@@ -82,7 +82,9 @@ import sys
 import pyarrow as pa
 import sparkkafka.spark.read.read_task as read_task
 import sparkkafka.spark.write.write_task
-from sparkkafka.protocol.columns.columns import Selection, decode_batches, encode_batches
+from sparkkafka.protocol.columns.columns import Selection
+from sparkkafka.protocol.columns.decode import decode_batches
+from sparkkafka.protocol.columns.encode import encode_batches
 from sparkkafka.protocol.records.batches import batch_parts, split_batches
 from sparkkafka.client.consumer.record import RecordBlock
 from sparkkafka.client.sender.input_columns import InputColumns

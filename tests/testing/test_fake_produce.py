@@ -12,7 +12,8 @@ from reference import Record
 
 from sparkkafka.errors import ErrorCode
 from sparkkafka.protocol.messages import PartitionProduceData
-from sparkkafka.protocol.records.compression import Codec, compress
+from sparkkafka.protocol.records.codecs import Codec
+from sparkkafka.protocol.records.compression import compress
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.log.log import PartitionLog
 

@@ -21,11 +21,33 @@ from sparkkafka.config.client_settings import (
     PRODUCER_ROWS,
     ConsumerOptions,
 )
-from sparkkafka.config.options import GROUPS
+from sparkkafka.config.options import (
+    ClientOptions,
+    FetchOptions,
+    ProducerOptions,
+    ReadOptions,
+    StreamOptions,
+    WriteOptions,
+)
+from sparkkafka.config.security.options import SecurityOptions
 from sparkkafka.config.table import CONNECTOR, KAFKA, Option, Side, Status
 from sparkkafka.errors import OptionError
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+GROUPS = {
+    cls.GROUP: cls
+    for cls in (
+        ClientOptions,
+        FetchOptions,
+        ProducerOptions,
+        ReadOptions,
+        SecurityOptions,
+        StreamOptions,
+        WriteOptions,
+    )
+}
+"""By the first word of `Option.field`, the class that has the field."""
 
 _SECURITY = re.compile(r"\b(?:ssl|sasl|https)\.")  # these have a page of their own
 _SECURITY_PAGE = re.compile(r"\b(?:security|ssl|sasl|https)\.")

@@ -21,7 +21,8 @@ from sparkkafka.client.deadline import Backoff, Deadline
 from sparkkafka.client.net.frames import FrameBuffer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import BatchTooLargeError, ConsumerStateError, CorruptRecordError, KafkaError
-from sparkkafka.protocol.columns.columns import DecodedRecords, Selection, decode_chunks
+from sparkkafka.protocol.columns.columns import DecodedRecords, Selection
+from sparkkafka.protocol.columns.decode import decode_chunks
 from sparkkafka.protocol.records.batches import RecordBatch
 
 # Rows that become Python objects at once: more than a poll of 500 takes, so that fixed costs are

@@ -41,7 +41,8 @@ from sparkkafka.errors import (
     KafkaTimeoutError,
     UnknownTopicError,
 )
-from sparkkafka.protocol.columns.columns import DecodedRecords, Selection, decode_chunks
+from sparkkafka.protocol.columns.columns import DecodedRecords, Selection
+from sparkkafka.protocol.columns.decode import decode_chunks
 from sparkkafka.protocol.records.batches import RecordBatch
 
 log = logging.getLogger(__name__)
@@ -53,13 +54,6 @@ SHORT_LOG_GRACE_MS = 10_000
 # A replica that is not the leader learns of new records and of the high watermark within
 # replica.fetch.wait.max.ms (500 ms). One that has nothing to give for so long lags: ask the leader.
 REPLICA_GRACE_MS = 2_000
-
-
-class LostRange(NamedTuple):
-    """Offsets [start, end) that were asked for and are no longer there."""
-
-    start: int
-    end: int
 
 
 class RangeWords(NamedTuple):
@@ -77,44 +71,38 @@ class _TopicMadeAgainError(Exception):
 
 
 class RangeFetcher:
-    """Iterate over one partition's records in [start_offset, end_offset). Use it under `with`.
+    """Iterates over the wanted records of one partition. Use it under `with`.
 
     Reads from the leader, or from a replica that the leader names for `options.client_rack`.
     `poll_timeout_ms` bounds the time without progress (new records, or an offset that moves).
     With `fail_on_data_loss` an offset that is gone raises DataLossError; without it the loss is
-    logged, kept in `lost`, and the rest is read. With a `topic_id` (Kafka 2.8+) a topic that was
-    deleted and made again under the same name counts as such a loss. `times_ms` (first, last)
-    leaves out records of other times.
+    logged, and the rest is read. With a `topic_id` (Kafka 2.8+) a topic that was
+    deleted and made again under the same name counts as such a loss.
     """
 
     def __init__(
         self,
         cluster: Cluster,
         tp: TopicPartition,
-        start_offset: int,
-        end_offset: int,
+        wanted: Selection,
         options: FetchOptions,
         *,
-        wanted: frozenset[str],
         poll_timeout_ms: int,
         fail_on_data_loss: bool = True,
         topic_id: bytes | None = None,
-        times_ms: tuple[int, int] | None = None,
         words: RangeWords = CLIENT_WORDS,
     ) -> None:
         cluster.expect(tp.topic)
         self._cluster = cluster
         self._tp = tp
-        self.position = start_offset
-        self._end = end_offset
+        self.position = self._start = wanted.start_offset
+        self._end = wanted.end_offset
         self._options = options
         self._wanted = wanted
         self._poll_timeout_ms = poll_timeout_ms
         self._fail_on_data_loss = fail_on_data_loss
         self._topic_id = topic_id
-        self._times_ms = times_ms
         self._words = words
-        self._start = start_offset
         self._required_bytes: int | None = None
         self._idle = Backoff(IDLE_BACKOFF_MS, IDLE_BACKOFF_MAX_MS)
         self._connection: Connection | None = None
@@ -123,7 +111,6 @@ class RangeFetcher:
         )
         self._at: int | None = None  # what `_replica.node_id` was when the connection was made
         self._read_committed = options.isolation_level == "read_committed"
-        self.lost: list[LostRange] = []
 
     def __enter__(self) -> Self:
         return self
@@ -333,7 +320,7 @@ class RangeFetcher:
         try:
             yield from decode_chunks(
                 batches,
-                Selection(self._start, self._end, self._wanted, self._times_ms),
+                self._wanted._replace(start_offset=self._start),
                 max_payload_bytes=self._options.max_decompressed_batch_bytes,
             )
         except CorruptRecordError as error:
@@ -364,10 +351,9 @@ class RangeFetcher:
         return True
 
     def _lose(self, until: int, found: str) -> None:
-        """Offsets [position, until) are gone. Raises DataLossError, or counts them and moves on."""
-        lost = LostRange(self.position, until)
+        """Offsets [position, until) are gone. Raises DataLossError, or logs that and moves on."""
         text = (
-            f"{self._tp}: offsets {lost.start} to {lost.end - 1} are gone; wanted were "
+            f"{self._tp}: offsets {self.position} to {until - 1} are gone; wanted were "
             f"[{self.position}, {self._end}), {found}. Retention deleted them, or the topic was "
             "deleted or made again"
         )
@@ -376,8 +362,6 @@ class RangeFetcher:
                 f"{text}. Start the read at an offset that exists, keep records for longer "
                 f"(retention.ms), or set {self._words.tolerate_loss} to read what is left"
             )
-        log.warning(
-            "%s. %s: %d offsets skipped", text, self._words.tolerate_loss, lost.end - lost.start
-        )
-        self.lost.append(lost)
-        self.position = lost.end
+        count = until - self.position
+        log.warning("%s. %s: %d offsets skipped", text, self._words.tolerate_loss, count)
+        self.position = until

@@ -27,7 +27,7 @@ from sparkkafka.client.sender.topic_lookup import TopicLookup
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import ProducerSettings
 from sparkkafka.errors import KafkaError, KafkaTimeoutError
-from sparkkafka.protocol.columns.columns import EncodedBatch, run_sizes
+from sparkkafka.protocol.columns.encode import EncodedBatch, run_sizes
 
 log = logging.getLogger(__name__)
 

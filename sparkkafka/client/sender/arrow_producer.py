@@ -37,7 +37,7 @@ from sparkkafka.errors import (
     UnsupportedVersionError,
     Written,
 )
-from sparkkafka.protocol.columns.columns import RecordColumns, record_sizes, size_estimate
+from sparkkafka.protocol.columns.encode import RecordColumns, record_sizes, size_estimate
 from sparkkafka.protocol.records.batches import HEADER_BYTES
 
 STEP_INTERVAL_S = 0.002

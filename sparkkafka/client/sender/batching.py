@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ProducerOptions
-from sparkkafka.protocol.columns.columns import EncodedBatch, RecordColumns, encode_runs, sliced
+from sparkkafka.protocol.columns.encode import EncodedBatch, RecordColumns, encode_runs, sliced
 from sparkkafka.protocol.records.batches import HEADER_BYTES
 
 Piece = TypeVar("Piece")

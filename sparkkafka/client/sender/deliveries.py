@@ -22,7 +22,7 @@ from sparkkafka.errors import (
     Written,
     is_retriable,
 )
-from sparkkafka.protocol.columns.columns import EncodedBatch
+from sparkkafka.protocol.columns.encode import EncodedBatch
 
 log = logging.getLogger(__name__)
 

@@ -38,7 +38,7 @@ from typing import Protocol
 from sparkkafka.client.transactions.requests import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import ProduceError
-from sparkkafka.protocol.columns.columns import EncodedBatch
+from sparkkafka.protocol.columns.encode import EncodedBatch
 from sparkkafka.protocol.wire.primitives import BytesLike
 
 NO_SEQUENCE = -1

@@ -32,7 +32,7 @@ from sparkkafka.errors import (
     KafkaTimeoutError,
     ProduceError,
 )
-from sparkkafka.protocol.columns.columns import split_encoded
+from sparkkafka.protocol.columns.encode import split_encoded
 from sparkkafka.protocol.messages import InitProducerIdRequest, PartitionProduceResponse
 
 log = logging.getLogger(__name__)

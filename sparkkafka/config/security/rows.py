@@ -15,8 +15,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sparkkafka.config.kinds import BOOLEAN, TRIMMED, Kind, integer, one_of
-from sparkkafka.config.row import Option, Side, Status, each, used
+from sparkkafka.config.kinds import (
+    BOOLEAN,
+    TRIMMED,
+    Kind,
+    Option,
+    Side,
+    Status,
+    each,
+    integer,
+    one_of,
+    used,
+)
 from sparkkafka.config.security.references import has_reference
 from sparkkafka.config.security.settings import TLS_VERSIONS
 from sparkkafka.secret import Secret

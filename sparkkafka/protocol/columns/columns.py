@@ -1,56 +1,454 @@
-"""Kafka's records as Arrow columns: what the rest of the package imports.
+"""Records as columns: what a reader wants, what it gets, and how their fields are read.
 
-`decode` turns record batches into columns, `encode` columns into the payload of record batches.
-`records.batches` deals with whole batches, with their header and checksum.
+Each field is read for all records in one step (`varints.read`), which tells where the next field
+begins. A header is known to begin only where the one before it ends: the j-th headers of all
+records are read in one step while that pays; what is left of a record is followed header by header,
+but only from begin to begin: lengths and positions of all are columns again.
+
+Rules are those of Kafka's `DefaultRecord`; stricter than Java, which takes any negative key or
+value length for null: only -1 is.
 """
 
 from __future__ import annotations
 
-from sparkkafka.protocol.columns.chunks import (
-    ALL_COLUMNS,
-    CHUNK_RECORDS,
-    HEADERS,
-    HEADERS_TYPE,
-    KEY,
-    TIMESTAMP,
-    VALUE,
-    DecodedRecords,
-    Selection,
-)
-from sparkkafka.protocol.columns.decode import decode_batches, decode_chunks
-from sparkkafka.protocol.columns.encode import (
-    EncodedBatch,
-    RecordColumns,
-    encode_batches,
-    encode_runs,
-    record_sizes,
-    run_sizes,
-    size_estimate,
-    sliced,
-    split_encoded,
-)
-from sparkkafka.protocol.columns.input_columns import blob_offsets
+from array import array
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-__all__ = [
-    "ALL_COLUMNS",
-    "CHUNK_RECORDS",
-    "HEADERS",
-    "HEADERS_TYPE",
-    "KEY",
-    "TIMESTAMP",
-    "VALUE",
-    "DecodedRecords",
-    "EncodedBatch",
-    "RecordColumns",
-    "Selection",
-    "blob_offsets",
-    "decode_batches",
-    "decode_chunks",
-    "encode_batches",
-    "encode_runs",
-    "record_sizes",
-    "run_sizes",
-    "size_estimate",
-    "sliced",
-    "split_encoded",
-]
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from sparkkafka.protocol.columns.damage import MIN_HEADER_BYTES
+from sparkkafka.protocol.records.arrow import from_numpy
+from sparkkafka.protocol.records.varints import VARLONG_BITS, BadVarintError, Bytes, Ints, read
+
+KEY, VALUE, HEADERS, TIMESTAMP = "key", "value", "headers", "timestamp"
+ALL_COLUMNS: frozenset[str] = frozenset({KEY, VALUE, HEADERS, TIMESTAMP})
+
+HEADERS_TYPE = pa.list_(
+    pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+)
+"""Arrow type of the headers column; the names are those that Spark's own conversion uses."""
+
+CHUNK_RECORDS = 16384
+"""Rows decoded together: few enough to stay in the L2 cache, enough to outweigh numpy's calls."""
+
+# What a header takes once it is decoded, be it empty (places, offsets, a tuple of `poll`), what
+# each of its two texts takes as an object besides, and how often its bytes are there: measured, as
+# two thirds of the peak, because half as much again is allowed for all.
+_HEADER_COST_BYTES = 72
+_HEADER_TEXT_COST_BYTES = 48
+_HEADER_COPIES = 4
+
+MOST_HEADERS = 1 << 16
+"""Of rows decoded together, if they are more than one."""
+
+_FEW_ROWS = 16  # below, following the headers is faster than numpy steps
+_MOST_STEPS = 32  # of all rows; few records have more headers
+_COPIED_BYTES = 4 << 20
+
+
+# --- what a reader wants and gets ---------------------------------------------------------------
+
+
+class Selection(NamedTuple):
+    """Which records of a partition a reader wants, and which of their columns.
+
+    Offsets are start_offset <= offset < end_offset; `columns` are of ALL_COLUMNS (offsets always
+    come); `times_ms` (first, last, both included) leaves out records of other times.
+    """
+
+    start_offset: int = 0
+    end_offset: int = 2**63 - 1
+    columns: frozenset[str] = ALL_COLUMNS
+    times_ms: tuple[int, int] | None = None
+
+
+class LargeFields(NamedTuple):
+    """Key and value of one record, in the memory that its columns have as well."""
+
+    key: bytes | None
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedRecords:
+    """Columns of consecutive records. A column that was not wanted is None.
+
+    `offsets` ascend, with gaps. `timestamps_ms` are milliseconds since 1970, -1 for none.
+    `timestamp_types` are Java's ids (-1 none, 0 CreateTime, 1 LogAppendTime). `keys` and `values`
+    are Arrow binary arrays, null where Kafka's length is -1. `headers` is of HEADERS_TYPE, null for
+    a record without headers. `large`: of a single large record, the memory of key and value.
+    """
+
+    offsets: Ints
+    timestamps_ms: Ints | None
+    timestamp_types: NDArray[np.int32]
+    keys: pa.Array | None
+    values: pa.Array | None
+    headers: pa.Array | None
+    large: LargeFields | None = None
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def slice(self, start: int, stop: int) -> DecodedRecords:
+        """Rows start..stop, sharing the memory."""
+        start, stop, _ = slice(start, stop).indices(len(self))
+        count = max(0, stop - start)
+        keys, values, headers = (
+            None if column is None else column.slice(start, count)
+            for column in (self.keys, self.values, self.headers)
+        )
+        return DecodedRecords(
+            self.offsets[start:stop],
+            None if self.timestamps_ms is None else self.timestamps_ms[start:stop],
+            self.timestamp_types[start:stop],
+            keys,
+            values,
+            headers,
+            self.large if count else None,
+        )
+
+    @property
+    def size_bytes(self) -> int:
+        """Of keys, values and headers; with what headers take as Python's objects."""
+        columns = [column for column in (self.keys, self.values) if column is not None]
+        size = sum(int(column.nbytes) for column in columns)
+        if self.headers is not None:
+            size += headers_cost_bytes(len(self.headers.flatten()), int(self.headers.nbytes))
+        return size
+
+
+def no_records(columns: frozenset[str]) -> DecodedRecords:
+    return DecodedRecords(
+        np.empty(0, np.int64),
+        np.empty(0, np.int64) if TIMESTAMP in columns else None,
+        np.empty(0, np.int32),
+        pa.nulls(0, pa.binary()) if KEY in columns else None,
+        pa.nulls(0, pa.binary()) if VALUE in columns else None,
+        pa.nulls(0, HEADERS_TYPE) if HEADERS in columns else None,
+    )
+
+
+# --- places -----------------------------------------------------------------------------------
+
+
+class Pieces(NamedTuple):
+    """One at each of these positions, of so many bytes; -1 is null. Ascending, not overlapping."""
+
+    at: Ints
+    lengths: Ints
+
+    def take(self, data: pa.Buffer, keep: NDArray[np.bool_] | None = None) -> pa.Array:
+        """Arrow's binary array, of the rows to `keep`."""
+        if keep is None:
+            return gather(data, self.at, self.lengths)
+        return gather(data, self.at[keep], self.lengths[keep])
+
+
+class GridPart(NamedTuple):
+    """`batches` times `records` places. The first is at `begin`; the same record of the next batch
+    lies `batch_step` bytes behind, the next record of a batch `record_step`."""
+
+    begin: int
+    batches: int
+    batch_step: int
+    records: int
+    record_step: int
+
+    def moved(self, by: int) -> GridPart:
+        return self._replace(begin=self.begin + by)
+
+    def view(self, data: Bytes, kind: type[Any], *, bytes_each: int = 0) -> NDArray[Any]:
+        """What lies there in two dimensions, or three with `bytes_each`. Raises ValueError for
+        places outside `data`."""
+        shape: tuple[int, ...] = (self.batches, self.records)
+        strides: tuple[int, ...] = (self.batch_step, self.record_step)
+        if bytes_each:
+            shape, strides = (*shape, bytes_each), (*strides, 1)
+        return np.ndarray(shape, kind, data.data, self.begin, strides)
+
+    def positions(self) -> Ints:
+        """In one dimension."""
+        in_batch = np.arange(self.records) * self.record_step
+        batches = np.arange(self.batches) * self.batch_step + self.begin
+        return (batches[:, None] + in_batch).ravel()
+
+
+class GridRows(NamedTuple):
+    """Rows from `row` on, in batches of `per_batch` rows: `part` is what those from `first` on have
+    in each."""
+
+    row: int
+    per_batch: int
+    first: int
+    part: GridPart
+
+    def of(self, column: NDArray[Any]) -> NDArray[Any]:
+        """Their place in a column of all rows, in as many dimensions as `GridPart.view`."""
+        part = self.part
+        some = column[self.row : self.row + part.batches * self.per_batch]
+        whole = some.reshape(part.batches, self.per_batch, *column.shape[1:])
+        return whole[:, self.first : self.first + part.records]
+
+
+class Grid(NamedTuple):
+    """Places of one length (-1: all null), which cover `rows` rows."""
+
+    rows: int
+    length: int
+    parts: list[GridRows]
+
+    def take(self, data: pa.Buffer, keep: NDArray[np.bool_] | None = None) -> pa.Array:
+        """As `Pieces.take`: twice as fast, as nothing is looked up."""
+        if keep is not None:
+            return self._pieces().take(data, keep)
+        if self.length < 0:
+            return pa.nulls(self.rows, pa.binary())
+        content = pa.allocate_buffer(self.rows * self.length)
+        if self.length:
+            source = np.frombuffer(data, np.uint8)
+            target = np.frombuffer(content, np.uint8).reshape(self.rows, self.length)
+            for rows in self.parts:
+                rows.of(target)[...] = rows.part.view(source, np.uint8, bytes_each=self.length)
+        ends = np.arange(self.rows + 1, dtype=np.int32)
+        ends *= self.length
+        return pa.Array.from_buffers(pa.binary(), self.rows, [None, pa.py_buffer(ends), content])
+
+    def _pieces(self) -> Pieces:
+        at = np.empty(self.rows, np.int64)
+        for rows in self.parts:
+            target = rows.of(at)
+            target[...] = rows.part.positions().reshape(target.shape)
+        return Pieces(at, np.full(self.rows, self.length, np.int64))
+
+
+_EVEN: list[pa.Array] = [from_numpy(np.arange(0, 2 << 14, 2, dtype=np.int32))]  # grows
+
+
+def gather(data: pa.Buffer, starts: Ints, lengths: Ints) -> pa.Array:
+    """Arrow binary array of the given pieces of `data`, null where the length is -1.
+
+    The pieces ascend and do not overlap. Arrow copies: the pairs (start, end) are the offsets of
+    an array with twice as many entries, of which every other one is taken.
+    """
+    count = len(starts)
+    smallest = int(lengths.min()) if count else 0
+    if count == 0 or (smallest < 0 and int(lengths.max()) < 0):
+        return pa.nulls(count, pa.binary())
+    pairs = np.empty(2 * count, np.int32)
+    pairs[0::2] = starts
+    pairs[1::2] = starts + (lengths if smallest >= 0 else np.maximum(lengths, 0))
+    both = pa.Array.from_buffers(pa.binary(), 2 * count - 1, [None, pa.py_buffer(pairs), data])
+    while len(_EVEN[0]) < count:
+        _EVEN[0] = from_numpy(np.arange(0, 4 * len(_EVEN[0]), 2, dtype=np.int32))
+    taken = both.take(_EVEN[0].slice(0, count))
+    if smallest >= 0:
+        return taken
+    _, offsets, content = taken.buffers()
+    return pa.Array.from_buffers(pa.binary(), count, [validity(lengths >= 0), offsets, content])
+
+
+def validity(valid: NDArray[np.bool_]) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+
+# --- numbers ----------------------------------------------------------------------------------
+
+
+class DamageError(Exception):
+    """Some record is damaged. The caller finds out which one."""
+
+
+class Headers(NamedTuple):
+    """Of each record: how many headers, where they begin, and where the record ends."""
+
+    counts: Ints
+    at: Ints
+    ends: Ints
+
+
+class Fields(NamedTuple):
+    """Of consecutive records."""
+
+    timestamp_deltas: Ints
+    offset_deltas: Ints
+    keys: Pieces | Grid
+    values: Pieces | Grid
+    headers: Headers | None
+    """None if no record has any."""
+
+
+def read_fields(data: Bytes, bodies: Ints, ends: Ints) -> Fields:
+    """Records from `bodies` (the attributes byte) to `ends`, at least one.
+
+    What comes back lies inside the records; headers are the caller's to look at. Raises DamageError
+    and BadVarintError.
+    """
+    # The first byte of a body, its attributes, is unused by Kafka and ignored by Java.
+    timestamp_deltas, at = read(data, bodies + 1, VARLONG_BITS)
+    offset_deltas, at = read(data, at)
+    key_lengths, key_at = read(data, at)
+    value_lengths, value_at = read(data, skip(key_at, key_lengths))
+    header_counts, header_at = read(data, skip(value_at, value_lengths))
+    headers: Headers | None = None
+    if header_counts.any():
+        headers = Headers(header_counts, header_at, ends)
+        if ((header_counts < 0) | (header_at + header_counts * MIN_HEADER_BYTES > ends)).any():
+            # Also keeps a huge count from making a huge array.
+            raise DamageError
+        if ((header_counts == 0) & (header_at != ends)).any():
+            raise DamageError
+    elif not np.array_equal(header_at, ends):
+        raise DamageError
+    return Fields(
+        timestamp_deltas,
+        offset_deltas,
+        Pieces(key_at, key_lengths),
+        Pieces(value_at, value_lengths),
+        headers,
+    )
+
+
+def skip(at: Ints, lengths: Ints) -> Ints:
+    """Positions behind a nullable field; -1 is null and takes no bytes. Raises DamageError."""
+    smallest = int(lengths.min())
+    if smallest < -1:
+        raise DamageError
+    return at + lengths if smallest >= 0 else at + np.maximum(lengths, 0)
+
+
+# --- headers ----------------------------------------------------------------------------------
+
+
+class HeaderPlaces(NamedTuple):
+    """Of all headers, in the order of records and headers. A value's length -1 is null."""
+
+    key_at: Ints
+    key_lengths: Ints
+    value_at: Ints
+    value_lengths: Ints
+
+
+def read_headers(data: Bytes, at: Ints, ends: Ints, counts: Ints) -> HeaderPlaces:
+    """`counts` headers from `at` to `ends` of each record, all of them inside.
+
+    The caller has checked `counts` against the bytes that are there. Raises DamageError and
+    BadVarintError.
+    """
+    rows = np.flatnonzero(counts)
+    at, ends, left = at[rows], ends[rows], counts[rows]
+    slot = np.cumsum(left) - left
+    columns = HeaderPlaces(*(np.empty(int(left.sum()), np.int64) for _ in range(4)))
+    for _ in range(_MOST_STEPS):
+        if len(left) < _FEW_ROWS:
+            break
+        found, at = _read_at(data, at)
+        for column, values in zip(columns, found, strict=True):
+            column[slot] = values
+        slot += 1
+        left -= 1
+        if not left.all():
+            if ((left == 0) & (at != ends)).any():
+                raise DamageError
+            going_on = left > 0
+            at, ends, left, slot = at[going_on], ends[going_on], left[going_on], slot[going_on]
+    for begin, end, count, first in zip(
+        at.tolist(), ends.tolist(), left.tolist(), slot.tolist(), strict=True
+    ):
+        found, after = follow_headers(data, begin, end, count)
+        if after != end:
+            raise DamageError
+        for column, values in zip(columns, found, strict=True):
+            column[first : first + count] = values
+    return columns
+
+
+def follow_headers(data: Bytes, begin: int, end: int, count: int) -> tuple[HeaderPlaces, int]:
+    """`count` headers of one record from `begin` on, and the place behind them, which is not beyond
+    `end`. Raises DamageError and BadVarintError."""
+    starts = _follow(data, begin, end, count)
+    found, after = _read_at(data, starts)
+    if int(after[-1]) > end or not np.array_equal(after[:-1], starts[1:]):
+        raise DamageError
+    return found, int(after[-1])
+
+
+def _read_at(data: Bytes, at: Ints) -> tuple[HeaderPlaces, Ints]:
+    """The headers at these places, and the places behind them."""
+    key_lengths, key_at = read(data, at)
+    if int(key_lengths.min()) < 0:
+        raise DamageError
+    value_lengths, value_at = read(data, key_at + key_lengths)
+    return HeaderPlaces(key_at, key_lengths, value_at, value_lengths), skip(value_at, value_lengths)
+
+
+def _follow(data: Bytes, begin: int, end: int, count: int) -> Ints:
+    """Where each of `count` headers begins, if all are sound: the caller sees whether they are.
+    Raises DamageError if they leave [begin, end)."""
+    # Indexing bytes is faster than indexing a view, but takes a copy.
+    raw: memoryview | bytes = data[begin:end].data
+    if end - begin <= _COPIED_BYTES:
+        raw = bytes(raw)
+    starts = array("q", (0,)) * count
+    at = 0
+    try:
+        for index in range(count):
+            starts[index] = at
+            byte = raw[at]
+            at = at + (byte >> 1) + 1 if byte < 0x80 else _skip_long(raw, at)
+            byte = raw[at]
+            # Null is -1, which is 1 here, and so takes no more bytes either.
+            at = at + (byte >> 1) + 1 if byte < 0x80 else _skip_long(raw, at)
+    except IndexError:
+        raise DamageError from None
+    return np.frombuffer(starts, np.int64) + begin
+
+
+def _skip_long(raw: memoryview | bytes, at: int) -> int:
+    """Behind a field whose length takes more than a byte."""
+    value = shift = 0
+    while (byte := raw[at]) >= 0x80:
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        at += 1
+        if shift > 28:
+            raise BadVarintError
+    return at + 1 + ((value | byte << shift) >> 1)
+
+
+# --- headers for Arrow --------------------------------------------------------------------------
+
+
+def headers_cost_bytes(count: int, size_bytes: int) -> int:
+    """What so many headers take at most, decoded from so many bytes."""
+    # A text of one letter is Python's own, and no new object.
+    texts = min(2 * count, max(0, size_bytes - 2 * count) // 2)
+    return (
+        count * _HEADER_COST_BYTES + texts * _HEADER_TEXT_COST_BYTES + size_bytes * _HEADER_COPIES
+    )
+
+
+def header_fields(data: pa.Buffer, places: HeaderPlaces) -> tuple[pa.Array, pa.Array]:
+    """Names and contents of headers. Raises DamageError for a name that is not UTF-8."""
+    names = gather(data, places.key_at, places.key_lengths)
+    try:
+        names = names.cast(pa.string())
+    except pa.ArrowInvalid:
+        raise DamageError from None
+    return names, gather(data, places.value_at, places.value_lengths)
+
+
+def header_lists(counts: Ints, names: pa.Array, contents: pa.Array) -> pa.Array:
+    """HEADERS_TYPE: a list of so many headers for each row."""
+    entries = pa.StructArray.from_arrays([names, contents], fields=list(HEADERS_TYPE.value_type))
+    list_offsets = np.zeros(len(counts) + 1, np.int32)
+    np.cumsum(counts, out=list_offsets[1:])
+    return pa.Array.from_buffers(
+        HEADERS_TYPE,
+        len(counts),
+        [validity(counts > 0), pa.py_buffer(list_offsets)],
+        children=[entries],
+    )

@@ -1,7 +1,7 @@
 """Names the damaged record of a batch, by reading its records one by one.
 
-The fast path in `chunks` only notices that some record of many is damaged. Speed does not
-matter here; the order of checks is that of Kafka's `DefaultRecord.readFrom`.
+The fast path in `decode` only notices that some record of many is damaged. Speed does not matter
+here; the order of checks is that of Kafka's `DefaultRecord.readFrom`.
 """
 
 from __future__ import annotations

@@ -4,13 +4,12 @@ Steps, for some ten thousand records at a time so that columns stay in the proce
 
 1. Payloads of many batches become one byte array; batches that lie in one buffer are not copied.
 2. `record_starts.find` gives the first byte of each record.
-3. Each field is read for all records at once (`fields`), which tells where the next
-   field begins.
+3. Each field is read for all records at once (`columns`), which tells where the next field begins.
 4. Keys, values and headers are gathered by Arrow from (start, end) pairs over the byte array
-   (`fields`).
+   (`columns`).
 
 Where batches look like copies of each other, `uniform_batches` takes the place of steps 2 and 3.
-The steps stand in `chunks`; a batch too large for them is taken in parts (`large_batches`).
+A batch that is too large for one chunk is decoded in parts (`large_batches`).
 
 Safety rests on one check (for copies: that every bit which says where something lies is that of a
 batch which passed it). Positions only move forward, reads outside the array do no harm, and the
@@ -27,29 +26,52 @@ offset deltas must ascend within 0..lastOffsetDelta, or the reader could not tel
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from sparkkafka.errors import CorruptRecordError, DecodeError
-from sparkkafka.protocol.columns import large_batches
-from sparkkafka.protocol.columns.chunks import (
+from sparkkafka.errors import BatchTooLargeError, CorruptRecordError, DecodeError
+from sparkkafka.protocol.columns import large_batches, record_starts, uniform_batches
+from sparkkafka.protocol.columns.columns import (
     ALL_COLUMNS,
+    CHUNK_RECORDS,
+    HEADERS,
+    HEADERS_TYPE,
+    KEY,
+    MOST_HEADERS,
     TIMESTAMP,
-    Chunk,
+    VALUE,
+    DamageError,
     DecodedRecords,
+    Fields,
+    Headers,
     Selection,
+    header_fields,
+    header_lists,
+    headers_cost_bytes,
     no_records,
+    read_fields,
+    read_headers,
 )
+from sparkkafka.protocol.columns.damage import Before, check_batch
+from sparkkafka.protocol.columns.record_starts import Layout
+from sparkkafka.protocol.records.arrow import from_numpy
 from sparkkafka.protocol.records.batches import (
     CODEC_MASK,
+    CREATE_TIME,
     DEFAULT_MAX_PAYLOAD_BYTES,
+    LOG_APPEND_TIME,
+    LOG_APPEND_TIME_FLAG,
     MIN_RECORD_BYTES,
+    NO_TIMESTAMP_TYPE,
     RecordBatch,
 )
-from sparkkafka.protocol.records.compression import PIECE_BYTES, BytesLike, slices
+from sparkkafka.protocol.records.codecs import PIECE_BYTES, BytesLike, slices
+from sparkkafka.protocol.records.varints import BadVarintError, Bytes, Ints
 
 CHUNK_BYTES = PIECE_BYTES
 """Payload whose record starts are found together: many batches make `lockstep` cheap. A batch that
@@ -159,17 +181,17 @@ def _pieces(
             )
         # Also keeps a chunk of several batches within Arrow's int32, whatever follows.
         if group and (more is not None or size + length > CHUNK_BYTES):
-            chunk = Chunk(group, payloads, max_payload_bytes)
+            chunk = _Chunk(group, payloads, max_payload_bytes)
             yield from chunk.decode(wanted)
             group, payloads, size = [], [], 0
         if more is not None:
-            yield from large_batches.decode(batch, more, wanted, max_payload_bytes)
+            yield from decode_large(batch, more, wanted, max_payload_bytes)
         elif count:
             group.append(batch)
             payloads.append(payload)
             size += length
     if group:
-        chunk = Chunk(group, payloads, max_payload_bytes)
+        chunk = _Chunk(group, payloads, max_payload_bytes)
         yield from chunk.decode(wanted)
 
 
@@ -178,3 +200,256 @@ def _out_of_time(batch: RecordBatch, first_ms: int, last_ms: int) -> bool:
     have the same: baseTimestamp is the first record's, and the next may be earlier."""
     latest_ms = batch.max_timestamp
     return latest_ms < first_ms or (batch.is_log_append_time and latest_ms > last_ms)
+
+
+def decode_large(
+    batch: RecordBatch, pieces: Iterator[BytesLike], wanted: Selection, max_payload_bytes: int
+) -> Iterator[DecodedRecords]:
+    """One batch, whose uncompressed bytes come in `pieces`, as `large_batches.decode` does it."""
+
+    def decode_part(
+        data: memoryview, layout: Layout, before: Before
+    ) -> Generator[DecodedRecords, None, int]:
+        chunk = _Chunk([batch], [data], max_payload_bytes, layout=layout, before=before)
+        yield from chunk.decode(wanted)
+        return chunk.last_offset - batch.base_offset
+
+    return large_batches.decode(batch, pieces, wanted, max_payload_bytes, decode_part)
+
+
+# --- one chunk ----------------------------------------------------------------------------------
+
+
+class _Chunk:
+    """Batches that are decoded together.
+
+    Of a batch that is decoded in parts: the records whose `layout` is given, which are sound in
+    that respect, and stand behind those `before`.
+    """
+
+    def __init__(
+        self,
+        batches: list[RecordBatch],
+        payloads: list[memoryview],
+        max_payload_bytes: int,
+        *,
+        layout: Layout | None = None,
+        before: Before | None = None,
+    ) -> None:
+        self.batches = batches
+        self._max_bytes = max_payload_bytes
+        self._layout = layout
+        self._before = before
+        self.last_offset = -1 if before is None else batches[0].base_offset + before.last_delta
+        """Of the last record so far."""
+        sizes = np.array([len(view) for view in payloads], np.int64)
+        self.data, self.begins = _one_array(payloads, sizes)
+        self.ends = self.begins + sizes
+        # All values of one field side by side.
+        fields = RecordBatch._make(zip(*batches, strict=True))
+        self.counts: Ints = np.array(
+            fields.record_count if layout is None else [len(layout.starts)], np.int64
+        )
+        self.base_offsets: Ints = np.array(fields.base_offset, np.int64)
+        self.last_offset_deltas: Ints = np.array(fields.last_offset_delta, np.int64)
+        attributes: Ints = np.array(fields.attributes, np.int64)
+        self.append_time = (attributes & LOG_APPEND_TIME_FLAG) != 0
+        self.base_timestamps = np.where(
+            self.append_time,
+            np.array(fields.max_timestamp, np.int64),
+            np.array(fields.base_timestamp, np.int64),
+        )
+        self.timestamp_types = np.where(self.append_time, LOG_APPEND_TIME, CREATE_TIME)
+        self.timestamp_types[np.array(fields.magic) == 0] = NO_TIMESTAMP_TYPE
+        self.timestamp_types = self.timestamp_types.astype(np.int32)
+        self.buffer = pa.py_buffer(self.data)
+        self.batch_of_row: Ints | None = None  # made when asked for
+
+    def decode(self, wanted: Selection) -> Iterator[DecodedRecords]:
+        try:
+            low = 0
+            for fields in self._fields():
+                rows = len(fields.offset_deltas)
+                yield self._columns(low, fields, wanted)
+                low += rows
+        except (DamageError, BadVarintError):
+            self._raise_damage()
+
+    def _fields(self) -> Iterator[Fields]:
+        """Of all rows in order, at most CHUNK_RECORDS at a time."""
+        if self._layout is not None:
+            yield from self._read_fields(self._layout)
+            return
+        uniform = uniform_batches.find(
+            self.data, self.begins, self.ends, self.counts, most_rows=CHUNK_RECORDS
+        )
+        done = 0
+        if uniform is not None:
+            for first, last, is_uniform in uniform.ranges():
+                fields = uniform.fields(first, last) if is_uniform else None
+                if fields is not None:
+                    yield fields
+                elif is_uniform:
+                    break  # not to compare in vain once more
+                else:
+                    yield from self._own_fields(first, last)
+                done = last
+        yield from self._own_fields(done, len(self.batches))
+
+    def _own_fields(self, first: int, last: int) -> Iterator[Fields]:
+        """The same of batches [first, last), each record read."""
+        if first == last:
+            return
+        some = slice(first, last)
+        layout = record_starts.find(
+            self.data, self.begins[some], self.ends[some], self.counts[some]
+        )
+        if not layout.sound.all():
+            raise DamageError
+        yield from self._read_fields(layout)
+
+    def _read_fields(self, layout: Layout) -> Iterator[Fields]:
+        low = 0
+        while low < len(layout.starts):
+            rows = slice(low, low + CHUNK_RECORDS)
+            fields = read_fields(self.data, layout.bodies[rows], layout.ends[rows])
+            if fields.headers is not None:
+                few = _few_headers(fields.headers.counts)
+                if few < len(fields.headers.counts):
+                    rows = slice(low, low + few)
+                    fields = read_fields(self.data, layout.bodies[rows], layout.ends[rows])
+            yield fields
+            low += len(fields.offset_deltas)
+
+    def _columns(self, low: int, fields: Fields, wanted: Selection) -> DecodedRecords:
+        start_offset, end_offset, columns, times_ms = wanted
+        offset_deltas, timestamp_deltas = fields.offset_deltas, fields.timestamp_deltas
+        count = len(offset_deltas)
+        batch = self._batch_of_rows(low, count)
+        if (
+            int(offset_deltas.min()) < 0
+            or (offset_deltas > _per_row(self.last_offset_deltas, batch)).any()
+        ):
+            raise DamageError
+        offsets = offset_deltas
+        offsets += _per_row(self.base_offsets, batch)
+        self._check_order(low, offsets)
+        timestamps: Ints | None = None
+        if TIMESTAMP in columns or times_ms is not None:
+            timestamps = timestamp_deltas
+            if self.append_time.any():
+                timestamps *= ~_per_row(self.append_time, batch)
+            timestamps += _per_row(self.base_timestamps, batch)
+        timestamp_types: NDArray[np.int32] = np.broadcast_to(
+            _per_row(self.timestamp_types, batch), offsets.shape
+        )
+
+        keep: NDArray[np.bool_] | None = None
+        if int(offsets.min()) < start_offset or int(offsets.max()) >= end_offset:
+            keep = (offsets >= start_offset) & (offsets < end_offset)
+        if times_ms is not None and timestamps is not None:
+            in_time = (timestamps >= times_ms[0]) & (timestamps <= times_ms[1])
+            keep = in_time if keep is None else keep & in_time
+        if keep is not None and not keep.any():
+            return no_records(columns)
+
+        headers: pa.Array | None = None
+        if HEADERS in columns:
+            # Before the cut below: list offsets and checks are simplest on all rows.
+            headers = (
+                pa.nulls(count, HEADERS_TYPE)
+                if fields.headers is None
+                else self._headers(fields.headers, offsets)
+            )
+        if keep is not None and not keep.all():
+            offsets = offsets[keep]
+            timestamps = None if timestamps is None else timestamps[keep]
+            timestamp_types = timestamp_types[keep]
+            headers = None if headers is None else headers.filter(from_numpy(keep))
+        else:
+            keep = None
+        return DecodedRecords(
+            offsets,
+            timestamps if TIMESTAMP in columns else None,
+            timestamp_types,
+            fields.keys.take(self.buffer, keep) if KEY in columns else None,
+            fields.values.take(self.buffer, keep) if VALUE in columns else None,
+            headers,
+        )
+
+    def _check_order(self, low: int, offsets: Ints) -> None:
+        """Offsets ascend inside a batch. (Those of batches are `split_batches`' to look at.)"""
+        disorder = offsets[1:] <= offsets[:-1]
+        if disorder.any():
+            batch = self._batch_of_rows(low, len(offsets))
+            if batch is None or (disorder & (batch[1:] == batch[:-1])).any():
+                raise DamageError
+        if int(offsets[0]) <= self.last_offset:
+            batch = self._batch_of_rows(low - 1, 2)
+            if batch is None or batch[0] == batch[1]:
+                raise DamageError
+        self.last_offset = int(offsets[-1])
+
+    def _batch_of_rows(self, low: int, count: int) -> Ints | None:
+        """Index of each row's batch, or None when there is only one batch."""
+        if len(self.batches) == 1:
+            return None
+        if self.batch_of_row is None:
+            self.batch_of_row = np.repeat(np.arange(len(self.batches)), self.counts)
+        return self.batch_of_row[low : low + count]
+
+    def _headers(self, headers: Headers, offsets: Ints) -> pa.Array:
+        count = int(headers.counts[0])
+        if count > MOST_HEADERS:  # of a single row: see `_few_headers`
+            size = int(headers.ends[0] - headers.at[0])
+            if headers_cost_bytes(count, size) > self._max_bytes:
+                raise BatchTooLargeError(
+                    f"a record is too large: it has {count} headers in {size} bytes, "
+                    f"{self._max_bytes} bytes are allowed",
+                    offset=int(offsets[0]),
+                )
+        places = read_headers(self.data, headers.at, headers.ends, headers.counts)
+        return header_lists(headers.counts, *header_fields(self.buffer, places))
+
+    def _raise_damage(self) -> None:
+        """Finds the first damaged record, one by one, and raises CorruptRecordError."""
+        for batch, begin, end in zip(self.batches, self.begins, self.ends, strict=True):
+            raw = self.data[begin:end].tobytes()
+            check_batch(batch, raw, self._before, is_end=self._layout is None)
+        # Not reached as long as both paths agree, which the tests see to.
+        raise CorruptRecordError("damaged records", offset=self.batches[0].base_offset)
+
+
+def _few_headers(counts: Ints) -> int:
+    """How many of the rows to decode together."""
+    if int(counts.sum()) <= MOST_HEADERS:
+        return len(counts)
+    return max(1, int(np.searchsorted(np.cumsum(counts), MOST_HEADERS, "right")))
+
+
+def _one_array(payloads: list[memoryview], sizes: Ints) -> tuple[Bytes, Ints]:
+    """All payloads in one byte array, and where each begins in it."""
+    if len(payloads) == 1:
+        return np.frombuffer(payloads[0], np.uint8), np.zeros(1, np.int64)
+    whole: Any = payloads[0].obj
+    if all(view.obj is whole for view in payloads):
+        # Uncompressed batches of one fetch response: use it as it is, with the headers in between.
+        addresses: Ints = np.array([pa.py_buffer(view).address for view in payloads], np.int64)
+        base = np.frombuffer(whole, np.uint8)
+        low = int(addresses[0]) - pa.py_buffer(base).address
+        span = int(addresses[-1] - addresses[0] + sizes[-1])
+        if (
+            (addresses[1:] >= addresses[:-1] + sizes[:-1]).all()
+            and 0 <= low <= low + span <= len(base)
+            and span <= 2 * int(sizes.sum())
+        ):
+            return base[low : low + span], addresses - addresses[0]
+    joined = np.frombuffer(b"".join(payloads), np.uint8)
+    return joined, np.cumsum(sizes) - sizes
+
+
+def _per_row(values: NDArray[Any], batch: Ints | None) -> NDArray[Any]:
+    """A batch's value for each of its rows; of no dimension when all batches agree."""
+    if batch is None or (values == values[0]).all():
+        return np.asarray(values[0])
+    return values.take(batch)

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparkkafka.errors import EncodeError
-from sparkkafka.protocol.columns.chunks import Selection
+from sparkkafka.protocol.columns.columns import Selection
 from sparkkafka.protocol.columns.decode import decode_batches
 from sparkkafka.protocol.columns.input_columns import (
     BlobColumn,

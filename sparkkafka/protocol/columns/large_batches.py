@@ -1,7 +1,7 @@
 """Batches that unpack to many MiB -> Arrow columns, a few MiB at a time.
 
 A window holds the part of the records that is unpacked and not yet decoded. Whole records in it
-are decoded together, like those of small batches (`chunks`); what is left is the beginning of
+are decoded together, like those of small batches (`decode`); what is left is the beginning of
 the next record. A record larger than a piece does not go through the window: its key, value and
 headers are put together in the memory that the columns then have. So a batch of any size takes the
 memory of some pieces and of its largest record.
@@ -13,39 +13,42 @@ look at the clock.
 from __future__ import annotations
 
 import io
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 import numpy as np
 import pyarrow as pa
 
 from sparkkafka.errors import BatchTooLargeError, CorruptRecordError
 from sparkkafka.protocol.columns import record_starts
-from sparkkafka.protocol.columns.chunks import (
+from sparkkafka.protocol.columns.columns import (
     HEADERS,
     HEADERS_TYPE,
     KEY,
     MOST_HEADERS,
     TIMESTAMP,
     VALUE,
-    Chunk,
+    DamageError,
     DecodedRecords,
     LargeFields,
     Selection,
+    follow_headers,
     header_fields,
     header_lists,
     headers_cost_bytes,
     no_records,
 )
 from sparkkafka.protocol.columns.damage import MIN_HEADER_BYTES, Before, check_batch, read_one
-from sparkkafka.protocol.columns.fields import DamageError, follow_headers
+from sparkkafka.protocol.columns.record_starts import Layout
 from sparkkafka.protocol.records.batches import RecordBatch
-from sparkkafka.protocol.records.compression import PIECE_BYTES, BytesLike
+from sparkkafka.protocol.records.codecs import PIECE_BYTES, BytesLike
 from sparkkafka.protocol.records.varints import VARINT_BITS, VARLONG_BITS, BadVarintError
 
 _MAX_NUMBER_BYTES = 10
 _WRAP = 1 << 64
 
 _Pauses = Generator[DecodedRecords, None, BytesLike]
+DecodePart = Callable[[memoryview, Layout, Before], Generator[DecodedRecords, None, int]]
+"""Decodes whole records, which stand behind those before; returns the last one's offset delta."""
 
 
 def decode(
@@ -53,6 +56,7 @@ def decode(
     pieces: Iterator[BytesLike],
     wanted: Selection,
     max_payload_bytes: int,
+    decode_part: DecodePart,
 ) -> Iterator[DecodedRecords]:
     """The records of one batch, whose uncompressed bytes come in `pieces`; arguments as those of
     `decode_chunks`. Some chunks are empty. Raises CorruptRecordError as it does."""
@@ -67,15 +71,8 @@ def decode(
         count = len(layout.starts)
         if count:
             stop = int(layout.ends[-1])
-            chunk = Chunk(
-                [batch], [window.data[:stop]], max_payload_bytes, layout=layout, before=before
-            )
-            yield from chunk.decode(wanted)
-            before = Before(
-                before.records + count,
-                before.payload_bytes + stop,
-                chunk.last_offset - batch.base_offset,
-            )
+            last_delta = yield from decode_part(window.data[:stop], layout, before)
+            before = Before(before.records + count, before.payload_bytes + stop, last_delta)
             window.drop(stop)
             left -= count
         if left:

@@ -6,7 +6,7 @@ of two dimensions. To see that the lengths are the same everywhere, and to copy 
 grid, takes half as long as to read every field and to gather pieces from anywhere.
 
 Nothing is believed: every byte that says where something lies is compared with that of the batch
-that was read (the model), which `fields` found sound. Where one differs the caller reads the
+that was read (the model), which `read_fields` found sound. Where one differs the caller reads the
 records as if it had never asked.
 """
 
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparkkafka.protocol.columns import record_starts
-from sparkkafka.protocol.columns.fields import (
+from sparkkafka.protocol.columns.columns import (
     DamageError,
     Fields,
     Grid,

@@ -1,6 +1,12 @@
-"""Coordinators and the offsets of groups: FindCoordinator, OffsetCommit, OffsetFetch."""
+"""Consumer groups: their coordinators, offsets and members.
+
+FindCoordinator, OffsetCommit, OffsetFetch; JoinGroup, SyncGroup, Heartbeat and LeaveGroup of the
+classic protocol; ConsumerGroupHeartbeat of KIP-848.
+"""
 
 from __future__ import annotations
+
+import uuid as uuid_module
 
 from sparkkafka.protocol.wire.schema import (
     INT32,
@@ -9,16 +15,19 @@ from sparkkafka.protocol.wire.schema import (
     Response,
     array,
     boolean,
+    bytes_,
     int8,
     int16,
     int32,
     int64,
     nullable_array,
+    nullable_nested,
     nullable_string,
     request,
     response,
     string,
     struct,
+    uuid,
 )
 
 
@@ -210,3 +219,189 @@ class OffsetFetchResponse(Response):
     topics: list[OffsetFetchResponseTopic] = array(OffsetFetchResponseTopic, until=7)
     error_code: int = int16(since=2, until=7, ignorable=True)
     groups: list[OffsetFetchResponseGroup] = array(OffsetFetchResponseGroup, since=8)
+
+
+@struct
+class JoinGroupRequestProtocol:
+    """A way to assign partitions that the member knows, with its subscription for it."""
+
+    name: str = string()
+    metadata: bytes = bytes_()
+
+
+@request(api_key=11, versions=(2, 9), flexible=6)
+class JoinGroupRequest(Request["JoinGroupResponse"]):
+    """Joins a group, or joins it again. The answer comes when all members have asked.
+
+    A new member has the id "", and from version 4 on it is told its id first, by an error.
+    """
+
+    group_id: str = string()
+    session_timeout_ms: int = int32()
+    rebalance_timeout_ms: int = int32(-1, since=1, ignorable=True)
+    member_id: str = string()
+    group_instance_id: str | None = nullable_string(None, since=5, nullable_since=5)
+    protocol_type: str = string()
+    protocols: list[JoinGroupRequestProtocol] = array(JoinGroupRequestProtocol)
+    reason: str | None = nullable_string(None, since=8, nullable_since=8, ignorable=True)
+
+
+@struct
+class JoinGroupResponseMember:
+    """A member as the leader sees it."""
+
+    member_id: str = string()
+    group_instance_id: str | None = nullable_string(None, since=5, nullable_since=5, ignorable=True)
+    metadata: bytes = bytes_()
+
+
+@response(JoinGroupRequest)
+class JoinGroupResponse(Response):
+    """The new generation; for its leader with all members."""
+
+    throttle_time_ms: int = int32(since=2, ignorable=True)
+    error_code: int = int16()
+    generation_id: int = int32(-1)
+    protocol_type: str | None = nullable_string(None, since=7, nullable_since=7, ignorable=True)
+    protocol_name: str | None = nullable_string(nullable_since=7)
+    leader: str = string()
+    skip_assignment: bool = boolean(since=9)
+    member_id: str = string()
+    members: list[JoinGroupResponseMember] = array(JoinGroupResponseMember)
+
+
+@struct
+class SyncGroupRequestAssignment:
+    """What one member gets."""
+
+    member_id: str = string()
+    assignment: bytes = bytes_()
+
+
+@request(api_key=14, versions=(1, 5), flexible=4)
+class SyncGroupRequest(Request["SyncGroupResponse"]):
+    """Asks for the member's assignment; the leader's brings those of all members."""
+
+    group_id: str = string()
+    generation_id: int = int32()
+    member_id: str = string()
+    group_instance_id: str | None = nullable_string(None, since=3, nullable_since=3)
+    protocol_type: str | None = nullable_string(None, since=5, nullable_since=5, ignorable=True)
+    protocol_name: str | None = nullable_string(None, since=5, nullable_since=5, ignorable=True)
+    assignments: list[SyncGroupRequestAssignment] = array(SyncGroupRequestAssignment)
+
+
+@response(SyncGroupRequest)
+class SyncGroupResponse(Response):
+    """The member's assignment."""
+
+    throttle_time_ms: int = int32(since=1, ignorable=True)
+    error_code: int = int16()
+    protocol_type: str | None = nullable_string(None, since=5, nullable_since=5, ignorable=True)
+    protocol_name: str | None = nullable_string(None, since=5, nullable_since=5, ignorable=True)
+    assignment: bytes = bytes_()
+
+
+@request(api_key=12, versions=(1, 4), flexible=4)
+class HeartbeatRequest(Request["HeartbeatResponse"]):
+    """Says that the member lives; the answer's error says what it has to do."""
+
+    group_id: str = string()
+    generation_id: int = int32()
+    member_id: str = string()
+    group_instance_id: str | None = nullable_string(None, since=3, nullable_since=3)
+
+
+@response(HeartbeatRequest)
+class HeartbeatResponse(Response):
+    """An error code, or 0."""
+
+    throttle_time_ms: int = int32(since=1, ignorable=True)
+    error_code: int = int16()
+
+
+@struct
+class MemberIdentity:
+    """A member that leaves."""
+
+    member_id: str = string()
+    group_instance_id: str | None = nullable_string(None, nullable_since=3)
+    reason: str | None = nullable_string(None, since=5, nullable_since=5, ignorable=True)
+
+
+@request(api_key=13, versions=(1, 5), flexible=4)
+class LeaveGroupRequest(Request["LeaveGroupResponse"]):
+    """Leaves a group: one member until version 2, `members` from version 3 on."""
+
+    group_id: str = string()
+    member_id: str = string(until=2)
+    members: list[MemberIdentity] = array(MemberIdentity, since=3)
+
+
+@struct
+class MemberResponse:
+    """What became of one member."""
+
+    member_id: str = string()
+    group_instance_id: str | None = nullable_string(nullable_since=3)
+    error_code: int = int16()
+
+
+@response(LeaveGroupRequest)
+class LeaveGroupResponse(Response):
+    """What became of the members."""
+
+    throttle_time_ms: int = int32(since=1, ignorable=True)
+    error_code: int = int16()
+    members: list[MemberResponse] = array(MemberResponse, since=3)
+
+
+@struct
+class HeartbeatTopicPartitions:
+    """Partitions of one topic, which goes by its id."""
+
+    topic_id: uuid_module.UUID = uuid()
+    partitions: list[int] = array(INT32)
+
+
+@request(api_key=68, versions=(0, 1), flexible=0)
+class ConsumerGroupHeartbeatRequest(Request["ConsumerGroupHeartbeatResponse"]):
+    """All of a member's life in a group that the brokers assign (KIP-848).
+
+    `member_epoch` 0 joins, -1 leaves, -2 leaves for a moment (a static member). What is null (or
+    -1, for the timeout) has not changed since the last heartbeat. From version 1 on the member
+    makes its own id.
+    """
+
+    group_id: str = string()
+    member_id: str = string()
+    member_epoch: int = int32()
+    instance_id: str | None = nullable_string(None)
+    rack_id: str | None = nullable_string(None)
+    rebalance_timeout_ms: int = int32(-1)
+    subscribed_topic_names: list[str] | None = nullable_array(STRING, null_default=True)
+    subscribed_topic_regex: str | None = nullable_string(None, since=1, nullable_since=1)
+    server_assignor: str | None = nullable_string(None)
+    topic_partitions: list[HeartbeatTopicPartitions] | None = nullable_array(
+        HeartbeatTopicPartitions, null_default=True
+    )
+
+
+@struct
+class HeartbeatAssignment:
+    """The partitions that the member is to have."""
+
+    topic_partitions: list[HeartbeatTopicPartitions] = array(HeartbeatTopicPartitions)
+
+
+@response(ConsumerGroupHeartbeatRequest)
+class ConsumerGroupHeartbeatResponse(Response):
+    """The member's epoch, and its assignment if that has changed."""
+
+    throttle_time_ms: int = int32()
+    error_code: int = int16()
+    error_message: str | None = nullable_string(None)
+    member_id: str | None = nullable_string(None)
+    member_epoch: int = int32()
+    heartbeat_interval_ms: int = int32()
+    assignment: HeartbeatAssignment | None = nullable_nested(HeartbeatAssignment)

@@ -17,10 +17,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparkkafka.protocol.columns.input_columns import as_binary
-from sparkkafka.protocol.partitioning.crc32 import crc32
-from sparkkafka.protocol.partitioning.fnv1a import fnv1a
+from sparkkafka.protocol.partitioning.hashes import crc32, fnv1a, murmur2
 from sparkkafka.protocol.partitioning.key_columns import Words
-from sparkkafka.protocol.partitioning.murmur2 import murmur2
 from sparkkafka.protocol.records.arrow import is_valid, or_zero
 
 NO_PARTITION = -1
@@ -76,8 +74,3 @@ KEY_RULES: Mapping[str, KeyRule] = {
     "fnv1a": KeyRule(fnv1a, null_is_empty=True),
 }
 """By librdkafka's names. Java's default is murmur2_random."""
-
-
-def murmur2_partitions(keys: pa.Array, partition_count: int) -> Partitions:
-    """Java's choice: see `KeyRule.partitions`."""
-    return KEY_RULES["murmur2_random"].partitions(keys, partition_count)

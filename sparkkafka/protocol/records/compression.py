@@ -21,23 +21,6 @@ from sparkkafka.protocol.records.codecs import (
     too_large,
 )
 
-__all__ = [
-    "COMPRESSING",
-    "LEVELS",
-    "PIECE_BYTES",
-    "BytesLike",
-    "Codec",
-    "Levels",
-    "OutputTooLargeError",
-    "codec_by_name",
-    "codec_of",
-    "compress",
-    "decompress",
-    "decompressed_pieces",
-    "register_codec",
-    "slices",
-]
-
 
 class Levels(NamedTuple):
     """The levels that a codec takes, and the one used when none is asked for (KIP-390)."""

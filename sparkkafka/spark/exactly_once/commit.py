@@ -1,17 +1,20 @@
-"""The driver's part of deliveryGuarantee=exactly-once in a stream: deciding, ending, clearing up.
+"""The driver's part of deliveryGuarantee=exactly-once: deciding, ending, clearing up.
 
-Tasks write in transactions of their own and end none. The driver writes a decision down (see
-`decision`), in a transaction of its own transactional id, and then commits the tasks' transactions;
-what was decided and not finished is finished when Spark plans the same batch again.
-docs/exactly-once-protocol.md says why each crash ends well; its names for the steps stand in the
-comments here.
+Tasks write in transactions of their own and end none. For each micro-batch of a stream the driver
+writes a decision down (see `decision`), in a transaction of its own transactional id, and then
+commits the tasks' transactions; what was decided and not finished is finished when Spark plans the
+same batch again. docs/exactly-once-protocol.md says why each crash ends well; its names for the
+steps stand in the comments here.
+
+Spark never plans a batch job again, so a job needs no decision: `commit_job` checks that every
+transaction is open, and commits them.
 """
 
 from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from sparkkafka.client.cluster.cluster import Cluster
@@ -26,7 +29,14 @@ from sparkkafka.client.transactions.requests import (
 )
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import WriteOptions
-from sparkkafka.errors import BrokerError, DataLossError, DecodeError, KafkaError, TransactionError
+from sparkkafka.errors import (
+    BrokerError,
+    DataLossError,
+    DecodeError,
+    ErrorCode,
+    KafkaError,
+    TransactionError,
+)
 from sparkkafka.spark.exactly_once.decision import (
     Decision,
     TaskReport,
@@ -34,11 +44,13 @@ from sparkkafka.spark.exactly_once.decision import (
     latest_decision,
 )
 from sparkkafka.spark.exactly_once.task_transactions import (
+    OF_TRANSACTIONS,
     abort_each,
     abort_stopped,
     check_open,
     clear_up,
     failures,
+    id_of,
     is_gone,
     other_attempts,
     some,
@@ -46,9 +58,16 @@ from sparkkafka.spark.exactly_once.task_transactions import (
     transaction_of,
     transactions_of,
 )
-from sparkkafka.spark.exactly_once.words import OF_DECISIONS
 
 log = logging.getLogger(__name__)
+
+OF_DECISIONS: Mapping[int, str] = {
+    **OF_TRANSACTIONS,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: (
+        "decisions are kept beside offsets of the topics that are written: grant READ on the topic "
+        "as well, WRITE alone is not enough for this"
+    ),
+}
 
 
 class _Stored(NamedTuple):
@@ -283,7 +302,7 @@ def _decided(names: WriterNames, decision: Decision) -> dict[str, Transaction]:
 def _finish_other_query(
     cluster: Cluster, names: WriterNames, before: Decision, query_id: str, batch_id: int
 ) -> None:
-    """A new checkpoint under an old prefix: what the old query decided comes to its end."""
+    """A new checkpoint under an old prefix: finish what the old query decided."""
     if batch_id > 0:
         raise TransactionError(
             f"transactionalIdPrefix {names.prefix} is used by another query as well: "
@@ -303,3 +322,72 @@ def _finish_other_query(
             names.prefix,
             error,
         )
+
+
+# --- batch jobs ---------------------------------------------------------------------------------
+
+
+def commit_job(options: WriteOptions, reports: Sequence[TaskReport]) -> str:
+    """Commit the transactions of all tasks of a batch job.
+
+    Raises TransactionError before anything is visible if one of them is not open any more;
+    DataLossError if that turns out while they are committed.
+    """
+    if not reports:
+        return "no tasks"
+    names = reports[0].names
+    own = transactions_of(names, reports)
+    with Cluster(options.client) as cluster:
+        check_open(cluster, own, reports)
+        failed = failures(
+            end_transactions(cluster, own.values(), commit=True, deadline=cluster.deadline())
+        )
+        if failed:
+            lost = [row for row in reports if id_of(row) in failed]
+            raise DataLossError(
+                f"{len(own) - len(failed)} of {len(own)} transactions of this job are committed, "
+                f"and their rows visible; those of tasks {some(row.task for row in lost)} "
+                f"({sum(row.rows for row in lost)} rows) are not: {next(iter(failed.values()))}"
+            )
+        clear_up(cluster, names, reports, every=False)
+    return f"{len(own)} transactions committed"
+
+
+def abort_job(
+    options: WriteOptions,
+    reports: Sequence[TaskReport],
+    names: WriterNames | None = None,
+    *,
+    stopped_tasks: bool = False,
+) -> str:
+    """Take back what the tasks of a failed job wrote; says what could not be.
+
+    `names` are the job's, needed if no task has reported. `stopped_tasks`: there are tasks without
+    a report, which may run for a moment more.
+    """
+    names = reports[0].names if reports else names
+    if names is None:
+        return "nothing of it is visible to read_committed"
+    own = transactions_of(names, reports)
+    with Cluster(options.client) as cluster:
+        outcome = abort_each(cluster, own.values())
+        stopped = abort_stopped(cluster, names) if stopped_tasks else 0
+    visible: list[TaskReport] = []
+    unsure: list[TaskReport] = []
+    for report in reports:
+        error = outcome.get(id_of(report))
+        if error is not None:
+            (visible if is_gone(error) else unsure).append(report)
+    text = f"{len(own) - len(visible) - len(unsure) + stopped} transactions aborted"
+    if visible:
+        text += (
+            f"; {len(visible)} had been committed or ended before ("
+            f"tasks {some(row.task for row in visible)}, {sum(row.rows for row in visible)} rows, "
+            "which are visible if they were committed)"
+        )
+    if unsure:
+        text += (
+            f"; {len(unsure)} could not be reached (tasks {some(row.task for row in unsure)}): "
+            "the broker aborts them after kafka.transaction.timeout.ms"
+        )
+    return text

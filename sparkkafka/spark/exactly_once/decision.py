@@ -1,8 +1,7 @@
-"""What is written down when a micro-batch is decided: the transactions that are to be committed.
+"""The decision about a micro-batch, as text: the transactions to commit.
 
-A decision is kept as text beside offsets of a consumer group that nobody joins, in as many
-partitions as its length needs. Names and text only: `commit` writes and reads it,
-docs/exactly-once-protocol.md says what it is for.
+It is stored as metadata of offsets in a consumer group without members, in as many partitions as
+its length needs. `commit` writes and reads it; docs/exactly-once-protocol.md says what it is for.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from sparkkafka.client.values import TopicPartition
 
 MAX_TEXT_CHARS = 4096
-"""offset.metadata.max.bytes of a broker if nobody changed it; the text is ASCII."""
+"""The default of a broker's offset.metadata.max.bytes; the text is ASCII."""
 
 FORMAT_VERSION = 1
 NO_BATCH = -1
@@ -106,9 +105,9 @@ class TaskReport(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """These transactions of one micro-batch are to be committed, whatever happens.
+    """These transactions of one micro-batch will be committed, whatever happens.
 
-    `number` counts the decisions under a prefix; `application` says who decided, to people.
+    `number` counts the decisions under a prefix; `application` is for people.
     """
 
     query_id: str

@@ -28,7 +28,7 @@ from sparkkafka.spark.exactly_once.decision import (
     WriterNames,
     latest_decision,
 )
-from sparkkafka.spark.exactly_once.words import OF_TRANSACTIONS
+from sparkkafka.spark.exactly_once.task_transactions import OF_TRANSACTIONS
 
 # Properties that Spark's StreamExecution and MicroBatchExecution set for a micro-batch's tasks.
 QUERY_ID = "sql.streaming.queryId"
@@ -43,7 +43,7 @@ ASK_MS = 3_000
 
 
 class TaskPlace(NamedTuple):
-    """Which task of what this is. `query_id` is "" and `batch_id` NO_BATCH in a batch job."""
+    """Identifies one attempt of a task. In a batch job `query_id` is "" and `batch_id` NO_BATCH."""
 
     names: WriterNames
     query_id: str
@@ -76,13 +76,13 @@ class TaskPlace(NamedTuple):
 
     @property
     def attempts(self) -> dict[str, int]:
-        """Transactional ids that it may write under, and the numbers in them; the first one, if
-        nobody has a transaction open there."""
+        """Transactional ids with the numbers in them; the first without an open transaction is
+        used."""
         numbers = (self.attempt + STAGE_RETRY * again for again in range(STAGE_ATTEMPTS))
         return {self.names.transactional_id(self.task, number): number for number in numbers}
 
     def report(self, rows: int, transaction: ProducerTransaction | None) -> TaskReport:
-        """What to tell the driver; `transaction` is None if the task had no rows."""
+        """The report to the driver; `transaction` is None if the task had no rows."""
         written = None
         attempt = self.attempt
         if transaction is not None and transaction.identity is not None:

@@ -1,17 +1,15 @@
-"""Transactions of tasks as the driver sees them: are they open, abort them, clear up what is left.
-
-For streams (`commit`) and batch jobs (`job`) alike.
-"""
+"""The driver's view of tasks' transactions: are they open, abort them, clear up what is left."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.transactions.inspection import describe_transactions, list_open_transactions
 from sparkkafka.client.transactions.requests import (
+    EXPLANATIONS,
     FENCED,
     GONE,
     Transaction,
@@ -33,9 +31,24 @@ from sparkkafka.spark.exactly_once.decision import (
     TaskTransaction,
     WriterNames,
 )
-from sparkkafka.spark.exactly_once.words import OF_TRANSACTIONS
 
 log = logging.getLogger(__name__)
+
+_NO_ID = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+_TOO_LONG = ErrorCode.INVALID_TRANSACTION_TIMEOUT
+
+OF_TRANSACTIONS: Mapping[int, str] = {
+    **EXPLANATIONS,
+    _NO_ID: EXPLANATIONS[_NO_ID]
+    + " (a prefixed ACL on transactionalIdPrefix covers all ids of a query)",
+    _TOO_LONG: EXPLANATIONS[_TOO_LONG]
+    + ". Left out, it is the broker's maximum, or 15 minutes if this user may not see that "
+    "(DESCRIBE_CONFIGS on the cluster)",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: (
+        "this user may not use the group in which decisions are kept: grant READ on it"
+    ),
+}
+"""What error codes mean to those who run a query with exactly-once."""
 
 SHORT_TIMEOUT_MS = 60_000
 """For transactions that are to be empty, or are ended at once."""
@@ -53,8 +66,8 @@ kills its worker, which so cannot abort anything."""
 def take_over(
     cluster: Cluster, transactional_ids: Iterable[str]
 ) -> dict[str, Transaction | KafkaError]:
-    """`init_transactions`, also where brokers allow less than SHORT_TIMEOUT_MS: nobody who set no
-    timeout could lower this one. Not every user may see what they allow."""
+    """`init_transactions`, also with brokers that allow less than SHORT_TIMEOUT_MS. (No option
+    lowers this timeout, and not every user may see the brokers' limit.)"""
     timeout_ms = SHORT_TIMEOUT_MS
     found = init_transactions(
         cluster, transactional_ids, timeout_ms, cluster.deadline(), words=OF_TRANSACTIONS
@@ -143,14 +156,13 @@ def clear_up(
 ) -> None:
     """Abort what attempts of tasks left open whose work does not count.
 
-    With `every`, what earlier starts of the query left as well; `before` is the decision that was
-    the last one until now. Readers of read_committed wait for
-    open transactions; nothing else is wrong with them, so a failure here is only logged.
+    `every` includes what earlier starts of the query left; `before` is the previous decision. Open
+    transactions only make read_committed readers wait, so a failure here is only logged.
     """
     try:
         left = set(_left_by_attempts(cluster, names, reports))
         if every:
-            # No transaction of this prefix is to stay open now: those that count are committed.
+            # All transactions that count are committed: none of this prefix may stay open.
             left |= set(_open_of_query(cluster, names, reports, before))
         if left:
             log.info("aborting %d transactions that were left open: %s", len(left), some(left))
@@ -191,11 +203,11 @@ def _may_be_open(
 
 
 def abort_stopped(cluster: Cluster, names: WriterNames) -> int:
-    """Abort what tasks of this run left open, that Spark stops because another one failed.
+    """Abort transactions of tasks of this run that Spark stops because another task failed.
 
-    Else readers of read_committed wait for kafka.transaction.timeout.ms, 15 minutes if nobody set
-    it. Twice, since a task may begin its transaction until it is killed. Returns how many there
-    were; a failure is only logged.
+    Otherwise read_committed readers wait for kafka.transaction.timeout.ms, 15 minutes by default.
+    It looks twice, since a task may begin its transaction until it is killed. Returns how many
+    there were; a failure is only logged.
     """
     found: set[str] = set()
     try:
@@ -223,7 +235,7 @@ def _left_by_attempts(
     try:
         states = describe_transactions(cluster, others, cluster.deadline())
     except UnsupportedVersionError:
-        # Those that are known to have run: to take over an id that nobody used would make it.
+        # Only attempts that are known to have run: taking over an unused id would create it.
         return [
             names.transactional_id(row.task, attempt)
             for row in reports
@@ -251,9 +263,9 @@ def _numbers(attempt: int) -> Iterable[int]:
 
 
 def abort_each(cluster: Cluster, own: Iterable[Transaction]) -> dict[str, KafkaError]:
-    """Abort tasks' transactions; those of which it is not known that this did it.
+    """Abort tasks' transactions; returns the errors of those that may not be aborted by this.
 
-    Under the id of one that is fenced a copy of the task may have a transaction open.
+    If one is fenced, a copy of the task may have a transaction open under its id.
     """
     outcome = end_transactions(cluster, own, commit=False, deadline=cluster.deadline())
     left = failures(outcome)
@@ -270,7 +282,7 @@ def failures(outcome: dict[str, KafkaError | None]) -> dict[str, KafkaError]:
 
 
 def is_gone(error: KafkaError) -> bool:
-    """Whether the transaction ended otherwise or has another owner; False: that is not known."""
+    """Whether the transaction ended in another way or has another owner; False: unknown."""
     return isinstance(error, BrokerError) and error.code in GONE
 
 

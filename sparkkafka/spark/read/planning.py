@@ -3,10 +3,9 @@
 Offsets are those of Kafka: a range [start, end) ends before `end`. Names in square brackets in
 messages are the error conditions of Spark's JVM connector, so that they can be searched for.
 
-Where this differs from the JVM connector, on purpose: `assign` with a partition that does not exist
-is an error here (there it is dropped without a word, and the job reads less than it was told to);
-"earliest" and "latest" are bound once, when the read is planned, so all tasks and retries of a job
-see the same snapshot.
+Two differences from the JVM connector are on purpose: `assign` with a partition that does not exist
+is an error (the JVM connector silently reads less), and "earliest" and "latest" are bound once, at
+planning, so all tasks and retries of a job see the same snapshot.
 """
 
 from __future__ import annotations
@@ -21,8 +20,12 @@ from typing import NamedTuple
 from pyspark.sql.datasource import InputPartition
 
 from sparkkafka.client.values import Address, TopicPartition
-from sparkkafka.config.offset_json import EARLIEST_OFFSET, LATEST_OFFSET, PartitionKey
-from sparkkafka.config.source import OffsetBound
+from sparkkafka.config.source import (
+    EARLIEST_OFFSET,
+    LATEST_OFFSET,
+    OffsetBound,
+    PartitionKey,
+)
 from sparkkafka.errors import DataLossError, OptionError
 
 MOST_SHOWN = 10
@@ -31,11 +34,11 @@ MOST_SHOWN = 10
 
 @dataclass(frozen=True)
 class KafkaInputPartition(InputPartition):
-    """The records of one partition with start <= offset < end: from its planning to one task.
+    """The records of one partition with start <= offset < end, from planning to one task.
 
     `times_ms` (first, last, both included) leaves out records of other times. `topic_id` (16 bytes;
-    None before Kafka 2.8) tells the topic from a later one of its name. `leader` is where the
-    partition's leader was when this was planned: whom to ask first.
+    None before Kafka 2.8) tells the topic from a later one of the same name. `leader` is the
+    address of the partition's leader at planning time: the task asks it first.
     """
 
     topic: str
@@ -52,7 +55,7 @@ class KafkaInputPartition(InputPartition):
 
     @property
     def count(self) -> int:
-        """Of offsets; some may have no record."""
+        """The number of offsets; some may have no record."""
         return self.end - self.start
 
 
@@ -80,11 +83,10 @@ class Loss(NamedTuple):
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """The expression of subscribePattern. Raises OptionError if Python cannot read it as Java does.
+    """The expression of subscribePattern. Raises OptionError if Python reads it unlike Java.
 
-    Topic names are ASCII, where the two languages agree on nearly all that people write. What only
-    Java knows (\\p{Alpha}, (?<name>…), \\Q…\\E) is an error of Python's compiler; set operations in
-    brackets ([a-z&&[^x]]) mean something else in Python, which warns of them: also an error here.
+    Python's compiler refuses what only Java knows (\\p{Alpha}, (?<name>…), \\Q…\\E), and warns of
+    set operations in brackets ([a-z&&[^x]]), which mean something else there: an error here too.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("error", FutureWarning)
@@ -100,8 +102,8 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
 def matching_topics(pattern: re.Pattern[str], topics: Mapping[str, bool]) -> list[str]:
     """Names in which the pattern is found, sorted. `topics` maps a name to "is internal".
 
-    A search, not a full match: the JVM connector uses Scala's findFirstIn. Internal topics
-    (__consumer_offsets) are left out, as KafkaConsumer does for patterns.
+    A search, not a full match, as Scala's findFirstIn in the JVM connector. Internal topics
+    (__consumer_offsets) are left out, as in KafkaConsumer.
     """
     return sorted(
         name for name, internal in topics.items() if not internal and pattern.search(name)
@@ -130,7 +132,7 @@ def check_assigned(
 
 
 def check_bounds(starting: OffsetBound, ending: OffsetBound) -> None:
-    """What can be said before a broker is asked. Raises OptionError."""
+    """Checks what needs no broker. Raises OptionError."""
     first_name = starting.option or "startingOffsets"
     last_name = ending.option or "endingOffsets"
     if starting.kind == ending.kind == "timestamp":
@@ -197,10 +199,9 @@ def times_of(
 def start_at_times(
     bound: OffsetBound, found: Mapping[TopicPartition, int], *, no_match_strategy: str
 ) -> OffsetBound:
-    """A start by time as offsets. `found` has -1 where no record is of the time or later.
+    """A start by time as offsets. `found` is -1 where no record is of that time or later.
 
-    With the strategy "latest" nothing is read of such a partition; with "error" this raises
-    OptionError.
+    Of such a partition nothing is read with the strategy "latest"; "error" raises OptionError.
     """
     missing = sorted(tp for tp, offset in found.items() if offset < 0)
     if missing and no_match_strategy == "error":
@@ -215,7 +216,7 @@ def start_at_times(
 
 
 def end_at_times(bound: OffsetBound, found: Mapping[TopicPartition, int]) -> OffsetBound:
-    """An end by time as offsets: where no record is so late, the end of the log (-1)."""
+    """An end by time as offsets; the end of the log (-1) where no record is that late."""
     return _resolved(bound, found)
 
 
@@ -231,11 +232,11 @@ def plan_ranges(
     earliest: Mapping[TopicPartition, int],
     latest: Mapping[TopicPartition, int],
 ) -> tuple[list[KafkaInputPartition], list[Loss]]:
-    """Ranges to read, in order of topic and partition, without empty ones; and what is missing.
+    """Ranges to read, by topic and partition, without empty ones; and what is missing.
 
     `latest` is the high watermark, or the last stable offset for read_committed. Ranges are cut to
-    what is available; `losses` says what that left out. Raises OptionError for bounds that do not
-    fit the partitions or each other.
+    what is available, and the losses say what was cut off. Raises OptionError for bounds that do
+    not fit the partitions or each other.
     """
     check_bounds(starting, ending)
     check_named("startingOffsets", starting, partitions)
@@ -257,8 +258,8 @@ def plan_ranges(
                 f"offset {start}, which is behind {ending.option}, offset {end}"
             )
         if start > end:
-            # Both ends given was refused above, so one of them is what the log holds: the wanted
-            # records are all deleted (start is earliest), or were never there (end is latest).
+            # `check_bounds` refuses two given ends in this order, so the log has one of them: the
+            # wanted records are all deleted (start is earliest), or never existed (end is latest).
             gone = first - wanted_to if wanted_to is not None else start - last
             losses.append(Loss(tp, start, end, first, last, gone))
             continue
@@ -294,12 +295,10 @@ def split_ranges(
     max_records: int | None = None,
 ) -> list[KafkaInputPartition]:
     """The same offsets in the same order, in `min_partitions` (minPartitions) ranges or more, none
-    longer than `max_records` (maxRecordsPerPartition). Pieces of a range differ by one offset at
-    most.
+    longer than `max_records` (maxRecordsPerPartition). Pieces of a range differ by one at most.
 
-    The JVM connector's KafkaOffsetRangeCalculator, in the same order: first no range is longer than
-    the maximum, then there are as many as the minimum. Its shares are rounded, so it may end up
-    with fewer ranges than asked for; here it is that many exactly, as far as there are offsets.
+    As the JVM connector's KafkaOffsetRangeCalculator, but that rounds its shares, and may give
+    fewer ranges than asked for.
     """
     parts = [1] * len(ranges)
     if max_records is not None:
@@ -322,7 +321,7 @@ def _add_parts(parts: list[int], sizes: list[int], missing: int) -> None:
     heapq.heapify(longest)
     while missing and longest:
         _, at = longest[0]
-        if parts[at] >= sizes[at]:  # the longest piece is one offset: nothing is left to cut
+        if parts[at] >= sizes[at]:  # pieces of one offset each cannot be cut
             heapq.heappop(longest)
             continue
         parts[at] += 1
@@ -342,7 +341,7 @@ def _pieces_of(whole: KafkaInputPartition, count: int) -> Iterator[KafkaInputPar
 
 
 def loss_error(losses: list[Loss]) -> DataLossError:
-    """The error of failOnDataLoss=true: what was wanted, what is there, what can be done."""
+    """The error of failOnDataLoss=true: what was wanted, what exists, and what to do."""
     conditions = {
         "RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET"
         if loss.start > loss.end

@@ -1,21 +1,22 @@
-"""Filters of a query -> what of a topic can hold rows that pass them. Pure functions, no I/O.
+"""Reads narrowed by Spark's filters: the option filterPushdown. Needs Spark 4.1.
 
-Spark checks every filter once more, so all that counts here is that no row is lost which would
-pass: what is not understood restricts nothing. Needs Spark 4.1, the first with filters for Python.
+Spark checks every filter again, so the only duty here is to lose no row that would pass: a filter
+that is not understood restricts nothing.
 
-Times are the difficulty: records of a partition are in order of offset, not of time. ListOffsets
-gives the first record of a time or later, so
+Records of a partition are in order of offset, not of time, and ListOffsets gives the first record
+of a time or later. So
 
 - all records before it are earlier: it is a sound start for `timestamp >= t`;
-- records behind it may be earlier again: it bounds `timestamp < t` only if somebody says by how
-  much records can be out of order (maxTimestampDisorderMs). Nothing that a broker can be asked
-  does: it knows the latest times of its segments and batches, not the earliest; LogAppendTime is
-  the clock of whichever broker led the partition, and a topic may have had it for a part of its
-  life only. Without that word the rest of the range is fetched, and the task drops what is late.
+- records behind it may be earlier again: it bounds `timestamp < t` only if the user says by how
+  much records can be out of order (maxTimestampDisorderMs). Brokers cannot: they know the latest
+  times of their segments and batches, not the earliest; LogAppendTime is the clock of whichever
+  broker led the partition, and a topic may have had it for a part of its life only. Without the
+  option the rest of the range is fetched, and the task drops what is late.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -38,8 +39,15 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.offsets import largest_timestamps, list_offsets
 from sparkkafka.client.values import TopicPartition
+from sparkkafka.config.options import ReadOptions
 from sparkkafka.spark.read.planning import KafkaInputPartition
+from sparkkafka.spark.read.reader import KafkaBatchReader
+from sparkkafka.spark.schema import ReadColumn
+
+log = logging.getLogger(__name__)
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -95,7 +103,7 @@ def bounds_of(filters: Iterable[Filter]) -> Bounds:
     return Bounds(offsets, times_ms, tuple(constants["topic"]), tuple(constants["partition"]))
 
 
-def narrowed(ranges: Iterable[KafkaInputPartition], bounds: Bounds) -> list[KafkaInputPartition]:
+def within(ranges: Iterable[KafkaInputPartition], bounds: Bounds) -> list[KafkaInputPartition]:
     """The parts of the ranges that the bounds leave, times aside. None if no time is left."""
     if bounds.times_ms.is_empty:
         return []
@@ -109,10 +117,10 @@ def narrowed(ranges: Iterable[KafkaInputPartition], bounds: Bounds) -> list[Kafk
 
 
 def times_to_ask(bounds: Bounds, disorder_ms: int | None) -> tuple[int | None, int | None]:
-    """Times (ms) whose first records bound a range: where it starts, and before which it ends.
+    """Times (ms) whose first records bound a range: its start, and its end (not included).
 
-    None for an end that no time bounds. `disorder_ms`: a record is at most so much earlier than
-    any one before it; None if that is not known. ListOffsets gives negative times other meanings.
+    None where no time bounds it; negative times have other meanings in ListOffsets. A record is at
+    most `disorder_ms` earlier than any one before it; None if that is not known.
     """
     low, high = bounds.times_ms
     start_ms = low if low >= 0 else None
@@ -130,11 +138,11 @@ def within_times(
     ends: Mapping[TopicPartition, int],
     largest_ms: Mapping[TopicPartition, int],
 ) -> list[KafkaInputPartition]:
-    """The ranges between the offsets that were found for the two times; -1: no such record.
+    """The ranges between the offsets found for the two times; -1: no such record.
 
-    That no record was found proves nothing: a broker looks into the first segment with so late a
-    time only, and the record that had it may be deleted or compacted away. So a range is dropped
-    only if `largest_ms`, the largest time of its partition, says so as well.
+    A missing record proves nothing: a broker searches only the first segment with so late a time,
+    and the record that had it may be deleted or compacted away. So a range is dropped only if
+    `largest_ms`, the largest time of its partition, says so as well.
     """
     kept = []
     for whole in ranges:
@@ -154,7 +162,7 @@ def _cut(whole: KafkaInputPartition, start: int, end: int) -> list[KafkaInputPar
 
 
 def _column(one: Filter) -> str:
-    """The column that a filter is about; nothing for those of a kind that is not known."""
+    """The column that a filter is about; "" for an unknown kind of filter."""
     inner = one.child if isinstance(one, Not) else one
     path: tuple[str, ...] = getattr(inner, "attribute", ())
     return path[0] if len(path) == 1 else ""
@@ -198,8 +206,8 @@ def _exactly(value: object) -> Span:
 
 
 def _passes(one: Filter, known: str | int) -> bool | None:
-    """Whether a column with this value passes; None if that cannot be told. (SQL's null for `IN`
-    is False here: then the opposite is True, and restricts nothing.)"""
+    """Whether a column with this value passes; None if unknown. (SQL's null for `IN` is False here:
+    its opposite is then True, and restricts nothing.)"""
     match one:
         case Not(child):
             inner = _passes(child, known)
@@ -240,3 +248,67 @@ def _compares(one: Filter, known: str | int, value: str | int) -> bool | None:
             case StringContains():
                 return value in known
     return None
+
+
+# --- the reader ---------------------------------------------------------------------------------
+
+
+class FilterPushdownReader(KafkaBatchReader):
+    """Reads what can pass the filters. (Its name stands in Spark's error if the conf is off.)
+
+    A class of its own: Spark fails every read of a reader class that has `pushFilters` as long as
+    spark.sql.python.filterPushdown.enabled is false, so it is made only on request.
+    """
+
+    def __init__(self, options: ReadOptions, columns: tuple[ReadColumn, ...] | None = None) -> None:
+        super().__init__(options, columns)
+        self.bounds = Bounds()
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Spark calls this before `partitions`, on the same object, if there are any filters.
+
+        It returns all of them: Spark checks them again at next to no cost.
+
+        Spark (4.1 to 4.3) keeps what is planned now with the DataFrame's relation (one
+        PythonDataSourceV2.readInfo for all its scans), also for a later query without filters.
+        Python cannot see that, hence "call load() anew" in the docs.
+        """
+        self.bounds = bounds_of(filters)
+        return filters
+
+    def narrowed(
+        self, cluster: Cluster, ranges: list[KafkaInputPartition]
+    ) -> list[KafkaInputPartition]:
+        kept = within(ranges, self.bounds)
+        start_ms, end_ms = times_to_ask(self.bounds, self.options.max_timestamp_disorder_ms)
+        partitions = [one.tp for one in kept]
+        starts = _first_at(cluster, partitions, start_ms)
+        ends = _first_at(cluster, partitions, end_ms)
+        silent = [tp for tp, offset in starts.items() if offset < 0]
+        largest_ms = largest_timestamps(cluster, silent)
+        kept = within_times(kept, start_ms, starts, ends, largest_ms)
+        # A warning, since the next query of the same DataFrame may miss rows and nothing says so.
+        log.warning(
+            "filterPushdown: the filters of this query leave %d of %d offsets to read. Spark may "
+            "keep that for later queries of the same DataFrame: load() anew for each",
+            sum(one.count for one in kept),
+            sum(one.count for one in ranges),
+        )
+        if self.bounds.times_ms == EVERYTHING:
+            return kept
+        first_ms, last_ms = self.bounds.times_ms
+        return [replace(one, times_ms=(first_ms, last_ms)) for one in kept]
+
+
+def _first_at(
+    cluster: Cluster, partitions: list[TopicPartition], time_ms: int | None
+) -> Mapping[TopicPartition, int]:
+    """Offsets of the first records of a time or later, -1 for none; empty without a time.
+
+    Records of open and aborted transactions count too: the first record of all is never behind the
+    first visible one.
+    """
+    if time_ms is None or not partitions:
+        return {}
+    found = list_offsets(cluster, dict.fromkeys(partitions, time_ms))
+    return {tp: row.offset for tp, row in found.items()}

@@ -13,7 +13,7 @@ from sparkkafka.client.consumer.range_fetcher import RangeFetcher, RangeWords
 from sparkkafka.client.consumer.record import times_as_us
 from sparkkafka.config.options import ReadOptions
 from sparkkafka.errors import DataLossError, DecodeError
-from sparkkafka.protocol.columns.columns import ALL_COLUMNS, HEADERS_TYPE, DecodedRecords
+from sparkkafka.protocol.columns.columns import ALL_COLUMNS, HEADERS_TYPE, DecodedRecords, Selection
 from sparkkafka.protocol.records.arrow import from_numpy, repeat_text
 from sparkkafka.spark.read.planning import KafkaInputPartition
 from sparkkafka.spark.schema import ReadColumn, arrow_schema
@@ -34,19 +34,21 @@ def read_range(
     Raises what `RangeFetcher` says, and DecodeError for a timestamp or text that Spark cannot hold.
     """
     with (
-        # Metadata come from the leader, if it is there still, and the same connection then fetches.
+        # The last known leader gives the metadata; the same connection then fetches.
         Cluster(options.client, try_first=partition.leader) as cluster,
         RangeFetcher(
             cluster,
             partition.tp,
-            partition.start,
-            partition.end,
+            Selection(
+                partition.start,
+                partition.end,
+                ALL_COLUMNS & {column.name for column in columns},
+                partition.times_ms,
+            ),
             options.fetch,
-            wanted=ALL_COLUMNS & {column.name for column in columns},
             poll_timeout_ms=options.poll_timeout_ms,
             fail_on_data_loss=options.fail_on_data_loss,
             topic_id=partition.topic_id,
-            times_ms=partition.times_ms,
             words=_WORDS,
         ) as fetcher,
     ):
@@ -138,7 +140,7 @@ class BatchShaper:
 
 
 def bad_text_rows(array: pa.Array) -> list[int]:
-    """Rows of a binary column that are not UTF-8, by halves: they are few, if there are any."""
+    """Rows of a binary column that are not UTF-8, by bisection: there are few, if any."""
     bad: list[int] = []
     pending = [(0, len(array))]
     while pending:

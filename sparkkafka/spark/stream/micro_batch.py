@@ -1,13 +1,17 @@
-"""From a micro-batch's start and end offsets to the ranges that tasks read. Pure functions, no I/O.
+"""How much a micro-batch takes, and the ranges that its tasks read. Pure functions, no I/O.
+
+`maxOffsetsPerTrigger` is a hard cap here. (The JVM connector gives each partition at least one
+offset, so that its batches exceed the cap on wide topics.)
 
 Offsets of a stream are those of its checkpoint: by partition, the next one to read. The rules are
-those of the JVM connector (KafkaOffsetReaderAdmin.getOffsetRangesFromResolvedOffsets), with one
-difference: a topic that is new to the query may begin at any offset. There it is data loss unless
-it begins at 0; here only a partition that was added to a topic of the query is.
+those of the JVM connector (KafkaOffsetReaderAdmin.getOffsetRangesFromResolvedOffsets), but for one:
+a topic that is new to the query may begin at any offset. Only a partition that was added to a topic
+of the query must begin at 0, or it counts as data loss.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
@@ -18,8 +22,73 @@ from sparkkafka.spark.read.planning import MOST_SHOWN, KafkaInputPartition, list
 Offsets = dict[TopicPartition, int]
 
 
+# --- limits -------------------------------------------------------------------------------------
+
+
+def prorate(
+    backlog: Mapping[TopicPartition, int], cap: int, after: TopicPartition | None = None
+) -> Offsets:
+    """How many offsets to take of each partition's backlog: `cap` in all, or the whole backlog.
+
+    Every partition with a backlog gets one offset, and the rest of the cap is shared out by
+    backlog. With more partitions than `cap`, those that follow `after` in sorted order get one
+    each; a caller that passes the last partition served starves none.
+    """
+    sizes = {tp: size for tp, size in sorted(backlog.items()) if size > 0}
+    total = sum(sizes.values())
+    if total <= cap:
+        return sizes
+    if len(sizes) >= cap:
+        order = list(sizes)
+        first = bisect_right(order, after) if after is not None else 0
+        served = set((order[first:] + order[:first])[:cap])
+        return {tp: int(tp in served) for tp in order}
+    # Largest remainders: shares add up to the cap exactly, and none exceeds its backlog.
+    rest, over = cap - len(sizes), total - len(sizes)
+    shares = {tp: 1 + rest * (size - 1) // over for tp, size in sizes.items()}
+    missing = cap - sum(shares.values())
+    by_remainder = sorted(sizes, key=lambda tp: -(rest * (sizes[tp] - 1) % over))
+    for tp in by_remainder[:missing]:
+        shares[tp] += 1
+    return shares
+
+
+def last_served(
+    shares: Mapping[TopicPartition, int], after: TopicPartition | None
+) -> TopicPartition | None:
+    """The partition to pass as `after` next time: the last one served, in a circle."""
+    served = sorted(tp for tp, share in shares.items() if share)
+    before = [tp for tp in served if after is not None and tp <= after]
+    return (before or served)[-1] if served else after
+
+
+def offsets_within(
+    backlog: Mapping[TopicPartition, int],
+    offset_bytes: Mapping[TopicPartition, float],
+    cap_bytes: int,
+) -> int:
+    """How many offsets, shared out by backlog, take about `cap_bytes`; at least one.
+
+    `offset_bytes` is the mean size of an offset by partition; an unknown one counts as the mean of
+    the others.
+    """
+    sizes = {tp: size for tp, size in backlog.items() if size > 0}
+    known = [tp for tp in sizes if tp in offset_bytes]
+    total = sum(sizes.values())
+    known_offsets = sum(sizes[tp] for tp in known)
+    if not known_offsets:
+        return max(total, 1)
+    mean_bytes = sum(sizes[tp] * offset_bytes[tp] for tp in known) / known_offsets
+    if total * mean_bytes <= cap_bytes:
+        return max(total, 1)
+    return max(1, int(cap_bytes / mean_bytes))
+
+
+# --- ranges -------------------------------------------------------------------------------------
+
+
 class StreamLoss(NamedTuple):
-    """What a micro-batch cannot read. `missing` counts offsets, as far as they can be counted."""
+    """What a micro-batch cannot read. `missing` counts offsets where that is possible."""
 
     condition: str
     text: str
@@ -37,7 +106,7 @@ class StreamPlan(NamedTuple):
 def partitions_to_check(
     start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]
 ) -> list[TopicPartition]:
-    """Those whose first offset the plan needs: all that move, and new ones."""
+    """The partitions whose first offset the plan needs: those that move, and new ones."""
     return [tp for tp, offset in end.items() if start.get(tp) != offset]
 
 
@@ -51,9 +120,9 @@ def plan_micro_batch(
 ) -> StreamPlan:
     """The ranges of a micro-batch, in order, without empty ones; and what it cannot read.
 
-    `earliest` holds the first offset of each of `partitions_to_check` that exists; `latest` the
-    ends of those whose end was not looked up just now (a batch that is planned again after a
-    restart). Topics of `recreated` have been reported and begin anew at their `end`.
+    `earliest` has the first offset of each of `partitions_to_check` that exists; `latest` the ends
+    of those that were not just looked up (Spark plans a batch again after a restart). Topics of
+    `recreated` have been reported and begin anew at their `end`.
     """
     ranges: list[KafkaInputPartition] = []
     losses: list[StreamLoss] = []

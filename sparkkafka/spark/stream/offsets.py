@@ -1,9 +1,8 @@
 """The driver's side of a stream: offsets of the next micro-batch, and its plan.
 
-Lives in the one Python process that Spark keeps for a streaming query, with one connection a broker
-that is opened when needed and kept. What must survive a restart stands in Spark's checkpoint; what
-is remembered here (topic ids, whose turn it is under a cap, sizes of partitions) only makes later
-batches better.
+It lives in the one Python process that Spark keeps for a streaming query, and keeps one connection
+to each broker that it needs. Spark's checkpoint has what must survive a restart; what is remembered
+here (topic ids, whose turn it is under a cap, sizes of partitions) only makes later batches better.
 """
 
 from __future__ import annotations
@@ -20,17 +19,18 @@ from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ReadOptions
 from sparkkafka.errors import KafkaError, UnknownTopicError
-from sparkkafka.spark.read import lookup, planning
-from sparkkafka.spark.read.reader import input_partitions
-from sparkkafka.spark.stream.limits import last_served, offsets_within, prorate
+from sparkkafka.spark.read import planning, reader
 from sparkkafka.spark.stream.micro_batch import (
     Offsets,
     StreamLoss,
     StreamPlan,
+    last_served,
     loss_error,
     loss_warning,
+    offsets_within,
     partitions_to_check,
     plan_micro_batch,
+    prorate,
     recreated_loss,
 )
 
@@ -93,19 +93,18 @@ class StreamOffsets:
     def initial(self) -> Offsets:
         """Where a new query starts. Raises OptionError, UnknownTopicError, …
 
-        Spark writes down where its first batch ends, but not where it starts, and asks again if
-        that batch is to be repeated after a crash. A start at the end of the log, or at an offset
-        that a group has committed, may be another one then. So a first batch reads nothing of such
-        partitions: its end is their start. (Spark also asks twice within one run, and gets the
-        same answer.)
+        Spark's checkpoint has the end of the first batch but not its start, so Spark asks again if
+        it repeats that batch after a crash. By then the end of the log, or a group's committed
+        offset, may have moved. So a first batch reads nothing of partitions that start there: its
+        end is their start. (Spark also asks twice within one run, and gets the same answer.)
         """
         if self._initial is not None:
             return self._initial
 
         def look(deadline: Deadline) -> Offsets:
-            chosen = lookup.subscribed_partitions(self._cluster, self._options, deadline)
+            chosen = reader.subscribed_partitions(self._cluster, self._options, deadline)
             self._remember_ids(chosen)
-            start, self._pinned = lookup.start_offsets(
+            start, self._pinned = reader.start_offsets(
                 self._cluster, self._options, chosen, deadline
             )
             return start
@@ -126,15 +125,15 @@ class StreamOffsets:
         return self._offered
 
     def stop_at_latest(self) -> None:
-        """Trigger.AvailableNow: from now on nothing behind the present end of the log exists."""
+        """Trigger.AvailableNow: read nothing behind the present end of the log."""
         self._stops = True
         try:
             self._target = self._attempts(
                 "looking up the latest offsets", lambda deadline: self._look({}, deadline)
             )
         except UnknownTopicError as error:
-            # Perhaps a topic of the checkpoint was deleted. The first look that knows where the
-            # query stands finds that out, and sets the target.
+            # Perhaps a topic of the checkpoint was deleted. The first lookup that knows the query's
+            # offsets finds that out, and sets the target.
             log.info("%s", error)
 
     def plan(
@@ -143,8 +142,7 @@ class StreamOffsets:
         """The tasks of a micro-batch. Raises DataLossError (failOnDataLoss)."""
         self.finish_batch()
         if self._nothing_offered and start == self._initial:
-            # A first batch that is repeated after a crash. Partitions that are newer than it wait
-            # for the next one.
+            # A first batch, repeated after a crash. Newer partitions wait for the next batch.
             start = {
                 tp: end[tp] if tp in self._pinned else at for tp, at in start.items() if tp in end
             }
@@ -162,7 +160,7 @@ class StreamOffsets:
                 planning.listed(partitions),
             )
         self._begin_batch(plan, end)
-        return input_partitions(self._cluster, self._options, plan.ranges, self._topic_ids)
+        return reader.input_partitions(self._cluster, self._options, plan.ranges, self._topic_ids)
 
     # --- ends -------------------------------------------------------------------------------------
 
@@ -237,7 +235,7 @@ class StreamOffsets:
         if not caps or total <= min(caps):
             return latest
         if self._after is None:
-            # A process that was just started goes on somewhere, not always with the same ones.
+            # A new process begins somewhere, not always with the same partitions.
             order = sorted(backlog)
             self._after = order[sum(begin[tp] for tp in order) % len(order)]
         shares = prorate(backlog, min(caps), self._after)
@@ -266,7 +264,7 @@ class StreamOffsets:
     def _partitions(
         self, start: Mapping[TopicPartition, int], deadline: Deadline
     ) -> list[TopicPartition]:
-        """Those that exist now. A topic is believed to be deleted after a second, longer look."""
+        """Those that exist now. A topic counts as deleted only after a second, longer lookup."""
         subscription = self._options.subscription
         known = {tp.topic for tp in start}
         for topic in known:
@@ -274,19 +272,19 @@ class StreamOffsets:
         seen = known | set(self._topic_ids)
         if subscription.strategy == "subscribePattern":
             pattern = planning.compile_pattern(subscription.pattern)
-            topics = lookup.topics_of_pattern(self._cluster, pattern, deadline)
+            topics = reader.topics_of_pattern(self._cluster, pattern, deadline)
             hidden = {tp.topic for tp in start if pattern.search(tp.topic)} - set(topics)
             topics |= self._existing(hidden, seen, deadline)
-            return lookup.partitions_of(topics)
+            return reader.partitions_of(topics)
         assigned = subscription.partitions
         names = set(subscription.topics) or {topic for topic, _ in assigned}
         if start and not self._options.fail_on_data_loss:
-            # An earlier run may have gone on without a topic that was deleted. Its checkpoint does
-            # not name that topic any more, so it cannot be told from one that never was.
+            # An earlier run may have dropped a deleted topic from its checkpoint, so it cannot be
+            # told from one that never existed.
             seen |= names
         topics = self._existing(names, seen, deadline)
         if subscription.strategy == "subscribe":
-            return lookup.partitions_of(topics)
+            return reader.partitions_of(topics)
         existing = {name: topic.partitions for name, topic in topics.items()}
         gone = {key for key in assigned if key[0] not in topics or key in start}
         here = [key for key in assigned if key[1] in existing.get(key[0], ())]
@@ -374,13 +372,13 @@ class StreamOffsets:
     # --- asking -----------------------------------------------------------------------------------
 
     def _attempts(self, what: str, action: Callable[[Deadline], _T]) -> _T:
-        return lookup.with_attempts(self._cluster, self._options, what, action)
+        return reader.with_attempts(self._cluster, self._options, what, action)
 
     def _offsets_at(
         self, time_ms: int, partitions: Collection[TopicPartition], deadline: Deadline
     ) -> Offsets:
         times = dict.fromkeys(partitions, time_ms)
-        return lookup.offsets_at(self._cluster, self._options, times, deadline)
+        return reader.offsets_at(self._cluster, self._options, times, deadline)
 
     def _refresh_sizes(
         self, latest: Offsets, backlog: Mapping[TopicPartition, int], deadline: Deadline

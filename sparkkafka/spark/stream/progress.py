@@ -1,24 +1,42 @@
-"""Offsets in the progress of streaming queries: what a query has read, and how far behind it is.
+"""Offsets in the progress of streaming queries: how far behind a query is, and its consumer group.
 
 Spark reports the offsets of each source as JSON; those of Kafka sources are {"topic": {"0": 23}}.
 PySpark 4.0 and 4.1 tell a query's own `lastProgress` as the text of a Python dictionary instead.
+
+Spark keeps a stream's offsets in its checkpoint, and those count; a group shows them to lag tools
+and other clients. A source hears of a finished batch only when the next one begins, and of the last
+one never; a listener hears of it at once.
 """
 
 from __future__ import annotations
 
 import ast
+import atexit
 import json
+import logging
+import threading
 from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.offsets import LATEST, list_offsets
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.group.committed_offsets import commit_offsets
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.config.offset_json import offsets_of_tree
-from sparkkafka.errors import OptionError
+from sparkkafka.config.options import GroupOptions, parse_group_options
+from sparkkafka.config.source import offsets_of_tree
+from sparkkafka.errors import KafkaError, OptionError
+from sparkkafka.spark.read.planning import compile_pattern
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
+
+log = logging.getLogger(__name__)
 
 Offsets = dict[TopicPartition, int]
 
@@ -27,6 +45,9 @@ _MAY_BE_KAFKA = ("PythonMicroBatchStream", "KafkaV2[")
 
 # Spark 4.0 and 4.1 show the end of the batch as latestOffset of a Python source.
 _LATEST_IS_REPORTED = find_spec("pyspark.sql.streaming.datasource") is not None
+
+COMMIT_TIMEOUT_MS = 10_000
+"""How long one commit may keep Spark's other listeners waiting."""
 
 
 def lag(
@@ -39,14 +60,13 @@ def lag(
     as JSON; of several Kafka sources each partition counts once, with its largest lag. Empty if
     there was no batch yet.
 
-    Behind what? Without `options`, behind the end of the log when Spark asked for it before the
-    batch: that is in the report of Spark 4.2 and later, but for a batch that was repeated after
-    a restart; where it is not, this raises OptionError. With `options`, those of the query
-    (`kafka.bootstrap.servers`, …), the brokers are asked now, which always works and raises what
-    looking up offsets raises.
+    Without `options` the lag is measured against the end of the log before the batch, which Spark
+    4.2 and later reports, except for a batch repeated after a restart; without it this raises
+    OptionError. With the query's `options` (`kafka.bootstrap.servers`, …) the brokers are asked
+    now, and errors of that lookup are raised.
 
-    Sources that are not Kafka's do not count. OptionError too if a source may be Kafka's and what
-    the report says of its offsets cannot be read.
+    Sources that are not Kafka's do not count. OptionError too if a source may be Kafka's and its
+    offsets cannot be read.
     """
     sources = _sources(query)
     behind: Offsets = {}
@@ -72,8 +92,8 @@ def lag(
 def read_until(progress: Any) -> Offsets:
     """The offsets that the reported batch has read up to, of all Kafka sources of the query.
 
-    Where two sources read one partition, the smaller one: so far all of them are. Raises
-    OptionError if what a source that may be Kafka's reports cannot be read.
+    Where two sources read one partition, the smaller one. Raises OptionError if the offsets of a
+    source that may be Kafka's cannot be read.
     """
     until: Offsets = {}
     for read, _ in _sources(progress):
@@ -145,10 +165,6 @@ def _parsed(text: str) -> Any:
 def _ends_now(
     options: Mapping[str, Any], sources: Iterable[tuple[Offsets, Offsets | None]]
 ) -> Offsets:
-    from sparkkafka.client.cluster.cluster import Cluster
-    from sparkkafka.client.cluster.offsets import LATEST, list_offsets
-    from sparkkafka.config.options import parse_group_options
-
     given = parse_group_options(options)
     with Cluster(given.client) as cluster:
         listed = list_offsets(
@@ -157,3 +173,142 @@ def _ends_now(
             isolation_level=given.isolation_level,
         )
     return {tp: row.offset for tp, row in listed.items()}
+
+
+# --- a consumer group that follows --------------------------------------------------------------
+
+
+def commit_to_group(
+    spark: SparkSession, options: Mapping[str, Any], query: str | None = None
+) -> GroupCommitter:
+    """Commit the offsets of finished micro-batches to the consumer group `kafka.group.id`.
+
+    `options` are those of the stream: kafka.bootstrap.servers and kafka.group.id are needed, and
+    if it says what is read (subscribe, subscribePattern or assign), no other topic is committed.
+    `query` is the name or the id of one query; without it every query of the session that reads
+    Kafka counts. Call it before the query starts; `spark.streams.removeListener(…)` with the
+    result ends it. Spark informs its listeners a moment after a batch: at exit the program waits
+    for them, and `flush(query)` of the result commits immediately (over Spark Connect call it
+    before the program ends).
+
+    A failed commit is a warning, and is tried again with the next batch or at the query's end: the
+    checkpoint, not the group, decides where a query goes on. Raises OptionError.
+    """
+    given = parse_group_options(options)
+    if not given.group_id:
+        raise OptionError("commit_to_group needs the name of the group: set kafka.group.id")
+    committer = GroupCommitter(given, query)
+    spark.streams.addListener(committer)
+    atexit.register(_let_listeners_finish, spark)
+    return committer
+
+
+def _let_listeners_finish(spark: SparkSession) -> None:
+    """Waits until Spark's listeners have heard of all batches, if the session still exists."""
+    try:
+        context = spark._jsparkSession.sparkContext()
+        if not context.isStopped():
+            context.listenerBus().waitUntilEmpty(COMMIT_TIMEOUT_MS)
+    except Exception as error:  # a Connect session, a JVM that is gone, a timeout: too late anyway
+        log.debug("did not wait for Spark's listeners: %s", error)
+
+
+class GroupCommitter(StreamingQueryListener):
+    """See `commit_to_group`."""
+
+    def __init__(self, options: GroupOptions, query: str | None = None) -> None:
+        self._options = options
+        self._query = query
+        what = options.subscription
+        # Compiled here, so that a bad pattern is an error before the query starts.
+        self._pattern = compile_pattern(what.pattern) if what and what.pattern else None
+        self._lock = threading.Lock()
+        self._committed: Offsets = {}
+        self._pending: dict[str, Offsets] = {}  # by run id of a query: what the group is to have
+
+    def __repr__(self) -> str:
+        return f"GroupCommitter(group_id={self._options.group_id!r}, query={self._query!r})"
+
+    @property
+    def committed(self) -> Offsets:
+        """What was committed so far, by partition."""
+        with self._lock:
+            return dict(self._committed)
+
+    def flush(self, query: StreamingQuery) -> None:
+        """Commit now what the query's last batch has read.
+
+        Raises OptionError if the query's report of it cannot be read.
+        """
+        progress = query.lastProgress
+        if progress is not None:
+            self._note(progress)
+
+    def onQueryStarted(self, event: Any) -> None:
+        """Nothing to do before the first batch is over."""
+
+    def onQueryProgress(self, event: Any) -> None:
+        try:
+            self._note(event.progress)
+        except OptionError as error:
+            log.warning(
+                "offsets of query %s were not committed to group %s (the query is not affected): "
+                "%s",
+                event.progress.name or event.progress.id,
+                self._options.group_id,
+                error,
+            )
+
+    def _note(self, progress: Any) -> None:
+        if self._query not in (None, progress.name, str(progress.id)):
+            return
+        run = str(progress.runId)
+        with self._lock:
+            self._pending[run] = {
+                tp: offset for tp, offset in read_until(progress).items() if self._reads(tp)
+            }
+            self._commit(run)
+
+    def onQueryIdle(self, event: Any) -> None:
+        with self._lock:
+            self._commit(str(event.runId))
+
+    def onQueryTerminated(self, event: Any) -> None:
+        run = str(event.runId)
+        with self._lock:
+            self._commit(run)
+            self._pending.pop(run, None)
+
+    def _reads(self, tp: TopicPartition) -> bool:
+        """Whether the options mean this partition; yes if they do not say what is read."""
+        what = self._options.subscription
+        if what is None:
+            return True
+        if self._pattern is not None:
+            return self._pattern.search(tp.topic) is not None
+        return tp.topic in what.topics or tp in what.partitions
+
+    def _commit(self, run: str) -> None:
+        # Where several queries read a partition, what all of them have read.
+        wanted = {
+            tp: min(other[tp] for other in self._pending.values() if tp in other)
+            for tp in self._pending.get(run, {})
+        }
+        changed = {tp: offset for tp, offset in wanted.items() if self._committed.get(tp) != offset}
+        if not changed:
+            return
+        group_id = self._options.group_id or ""
+        try:
+            # A connection for each commit: none is left idle between batches that are far apart.
+            with Cluster(self._options.client) as cluster:
+                commit_offsets(cluster, group_id, changed, deadline=Deadline(COMMIT_TIMEOUT_MS))
+        except KafkaError as error:
+            log.warning(
+                "offsets of %d partitions were not committed to group %s (the query is not "
+                "affected; tried again after its next batch): %s",
+                len(changed),
+                group_id,
+                error,
+            )
+            return
+        self._committed |= changed

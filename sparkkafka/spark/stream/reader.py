@@ -8,13 +8,17 @@ Offsets cross as {"topic": {"0": 23}}, the JSON of the JVM connector's checkpoin
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.config.offset_json import offsets_of_tree, tree_of_offsets
 from sparkkafka.config.options import ReadOptions
+from sparkkafka.config.source import (
+    offsets_of_tree,
+    tree_of_offsets,
+)
 from sparkkafka.spark.logs import set_up_logging
 from sparkkafka.spark.read.reader import read_partition
 from sparkkafka.spark.schema import ReadColumn
@@ -88,6 +92,48 @@ class BookkeepingStreamReader(KafkaStreamReader):
         planned = super().partitions(start, end)
         self._at = end
         return planned
+
+
+if find_spec("pyspark.sql.streaming.datasource"):  # Spark 4.2
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxBytes,
+        ReadMaxRows,
+        ReadMinRows,
+        SupportsTriggerAvailableNow,
+    )
+
+    class LimitedStreamReader(KafkaStreamReader, SupportsTriggerAvailableNow):
+        """For Spark 4.2 and later, which hands over start and limit of a micro-batch."""
+
+        def latestOffset(self, start: Tree, limit: ReadLimit) -> Tree:
+            """Where the next micro-batch ends.
+
+            Trigger.Once passes ReadAllAvailable whatever the options say: it reads all there is,
+            as with the JVM connector. Otherwise the options decide: no ReadLimit holds all of them.
+            """
+            limited = not isinstance(limit, ReadAllAvailable)
+            return tree_of(self._offsets.next_end(offsets_of(start), limited=limited))
+
+        def getDefaultReadLimit(self) -> ReadLimit:
+            limits = self.options.stream
+            if limits.max_offsets_per_trigger is not None:
+                return ReadMaxRows(limits.max_offsets_per_trigger)
+            if limits.max_bytes_per_trigger is not None:
+                return ReadMaxBytes(limits.max_bytes_per_trigger)
+            if limits.min_offsets_per_trigger is not None:
+                return ReadMinRows(limits.min_offsets_per_trigger)
+            return ReadAllAvailable()
+
+        def reportLatestOffset(self) -> Tree | None:
+            """The ends of the partitions when a batch was last asked for; `sources[].latestOffset`
+            of the query's progress."""
+            self._offsets.finish_batch()
+            return tree_of(self._offsets.latest) or None
+
+        def prepareForTriggerAvailableNow(self) -> None:
+            self._offsets.stop_at_latest()
 
 
 def offsets_of(tree: Tree) -> dict[TopicPartition, int]:

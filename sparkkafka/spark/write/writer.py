@@ -3,7 +3,7 @@
 At least once: what a task has sent stays in Kafka when the task or the job fails later, and a task
 that Spark runs again sends its rows again. Inside a task the idempotent producer keeps retries from
 doubling records. With deliveryGuarantee=exactly-once tasks write in transactions, which commit()
-ends (`exactly_once.job`).
+ends (`exactly_once.commit`).
 
 Neither Arrow nor numpy is imported here: the processes that plan and commit a write are new each
 time, and start much faster without them.
@@ -81,7 +81,7 @@ class KafkaBatchWriter(DataSourceArrowWriter):
         """
         set_up_logging()
         if self.options.delivery_guarantee == EXACTLY_ONCE:
-            from sparkkafka.spark.exactly_once.job import commit_job
+            from sparkkafka.spark.exactly_once.commit import commit_job
 
             log.info("%s", commit_job(self.options, task_reports(messages)))
         log_commit(messages)
@@ -90,8 +90,8 @@ class KafkaBatchWriter(DataSourceArrowWriter):
         """Says what a failed job leaves behind; takes back what can be."""
         set_up_logging()
         if self.options.delivery_guarantee == EXACTLY_ONCE:
+            from sparkkafka.spark.exactly_once.commit import abort_job
             from sparkkafka.spark.exactly_once.decision import WriterNames
-            from sparkkafka.spark.exactly_once.job import abort_job
 
             names = WriterNames.of_job(self.options.transactional_id_prefix, self.writer_id)
             reports = task_reports(messages)

@@ -138,10 +138,6 @@ class BrokerListener:
         self.port: int = self._sock.getsockname()[1]
 
     @property
-    def is_up(self) -> bool:
-        return self._acceptor is not None
-
-    @property
     def connections(self) -> int:
         """Clients connected now."""
         with self._lock:

@@ -25,9 +25,9 @@ import zstandard
 from crc32c import crc32c
 
 from sparkkafka.client import Consumer
-from sparkkafka.protocol.columns.chunks import headers_cost_bytes
+from sparkkafka.protocol.columns.columns import headers_cost_bytes
 from sparkkafka.protocol.records.batches import build_batch
-from sparkkafka.protocol.records.compression import Codec
+from sparkkafka.protocol.records.codecs import Codec
 from sparkkafka.testing.fake.cluster import FakeCluster
 
 pytestmark = pytest.mark.slow
@@ -50,12 +50,13 @@ if how == "fetcher":  # as Spark's tasks read
     from sparkkafka.client.cluster.cluster import Cluster
     from sparkkafka.client.consumer.range_fetcher import RangeFetcher
     from sparkkafka.client.values import TopicPartition
-    from sparkkafka.config.options import parse_client_options, parse_fetch_options
-    from sparkkafka.protocol.columns.columns import ALL_COLUMNS
+    from sparkkafka.config.options import FetchOptions, parse_client_options
+    from sparkkafka.protocol.columns.columns import Selection
     settings = {"bootstrap.servers": servers, "max.decompressed.batch.bytes": str(limit)}
+    fetch = FetchOptions(max_decompressed_batch_bytes=limit)
     with Cluster(parse_client_options(settings)) as cluster, RangeFetcher(
-        cluster, TopicPartition("t", 0), 0, max_calls, parse_fetch_options(settings),
-        wanted=ALL_COLUMNS, poll_timeout_ms=30000,
+        cluster, TopicPartition("t", 0), Selection(0, max_calls),
+        fetch, poll_timeout_ms=30000,
     ) as fetcher:
         try:
             for chunk in fetcher:

@@ -11,9 +11,9 @@ from sparkkafka.client.producer.accumulator import RecordBuffer
 from sparkkafka.client.producer.chunks import RecordChunk
 from sparkkafka.client.producer.futures import NoticeBoard
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.config.options import parse_producer_options
 from sparkkafka.errors import KafkaTimeoutError
 from tests.client.support import settings
+from tests.options import parse_producer_options
 
 LIMIT = 100
 

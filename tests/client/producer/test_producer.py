@@ -37,10 +37,12 @@ from sparkkafka.errors import (
     UnknownTopicError,
     Written,
 )
-from sparkkafka.protocol.partitioning.partitioner import murmur2_partitions
+from sparkkafka.protocol.partitioning.partitioner import KEY_RULES
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Answer, Delay, Drop, Garbage, RecordedRequest
 from tests.client.support import log_values, numbers, settings
+
+murmur2_partitions = KEY_RULES["murmur2_random"].partitions
 
 WAIT_S = 20
 FOREVER_MS = 3_600_000

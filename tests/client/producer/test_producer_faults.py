@@ -10,7 +10,6 @@ import pytest
 
 from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.sender.arrow_producer import ColumnProducer
-from sparkkafka.config.options import parse_producer_options
 from sparkkafka.errors import (
     ErrorCode,
     KafkaError,
@@ -35,6 +34,7 @@ from tests.client.support import (
     values_of,
     write,
 )
+from tests.options import parse_producer_options
 
 SMALL = {"batch_size": 400, "linger_ms": 0}
 

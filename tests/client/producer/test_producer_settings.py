@@ -15,20 +15,13 @@ import pyarrow as pa
 import pytest
 
 from sparkkafka.client.sender.arrow_producer import ColumnProducer
-from sparkkafka.config.options import parse_producer_options
 from sparkkafka.errors import ErrorCode, KafkaTimeoutError, ProduceError, Written
-from sparkkafka.protocol.columns.columns import RecordColumns
+from sparkkafka.protocol.columns.encode import RecordColumns
 from sparkkafka.protocol.records.batches import RecordBatch
-from sparkkafka.protocol.records.compression import Codec
+from sparkkafka.protocol.records.codecs import Codec
 from sparkkafka.testing.fake.faults import Delay, RecordedRequest
-from tests.client.support import (
-    log_values,
-    numbers,
-    open_cluster,
-    settings,
-    values_of,
-    write,
-)
+from tests.client.support import log_values, numbers, open_cluster, settings, values_of, write
+from tests.options import parse_producer_options
 
 SMALL = {"batch_size": 400, "linger_ms": 0}
 JITTER = 0.8  # a wait is at least so much of what the setting says

@@ -16,7 +16,6 @@ from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.sender.arrow_producer import ColumnProducer
 from sparkkafka.client.sender.deliveries import Deliveries
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.config.options import parse_producer_options
 from sparkkafka.errors import (
     ErrorCode,
     KafkaError,
@@ -25,10 +24,11 @@ from sparkkafka.errors import (
     TransactionError,
     Written,
 )
-from sparkkafka.protocol.columns.columns import encode_batches, split_encoded
+from sparkkafka.protocol.columns.encode import encode_batches, split_encoded
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Drop
 from tests.client.support import log_values, numbers, open_cluster, settings, values_of
+from tests.options import parse_producer_options
 
 WAIT_S = 20
 FOREVER = {"linger_ms": 3_600_000, "delivery_timeout_ms": 7_200_000}

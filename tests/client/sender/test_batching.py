@@ -12,16 +12,16 @@ from sparkkafka.client.producer.chunks import binary_array
 from sparkkafka.client.sender import batching
 from sparkkafka.client.sender.batching import Batcher
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.config.options import parse_producer_options
-from sparkkafka.protocol.columns.columns import (
+from sparkkafka.protocol.columns.columns import Selection
+from sparkkafka.protocol.columns.decode import decode_batches
+from sparkkafka.protocol.columns.encode import (
     EncodedBatch,
     RecordColumns,
-    Selection,
-    decode_batches,
+    _as_record_batch,
     run_sizes,
 )
-from sparkkafka.protocol.columns.encode import _as_record_batch
 from tests.client.support import settings
+from tests.options import parse_producer_options
 
 BATCH_BYTES = 4096
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from sparkkafka.client.sender.arrow_producer import ColumnProducer
-from sparkkafka.config.options import parse_producer_options
 from sparkkafka.errors import (
     EncodeError,
     ErrorCode,
@@ -20,6 +19,7 @@ from sparkkafka.errors import (
 )
 from sparkkafka.testing.fake.faults import Answer, Delay, Drop
 from tests.client.support import log_values, open_cluster, settings, values_of
+from tests.options import parse_producer_options
 
 WRITTEN, NOT, UNKNOWN = range(3)
 

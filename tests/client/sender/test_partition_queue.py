@@ -19,7 +19,7 @@ from sparkkafka.client.sender.partition_queue import (
 )
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import ProduceError
-from sparkkafka.protocol.columns.columns import RecordColumns, encode_batches, split_encoded
+from sparkkafka.protocol.columns.encode import RecordColumns, encode_batches, split_encoded
 
 
 class Owner:

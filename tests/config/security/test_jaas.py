@@ -6,7 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkkafka.config.security.jaas import LoginModule, parse_jaas
+from sparkkafka.config.security.sasl import (
+    LoginModule,
+    parse_jaas,
+)
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 

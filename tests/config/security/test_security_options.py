@@ -17,8 +17,8 @@ from sparkkafka.config.client_settings import (
     parse_consumer_settings,
     parse_producer_settings,
 )
+from sparkkafka.config.kinds import Status
 from sparkkafka.config.options import ClientOptions, parse_client_options, parse_read_options
-from sparkkafka.config.row import Status
 from sparkkafka.config.security.options import SecureSettings, SecurityOptions, secure_settings
 from sparkkafka.config.security.rows import SECURITY
 from sparkkafka.config.security.settings import (

@@ -14,13 +14,8 @@ from reference import Record
 
 from sparkkafka.errors import BatchTooLargeError, CorruptRecordError, DecodeError
 from sparkkafka.protocol.columns import record_starts
-from sparkkafka.protocol.columns.chunks import CHUNK_RECORDS
-from sparkkafka.protocol.columns.columns import (
-    DecodedRecords,
-    Selection,
-    decode_batches,
-    decode_chunks,
-)
+from sparkkafka.protocol.columns.columns import CHUNK_RECORDS, DecodedRecords, Selection
+from sparkkafka.protocol.columns.decode import decode_batches, decode_chunks
 from sparkkafka.protocol.records.batches import Codec, RecordBatch, build_batch, split_batches
 from sparkkafka.protocol.records.compression import compress
 from tests.protocol.record_cases import (

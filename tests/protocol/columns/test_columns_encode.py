@@ -12,12 +12,12 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 from reference import Record
 
 from sparkkafka.errors import EncodeError
-from sparkkafka.protocol.columns.columns import (
-    HEADERS_TYPE,
+from sparkkafka.protocol.columns.columns import HEADERS_TYPE, Selection
+from sparkkafka.protocol.columns.decode import decode_batches
+from sparkkafka.protocol.columns.encode import (
+    MAX_BATCH_BYTES,
     EncodedBatch,
     RecordColumns,
-    Selection,
-    decode_batches,
     encode_batches,
     encode_runs,
     record_sizes,
@@ -25,7 +25,6 @@ from sparkkafka.protocol.columns.columns import (
     sliced,
     split_encoded,
 )
-from sparkkafka.protocol.columns.encode import MAX_BATCH_BYTES
 from sparkkafka.protocol.records.batches import build_batch, split_batches
 from tests.protocol.record_cases import (
     NOW,

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from reference import Record
 
 from sparkkafka.errors import CorruptRecordError
-from sparkkafka.protocol.columns.columns import Selection, decode_batches
+from sparkkafka.protocol.columns.columns import Selection
+from sparkkafka.protocol.columns.decode import decode_batches
 from sparkkafka.protocol.records.batches import RecordBatch
 from tests.protocol.record_cases import (
     NOW,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sparkkafka.errors import EncodeError
 from sparkkafka.protocol.columns import encode
-from sparkkafka.protocol.columns.columns import (
+from sparkkafka.protocol.columns.encode import (
     RecordColumns,
     encode_batches,
     record_sizes,

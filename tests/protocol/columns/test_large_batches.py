@@ -16,21 +16,11 @@ from reference import Record
 
 from sparkkafka.errors import BatchTooLargeError, CorruptRecordError
 from sparkkafka.protocol.columns import large_batches
-from sparkkafka.protocol.columns.columns import (
-    ALL_COLUMNS,
-    HEADERS,
-    DecodedRecords,
-    Selection,
-    decode_batches,
-    decode_chunks,
-)
+from sparkkafka.protocol.columns.columns import ALL_COLUMNS, HEADERS, DecodedRecords, Selection
+from sparkkafka.protocol.columns.decode import decode_batches, decode_chunks, decode_large
 from sparkkafka.protocol.records.batches import RecordBatch
-from sparkkafka.protocol.records.compression import (
-    PIECE_BYTES,
-    Codec,
-    compress,
-    decompressed_pieces,
-)
+from sparkkafka.protocol.records.codecs import PIECE_BYTES, Codec
+from sparkkafka.protocol.records.compression import compress, decompressed_pieces
 from tests.protocol.record_cases import (
     NOW,
     batch_of,
@@ -74,7 +64,7 @@ def in_parts(
     limit: int = 1 << 30,
 ) -> Iterator[DecodedRecords]:
     pieces = cut(bytes(batch.data), sizes)
-    return large_batches.decode(batch, pieces, Selection(start, end, wanted, times_ms), limit)
+    return decode_large(batch, pieces, Selection(start, end, wanted, times_ms), limit)
 
 
 def rows_of(chunks: Iterator[DecodedRecords]) -> list[Record]:

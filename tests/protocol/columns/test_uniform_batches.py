@@ -13,14 +13,9 @@ from hypothesis import strategies as st
 from reference import Record
 
 from sparkkafka.errors import CorruptRecordError
-from sparkkafka.protocol.columns import chunks, uniform_batches
-from sparkkafka.protocol.columns.columns import (
-    CHUNK_RECORDS,
-    Selection,
-    decode_batches,
-    decode_chunks,
-)
-from sparkkafka.protocol.columns.fields import Grid, GridPart, GridRows
+from sparkkafka.protocol.columns import decode, uniform_batches
+from sparkkafka.protocol.columns.columns import CHUNK_RECORDS, Grid, GridPart, GridRows, Selection
+from sparkkafka.protocol.columns.decode import decode_batches, decode_chunks
 from sparkkafka.protocol.records.batches import RecordBatch
 from tests.protocol.record_cases import NOW, equal_records, response, to_records
 
@@ -114,9 +109,9 @@ def test_copies_are_found(monkeypatch: pytest.MonkeyPatch, value: int | None, ti
     """Also beside shorter batches, as a producer that is flushed leaves them."""
     found = answers(monkeypatch)
     read = []
-    way = chunks.read_fields
+    way = decode.read_fields
     monkeypatch.setattr(
-        chunks, "read_fields", lambda *args: read.append(len(args[1])) or way(*args)
+        decode, "read_fields", lambda *args: read.append(len(args[1])) or way(*args)
     )
     counts = [150] * 60 + [34] + [150] * 40 + [7]
     groups = groups_of(counts, key=b"12345678", value=value, times=times, step=1)

@@ -14,10 +14,10 @@ from kafka.partitioner.default import murmur2 as scalar_murmur2
 
 from sparkkafka.config.kinds import PARTITIONERS, RANDOM, ROUND_ROBIN
 from sparkkafka.errors import EncodeError
-from sparkkafka.protocol.partitioning.crc32 import crc32
-from sparkkafka.protocol.partitioning.fnv1a import fnv1a
-from sparkkafka.protocol.partitioning.murmur2 import murmur2
-from sparkkafka.protocol.partitioning.partitioner import KEY_RULES, NO_PARTITION, murmur2_partitions
+from sparkkafka.protocol.partitioning.hashes import crc32, fnv1a, murmur2
+from sparkkafka.protocol.partitioning.partitioner import KEY_RULES, NO_PARTITION
+
+murmur2_partitions = KEY_RULES["murmur2_random"].partitions
 
 # From Kafka's own UtilsTest.testMurmur2, as Java's signed ints.
 JAVA_VECTORS = {

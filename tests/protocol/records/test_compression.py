@@ -21,15 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkkafka.errors import DecodeError, EncodeError, OptionError
-from sparkkafka.protocol.records.codecs import _xxh32_short
-from sparkkafka.protocol.records.compression import (
-    LEVELS,
-    Codec,
-    OutputTooLargeError,
-    codec_by_name,
-    compress,
-    decompress,
-)
+from sparkkafka.protocol.records.codecs import Codec, OutputTooLargeError, _xxh32_short
+from sparkkafka.protocol.records.compression import LEVELS, codec_by_name, compress, decompress
 
 MIB = 1 << 20
 COMPRESSED = [codec for codec in Codec if codec is not Codec.NONE]

@@ -20,7 +20,7 @@ from reference import Record
 
 from sparkkafka.errors import CorruptRecordError
 from sparkkafka.protocol.records.batches import RecordBatch, first_batch_size, split_batches
-from sparkkafka.protocol.records.compression import Codec
+from sparkkafka.protocol.records.codecs import Codec
 
 MIB = 1 << 20
 LOG_APPEND_TIME = 8

@@ -26,7 +26,8 @@ from sparkkafka.protocol.records.batches import (
     first_batch_size,
     split_batches,
 )
-from sparkkafka.protocol.records.compression import Codec, compress
+from sparkkafka.protocol.records.codecs import Codec
+from sparkkafka.protocol.records.compression import compress
 from sparkkafka.protocol.records.control_batches import (
     ABORT_MARKER,
     COMMIT_MARKER,

@@ -28,7 +28,7 @@ from sparkkafka.protocol.records.batches import (
     first_batch_size,
     split_batches,
 )
-from sparkkafka.protocol.records.compression import Codec
+from sparkkafka.protocol.records.codecs import Codec
 from sparkkafka.protocol.records.control_batches import AbortedTransactions, control_type
 
 MIB = 1 << 20

@@ -20,14 +20,15 @@ from pyspark.sql.datasource import DataSourceReader
 
 from sparkkafka.client.sender.arrow_producer import ColumnProducer
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.config.options import parse_producer_options, parse_read_options
+from sparkkafka.config.options import parse_read_options
 from sparkkafka.errors import DataLossError, OptionError
-from sparkkafka.protocol.columns.columns import RecordColumns
+from sparkkafka.protocol.columns.encode import RecordColumns
 from sparkkafka.spark.datasource import KafkaDataSource
 from sparkkafka.spark.read.planning import KafkaInputPartition
 from sparkkafka.spark.read.reader import KafkaBatchReader
 from tests.client.support import open_cluster
 from tests.client.support import settings as client_settings
+from tests.options import parse_producer_options
 
 if not hasattr(DataSourceReader, "pushFilters"):
     pytest.skip("Spark hands filters to Python since 4.1", allow_module_level=True)
@@ -50,8 +51,14 @@ from pyspark.sql.datasource import (
 )
 
 from sparkkafka.spark.read import pushdown
-from sparkkafka.spark.read.pushdown import EVERYTHING, INT64_MAX, Bounds, Span, bounds_of
-from sparkkafka.spark.read.pushdown_reader import FilterPushdownReader
+from sparkkafka.spark.read.pushdown import (
+    EVERYTHING,
+    INT64_MAX,
+    Bounds,
+    FilterPushdownReader,
+    Span,
+    bounds_of,
+)
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 OFFSET, TIME, TOPIC, PARTITION = ("offset",), ("timestamp",), ("topic",), ("partition",)
@@ -298,7 +305,7 @@ def test_no_row_is_lost(
     told = data.draw(st.sets(st.sampled_from(sorted(logs))), "told")
     largest_ms = {tp: max(ms for _, ms in logs[tp]) for tp in told if logs[tp]}
     kept = pushdown.within_times(
-        pushdown.narrowed(ranges, bounds),
+        pushdown.within(ranges, bounds),
         start_ms,
         first_at(start_ms),
         first_at(end_ms),

@@ -13,7 +13,7 @@ import pytest
 from sparkkafka.config.options import parse_stream_options
 from sparkkafka.spark.read.planning import KafkaInputPartition
 from sparkkafka.spark.schema import default_columns
-from sparkkafka.spark.stream.limited_reader import LimitedStreamReader
+from sparkkafka.spark.stream.reader import LimitedStreamReader
 from sparkkafka.testing.fake.cluster import FakeCluster
 
 QUICK = {

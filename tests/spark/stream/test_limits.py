@@ -6,7 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.spark.stream.limits import last_served, offsets_within, prorate
+from sparkkafka.spark.stream.micro_batch import (
+    last_served,
+    offsets_within,
+    prorate,
+)
 
 partitions = st.builds(TopicPartition, st.sampled_from("ab"), st.integers(0, 30))
 backlogs = st.dictionaries(partitions, st.integers(0, 10_000), max_size=40)

@@ -15,8 +15,11 @@ from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import parse_group_options
 from sparkkafka.errors import OptionError
 from sparkkafka.spark.stream import progress as progress_module
-from sparkkafka.spark.stream.committer import GroupCommitter, commit_to_group
-from sparkkafka.spark.stream.progress import read_until
+from sparkkafka.spark.stream.progress import (
+    GroupCommitter,
+    commit_to_group,
+    read_until,
+)
 from sparkkafka.testing.fake.cluster import FakeCluster
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)

@@ -28,8 +28,7 @@ from sparkkafka.errors import (
 )
 from sparkkafka.spark.read.reader import KafkaBatchReader
 from sparkkafka.spark.stream import offsets
-from sparkkafka.spark.stream.limited_reader import LimitedStreamReader
-from sparkkafka.spark.stream.reader import BookkeepingStreamReader
+from sparkkafka.spark.stream.reader import BookkeepingStreamReader, LimitedStreamReader
 from sparkkafka.testing.fake.cluster import FakeCluster
 from tests.spark.stream.stream_support import (
     QUICK,
@@ -406,7 +405,7 @@ def test_ends_of_logs_that_cannot_be(fake: FakeCluster, monkeypatch: pytest.Monk
     source = reader(fake)
     start = source.initialOffset()
     monkeypatch.setattr(
-        "sparkkafka.spark.read.lookup.list_offsets",
+        "sparkkafka.spark.read.reader.list_offsets",
         lambda _, times, **more: dict.fromkeys(times, ListedOffset(-1, -1, -1)),
     )
     with pytest.raises(BrokerError, match="its log ends at offset -1"):

@@ -18,14 +18,16 @@ from sparkkafka.client.sender.rows import Router, Rows
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import parse_write_options
 from sparkkafka.errors import EncodeError, OptionError
-from sparkkafka.protocol.columns.columns import encode_batches
-from sparkkafka.protocol.partitioning.partitioner import KEY_RULES, murmur2_partitions
+from sparkkafka.protocol.columns.encode import encode_batches
+from sparkkafka.protocol.partitioning.partitioner import KEY_RULES
 from sparkkafka.spark.datasource import KafkaDataSource
 from sparkkafka.spark.write import write_task
 from sparkkafka.spark.write.commit_message import KafkaCommitMessage
 from sparkkafka.spark.write.writer import KafkaBatchWriter, input_columns
 from tests.reference import decode_payload
 from tests.spark.schemas import ddl
+
+murmur2_partitions = KEY_RULES["murmur2_random"].partitions
 
 WRITE = {"kafka.bootstrap.servers": "nowhere.invalid:9092"}
 HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))

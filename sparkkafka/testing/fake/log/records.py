@@ -14,7 +14,8 @@ from typing import NamedTuple
 import crc32c
 
 from sparkkafka.errors import KafkaError
-from sparkkafka.protocol.records.compression import Codec, decompress
+from sparkkafka.protocol.records.codecs import Codec
+from sparkkafka.protocol.records.compression import decompress
 
 # base offset, length, leader epoch, magic, crc, attributes, last offset delta, base timestamp,
 # max timestamp, producer id, producer epoch, base sequence, record count

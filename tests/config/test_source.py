@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkkafka.config.offset_json import format_offsets, parse_assign, parse_offsets
+from sparkkafka.config.source import (
+    parse_assign,
+    parse_offsets,
+    tree_of_offsets,
+)
 from sparkkafka.errors import OptionError
 
 topics = st.text("abcXYZ019._-", min_size=1, max_size=20).filter(lambda t: t not in (".", ".."))
@@ -17,7 +23,7 @@ offsets = st.dictionaries(
 
 @given(offsets)
 def test_round_trip(wanted: dict[tuple[str, int], int]) -> None:
-    assert parse_offsets(format_offsets(wanted), "startingOffsets") == wanted
+    assert parse_offsets(json.dumps(tree_of_offsets(wanted)), "startingOffsets") == wanted
 
 
 @given(st.text())
@@ -31,8 +37,8 @@ def test_any_text_gives_offsets_or_an_option_error(text: str) -> None:
 
 def test_format_is_the_jvm_connectors() -> None:
     assert (
-        format_offsets({("b", 10): 1, ("b", 9): 2, ("a", 0): 3})
-        == '{"a":{"0":3},"b":{"9":2,"10":1}}'
+        json.dumps(tree_of_offsets({("b", 10): 1, ("b", 9): 2, ("a", 0): 3}))
+        == '{"a": {"0": 3}, "b": {"9": 2, "10": 1}}'
     )
 
 

@@ -1,0 +1,18 @@
+"""Settings of the fetcher and the producer alone, under Kafka's names, for tests of the client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sparkkafka.config.check import GivenOptions
+from sparkkafka.config.kinds import Side
+from sparkkafka.config.options import FetchOptions, ProducerOptions, producer_from
+
+
+def parse_fetch_options(config: Mapping[str, Any]) -> FetchOptions:
+    return FetchOptions(**GivenOptions(config, Side.BOTH, prefixed=False).group("fetch"))
+
+
+def parse_producer_options(config: Mapping[str, Any]) -> ProducerOptions:
+    return producer_from(GivenOptions(config, Side.BOTH, prefixed=False))
