@@ -6,7 +6,7 @@ import operator
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from sparkkafka.errors import OptionError
+from sparkkafka.errors import OptionError, some
 
 MOST_NAME_BYTES = 32_767
 """Longer texts have no place in a request; brokers allow much less."""
@@ -88,14 +88,9 @@ def some_topics(names: Iterable[str] | None, most: int = 5) -> str:
     listed = list(names)
     if not listed:
         return "the brokers"
-    text = ", ".join(listed[:most])
-    if len(listed) > most:
-        text += f" and {len(listed) - most} more"
-    return f"topic {text}" if len(listed) == 1 else f"topics {text}"
+    return f"topic{'s' if len(listed) > 1 else ''} {some(listed, most)}"
 
 
 def some_partitions(partitions: Iterable[TopicPartition], most: int = 5) -> str:
     """Partitions for a message: "a-0, a-1 and 7 more", or "nothing"."""
-    names = [str(tp) for tp in sorted(partitions)]
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return (", ".join(names[:most]) or "nothing") + more
+    return some(sorted(partitions), most) or "nothing"

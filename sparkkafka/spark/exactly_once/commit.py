@@ -26,7 +26,14 @@ from sparkkafka.client.transactions.requests import (
 )
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import WriteOptions
-from sparkkafka.errors import BrokerError, DataLossError, DecodeError, KafkaError, TransactionError
+from sparkkafka.errors import (
+    BrokerError,
+    DataLossError,
+    DecodeError,
+    KafkaError,
+    TransactionError,
+    some,
+)
 from sparkkafka.spark.exactly_once.decision import (
     Decision,
     TaskReport,
@@ -41,7 +48,6 @@ from sparkkafka.spark.exactly_once.task_transactions import (
     failures,
     is_gone,
     other_attempts,
-    some,
     take_over,
     transaction_of,
     transactions_of,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.transactions.requests import end_transactions
 from sparkkafka.config.options import WriteOptions
-from sparkkafka.errors import DataLossError
+from sparkkafka.errors import DataLossError, some
 from sparkkafka.spark.exactly_once.decision import TaskReport, WriterNames
 from sparkkafka.spark.exactly_once.task_transactions import (
     abort_each,
@@ -21,7 +21,6 @@ from sparkkafka.spark.exactly_once.task_transactions import (
     failures,
     id_of,
     is_gone,
-    some,
     transactions_of,
 )
 
