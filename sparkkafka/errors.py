@@ -28,7 +28,7 @@ a password: exceptions are built from names, numbers and broker addresses only.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from sparkkafka.error_codes import (
@@ -309,28 +309,29 @@ class DataLossError(KafkaError):
     """Records that were asked for are gone (retention, deletion, a recreated topic)."""
 
 
-_MOST_OUTCOMES = 5
-
-
 def _outcomes_text(partitions: Mapping[tuple[str, int], PartitionOutcome]) -> str:
     """The totals, and the first partitions of which not all is written."""
     total = PartitionOutcome(*map(sum, zip(*partitions.values(), strict=True)))
     count = len(partitions)
     text = f"{count} partition{'s' if count > 1 else ''} so far: {_counts_text(total)}"
     short = {key: row for key, row in sorted(partitions.items()) if row[1:] != (0, 0)}
-    shown = [
-        f"{topic}-{partition} ({_counts_text(short[topic, partition])})"
-        for topic, partition in list(short)[:_MOST_OUTCOMES]
-    ]
-    if len(short) > len(shown):
-        shown.append(f"and {len(short) - len(shown)} more")
-    return f"{text}: {', '.join(shown)}" if shown else text
+    shown = some(
+        f"{topic}-{partition} ({_counts_text(row)})" for (topic, partition), row in short.items()
+    )
+    return f"{text}: {shown}" if shown else text
 
 
 def _counts_text(outcome: PartitionOutcome) -> str:
     words = ("records written", "not written", "unknown whether written")
     said = [f"{n:,} {word}" for n, word in zip(outcome, words, strict=True) if n]
     return ", ".join(said) or "no records"
+
+
+def some(values: Iterable[object], most: int = 5, between: str = ", ") -> str:
+    """The first `most` values as text, and how many more there are: "a, b and 7 more"."""
+    rows = list(values)
+    more = f" and {len(rows) - most} more" if len(rows) > most else ""
+    return between.join(map(str, rows[:most])) + more
 
 
 def _where(topic: str | None, partition: int | None) -> str:

@@ -1,4 +1,5 @@
-"""Deadlines, and the retry loop of everything but the sender (whose batches have their own clock).
+"""Waits and their ends: deadlines, close signals, wakers, and the retry loop of everything but the
+sender (whose batches have their own clock).
 
 Every wait in `client` ends at a `Deadline`, so the longest time that a call can take is the
 deadline that its caller passed. One thing has no deadline: the operating system's look-up of a host
@@ -117,6 +118,34 @@ class CloseSignal:
                 with contextlib.suppress(OSError):
                     # Not SSLSocket's own, which is not for another thread than the reader's.
                     socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+
+class Waker:
+    """Ends the wait of a thread that polls sockets: it polls this one too (`fileno`)."""
+
+    def __init__(self) -> None:
+        self._receiver, self._sender = socket.socketpair()
+        self._receiver.setblocking(False)
+        self._sender.setblocking(False)
+
+    def fileno(self) -> int:
+        """Readable once somebody called `wake`; -1 when closed."""
+        return self._receiver.fileno()
+
+    def wake(self) -> None:
+        """From any thread."""
+        with contextlib.suppress(OSError):  # full: it is awake; closed: nobody waits
+            self._sender.send(b"\0")
+
+    def drain(self) -> None:
+        """The thread is awake; only a later `wake` ends its next wait."""
+        with contextlib.suppress(OSError):
+            while self._receiver.recv(4096):
+                pass
+
+    def close(self) -> None:
+        self._receiver.close()
+        self._sender.close()
 
 
 class Backoff:

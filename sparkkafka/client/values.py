@@ -6,7 +6,7 @@ import operator
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from sparkkafka.errors import OptionError
+from sparkkafka.errors import OptionError, some
 
 MOST_NAME_BYTES = 32_767
 """Longer texts have no place in a request; brokers allow much less."""
@@ -89,13 +89,6 @@ class Broker(NamedTuple):
         return f"broker {self.node_id} ({self.host}:{self.port})"
 
 
-def some(names: Iterable[str], most: int = 5) -> str:
-    """Names for a message: "a, b and 7 more"."""
-    listed = list(names)
-    more = f" and {len(listed) - most} more" if len(listed) > most else ""
-    return ", ".join(listed[:most]) + more
-
-
 def some_topics(names: Iterable[str] | None, most: int = 5) -> str:
     """Topics for a message: "topic a", "topics a, b and 7 more"."""
     if names is None:
@@ -108,4 +101,4 @@ def some_topics(names: Iterable[str] | None, most: int = 5) -> str:
 
 def some_partitions(partitions: Iterable[TopicPartition], most: int = 5) -> str:
     """Partitions for a message: "a-0, a-1 and 7 more", or "nothing"."""
-    return some(map(str, sorted(partitions)), most) or "nothing"
+    return some(sorted(partitions), most) or "nothing"

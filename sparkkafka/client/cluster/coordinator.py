@@ -10,8 +10,8 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.lookups import ToAny
 from sparkkafka.client.cluster.requests import ApiHandler, Row, call_all, call_each, call_once
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.values import Broker, some
-from sparkkafka.errors import ErrorCode, KafkaError
+from sparkkafka.client.values import Broker
+from sparkkafka.errors import ErrorCode, KafkaError, some
 from sparkkafka.protocol.messages import FindCoordinatorRequest
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,6 @@ from sparkkafka.client.cluster.results import Results
 from sparkkafka.client.deadline import Backoff, Deadline, Retry
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.net.pool import closed_if_interrupted
-from sparkkafka.client.values import some
 from sparkkafka.errors import (
     BrokerError,
     EncodeError,
@@ -28,6 +27,7 @@ from sparkkafka.errors import (
     KafkaTimeoutError,
     UnknownTopicError,
     UnsupportedVersionError,
+    some,
 )
 from sparkkafka.protocol.wire.releases import first_kafka
 

@@ -8,10 +8,8 @@ nobody has read yet lie in the sockets, so the brokers work while the user does.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import select
-import socket
 import time
 from typing import Any
 
@@ -41,7 +39,7 @@ from sparkkafka.client.consumer.partition_state import (
     PartitionState,
     damage_at,
 )
-from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.deadline import Deadline, Waker
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.net.frames import FrameBuffer
 from sparkkafka.client.values import TopicPartition
@@ -75,25 +73,21 @@ class Fetcher:
         self._assignment = assignment
         self._leaders: dict[int, LeaderConnection] = {}
         self._lookup = LeaderLookup(cluster, assignment)
-        self._wake_sender, self._wake_receiver = socket.socketpair()
-        self._wake_sender.setblocking(False)
-        self._wake_receiver.setblocking(False)
+        self._waker = Waker()
 
     def close(self) -> None:
         for leader in self._leaders.values():
             leader.close()
         self._leaders.clear()
-        self._wake_sender.close()
-        self._wake_receiver.close()
+        self._waker.close()
 
     @property
     def is_closed(self) -> bool:
-        return self._wake_receiver.fileno() < 0
+        return self._waker.fileno() < 0
 
     def wake(self) -> None:
         """End a `receive` that waits. From any thread."""
-        with contextlib.suppress(OSError):  # full: it is awake; closed: nobody waits
-            self._wake_sender.send(b"\0")
+        self._waker.wake()
 
     # --- asking -----------------------------------------------------------------------------
 
@@ -233,7 +227,7 @@ class Fetcher:
             if leader.asked and leader.connection is not None and leader.connection.is_open
         }
         poll = select.poll()
-        poll.register(self._wake_receiver, select.POLLIN)
+        poll.register(self._waker, select.POLLIN)
         for descriptor, leader in waiting.items():
             poll.register(descriptor, select.POLLIN)
             if leader.connection is not None:
@@ -246,8 +240,8 @@ class Fetcher:
         }
         wait_ms = 0.0 if ready else max(0.0, wait_s) * 1000
         ready |= {descriptor for descriptor, _ in poll.poll(wait_ms)}
-        if self._wake_receiver.fileno() in ready:
-            self._drain_wakes()
+        if self._waker.fileno() in ready:
+            self._waker.drain()
         for descriptor, leader in waiting.items():
             try:
                 if not self._read(leader, is_ready=descriptor in ready):
@@ -264,11 +258,6 @@ class Fetcher:
             except BaseException:  # Ctrl-C: the answer is lost, so it is asked for again
                 leader.close()
                 raise
-
-    def _drain_wakes(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while self._wake_receiver.recv(1024):
-                pass
 
     def _limit_s(self, leader: LeaderConnection) -> float:
         wait_ms = self._options.fetch_max_wait_ms if leader.is_fetch else 0

@@ -21,6 +21,7 @@ from sparkkafka.errors import (
     KafkaError,
     UnknownTopicError,
     is_retriable,
+    some,
 )
 from sparkkafka.protocol.messages import (
     OffsetCommitRequest,
@@ -285,11 +286,8 @@ class _Coordinator:
         self._node_id = None
         self._retry.after(BrokerError(code, where, _MESSAGES.get(code)))
 
-    def _where(self, api: str, partitions: Iterable[TopicPartition], most: int = 5) -> str:
-        names = [str(tp) for tp in partitions]
-        text = ", ".join(names[:most])
-        if len(names) > most:
-            text += f" and {len(names) - most} more"
+    def _where(self, api: str, partitions: Iterable[TopicPartition]) -> str:
+        text = some(partitions)
         return f"{api} of group {self._group_id!r}" + (f" for {text}" if text else "")
 
 

@@ -13,17 +13,15 @@ from __future__ import annotations
 
 import logging
 import select
-import socket
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
 from sparkkafka.client.cluster.cluster import Cluster, throttle
 from sparkkafka.client.cluster.coordinator import FOR_GROUP, ask_coordinator
-from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.deadline import Deadline, Waker
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import ConsumerOptions
@@ -166,39 +164,21 @@ def group_error(code: int, group_id: str, where: str, words: str | None = None) 
     return BrokerError(code, f"{where} of group {group_id!r}", words or _WORDS.get(code))
 
 
-class Waker:
-    """Ends the sleep of a thread that waits for sockets."""
-
-    def __init__(self) -> None:
-        self._wake_receiver, self._wake_sender = socket.socketpair()
-        self._wake_receiver.setblocking(False)
-        self._wake_sender.setblocking(False)
-
-    def wake(self) -> None:
-        with suppress(OSError):  # full: it will wake anyway; closed: there is nobody to wake
-            self._wake_sender.send(b"\0")
-
-    def sleep(self, wait_s: float, connection: Connection | None = None) -> bool:
-        """Until woken, or `connection` has something to read: whether that is so."""
-        poll = select.poll()
-        poll.register(self._wake_receiver, select.POLLIN)
-        answer = -1
-        is_here = False
-        if connection is not None and connection.is_open:
-            answer = connection.fileno()
-            poll.register(answer, select.POLLIN)
-            # With TLS, or a session renewed, an answer may be here without a sign of the socket.
-            is_here = connection.has_input
-        wait_ms = 0.0 if is_here else max(0.0, wait_s) * 1000
-        ready = {descriptor for descriptor, _ in poll.poll(wait_ms)}
-        with suppress(OSError):
-            while self._wake_receiver.recv(4096):
-                pass
-        return is_here or answer in ready
-
-    def close(self) -> None:
-        self._wake_receiver.close()
-        self._wake_sender.close()
+def _sleep(waker: Waker, wait_s: float, connection: Connection | None) -> bool:
+    """Until woken, or `connection` has something to read: whether that is so."""
+    poll = select.poll()
+    poll.register(waker, select.POLLIN)
+    answer = -1
+    is_here = False
+    if connection is not None and connection.is_open:
+        answer = connection.fileno()
+        poll.register(answer, select.POLLIN)
+        # With TLS, or a session renewed, an answer may be here without a sign of the socket.
+        is_here = connection.has_input
+    wait_ms = 0.0 if is_here else max(0.0, wait_s) * 1000
+    ready = {descriptor for descriptor, _ in poll.poll(wait_ms)}
+    waker.drain()
+    return is_here or answer in ready
 
 
 class MemberThread(ABC):
@@ -389,7 +369,7 @@ class MemberThread(ABC):
                     wait_s = self.step(answered)
                 except KafkaError as error:
                     wait_s = self.failed(error)
-                answered = self._waker.sleep(min(wait_s, FAR_S), self.pending)
+                answered = _sleep(self._waker, min(wait_s, FAR_S), self.pending)
         except Exception as error:  # a bug; the user must not wait for a thread that is gone
             log.exception("group %s: the member's thread failed", self.group_id)
             self._bug = error

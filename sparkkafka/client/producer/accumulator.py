@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 
-from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.deadline import Deadline, Waker
 from sparkkafka.client.producer.chunks import Chunk, RecordChunk
 from sparkkafka.client.producer.futures import NoticeBoard
 from sparkkafka.config.options import ProducerOptions
@@ -64,9 +62,7 @@ class RecordBuffer:
         self._blocked = 0
         self._sleeping = False
         self._refusal: Callable[[], KafkaError] | None = None
-        self._wake_read, self._wake_write = os.pipe()
-        os.set_blocking(self._wake_read, False)
-        os.set_blocking(self._wake_write, False)
+        self._waker = Waker()
 
     # --- the users' side; all but `flush_open` with the lock held -------------------------------
 
@@ -159,11 +155,7 @@ class RecordBuffer:
     def wake(self) -> None:
         if self._sleeping:
             self._sleeping = False
-            self._write()
-
-    def _write(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # there are thousands to be read already
-            os.write(self._wake_write, b"!")
+            self._waker.wake()
 
     def set_forked(self) -> None:
         """In the child of a fork: the I/O thread is the parent's, the lock may be held for ever."""
@@ -177,14 +169,12 @@ class RecordBuffer:
     @property
     def wake_fd(self) -> int:
         """Can be read when the thread is to look for work."""
-        return self._wake_read
+        return self._waker.fileno()
 
     def awake(self) -> None:
         """It is up, and need not be woken."""
         self._sleeping = False
-        with contextlib.suppress(BlockingIOError):
-            while os.read(self._wake_read, 4096):
-                pass
+        self._waker.drain()
 
     @property
     def hurries(self) -> bool:
@@ -263,6 +253,5 @@ class RecordBuffer:
     def close(self) -> None:
         """Nobody wakes anybody any more."""
         with self.lock:
-            os.close(self._wake_read)
-            os.close(self._wake_write)
+            self._waker.close()
             self._sleeping = False

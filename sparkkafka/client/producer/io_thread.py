@@ -26,7 +26,7 @@ from sparkkafka.client.sender.sender import Sender, SenderTransaction
 from sparkkafka.client.sender.topic_lookup import TopicLookup
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import ProducerSettings
-from sparkkafka.errors import KafkaError, KafkaTimeoutError
+from sparkkafka.errors import KafkaError, KafkaTimeoutError, some
 from sparkkafka.protocol.columns.encode import EncodedBatch, run_sizes
 
 log = logging.getLogger(__name__)
@@ -435,10 +435,7 @@ class ProducerLoop:
 
 
 def _some(kind: str, names: Sequence[str]) -> str:
-    """A few of these names, for a message."""
-    more = len(names) - MOST_NAMED
-    listed = ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
-    return f"{kind}{'s' if len(names) != 1 else ''} {listed}"
+    return f"{kind}{'s' if len(names) != 1 else ''} {some(names, MOST_NAMED)}"
 
 
 def let_go(loop: ProducerLoop, process_id: int) -> None:

@@ -36,6 +36,7 @@ from sparkkafka.errors import (
     ErrorCode,
     KafkaError,
     TransactionError,
+    some,
 )
 from sparkkafka.spark.exactly_once.decision import (
     Decision,
@@ -53,7 +54,6 @@ from sparkkafka.spark.exactly_once.task_transactions import (
     id_of,
     is_gone,
     other_attempts,
-    some,
     take_over,
     transaction_of,
     transactions_of,

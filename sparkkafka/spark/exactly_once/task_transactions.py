@@ -23,6 +23,7 @@ from sparkkafka.errors import (
     KafkaError,
     TransactionError,
     UnsupportedVersionError,
+    some,
 )
 from sparkkafka.spark.exactly_once.decision import (
     STAGE_RETRY,
@@ -284,9 +285,3 @@ def failures(outcome: dict[str, KafkaError | None]) -> dict[str, KafkaError]:
 def is_gone(error: KafkaError) -> bool:
     """Whether the transaction ended in another way or has another owner; False: unknown."""
     return isinstance(error, BrokerError) and error.code in GONE
-
-
-def some(values: Iterable[object], most: int = 5) -> str:
-    """The first `most` values as text, and how many more there are."""
-    rows = [str(value) for value in values]
-    return ", ".join(rows[:most]) + (f" and {len(rows) - most} more" if len(rows) > most else "")

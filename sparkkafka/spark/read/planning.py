@@ -26,7 +26,7 @@ from sparkkafka.config.source import (
     OffsetBound,
     PartitionKey,
 )
-from sparkkafka.errors import DataLossError, OptionError
+from sparkkafka.errors import DataLossError, OptionError, some
 
 MOST_SHOWN = 10
 """How many partitions an error message lists."""
@@ -366,9 +366,7 @@ def loss_warning(losses: list[Loss]) -> str:
 
 
 def describe(losses: list[Loss]) -> str:
-    shown = "; ".join(map(str, losses[:MOST_SHOWN]))
-    more = len(losses) - MOST_SHOWN
-    return f"{shown}; and {more} more partitions" if more > 0 else shown
+    return some(losses, MOST_SHOWN, between="; ")
 
 
 def _keys(keys: Iterable[PartitionKey]) -> list[TopicPartition]:
@@ -376,8 +374,4 @@ def _keys(keys: Iterable[PartitionKey]) -> list[TopicPartition]:
 
 
 def listed(partitions: list[TopicPartition]) -> str:
-    if not partitions:
-        return "none"
-    shown = ", ".join(map(str, partitions[:MOST_SHOWN]))
-    more = len(partitions) - MOST_SHOWN
-    return f"{shown} and {more} more" if more > 0 else shown
+    return some(partitions, MOST_SHOWN) or "none"

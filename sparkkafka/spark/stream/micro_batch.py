@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.errors import DataLossError
+from sparkkafka.errors import DataLossError, some
 from sparkkafka.spark.read.planning import MOST_SHOWN, KafkaInputPartition, listed
 
 Offsets = dict[TopicPartition, int]
@@ -222,6 +222,4 @@ def loss_warning(losses: list[StreamLoss]) -> str:
 
 
 def describe(losses: list[StreamLoss]) -> str:
-    shown = "; ".join(loss.text for loss in losses[:MOST_SHOWN])
-    more = len(losses) - MOST_SHOWN
-    return f"{shown}; and {more} more" if more > 0 else shown
+    return some((loss.text for loss in losses), MOST_SHOWN, between="; ")

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import WriterCommitMessage
 
 if TYPE_CHECKING:
-    from sparkkafka.spark.exactly_once.decision import TaskReport
+    from sparkkafka.errors import some
+from sparkkafka.spark.exactly_once.decision import TaskReport
 
 log = logging.getLogger(__name__)
 
@@ -35,16 +36,14 @@ class KafkaCommitMessage(WriterCommitMessage):
 
     def text(self, most: int = 20) -> str:
         """One line, with the offsets of `most` partitions."""
-        places = [
+        places = (
             f"{topic}-{partition}: {first}..{last}"
-            for (topic, partition), (_, first, last) in list(self.partitions.items())[:most]
-        ]
-        if len(self.partitions) > most:
-            places.append(f"and {len(self.partitions) - most} more partitions")
+            for (topic, partition), (_, first, last) in self.partitions.items()
+        )
         return (
             f"{self.rows} rows ({self.payload_bytes} bytes of keys and values) in {self.batches} "
             f"batches ({self.batch_bytes} bytes as sent, {self.retries} retries), offsets "
-            f"{', '.join(places) or 'none'}"
+            f"{some(places, most) or 'none'}"
         )
 
 

@@ -188,7 +188,7 @@ def test_many_partitions_are_summed_up():
     error.add_outcomes({("t", p): outcome(1_000, p % 2) for p in range(20)})
     text = str(error)
     assert "; 20 partitions so far: 20,000 records written, 10 not written: t-1 (1,000 r" in text
-    assert text.endswith("t-9 (1,000 records written, 1 not written), and 5 more")
+    assert text.endswith("t-9 (1,000 records written, 1 not written) and 5 more")
     error.add_outcomes({("t", 0): outcome(1)})
     assert str(error) == text
 
