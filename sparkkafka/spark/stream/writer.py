@@ -1,8 +1,8 @@
 """The streaming sink: each micro-batch is written as a batch is.
 
 At least once: a micro-batch that failed, or that the checkpoint did not have when the query died,
-is written again. With deliveryGuarantee=exactly-once tasks write in transactions, and commit() commits
-all of them or none (`exactly_once`).
+is written again. With deliveryGuarantee=exactly-once tasks write in transactions, and commit()
+commits all of them or none (`exactly_once`).
 """
 
 from __future__ import annotations
