@@ -81,21 +81,23 @@ class Broker(NamedTuple):
         return f"broker {self.node_id} ({self.host}:{self.port})"
 
 
-def some_topics(names: Iterable[str] | None, most: int = 5) -> str:
+def some_of(rows: Iterable[object], most: int = 5, separator: str = ", ") -> str:
+    """The first rows, and how many more there are: "a, b and 7 more"."""
+    texts = [str(row) for row in rows]
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return separator.join(texts[:most]) + more
+
+
+def some_topics(names: Iterable[str] | None) -> str:
     """Topics for a message: "topic a", "topics a, b and 7 more"."""
     if names is None:
         return "all topics"
     listed = list(names)
     if not listed:
         return "the brokers"
-    text = ", ".join(listed[:most])
-    if len(listed) > most:
-        text += f" and {len(listed) - most} more"
-    return f"topic {text}" if len(listed) == 1 else f"topics {text}"
+    return f"topic{'' if len(listed) == 1 else 's'} {some_of(listed)}"
 
 
-def some_partitions(partitions: Iterable[TopicPartition], most: int = 5) -> str:
+def some_partitions(partitions: Iterable[TopicPartition]) -> str:
     """Partitions for a message: "a-0, a-1 and 7 more", or "nothing"."""
-    names = [str(tp) for tp in sorted(partitions)]
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return (", ".join(names[:most]) or "nothing") + more
+    return some_of(sorted(partitions)) or "nothing"

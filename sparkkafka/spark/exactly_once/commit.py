@@ -27,7 +27,7 @@ from sparkkafka.client.transactions.requests import (
     end_transactions,
     explained,
 )
-from sparkkafka.client.values import TopicPartition
+from sparkkafka.client.values import TopicPartition, some_of
 from sparkkafka.config.options import WriteOptions
 from sparkkafka.errors import (
     BrokerError,
@@ -53,7 +53,6 @@ from sparkkafka.spark.exactly_once.task_transactions import (
     id_of,
     is_gone,
     other_attempts,
-    some,
     take_over,
     transaction_of,
     transactions_of,
@@ -279,7 +278,7 @@ def _finish(
     text = (
         f"batch {decision.batch_id} of query {decision.query_id} was decided, and Kafka has ended "
         f"{len(failed)} of its {len(transactions)} transactions without it: rows of tasks "
-        f"{some(tasks)} are lost, those of the other tasks are visible. Either nobody finished "
+        f"{some_of(tasks)} are lost, those of the other tasks are visible. Either nobody finished "
         "the batch within kafka.transaction.timeout.ms, or another writer took over the ids "
         f"({next(iter(failed.values()))}). "
     )
@@ -346,7 +345,7 @@ def commit_job(options: WriteOptions, reports: Sequence[TaskReport]) -> str:
             lost = [row for row in reports if id_of(row) in failed]
             raise DataLossError(
                 f"{len(own) - len(failed)} of {len(own)} transactions of this job are committed, "
-                f"and their rows visible; those of tasks {some(row.task for row in lost)} "
+                f"and their rows visible; those of tasks {some_of(row.task for row in lost)} "
                 f"({sum(row.rows for row in lost)} rows) are not: {next(iter(failed.values()))}"
             )
         clear_up(cluster, names, reports, every=False)
@@ -382,12 +381,12 @@ def abort_job(
     if visible:
         text += (
             f"; {len(visible)} had been committed or ended before ("
-            f"tasks {some(row.task for row in visible)}, {sum(row.rows for row in visible)} rows, "
-            "which are visible if they were committed)"
+            f"tasks {some_of(row.task for row in visible)}, "
+            f"{sum(row.rows for row in visible)} rows, which are visible if they were committed)"
         )
     if unsure:
         text += (
-            f"; {len(unsure)} could not be reached (tasks {some(row.task for row in unsure)}): "
+            f"; {len(unsure)} could not be reached (tasks {some_of(row.task for row in unsure)}): "
             "the broker aborts them after kafka.transaction.timeout.ms"
         )
     return text

@@ -17,6 +17,7 @@ from sparkkafka.client.transactions.requests import (
     end_transactions,
     init_transactions,
 )
+from sparkkafka.client.values import some_of
 from sparkkafka.errors import (
     BrokerError,
     ErrorCode,
@@ -165,7 +166,7 @@ def clear_up(
             # All transactions that count are committed: none of this prefix may stay open.
             left |= set(_open_of_query(cluster, names, reports, before))
         if left:
-            log.info("aborting %d transactions that were left open: %s", len(left), some(left))
+            log.info("aborting %d transactions that were left open: %s", len(left), some_of(left))
             take_over(cluster, left)
     except KafkaError as error:
         log.warning("transactions that were left open could not be aborted: %s", error)
@@ -284,9 +285,3 @@ def failures(outcome: dict[str, KafkaError | None]) -> dict[str, KafkaError]:
 def is_gone(error: KafkaError) -> bool:
     """Whether the transaction ended in another way or has another owner; False: unknown."""
     return isinstance(error, BrokerError) and error.code in GONE
-
-
-def some(values: Iterable[object], most: int = 5) -> str:
-    """The first `most` values as text, and how many more there are."""
-    rows = [str(value) for value in values]
-    return ", ".join(rows[:most]) + (f" and {len(rows) - most} more" if len(rows) > most else "")

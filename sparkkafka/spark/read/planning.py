@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
-from sparkkafka.client.values import Address, TopicPartition
+from sparkkafka.client.values import Address, TopicPartition, some_of
 from sparkkafka.config.source import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
@@ -366,9 +366,7 @@ def loss_warning(losses: list[Loss]) -> str:
 
 
 def describe(losses: list[Loss]) -> str:
-    shown = "; ".join(map(str, losses[:MOST_SHOWN]))
-    more = len(losses) - MOST_SHOWN
-    return f"{shown}; and {more} more partitions" if more > 0 else shown
+    return some_of(losses, MOST_SHOWN, "; ")
 
 
 def _keys(keys: Iterable[PartitionKey]) -> list[TopicPartition]:
@@ -376,8 +374,4 @@ def _keys(keys: Iterable[PartitionKey]) -> list[TopicPartition]:
 
 
 def listed(partitions: list[TopicPartition]) -> str:
-    if not partitions:
-        return "none"
-    shown = ", ".join(map(str, partitions[:MOST_SHOWN]))
-    more = len(partitions) - MOST_SHOWN
-    return f"{shown} and {more} more" if more > 0 else shown
+    return some_of(partitions, MOST_SHOWN) or "none"

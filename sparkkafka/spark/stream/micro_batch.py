@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from sparkkafka.client.values import TopicPartition
+from sparkkafka.client.values import TopicPartition, some_of
 from sparkkafka.errors import DataLossError
 from sparkkafka.spark.read.planning import MOST_SHOWN, KafkaInputPartition, listed
 
@@ -222,6 +222,4 @@ def loss_warning(losses: list[StreamLoss]) -> str:
 
 
 def describe(losses: list[StreamLoss]) -> str:
-    shown = "; ".join(loss.text for loss in losses[:MOST_SHOWN])
-    more = len(losses) - MOST_SHOWN
-    return f"{shown}; and {more} more" if more > 0 else shown
+    return some_of((loss.text for loss in losses), MOST_SHOWN, "; ")

@@ -112,4 +112,4 @@ def test_long_lists_are_cut_and_totals_kept() -> None:
     losses = plan_micro_batch(start, end, dict.fromkeys(start, 4), {}).losses
     text = loss_warning(losses)
     assert "failOnDataLoss=false: 120 offsets or more skipped" in text
-    assert text.endswith("; and 20 more")
+    assert text.endswith(" and 20 more")
