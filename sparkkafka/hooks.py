@@ -1,4 +1,4 @@
-"""Functions of the user's that are told of connections: `on_connect`, `on_disconnect`, `on_error`.
+"""The user's functions for events of connections: `on_connect`, `on_disconnect`, `on_error`.
 
 They stand among the settings of the library's clients, and are called in whichever thread opens or
 uses the connection. What they raise is logged and goes no further: a client's work does not hang on

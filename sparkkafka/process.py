@@ -10,6 +10,6 @@ def role() -> str:
 
 
 def set_role(role: str) -> None:
-    """For whoever starts work in a process that others made, such as a worker of Spark."""
+    """Call this first in a process that others started, such as a worker of Spark."""
     global _role
     _role = role

@@ -1,4 +1,4 @@
-"""Text that nobody is to see: passwords, keys, tokens. Imports nothing, so that all may use it.
+"""Text that must not be shown: passwords, keys, tokens. Imports nothing, so that all may use it.
 
 Programs that report errors often show each frame's variables. So a function that can raise, or call
 what can, keeps a secret in these and reveals it in the argument of a call, never in a variable.

@@ -36,7 +36,7 @@ _MAX_INT32 = 2**31 - 1
 
 _UNSUPPORTED_VERSION = 35
 
-# The beginning of <!DOCTYPE, <html or <?xml, as far as blanks before it leave room.
+# The beginning of <!DOCTYPE, <html or <?xml, perhaps after blanks.
 _MARKUP = re.compile(rb"[ \t\r\n]*<(?:[!?/a-z].*)?", re.IGNORECASE | re.DOTALL)
 
 _TLS_KINDS = (0x15, 0x16)  # alert, handshake
@@ -60,7 +60,7 @@ class Framing:
     ) -> None:
         self.client_id = client_id
         self.max_frame_bytes = max_frame_bytes
-        # The broker's version range per API key. Set by whoever reads the answer to ApiVersions.
+        # The broker's version range per API key; the reader of ApiVersionsResponse sets it.
         self.versions: Mapping[int, tuple[int, int]] | None = None
         self._next_correlation_id = 0
         self._pending: deque[_Pending] = deque()

@@ -89,7 +89,7 @@ class Consumer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exc_info: object) -> None:
-        # After an exception nobody knows what was done with the records of the last poll.
+        # After an exception it is unknown whether the records of the last poll were processed.
         self._close(CLOSE_TIMEOUT_S, commit=kind is None)
 
     def __repr__(self) -> str:
@@ -169,7 +169,7 @@ class Consumer:
         """The next records, max.poll.records at most; empty if none came within `timeout_s`.
 
         Returns as soon as there are some. 0 takes what is there. Records of one partition come in
-        order. Also looks after the group: call it at least every max.poll.interval.ms. Raises
+        order. Also serves the group: call it at least every max.poll.interval.ms. Raises
         CorruptRecordError for what cannot be decoded (the position stays: `seek` past it),
         NoOffsetError under auto.offset.reset=none, WakeupError, and what callbacks raise.
         """
@@ -243,7 +243,7 @@ class Consumer:
             return {tp: max(0, ends[tp].offset - positions[tp]) for tp in chosen}
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Poll returns nothing of these until `resume`; what was fetched of them is kept."""
+        """Poll returns nothing of these until `resume`; fetched records are kept."""
         with self._entered():
             for state in [self._assignment.state(tp) for tp in _partitions(partitions)]:
                 state.paused = True
@@ -401,7 +401,7 @@ class Consumer:
 
     def _close(self, timeout_s: float, *, commit: bool) -> None:
         if os.getpid() != self._process_id:
-            return  # a fork: what there is to close is the parent's
+            return  # a fork: the connections are the parent's
         with self._guard:
             if self._is_closing:
                 return

@@ -1,7 +1,7 @@
 """One Fetch: its request, the replica to send it to, and a partition's part of the answer.
 
-Shared by those who read: `fetcher` (all partitions of a consumer) and `range_fetcher` (a range of
-one). They keep the sockets and the positions.
+`fetcher` (all partitions of a consumer) and `range_fetcher` (a range of one partition) share it;
+they keep the sockets and the positions.
 """
 
 from __future__ import annotations
@@ -25,30 +25,29 @@ from sparkkafka.protocol.records.batches import (
 from sparkkafka.protocol.records.control_batches import AbortedTransactions
 from sparkkafka.protocol.records.legacy import MAGIC_POSITION
 
-# KIP-227: no fetch session. They help those who read thousands of quiet partitions.
+# KIP-227: no fetch session; sessions help readers of thousands of quiet partitions.
 NO_SESSION_ID = 0
 NO_SESSION_EPOCH = -1
 
-# The largest single batch that is asked for when one does not fit the fetch size. Brokers refuse
-# larger requests anyway (socket.request.max.bytes 100 MiB); the frame limit lies above it.
+# The largest batch to ask for when one does not fit the fetch size. Brokers refuse larger requests
+# anyway (socket.request.max.bytes 100 MiB); the frame limit lies above it.
 MAX_BATCH_BYTES = 200 << 20
 
-# After a replica failed, the leader itself is read from for so long. Java asks the leader again at
-# once, which names the same replica until it has noticed the failure too.
+# How long to read from the leader after a replica failed. Java asks the leader immediately, which
+# names the same replica until it has noticed the failure too.
 LEADER_ONLY_MS = 30_000
 
 # Up to this version Fetch does not tell a leader the rack, so it names no replica.
 LEADER_ONLY_FETCH_VERSION = 10
 
-# Waits after an answer without anything new, for brokers that do not wait themselves
-# (fetch.max.wait.ms tells them to, and may be 0).
+# Waits after an answer without news, for brokers that do not wait (fetch.max.wait.ms may be 0).
 IDLE_BACKOFF_MS = 10
 IDLE_BACKOFF_MAX_MS = 200
 
 
 class WantedOffset(NamedTuple):
-    """From where to read a partition. `required_bytes` is what its next batch needs, if that
-    is more than the usual fetch size."""
+    """Where to read a partition. `required_bytes` is set if its next batch exceeds the fetch
+    size."""
 
     offset: int
     leader_epoch: int
@@ -100,11 +99,11 @@ def take_batches(
     *,
     size_bytes: int | None = None,
 ) -> TakenBatches | None:
-    """Split one partition's records (the first `size_bytes` of them) into batches; None if there is
-    not one whole batch.
+    """Splits one partition's records (the first `size_bytes`) into batches; None without a whole
+    one.
 
-    The first may begin before the offset that was asked for; `decode_chunks` leaves such records
-    out, as those behind `end_offset`. Raises CorruptRecordError.
+    The first may begin before the fetch offset; `decode_chunks` leaves such records out, and those
+    from `end_offset` on. Raises CorruptRecordError.
     """
     data = memoryview(partition.records)[:size_bytes]
     batches = split_batches(
@@ -159,10 +158,10 @@ def with_setting(error: CorruptRecordError, prefix: str) -> CorruptRecordError:
 
 
 def required_fetch_bytes(data: memoryview, before: int | None) -> int:
-    """How large an answer must be for the batch whose beginning is `data`.
+    """How large an answer must be for the batch that begins with `data`.
 
-    KIP-74 says that the first batch is always whole; not every broker keeps to it. Raises
-    CorruptRecordError for a size that cannot be, or that was asked for (`before`) in vain.
+    KIP-74 says that the first batch is always whole; not every broker complies. Raises
+    CorruptRecordError for an impossible size, or one that did not help before (`before`).
     """
     size = first_batch_size(data)
     if size is None or size <= (before or 0) or not len(data) < size <= MAX_BATCH_BYTES:
@@ -176,9 +175,9 @@ def required_fetch_bytes(data: memoryview, before: int | None) -> int:
 class ReadReplica:
     """Which replica of a partition to read from: the leader, or one that it named (KIP-392).
 
-    A leader that knows the reader's rack (client.rack) may answer a Fetch with the id of a replica
-    that is nearer, and no records. That replica lags a little, and may fail by itself; what it says
-    of offsets is never the last word. What a leader said holds for `lease_ms`.
+    A leader that knows the reader's rack (client.rack) may answer a Fetch with the id of a nearer
+    replica and no records. That replica lags a little and may fail; only the leader decides about
+    offsets. The leader's choice holds for `lease_ms`.
     """
 
     def __init__(self, lease_ms: float) -> None:
@@ -196,7 +195,7 @@ class ReadReplica:
 
     @property
     def leader_only(self) -> bool:
-        """Whether the leader is not to name a replica now."""
+        """Whether the leader must not name a replica now."""
         return time.monotonic() < self._leader_only_until_s
 
     def follow(self, node_id: int) -> None:
@@ -205,6 +204,6 @@ class ReadReplica:
         self._until_s = time.monotonic() + self._lease_s
 
     def give_up(self) -> None:
-        """The replica is of no use: back to the leader."""
+        """Back to the leader."""
         self._node_id = None
         self._leader_only_until_s = time.monotonic() + LEADER_ONLY_MS / 1000

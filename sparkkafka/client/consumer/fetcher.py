@@ -1,9 +1,9 @@
-"""Records of many partitions from all their leaders at once: what a Consumer fetches with.
+"""A Consumer's fetcher: records of many partitions from all their leaders concurrently.
 
-Each leader has a connection of its own here, and one request in flight on it: ListOffsets for
-partitions that have no position, else a Fetch of all its partitions that have nothing left to
-decode. Nobody waits for one broker: `receive` takes what has come from any of them. Answers that
-nobody has read yet lie in the sockets, so the brokers work while the user does.
+Each leader has its own connection here, with one request in flight: ListOffsets for partitions
+without a position, else a Fetch of all its partitions that have nothing left to decode. `receive`
+takes what has come from any broker and waits for none in particular. Unread answers stay in the
+sockets, so the brokers work while the user does.
 """
 
 from __future__ import annotations
@@ -64,8 +64,9 @@ log = logging.getLogger(__name__)
 
 
 class Fetcher:
-    """Keeps the partitions of `assignment` supplied with records. Belongs to one thread, but for
-    `wake`. `cluster` gives metadata; no request of this class goes over its connections."""
+    """Keeps the partitions of `assignment` supplied with records. For one thread, except `wake`.
+
+    `cluster` gives metadata; no request of this class uses its connections."""
 
     def __init__(self, cluster: Cluster, options: FetchOptions, assignment: Assignment) -> None:
         self._cluster = cluster
@@ -92,11 +93,10 @@ class Fetcher:
     # --- asking -----------------------------------------------------------------------------
 
     def send(self, deadline: Deadline | None, *, draining: bool = False) -> None:
-        """Ask all leaders that have nothing to do. Waits for metadata only, to the deadline; with
-        None it does without what it does not know.
+        """Ask all idle leaders. Waits for metadata only, until the deadline; with None not at all.
 
-        With `draining` the records that are buffered are about to be taken, so the next are asked
-        for. Raises what no retry can mend: no authentication, no authorisation.
+        `draining`: the buffered records are about to be taken, so the next are asked for. Raises
+        what no retry can fix: no authentication, no authorisation.
         """
         now_s = time.monotonic()
         wanting = [row for row in self._assignment if row.wants_request(now_s, draining=draining)]
@@ -124,12 +124,12 @@ class Fetcher:
                     self._ask(leader, connection, states)
             except KafkaError as error:
                 self._failed(leader, error)
-            except BaseException:  # Ctrl-C: an answer to nobody's question must not come
+            except BaseException:  # Ctrl-C: no answer may come that is not in `asked`
                 leader.close()
                 raise
 
     def can_ask(self, state: PartitionState) -> bool:
-        """Whether the broker to ask for this partition is known, and has nothing to do."""
+        """Whether the broker to ask for this partition is known and idle."""
         node_id = self._node_of(state)
         leader = None if node_id is None else self._leaders.get(node_id)
         return node_id is not None and (leader is None or not leader.asked)
@@ -176,7 +176,7 @@ class Fetcher:
         self._leave(leader)
 
     def _askable(self, lost: list[PartitionState], connection: Connection) -> list[PartitionState]:
-        """Without those whose kind of offset the broker does not know: their error says so."""
+        """Leaves out, with an error, those whose kind of offset the broker does not know."""
         version = connection.choose(ListOffsetsRequest)
         found = []
         for state in lost:
@@ -189,7 +189,7 @@ class Fetcher:
         return found
 
     def _leave(self, leader: LeaderConnection) -> None:
-        """Nobody waits for this leader's answer for a while."""
+        """This leader's answer may stay unread for a while."""
         if leader.is_fetch and leader.connection is not None:
             wanted = len(leader.asked) * self._options.max_partition_fetch_bytes
             leader.connection.expect_unattended(min(wanted, self._options.fetch_max_bytes))
@@ -219,7 +219,7 @@ class Fetcher:
     def receive(self, wait_s: float) -> None:
         """Take the answers that are there, waiting for the first of them.
 
-        Errors of a partition are left at its state. Raises what no retry can mend.
+        Errors of a partition go to its state. Raises what no retry can fix.
         """
         waiting = {
             leader.connection.fileno(): leader
@@ -232,7 +232,7 @@ class Fetcher:
             poll.register(descriptor, select.POLLIN)
             if leader.connection is not None:
                 leader.connection.expect_polled()
-        # With TLS, or a session renewed, an answer may be here without a sign from the socket.
+        # TLS and re-authentication buffer input that the socket does not show.
         ready = {
             descriptor
             for descriptor, leader in waiting.items()
@@ -267,7 +267,7 @@ class Fetcher:
         return time.monotonic() - leader.sent_s > self._limit_s(leader)
 
     def _read(self, leader: LeaderConnection, *, is_ready: bool) -> bool:
-        """What has come of an answer, and whether anything has."""
+        """Read what has come of an answer; returns whether anything has."""
         connection = leader.connection
         if connection is None:
             return False
@@ -317,7 +317,7 @@ class Fetcher:
         for tp, question in asked.items():
             state = question.state
             if self._assignment.get(tp) is not state or not question.is_current(leader.is_fetch):
-                is_new = True  # revoked, or a seek came between: the answer is nobody's
+                is_new = True  # revoked, or a seek came between: the answer is dropped
                 continue
             row = rows.get(tp)
             where = f"{name} of {tp} @ {connection}"
@@ -337,13 +337,13 @@ class Fetcher:
         if is_new or not leader.is_fetch:
             leader.idle.reset()
         elif quick or not self._options.fetch_max_wait_ms:
-            # The broker did not wait for records as it was told to: wait here.
+            # The broker did not wait for records as requested: wait here.
             pause_s = leader.idle.next_ms() / 1000
             leader.not_before_s = max(leader.not_before_s, now_s + pause_s)
 
     def _take_position(self, state: PartitionState, offset: int) -> None:
         state.backoff.reset()
-        if offset == NO_OFFSET:  # no record is so young; or none has been tiered
+        if offset == NO_OFFSET:  # no record is that late, or none has been tiered
             state.seek(None, lookup=EARLIEST if state.lookup == LATEST_TIERED else LATEST)
         else:
             log.debug("%s: reading from offset %d", state.tp, offset)
@@ -369,7 +369,7 @@ class Fetcher:
                 return True
         except CorruptRecordError as error:
             found = find_damage(row, error)
-            # What stands before the damaged batch is sound, and will be read.
+            # The batches before the damaged one are sound, and will be read.
             taken = take_batches(row, self._options, size_bytes=found.start_byte)
             position = offset if taken is None else max(offset, taken.next_offset)
             damage = damage_at(tp, error, position, found.next_offset)
@@ -446,5 +446,5 @@ class Fetcher:
 
 
 def lease_ms(cluster: Cluster) -> float:
-    """How long a leader's word about a nearer replica holds: as in Java."""
+    """How long a leader's choice of a nearer replica holds: as in Java."""
     return max(cluster.options.metadata_max_age_ms, MIN_METADATA_AGE_MS)

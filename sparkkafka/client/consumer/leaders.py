@@ -26,18 +26,18 @@ from sparkkafka.errors import (
 
 log = logging.getLogger(__name__)
 
-# A topic that stays unknown for so long is believed to be gone (as in `cluster`).
+# A topic that stays unknown for this long counts as deleted (as in `cluster`).
 GONE_TOPIC_MS = 30_000
 # A partition that an existing topic lacks may have been added just now: brokers learn of it soon.
 NO_PARTITION_MS = 5_000
 
 
 class Connecting:
-    """The attempt to connect to `broker`; calls `done`, from another thread, when it has ended.
+    """An attempt to connect to `broker` in a thread, which calls `done` when it has ended.
 
-    It takes a name look-up, a TCP and perhaps a TLS handshake, and several requests; a broker that
-    is gone without a trace lets all that wait for seconds. Of `cluster` it uses `open` alone: no
-    more attempts for a moment after a refused password.
+    It takes a name lookup, a TCP and perhaps a TLS handshake, and several requests: seconds, if the
+    broker does not answer. Of `cluster` it uses only `open`, which delays attempts after a refused
+    password.
     """
 
     def __init__(self, broker: Broker, cluster: Cluster, done: Callable[[], None]) -> None:
@@ -65,7 +65,7 @@ class Connecting:
         return self._connection
 
     def abandon(self) -> None:
-        """Nobody wants the connection any more."""
+        """Close the connection, now or when it is there."""
         with self._lock:
             self._is_abandoned = True
             connection = self._connection
@@ -80,7 +80,7 @@ class Connecting:
                 self._broker.host, self._broker.port, Deadline(limit_ms)
             )
         except BaseException as error:
-            # `result` raises it; a thread has nobody to raise to.
+            # `result` raises it.
             if not isinstance(error, KafkaError):
                 error.add_note(f"while connecting to {self._broker}")
             self._error = error
@@ -89,12 +89,12 @@ class Connecting:
                 self._connection = connection
                 if self._is_abandoned:
                     connection.close()
-        with contextlib.suppress(OSError):  # who waited is gone
+        with contextlib.suppress(OSError):  # the fetcher is closed
             self._done()
 
 
 class AskedPartition:
-    """A partition in a request, and what it was asked for."""
+    """A partition in a request, and the offset or time asked for."""
 
     __slots__ = ("offset", "state")
 
@@ -163,7 +163,7 @@ class LeaderConnection:
 
 
 class LeaderLookup:
-    """Finds the leaders of assigned partitions, and tells of topics and partitions without one."""
+    """Finds the leaders of assigned partitions, and reports missing topics and partitions."""
 
     def __init__(self, cluster: Cluster, assignment: Assignment) -> None:
         self._cluster = cluster
@@ -174,8 +174,8 @@ class LeaderLookup:
         self._lacking_since_s: dict[TopicPartition, float] = {}
 
     def refresh(self, topics: Iterable[str], deadline: Deadline) -> None:
-        """Ask once for the metadata of these topics. What may pass is left to the next time; raises
-        what no retry can mend."""
+        """Ask once for the metadata of these topics. Raises what no retry can fix; the next call
+        retries the rest."""
         names = sorted(topics)
         try:
             failed = self._cluster.look_up(names, deadline)
@@ -242,7 +242,7 @@ class LeaderLookup:
             )
 
     def _note_leaderless(self, state: PartitionState, now_s: float) -> None:
-        """The topic is there, but not this partition, or nobody leads it."""
+        """The topic exists, but this partition does not, or has no leader."""
         tp = state.tp
         count = self._cluster.partition_count(tp.topic) or 0
         if tp.partition < count:

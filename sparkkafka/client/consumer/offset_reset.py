@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class StartingOffsets:
-    """Gives positions, or what a leader is to be asked for one, to partitions that have none."""
+    """Gives partitions without a position one, or a lookup that asks the leader for one."""
 
     def __init__(self, options: ConsumerOptions, cluster: Cluster) -> None:
         self._options = options
@@ -52,7 +52,7 @@ class StartingOffsets:
                 state.error = self._no_offset(state.tp, what, deadline)
 
     def reset(self, state: PartitionState, deadline: Deadline) -> None:
-        """The leader does not have the position: retention deleted it, or it never was."""
+        """The leader does not have the position: retention deleted it, or it never existed."""
         state.out_of_range = False
         lookup = self._lookup()
         if lookup is None:

@@ -1,12 +1,11 @@
-"""What a consumer knows of the partitions that it is assigned: position, pause, buffered records.
+"""State of a consumer's assigned partitions: position, pause, buffered records. No sockets.
 
-No sockets. `position` is where the user is: behind what poll has returned. `fetch_offset` is where
-the next Fetch begins: behind what was fetched. They differ by what is buffered. A partition without
-a position waits for one: for the group's committed offset, or for the answer to `lookup`, a time
-that a leader is asked about (ListOffsets: EARLIEST, LATEST, or milliseconds).
+`position` is behind what poll has returned, `fetch_offset` behind what was fetched; the records in
+between are buffered. A partition without a position waits for the group's committed offset, or for
+the answer to `lookup`, a time that its leader is asked for (EARLIEST, LATEST, or milliseconds).
 
 Batches are decoded as they are needed, some ten thousand records at a time. Until then they are
-views of the answer's memory, which is used again once all of its partitions are decoded.
+views of the answer's memory, which is reused once all of its partitions are decoded.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class Frame:
     def __init__(self, buffer: FrameBuffer, spare: list[FrameBuffer]) -> None:
         self._buffer = buffer
         self._spare = spare
-        self._users = 1  # whoever hands out the answer's parts
+        self._users = 1  # the fetcher, while it hands out the answer's parts
 
     def use(self) -> None:
         self._users += 1
@@ -48,9 +47,9 @@ class Frame:
 
 
 class FetchedRecords:
-    """Batches of `tp` to read from `start_offset` on. `damage` is what follows them.
+    """Batches of `tp` to read from `start_offset` on, perhaps followed by `damage`.
 
-    `next_offset` is behind the last batch, and behind those that are not for the reader.
+    `next_offset` is behind the last batch, visible or not.
     """
 
     def __init__(
@@ -75,7 +74,7 @@ class FetchedRecords:
         self._pieces: Iterator[DecodedRecords] | None = self._decode()
         self._ahead: DecodedRecords | CorruptRecordError | None = None
         self.is_begun = False
-        """Something of it is decoded."""
+        """Whether decoding has begun."""
         self._frame: Frame | None = frame
         frame.use()
 
@@ -85,8 +84,8 @@ class FetchedRecords:
         return self._pieces is None
 
     def next_piece(self, deadline: Deadline) -> DecodedRecords | None:
-        """The next rows, None at the end. No rows if the deadline passes before there are any: the
-        next call goes on.
+        """The next rows, None at the end; no rows if the deadline passes first, and the next call
+        goes on.
 
         Raises CorruptRecordError behind the last row that could be read; `next_offset` of the
         error is behind the damage, if that is known.
@@ -105,8 +104,8 @@ class FetchedRecords:
         if piece is not None and (
             self._damage is not None or self._last_base < self._decoded_to <= self._last_offset
         ):
-            # Offsets do not say whether this was all (compaction took the last records). Those
-            # who know that it was need not wait for another poll to go on behind it.
+            # Offsets do not say whether this was all, since compaction may have removed the last
+            # records. Look ahead, so that no further poll is needed to move behind them.
             ahead = self._pull(deadline)
             is_last = ahead is None
             if isinstance(ahead, CorruptRecordError) or ahead:
@@ -118,7 +117,7 @@ class FetchedRecords:
         return piece
 
     def _pull(self, deadline: Deadline) -> DecodedRecords | CorruptRecordError | None:
-        """One step at least, however late it is."""
+        """At least one step, even after the deadline."""
         self.is_begun = True
         if self._pieces is None:
             return None
@@ -131,7 +130,7 @@ class FetchedRecords:
                 return piece
 
     def drop(self) -> None:
-        """What is left is of no use."""
+        """Forget what is left."""
         self._pieces = self._ahead = None
         self._batches = []
         if self._frame is not None:
@@ -145,7 +144,7 @@ class FetchedRecords:
         except CorruptRecordError:
             is_damaged = True
         if is_damaged:
-            # Batches are decoded together: what stands before the damaged one is sound. (Not inside
+            # Batches are decoded together, and those before the damaged one are sound. (Not inside
             # `except`: the error's traceback holds what was decoded.)
             yield from self._up_to_damage()
         if self._damage is not None:
@@ -175,7 +174,7 @@ class FetchedRecords:
 def damage_at(
     tp: TopicPartition, error: CorruptRecordError, position: int, next_offset: int | None
 ) -> CorruptRecordError:
-    """The error with its place, and with what the user can do."""
+    """The error with its place and advice."""
     with_setting(error, prefix="")
     offset = error.offset if error.offset is not None else position
     is_sound = isinstance(error, BatchTooLargeError)
@@ -203,11 +202,11 @@ class PartitionState:
         self.lookup: int | None = None
         self.paused = False
         self.error: KafkaError | None = None
-        """What poll has to raise."""
+        """The error that poll will raise."""
         self.trouble: KafkaError | None = None
-        """Why it waits: the last thing that failed since it went to a position, and may pass."""
+        """Why it waits: the last retriable failure since the last seek."""
         self.out_of_range = False
-        """The leader does not have `position`; auto.offset.reset says what then."""
+        """The leader does not have `position`: auto.offset.reset decides."""
         self.replica = ReadReplica(lease_ms)
         self.required_bytes: int | None = None
         """Bytes to ask for, if its next batch does not fit the usual size."""
@@ -216,10 +215,10 @@ class PartitionState:
         self.not_before_s = 0.0
         self._fetched: deque[FetchedRecords] = deque()
         self.row_bytes = 0.0
-        """Of a row of those that were decoded last, on average."""
+        """The mean size of the rows decoded last."""
         self._piece: DecodedRecords | None = None
         self.is_decoding = False
-        """In the middle of a large record, when the deadline of the last call came."""
+        """The last call's deadline passed in the middle of a large record."""
         self._row = 0
         self._block: RecordBlock | None = None  # of the rows from _block_from on
         self._block_from = 0
@@ -227,7 +226,7 @@ class PartitionState:
     # --- position ---------------------------------------------------------------------------
 
     def seek(self, offset: int | None, *, lookup: int | None = None) -> None:
-        """Go to an offset, or (None) to what a leader finds for `lookup`. Buffered data goes."""
+        """Go to an offset, or (None) to what the leader finds for `lookup`; drops buffered data."""
         self.drop()
         self.position = self.fetch_offset = offset
         self.lookup = lookup
@@ -236,12 +235,12 @@ class PartitionState:
         self.not_before_s = 0.0
 
     def wait(self) -> None:
-        """Something failed that may pass: ask no more for a while."""
+        """Back off after a retriable failure."""
         self.not_before_s = time.monotonic() + self.backoff.next_ms() / 1000
 
     def wants_request(self, now_s: float, *, draining: bool = False) -> bool:
-        """Whether a leader is to be asked: for a position, or for records. `draining`: those that
-        are buffered are about to be taken."""
+        """Whether to ask a leader for a position or for records. `draining`: the buffered records
+        are about to be taken."""
         if self.in_flight or self.error is not None or self.out_of_range:
             return False
         if now_s < self.not_before_s:
@@ -258,13 +257,13 @@ class PartitionState:
 
     @property
     def is_ready(self) -> bool:
-        """Whether poll has something to do here: return records, or raise."""
+        """Whether poll can return records of it, or must raise."""
         return bool(self._fetched) or self.error is not None or self.out_of_range
 
     @property
     def is_between_answers(self) -> bool:
-        """Whether it is time for another partition's turn. Not in the middle of an answer's part,
-        as in Java: what is half unpacked takes memory, so one at a time is."""
+        """Whether another partition may have its turn: as in Java not in the middle of an answer's
+        part, since what is half unpacked takes memory."""
         return self._piece is None and not (self._fetched and self._fetched[0].is_begun)
 
     def add(self, fetched: FetchedRecords) -> None:
@@ -289,10 +288,10 @@ class PartitionState:
         self.fetch_offset = self.position
 
     def take_rows(self, count: int, deadline: Deadline) -> TakenRows | None:
-        """Up to `count` records; None if there are no more, or none until the deadline. `advance`
-        moves over them.
+        """Up to `count` records, which `advance` then moves over; None if there are none before the
+        deadline.
 
-        Raises CorruptRecordError (and then what is buffered is gone, the position stays).
+        Raises CorruptRecordError; buffered records are then dropped, and the position stays.
         """
         piece = self._current_piece(deadline)
         if piece is None:
@@ -306,8 +305,8 @@ class PartitionState:
         return TakenRows(block, start, min(start + count, len(block)))
 
     def columns(self, count: int | None, deadline: Deadline) -> tuple[DecodedRecords, int] | None:
-        """Up to `count` rows (None: as many as were decoded together) and the offset behind them;
-        None as `take_rows`. `advance` moves over them. Raises as `take_rows`."""
+        """As `take_rows`, as columns with the offset behind them; `count` None: all that were
+        decoded together."""
         piece = self._current_piece(deadline)
         if piece is None:
             return None
@@ -316,7 +315,7 @@ class PartitionState:
         return rows, self._offset_after(piece, stop)
 
     def advance(self, rows: int) -> None:
-        """So many rows, of those of the last call, are the user's now."""
+        """The user has so many rows of the last call."""
         piece = self._piece
         if piece is None or not rows:
             return
@@ -338,7 +337,7 @@ class PartitionState:
             part = self._fetched[0]
             try:
                 piece = part.next_piece(deadline)
-            except BaseException:  # whatever it was: what is half decoded is fetched again
+            except BaseException:  # what is half decoded is fetched again
                 self.drop()
                 raise
             self.is_decoding = piece is not None and not len(piece)
@@ -361,7 +360,7 @@ class PartitionState:
 
 
 class Assignment:
-    """The partitions of a consumer, by name; those that are ready for poll in turn."""
+    """The partitions of a consumer, by name; it gives the ready ones to poll in turn."""
 
     def __init__(self, lease_ms: float, backoff: Callable[[], Backoff]) -> None:
         self._lease_ms = lease_ms
@@ -369,11 +368,11 @@ class Assignment:
         self._states: dict[TopicPartition, PartitionState] = {}
         self._ready: dict[TopicPartition, PartitionState] = {}
         self.has_unplaced = False
-        """Whether there may be partitions without a position and without a look-up for one."""
+        """Whether there may be partitions without a position and without a lookup for one."""
 
     def __iter__(self) -> Iterator[PartitionState]:
-        """In the order in which they are to be asked for: those that gave something last come
-        last, so that fetch.max.bytes starves nobody."""
+        """In the order for requests: those that gave records last come last, so that
+        fetch.max.bytes starves none."""
         return iter(self._states.values())
 
     def __len__(self) -> int:
@@ -405,7 +404,7 @@ class Assignment:
         return named or list(self._states.values())
 
     def replace(self, partitions: Iterable[TopicPartition]) -> None:
-        """Be assigned these. Those that were so before keep position, pause and buffered data."""
+        """Assign these. Those assigned before keep position, pause and buffered data."""
         wanted = dict.fromkeys(partitions)
         for tp in [tp for tp in self._states if tp not in wanted]:
             self._states.pop(tp).drop()
@@ -416,7 +415,7 @@ class Assignment:
                 self.has_unplaced = True
 
     def unplaced(self) -> list[PartitionState]:
-        """Those for which somebody has to say where to begin."""
+        """The partitions that need a starting position."""
         if not self.has_unplaced:
             return []
         found = [
@@ -428,13 +427,13 @@ class Assignment:
         return found
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Where the user is, of those that have a position."""
+        """The positions of those that have one."""
         return {tp: row.position for tp, row in self._states.items() if row.position is not None}
 
     # --- turns ------------------------------------------------------------------------------
 
     def note_ready(self, state: PartitionState) -> None:
-        """Poll has something to do with this partition."""
+        """Give this partition a turn in poll."""
         if self._states.get(state.tp) is state and state.is_ready:
             self._ready.setdefault(state.tp, state)
 
@@ -444,13 +443,13 @@ class Assignment:
         self.note_ready(state)
 
     def asked_last(self, state: PartitionState) -> None:
-        """It gave something: others first, next time."""
+        """It gave records: others come first next time."""
         if self._states.pop(state.tp, None) is not None:
             self._states[state.tp] = state
 
     def ready(self) -> Iterator[PartitionState]:
-        """Partitions with something to return, and not paused, in turn. As many are looked at as
-        are taken; `served` may be called meanwhile."""
+        """Ready partitions that are not paused, in turn, as a lazy iterator; `served` may be called
+        meanwhile."""
         for tp in list(self._ready):
             state = self._ready.get(tp)
             if state is None:

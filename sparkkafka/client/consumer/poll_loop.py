@@ -1,4 +1,4 @@
-"""The loop inside a consumer's poll: the group, the leaders, and who gives records when."""
+"""The loop inside a consumer's poll: the group, the leaders, and the partitions' turns."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# What must wait for an answer in poll (metadata, committed offsets) gets so long, whatever poll's
-# timeout: with a timeout of 0 nothing would ever come about. Twice as long after each time that a
-# broker was reached and that did not do; for brokers that are away, waiting longer does not help.
+# The least time for answers that poll must wait for (metadata, committed offsets), so that poll(0)
+# makes progress. It doubles after each attempt that reached a broker and still was too short; for
+# brokers that are down, waiting longer does not help.
 PATIENCE_MS = 1_000
 
-# Of max.decompressed.batch.bytes: once a poll has records of so many bytes, the rest is left to the
-# next, as the next record may take all of it.
+# A poll ends once its records exceed this share of max.decompressed.batch.bytes, as the next record
+# may take all of it.
 _SHARE_OF_ONE_POLL = 4
 
-# While a member of a group waits for records, it looks after the group so often.
+# How often a member of a group polls the group while it waits for records.
 GROUP_TICK_S = 0.1
 
 
 class PollLoop:
-    """Brings the parts of one consumer together. Of one thread, but for `wakeup`."""
+    """Brings the parts of one consumer together. For one thread, except `wakeup`."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class PollLoop:
             has_looked = True
 
     def _prepare(self, deadline: Deadline) -> None:
-        """The group's business, and where to begin in new partitions."""
+        """Poll the group, and find where to begin in new partitions."""
         self._group.poll(deadline, self._patient(deadline))
         if self._fetcher.is_closed:
             raise ConsumerStateError("this Consumer was closed by a callback, inside poll")
@@ -143,13 +143,13 @@ class PollLoop:
         self._fetcher.receive(wait_s)
 
     def _ask_ahead(self, *, draining: bool = False) -> None:
-        """The next records are under way while the user works. Failures can wait."""
+        """Ask for the next records while the user works; the next poll raises failures."""
         now_s = time.monotonic()
         if not draining and not any(
             state.wants_request(now_s) and self._fetcher.can_ask(state) for state in self._served
         ):
-            # A consumer of thousands of partitions need not look at all of them. While a broker
-            # has a request to answer, its partitions that are read to the end wait anyway.
+            # Do not look at thousands of partitions in vain: while a broker has a request to
+            # answer, its other partitions wait anyway.
             return
         try:
             self._fetcher.send(None, draining=draining)
@@ -163,7 +163,8 @@ class PollLoop:
         return Deadline(self._patience_ms)
 
     def _patiently(self, deadline: Deadline, step: Callable[[Deadline], None]) -> KafkaError | None:
-        """A step that waits for an answer; what may pass is left to the next poll, and returned."""
+        """Run a step that waits for an answer; returns a retriable error, which the next poll
+        retries."""
         try:
             step(self._patient(deadline))
         except KafkaError as error:
@@ -217,10 +218,10 @@ class PollLoop:
         most: int | None,
         deadline: Deadline,
     ) -> None:
-        """Let partitions give what they have, in turn: up to `most` records, until the deadline,
-        and not many times what one batch may take.
+        """Take what partitions have, in turn: up to `most` records, until the deadline, and not
+        many times what one batch may take.
 
-        An error is raised if nothing was taken before it; else it is left to the next poll.
+        Raises an error if nothing was taken before it; else the next poll does.
         """
         left, has_some, is_over = most, False, False
         room_bytes = self._options.fetch.max_decompressed_batch_bytes / _SHARE_OF_ONE_POLL
@@ -264,7 +265,7 @@ class PollLoop:
                 state.seek(position)
 
     def _raise_due(self, state: PartitionState) -> None:
-        """What a leader said of the partition."""
+        """Raise the partition's error, if it has one."""
         if state.out_of_range:
             self._starting.reset(state, Deadline(PATIENCE_MS))
         if state.error is None:

@@ -1,9 +1,9 @@
-"""Read one partition's offset range: (partition, start, end) -> decoded columns.
+"""Reads one partition's offset range as decoded columns.
 
-The next Fetch is sent as soon as the batch headers of the last one are known, before its records
-are decoded, so the broker works while we do. Gaps, aborted transactions, moved leaders and data
-loss are decided here. A range ends when the next offset reaches its end, never by having seen
-record end-1: that one may be a marker, aborted, or compacted away (kafka-protocol.md, KAFKA-5443).
+The next Fetch is sent as soon as the batch headers of the last answer are known, before its records
+are decoded, so the broker works in the meantime. Gaps, aborted transactions, moved leaders and data
+loss are handled here. A range ends when the next offset reaches its end, not with record end-1,
+which may be a marker, aborted, or compacted away (KAFKA-5443).
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ from sparkkafka.protocol.records.batches import RecordBatch
 
 log = logging.getLogger(__name__)
 
-# A log that ends below the range that was planned has lost its end (the topic was made again, or an
-# unclean leader took over). A new leader learns the high watermark late, so wait this long first.
+# A log that ends below the planned range has lost its end (the topic was recreated, or an unclean
+# leader took over). A new leader learns the high watermark late, so wait this long first.
 SHORT_LOG_GRACE_MS = 10_000
 
-# A replica that is not the leader learns of new records and of the high watermark within
-# replica.fetch.wait.max.ms (500 ms). One that has nothing to give for so long lags: ask the leader.
+# A follower learns of new records and of the high watermark within replica.fetch.wait.max.ms
+# (500 ms). One that has nothing for this long lags: ask the leader.
 REPLICA_GRACE_MS = 2_000
 
 
 class RangeWords(NamedTuple):
-    """What the caller's settings are called, for messages."""
+    """The caller's names of settings, for messages."""
 
     poll_timeout: str = "poll_timeout_ms"
     tolerate_loss: str = "fail_on_data_loss=False"
@@ -67,7 +67,7 @@ CLIENT_WORDS = RangeWords()
 
 
 class _TopicMadeAgainError(Exception):
-    """The topic that was planned is gone; another one has its name."""
+    """The planned topic is gone; another one has its name."""
 
 
 class RangeFetcher:
@@ -107,9 +107,9 @@ class RangeFetcher:
         self._idle = Backoff(IDLE_BACKOFF_MS, IDLE_BACKOFF_MAX_MS)
         self._connection: Connection | None = None
         self._replica = ReadReplica(
-            max(cluster.options.metadata_max_age_ms, MIN_METADATA_AGE_MS)  # as long as in Java
+            max(cluster.options.metadata_max_age_ms, MIN_METADATA_AGE_MS)  # as in Java
         )
-        self._at: int | None = None  # what `_replica.node_id` was when the connection was made
+        self._at: int | None = None  # `_replica.node_id` when the connection was opened
         self._read_committed = options.isolation_level == "read_committed"
 
     def __enter__(self) -> Self:
@@ -130,8 +130,7 @@ class RangeFetcher:
         BrokerError for what a retry cannot mend, and KafkaTimeoutError when nothing moved for
         `poll_timeout_ms`.
         """
-        # One iterator's own: the answer in it is decoded before the next one is received. (Decoded
-        # columns are copies.)
+        # An answer is decoded before the next one is received; decoded columns are copies.
         buffer = FrameBuffer()
         while self.position < self._end:
             batches = self._next_batches(buffer)
@@ -183,7 +182,7 @@ class RangeFetcher:
                 error = with_setting(error, self._cluster.options.prefix)
                 raise error.at(self._tp.topic, self._tp.partition, self.position) from error
             except AuthenticationError:
-                raise  # not worth a second attempt, be it at the leader
+                raise  # the leader would refuse as well
             except KafkaError as error:
                 self.close()
                 if isinstance(error, BrokerError):
@@ -203,11 +202,12 @@ class RangeFetcher:
                             return []
                         error = BrokerError(ErrorCode.OFFSET_NOT_AVAILABLE, error.where)
                 if deadline.expired and partition is not None:
-                    self._no_progress(partition, deadline)  # it says why; this error is only late
+                    self._no_progress(partition, deadline)  # its message says more
                 retry.after(error)
 
     def _no_progress(self, partition: Any, deadline: Deadline) -> None:
-        """Nothing new came. The broker has waited fetch.max.wait.ms already, so just ask again."""
+        """Ask again: the broker has waited fetch.max.wait.ms already. KafkaTimeoutError when
+        late."""
         if deadline.expired:
             raise KafkaTimeoutError(
                 f"reading {self._tp}: no record from offset {self.position} on arrived within "
@@ -224,11 +224,11 @@ class RangeFetcher:
         deadline.pause(self._idle.next_ms())
 
     def _ask_ahead(self) -> None:
-        """Send the next Fetch while the last answer is still to be decoded; failures can wait."""
+        """Send the next Fetch before the last answer is decoded; the next step sees failures."""
         if self._connection is None or not self._connection.is_open:
             return
         if self._at != self._replica.node_id:
-            return  # another connection is due, which takes time
+            return  # another connection is needed, which takes time
         try:
             self._ask(Deadline(self._poll_timeout_ms))
             self._connection.expect_unattended(
@@ -248,7 +248,7 @@ class RangeFetcher:
             leader = self._cluster.known_leader(self._tp)
             epoch = leader.leader_epoch if leader else -1
         else:
-            self._at = None  # until the leader is known, failures are not the replica's
+            self._at = None  # failures before the leader is known are not the replica's
             leader = self._cluster.leader(self._tp, deadline)
             epoch = leader.leader_epoch
             self._check_topic_id()
@@ -261,7 +261,7 @@ class RangeFetcher:
         self._connection.send(request, deadline, version=version)
 
     def _check_topic_id(self) -> None:
-        """A topic made again has other records at the same offsets; only its id tells."""
+        """A recreated topic has other records at the same offsets; only its id differs."""
         found = self._cluster.topic_id(self._tp.topic)
         if self._topic_id is not None and found is not None and found != self._topic_id:
             raise _TopicMadeAgainError
@@ -336,9 +336,9 @@ class RangeFetcher:
     # --- data loss ------------------------------------------------------------------------------
 
     def _skip_lost(self, deadline: Deadline) -> bool:
-        """The broker does not have `position`: raise, or note the loss and move on.
+        """The broker does not have `position`: raise, or log the loss and move on.
 
-        Returns False if the offset is there after all (a leader that had not caught up).
+        Returns False if the offset exists after all (a leader that had not caught up).
         """
         first, end = earliest_and_latest(self._cluster, [self._tp], deadline=deadline)
         earliest, latest = first[self._tp], end[self._tp]

@@ -1,9 +1,9 @@
-"""What a consumer hands out: records one by one, or an Arrow table of them.
+"""What a consumer returns: records one by one, or an Arrow table of them.
 
-`next_offset` of a record is where to go on reading after it: the offset of the record that follows
-in its partition, as far as the reader has looked, else the next offset that can have one. That is
-mostly offset + 1, and more where nothing for a reader lies between (transaction markers, aborted
-transactions, records that compaction took). It is what to commit once the record is done with.
+`next_offset` of a record is where to go on reading after it, and what to commit once the record is
+processed: the offset of the next record in its partition, as far as the reader has looked, else the
+next offset that can have one. That is mostly offset + 1, and more across transaction markers,
+aborted transactions and compacted records.
 """
 
 from __future__ import annotations
@@ -60,18 +60,18 @@ class Record(NamedTuple):
     headers: tuple[Header, ...]
     """(name, value) pairs in the producer's order; a name may come several times."""
     next_offset: int
-    """Where to go on reading after this record; what to commit once it is done with."""
+    """Where to go on reading after this record; what to commit once it is processed."""
 
 
-# Record(*row) without its __new__ in Python: this is where most of the time of a record goes.
+# Record(*row) without its __new__ in Python, which takes most of a record's time.
 _new_record = partial(tuple.__new__, Record)
 
 
 class RecordBlock:
     """Rows of one partition as Python's lists, a list for each column.
 
-    Records are made of them one by one as they are iterated over: so each is in the processor's
-    cache while it is used, gone before the next, and no work for the garbage collector.
+    Iteration makes the records one by one, so that each is in the processor's cache while it is
+    used, gone before the next, and no work for the garbage collector.
     """
 
     __slots__ = ("_headers", "_keys", "_length", "_offsets", "_times_ms", "_types", "_values", "tp")
@@ -98,7 +98,7 @@ class RecordBlock:
         return self._offsets[stop]
 
     def records(self, start: int, stop: int) -> Iterator[Record]:
-        """Rows start..stop, which must not be none."""
+        """Rows start..stop, at least one."""
         columns = (self._times_ms, self._types, self._keys, self._values, self._headers)
         some = (
             column[start:stop] if isinstance(column, list) else column.endless()

@@ -1,7 +1,7 @@
 """A consumer's side of its group: what it subscribes to, rebalances, and committed offsets.
 
-The membership itself (JoinGroup and so on, in either protocol) is a `GroupMember`'s. Here are topic
-patterns, automatic commits, the user's callbacks, and what becomes of partitions in a rebalance.
+The membership (JoinGroup and so on, in either protocol) is a `GroupMember`'s. Here are topic
+patterns, automatic commits, the user's callbacks, and what happens to partitions in a rebalance.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ log = logging.getLogger(__name__)
 Callback: TypeAlias = Callable[[list[TopicPartition]], object]
 Topics: TypeAlias = str | re.Pattern[str] | Iterable[str]
 
-# The time that a member gets at once to join: between two such steps poll looks for records.
+# The time for one step of joining: between two steps poll looks for records.
 MEMBER_STEP_MS = 100
 
 # How often a consumer looks for subscribed topics that do not exist, and warns of them.
 LOOK_AGAIN_S = 30.0
 CREATED_S = 1.0
 
-# Automatic commits wait for their answer. One that takes longer is made up for by the next.
+# How long an automatic commit waits for its answer; the next one makes up for a late one.
 AUTO_COMMIT_MS = 5_000
 
 # One in time, inside poll, has only what poll has left, but at least this, so that a poll(0) too
@@ -71,7 +71,7 @@ class ConsumerGroup:
         assignment: Assignment,
         wake: Callable[[], None],
     ) -> None:
-        """`wake` ends a wait of poll's, from any thread."""
+        """`wake` ends a wait of poll, from any thread."""
         self._commits = AsyncCommits(options.client, wake)
         self._options = options
         self._cluster = cluster
@@ -164,7 +164,7 @@ class ConsumerGroup:
             self._member.subscribe(topics)
 
     def _match(self, limit: Deadline) -> None:
-        """Which topics match the pattern now; asked anew every metadata.max.age.ms."""
+        """The topics that match the pattern; looked up every metadata.max.age.ms."""
         pattern = self._pattern
         age_ms = max(self._options.client.metadata_max_age_ms, MIN_METADATA_AGE_MS)
         is_due = not self._matched_s or (time.monotonic() - self._matched_s) * 1000 >= age_ms
@@ -189,9 +189,8 @@ class ConsumerGroup:
             self._set_topics(names)
 
     def _look_for_missing(self, limit: Deadline) -> None:
-        """Say so of topics that do not exist, again and again: a subscription is one to what may
-        come to life later, as in Java, so `poll` does not raise. With allow.auto.create.topics the
-        look is also what creates them."""
+        """Log topics that do not exist, repeatedly: as in Java they may be created later, so `poll`
+        does not raise. With allow.auto.create.topics the lookup also creates them."""
         if time.monotonic() < self._look_s or self._pattern is not None:
             return
         creates = self._options.client.allow_auto_create_topics
@@ -211,7 +210,7 @@ class ConsumerGroup:
             name for name in names if failed.get(name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         ]
         if missing and creates and not self._has_asked:
-            # A broker that creates a topic says for a moment that there is none.
+            # A broker that creates a topic answers first that it does not exist.
             self._look_s = time.monotonic() + CREATED_S
         elif missing:
             log.warning(
@@ -226,13 +225,13 @@ class ConsumerGroup:
     # --- rebalances -------------------------------------------------------------------------
 
     def poll(self, deadline: Deadline, patient: Deadline) -> None:
-        """The group's business at the beginning of each step of a poll."""
+        """The group's part of each step of a poll."""
         self._commits.run_callbacks()
         if self._member is not None and not self._callbacks:
             self._match(patient)
             self._look_for_missing(patient)
             if self._pattern is None or self._matched_s:
-                # While a rebalance goes on, there may be records of what is not part of it.
+                # During a rebalance there may be records of partitions that are not part of it.
                 step_ms = 0 if self._assignment.has_ready else MEMBER_STEP_MS
                 self._member.poll(deadline.sooner(step_ms))
         self._auto_commit_if_due(deadline)
@@ -260,7 +259,7 @@ class ConsumerGroup:
             self._call(callback, partitions)
         finally:
             self._being_told = frozenset()
-            if self._member is member:  # else the callback left: what is assigned now is not of it
+            if self._member is member:  # else the callback left the group
                 self._assignment.replace(self._assignment.partitions - partitions)
 
     # --- offsets ----------------------------------------------------------------------------
@@ -277,7 +276,7 @@ class ConsumerGroup:
     def _commit(
         self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], deadline: Deadline
     ) -> None:
-        """After all that is being committed in the background, or it would be overtaken."""
+        """Commits after all commits in the background, which must not overtake it."""
         group_id = self.need_group("commit")
         chosen = {tp: offset_to_commit(tp, row, "offsets") for tp, row in offsets.items()}
         if not self._commits.wait(deadline):
@@ -313,7 +312,7 @@ class ConsumerGroup:
         self._commits.submit(commit, chosen, deadline, callback)
 
     def _settle(self, deadline: Deadline, when: str) -> None:
-        """Let commits in the background come to their end, and tell of them."""
+        """Wait for commits in the background, and call their callbacks."""
         if not self._commits.wait(deadline):
             log.warning("group %s: asynchronous commits are not done %s", self._group, when)
         self._commits.run_callbacks()
@@ -335,7 +334,7 @@ class ConsumerGroup:
         self._next_commit_s = time.monotonic() + interval_s
 
     def _auto_commit_if_due(self, deadline: Deadline) -> None:
-        """Within poll's own time. What is not committed now is so later, in the end by close."""
+        """Automatic commit within poll's time; a later poll, or close, commits the rest."""
         if not self._options.enable_auto_commit or time.monotonic() < self._next_commit_s:
             return
         least_ms = self._least_commit_ms + COMMIT_MS_PER_OFFSET * len(self._assignment)
@@ -349,8 +348,8 @@ class ConsumerGroup:
             self._next_commit_s = time.monotonic() + wait_s
 
     def _auto_commit_now(self, deadline: Deadline, when: str) -> bool:
-        """What earlier polls returned. A failure is no error: the same records come again, to this
-        member or another (Java's ConsumerCoordinator). Returns whether it is committed."""
+        """Commit what earlier polls returned. A failure is no error: the same records come again,
+        to this member or another (Java's ConsumerCoordinator). Returns whether it is committed."""
         if not self._options.enable_auto_commit:
             return True
         self._note_commit_time()
@@ -384,7 +383,7 @@ class ConsumerGroup:
         self._is_leaving = True
         member, owned = self._member, self._assignment.partitions
         untold = owned - self._being_told  # a callback that leaves knows what it was called for
-        # After an exception nobody wants to wait for long.
+        # After an exception do not wait for long.
         patience = deadline if commit else deadline.sooner(AUTO_COMMIT_MS)
         try:
             self._settle(patience, "at the end")
@@ -408,7 +407,7 @@ class ConsumerGroup:
         *,
         even_if_none: bool = False,
     ) -> None:
-        """A `poll` inside the callback leaves the group's business to the one outside."""
+        """A `poll` inside the callback leaves the group to the outer one."""
         if callback is None or not (partitions or even_if_none):
             return
         self._callbacks += 1

@@ -1,12 +1,12 @@
 """Records as columns: what a reader wants, what it gets, and how their fields are read.
 
 Each field is read for all records in one step (`varints.read`), which tells where the next field
-begins. A header is known to begin only where the one before it ends: the j-th headers of all
-records are read in one step while that pays; what is left of a record is followed header by header,
-but only from begin to begin: lengths and positions of all are columns again.
+begins. A header begins where the one before it ends, so the j-th headers of all records are read in
+one step while that pays; then the rest is followed record by record, but only for where headers
+begin: their lengths and positions are columns again.
 
-Rules are those of Kafka's `DefaultRecord`; stricter than Java, which takes any negative key or
-value length for null: only -1 is.
+Rules are those of Kafka's `DefaultRecord`, but only the length -1 is null, where Java takes any
+negative key or value length.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ HEADERS_TYPE = pa.list_(
 CHUNK_RECORDS = 16384
 """Rows decoded together: few enough to stay in the L2 cache, enough to outweigh numpy's calls."""
 
-# What a header takes once it is decoded, be it empty (places, offsets, a tuple of `poll`), what
-# each of its two texts takes as an object besides, and how often its bytes are there: measured, as
-# two thirds of the peak, because half as much again is allowed for all.
+# Memory of a decoded header (places, offsets, a tuple of `poll`), of each of its two texts as an
+# object, and the number of copies of its bytes: measured, as two thirds of the peak, since the
+# allowance for all is half as much again.
 _HEADER_COST_BYTES = 72
 _HEADER_TEXT_COST_BYTES = 48
 _HEADER_COPIES = 4
 
 MOST_HEADERS = 1 << 16
-"""Of rows decoded together, if they are more than one."""
+"""Most headers of rows that are decoded together; a single row may have more."""
 
 _FEW_ROWS = 16  # below, following the headers is faster than numpy steps
 _MOST_STEPS = 32  # of all rows; few records have more headers
@@ -53,7 +53,7 @@ _COPIED_BYTES = 4 << 20
 
 
 class Selection(NamedTuple):
-    """Which records of a partition a reader wants, and which of their columns.
+    """The records of a partition that a reader wants, and their columns.
 
     Offsets are start_offset <= offset < end_offset; `columns` are of ALL_COLUMNS (offsets always
     come); `times_ms` (first, last, both included) leaves out records of other times.
@@ -66,7 +66,7 @@ class Selection(NamedTuple):
 
 
 class LargeFields(NamedTuple):
-    """Key and value of one record, in the memory that its columns have as well."""
+    """Key and value of one record, sharing the memory of its columns."""
 
     key: bytes | None
     value: bytes | None
@@ -74,7 +74,7 @@ class LargeFields(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DecodedRecords:
-    """Columns of consecutive records. A column that was not wanted is None.
+    """Columns of consecutive records; None for an unwanted column.
 
     `offsets` ascend, with gaps. `timestamps_ms` are milliseconds since 1970, -1 for none.
     `timestamp_types` are Java's ids (-1 none, 0 CreateTime, 1 LogAppendTime). `keys` and `values`
@@ -113,7 +113,7 @@ class DecodedRecords:
 
     @property
     def size_bytes(self) -> int:
-        """Of keys, values and headers; with what headers take as Python's objects."""
+        """Bytes of keys, values and headers; of headers as Python objects."""
         columns = [column for column in (self.keys, self.values) if column is not None]
         size = sum(int(column.nbytes) for column in columns)
         if self.headers is not None:
@@ -136,7 +136,7 @@ def no_records(columns: frozenset[str]) -> DecodedRecords:
 
 
 class Pieces(NamedTuple):
-    """One at each of these positions, of so many bytes; -1 is null. Ascending, not overlapping."""
+    """Positions and lengths (-1 is null) of pieces, which ascend and do not overlap."""
 
     at: Ints
     lengths: Ints
@@ -149,8 +149,8 @@ class Pieces(NamedTuple):
 
 
 class GridPart(NamedTuple):
-    """`batches` times `records` places. The first is at `begin`; the same record of the next batch
-    lies `batch_step` bytes behind, the next record of a batch `record_step`."""
+    """Places of `records` records in each of `batches` batches, from `begin` on: `record_step`
+    bytes from record to record, `batch_step` from batch to batch."""
 
     begin: int
     batches: int
@@ -162,8 +162,8 @@ class GridPart(NamedTuple):
         return self._replace(begin=self.begin + by)
 
     def view(self, data: Bytes, kind: type[Any], *, bytes_each: int = 0) -> NDArray[Any]:
-        """What lies there in two dimensions, or three with `bytes_each`. Raises ValueError for
-        places outside `data`."""
+        """A view of two dimensions, or three with `bytes_each`. Raises ValueError outside
+        `data`."""
         shape: tuple[int, ...] = (self.batches, self.records)
         strides: tuple[int, ...] = (self.batch_step, self.record_step)
         if bytes_each:
@@ -171,15 +171,15 @@ class GridPart(NamedTuple):
         return np.ndarray(shape, kind, data.data, self.begin, strides)
 
     def positions(self) -> Ints:
-        """In one dimension."""
+        """All positions, in one dimension."""
         in_batch = np.arange(self.records) * self.record_step
         batches = np.arange(self.batches) * self.batch_step + self.begin
         return (batches[:, None] + in_batch).ravel()
 
 
 class GridRows(NamedTuple):
-    """Rows from `row` on, in batches of `per_batch` rows: `part` is what those from `first` on have
-    in each."""
+    """The place of `part` among all rows: batches of `per_batch` rows begin at `row`, and `part`
+    has the rows from `first` on of each."""
 
     row: int
     per_batch: int
@@ -187,7 +187,7 @@ class GridRows(NamedTuple):
     part: GridPart
 
     def of(self, column: NDArray[Any]) -> NDArray[Any]:
-        """Their place in a column of all rows, in as many dimensions as `GridPart.view`."""
+        """These rows of a column of all rows, in as many dimensions as `GridPart.view`."""
         part = self.part
         some = column[self.row : self.row + part.batches * self.per_batch]
         whole = some.reshape(part.batches, self.per_batch, *column.shape[1:])
@@ -202,7 +202,7 @@ class Grid(NamedTuple):
     parts: list[GridRows]
 
     def take(self, data: pa.Buffer, keep: NDArray[np.bool_] | None = None) -> pa.Array:
-        """As `Pieces.take`: twice as fast, as nothing is looked up."""
+        """As `Pieces.take`, twice as fast."""
         if keep is not None:
             return self._pieces().take(data, keep)
         if self.length < 0:
@@ -229,10 +229,10 @@ _EVEN: list[pa.Array] = [from_numpy(np.arange(0, 2 << 14, 2, dtype=np.int32))]  
 
 
 def gather(data: pa.Buffer, starts: Ints, lengths: Ints) -> pa.Array:
-    """Arrow binary array of the given pieces of `data`, null where the length is -1.
+    """Arrow binary array of pieces of `data` that ascend and do not overlap; length -1 is null.
 
-    The pieces ascend and do not overlap. Arrow copies: the pairs (start, end) are the offsets of
-    an array with twice as many entries, of which every other one is taken.
+    Arrow copies: the pairs (start, end) are the offsets of an array with twice as many entries, of
+    which every other one is taken.
     """
     count = len(starts)
     smallest = int(lengths.min()) if count else 0
@@ -259,7 +259,7 @@ def validity(valid: NDArray[np.bool_]) -> pa.Buffer:
 
 
 class DamageError(Exception):
-    """Some record is damaged. The caller finds out which one."""
+    """Some record is damaged; the caller finds out which."""
 
 
 class Headers(NamedTuple):
@@ -284,8 +284,7 @@ class Fields(NamedTuple):
 def read_fields(data: Bytes, bodies: Ints, ends: Ints) -> Fields:
     """Records from `bodies` (the attributes byte) to `ends`, at least one.
 
-    What comes back lies inside the records; headers are the caller's to look at. Raises DamageError
-    and BadVarintError.
+    All places lie inside the records; headers are not checked. Raises DamageError, BadVarintError.
     """
     # The first byte of a body, its attributes, is unused by Kafka and ignored by Java.
     timestamp_deltas, at = read(data, bodies + 1, VARLONG_BITS)
@@ -313,7 +312,7 @@ def read_fields(data: Bytes, bodies: Ints, ends: Ints) -> Fields:
 
 
 def skip(at: Ints, lengths: Ints) -> Ints:
-    """Positions behind a nullable field; -1 is null and takes no bytes. Raises DamageError."""
+    """Positions behind a nullable field (-1 is null). Raises DamageError."""
     smallest = int(lengths.min())
     if smallest < -1:
         raise DamageError
@@ -324,7 +323,7 @@ def skip(at: Ints, lengths: Ints) -> Ints:
 
 
 class HeaderPlaces(NamedTuple):
-    """Of all headers, in the order of records and headers. A value's length -1 is null."""
+    """Places of all headers in order. A value's length -1 is null."""
 
     key_at: Ints
     key_lengths: Ints
@@ -333,10 +332,9 @@ class HeaderPlaces(NamedTuple):
 
 
 def read_headers(data: Bytes, at: Ints, ends: Ints, counts: Ints) -> HeaderPlaces:
-    """`counts` headers from `at` to `ends` of each record, all of them inside.
+    """`counts` headers of each record, which take all bytes from `at` to `ends`.
 
-    The caller has checked `counts` against the bytes that are there. Raises DamageError and
-    BadVarintError.
+    The caller has checked `counts` against these bytes. Raises DamageError, BadVarintError.
     """
     rows = np.flatnonzero(counts)
     at, ends, left = at[rows], ends[rows], counts[rows]
@@ -367,8 +365,9 @@ def read_headers(data: Bytes, at: Ints, ends: Ints, counts: Ints) -> HeaderPlace
 
 
 def follow_headers(data: Bytes, begin: int, end: int, count: int) -> tuple[HeaderPlaces, int]:
-    """`count` headers of one record from `begin` on, and the place behind them, which is not beyond
-    `end`. Raises DamageError and BadVarintError."""
+    """`count` headers of one record from `begin` on, and the place behind them, at most `end`.
+
+    Raises DamageError, BadVarintError."""
     starts = _follow(data, begin, end, count)
     found, after = _read_at(data, starts)
     if int(after[-1]) > end or not np.array_equal(after[:-1], starts[1:]):
@@ -386,8 +385,8 @@ def _read_at(data: Bytes, at: Ints) -> tuple[HeaderPlaces, Ints]:
 
 
 def _follow(data: Bytes, begin: int, end: int, count: int) -> Ints:
-    """Where each of `count` headers begins, if all are sound: the caller sees whether they are.
-    Raises DamageError if they leave [begin, end)."""
+    """Where each of `count` headers begins, if they are sound, which the caller checks. Raises
+    DamageError if they leave [begin, end)."""
     # Indexing bytes is faster than indexing a view, but takes a copy.
     raw: memoryview | bytes = data[begin:end].data
     if end - begin <= _COPIED_BYTES:
@@ -400,7 +399,7 @@ def _follow(data: Bytes, begin: int, end: int, count: int) -> Ints:
             byte = raw[at]
             at = at + (byte >> 1) + 1 if byte < 0x80 else _skip_long(raw, at)
             byte = raw[at]
-            # Null is -1, which is 1 here, and so takes no more bytes either.
+            # Null is -1, encoded as 1, which takes no more bytes either.
             at = at + (byte >> 1) + 1 if byte < 0x80 else _skip_long(raw, at)
     except IndexError:
         raise DamageError from None
@@ -423,8 +422,8 @@ def _skip_long(raw: memoryview | bytes, at: int) -> int:
 
 
 def headers_cost_bytes(count: int, size_bytes: int) -> int:
-    """What so many headers take at most, decoded from so many bytes."""
-    # A text of one letter is Python's own, and no new object.
+    """Most memory of so many headers, decoded from so many bytes."""
+    # Python shares texts of one letter.
     texts = min(2 * count, max(0, size_bytes - 2 * count) // 2)
     return (
         count * _HEADER_COST_BYTES + texts * _HEADER_TEXT_COST_BYTES + size_bytes * _HEADER_COPIES

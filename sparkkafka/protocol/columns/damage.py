@@ -1,7 +1,7 @@
-"""Names the damaged record of a batch, by reading its records one by one.
+"""Finds the damaged record of a batch, by reading its records one by one.
 
-The fast path in `decode` only notices that some record of many is damaged. Speed does not matter
-here; the order of checks is that of Kafka's `DefaultRecord.readFrom`.
+The fast path in `decode` only notices that one of many is damaged. Speed does not matter here; the
+order of checks is that of Kafka's `DefaultRecord.readFrom`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def read_one(raw: bytes, at: int, bits: int = VARINT_BITS) -> tuple[int, int]:
 
 
 class Before(NamedTuple):
-    """What of a batch has been read already, and found sound."""
+    """The part of a batch that has been read and is sound."""
 
     records: int = 0
     payload_bytes: int = 0
@@ -79,7 +79,7 @@ def check_batch(
 def _check_record(
     batch: RecordBatch, raw: bytes, at: int, known: list[int], last_delta: int
 ) -> int:
-    """End of the record at `at`. Puts its offset delta into `known` once it may be the record's."""
+    """End of the record at `at`. Puts its offset delta into `known` once that is plausible."""
     length, at = read_one(raw, at)
     end = at + length
     if length < 0:

@@ -5,23 +5,21 @@ Steps, for some ten thousand records at a time so that columns stay in the proce
 1. Payloads of many batches become one byte array; batches that lie in one buffer are not copied.
 2. `record_starts.find` gives the first byte of each record.
 3. Each field is read for all records at once (`columns`), which tells where the next field begins.
-4. Keys, values and headers are gathered by Arrow from (start, end) pairs over the byte array
-   (`columns`).
+4. Arrow gathers keys, values and headers from (start, end) pairs over the byte array.
 
 Where batches look like copies of each other, `uniform_batches` takes the place of steps 2 and 3.
 A batch that is too large for one chunk is decoded in parts (`large_batches`).
 
-Safety rests on one check (for copies: that every bit which says where something lies is that of a
-batch which passed it). Positions only move forward, reads outside the array do no harm, and the
-position after the last field of each record must be exactly the end of that record: then no
-field reached beyond it. When a check fails, `_raise_damage` reads the records one by one, only to
-name the damaged one.
+Safety rests on one check. Positions only move forward, reads outside the array do no harm, and the
+position after the last field of each record must be exactly the end of that record: then no field
+reached beyond it. (Copies have the same bits as a checked batch wherever these say where something
+lies.) When a check fails, `_raise_damage` reads the records one by one to name the damaged one.
 
 Rules, all from Kafka's `DefaultRecord` and `DefaultRecordBatch`: length -1 is null, 0 is empty;
 timestamps are base + delta (wrapping in 64 bits), or the batch's max timestamp for all with
 LogAppendTime; offsets are base + delta with gaps after compaction; a record's attributes byte is
-ignored. Stricter than Java, which takes any negative key or value length for null: only -1 is; and
-offset deltas must ascend within 0..lastOffsetDelta, or the reader could not tell what it has read.
+ignored. Stricter than Java: no other negative length is null, and offset deltas must ascend within
+0..lastOffsetDelta, or the reader could not tell what it has read.
 """
 
 from __future__ import annotations
@@ -74,8 +72,8 @@ from sparkkafka.protocol.records.codecs import PIECE_BYTES, BytesLike, slices
 from sparkkafka.protocol.records.varints import BadVarintError, Bytes, Ints
 
 CHUNK_BYTES = PIECE_BYTES
-"""Payload whose record starts are found together: many batches make `lockstep` cheap. A batch that
-unpacks to more is decoded in parts of that size (`large_batches`)."""
+"""Payload whose record starts are found together: many batches make `lockstep` cheap. A larger
+batch is decoded in parts of this size (`large_batches`)."""
 
 
 def decode_batches(
@@ -84,10 +82,8 @@ def decode_batches(
     *,
     max_payload_bytes: int = DEFAULT_MAX_PAYLOAD_BYTES,
 ) -> DecodedRecords:
-    """All records of `decode_chunks` in one piece; see there.
-
-    Raises DecodeError, too, if keys or values sum up to 2 GiB, which one Arrow array cannot hold.
-    """
+    """As `decode_chunks`, in one piece. DecodeError also for keys or values of 2 GiB in all, which
+    one Arrow array cannot hold."""
     pieces = list(decode_chunks(batches, wanted, max_payload_bytes=max_payload_bytes))
     if len(pieces) == 1:
         return pieces[0]
@@ -123,18 +119,16 @@ def decode_chunks(
 ) -> Iterator[DecodedRecords]:
     """Decodes the batches of one fetch of one partition, some ten thousand records at a time.
 
-    Batches outside the wanted offsets are not even decompressed. Of wanted times, a batch is passed
-    over if its header says that it has none, else only their keys and values are copied.
-    Control and aborted batches are the caller's to leave out. `max_payload_bytes` bounds what each
-    compressed batch may decompress to, at most 2 GiB - 1; it is decoded a few MiB at a time. With
-    `pauses` empty chunks come between steps that give no record, so that the caller can look at
-    the clock; without it there are none. The columns never share memory with the batches, so a
-    receive buffer may be used again.
+    Batches outside the wanted offsets, or whose headers exclude the wanted times, are not even
+    decompressed. The caller leaves out control and aborted batches. `max_payload_bytes` bounds what
+    each compressed batch may decompress to, at most 2 GiB - 1; it is decoded a few MiB at a time.
+    With `pauses` empty chunks come between steps without records, so that the caller can check
+    deadlines. The columns never share memory with the batches, so a receive buffer may be reused.
 
     Raises BatchTooLargeError beyond that limit, and CorruptRecordError for damage, perhaps after
-    columns of records before it: its `offset` is the damaged record's, or the smallest that it can
-    have if its bytes do not tell; `position` counts in its batch's uncompressed payload.
-    Headers that are not wanted are not looked at. Errors of decompression pass through.
+    columns of records before it: its `offset` is the damaged record's, or the smallest possible if
+    its bytes do not tell; `position` counts in its batch's uncompressed payload. Unwanted headers
+    are not checked. Errors of decompression pass through.
     """
     unknown = wanted.columns - ALL_COLUMNS - {"offset"}
     if unknown:
@@ -196,8 +190,8 @@ def _pieces(
 
 
 def _out_of_time(batch: RecordBatch, first_ms: int, last_ms: int) -> bool:
-    """Whether the header alone tells. Of the earliest time it says something only if all records
-    have the same: baseTimestamp is the first record's, and the next may be earlier."""
+    """Whether the header excludes the times. It has the latest time; the earliest only if all are
+    the same (LogAppendTime), since baseTimestamp is just the first record's."""
     latest_ms = batch.max_timestamp
     return latest_ms < first_ms or (batch.is_log_append_time and latest_ms > last_ms)
 
@@ -221,11 +215,8 @@ def decode_large(
 
 
 class _Chunk:
-    """Batches that are decoded together.
-
-    Of a batch that is decoded in parts: the records whose `layout` is given, which are sound in
-    that respect, and stand behind those `before`.
-    """
+    """Batches that are decoded together; or a part of a large batch: its records behind `before`,
+    with their sound `layout`."""
 
     def __init__(
         self,
@@ -241,11 +232,10 @@ class _Chunk:
         self._layout = layout
         self._before = before
         self.last_offset = -1 if before is None else batches[0].base_offset + before.last_delta
-        """Of the last record so far."""
+        """Offset of the last record so far."""
         sizes = np.array([len(view) for view in payloads], np.int64)
         self.data, self.begins = _one_array(payloads, sizes)
         self.ends = self.begins + sizes
-        # All values of one field side by side.
         fields = RecordBatch._make(zip(*batches, strict=True))
         self.counts: Ints = np.array(
             fields.record_count if layout is None else [len(layout.starts)], np.int64
@@ -276,7 +266,7 @@ class _Chunk:
             self._raise_damage()
 
     def _fields(self) -> Iterator[Fields]:
-        """Of all rows in order, at most CHUNK_RECORDS at a time."""
+        """Fields of all rows in order, at most CHUNK_RECORDS at a time."""
         if self._layout is not None:
             yield from self._read_fields(self._layout)
             return
@@ -290,14 +280,14 @@ class _Chunk:
                 if fields is not None:
                     yield fields
                 elif is_uniform:
-                    break  # not to compare in vain once more
+                    break  # do not compare in vain again
                 else:
                     yield from self._own_fields(first, last)
                 done = last
         yield from self._own_fields(done, len(self.batches))
 
     def _own_fields(self, first: int, last: int) -> Iterator[Fields]:
-        """The same of batches [first, last), each record read."""
+        """Fields of batches [first, last), reading each record."""
         if first == last:
             return
         some = slice(first, last)
@@ -355,7 +345,7 @@ class _Chunk:
 
         headers: pa.Array | None = None
         if HEADERS in columns:
-            # Before the cut below: list offsets and checks are simplest on all rows.
+            # Before rows are cut out: list offsets and checks are simplest on all rows.
             headers = (
                 pa.nulls(count, HEADERS_TYPE)
                 if fields.headers is None
@@ -378,7 +368,7 @@ class _Chunk:
         )
 
     def _check_order(self, low: int, offsets: Ints) -> None:
-        """Offsets ascend inside a batch. (Those of batches are `split_batches`' to look at.)"""
+        """Offsets must ascend inside a batch. (`split_batches` checks those of batches.)"""
         disorder = offsets[1:] <= offsets[:-1]
         if disorder.any():
             batch = self._batch_of_rows(low, len(offsets))

@@ -55,7 +55,7 @@ class RecordColumns(NamedTuple):
     `keys` and `values` are Arrow arrays of binary or string (also large, view, dictionary and fixed
     size ones), None for all null. `headers` is a list of structs with fields `key` and `value`; a
     null list has no headers; None for no headers at all. `timestamps_ms` are milliseconds since
-    1970; whether other negative values than -1 make sense is the caller's to decide.
+    1970; negative values are not checked.
     """
 
     keys: pa.Array | None
@@ -65,7 +65,7 @@ class RecordColumns(NamedTuple):
 
 
 class EncodedBatch(NamedTuple):
-    """The uncompressed records of one batch, and what its header must say of them."""
+    """The uncompressed records of one batch, and the fields of its header."""
 
     payload: bytes | memoryview
     record_count: int
@@ -93,8 +93,8 @@ def encode_runs(
     """Encodes rows of several partitions, one run behind the other: the batches of each run.
 
     `run_ends` are the rows at which the runs end; none is empty. All are encoded together, since a
-    call costs as much as hundreds of records. A run that needs several batches is cut evenly: 1.1
-    batches' worth becomes two of 0.55, not one full and one almost empty. Else as `encode_batches`.
+    call costs as much as hundreds of records. A run is cut into equal batches, not into full ones
+    and one almost empty. Otherwise as `encode_batches`.
     """
     rows = _Rows(columns)
     limit = max(min(max_batch_bytes, MAX_BATCH_BYTES) - HEADER_BYTES, 1)
@@ -149,11 +149,10 @@ def record_sizes(columns: RecordColumns) -> Ints:
 
 
 def size_estimate(columns: RecordColumns) -> tuple[int, int]:
-    """Encoded bytes of all records together, and of the largest one, without a look at each record.
+    """Estimated encoded bytes of all records, and of the largest one, without reading each record.
 
     Both are a little too high rather than too low, unless a batch gets more than a million records
-    or timestamps of other columns that lie far away. Raises EncodeError for a column that cannot be
-    written.
+    or distant timestamps of other columns. Raises EncodeError for an unwritable column.
     """
     _check_lengths(columns)
     if columns.headers is not None:
@@ -181,8 +180,8 @@ _FEW_ROWS = 256  # in each run: measuring all rows costs less than a call for ea
 
 
 def run_sizes(columns: RecordColumns, run_ends: Sequence[int]) -> list[int]:
-    """Encoded bytes of each run of rows, a little too high rather than too low; the runs are as in
-    `encode_runs`. Raises EncodeError for a column that cannot be written."""
+    """Encoded bytes of each run as in `encode_runs`, a little too high rather than too low. Raises
+    EncodeError for an unwritable column."""
     if len(columns.timestamps_ms) >= _FEW_ROWS * len(run_ends):
         return [
             size_estimate(sliced(columns, low, high))[0]
@@ -365,7 +364,7 @@ class _Rows:
         _, offsets_buffer, content = joined(pieces).buffers()
         view = memoryview(content)
         edges = np.frombuffer(offsets_buffer, np.int32)[: high - low + 1].astype(np.int64)
-        if trailing:  # the last record's zero has no next record to stand in front of
+        if trailing:  # the last record's zero has no next record
             view = memoryview(b"".join((view, b"\0")))
             edges += 1
         return view, edges

@@ -1,13 +1,11 @@
 """Keys, values and the numbers in front of them, interleaved into records: the usual case, fast.
 
 The numbers of a record (its length, timestamp and offset delta, length of the key) nearly always
-fit twelve bytes. Then those of all rows are put together with shifts, as two words a row, and these
-words already are what Arrow calls a binary view: 4 bytes of length, 12 of content. Longer keys
-and values stand in the same table as references to where they lie. One cast from views to plain
-binary copies everything into its place, the only copy that there is.
+fit twelve bytes. Then shifts put those of all rows together as two words a row, which are what
+Arrow calls a binary view: 4 bytes of length, 12 of content. Longer keys and values stand in the
+same table as references. One cast from views to plain binary is the only copy.
 
-Other records (with headers, or numbers that take more) go the general way of `encode`;
-tests hold both ways against each other.
+Other records (with headers, or longer numbers) go the general way of `encode`; tests compare both.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ class Blobs(NamedTuple):
     """-1 for null."""
     smallest: int
     largest: int
-    """Of `lengths`, or of a larger column that they are a part of."""
+    """The maximum of `lengths`, or of a larger column that they are a part of."""
 
 
 class _Numbers(NamedTuple):

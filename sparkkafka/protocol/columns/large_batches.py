@@ -1,13 +1,12 @@
 """Batches that unpack to many MiB -> Arrow columns, a few MiB at a time.
 
 A window holds the part of the records that is unpacked and not yet decoded. Whole records in it
-are decoded together, like those of small batches (`decode`); what is left is the beginning of
-the next record. A record larger than a piece does not go through the window: its key, value and
-headers are put together in the memory that the columns then have. So a batch of any size takes the
-memory of some pieces and of its largest record.
+are decoded together, like those of small batches (`decode`); the rest is the beginning of the next
+record. A record larger than a piece bypasses the window: its key, value and headers are assembled
+in the memory that the columns then use. So a batch of any size takes the memory of some pieces and
+of its largest record.
 
-All of it stops between steps: what comes out is often an empty chunk, so that whoever reads may
-look at the clock.
+Empty chunks come between steps, so that the caller can check deadlines.
 """
 
 from __future__ import annotations
@@ -58,8 +57,8 @@ def decode(
     max_payload_bytes: int,
     decode_part: DecodePart,
 ) -> Iterator[DecodedRecords]:
-    """The records of one batch, whose uncompressed bytes come in `pieces`; arguments as those of
-    `decode_chunks`. Some chunks are empty. Raises CorruptRecordError as it does."""
+    """The records of one batch, whose uncompressed bytes come in `pieces`. Arguments and errors as
+    of `decode_chunks`; some chunks are empty."""
     pause = no_records(wanted.columns)
     window = _Window(pieces)
     before = Before()
@@ -103,7 +102,7 @@ def _record_size(data: memoryview) -> int | None:
 
 
 class _Window:
-    """The uncompressed bytes that are here, and the pieces that follow."""
+    """The uncompressed bytes so far, and the pieces that follow."""
 
     def __init__(self, pieces: Iterator[BytesLike]) -> None:
         self._pieces = pieces
@@ -120,11 +119,11 @@ class _Window:
         return True
 
     def drop(self, size: int) -> None:
-        """The first bytes are done with."""
+        """Drop the first bytes."""
         self.data = self.data[size:]
 
     def number(self, bits: int = VARINT_BITS) -> tuple[int, int]:
-        """A varint, and its bytes. Raises IndexError if it is not here whole, BadVarintError."""
+        """A varint, and its size. Raises IndexError if it is cut, BadVarintError."""
         value, size = read_one(bytes(self.data[:_MAX_NUMBER_BYTES]), 0, bits)
         self.drop(size)
         return value, size
@@ -151,7 +150,7 @@ class _LargeRecord:
         self.after = before
 
     def decode(self) -> Iterator[DecodedRecords]:
-        """Empty chunks, and the record, if it is asked for. Raises CorruptRecordError."""
+        """Empty chunks, then the record if it is wanted. Raises CorruptRecordError."""
         try:
             yield from self._decode()
         except (DamageError, BadVarintError):
@@ -250,11 +249,11 @@ class _LargeRecord:
         return value
 
     def _copy(self, size: int, *, keep: bool) -> _Pauses:
-        """The next bytes of the record, in memory of their own; nothing if not to `keep`."""
+        """A copy of the next bytes of the record; empty unless `keep`."""
         self._left -= size
         if self._left < 0:
             raise DamageError
-        # Grows with what really comes, and gives its memory away without a copy.
+        # Grows only with what arrives, and gives its memory away without a copy.
         out = io.BytesIO()
         while size:
             if not len(self._window.data):

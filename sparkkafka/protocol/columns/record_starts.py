@@ -1,10 +1,10 @@
 """Where each record of a fetch starts: the one step of decoding that is sequential by nature.
 
-A record is known to start only where the one before it ends, so the plain way is to follow the
-length prefixes one by one. Faster ways, by the shape of the batches:
+A record starts where the one before it ends, so the plain way is to follow the length prefixes one
+by one. Faster ways, by the shape of the batches:
 
-- `_alike`: batches of equal bytes and counts are taken for copies of one of them: records of one
-  size in small batches.
+- `_alike`: batches of equal size and count are assumed to be copies: records of one size in small
+  batches.
 - `equal_runs`: records of one size in a large batch. If the same length prefix stands at every
   multiple of the first record's size, a whole run of starts is an arithmetic series.
 - `lockstep`: follow the prefixes of many chains at once, one numpy step for the next record of all.
@@ -12,10 +12,10 @@ length prefixes one by one. Faster ways, by the shape of the batches:
   known; and pieces of large batches: `_seeds_of_all` guesses positions that look like starts.
 - `chase`: the plain loop, for what is left.
 
-Nothing here raises or is believed: a guess may be wrong, bytes may be damaged. `verify` says which
-batches have a gapless series of records from their first to their last byte with the right count,
-and that alone makes the starts right: the first start is given, and each record's own length
-leads to the next. `find` follows a batch that fails with the plain loop before it gives up on it.
+Nothing here raises, and no guess is trusted. `verify` says which batches have a gapless series of
+records from their first to their last byte with the right count, which proves the starts: the first
+one is given, and each record's own length leads to the next. `find` tries the plain loop on a batch
+that fails before it gives up on it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _ADVANCE_PAIRS = np.repeat(_ADVANCE, 2).reshape(-1, 2)  # for the positions of b
 
 
 class Layout(NamedTuple):
-    """Where records lie; `sound` says for each batch whether that is certain."""
+    """Where records lie; `sound` tells for each batch whether that is proven."""
 
     starts: Ints
     """The length prefix of each record."""
@@ -90,8 +90,8 @@ def find(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> Layout:
         others = ~alike
         starts[~rows] = _guess(data, begins[others], ends[others], counts[others])
     layout = verify(data, starts, begins, ends, counts)
-    # What was copied in vain is looked at on its own. After that, a wrong guess looks like damage:
-    # only the plain loop can tell.
+    # Failed copies are tried on their own. A wrong guess then looks like damage: only the plain
+    # loop can tell.
     for look in (_guess, _chase_each) if model is not None else (_chase_each,):
         if layout.sound.all():
             break
@@ -107,10 +107,10 @@ def find(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> Layout:
 
 
 def find_whole(data: Bytes, most: int) -> Layout:
-    """The records that lie whole in the beginning of a batch, `most` of them at most.
+    """The whole records in the beginning of a batch, at most `most`.
 
-    They follow each other from the first byte on; the last one ends where the next begins, which
-    may be cut, or damaged. None if not even the first is whole.
+    They follow each other from the first byte on; what follows them may be cut or damaged. Empty if
+    not even the first is whole.
     """
     size = len(data)
     if not most or size < MIN_RECORD_BYTES:
@@ -138,7 +138,7 @@ def find_whole(data: Bytes, most: int) -> Layout:
 
 
 def _whole(data: Bytes, starts: Ints) -> Layout:
-    """Those of these records, from the first on, that follow each other and lie in `data`."""
+    """The records, from the first on, that follow each other and lie in `data`."""
     lengths, bodies, endless = _lengths(data, starts)
     ends = bodies + lengths
     sound = (lengths >= _MIN_BODY_BYTES) & (ends <= len(data))
@@ -162,8 +162,8 @@ def _alike(
 ) -> tuple[NDArray[np.bool_], Ints | None]:
     """Batches of equal bytes and counts, and the starts in such a batch, relative to its begin.
 
-    Records of one size make batches of one layout: one is looked at, the others are its copies
-    until `verify` says otherwise. None if that does not look likely.
+    Records of one size make batches of one layout: one is read, and the others count as its copies
+    until `verify` disagrees. None if that is unlikely.
     """
     middle, alike = like_the_middle(begins, ends, counts)
     chosen = np.flatnonzero(alike)
@@ -172,7 +172,7 @@ def _alike(
     one = slice(middle, middle + 1)
     starts = _guess(data, begins[one], ends[one], counts[one])
     model: Ints = starts - begins[one]
-    # One more is tried before all are written down, so that an attempt in vain costs little.
+    # Try one more before all are written down, so that a failed attempt costs little.
     index = int(chosen[-1] if chosen[-1] != middle else chosen[0])
     one = slice(index, index + 1)
     sound = verify(data, begins[one] + model, begins[one], ends[one], counts[one]).sound[0]
@@ -180,8 +180,8 @@ def _alike(
 
 
 def _guess(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> Ints:
-    """The starts in all batches, in the way that suits each; right if the bytes are sound and
-    nothing in them misleads."""
+    """The starts in all batches, in the way that suits each; wrong if the bytes are damaged or
+    misleading."""
     large = counts >= _LARGE_BATCH_RECORDS
     if not large.any():
         return lockstep_counted(data, begins, ends, counts)
@@ -236,8 +236,8 @@ def verify(data: Bytes, starts: Ints, begins: Ints, ends: Ints, counts: Ints) ->
 
 
 def _lengths(data: Bytes, starts: Ints) -> tuple[Ints, Ints, NDArray[np.bool_] | None]:
-    """`read` of the length prefixes, and which of them are none (or None): one bad number must not
-    make all batches look bad, nor cost more than a few looks at each."""
+    """`read` of the length prefixes, and which are invalid (or None): one bad number must not make
+    all batches look bad, nor cost more than a few reads of each."""
     try:
         return (*read(data, starts), None)
     except BadVarintError:
@@ -341,7 +341,7 @@ def _same_prefix(data: Bytes, at: int, stride: int, count: int, model: int) -> i
 
 
 def _long_advance(data: Bytes, position: int) -> int:
-    """Bytes to the next record when the table cannot tell; 0 if no record can start here."""
+    """Bytes to the next record for prefixes beyond the table; 0 if no record can start here."""
     value = 0
     for index, byte in enumerate(data[position : position + 5].tolist()):
         value |= (byte & 0x7F) << 7 * index
@@ -352,8 +352,8 @@ def _long_advance(data: Bytes, position: int) -> int:
 
 
 def lockstep_counted(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> Ints:
-    """The starts in all chains, one chain after the other. Wrong from a prefix on that the table
-    does not know."""
+    """The starts in all chains, one chain after the other; wrong from a prefix that is not in the
+    table on."""
     total = int(counts.sum())
     if len(begins) < _FEW_CHAINS:
         return _chase_each(data, begins, ends, counts)
@@ -390,7 +390,7 @@ def _step(data: Bytes, begins: Ints, steps: Ints) -> Ints:
     index = pair.view("<u2").ravel()
     advance = np.empty((len(begins), 2), np.int64)
     for row in range(len(steps)):
-        # Positions need not stay inside: whatever is read there, `verify` sees the outcome.
+        # Positions may leave the data: `verify` checks the outcome.
         data.take(steps[row], out=pair, mode="clip")
         _ADVANCE_PAIRS.take(index, axis=0, out=advance, mode="clip")
         if row + 1 < len(steps):

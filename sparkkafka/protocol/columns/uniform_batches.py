@@ -1,13 +1,12 @@
-"""Batches of records of one size: one is read, the others are copies of it, as far as that shows.
+"""Batches of records of one size: one of them is read, and the others are compared with it.
 
 A producer of such records makes batches of one layout. Then records lie in a grid: one step from a
 batch to the next, another one from a record to the next, so that a field of all of them is a view
-of two dimensions. To see that the lengths are the same everywhere, and to copy values out of the
-grid, takes half as long as to read every field and to gather pieces from anywhere.
+of two dimensions. Comparing lengths and copying values out of the grid takes half as long as
+reading every field and gathering pieces from anywhere.
 
-Nothing is believed: every byte that says where something lies is compared with that of the batch
-that was read (the model), which `read_fields` found sound. Where one differs the caller reads the
-records as if it had never asked.
+Nothing is assumed: every byte that determines a place is compared with that of the batch that was
+read (the model), which `read_fields` found sound. Where one differs the caller reads all records.
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ _FEW_BATCHES = 4  # below, reading a model costs more than it saves
 _FEW_RECORDS = 16  # of one shape in a row, on average
 _BATCHES_PER_CHANGE = 8  # from uniform to not uniform and back, on average
 # Parts are batches of equal counts and distances, times shapes of records in them. Each part takes
-# as long as reading the fields of so many records; but for a few, which pay in small answers, too.
+# as long as reading the fields of so many records; a few always pay, also in small answers.
 _ROWS_PER_PART = 1024
 _FEW_PARTS = 4
 _MAX_MODEL_BYTES = 256 << 10
 _WINDOW = 8  # bytes that are compared in one step
 
-# Models of the last answers, by bytes and records: the next answer's batches mostly are copies of
-# the same one. Reading it anew takes longer than comparing a thousand records.
+# Models of the last answers, by bytes and records: the next answer mostly has copies of the same
+# one. Reading it again takes longer than comparing a thousand records.
 _KEPT_MODELS = 16
 _MOST_KEPT_RECORDS = 4096
 _kept: dict[tuple[int, int], _Model] = {}
@@ -89,7 +88,7 @@ class _Model(NamedTuple):
 
 
 class Range(NamedTuple):
-    """Consecutive batches [first, last), which look like copies of the model or do not."""
+    """Consecutive batches [first, last), which all look like copies of the model, or all do not."""
 
     first: int
     last: int
@@ -116,7 +115,7 @@ class UniformBatches:
         self._most_rows = most_rows
 
     def ranges(self) -> Iterator[Range]:
-        """All batches in their order; those that look uniform, not too many at a time."""
+        """All batches in order; of uniform ones not too many at a time."""
         rows_before = np.cumsum(self._counts) - self._counts
         cuts = (np.flatnonzero(self._uniform[1:] != self._uniform[:-1]) + 1).tolist()
         for first, last in zip([0, *cuts], [*cuts, len(self._counts)], strict=True):
@@ -130,8 +129,8 @@ class UniformBatches:
                 first = stop
 
     def fields(self, first: int, last: int) -> Fields | None:
-        """Of all records of these batches; None if one of them is no copy after all, or if there
-        are so many parts that reading is faster. Raises BadVarintError for damaged timestamps."""
+        """Fields of all records of these batches; None if one is no copy after all, or if reading
+        is faster for so many parts. Raises BadVarintError for damaged timestamps."""
         model = self._model
         begins, counts = self._begins[first:last], self._counts[first:last]
         steps = np.diff(begins, append=2 * begins[-1] - begins[-2:][0])
@@ -205,10 +204,10 @@ def _timestamp_deltas(data: Bytes, grid: GridPart, run: _Run) -> Ints:
 def find(
     data: Bytes, begins: Ints, ends: Ints, counts: Ints, *, most_rows: int
 ) -> UniformBatches | None:
-    """Most batches as copies of one of them, None if they do not look like it.
+    """Most batches as copies of one of them, None if they do not look alike.
 
     Arguments as for `record_starts.find`; `most_rows` is how many are decoded together. Models are
-    kept for later calls; one that is no copy of this call's middle batch is read anew.
+    kept for later calls, if this call's middle batch is a copy of them.
     """
     middle, uniform = record_starts.like_the_middle(begins, ends, counts)
     sizes = ends - begins

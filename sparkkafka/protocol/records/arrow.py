@@ -1,7 +1,7 @@
 """Numpy arrays as Arrow arrays and back, without a copy, and without pandas.
 
-pyarrow's own `pa.array(…)`, `pa.scalar(…)` and `Array.to_numpy` import pandas where that is there:
-half a second in each new worker process of Spark, and we need nothing of it.
+pyarrow's `pa.array(…)`, `pa.scalar(…)` and `Array.to_numpy` import pandas if it is installed, which
+takes half a second in each new worker process of Spark.
 """
 
 from __future__ import annotations

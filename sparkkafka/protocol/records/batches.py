@@ -85,14 +85,14 @@ LOG_APPEND_TIME = 1
 
 # Length, attributes, two deltas, two sizes, header count: one byte each at least.
 MIN_RECORD_BYTES = 7
-# Unpacked bytes that a compressed batch, and old-format messages of one answer together, may take
-# if nobody says otherwise. As large as a whole answer may be (`Framing`'s default).
+# Default limit of a compressed batch's unpacked bytes, and of the old-format messages of one answer
+# together: the size of a whole answer (`Framing`'s default).
 DEFAULT_MAX_PAYLOAD_BYTES = 256 << 20
 _MAX_INT64 = 2**63 - 1
 
 
 class RecordBatch(NamedTuple):
-    """A batch as it came. Messages of magic 0 and 1 take the same shape: `magic` still tells."""
+    """A batch as received. Messages of magic 0 and 1 have the same shape; `magic` tells."""
 
     base_offset: int
     partition_leader_epoch: int
@@ -148,7 +148,7 @@ class RecordBatch(NamedTuple):
 
     @property
     def last_offset(self) -> int:
-        """The last offset that the batch had when written; compaction may have taken its record."""
+        """The last offset when it was written; compaction may have removed its record."""
         return self.base_offset + self.last_offset_delta
 
     @property
@@ -202,10 +202,10 @@ def split_batches(
 ) -> list[RecordBatch]:
     """The whole batches in a fetch answer's records, in order, without copying their records.
 
-    A broker cuts its answer at a byte, so a last batch that is not whole is left out; if nothing
-    is whole the list is empty, and `first_batch_size` tells what was cut. The first batch may
-    start before the offset that was asked for. With `end_offset` (exclusive) the batches behind
-    the one that reaches it are left out, unchecked: damage there is none of this reader's business.
+    A broker cuts its answer at a byte, so an incomplete last batch is left out; if none is whole
+    the list is empty, and `first_batch_size` tells how large the first is. The first batch may
+    start before the fetch offset. With `end_offset` (exclusive) the batches behind the one that
+    reaches it are left out, unchecked: damage there does not concern this reader.
 
     Messages of magic 0 and 1 come converted, possibly several to a batch or several batches to a
     compressed message; `max_payload_bytes` bounds what those unpack to (see legacy.py; format 2
@@ -278,8 +278,8 @@ def split_batches(
                     offset=base_offset,
                 )
         if not 0 <= last_offset_delta < _MAX_INT64 - base_offset or base_offset < next_offset:
-            # The CRC leaves the offset out, so this is the only look at it. A batch that ended
-            # before it began would send the reader round in circles.
+            # The CRC does not cover the offset, so this is its only check. A batch that ended
+            # before it began would send the reader in circles.
             raise CorruptRecordError(
                 f"batch of offset {base_offset} + {last_offset_delta}, after offset "
                 f"{next_offset - 1}",
@@ -314,9 +314,9 @@ def split_batches(
 
 
 def first_batch_size(data: BytesLike) -> int | None:
-    """Bytes that the first batch says it has, whole or not; None if even the size is cut off.
+    """The claimed size of the first batch, whole or not; None if even the size is cut off.
 
-    For the answer from which `split_batches` got nothing. Raises CorruptRecordError as it does.
+    For answers without a whole batch. Raises CorruptRecordError as `split_batches`.
     """
     view = memoryview(data).cast("B")
     if len(view) < LOG_OVERHEAD_BYTES:

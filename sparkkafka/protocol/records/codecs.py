@@ -11,8 +11,8 @@
 
 Every library call here works without the GIL, so threads of one process (de)compress in parallel.
 
-Libraries, chosen by measurement on a 1 MiB batch of JSON: MB/s of uncompressed data, one core of
-a machine with other work (so good to a fifth or so); what else was tried in brackets.
+Libraries, chosen by measurement on a 1 MiB batch of JSON: MB/s of uncompressed data on one core,
+good to about a fifth; alternatives in brackets.
 
     gzip      write 53 zlib [46 pyarrow]              read 412 zlib [387 pyarrow]
     snappy    write 801 pyarrow [776 cramjam]         read 840-1230 pyarrow [1540-1730 cramjam]
@@ -20,10 +20,9 @@ a machine with other work (so good to a fifth or so); what else was tried in bra
     zstd      write 256 pyarrow [261 zstandard]       read 980 pyarrow at once, 870-1100 as a
                                                       stream [970 zstandard, 910 cramjam]
 
-cramjam reads snappy faster; it is not worth a dependency that Spark does not bring along already.
-pyarrow's own lz4 codec is out of the question for writing: its blocks depend on each other, which
-Java refuses. Reading lz4 with pyarrow at once (3800) needs the exact size beforehand, which a frame
-from Kafka does not carry.
+cramjam reads snappy faster, but is not worth a dependency that Spark does not already have.
+pyarrow's lz4 codec cannot write: its blocks depend on each other, which Java refuses. Reading lz4
+with pyarrow at once (3800) needs the exact size, which a frame from Kafka does not have.
 """
 
 from __future__ import annotations
@@ -68,8 +67,8 @@ _GZIP_NEXT_MEMBER_WINDOW_BYTES = 512
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, lowest compatible version
 _XERIAL_CHUNK_BYTES = 32 * 1024
-# A block is unpacked whole, and a record in it is then copied out: of the limit, so much may be in
-# one, or the memory of both would be twice the limit.
+# The share of the limit that one block may have: it is unpacked whole, and a record in it is then
+# copied, so the memory of both could be twice the limit.
 _MOST_OF_A_BLOCK = 0.7
 # A snappy element of 3 bytes makes at most 64 bytes; no other does better.
 _SNAPPY_MAX_RATIO = 22

@@ -39,8 +39,8 @@ LEVELS = {
 
 COMPRESSING = tuple(row for row in Codec if row is not Codec.NONE)
 
-# Tiny chunks and members give next to nothing. After so many an empty piece comes, so that whoever
-# reads may look at the clock; no writer makes a piece of so many.
+# After so many tiny chunks or members an empty piece comes, so that the caller can check deadlines;
+# no writer makes a piece of so many.
 _PARTS_OF_A_PIECE = 1024
 
 
@@ -58,7 +58,7 @@ def codec_of(
 ) -> Codec:
     """The codec with this number or name, if it is one `of` these. Raises OptionError.
 
-    Never a guess: what is no codec, or only equal to one (True), would be packed as another.
+    True, which equals 1, is no codec.
     """
     if not isinstance(value, bool):
         for row in of:
@@ -117,12 +117,11 @@ def decompressed_pieces(
     """The uncompressed bytes, at most `max_bytes` of them, in pieces of up to PIECE_BYTES; for
     codec NONE `data` itself.
 
-    Some pieces are empty, if nothing came for a while. What a frame says about its size makes it
-    fail early, but no memory is allocated by it: beside a piece or two there is only the codec's
-    own window, and for snappy the block (its claim is checked against what so many bytes can hold,
-    and against `max_bytes`). Raises DecodeError for damaged, cut, and empty input and for bytes
-    behind the end of the compressed data, perhaps after pieces of what stands before;
-    OutputTooLargeError for output beyond `max_bytes`.
+    Some pieces are empty, if nothing came for a while. A frame's claimed size can make it fail
+    early, but no memory is allocated by it: there are only a piece or two, the codec's window, and
+    for snappy the block (whose claim is checked against its bytes and `max_bytes`). Raises
+    DecodeError for damaged, cut, and empty input and for bytes behind the end of the compressed
+    data, perhaps after some pieces; OutputTooLargeError for output beyond `max_bytes`.
     `any_lz4_header_checksum` is for message format 0, where Kafka computed the LZ4 header
     checksum over the wrong bytes (KIP-57).
     """

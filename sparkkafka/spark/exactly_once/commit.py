@@ -382,8 +382,8 @@ def abort_job(
     if visible:
         text += (
             f"; {len(visible)} had been committed or ended before ("
-            f"tasks {some(row.task for row in visible)}, {sum(row.rows for row in visible)} rows, "
-            "which are visible if they were committed)"
+            f"tasks {some(row.task for row in visible)}, "
+            f"{sum(row.rows for row in visible)} rows, which are visible if they were committed)"
         )
     if unsure:
         text += (

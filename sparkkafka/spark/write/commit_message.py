@@ -5,12 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-if TYPE_CHECKING:
-    from sparkkafka.errors import some
+from sparkkafka.errors import some
 from sparkkafka.spark.exactly_once.decision import TaskReport
 
 log = logging.getLogger(__name__)
