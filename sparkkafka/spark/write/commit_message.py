@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import WriterCommitMessage
 
+from sparkkafka.errors import some
+
 if TYPE_CHECKING:
-    from sparkkafka.errors import some
-from sparkkafka.spark.exactly_once.decision import TaskReport
+    from sparkkafka.spark.exactly_once.decision import TaskReport
 
 log = logging.getLogger(__name__)
 
