@@ -21,7 +21,7 @@ from sparkkafka.client.sender.rows import Rows, check_headers, row_times_ms
 from sparkkafka.client.values import checked_topic
 from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import EncodeError, OptionError
-from sparkkafka.protocol.columns.columns import record_sizes, size_estimate
+from sparkkafka.protocol.columns.encode import record_sizes, size_estimate
 from sparkkafka.protocol.partitioning.partitioner import NO_PARTITION
 from sparkkafka.protocol.records.arrow import from_numpy, is_valid, to_numpy
 from sparkkafka.protocol.records.batches import HEADER_BYTES

@@ -79,7 +79,7 @@ class TransactionSteps:
 
             def next_epoch() -> None:
                 if manager.next_epoch(deadline):
-                    self._loop.sender.forget_identities()
+                    self._loop.sender.deliveries.forget_identities()
 
             try:
                 self._loop.call(next_epoch, deadline, name)
@@ -146,7 +146,7 @@ class TransactionSteps:
     def _end(self, deadline: Deadline, *, commit: bool, clean: bool) -> None:
         """In the I/O thread."""
         if self._manager.end(deadline, commit=commit, clean=clean):
-            self._loop.sender.forget_identities()
+            self._loop.sender.deliveries.forget_identities()
 
     def send_offsets(
         self,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Self
+from typing import Protocol, Self
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.configs import broker_configs
@@ -35,6 +35,24 @@ DEFAULT_MAX_TIMEOUT_MS = 900_000
 
 ABORT_TIMEOUT_MS = 10_000
 """How long a task that failed anyway tries to abort what it wrote."""
+
+
+class SenderTransaction(Protocol):
+    """The transaction that batches are part of.
+
+    A KafkaTimeoutError of `begin` or `add` is one attempt that came to nothing: the sender tries
+    again, as long as its batches live.
+    """
+
+    transactional_id: str
+
+    @property
+    def produce_version(self) -> int | None:
+        """The version of Produce to use; None for the usual one."""
+
+    def begin(self) -> Transaction: ...
+
+    def add(self, partitions: Iterable[TopicPartition]) -> None: ...
 
 
 class ProducerTransaction:
