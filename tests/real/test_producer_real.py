@@ -168,7 +168,7 @@ def test_transactions(settings: dict[str, Any], new_topic: Callable[..., str]) -
     servers = settings["bootstrap.servers"]
     with transactional(settings) as producer:
         assert producer._steps is not None
-        assert producer._steps._manager.produce_version == 12
+        assert producer._steps._transaction.produce_version == 12
         for number in range(6):
             producer.begin_transaction()
             for row in range(20):
@@ -243,9 +243,9 @@ def test_the_first_protocol_of_transactions(
     settings: dict[str, Any], new_topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What brokers before 4.0 speak, and this one as well."""
-    from sparkkafka.client.transactions import manager
+    from sparkkafka.client.transactions import producer_transaction
 
-    monkeypatch.setattr(manager, "SECOND_PROTOCOL", 1_000)
+    monkeypatch.setattr(producer_transaction, "SECOND_PROTOCOL", 1_000)
     topic, compacted = new_topic(partitions=2), new_topic(configs={"cleanup.policy": "compact"})
     with transactional(settings) as producer:
         for number in range(4):

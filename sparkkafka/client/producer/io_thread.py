@@ -20,10 +20,11 @@ from sparkkafka.client.producer.accumulator import RecordBuffer
 from sparkkafka.client.producer.chunks import Chunk
 from sparkkafka.client.producer.futures import NoticeBoard
 from sparkkafka.client.producer.router import BatchPieces, Piece, RecordRouter, cut_pieces
-from sparkkafka.client.sender.batching import Batcher
+from sparkkafka.client.sender.arrow_producer import Batcher
 from sparkkafka.client.sender.deliveries import ProducerMetrics
-from sparkkafka.client.sender.sender import Sender, SenderTransaction
+from sparkkafka.client.sender.sender import Sender
 from sparkkafka.client.sender.topic_lookup import TopicLookup
+from sparkkafka.client.transactions.producer_transaction import SenderTransaction
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import ProducerSettings
 from sparkkafka.errors import KafkaError, KafkaTimeoutError, some
@@ -387,7 +388,7 @@ class ProducerLoop:
             for chunk in chunks:
                 chunk.failed(chunk.open_places(), reason)
         self._unrouted.clear()
-        self.sender.deliveries.give_up_unsent(str(reason))
+        self.sender.deliveries.give_up_everything(str(reason), sent=False)
 
     def drop_everything(self, reason: KafkaError) -> None:
         """Give up all that is not delivered."""

@@ -36,7 +36,7 @@ from sparkkafka.client.producer.records import (
 )
 from sparkkafka.client.producer.transaction_steps import LEAST_ABORT_S, TransactionSteps
 from sparkkafka.client.sender.deliveries import ProducerMetrics
-from sparkkafka.client.transactions.manager import TransactionManager
+from sparkkafka.client.transactions.producer_transaction import RepeatedTransaction
 from sparkkafka.client.transactions.requests import GroupIdentity
 from sparkkafka.client.values import TopicPartition, checked_topic
 from sparkkafka.config.client_settings import parse_producer_settings
@@ -81,9 +81,9 @@ class Producer:
         self._board = NoticeBoard()
         self._buffer = RecordBuffer(options, self._board)
         self._close_signal = CloseSignal()
-        manager = None
+        transaction = None
         if settings.transactional_id is not None:
-            manager = TransactionManager(
+            transaction = RepeatedTransaction(
                 settings.client,
                 settings.transactional_id,
                 options.transaction_timeout_ms or 60_000,
@@ -94,13 +94,15 @@ class Producer:
             settings,
             self._buffer,
             self._board,
-            manager,
+            transaction,
             _weakly(self._record_failed),
             self._close_signal,
         )
         self._steps: TransactionSteps | None = None
-        if manager is not None:
-            self._steps = TransactionSteps(settings, manager, self._buffer, self._board, self._loop)
+        if transaction is not None:
+            self._steps = TransactionSteps(
+                settings, transaction, self._buffer, self._board, self._loop
+            )
         # What `send` looks at for each record.
         self._lock = self._buffer.lock
         self._open = self._buffer.open

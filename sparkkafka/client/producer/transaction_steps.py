@@ -1,13 +1,19 @@
-"""Steps of a Producer's transactions, as the user's threads take them.
+"""The transactions of a Producer, as the user's threads go through them: which step may follow
+which, whether the buffer takes records in it, what the I/O thread is asked to do, and what an error
+leads to.
 
-What belongs to one step stands together here: which step must come before, whether the buffer takes
-records in it, what the I/O thread is asked to do, and what an error leads to.
+    UNINITIALIZED -> READY -> OPEN -> COMMITTING -> READY
+                                   -> ABORTING   -> READY
+                              OPEN -> BROKEN -> ABORTING     a record failed: it can only be aborted
+                               any -> LOST                   fenced, or an error that is for good
 """
 
 from __future__ import annotations
 
+import copy
+import enum
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sparkkafka.client.deadline import Deadline, deadline_of
@@ -15,8 +21,8 @@ from sparkkafka.client.group.committed_offsets import StoredOffset
 from sparkkafka.client.producer.accumulator import RecordBuffer
 from sparkkafka.client.producer.futures import NoticeBoard
 from sparkkafka.client.producer.io_thread import ProducerLoop
-from sparkkafka.client.transactions.manager import Step, TransactionManager, is_final
-from sparkkafka.client.transactions.requests import GroupIdentity
+from sparkkafka.client.transactions.producer_transaction import RepeatedTransaction
+from sparkkafka.client.transactions.requests import FENCED, GroupIdentity
 from sparkkafka.client.values import TopicPartition, checked_topic, offset_number
 from sparkkafka.config.client_settings import ProducerSettings
 from sparkkafka.config.kinds import INT32_MAX
@@ -25,6 +31,7 @@ from sparkkafka.errors import (
     KafkaError,
     KafkaTimeoutError,
     OptionError,
+    ProduceError,
     ProducerFencedError,
     TransactionError,
     UnsupportedVersionError,
@@ -37,6 +44,34 @@ LEAST_ABORT_S = 1.0
 _NOT_COMMITTED = frozenset({ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE})
 """Answers to a commit that say for sure that it did not happen, and that an abort is possible."""
 
+_FINAL = FENCED | {
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+}
+
+
+class Step(enum.Enum):
+    """Where a transactional producer stands; the value says it to people."""
+
+    UNINITIALIZED = "init_transactions was not called"
+    READY = "no transaction is open: call begin_transaction"
+    OPEN = "a transaction is open already"
+    COMMITTING = "a commit has begun and its outcome is not known: call commit_transaction again"
+    ABORTING = "an abort has begun and is not confirmed: call abort_transaction again"
+    BROKEN = "the transaction can only be aborted: call abort_transaction"
+    LOST = "the producer cannot go on: close it and make a new one"
+
+
+MOVES: Mapping[Step, frozenset[Step]] = {
+    Step.UNINITIALIZED: frozenset({Step.READY, Step.LOST}),
+    Step.READY: frozenset({Step.OPEN, Step.LOST}),
+    Step.OPEN: frozenset({Step.COMMITTING, Step.ABORTING, Step.BROKEN, Step.LOST}),
+    Step.COMMITTING: frozenset({Step.OPEN, Step.READY, Step.BROKEN, Step.LOST}),
+    Step.ABORTING: frozenset({Step.READY, Step.LOST}),
+    Step.BROKEN: frozenset({Step.ABORTING, Step.LOST}),
+    Step.LOST: frozenset({Step.LOST}),
+}
+
 
 class TransactionSteps:
     """The steps of one producer. `Producer` has the words for each."""
@@ -44,93 +79,85 @@ class TransactionSteps:
     def __init__(
         self,
         settings: ProducerSettings,
-        manager: TransactionManager,
+        transaction: RepeatedTransaction,
         buffer: RecordBuffer,
         board: NoticeBoard,
         loop: ProducerLoop,
     ) -> None:
+        self.step = Step.UNINITIALIZED
+        self._reason: KafkaError | None = None  # why it is BROKEN or LOST
         self._settings = settings
-        self._manager = manager
+        self._transaction = transaction
         self._buffer = buffer
         self._board = board
         self._loop = loop
         with buffer.lock:
             self._refuse_by_step()
 
+    # --- the steps ------------------------------------------------------------------------------
+
     def init(self, timeout_s: float | None) -> None:
-        manager, name = self._manager, "init_transactions"
+        name = "init_transactions"
         with self._buffer.lock:
-            if manager.step is not Step.UNINITIALIZED:
+            if self.step is not Step.UNINITIALIZED:
                 raise TransactionError(f"{name}: it was called before; once is enough")
         deadline = self._deadline(timeout_s)
-        try:
-            self._loop.call(lambda: manager.init(deadline), deadline, name)
-        except KafkaError as error:
-            self._lost_if_final(error)
-            raise manager.in_words(error) from error.__cause__
+        self._call(lambda: self._transaction.init(deadline), deadline, name, _lost_if_final)
         self._move(Step.READY)
 
     def begin(self) -> None:
-        manager, name = self._manager, "begin_transaction"
+        name = "begin_transaction"
         with self._buffer.lock:
-            manager.must_be({Step.READY}, name)
-        if manager.wants_next_epoch:
+            self._must_be({Step.READY}, name)
+        if self._transaction.wants_next_epoch:
             deadline = self._deadline(None)
 
             def next_epoch() -> None:
-                if manager.next_epoch(deadline):
-                    self._loop.sender.forget_identities()
+                if self._transaction.next_epoch(deadline):
+                    self._loop.sender.deliveries.forget_identities()
 
-            try:
-                self._loop.call(next_epoch, deadline, name)
-            except KafkaError as error:
-                self._lost_if_final(error)
-                raise manager.in_words(error) from error.__cause__
+            self._call(next_epoch, deadline, name, _lost_if_final)
         self._move(Step.OPEN)
 
     def commit(self, timeout_s: float | None) -> None:
-        manager, name = self._manager, "commit_transaction"
+        name = "commit_transaction"
         delivered_by = deadline_of(timeout_s)
         with self._buffer.lock:
-            manager.must_be({Step.OPEN, Step.COMMITTING}, name)
+            self._must_be({Step.OPEN, Step.COMMITTING}, name)
         self._move(Step.COMMITTING)
         try:
             self._loop.wait_for_all(delivered_by)
         except BaseException:
             with self._buffer.lock:
-                if manager.step is Step.COMMITTING:  # nothing was asked of the coordinator
-                    manager.move(Step.OPEN)
-                    self._refuse_by_step()
+                if self.step is Step.COMMITTING:  # nothing was asked of the coordinator
+                    self._move_to(Step.OPEN)
             raise
         self._board.take_failures()  # they stand in the reason, if there were any
         with self._buffer.lock:
-            manager.must_be({Step.COMMITTING}, name)
+            self._must_be({Step.COMMITTING}, name)
         deadline = self._deadline(timeout_s)
-        try:
-            self._loop.call(lambda: self._end(deadline, commit=True, clean=True), deadline, name)
-        except KafkaTimeoutError:
-            raise
-        except KafkaError as error:
+
+        def failed(error: KafkaError) -> Step | None:
+            if isinstance(error, KafkaTimeoutError):
+                return None
             sure = getattr(error, "code", None) in _NOT_COMMITTED
-            error = manager.in_words(error)
-            self._move(Step.BROKEN if sure else Step.LOST, error)
-            raise error from error.__cause__
+            return Step.BROKEN if sure else Step.LOST
+
+        self._call(lambda: self._end(deadline, commit=True, clean=True), deadline, name, failed)
         self._move(Step.READY)
 
     def abort(self, timeout_s: float | None) -> None:
-        manager, name = self._manager, "abort_transaction"
+        name = "abort_transaction"
         deadline = self._deadline(timeout_s)
         with self._buffer.lock:
-            manager.must_be({Step.OPEN, Step.BROKEN, Step.ABORTING}, name)
+            self._must_be({Step.OPEN, Step.BROKEN, Step.ABORTING}, name)
         self._move(Step.ABORTING)
-        try:
-            self._loop.call(lambda: self._abort(deadline), deadline, name)
-        except KafkaTimeoutError:
-            raise
-        except KafkaError as error:
-            error = manager.in_words(error)
-            self._move(Step.LOST, error)
-            raise error from error.__cause__
+        self._call(
+            lambda: self._abort(deadline),
+            deadline,
+            name,
+            lambda error: None if isinstance(error, KafkaTimeoutError) else Step.LOST,
+        )
         self._move(Step.READY)
 
     def _abort(self, deadline: Deadline) -> None:
@@ -145,8 +172,8 @@ class TransactionSteps:
 
     def _end(self, deadline: Deadline, *, commit: bool, clean: bool) -> None:
         """In the I/O thread."""
-        if self._manager.end(deadline, commit=commit, clean=clean):
-            self._loop.sender.forget_identities()
+        if self._transaction.end(deadline, commit=commit, clean=clean):
+            self._loop.sender.deliveries.forget_identities()
 
     def send_offsets(
         self,
@@ -154,96 +181,167 @@ class TransactionSteps:
         group: GroupIdentity | str,
         timeout_s: float | None,
     ) -> None:
-        manager, name = self._manager, "send_offsets_to_transaction"
+        name = "send_offsets_to_transaction"
         identity = _group_identity(group)
         stored = _stored_offsets(offsets)
         with self._buffer.lock:
-            manager.must_be({Step.OPEN}, name)
+            self._must_be({Step.OPEN}, name)
         if not stored:
             return
         deadline = self._deadline(timeout_s)
-        try:
-            self._loop.call(
-                lambda: manager.commit_offsets(stored, identity, deadline), deadline, name
-            )
-        except KafkaError as error:
-            error = manager.in_words(error)
+
+        def failed(error: KafkaError) -> Step:
             # A broker that is too old for these offsets can still abort.
-            lost = is_final(error) and not isinstance(error, UnsupportedVersionError)
-            self._move(Step.LOST if lost else Step.BROKEN, error)
-            raise error from error.__cause__
+            lost = _is_final(error) and not isinstance(error, UnsupportedVersionError)
+            return Step.LOST if lost else Step.BROKEN
 
-    def spoil(self, error: KafkaError) -> None:
-        """A record of an open transaction is lost, so it must not be committed. With the buffer's
-        lock."""
-        if self._manager.failed(error):
-            self._refuse_by_step()
-            reason = self._manager.reason
-            if not isinstance(reason, ProducerFencedError):
-                reason = TransactionError(f"the transaction can only be aborted, since {error}")
-            self._loop.drop_later(reason)
-
-    def error_of_record(self, error: KafkaError) -> KafkaError:
-        """What the handle of a record that was given up raises: that the producer is fenced, if it
-        is, as in Java; else the same error."""
-        reason = self._manager.reason
-        return reason if isinstance(reason, ProducerFencedError) else error
+        self._call(
+            lambda: self._transaction.commit_offsets(stored, identity, deadline),
+            deadline,
+            name,
+            failed,
+        )
 
     @property
     def must_abort(self) -> bool:
         """Whether a transaction is open."""
-        return self._manager.step in (Step.OPEN, Step.BROKEN, Step.ABORTING)
+        return self.step in (Step.OPEN, Step.BROKEN, Step.ABORTING)
 
     def close(self, deadline: Deadline) -> None:
         """Abort what is open. Never raises."""
-        manager = self._manager
         if not self.must_abort:
             return
-        log.warning("transaction %s is aborted: the producer is closed", manager.transactional_id)
+        tid = self._transaction.transactional_id
+        log.warning("transaction %s is aborted: the producer is closed", tid)
         try:
             self.abort(max(deadline.remaining_s(), LEAST_ABORT_S))
         except KafkaError as error:
             log.warning(
                 "transaction %s could not be aborted; the brokers do it after "
                 "transaction.timeout.ms: %s",
-                manager.transactional_id,
+                tid,
                 error,
             )
 
     def free(self) -> None:
         """Close connections, once the I/O thread has ended."""
-        self._manager.close()
+        self._transaction.close()
 
-    def _lost_if_final(self, error: KafkaError) -> None:
-        if is_final(error):
-            self._move(Step.LOST, self._manager.in_words(error))
+    # --- records that fail; with the buffer's lock ----------------------------------------------
+
+    def spoil(self, error: KafkaError) -> None:
+        """A record of an open transaction is lost, so it must not be committed."""
+        if self.step not in (Step.OPEN, Step.COMMITTING):
+            return
+        told = self._in_words(error)
+        fenced = isinstance(told, ProducerFencedError)
+        self._move_to(Step.LOST if fenced else Step.BROKEN, told)
+        if not fenced:
+            told = TransactionError(f"the transaction can only be aborted, since {error}")
+        self._loop.drop_later(told)
+
+    def error_of_record(self, error: KafkaError) -> KafkaError:
+        """What the handle of a record that was given up raises: that the producer is fenced, if it
+        is, as in Java; else the same error."""
+        return self._reason if isinstance(self._reason, ProducerFencedError) else error
+
+    # --- from step to step ----------------------------------------------------------------------
+
+    def _call(
+        self,
+        action: Callable[[], None],
+        deadline: Deadline,
+        name: str,
+        failed: Callable[[KafkaError], Step | None],
+    ) -> None:
+        """Do it in the I/O thread. `failed` says which step an error leads to, None for no other.
+        Raises the error, in words."""
+        try:
+            self._loop.call(action, deadline, name)
+        except KafkaError as error:
+            told = self._in_words(error)
+            step = failed(error)
+            if step is not None:
+                self._move(step, told)
+            raise told from error.__cause__
 
     def _move(self, to: Step, reason: KafkaError | None = None) -> None:
         """The next step, and whether records are taken in it."""
         with self._buffer.lock:
-            if self._manager.step is not to:
-                self._manager.move(to, reason)
-                self._refuse_by_step()
+            if self.step is not to:
+                self._move_to(to, reason)
+
+    def _move_to(self, to: Step, reason: KafkaError | None = None) -> None:
+        """With the buffer's lock."""
+        if to not in MOVES[self.step]:
+            raise TransactionError(f"from {self.step.name} to {to.name}: {self.step.value}")
+        self.step = to
+        self._reason = reason
+        self._refuse_by_step()
 
     def _refuse_by_step(self) -> None:
         """Records are taken in an open transaction only. With the buffer's lock."""
-        manager = self._manager
-        if manager.step is Step.OPEN:
+        if self.step is Step.OPEN:
             self._buffer.refuse(None)
             return
         self._buffer.roll_all()
 
         def refusal() -> KafkaError:
             try:
-                manager.must_be({Step.OPEN}, "send")
+                self._must_be({Step.OPEN}, "send")
             except KafkaError as error:
                 return error
             return TransactionError("send: the transaction has just ended")
 
         self._buffer.refuse(refusal)
 
+    def _must_be(self, wanted: Iterable[Step], doing: str) -> None:
+        """Raises TransactionError, with the reason as its cause, if the step is another; the
+        reason itself if it is ProducerFencedError."""
+        if self.step in wanted:
+            return
+        reason = self._reason
+        if isinstance(reason, ProducerFencedError):
+            again = copy.copy(reason)
+            again.args = (f"{doing}: {again}", *again.args[1:])
+            raise again from reason
+        text = f"{doing}: {self.step.value}"
+        if reason is not None:
+            text += f" (transactional.id {self._transaction.transactional_id!r}: {reason})"
+        raise TransactionError(text) from reason
+
+    def _in_words(self, error: KafkaError) -> KafkaError:
+        """ProducerFencedError for what says that; else the same error."""
+        code = getattr(error, "code", None)
+        if code not in FENCED or isinstance(error, ProducerFencedError):
+            return error
+        where = getattr(error, "where", "") or "a write"
+        if isinstance(error, ProduceError):
+            where = f"Produce of {TopicPartition(error.topic, error.partition)}"
+        fenced = ProducerFencedError(
+            code,
+            where,
+            "another producer has taken over this transactional id, "
+            f"{self._transaction.transactional_id!r} (or the transaction was open for longer than "
+            "transaction.timeout.ms, and the brokers ended it): close this producer and make a new "
+            "one",
+        )
+        fenced.__cause__ = error
+        return fenced
+
     def _deadline(self, timeout_s: float | None) -> Deadline:
         return deadline_of(timeout_s) or Deadline(self._settings.producer.max_block_ms)
+
+
+def _is_final(error: KafkaError) -> bool:
+    """Whether a producer cannot go on after this error of a transaction's request."""
+    if isinstance(error, KafkaTimeoutError):
+        return False
+    return getattr(error, "code", None) in _FINAL or isinstance(error, UnsupportedVersionError)
+
+
+def _lost_if_final(error: KafkaError) -> Step | None:
+    return Step.LOST if _is_final(error) else None
 
 
 class _Outsider:

@@ -1,25 +1,28 @@
-"""Write columns of records to partitions: batching and back-pressure.
+"""Columns of records -> batches of partitions -> the sender: batching and back-pressure.
 
-`send` takes columns and cuts them into batches; `sender.py` carries these to the leaders while the
-caller prepares its next rows; `flush` waits for all of them. One thread does everything.
+`Batcher` holds rows until they fill a batch, or for linger.ms, and encodes them; Spark's writes and
+the library's Producer have one each. `ColumnProducer` is what a task of Spark writes with: `send`
+takes columns, `sender.py` carries their batches to the leaders while the caller prepares its next
+rows, `flush` waits for all of them. One thread does everything.
 
-A producer that failed stays failed: its first error is raised again by every later call, so nobody
-can go on after a gap by mistake. The error says of each partition how many records are written, how
-many are not, and of how many nobody knows (`KafkaError.partitions`).
+A ColumnProducer that failed stays failed: its first error is raised again by every later call, so
+nobody can go on after a gap by mistake. The error says of each partition how many records are
+written, how many are not, and of how many nobody knows (`KafkaError.partitions`).
 """
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Self
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Generic, Self, TypeVar
 
 import numpy as np
+import pyarrow as pa
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.sender.batching import Batcher
 from sparkkafka.client.sender.deliveries import ProducerMetrics
 from sparkkafka.client.sender.partition_queue import BatchOwner
 from sparkkafka.client.sender.sender import Sender
@@ -37,13 +40,227 @@ from sparkkafka.errors import (
     UnsupportedVersionError,
     Written,
 )
-from sparkkafka.protocol.columns.encode import RecordColumns, record_sizes, size_estimate
+from sparkkafka.protocol.columns.encode import (
+    EncodedBatch,
+    RecordColumns,
+    encode_runs,
+    record_sizes,
+    size_estimate,
+    sliced,
+)
 from sparkkafka.protocol.records.batches import HEADER_BYTES
 
 STEP_INTERVAL_S = 0.002
 
 SIZE_SLACK_BYTES = 64
 """Records that may be too large by so little are measured one by one."""
+
+Piece = TypeVar("Piece")
+
+_TOGETHER_BYTES = 4 << 20
+"""So much is encoded together. All batches of it stay in memory until the last is acknowledged."""
+
+_ALONE_BYTES = 256 << 10
+"""So much of one partition is encoded by itself: behind others' it would be copied once more."""
+
+
+Rows = tuple[RecordColumns, int, int]
+"""Rows of a table from one number to another. They become a table of their own only when they are
+encoded: until then many come together, and those of one table often lie side by side."""
+
+
+class _Pending(Generic[Piece]):
+    """A partition's rows that do not fill a batch yet. `since_s` is when the first of them came."""
+
+    __slots__ = ("pieces", "rows", "since_s", "size_bytes")
+
+    def __init__(self, since_s: float) -> None:
+        self.rows: list[Rows] = []
+        self.pieces: list[Piece] = []
+        self.size_bytes = 0
+        self.since_s = since_s
+
+
+class Batcher(Generic[Piece]):
+    """Pending rows of all partitions.
+
+    Sealed batches go to `add(partition, batches, pieces, since_s)`: `pieces` are what `hold` was
+    given along with the rows, one for each call, and `since_s` is when the first of them came.
+    """
+
+    def __init__(
+        self,
+        options: ProducerOptions,
+        add: Callable[[TopicPartition, list[EncodedBatch], Sequence[Piece], float], None],
+    ) -> None:
+        self._options = options
+        self._add = add
+        self._batch_bytes = max(min(options.batch_size, options.max_request_size), 1)
+        self._room_bytes = max(self._batch_bytes - HEADER_BYTES, 1)  # for a batch's records
+        self._pending: dict[TopicPartition, _Pending[Piece]] = {}
+        self._full: list[tuple[TopicPartition, _Pending[Piece]]] = []
+        # (since, number, partition) of pending rows, as a heap; what was sealed since is passed
+        # over.
+        self._lingering: list[tuple[float, int, TopicPartition]] = []
+        self._numbers = itertools.count()
+        self.pending_bytes = 0
+
+    def put(
+        self, tp: TopicPartition, columns: RecordColumns, piece: Piece, *, size_bytes: int
+    ) -> None:
+        """Rows behind those that the partition has; full batches are sealed. The size is
+        `size_estimate`'s."""
+        self.hold(tp, (columns, 0, len(columns.timestamps_ms)), piece, size_bytes=size_bytes)
+        self.seal_full()
+
+    def hold(
+        self,
+        tp: TopicPartition,
+        rows: Rows,
+        piece: Piece,
+        *,
+        size_bytes: int,
+        since_s: float | None = None,
+    ) -> None:
+        """As `put`, but nothing is sealed before `seal_full`: what is sealed together costs less
+        than each by itself."""
+        pending = self._pending.get(tp)
+        if (
+            pending is not None
+            and pending.size_bytes + size_bytes > self._room_bytes
+            and size_bytes <= self._room_bytes // 2
+        ):
+            # As Java's, a batch is full when the next do not fit. Together they would be two of
+            # half the size.
+            self._full.append((tp, self._pending.pop(tp)))
+            pending = None
+        if pending is None:
+            pending = _Pending(time.monotonic() if since_s is None else since_s)
+            self._pending[tp] = pending
+            heapq.heappush(self._lingering, (pending.since_s, next(self._numbers), tp))
+        pending.rows.append(rows)
+        pending.pieces.append(piece)
+        pending.size_bytes += size_bytes
+        self.pending_bytes += size_bytes
+        if pending.size_bytes >= self._options.batch_size or self._options.linger_ms == 0:
+            self._full.append((tp, self._pending.pop(tp)))
+
+    def size_of(self, tp: TopicPartition) -> int:
+        """Bytes of a partition's rows that wait."""
+        pending = self._pending.get(tp)
+        return pending.size_bytes if pending is not None else 0
+
+    def rows(self) -> Iterator[tuple[TopicPartition, int]]:
+        """How many rows of each partition wait."""
+        for tp, pending in self._pending.items():
+            yield tp, sum(high - low for _, low, high in pending.rows)
+
+    def next_seal_s(self) -> float | None:
+        """When `seal_lingering` has something to do (monotonic seconds), None for never."""
+        self._pass_over_sealed()
+        return self._lingering[0][0] + self._options.linger_ms / 1000 if self._lingering else None
+
+    def seal_full(self) -> None:
+        """Encode what fills batches."""
+        self._seal_later([])
+
+    def seal_lingering(self) -> None:
+        """Seal what has waited for linger.ms."""
+        limit_s = time.monotonic() - self._options.linger_ms / 1000
+        due = []
+        self._pass_over_sealed()
+        while self._lingering and self._lingering[0][0] <= limit_s:
+            tp = heapq.heappop(self._lingering)[2]
+            due.append((tp, self._pending.pop(tp)))
+            self._pass_over_sealed()
+        self._seal_later(due)
+
+    def seal_all(self) -> None:
+        due = list(self._pending.items())
+        self._pending.clear()
+        self._lingering.clear()
+        self._seal_later(due)
+
+    def drop_all(self) -> list[Piece]:
+        """Forget all rows that wait; their pieces."""
+        waiting = [*(pending for _, pending in self._full), *self._pending.values()]
+        dropped = [piece for pending in waiting for piece in pending.pieces]
+        self._pending.clear()
+        self._full.clear()
+        self._lingering.clear()
+        self.pending_bytes = 0
+        return dropped
+
+    def _pass_over_sealed(self) -> None:
+        while self._lingering:
+            since_s, _, tp = self._lingering[0]
+            pending = self._pending.get(tp)
+            if pending is not None and pending.since_s == since_s:
+                return
+            heapq.heappop(self._lingering)
+
+    def _seal_later(self, due: list[tuple[TopicPartition, _Pending[Piece]]]) -> None:
+        """Seal what is full, then what is due."""
+        waiting, self._full = [*self._full, *due], []
+        together: list[tuple[TopicPartition, _Pending[Piece]]] = []
+        size_bytes = 0
+        for one in waiting:
+            own_bytes = one[1].size_bytes
+            if together and own_bytes >= _ALONE_BYTES:
+                self._seal(together)  # first: a partition can be there twice, in its order
+                together, size_bytes = [], 0
+            together.append(one)
+            size_bytes += own_bytes
+            if own_bytes >= _ALONE_BYTES or size_bytes >= _TOGETHER_BYTES:
+                self._seal(together)
+                together, size_bytes = [], 0
+        if together:
+            self._seal(together)
+
+    def _seal(self, due: list[tuple[TopicPartition, _Pending[Piece]]]) -> None:
+        """Encode pending rows into batches of at most batch.size."""
+        self.pending_bytes -= sum(pending.size_bytes for _, pending in due)
+        parts: list[Rows] = []
+        run_ends = []
+        end = 0
+        for _, pending in due:
+            for rows in pending.rows:
+                columns, low, high = rows
+                if parts and parts[-1][0] is columns and parts[-1][2] == low:
+                    rows = (columns, parts.pop()[1], high)
+                parts.append(rows)
+                end += high - low
+            run_ends.append(end)
+        joined = concat_columns([sliced(*rows) for rows in parts])
+        runs = encode_runs(joined, run_ends, max_batch_bytes=self._batch_bytes)
+        for (tp, pending), batches in zip(due, runs, strict=True):
+            self._add(tp, batches, pending.pieces, pending.since_s)
+
+
+def concat_columns(parts: list[RecordColumns]) -> RecordColumns:
+    """Several columns of records as one, in order. A column that some lack is filled with nulls."""
+    if len(parts) == 1:
+        return parts[0]
+    lengths = [len(part.timestamps_ms) for part in parts]
+
+    def join(name: str) -> pa.Array | None:
+        arrays = [getattr(part, name) for part in parts]
+        known = next((array for array in arrays if array is not None), None)
+        if known is None:
+            return None
+        return pa.concat_arrays(
+            [
+                array if array is not None else pa.nulls(length, known.type)
+                for array, length in zip(arrays, lengths, strict=True)
+            ]
+        )
+
+    return RecordColumns(
+        keys=join("keys"),
+        values=join("values"),
+        headers=join("headers"),
+        timestamps_ms=np.concatenate([part.timestamps_ms for part in parts]),
+    )
 
 
 class _AllOrNothing:

@@ -1,32 +1,55 @@
-"""What a sender has to deliver: queues of partitions, when to try again, what became of records."""
+"""The partitions that a sender writes to: their queued batches, producer ids, and what a broker's
+answer does to them. `partition_queue.py` has the rules of order, `produce_errors.py` the meaning of
+error codes.
+"""
 
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.deadline import Backoff
-from sparkkafka.client.sender.partition_queue import BatchOwner, PartitionQueue, ProducerBatch
-from sparkkafka.client.sender.produce_errors import Verdict
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.sender.partition_queue import (
+    EPOCH_LIMIT,
+    BatchOwner,
+    PartitionQueue,
+    ProducerBatch,
+)
+from sparkkafka.client.sender.produce_errors import (
+    Action,
+    Verdict,
+    batch_error,
+    judge,
+    produce_error,
+    refusal_facts,
+    refusal_text,
+)
+from sparkkafka.client.transactions.producer_transaction import SenderTransaction
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import (
     BrokerError,
     ErrorCode,
     KafkaError,
+    KafkaTimeoutError,
     PartitionOutcome,
     ProduceError,
-    Written,
-    is_retriable,
 )
-from sparkkafka.protocol.columns.encode import EncodedBatch
+from sparkkafka.protocol.columns.encode import EncodedBatch, split_encoded
+from sparkkafka.protocol.messages import InitProducerIdRequest, ProduceResponse
 
 log = logging.getLogger(__name__)
 
 LAST_OFFSET = (1 << 63) - 1
+NO_TRANSACTION_TIMEOUT_MS = 60_000  # not used by the broker without a transactional id
+IDENTITY_ATTEMPT_MS = 5_000  # for a producer id, where other partitions may have one already
+FACTS_EVERY_S = 1.0
+
+Sent = tuple[PartitionQueue, ProducerBatch]
 
 
 @dataclass(slots=True)
@@ -52,92 +75,27 @@ class ProducerMetrics:
             self.offsets[tp] = (min(first, base_offset), max(last, end))
 
 
-class PartitionDelivery:
-    """A partition's queue, and when it may be tried again (monotonic seconds)."""
-
-    def __init__(self, tp: TopicPartition, backoff: Backoff) -> None:
-        self.queue = PartitionQueue(tp)
-        self.not_before_s = 0.0
-        self.backoff = backoff
-        self.last_error: KafkaError | None = None
-        self.acknowledged_records = 0
-
-    def outcome(self, *, acks: int) -> PartitionOutcome:
-        """What is known now about the records that were queued."""
-        unknown, total = 0, 0
-        for batch in self.queue.batches:
-            total += batch.encoded.record_count
-            if batch.in_flight or batch.maybe_written:
-                unknown += batch.encoded.record_count
-        sure = self.acknowledged_records if acks != 0 else 0
-        return PartitionOutcome(sure, total - unknown, unknown + self.acknowledged_records - sure)
-
-    def back_off(self) -> None:
-        """Not to be tried again before a wait, which is longer each time."""
-        self.not_before_s = time.monotonic() + self.backoff.next_ms() / 1000
-
-    def delivery_error(
-        self, batch: ProducerBatch, text: str, *, perhaps: bool, code: int | None = None
-    ) -> ProduceError:
-        """The error for a batch that cannot be delivered; `perhaps`: it may be written."""
-        if self.last_error is not None and str(self.last_error) not in text:
-            text += f"; the last failure: {self.last_error}"
-        text += f"; records in this batch: {batch.encoded.record_count}"
-        return self.metadata_error(text, code, perhaps=perhaps)
-
-    def refusal_error(
-        self,
-        batch: ProducerBatch,
-        verdict: Verdict,
-        error: BrokerError,
-        *,
-        retries: str,
-        facts: str = "",
-    ) -> ProduceError:
-        """The error for a batch that a broker refused for good; `retries` names that setting and
-        its value, `facts` is what else is known of the reason."""
-        text = str(error)
-        if error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and batch.whole is not None:
-            text += (
-                ": it is part of a batch that was too large and was cut, and an earlier attempt at "
-                "the whole of it, which may have been written, got no answer (was "
-                "max.message.bytes lowered since?)"
-            )
-        elif error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-            text += (
-                ": the partition lost records that it had acknowledged (an unclean leader "
-                "election?); records before this batch are missing"
-            )
-        elif is_retriable(error.code):
-            text += f" ({batch.attempts} attempts, {retries})"
-        text += facts
-        perhaps = verdict.perhaps_written or batch.maybe_written
-        return self.delivery_error(batch, text, perhaps=perhaps, code=error.code)
-
-    def metadata_error(self, text: str, code: int | None, *, perhaps: bool) -> ProduceError:
-        """The error for a partition to which nothing can be sent; `perhaps`: it may be written."""
-        return ProduceError(
-            text,
-            topic=self.queue.tp.topic,
-            partition=self.queue.tp.partition,
-            written=Written.UNKNOWN if perhaps else Written.NO,
-            code=code,
-        )
-
-
 class Deliveries:
-    """The state of a `Sender`'s partitions: queued batches, and what their owners were told."""
+    """The state of a `Sender`'s partitions. Owners are told here what became of their batches."""
 
-    def __init__(self, cluster: Cluster, options: ProducerOptions) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        options: ProducerOptions,
+        transaction: SenderTransaction | None = None,
+    ) -> None:
         self._cluster = cluster
         self._options = options
-        self.partitions: dict[TopicPartition, PartitionDelivery] = {}
+        self._transaction = transaction
+        self.partitions: dict[TopicPartition, PartitionQueue] = {}
         # Those with batches to send or to be answered. Rows can go to hundreds of topics, and each
         # step looks at every partition here.
-        self.busy: dict[TopicPartition, PartitionDelivery] = {}
+        self.busy: dict[TopicPartition, PartitionQueue] = {}
         self.told = 0  # how often an owner was told what became of its batch
         self.queued_bytes = 0
         self.metrics = ProducerMetrics()
+        self._identity: tuple[int, int] | None = None
+        self._facts_s = -math.inf
 
     def add(
         self,
@@ -148,26 +106,26 @@ class Deliveries:
     ) -> None:
         """Queue batches of one partition behind what it has already; `created_s` (monotonic) is
         when delivery.timeout.ms began for them, now by default."""
-        entry = self.partitions.get(tp)
-        if entry is None:
-            entry = self.partitions[tp] = PartitionDelivery(tp, self._cluster.backoff())
+        queue = self.partitions.get(tp)
+        if queue is None:
+            queue = self.partitions[tp] = PartitionQueue(tp, self._cluster.backoff())
         since_s = time.monotonic() if created_s is None else created_s
         for one, owner in zip(encoded, owners, strict=False):
             batch = ProducerBatch(one, since_s, owner)
-            entry.queue.append(batch)
+            queue.append(batch)
             self.queued_bytes += batch.size_bytes
-        if entry.queue.batches:
-            self.busy[tp] = entry
+        if queue.batches:
+            self.busy[tp] = queue
 
     @property
     def has_gaps(self) -> bool:
         """Whether a batch was given up that sequence numbers had been spent on."""
-        return any(entry.queue.has_gap for entry in self.partitions.values())
+        return any(queue.has_gap for queue in self.partitions.values())
 
     def outcomes(self) -> dict[TopicPartition, PartitionOutcome]:
         """What is known about the records of each partition that was ever written to."""
         acks = self._options.acks
-        return {tp: entry.outcome(acks=acks) for tp, entry in self.partitions.items()}
+        return {tp: queue.outcome(acks=acks) for tp, queue in self.partitions.items()}
 
     def last_errors(self) -> str:
         """What went wrong last, for a message about waiting too long; "" if nothing did."""
@@ -176,58 +134,248 @@ class Deliveries:
 
     def errors(self) -> list[KafkaError]:
         """What went wrong last with each partition that waits. Any thread may ask."""
-        return [entry.last_error for entry in list(self.busy.values()) if entry.last_error]
+        return [queue.last_error for queue in list(self.busy.values()) if queue.last_error]
 
     def waiting(self) -> list[TopicPartition]:
         """Partitions whose batches are not all acknowledged. Any thread may ask."""
         return list(self.busy)
 
+    # --- producer ids ---------------------------------------------------------------------------
+
+    def forget_identities(self) -> None:
+        """All partitions write under a new identity from now on; nothing is in flight."""
+        self._identity = None
+        for queue in self.partitions.values():
+            queue.forget_identity()
+
+    def identify(self, queue: PartitionQueue) -> bool:
+        """Whether the partition has a producer id to write under: its own, the producer's, or a new
+        one. Without one its batches wait, or are given up if there can be none."""
+        if queue.wants_new_epoch and self._transaction is None:
+            self._next_epoch(queue)
+        return queue.has_identity or (not queue.in_flight and self._give_identity(queue))
+
+    def _next_epoch(self, queue: PartitionQueue) -> None:
+        """Close a gap: go on at sequence 0 of the next epoch, which needs no broker's leave."""
+        if queue.producer_epoch + 1 < EPOCH_LIMIT:
+            queue.identify(queue.producer_id, queue.producer_epoch + 1)
+        else:
+            queue.forget_identity()
+            self._identity = None
+
+    def _give_identity(self, queue: PartitionQueue) -> bool:
+        for unsure in [batch for batch in queue.batches if batch.maybe_written]:
+            text = (
+                "the broker forgot this producer while an answer was missing, so nobody can tell "
+                "whether sending again would double records"
+            )
+            self.give_up(queue, unsure, batch_error(queue, unsure, text, perhaps=True))
+        try:
+            if self._transaction is not None:
+                self._identity = self._transaction.begin()[1:]
+            elif self._identity is None:
+                self._identity = self._ask_identity()
+        except KafkaTimeoutError as failure:
+            queue.back_off(failure)
+            return False
+        except KafkaError as failure:
+            if self._transaction is not None:
+                raise
+            self.give_up_all(queue, str(failure), failure)
+            return False
+        queue.identify(*self._identity)
+        return True
+
+    def _ask_identity(self) -> tuple[int, int]:
+        response = self._cluster.call(
+            InitProducerIdRequest(
+                transactional_id=None, transaction_timeout_ms=NO_TRANSACTION_TIMEOUT_MS
+            ),
+            deadline=Deadline(min(self._options.delivery_timeout_ms, IDENTITY_ATTEMPT_MS)),
+            what="getting a producer id",
+        )
+        return response.producer_id, response.producer_epoch
+
+    # --- answers --------------------------------------------------------------------------------
+
+    def answered(self, sent: Iterable[Sent], response: ProduceResponse, where: str) -> None:
+        """A broker has answered a request with these batches. Raises what an owner does, once all
+        of the answer is noted."""
+        answers = {
+            (topic.name, row.index): row
+            for topic in response.responses
+            for row in topic.partition_responses
+        }
+        failure: ProduceError | None = None
+        for queue, batch in sent:
+            if batch.dropped:
+                queue.late(batch)
+                continue
+            row = answers.get(queue.tp)
+            code = int(ErrorCode.UNKNOWN_SERVER_ERROR) if row is None else row.error_code
+            if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and queue.put_aside(batch):
+                log.info("%s for %s: out of order, a later batch will tell", where, queue.tp)
+                continue
+            verdict = judge(
+                code,
+                record_count=batch.encoded.record_count,
+                is_head=queue.is_head(batch)
+                or queue.is_beyond_help(batch)
+                or queue.asks_later_ones,
+                maybe_written=batch.maybe_written,
+                attempts_left=batch.attempts <= self._options.retries,
+                transactional=self._transaction is not None,
+            )
+            if verdict.action is Action.DONE:
+                for written in queue.put_aside_before(batch):
+                    self.acknowledged(queue, written)
+                if row is None:
+                    self.acknowledged(queue, batch)
+                else:
+                    self.acknowledged(queue, batch, row.base_offset, row.log_append_time_ms)
+                continue
+            message = "the answer leaves the partition out" if row is None else row.error_message
+            prefix = self._cluster.options.prefix
+            refusal = BrokerError(code, f"{where} for {queue.tp}", message, prefix=prefix)
+            records = [] if row is None else row.record_errors
+            try:
+                self._refused(
+                    queue,
+                    batch,
+                    verdict,
+                    refusal,
+                    {one.batch_index: one.batch_index_error_message for one in records},
+                )
+            except ProduceError as error:
+                failure = failure or error  # the rest of the answer counts as well
+        if failure is not None:
+            raise failure
+
     def acknowledged(
         self,
-        entry: PartitionDelivery,
+        queue: PartitionQueue,
         batch: ProducerBatch,
-        base_offset: int,
+        base_offset: int = -1,
         log_append_time_ms: int = -1,
     ) -> None:
+        """A batch is written; -1 for what the broker did not tell."""
         if base_offset + batch.encoded.record_count > LAST_OFFSET:
-            # No log reaches so far: the answer is wrong in this, and tells no offset.
-            base_offset = -1
-        entry.queue.acknowledged(batch)
-        entry.acknowledged_records += batch.encoded.record_count
-        if not entry.queue.batches:
-            self.busy.pop(entry.queue.tp, None)
-        entry.backoff.reset()
-        entry.last_error = None
-        self.queued_bytes -= batch.size_bytes
-        self.metrics.count(entry.queue.tp, batch, base_offset)
+            base_offset = -1  # no log reaches so far: the answer is wrong in this
+        queue.acknowledged(batch)
+        self._done(queue, batch)
+        self.metrics.count(queue.tp, batch, base_offset)
         self.told += 1
         batch.owner.delivered(base_offset, log_append_time_ms)
 
+    def _done(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        self.queued_bytes -= batch.size_bytes
+        if not queue.batches:
+            self.busy.pop(queue.tp, None)
+
+    def _refused(
+        self,
+        queue: PartitionQueue,
+        batch: ProducerBatch,
+        verdict: Verdict,
+        error: BrokerError,
+        record_messages: Mapping[int, str | None],
+    ) -> None:
+        """Carry out the verdict on a batch that a broker did not take."""
+        queue.last_error = error
+        if verdict.action is Action.FAIL:
+            # Answered, and so no longer in flight: what it may have done, the verdict knows.
+            queue.failed(batch, maybe_written=verdict.perhaps_written)
+            facts = ""
+            if time.monotonic() - self._facts_s > FACTS_EVERY_S:
+                facts = refusal_facts(self._cluster, queue.tp, batch, error.code)
+                self._facts_s = time.monotonic()
+            final = batch_error(
+                queue,
+                batch,
+                refusal_text(batch, error, self._retries_text(), facts),
+                perhaps=batch.maybe_written,
+                code=error.code,
+            )
+            for doubtful in queue.put_aside_before(batch):
+                text = f"{error}: no broker can tell whether it is written"
+                unsure = batch_error(queue, doubtful, text, perhaps=True, code=error.code)
+                self.give_up(queue, doubtful, unsure, error)
+            self.give_up(queue, batch, final, error, record_messages)
+            return
+        log.info("%s; %s", error, verdict.action.value)
+        if verdict.action is Action.SPLIT:
+            self.split(queue, batch, split_encoded(batch.encoded))
+            return
+        if verdict.action is Action.AFTER_PREDECESSOR:
+            queue.out_of_order(batch)
+            return
+        queue.failed(batch, maybe_written=verdict.perhaps_written)
+        if verdict.action is Action.NEW_PRODUCER_ID:
+            self._identity = None
+            queue.forget_identity()
+        elif verdict.action is Action.RETRY:
+            self._cluster.note_error(queue.tp, error.code)
+            queue.back_off(error)
+
     def split(
-        self, entry: PartitionDelivery, batch: ProducerBatch, parts: Sequence[EncodedBatch]
+        self, queue: PartitionQueue, batch: ProducerBatch, parts: Sequence[EncodedBatch]
     ) -> None:
         """A batch goes again in parts."""
         self.queued_bytes += sum(len(part.payload) for part in parts) - batch.size_bytes
-        entry.queue.split(batch, parts)
+        queue.split(batch, parts)
+
+    def broker_lost(
+        self, sent: Iterable[Sent], error: KafkaError, others: Iterable[PartitionQueue]
+    ) -> None:
+        """The connection is gone: what was sent over it may or may not be written, and the `others`
+        could not be sent. Batches are given up if `error` is final (a port that is not Kafka's)."""
+        log.info("%s", error)
+        touched = list(others)
+        for queue, batch in sent:
+            if batch.dropped:
+                queue.late(batch)
+                continue
+            queue.failed(batch, maybe_written=True)
+            touched.append(queue)
+            if batch.attempts > self._options.retries:
+                text = f"{error} ({batch.attempts} attempts, {self._retries_text()})"
+                self.give_up(queue, batch, batch_error(queue, batch, text, perhaps=True), error)
+        for queue in dict.fromkeys(touched):
+            queue.back_off(error)
+            self._cluster.forget(queue.tp.topic)
+            for batch in [] if error.retriable else list(queue.batches):
+                final = batch_error(queue, batch, str(error), perhaps=batch.maybe_written)
+                self.give_up(queue, batch, final, error)
+
+    def unsendable(self, sent: Iterable[Sent], error: KafkaError) -> None:
+        """No byte of these was sent, nor ever will be."""
+        for queue, batch in sent:
+            queue.failed(batch, maybe_written=False)
+            final = batch_error(queue, batch, str(error), perhaps=batch.maybe_written)
+            self.give_up(queue, batch, final, error)
+
+    def _retries_text(self) -> str:
+        return f"{self._cluster.options.prefix}retries={self._options.retries}"
+
+    # --- giving up ------------------------------------------------------------------------------
 
     def expire(self) -> None:
         """delivery.timeout.ms bounds a batch's life, in flight or not (KIP-91)."""
         limit_s = self._options.delivery_timeout_ms / 1000
         now_s = time.monotonic()
-        for entry in list(self.busy.values()):
-            while entry.queue.batches and now_s - entry.queue.batches[0].created_s > limit_s:
-                batch = entry.queue.batches[0]
-                error = entry.delivery_error(
-                    batch,
+        for queue in list(self.busy.values()):
+            while queue.batches and now_s - queue.batches[0].created_s > limit_s:
+                batch = queue.batches[0]
+                text = (
                     f"not acknowledged within {self._cluster.options.prefix}delivery.timeout.ms="
-                    f"{self._options.delivery_timeout_ms} after {batch.attempts} attempts",
-                    perhaps=batch.maybe_written or batch.in_flight,
+                    f"{self._options.delivery_timeout_ms} after {batch.attempts} attempts"
                 )
-                self.give_up(entry, batch, error, entry.last_error)
+                error = batch_error(queue, batch, text, perhaps=batch.open_outcome)
+                self.give_up(queue, batch, error, queue.last_error)
 
     def give_up(
         self,
-        entry: PartitionDelivery,
+        queue: PartitionQueue,
         batch: ProducerBatch,
         error: ProduceError,
         cause: BaseException | None = None,
@@ -243,42 +391,30 @@ class Deliveries:
         self.told += 1
         # First: an owner that raises leaves everything as it is, to be counted.
         batch.owner.failed(error, record_messages or {})
-        parts = entry.queue.parts_with(batch)
-        entry.queue.drop(batch)
-        self.queued_bytes -= batch.size_bytes
-        if not entry.queue.batches:
-            self.busy.pop(entry.queue.tp, None)
+        parts = queue.parts_with(batch)
+        queue.drop(batch)
+        self._done(queue, batch)
         for part in parts:
-            self.give_up(entry, part, error, cause)
+            self.give_up(queue, part, error, cause)
 
-    def give_up_all(self, entry: PartitionDelivery, text: str, cause: KafkaError | None) -> None:
-        """Nothing of a partition can be delivered."""
+    def give_up_all(
+        self,
+        queue: PartitionQueue,
+        text: str,
+        cause: KafkaError | None = None,
+        *,
+        sent: bool = True,
+    ) -> None:
+        """Nothing of a partition can be delivered; without `sent`, nothing that was never sent (nor
+        was part of a larger batch that may be written)."""
         code = getattr(cause, "code", None)
-
-        def perhaps(batch: ProducerBatch) -> bool:
-            return batch.maybe_written or batch.in_flight
-
         # Those that may be written first: an owner that raises ends it with this error.
-        for batch in sorted(entry.queue.batches, key=perhaps, reverse=True):
-            error = entry.metadata_error(text, code, perhaps=perhaps(batch))
-            self.give_up(entry, batch, error, cause)
+        for batch in sorted(queue.batches, key=lambda one: one.open_outcome, reverse=True):
+            if sent or not (batch.attempts or batch.maybe_written):
+                error = produce_error(queue.tp, text, code, perhaps=batch.open_outcome)
+                self.give_up(queue, batch, error, cause)
 
-    def give_up_unsent(self, text: str) -> None:
-        """As `give_up_everything`, but for what was never sent (nor was part of a larger batch that
-        may be written)."""
-        for entry in list(self.busy.values()):
-            for batch in list(entry.queue.batches):
-                if batch.attempts or batch.maybe_written:
-                    continue
-                error = entry.metadata_error(text, None, perhaps=False)
-                self.give_up(entry, batch, error)
-
-    def give_up_everything(self, text: str) -> None:
-        """Tell all owners that their batches are given up, for the reason `text`."""
-        for entry in list(self.busy.values()):
-            self.give_up_all(entry, text, None)
-
-    def forget_identities(self) -> None:
-        """All partitions write under a new identity from now on; nothing is in flight."""
-        for entry in self.partitions.values():
-            entry.queue.forget_identity()
+    def give_up_everything(self, text: str, *, sent: bool = True) -> None:
+        """As `give_up_all`, of all partitions."""
+        for queue in list(self.busy.values()):
+            self.give_up_all(queue, text, sent=sent)

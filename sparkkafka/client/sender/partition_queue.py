@@ -1,6 +1,6 @@
-"""What one partition still has to be told, in order: batches, sequence numbers, retries.
+"""One partition's unacknowledged batches, in order: sequence numbers and retries.
 
-Pure state: no socket, no clock. The rules (kafka-protocol.md §3.1; Java's TransactionManager and
+No socket is touched here. The rules (kafka-protocol.md §3.1; Java's TransactionManager and
 Sender, broker's ProducerAppendInfo):
 
 - Sequence numbers count records per (producer id, partition) and wrap from 2147483647 to 0.
@@ -31,13 +31,15 @@ Sender, broker's ProducerAppendInfo):
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from sparkkafka.client.deadline import Backoff
 from sparkkafka.client.transactions.requests import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.errors import ProduceError
+from sparkkafka.errors import KafkaError, PartitionOutcome, ProduceError
 from sparkkafka.protocol.columns.encode import EncodedBatch
 from sparkkafka.protocol.wire.primitives import BytesLike
 
@@ -107,16 +109,26 @@ class ProducerBatch:
         return len(self.encoded.payload)
 
     @property
+    def open_outcome(self) -> bool:
+        """Whether it may be in the log."""
+        return self.maybe_written or self.in_flight
+
+    @property
     def wire_bytes(self) -> int:
         """Bytes of the batch as sent; 0 before the first time."""
         return sum(map(len, self.wire or ()))
 
 
 class PartitionQueue:
-    """Unacknowledged batches of one partition, oldest first."""
+    """Unacknowledged batches of one partition, oldest first, and when to try again (`not_before_s`,
+    monotonic)."""
 
-    def __init__(self, tp: TopicPartition) -> None:
+    def __init__(self, tp: TopicPartition, backoff: Backoff) -> None:
         self.tp = tp
+        self.backoff = backoff
+        self.not_before_s = 0.0
+        self.last_error: KafkaError | None = None
+        self.acknowledged_records = 0
         self.producer_id = NO_PRODUCER_ID
         self.producer_epoch = NO_PRODUCER_EPOCH
         self.batches: deque[ProducerBatch] = deque()
@@ -147,6 +159,21 @@ class PartitionQueue:
             and not self.in_flight
             and not any(batch.maybe_written for batch in self.batches)
         )
+
+    def back_off(self, error: KafkaError) -> None:
+        """Wait before the next attempt, longer each time; `error` is why."""
+        self.last_error = error
+        self.not_before_s = time.monotonic() + self.backoff.next_ms() / 1000
+
+    def outcome(self, *, acks: int) -> PartitionOutcome:
+        """What is known now about the records that were queued."""
+        unknown, total = 0, 0
+        for batch in self.batches:
+            total += batch.encoded.record_count
+            if batch.open_outcome:
+                unknown += batch.encoded.record_count
+        sure = self.acknowledged_records if acks != 0 else 0
+        return PartitionOutcome(sure, total - unknown, unknown + self.acknowledged_records - sure)
 
     def identify(self, producer_id: int, producer_epoch: int) -> None:
         """Write under this producer id from now on, from sequence 0.
@@ -276,6 +303,9 @@ class PartitionQueue:
         if batch.in_flight:
             self._answered(batch)
         self._known_to_broker = True
+        self.acknowledged_records += batch.encoded.record_count
+        self.backoff.reset()
+        self.last_error = None
         # Its first part was taken as what comes next: the undivided batch is not in the log, and
         # would be out of order from now on. No other part was ever sent.
         for other in self.parts_with(batch):

@@ -13,9 +13,16 @@ from typing import NamedTuple
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.configs import topic_configs
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.sender.partition_queue import ProducerBatch
+from sparkkafka.client.sender.partition_queue import PartitionQueue, ProducerBatch
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.errors import ErrorCode, KafkaError, is_retriable
+from sparkkafka.errors import (
+    BrokerError,
+    ErrorCode,
+    KafkaError,
+    ProduceError,
+    Written,
+    is_retriable,
+)
 
 ASK_MS = 3_000  # the job has failed already: its error must not wait for long
 
@@ -97,6 +104,49 @@ def judge(
     if is_retriable(code) and attempts_left:
         return Verdict(Action.RETRY, perhaps)
     return Verdict(Action.FAIL, perhaps)
+
+
+def produce_error(
+    tp: TopicPartition, text: str, code: int | None, *, perhaps: bool
+) -> ProduceError:
+    """The error for records of a partition; `perhaps`: they may be written."""
+    written = Written.UNKNOWN if perhaps else Written.NO
+    return ProduceError(text, topic=tp.topic, partition=tp.partition, written=written, code=code)
+
+
+def batch_error(
+    queue: PartitionQueue,
+    batch: ProducerBatch,
+    text: str,
+    *,
+    perhaps: bool,
+    code: int | None = None,
+) -> ProduceError:
+    """The error for a batch that cannot be delivered; `perhaps`: it may be written."""
+    if queue.last_error is not None and str(queue.last_error) not in text:
+        text += f"; the last failure: {queue.last_error}"
+    text += f"; records in this batch: {batch.encoded.record_count}"
+    return produce_error(queue.tp, text, code, perhaps=perhaps)
+
+
+def refusal_text(batch: ProducerBatch, error: BrokerError, retries: str, facts: str) -> str:
+    """What people are told of a final refusal. `retries` names that setting and its value, `facts`
+    are what else is known of the reason."""
+    text = str(error)
+    if error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and batch.whole is not None:
+        text += (
+            ": it is part of a batch that was too large and was cut, and an earlier attempt at "
+            "the whole of it, which may have been written, got no answer (was "
+            "max.message.bytes lowered since?)"
+        )
+    elif error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+        text += (
+            ": the partition lost records that it had acknowledged (an unclean leader "
+            "election?); records before this batch are missing"
+        )
+    elif is_retriable(error.code):
+        text += f" ({batch.attempts} attempts, {retries})"
+    return text + facts
 
 
 def refusal_facts(cluster: Cluster, tp: TopicPartition, batch: ProducerBatch, code: int) -> str:

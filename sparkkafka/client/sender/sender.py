@@ -1,66 +1,57 @@
-"""Carry record batches to the leaders: requests in flight, answers, retries, errors.
+"""Carry record batches to the leaders: which go when, in which requests, and what is in flight.
 
 A `Sender` has no thread of its own: `step` sends what can be sent, takes the answers that have
-come, and returns. `deliveries.py` has the state of its partitions, `partition_queue.py` the rules
-of order and sequence numbers, `requests.py` what is on the way, `produce_errors.py` the meaning of
-error codes.
+come, and returns. `deliveries.py` has the state of its partitions, and what answers do to it.
 """
 
 from __future__ import annotations
 
 import logging
-import math
+import select
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import Protocol
+from typing import NamedTuple
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.sender.deliveries import Deliveries, PartitionDelivery
-from sparkkafka.client.sender.partition_queue import EPOCH_LIMIT, PartitionQueue, ProducerBatch
-from sparkkafka.client.sender.produce_errors import Action, Verdict, judge, refusal_facts
-from sparkkafka.client.sender.requests import ProduceRequests, SentRequest
+from sparkkafka.client.net.connection import Connection
+from sparkkafka.client.net.frames import FrameBuffer
+from sparkkafka.client.sender.deliveries import Deliveries, Sent
+from sparkkafka.client.sender.partition_queue import PartitionQueue, ProducerBatch
 from sparkkafka.client.sender.topic_lookup import TopicLookup
-from sparkkafka.client.transactions.requests import Transaction
-from sparkkafka.client.values import TopicPartition
+from sparkkafka.client.transactions.producer_transaction import SenderTransaction
 from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import (
-    BrokerError,
-    ErrorCode,
     KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
-    ProduceError,
+    UnsupportedVersionError,
 )
-from sparkkafka.protocol.columns.encode import split_encoded
-from sparkkafka.protocol.messages import InitProducerIdRequest, PartitionProduceResponse
+from sparkkafka.protocol.messages import (
+    ApiVersionsRequest,
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from sparkkafka.protocol.records.batches import batch_parts
+from sparkkafka.protocol.records.codecs import Codec
+from sparkkafka.protocol.records.compression import codec_by_name
 
 log = logging.getLogger(__name__)
 
 BUSY_CONNECT_MS = 3_000  # how long connecting may take while other brokers are being written to
-NO_TRANSACTION_TIMEOUT_MS = 60_000  # not used by the broker without a transactional id
 AWAY_S = 0.2  # a caller that comes back after longer has left answers unread
 LONGEST_WAIT_S = 1.0
-IDENTITY_ATTEMPT_MS = 5_000  # for a producer id, where other partitions may have one already
-FACTS_EVERY_S = 1.0
+ZSTD_PRODUCE_VERSION = 7  # KIP-110
 
 
-class SenderTransaction(Protocol):
-    """The transaction that batches are part of.
+class SentRequest(NamedTuple):
+    """A Produce request that waits for its answer."""
 
-    A KafkaTimeoutError of `begin` or `add` is one attempt that came to nothing: the sender tries
-    again, as long as its batches live.
-    """
-
-    transactional_id: str
-
-    @property
-    def produce_version(self) -> int | None:
-        """The version of Produce to use; None for the usual one."""
-
-    def begin(self) -> Transaction: ...
-
-    def add(self, partitions: Iterable[TopicPartition]) -> None: ...
+    deadline: Deadline
+    batches: list[Sent]
 
 
 class Sender:
@@ -83,36 +74,23 @@ class Sender:
         self._options = options
         self._transaction = transaction
         self._lookup = lookup
-        self.deliveries = Deliveries(cluster, options)
-        self._requests = ProduceRequests(
-            cluster,
-            options,
-            # Asked for each request: a transaction may yet choose another of its ids as it begins.
-            None if transaction is None else lambda: transaction.transactional_id,
-            wake_fd,
-        )
-        self._identity: tuple[int, int] | None = None
-        self._facts_s = -math.inf
+        self.deliveries = Deliveries(cluster, options, transaction)
+        self._wake_fd = wake_fd
+        self._codec = codec_by_name(options.compression_type)
+        self._sent: dict[int, deque[SentRequest]] = {}  # by broker, in the order of their answers
+        self._buffers: dict[int, FrameBuffer] = {}
+        self._muted_until_s: dict[int, float] = {}
         self._left_s = time.monotonic()
 
     @property
     def in_flight(self) -> bool:
         """Whether an answer is still to come, of whichever batch."""
-        return self._requests.in_flight
+        return any(self._sent.values())
 
     @property
     def unsettled(self) -> bool:
         """Whether a batch is neither acknowledged nor given up, or an answer is still to come."""
         return bool(self.deliveries.busy) or self.in_flight
-
-    def forget_identities(self) -> None:
-        """All partitions write under a new identity from now on; nothing is in flight."""
-        self._identity = None
-        self.deliveries.forget_identities()
-
-    def barrier(self) -> None:
-        """Wait until brokers have handled all that was sent with acks=0."""
-        self._requests.barrier()
 
     def step(self, *, wait: bool, longest_s: float = LONGEST_WAIT_S) -> None:
         """Send what can be sent and take what has come; with `wait`, wait for something to come,
@@ -128,19 +106,19 @@ class Sender:
         self._send_ready()
         # Owners have been told something, which somebody may be waiting for.
         wait = wait and told == self.deliveries.told
-        for node_id in self._requests.readable(self._wait_s(longest_s) if wait else 0.0):
+        for node_id in self._readable(self._wait_s(longest_s) if wait else 0.0):
             self._take_answer(node_id)
         self._left_s = time.monotonic()
 
     def _come_back(self, away_s: float) -> None:
         """Make good that nobody was here, since the caller's next rows took long: first read what
         has been answered. The time does not count as delivery.timeout.ms."""
-        while nodes := self._requests.readable(0.0):
+        while nodes := self._readable(0.0):
             for node_id in nodes:
                 self._take_answer(node_id)
         now_s = time.monotonic()
-        for entry in self.deliveries.busy.values():
-            for batch in entry.queue.batches:
+        for queue in self.deliveries.busy.values():
+            for batch in queue.batches:
                 batch.created_s = min(batch.created_s + away_s, now_s)
 
     def finish(self) -> None:
@@ -150,15 +128,32 @@ class Sender:
         if self._options.acks == 0:
             self.barrier()
 
-    def _wait_s(self, longest_s: float) -> float:
-        """How long nothing needs to be done unless an answer comes."""
-        now_s = time.monotonic()
-        limits = [longest_s]
-        limits += self._requests.remaining_s()
-        resume_s = [entry.not_before_s for entry in self.deliveries.busy.values()]
-        resume_s += self._requests.resume_s()
-        limits += [at_s - now_s for at_s in resume_s if at_s > now_s]
-        return max(0.0, min(limits))
+    def barrier(self) -> None:
+        """Wait until brokers have handled all that was sent with acks=0, which has no answers.
+
+        Brokers work a connection's requests off in order, and close it when one fails, so one
+        answered question proves that all before it were handled.
+        """
+        deadline = Deadline(self._cluster.options.request_timeout_ms)
+        for node_id in list(self._sent):
+            connection = self._cluster.open_connection(node_id)
+            try:
+                if connection is None:
+                    raise KafkaConnectionError("the connection broke")
+                connection.call(ApiVersionsRequest(), deadline)
+            except KafkaError as error:
+                log.warning("acks=0: broker %d may have lost records: %s", node_id, error)
+
+    def lose_connections(self) -> None:
+        """Close what has answers to come: nobody waits for these any longer."""
+        for node_id in [node_id for node_id, sent in self._sent.items() if sent]:
+            connection = self._cluster.open_connection(node_id)
+            if connection is not None:
+                connection.close()
+            error = KafkaConnectionError(f"broker {node_id}: the connection was given up")
+            self._broker_lost(node_id, error)
+
+    # --- what goes when -------------------------------------------------------------------------
 
     def _send_ready(self) -> None:
         while True:
@@ -167,152 +162,88 @@ class Sender:
             if self._transaction is not None and not self._join(self._transaction, by_leader):
                 return
             for node_id, batches in by_leader.items():
-                if self._requests.on_the_way(node_id) < self._options.max_in_flight:
+                if self._has_room(node_id):
                     progress = self._send_request(node_id, batches) or progress
             if not progress:
                 return
 
+    def _has_room(self, node_id: int) -> bool:
+        return len(self._sent.get(node_id, ())) < self._options.max_in_flight
+
     def _join(
-        self,
-        transaction: SenderTransaction,
-        by_leader: Mapping[int, list[tuple[PartitionDelivery, ProducerBatch]]],
+        self, transaction: SenderTransaction, by_leader: Mapping[int, Iterable[Sent]]
     ) -> bool:
         """Make partitions part of the transaction; whether they are. If no broker answers, their
         batches wait, and delivery.timeout.ms is their end, as in Java."""
-        entries = [entry for batches in by_leader.values() for entry, _ in batches]
+        queues = [queue for batches in by_leader.values() for queue, _ in batches]
         try:
-            transaction.add(entry.queue.tp for entry in entries)
+            transaction.add(queue.tp for queue in queues)
         except KafkaTimeoutError as failure:
-            for entry in entries:
-                entry.last_error = failure
-                entry.back_off()
+            for queue in queues:
+                queue.back_off(failure)
             return False
         return True
 
-    def _ready(self) -> dict[int, list[tuple[PartitionDelivery, ProducerBatch]]]:
+    def _ready(self) -> dict[int, list[Sent]]:
         """{leader: what could go to it now}, at most one batch a partition."""
         now_s = time.monotonic()
         waiting = [
-            entry
-            for entry in self.deliveries.busy.values()
-            if entry.not_before_s <= now_s and entry.queue.has_unsent
+            queue
+            for queue in self.deliveries.busy.values()
+            if queue.not_before_s <= now_s and queue.has_unsent
         ]
-        self._learn_leaders(waiting)
-        by_leader: dict[int, list[tuple[PartitionDelivery, ProducerBatch]]] = {}
-        for entry in waiting:
-            leader = self._cluster.known_leader(entry.queue.tp)
-            if leader is None or entry.not_before_s > now_s:
+        unknown = [queue for queue in waiting if self._cluster.known_leader(queue.tp) is None]
+        for queue, error in self._lookup.leaders(unknown):
+            self.deliveries.give_up_all(queue, str(error), error)
+        by_leader: dict[int, list[Sent]] = {}
+        for queue in waiting:
+            leader = self._cluster.known_leader(queue.tp)
+            if leader is None or queue.not_before_s > now_s:
                 continue
             node_id = leader.leader
-            if not self._requests.may_send(node_id, now_s):
+            if not self._has_room(node_id) or self._muted_until_s.get(node_id, 0.0) > now_s:
                 continue
-            if self._options.enable_idempotence:
-                if entry.queue.wants_new_epoch and self._transaction is None:
-                    self._next_epoch(entry.queue)
-                if not entry.queue.has_identity and (
-                    entry.queue.in_flight or not self._identify(entry)
-                ):
-                    continue
-            batch = entry.queue.next_batch(node_id)
+            if self._options.enable_idempotence and not self.deliveries.identify(queue):
+                continue
+            batch = queue.next_batch(node_id)
             if batch is not None:
-                by_leader.setdefault(node_id, []).append((entry, batch))
+                by_leader.setdefault(node_id, []).append((queue, batch))
         return by_leader
 
-    def _learn_leaders(self, waiting: list[PartitionDelivery]) -> None:
-        unknown = [e for e in waiting if self._cluster.known_leader(e.queue.tp) is None]
-        for entry, error in self._lookup.leaders(unknown):
-            self.deliveries.give_up_all(entry, str(error), error)
+    def _wait_s(self, longest_s: float) -> float:
+        """How long nothing needs to be done unless an answer comes."""
+        now_s = time.monotonic()
+        limits = [longest_s]
+        limits += [sent[0].deadline.remaining_s() for sent in self._sent.values() if sent]
+        resume_s = [queue.not_before_s for queue in self.deliveries.busy.values()]
+        resume_s += self._muted_until_s.values()
+        limits += [at_s - now_s for at_s in resume_s if at_s > now_s]
+        return max(0.0, min(limits))
 
-    def _next_epoch(self, queue: PartitionQueue) -> None:
-        """Close a gap: go on at sequence 0 of the next epoch, which needs no broker's leave."""
-        if queue.producer_epoch + 1 < EPOCH_LIMIT:
-            queue.identify(queue.producer_id, queue.producer_epoch + 1)
-        else:
-            queue.forget_identity()
-            self._identity = None
+    # --- requests -------------------------------------------------------------------------------
 
-    def _identify(self, entry: PartitionDelivery) -> bool:
-        """Give the partition a producer id: the producer's, or a new one after it was forgotten.
-
-        Whether it has one now: the batches of owners wait for it, and are given up if it can
-        never be had.
-        """
-        for unsure in [batch for batch in entry.queue.batches if batch.maybe_written]:
-            error = entry.delivery_error(
-                unsure,
-                "the broker forgot this producer while an answer was missing, so nobody can tell "
-                "whether sending again would double records",
-                perhaps=True,
-            )
-            self.deliveries.give_up(entry, unsure, error)
-        try:
-            if self._transaction is not None:
-                self._identity = self._transaction.begin()[1:]
-            elif self._identity is None:
-                self._identity = self._ask_identity()
-        except KafkaTimeoutError as failure:
-            entry.last_error = failure
-            entry.back_off()
-            return False
-        except KafkaError as failure:
-            if self._transaction is not None:
-                raise
-            self.deliveries.give_up_all(entry, str(failure), failure)
-            return False
-        entry.queue.identify(*self._identity)
-        return True
-
-    def _ask_identity(self) -> tuple[int, int]:
-        response = self._cluster.call(
-            InitProducerIdRequest(
-                transactional_id=None, transaction_timeout_ms=NO_TRANSACTION_TIMEOUT_MS
-            ),
-            deadline=Deadline(min(self._options.delivery_timeout_ms, IDENTITY_ATTEMPT_MS)),
-            what="getting a producer id",
-        )
-        return response.producer_id, response.producer_epoch
-
-    def _send_request(
-        self, node_id: int, ready: list[tuple[PartitionDelivery, ProducerBatch]]
-    ) -> bool:
+    def _send_request(self, node_id: int, ready: list[Sent]) -> bool:
         """Send one Produce request with as many of these batches as max.request.size lets in."""
         deadline = Deadline(self._cluster.options.request_timeout_ms)
-        entries = [entry for entry, _ in ready]
-        if self._requests.on_the_way(node_id) and self._cluster.open_connection(node_id) is None:
-            self._broker_lost(
-                node_id, KafkaConnectionError(f"broker {node_id}: the connection broke"), entries
-            )
+        queues = [queue for queue, _ in ready]
+        connection = self._connection(node_id, deadline, queues)
+        if connection is None:
             return False
-        # A leader that does not answer must not hold up the others for long.
-        others = self._requests.waits_for_others(node_id)
-        try:
-            connection = self._cluster.connection(
-                node_id, deadline.sooner(BUSY_CONNECT_MS) if others else deadline
-            )
-        except KafkaError as error:
-            self._broker_lost(node_id, error, entries)
-            return False
-        try:
-            self._requests.check_codec(connection)
-        except KafkaError as error:
-            for entry in entries:
-                self.deliveries.give_up_all(entry, str(error), error)
-            return False
-        chosen: list[tuple[PartitionDelivery, ProducerBatch]] = []
+        chosen: list[Sent] = []
         total = 0
-        for entry, batch in ready:
-            self._requests.build(entry.queue, batch)
+        for queue, batch in ready:
+            self._build(queue, batch)
             if chosen and total + batch.wire_bytes > self._options.max_request_size:
                 break
-            chosen.append((entry, batch))
+            chosen.append((queue, batch))
             total += batch.wire_bytes
-        request = self._requests.request((entry.queue, batch) for entry, batch in chosen)
-        for entry, batch in chosen:
+        request = self._request(chosen)
+        for queue, batch in chosen:
             self.deliveries.metrics.retries += batch.attempts > 0
-            entry.queue.sent(batch, node_id)
+            queue.sent(batch, node_id)
         self.deliveries.metrics.requests += 1
-        sent = SentRequest(deadline, [(entry.queue, batch) for entry, batch in chosen])
-        self._requests.add(node_id, sent)
+        in_flight = self._sent.setdefault(node_id, deque())
+        in_flight.append(SentRequest(deadline, chosen))
         try:
             connection.send(
                 request,
@@ -322,173 +253,146 @@ class Sender:
             )
         except KafkaError as error:
             if connection.is_open:  # refused before a byte was sent: not the broker's fault
-                self._unsendable(node_id, chosen, error)
+                in_flight.pop()
+                self.deliveries.unsendable(chosen, error)
             else:
-                self._broker_lost(node_id, error, entries)
+                self._broker_lost(node_id, error, queues)
             return False
         if self._options.acks == 0:
-            self._requests.take_back(node_id)
-            for entry, batch in chosen:
-                self.deliveries.acknowledged(entry, batch, base_offset=-1)
+            in_flight.pop()
+            for queue, batch in chosen:
+                self.deliveries.acknowledged(queue, batch)
         return True
 
-    def _unsendable(
-        self,
-        node_id: int,
-        chosen: list[tuple[PartitionDelivery, ProducerBatch]],
-        error: KafkaError,
-    ) -> None:
-        self._requests.take_back(node_id)
-        for entry, batch in chosen:
-            entry.queue.failed(batch, maybe_written=False)
-            final = entry.delivery_error(batch, str(error), perhaps=batch.maybe_written)
-            self.deliveries.give_up(entry, batch, final, error)
+    def _connection(
+        self, node_id: int, deadline: Deadline, queues: list[PartitionQueue]
+    ) -> Connection | None:
+        """The connection to send batches of these partitions over; None if there can be none now,
+        or they were given up."""
+        try:
+            if self._sent.get(node_id) and self._cluster.open_connection(node_id) is None:
+                raise KafkaConnectionError(f"broker {node_id}: the connection broke")
+            # A leader that does not answer must not hold up the others for long.
+            others = any(sent for other, sent in self._sent.items() if other != node_id)
+            connection = self._cluster.connection(
+                node_id, deadline.sooner(BUSY_CONNECT_MS) if others else deadline
+            )
+        except KafkaError as error:
+            self._broker_lost(node_id, error, queues)
+            return None
+        if self._codec != Codec.ZSTD or connection.supports(ProduceRequest, ZSTD_PRODUCE_VERSION):
+            return connection
+        too_old = UnsupportedVersionError(
+            f"{connection} does not know zstd (Kafka 2.1 and later do); choose another "
+            f"{self._cluster.options.prefix}compression.type"
+        )
+        for queue in queues:
+            self.deliveries.give_up_all(queue, str(too_old), too_old)
+        return None
 
-    # --- failures -------------------------------------------------------------------------------
+    def _build(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        """The batch's bytes: made once, at the first send."""
+        if batch.wire is None:
+            if self._options.enable_idempotence:
+                queue.take_sequence(batch)
+            batch.wire = batch_parts(
+                batch.encoded.payload,
+                record_count=batch.encoded.record_count,
+                base_timestamp=batch.encoded.base_timestamp,
+                max_timestamp=batch.encoded.max_timestamp,
+                codec=self._codec,
+                level=self._options.compression_level,
+                producer_id=queue.producer_id,
+                producer_epoch=queue.producer_epoch,
+                base_sequence=batch.base_sequence,
+                transactional=self._transaction is not None,
+            )
 
-    def lose_connections(self) -> None:
-        """Close what has answers to come: nobody waits for these any longer."""
-        for node_id in self._requests.brokers():
-            connection = self._cluster.open_connection(node_id)
-            if connection is not None:
-                connection.close()
-            error = KafkaConnectionError(f"broker {node_id}: the connection was given up")
-            self._broker_lost(node_id, error, [])
+    def _request(self, chosen: Iterable[Sent]) -> ProduceRequest:
+        """One request with these batches, which are built, at most one of a partition."""
+        topics: dict[str, list[PartitionProduceData]] = {}
+        for queue, batch in chosen:
+            topics.setdefault(queue.tp.topic, []).append(
+                PartitionProduceData(index=queue.tp.partition, records=batch.wire)
+            )
+        return ProduceRequest(
+            # Asked each time: a transaction may yet choose another of its ids as it begins.
+            transactional_id=(
+                None if self._transaction is None else self._transaction.transactional_id
+            ),
+            acks=self._options.acks,
+            timeout_ms=self._cluster.options.request_timeout_ms,
+            topic_data=[
+                TopicProduceData(name=name, partition_data=rows) for name, rows in topics.items()
+            ],
+        )
 
     # --- answers --------------------------------------------------------------------------------
 
+    def _readable(self, wait_s: float) -> list[int]:
+        """Nodes whose next answer has begun to arrive, or whose connection or deadline is over."""
+        sockets: dict[int, int] = {}
+        wake_fd = self._wake_fd
+        over: list[int] = []
+        here: list[int] = []
+        for node_id, sent in self._sent.items():
+            if not sent:
+                continue
+            connection = self._cluster.open_connection(node_id)
+            if connection is None or sent[0].deadline.expired:
+                over.append(node_id)
+            elif connection.has_input:
+                here.append(node_id)
+            else:
+                sockets[connection.fileno()] = node_id
+        if over or not (sockets or (wake_fd is not None and wait_s > 0)):
+            if not over and not here and wait_s > 0:
+                time.sleep(wait_s)
+            return over + here
+        poll = select.poll()
+        for descriptor in sockets:
+            poll.register(descriptor, select.POLLIN)
+        if wake_fd is not None:
+            poll.register(wake_fd, select.POLLIN)
+        ready = (descriptor for descriptor, _ in poll.poll(0 if here else wait_s * 1000))
+        return here + [sockets[descriptor] for descriptor in ready if descriptor in sockets]
+
     def _take_answer(self, node_id: int) -> None:
         try:
-            found = self._requests.receive(node_id)
+            answer = self._receive(node_id)
         except KafkaError as error:
-            self._broker_lost(node_id, error, [])
+            self._broker_lost(node_id, error)
             return
-        if found is None:
-            return
-        connection, sent, response = found
-        answered = {
-            (topic.name, row.index): row
-            for topic in response.responses
-            for row in topic.partition_responses
-        }
-        where = f"Produce @ {connection}"
-        failure: ProduceError | None = None
-        for queue, batch in sent.batches:
-            if batch.dropped:
-                queue.late(batch)
-                continue
-            row = answered.get(queue.tp)
-            code = int(ErrorCode.UNKNOWN_SERVER_ERROR) if row is None else row.error_code
-            message = "the answer leaves the partition out" if row is None else row.error_message
-            if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and queue.put_aside(batch):
-                log.info("%s for %s: out of order, a later batch will tell", where, queue.tp)
-                continue
-            verdict = judge(
-                code,
-                record_count=batch.encoded.record_count,
-                is_head=queue.is_head(batch)
-                or queue.is_beyond_help(batch)
-                or queue.asks_later_ones,
-                maybe_written=batch.maybe_written,
-                attempts_left=batch.attempts <= self._options.retries,
-                transactional=self._transaction is not None,
-            )
-            entry = self.deliveries.partitions[queue.tp]
-            if verdict.action is Action.DONE:
-                for written in queue.put_aside_before(batch):
-                    self.deliveries.acknowledged(entry, written, base_offset=-1)
-                offset = -1 if row is None else row.base_offset
-                time_ms = -1 if row is None else row.log_append_time_ms
-                self.deliveries.acknowledged(entry, batch, offset, time_ms)
-            else:
-                refusal = BrokerError(
-                    code, f"{where} for {queue.tp}", message, prefix=self._cluster.options.prefix
-                )
-                single = {} if row is None else _record_messages(row)
-                try:
-                    self._refused(entry, batch, verdict, refusal, single)
-                except ProduceError as error:
-                    failure = failure or error  # the rest of the answer counts as well
-        if failure is not None:
-            raise failure
+        if answer is not None:
+            connection, response = answer
+            sent = self._sent[node_id].popleft()
+            self.deliveries.answered(sent.batches, response, f"Produce @ {connection}")
 
-    def _refused(
-        self,
-        entry: PartitionDelivery,
-        batch: ProducerBatch,
-        verdict: Verdict,
-        error: BrokerError,
-        record_messages: Mapping[int, str | None],
-    ) -> None:
-        """Carry out the verdict on a batch that a broker did not take."""
-        queue = entry.queue
-        entry.last_error = error
-        if verdict.action is Action.FAIL:
-            # Answered, and so no longer in flight: what it may have done, the verdict knows.
-            queue.failed(batch, maybe_written=verdict.perhaps_written)
-            facts = ""
-            if time.monotonic() - self._facts_s > FACTS_EVERY_S:
-                facts = refusal_facts(self._cluster, queue.tp, batch, error.code)
-                self._facts_s = time.monotonic()
-            final = entry.refusal_error(
-                batch, verdict, error, retries=self._retries_text(), facts=facts
-            )
-            for doubtful in queue.put_aside_before(batch):
-                text = f"{error}: no broker can tell whether it is written"
-                unsure = entry.delivery_error(doubtful, text, perhaps=True, code=error.code)
-                self.deliveries.give_up(entry, doubtful, unsure, error)
-            self.deliveries.give_up(entry, batch, final, error, record_messages)
-            return
-        log.info("%s; %s", error, verdict.action.value)
-        if verdict.action is Action.SPLIT:
-            self.deliveries.split(entry, batch, split_encoded(batch.encoded))
-            return
-        if verdict.action is Action.AFTER_PREDECESSOR:
-            queue.out_of_order(batch)
-            return
-        queue.failed(batch, maybe_written=verdict.perhaps_written)
-        if verdict.action is Action.NEW_PRODUCER_ID:
-            self._identity = None
-            queue.forget_identity()
-        elif verdict.action is Action.RETRY:
-            self._cluster.note_error(queue.tp, error.code)
-            entry.back_off()
+    def _receive(self, node_id: int) -> tuple[Connection, ProduceResponse] | None:
+        """The next answer of a broker, None if not all of it is here. Raises KafkaError."""
+        deadline = self._sent[node_id][0].deadline
+        connection = self._cluster.open_connection(node_id)
+        if connection is None:
+            raise KafkaConnectionError(f"broker {node_id}: the connection broke")
+        if deadline.expired:
+            # This fails at once, and closes the connection: what comes later would answer the
+            # wrong request.
+            answer = connection.receive(deadline)
+        else:
+            # Other brokers' answers do not wait for the rest of this one.
+            found = connection.receive_ready(self._buffers.setdefault(node_id, FrameBuffer()))
+            if found is None:
+                return None
+            answer = found
+        response: ProduceResponse = answer[1]
+        if response.throttle_time_ms > 0:
+            self._muted_until_s[node_id] = time.monotonic() + response.throttle_time_ms / 1000
+        return connection, response
 
     def _broker_lost(
-        self, node_id: int, error: KafkaError, entries: Iterable[PartitionDelivery]
+        self, node_id: int, error: KafkaError, queues: Iterable[PartitionQueue] = ()
     ) -> None:
-        """The connection is gone: everything that was on it may or may not be written.
-
-        Batches are given up if `error` is not one that passes (a port that is not Kafka's).
-        """
-        log.info("%s", error)
-        touched = list(entries)
-        for sent in self._requests.lost(node_id):
-            for queue, batch in sent.batches:
-                if batch.dropped:
-                    queue.late(batch)
-                    continue
-                entry = self.deliveries.partitions[queue.tp]
-                queue.failed(batch, maybe_written=True)
-                touched.append(entry)
-                if batch.attempts > self._options.retries:
-                    final = entry.delivery_error(
-                        batch,
-                        f"{error} ({batch.attempts} attempts, {self._retries_text()})",
-                        perhaps=True,
-                    )
-                    self.deliveries.give_up(entry, batch, final, error)
-        for entry in dict.fromkeys(touched):
-            entry.last_error = error
-            self._cluster.forget(entry.queue.tp.topic)
-            entry.back_off()
-            for batch in [] if error.retriable else list(entry.queue.batches):
-                final = entry.delivery_error(batch, str(error), perhaps=batch.maybe_written)
-                self.deliveries.give_up(entry, batch, final, error)
-
-    def _retries_text(self) -> str:
-        return f"{self._cluster.options.prefix}retries={self._options.retries}"
-
-
-def _record_messages(row: PartitionProduceResponse) -> dict[int, str | None]:
-    return {one.batch_index: one.batch_index_error_message for one in row.record_errors}
+        """The connection is gone, and the batches of `queues` could not be sent."""
+        requests = self._sent.pop(node_id, ())
+        sent = [one for request in requests for one in request.batches]
+        self.deliveries.broker_lost(sent, error, queues)

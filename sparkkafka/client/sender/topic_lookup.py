@@ -16,7 +16,7 @@ from sparkkafka.client.cluster.cluster import (
 )
 from sparkkafka.client.cluster.metadata import no_leader, no_partition, no_topic
 from sparkkafka.client.deadline import Backoff, Deadline
-from sparkkafka.client.sender.deliveries import PartitionDelivery
+from sparkkafka.client.sender.partition_queue import PartitionQueue
 from sparkkafka.errors import (
     BrokerError,
     ErrorCode,
@@ -111,27 +111,26 @@ class TopicLookup:
         self._missing.pop(topic, None)
 
     def leaders(
-        self, entries: Iterable[PartitionDelivery]
-    ) -> Iterator[tuple[PartitionDelivery, KafkaError]]:
+        self, queues: Iterable[PartitionQueue]
+    ) -> Iterator[tuple[PartitionQueue, KafkaError]]:
         """Look for the leaders of partitions that have none in the cache.
 
         Gives those for which that is hopeless; the others are to be tried again later.
         """
-        unknown = list(entries)
+        unknown = list(queues)
         if not unknown:
             return
-        final = self.look(entry.queue.tp.topic for entry in unknown)
+        final = self.look(queue.tp.topic for queue in unknown)
         leaderless: set[str] = set()
-        for entry in unknown:
-            tp = entry.queue.tp
+        for queue in unknown:
+            tp = queue.tp
             count = self._cluster.partition_count(tp.topic)
             if tp.topic in final:
-                yield entry, final[tp.topic]
+                yield queue, final[tp.topic]
             elif count is not None and tp.partition >= count:
-                yield entry, no_partition(tp, count)
+                yield queue, no_partition(tp, count)
             elif self._cluster.known_leader(tp) is None:
-                entry.last_error = self.last_error(tp.topic) or no_leader(tp)
-                entry.back_off()
+                queue.back_off(self.last_error(tp.topic) or no_leader(tp))
                 leaderless.add(tp.topic)
         for topic in leaderless:
             self._cluster.forget(topic)

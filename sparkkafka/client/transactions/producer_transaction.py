@@ -1,33 +1,62 @@
-"""The transaction that a producer writes in: begun and filled here, ended elsewhere.
+"""The transactions that a producer writes in: one of a task of Spark, which others end, or all of a
+library's Producer.
 
-It talks to its coordinator over connections of its own: those of the producer carry record batches
-whose answers are still to come.
+Each talks to its coordinator over connections of its own: those of the producer carry record
+batches whose answers are still to come.
+
+Kafka has two protocols of transactions. In the first (all brokers), partitions and groups are made
+part of a transaction by requests of their own, and the epoch stays the same from one transaction to
+the next. In the second (KIP-890: finalized feature transaction.version 2, Kafka 4.0), a write makes
+its partition part of the transaction, and each end gives the next epoch, so that nothing late can
+reach the next one.
 """
 
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Self
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.configs import broker_configs
-from sparkkafka.client.cluster.coordinator import FOR_TRANSACTION, find_coordinator
-from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.cluster.coordinator import (
+    FOR_TRANSACTION,
+    find_coordinator,
+    known_coordinators,
+)
+from sparkkafka.client.deadline import CloseSignal, Deadline
+from sparkkafka.client.group.committed_offsets import StoredOffset
 from sparkkafka.client.transactions.inspection import describe_transactions
 from sparkkafka.client.transactions.requests import (
     EXPLANATIONS,
     FENCED,
+    GroupIdentity,
     Transaction,
     add_partitions,
+    commit_offsets_in,
+    end_transaction,
     explained,
     init_transactions,
 )
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ClientOptions
-from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, UnsupportedVersionError
+from sparkkafka.errors import (
+    BrokerError,
+    EncodeError,
+    ErrorCode,
+    KafkaError,
+    TransactionError,
+    UnsupportedVersionError,
+)
+from sparkkafka.protocol.messages import EndTxnRequest, ProduceRequest, TxnOffsetCommitRequest
 
 log = logging.getLogger(__name__)
+
+FEATURE = "transaction.version"
+SECOND_PROTOCOL = 2
+# What only the second protocol may use (KIP-890; brokers do not enforce it).
+PRODUCE_VERSION, END_VERSION, OFFSETS_VERSION = 12, 5, 5
 
 MAX_TIMEOUT_CONFIG = "transaction.max.timeout.ms"
 DEFAULT_MAX_TIMEOUT_MS = 900_000
@@ -37,17 +66,71 @@ ABORT_TIMEOUT_MS = 10_000
 """How long a task that failed anyway tries to abort what it wrote."""
 
 
-class ProducerTransaction:
-    """One transaction. Use it under `with`: an exception inside aborts it.
+class SenderTransaction(ABC):
+    """The transaction that a sender's batches are part of.
 
-    `timeout_ms` None asks for the longest that the broker allows. `attempt_ms` is how long `begin`
-    and `add` wait for answers: then they raise KafkaTimeoutError, and may be called again.
-    `other_ids` are for the case that a transaction is open under `transactional_id` already: it may
-    be somebody's who is still to count. `partitions` are those that it may be written to. `words`
-    explain error codes to people.
+    `attempt_ms` is how long `begin` and `add` wait for answers: then they raise KafkaTimeoutError,
+    and may be called again. `words` explain error codes to people.
     """
 
-    produce_version: int | None = None
+    def __init__(
+        self,
+        options: ClientOptions,
+        transactional_id: str,
+        attempt_ms: int,
+        words: Mapping[int, str] = EXPLANATIONS,
+        close_signal: CloseSignal | None = None,
+    ) -> None:
+        self._cluster = Cluster(options, close_signal=close_signal)
+        self._attempt_ms = attempt_ms
+        self._words = words
+        self.transactional_id = transactional_id
+        self.identity: Transaction | None = None
+        self.partitions: set[TopicPartition] = set()
+        self._has_parts = False  # or may have: an answer was lost
+
+    @property
+    def produce_version(self) -> int | None:
+        """The version of Produce to use; None for the usual one."""
+        return None
+
+    @abstractmethod
+    def begin(self) -> Transaction:
+        """The identity to write with."""
+
+    def add(self, partitions: Iterable[TopicPartition]) -> None:
+        """Make partitions part of the transaction, those that are not yet. Raises BrokerError (not
+        authorised, fenced), KafkaTimeoutError."""
+        new = set(partitions) - self.partitions
+        if new:
+            transaction = self.begin()
+            self._has_parts = True  # before the request: if its answer is lost, they may be
+            if self.produce_version is None:
+                deadline = Deadline(self._attempt_ms)
+                add_partitions(self._cluster, transaction, sorted(new), deadline, self._words)
+            # After it: what was not answered is added again before anything is written.
+            self.partitions |= new
+
+    def _take_over(
+        self, timeout_ms: int, deadline: Deadline, owner: Transaction | None = None
+    ) -> Transaction:
+        tid = self.transactional_id
+        found = init_transactions(
+            self._cluster, [tid], timeout_ms, deadline, owner=owner, words=self._words
+        )[tid]
+        if isinstance(found, KafkaError):
+            raise found
+        return found
+
+
+class ProducerTransaction(SenderTransaction):
+    """One transaction, begun and filled here, ended elsewhere. Use it under `with`: an exception
+    inside aborts it.
+
+    `timeout_ms` None asks for the longest that the broker allows. `other_ids` are for the case that
+    a transaction is open under `transactional_id` already: it may be somebody's who is still to
+    count.
+    """
 
     def __init__(
         self,
@@ -58,15 +141,9 @@ class ProducerTransaction:
         other_ids: Iterable[str] = (),
         words: Mapping[int, str] = EXPLANATIONS,
     ) -> None:
-        self._words = words
-        self._cluster = Cluster(options)
+        super().__init__(options, transactional_id, attempt_ms, words)
         self._timeout_ms = timeout_ms
-        self._attempt_ms = attempt_ms
-        self.transactional_id = transactional_id
         self._other_ids = list(other_ids)
-        self.identity: Transaction | None = None
-        self.partitions: set[TopicPartition] = set()
-        self._may_be_open = False
 
     def __enter__(self) -> Self:
         return self
@@ -77,7 +154,7 @@ class ProducerTransaction:
         try:
             # Who took the id over has aborted ours; to take it back would abort what is theirs.
             fenced = getattr(error, "code", None) in FENCED
-            if exc_type is not None and self._may_be_open and not fenced:
+            if exc_type is not None and self._has_parts and not fenced:
                 self._abort()
         finally:
             self._cluster.close()
@@ -100,20 +177,8 @@ class ProducerTransaction:
                 except KafkaError as error:
                     raise explained(error, self._cluster.options.prefix, self._words) from error
                 self._timeout_ms = max_timeout_ms(self._cluster, node_id, deadline)
-            self.identity = self._init(self._timeout_ms, deadline)
+            self.identity = self._take_over(self._timeout_ms, deadline)
         return self.identity
-
-    def add(self, partitions: Iterable[TopicPartition]) -> None:
-        """Make partitions part of it, those that are not yet. Raises as `begin`."""
-        new = set(partitions) - self.partitions
-        if new:
-            transaction = self.begin()
-            # Before the request: if its answer is lost, they may be part of it.
-            self._may_be_open = True
-            deadline = Deadline(self._attempt_ms)
-            add_partitions(self._cluster, transaction, sorted(new), deadline, self._words)
-            # After it: what was not answered is added again before anything is written.
-            self.partitions |= new
 
     def _choose_id(self, deadline: Deadline) -> None:
         ids = [self.transactional_id, *self._other_ids]
@@ -124,21 +189,12 @@ class ProducerTransaction:
         unused = [key for key in ids if key not in states or not states[key].is_open]
         self.transactional_id = next(iter(unused), self.transactional_id)
 
-    def _init(self, timeout_ms: int, deadline: Deadline) -> Transaction:
-        tid = self.transactional_id
-        found = init_transactions(self._cluster, [tid], timeout_ms, deadline, words=self._words)[
-            tid
-        ]
-        if isinstance(found, KafkaError):
-            raise found
-        return found
-
     def _abort(self) -> None:
         """By taking the id over again: whatever of ours is still on its way is then refused, on all
         versions of brokers. (EndTxn leaves the epoch as it is, and before Kafka 3.6 a late batch
         would open a transaction that nobody ends.)"""
         try:
-            self._init(self._timeout_ms or 0, Deadline(ABORT_TIMEOUT_MS))
+            self._take_over(self._timeout_ms or 0, Deadline(ABORT_TIMEOUT_MS))
         except KafkaError as error:
             log.warning(
                 "transaction %s could not be aborted (readers wait until the next batch, or "
@@ -147,6 +203,140 @@ class ProducerTransaction:
                 self._cluster.options.prefix,
                 error,
             )
+
+
+class RepeatedTransaction(SenderTransaction):
+    """The transactions of a library's Producer, one after another, under one transactional id.
+
+    Every method is called in the Producer's I/O thread. `transaction_steps` says when.
+    """
+
+    def __init__(
+        self,
+        options: ClientOptions,
+        transactional_id: str,
+        timeout_ms: int,
+        attempt_ms: int,
+        close_signal: CloseSignal | None = None,
+    ) -> None:
+        super().__init__(options, transactional_id, attempt_ms, close_signal=close_signal)
+        self._timeout_ms = timeout_ms
+        self._second_protocol = False
+        self._answer_lost = False
+        self._has_gaps = False
+
+    def close(self) -> None:
+        self._cluster.close()
+
+    @property
+    def produce_version(self) -> int | None:
+        return PRODUCE_VERSION if self._second_protocol else None
+
+    def begin(self) -> Transaction:
+        if self.identity is None:
+            raise TransactionError("write: init_transactions was not called")
+        return self.identity
+
+    def init(self, deadline: Deadline) -> None:
+        """Take the transactional id over. Raises BrokerError, KafkaTimeoutError."""
+        self.identity = self._take_over(self._timeout_ms, deadline)
+        self._second_protocol = self._brokers_have_second_protocol(deadline)
+        log.info(
+            "transactional.id %s: producer id %d epoch %d, %s protocol",
+            *self.identity,
+            "second" if self._second_protocol else "first",
+        )
+
+    def _brokers_have_second_protocol(self, deadline: Deadline) -> bool:
+        tid = self.transactional_id
+        node_id = known_coordinators(self._cluster, [tid], FOR_TRANSACTION, deadline)[tid]
+        connection = self._cluster.connection(node_id, deadline)
+        return connection.features.get(FEATURE, 0) >= SECOND_PROTOCOL and all(
+            connection.versions.get(kind.API_KEY, (0, 0))[1] >= version
+            for kind, version in (
+                (ProduceRequest, PRODUCE_VERSION),
+                (EndTxnRequest, END_VERSION),
+                (TxnOffsetCommitRequest, OFFSETS_VERSION),
+            )
+        )
+
+    def end(self, deadline: Deadline, *, commit: bool, clean: bool) -> bool:
+        """End the transaction; whether the identity is another one now.
+
+        `clean` says that every record was acknowledged, or never sent. Raises KafkaTimeoutError if
+        the outcome is not known: the same may be tried again, and nothing else.
+        """
+        before = self.begin()
+        if self._has_parts:
+            self._end(before, deadline, commit=commit)
+        if self.identity == before:
+            self._has_gaps = self._has_gaps or not clean
+        else:
+            self._answer_lost = False
+        self.partitions = set()
+        self._has_parts = False
+        return self.identity != before
+
+    @property
+    def wants_next_epoch(self) -> bool:
+        """Whether the next transaction is to be written with another epoch: sequence numbers have a
+        gap, or (KAFKA-17754) a repeated request may still be on its way and would end it."""
+        return self._has_gaps or self._answer_lost
+
+    def next_epoch(self, deadline: Deadline) -> bool:
+        """Get it (KIP-360); whether the identity is another one now.
+
+        Raises UnsupportedVersionError if the brokers cannot give it and it has to be, BrokerError,
+        KafkaTimeoutError.
+        """
+        before = self.begin()
+        try:
+            self.identity = self._take_over(self._timeout_ms, deadline, owner=before)
+        except EncodeError as error:  # the version lacks the fields
+            if self._has_gaps:
+                raise UnsupportedVersionError(
+                    f"transactional.id {self.transactional_id!r}: brokers before Kafka 2.5 cannot "
+                    "give the next epoch after an error; close the producer and make a new one"
+                ) from error
+        self._has_gaps = self._answer_lost = False
+        return self.identity != before
+
+    def _end(self, transaction: Transaction, deadline: Deadline, *, commit: bool) -> None:
+        def note(error: KafkaError) -> None:
+            self._answer_lost = self._answer_lost or not isinstance(error, BrokerError)
+
+        try:
+            self.identity = end_transaction(
+                self._cluster,
+                transaction,
+                commit=commit,
+                deadline=deadline,
+                version=END_VERSION if self._second_protocol else None,
+                on_retry=note,
+            )
+        except BrokerError as error:
+            # The coordinator knows of no partition: the requests that added them did not arrive.
+            if commit or error.code != ErrorCode.INVALID_TXN_STATE:
+                raise
+            self._answer_lost = True
+
+    def commit_offsets(
+        self,
+        offsets: Mapping[TopicPartition, StoredOffset],
+        group: GroupIdentity,
+        deadline: Deadline,
+    ) -> None:
+        """Offsets of a group count once the transaction is committed. Raises BrokerError."""
+        self._has_parts = True
+        commit_offsets_in(
+            self._cluster,
+            self.begin(),
+            group.group_id,
+            offsets,
+            deadline,
+            member=group,
+            version=OFFSETS_VERSION if self._second_protocol else None,
+        )
 
 
 def max_timeout_ms(cluster: Cluster, node_id: int, deadline: Deadline) -> int:

@@ -182,7 +182,7 @@ def book_with_parts(client: Any, told: list[tuple[int, str]]) -> Deliveries:
     for count in (10, 3):
         encoded = encode_batches(values_of(range(count)), max_batch_bytes=1 << 20)
         book.add(tp, encoded, [Owner(told, count)], created_s=0.0 if count == 10 else None)
-    queue = book.partitions[tp].queue
+    queue = book.partitions[tp]
     queue.identify(7, 0)
     large = queue.next_batch(0)
     assert large is not None
@@ -201,7 +201,7 @@ def test_parts_that_were_never_sent_may_be_written_all_the_same(fake_cluster: Fa
     told: list[tuple[int, str]] = []
     with open_cluster(fake_cluster) as client:
         book = book_with_parts(client, told)
-        book.give_up_unsent("it is over")
+        book.give_up_everything("it is over", sent=False)
         assert told == [(3, "NO")]
         book.give_up_everything("it is over")
     assert told == [(3, "NO"), (5, "UNKNOWN"), (5, "UNKNOWN")]

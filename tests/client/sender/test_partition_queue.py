@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparkkafka.client.deadline import Backoff
 from sparkkafka.client.sender.partition_queue import (
     NO_SEQUENCE,
     PartitionQueue,
@@ -54,7 +55,7 @@ def queue_of(*sizes: int) -> PartitionQueue:
 
 
 def new_queue(*sizes: int) -> PartitionQueue:
-    queue = PartitionQueue(TopicPartition("t", 0))
+    queue = PartitionQueue(TopicPartition("t", 0), Backoff(1, 1))
     queue.identify(7, 0)
     for size in sizes:
         queue.append(batch(size))
@@ -223,7 +224,7 @@ def test_parts_of_a_batch_that_is_not_written_go_together():
 
 
 def test_without_sequence_numbers_parts_go_as_they_come():
-    queue = PartitionQueue(TopicPartition("t", 0))
+    queue = PartitionQueue(TopicPartition("t", 0), Backoff(1, 1))
     queue.append(batch(10))
     large = queue.next_batch(0)
     queue.sent(large, 0)

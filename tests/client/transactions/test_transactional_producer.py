@@ -11,8 +11,8 @@ import pytest
 
 from sparkkafka.client.group.membership import GroupMetadata
 from sparkkafka.client.producer.producer import Producer
+from sparkkafka.client.producer.transaction_steps import MOVES, Step
 from sparkkafka.client.transactions import requests
-from sparkkafka.client.transactions.manager import MOVES, Step
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.errors import (
     BrokerError,
