@@ -186,6 +186,7 @@ class Retry:
         self.failures = 0
         self._started_s = time.monotonic()
         self._warned = False
+        self._said: KafkaError | None = None
 
     def after(self, error: KafkaError) -> None:
         """Wait before the next attempt, or raise.
@@ -196,6 +197,11 @@ class Retry:
         if not error.retriable:
             raise error
         self.failures += 1
+        if not isinstance(error, KafkaTimeoutError):
+            self._said = error
+        elif self.deadline.expired:
+            # There was no time for this attempt: what was said before tells more.
+            error = self._said or error
         wait_s = self._backoff.next_ms() / 1000.0
         if self.deadline.remaining_s() <= wait_s:
             raise KafkaTimeoutError(

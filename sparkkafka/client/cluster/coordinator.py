@@ -8,10 +8,10 @@ from typing import Any
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.lookups import ToAny
-from sparkkafka.client.cluster.requests import ApiHandler, Row, call_all, call_each, call_once
+from sparkkafka.client.cluster.requests import ApiHandler, Row, call_all, call_once
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import Broker
-from sparkkafka.errors import ErrorCode, KafkaError, some
+from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, some
 from sparkkafka.protocol.messages import FindCoordinatorRequest
 
 log = logging.getLogger(__name__)
@@ -19,11 +19,15 @@ log = logging.getLogger(__name__)
 FOR_GROUP = 0
 FOR_TRANSACTION = 1
 
-VERSION_WITH_LIST = 4  # several keys in one request (KIP-699)
+_ELSEWHERE = frozenset(
+    {
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.REQUEST_TIMED_OUT,
+    }
+)
 
-BUSY_BACKOFF_MS = 20
-"""First wait after CONCURRENT_TRANSACTIONS and the like: markers take a few milliseconds (Java's
-TransactionManager waits as long)."""
+VERSION_WITH_LIST = 4  # several keys in one request (KIP-699)
 
 
 class _FindCoordinator(ApiHandler[str, int]):
@@ -137,59 +141,6 @@ class ToCoordinator:
         }
 
     def failed(self, item: Any, error: KafkaError) -> None:
-        # The coordinator itself says so of a transaction that it is ending.
-        if getattr(error, "code", None) != ErrorCode.CONCURRENT_TRANSACTIONS:
+        # A broker that answers otherwise is the coordinator (Java's CoordinatorStrategy).
+        if not isinstance(error, BrokerError) or error.code in _ELSEWHERE:
             forget_coordinators(self._cluster, [self._key_of(item)], self._kind)
-
-
-class _RequestEach(ApiHandler[str, Any]):
-    """A request of its own for each key."""
-
-    backoff_ms = BUSY_BACKOFF_MS
-
-    def __init__(
-        self, requests: Mapping[str, Any], code_of: Callable[[Any], int], version: int | None
-    ) -> None:
-        self._requests = requests
-        self._code_of = code_of
-        self.request_type = type(next(iter(requests.values())))  # type: ignore[misc]
-        self.version = version
-
-    def parts(self, items: Sequence[str], version: int) -> Iterable[Sequence[str]]:
-        return [[item] for item in items]
-
-    def build(self, items: Sequence[str], version: int) -> Any:
-        return self._requests[items[0]]
-
-    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
-        return [(items[0], Row(self._code_of(response), response))]
-
-    def name(self, item: str) -> str:
-        return repr(item)
-
-
-def call_coordinators(
-    cluster: Cluster,
-    requests: Mapping[str, Any],
-    kind: int,
-    deadline: Deadline,
-    what: str,
-    *,
-    code_of: Callable[[Any], int] = lambda response: 0,
-    version: int | None = None,
-    on_retry: Callable[[KafkaError], None] = lambda error: None,
-) -> dict[str, Any | KafkaError]:
-    """Send each key's request to the coordinator of that key, all at once, until it is answered.
-
-    Failures that may pass are retried until the deadline, so each request must be one that may be
-    repeated. The value is the response, or the KafkaError that is final for this key:
-    KafkaTimeoutError, with the last failure in its message, if the deadline passed. `code_of` finds
-    the error code of a response that has none of its own, `version` is that of the request (None:
-    the highest usual one), and `on_retry` hears of each failure that is retried.
-    """
-    if not requests:
-        return {}
-    handler = _RequestEach(requests, code_of, version)
-    lookup = ToCoordinator(cluster, kind)
-    results = call_each(cluster, requests, handler, lookup, deadline, what, on_retry=on_retry)
-    return {**results.values_by_item, **results.errors}

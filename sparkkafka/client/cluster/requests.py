@@ -196,6 +196,7 @@ def _drive(
     pending = list(wanted)
     outcome: dict[K, V | KafkaError] = {}
     doubtful: set[K] = set()
+    said: dict[K, KafkaError] = {}
     deadline = deadline.until(cluster.close_signal)
     options = cluster.options
     first_ms = handler.backoff_ms or options.retry_backoff_ms
@@ -211,6 +212,13 @@ def _drive(
             else:
                 failures[item] = BrokerError(row.code, attempt.where(item), row.message)
         doubtful |= attempt.unanswered
+        if deadline.expired:  # there was no time for this attempt: what was said before tells more
+            failures |= {
+                item: said.get(item, error)
+                for item, error in failures.items()
+                if isinstance(error, KafkaTimeoutError)
+            }
+        said |= failures
         final: dict[K, KafkaError] = {}
         for item in [item for item in pending if item in failures]:
             lookup.failed(item, failures[item])

@@ -31,10 +31,9 @@ from sparkkafka.client.group.membership import (
     POLL_MARK_MS,
     Commit,
     GroupMetadata,
-    OffsetToCommit,
     RebalanceHooks,
 )
-from sparkkafka.client.values import TopicPartition, some_partitions
+from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, some_partitions
 from sparkkafka.config.client_settings import ConsumerOptions
 from sparkkafka.errors import CommitFailedError, ErrorCode, KafkaError, OptionError
 
@@ -106,7 +105,9 @@ class ClassicMember:
             elif not self._begin_rebalance(thread) and not self._wait(thread, deadline):
                 return
 
-    def commit(self, offsets: Mapping[TopicPartition, OffsetToCommit], deadline: Deadline) -> None:
+    def commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline: Deadline
+    ) -> None:
         self.committer()(self._cluster, offsets, deadline)
 
     def committer(self) -> Commit:
@@ -126,7 +127,7 @@ class ClassicMember:
 
         def commit(
             cluster: Cluster,
-            offsets: Mapping[TopicPartition, OffsetToCommit],
+            offsets: Mapping[TopicPartition, OffsetAndMetadata],
             deadline: Deadline,
         ) -> None:
             try:

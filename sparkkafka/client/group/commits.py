@@ -9,14 +9,18 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from sparkkafka.client.cluster.cluster import UNKNOWN_TOPIC_GRACE_MS, Cluster, throttle
-from sparkkafka.client.cluster.coordinator import FOR_GROUP, forget_coordinators, known_coordinators
-from sparkkafka.client.deadline import CloseSignal, Deadline, Retry
-from sparkkafka.client.group.committed_offsets import StoredOffset, offsets_in_parts
-from sparkkafka.client.group.membership import Commit, GroupMetadata, OffsetToCommit, group_error
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.requests import call_all
+from sparkkafka.client.deadline import CloseSignal, Deadline
+from sparkkafka.client.group.committed_offsets import (
+    INSTANCE_ID_VERSION,
+    CommitOffsets,
+    coordinator_of,
+)
+from sparkkafka.client.group.membership import Commit, GroupMetadata, member_words
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, some_partitions
 from sparkkafka.config.options import ClientOptions
 from sparkkafka.errors import (
@@ -25,16 +29,8 @@ from sparkkafka.errors import (
     ErrorCode,
     KafkaError,
     KafkaTimeoutError,
-    UnknownTopicError,
-    UnsupportedVersionError,
-    is_retriable,
 )
-from sparkkafka.protocol.messages import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    OffsetCommitResponse,
-)
+from sparkkafka.protocol.messages import OffsetCommitRequest
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +42,6 @@ CommitCallback: TypeAlias = Callable[
 CUT_S = 1.0
 """So long a thread that is told to end may take."""
 
-INSTANCE_ID_VERSION = 7
 EPOCH_VERSION = 9  # for members under KIP-848
 
 _MOVED_ON = frozenset(
@@ -90,45 +85,6 @@ def commit_failed(code: int, group_id: str) -> CommitFailedError:
     return CommitFailedError(code, where, _WORDS.get(code, NO_LONGER_A_MEMBER))
 
 
-def commit_as_member(
-    cluster: Cluster,
-    identity: Callable[[], GroupMetadata],
-    offsets: Mapping[TopicPartition, OffsetToCommit],
-    deadline: Deadline,
-    *,
-    least_version: int = 0,
-) -> None:
-    """Commit as whom `identity` says, which is asked for each request.
-
-    Raises CommitFailedError when the group has moved on, BrokerError (naming group and partitions)
-    for other refusals, KafkaTimeoutError with the last failure. A part may have been committed.
-    """
-    group_id = identity().group_id
-    retry = cluster.retry(deadline, f"committing offsets of group {group_id!r}")
-    grace = deadline.sooner(UNKNOWN_TOPIC_GRACE_MS)
-    stored = {tp: StoredOffset(row.offset, row.metadata) for tp, row in offsets.items()}
-    for part in offsets_in_parts(group_id, stored):
-        pending = {tp: offsets[tp] for tp in part}
-        while pending:
-            asker = identity()
-            try:
-                response = _call(cluster, asker, pending, deadline, least_version)
-                errors = _take_out(response, pending)
-                if pending:
-                    _judge(errors, pending, asker, grace)
-            except KafkaError as error:
-                if not isinstance(error, BrokerError) or error.code in _ELSEWHERE:
-                    forget_coordinators(cluster, [group_id], FOR_GROUP)
-                _wait(retry, error, group_id)
-
-
-_ELSEWHERE = (
-    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_COORDINATOR,
-    ErrorCode.REQUEST_TIMED_OUT,
-)
-
-
 class _StaleEpoch(BrokerError):
     """The member's epoch has just changed; the next request has the new one (Java's
     CommitRequestManager)."""
@@ -138,98 +94,65 @@ class _StaleEpoch(BrokerError):
         return True
 
 
-def _wait(retry: Retry, error: KafkaError, group_id: str) -> None:
-    try:
-        retry.after(error)
-    except KafkaTimeoutError:
-        if isinstance(error, _StaleEpoch):
-            raise commit_failed(error.code, group_id) from error
-        raise
+class _CommitAsMember(CommitOffsets):
+    """`identity` is asked for each request."""
 
+    def __init__(
+        self, identity: Callable[[], GroupMetadata], offsets: Offsets, least_version: int
+    ) -> None:
+        super().__init__(identity().group_id, offsets)
+        self._identity = identity
+        self._least_version = least_version
 
-def _call(
-    cluster: Cluster,
-    asker: GroupMetadata,
-    pending: Mapping[TopicPartition, OffsetToCommit],
-    deadline: Deadline,
-    least_version: int,
-) -> OffsetCommitResponse:
-    node_id = known_coordinators(cluster, [asker.group_id], FOR_GROUP, deadline)[asker.group_id]
-    attempt = deadline.sooner(cluster.options.request_timeout_ms)
-    connection = cluster.connection(node_id, attempt)
-    version = connection.choose(OffsetCommitRequest)
-    if version < least_version:
-        raise UnsupportedVersionError(
-            f"OffsetCommit: {connection} has no version {least_version}, which "
+    def build(self, items: Sequence[TopicPartition], version: int) -> OffsetCommitRequest:
+        request = super().build(items, version)
+        asker = self._identity()
+        request.generation_id_or_member_epoch = asker.generation_id
+        request.member_id = asker.member_id
+        if version >= INSTANCE_ID_VERSION:
+            request.group_instance_id = asker.group_instance_id
+        return request
+
+    def lacking(self, item: TopicPartition, version: int) -> str | None:
+        if version >= self._least_version:
+            return None
+        return (
+            f"there is no version {self._least_version} of OffsetCommit, which "
             "group.protocol=consumer needs: set group.protocol=classic"
         )
-    topics: dict[str, list[OffsetCommitRequestPartition]] = {}
-    for tp, row in pending.items():
-        topics.setdefault(tp.topic, []).append(
-            OffsetCommitRequestPartition(
-                partition_index=tp.partition,
-                committed_offset=row.offset,
-                committed_leader_epoch=-1 if row.leader_epoch is None else row.leader_epoch,
-                committed_metadata=row.metadata,
-            )
-        )
-    request = OffsetCommitRequest(
-        group_id=asker.group_id,
-        generation_id_or_member_epoch=asker.generation_id,
-        member_id=asker.member_id,
-        group_instance_id=asker.group_instance_id if version >= INSTANCE_ID_VERSION else None,
-        topics=[
-            OffsetCommitRequestTopic(name=name, partitions=rows) for name, rows in topics.items()
-        ],
-    )
-    response: OffsetCommitResponse = connection.call(request, attempt, version=version)
-    throttle(response, deadline)
-    return response
+
+    def explain(self, item: TopicPartition, error: BrokerError) -> KafkaError:
+        code, where = error.code, error.where
+        if code in _MOVED_ON:
+            return CommitFailedError(code, where, _WORDS.get(code, NO_LONGER_A_MEMBER))
+        if code == ErrorCode.STALE_MEMBER_EPOCH:
+            return _StaleEpoch(code, where)
+        return BrokerError(code, where, _WORDS.get(code) or member_words(code))
 
 
-def _take_out(
-    response: OffsetCommitResponse, pending: dict[TopicPartition, OffsetToCommit]
-) -> dict[TopicPartition, int]:
-    """Take what is committed out of `pending`; returns the error codes of the others."""
-    errors: dict[TopicPartition, int] = {}
-    for topic in response.topics:
-        for row in topic.partitions:
-            tp = TopicPartition(topic.name, row.partition_index)
-            if tp in pending and row.error_code:
-                errors[tp] = row.error_code
-            else:
-                pending.pop(tp, None)
-    return errors
-
-
-def _judge(
-    errors: Mapping[TopicPartition, int],
-    pending: Mapping[TopicPartition, OffsetToCommit],
-    asker: GroupMetadata,
-    grace: Deadline,
+def commit_as_member(
+    cluster: Cluster,
+    identity: Callable[[], GroupMetadata],
+    offsets: Offsets,
+    deadline: Deadline,
+    *,
+    least_version: int = 0,
 ) -> None:
-    """Raise what the answer means: something final first, if there is any."""
-    group_id = asker.group_id
-    codes = sorted(set(errors.values()), key=is_retriable)
-    if not codes:
-        where = f"OffsetCommit of group {group_id!r} for {some_partitions(pending)}"
-        message = "the broker's answer leaves them out"
-        raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, where, message)
-    moved_on = [code for code in codes if code in _MOVED_ON]
-    if moved_on:
-        raise commit_failed(moved_on[0], group_id)
-    code = codes[0]
-    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if is_retriable(code) and unknown in codes and grace.expired:
-        code = unknown
-    where = (
-        f"OffsetCommit for {some_partitions(tp for tp, other in errors.items() if other == code)}"
-    )
-    if code == ErrorCode.STALE_MEMBER_EPOCH:
-        raise _StaleEpoch(code, f"{where} of group {group_id!r}")
-    if code == unknown and grace.expired:
-        raise UnknownTopicError(code, f"{where} of group {group_id!r}")
-    raise group_error(code, group_id, where, _WORDS.get(code))
+    """Commit as whom `identity` says, which is asked for each request.
+
+    Raises CommitFailedError when the group has moved on, BrokerError (naming group and partitions)
+    for other refusals, KafkaTimeoutError with the last failure. A part may have been committed.
+    """
+    handler = _CommitAsMember(identity, offsets, least_version)
+    group_id = handler.group_id
+    lookup = coordinator_of(cluster, group_id)
+    what = f"committing offsets of group {group_id!r}"
+    try:
+        call_all(cluster, offsets, handler, lookup, deadline, what)
+    except KafkaTimeoutError as late:
+        if isinstance(late.__cause__, _StaleEpoch):
+            raise commit_failed(late.__cause__.code, group_id) from late.__cause__
+        raise
 
 
 class _Job(NamedTuple):

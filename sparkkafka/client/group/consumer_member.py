@@ -20,10 +20,9 @@ from sparkkafka.client.group.membership import (
     POLL_MARK_MS,
     Commit,
     GroupMetadata,
-    OffsetToCommit,
     RebalanceHooks,
 )
-from sparkkafka.client.values import TopicPartition, some_partitions
+from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, some_partitions
 from sparkkafka.config.client_settings import ConsumerOptions
 from sparkkafka.errors import CommitFailedError, ErrorCode, OptionError
 
@@ -98,7 +97,9 @@ class ConsumerMember:
             elif not self._wait(thread, deadline):
                 return
 
-    def commit(self, offsets: Mapping[TopicPartition, OffsetToCommit], deadline: Deadline) -> None:
+    def commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline: Deadline
+    ) -> None:
         self._commit(self._cluster, self._asker, offsets, deadline)
 
     def committer(self) -> Commit:
@@ -106,7 +107,7 @@ class ConsumerMember:
 
         def commit(
             cluster: Cluster,
-            offsets: Mapping[TopicPartition, OffsetToCommit],
+            offsets: Mapping[TopicPartition, OffsetAndMetadata],
             deadline: Deadline,
         ) -> None:
             def asker() -> GroupMetadata:
@@ -126,7 +127,7 @@ class ConsumerMember:
         self,
         cluster: Cluster,
         asker: Callable[[], GroupMetadata],
-        offsets: Mapping[TopicPartition, OffsetToCommit],
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
         deadline: Deadline,
     ) -> None:
         try:

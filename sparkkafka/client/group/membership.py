@@ -23,7 +23,7 @@ from sparkkafka.client.cluster.cluster import Cluster, throttle
 from sparkkafka.client.cluster.coordinator import FOR_GROUP, ask_coordinator
 from sparkkafka.client.deadline import Deadline, Waker
 from sparkkafka.client.net.connection import Connection
-from sparkkafka.client.values import TopicPartition
+from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.config.client_settings import ConsumerOptions
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError
 
@@ -64,24 +64,13 @@ class RebalanceHooks(Protocol):
         """A rebalance has ended; `new` may be empty. May raise."""
 
 
-class OffsetToCommit(Protocol):
-    """An offset with what is kept beside it; `leader_epoch` None or -1 if it is not known."""
-
-    @property
-    def offset(self) -> int: ...
-    @property
-    def metadata(self) -> str: ...
-    @property
-    def leader_epoch(self) -> int | None: ...
-
-
 class Commit(Protocol):
     """Commits as whom it was made for, over connections of the caller's."""
 
     def __call__(
         self,
         cluster: Cluster,
-        offsets: Mapping[TopicPartition, OffsetToCommit],
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
         deadline: Deadline,
     ) -> None:
         """Raises as `GroupMember.commit`."""
@@ -109,7 +98,9 @@ class GroupMember(Protocol):
         Returns soon when nothing is due. Raises what is final, and what hooks raise.
         """
 
-    def commit(self, offsets: Mapping[TopicPartition, OffsetToCommit], deadline: Deadline) -> None:
+    def commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline: Deadline
+    ) -> None:
         """Commit offsets as this member.
 
         Raises CommitFailedError when the group has moved on, BrokerError for other refusals,
@@ -161,7 +152,12 @@ _WORDS: dict[int, str] = {
 
 def group_error(code: int, group_id: str, where: str, words: str | None = None) -> BrokerError:
     """A broker's refusal of something that a member asked for, with what to do about it."""
-    return BrokerError(code, f"{where} of group {group_id!r}", words or _WORDS.get(code))
+    return BrokerError(code, f"{where} of group {group_id!r}", words or member_words(code))
+
+
+def member_words(code: int) -> str | None:
+    """What a member can do about a refusal; None: what Kafka's table says."""
+    return _WORDS.get(code)
 
 
 def _sleep(waker: Waker, wait_s: float, connection: Connection | None) -> bool:

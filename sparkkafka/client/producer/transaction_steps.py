@@ -17,13 +17,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sparkkafka.client.deadline import Deadline, deadline_of
-from sparkkafka.client.group.committed_offsets import StoredOffset
 from sparkkafka.client.producer.accumulator import RecordBuffer
 from sparkkafka.client.producer.futures import NoticeBoard
 from sparkkafka.client.producer.io_thread import ProducerLoop
 from sparkkafka.client.transactions.producer_transaction import RepeatedTransaction
 from sparkkafka.client.transactions.requests import FENCED, GroupIdentity
-from sparkkafka.client.values import TopicPartition, checked_topic, offset_number
+from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, checked_topic, offset_number
 from sparkkafka.config.client_settings import ProducerSettings
 from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.errors import (
@@ -365,7 +364,7 @@ def _group_identity(group: GroupIdentity | str) -> GroupIdentity:
     return group
 
 
-def _stored_offsets(offsets: Any) -> dict[TopicPartition, StoredOffset]:
+def _stored_offsets(offsets: Any) -> dict[TopicPartition, OffsetAndMetadata]:
     if not isinstance(offsets, Mapping):
         raise OptionError(
             "offsets must be a mapping of TopicPartition to the next offset to read, got "
@@ -379,12 +378,12 @@ def _stored_offsets(offsets: Any) -> dict[TopicPartition, StoredOffset]:
     return {TopicPartition(*tp): _stored_offset(tp, given) for tp, given in offsets.items()}
 
 
-def _stored_offset(tp: Any, given: Any) -> StoredOffset:
+def _stored_offset(tp: Any, given: Any) -> OffsetAndMetadata:
     offset = offset_number(getattr(given, "offset", given))
     if isinstance(given, bool) or offset is None:
         name = "-".join(map(str, tp))
         raise OptionError(f"the offset of {name} must be a number of 0 or more, got {given!r}")
     epoch = getattr(given, "leader_epoch", None)
-    return StoredOffset(
+    return OffsetAndMetadata(
         offset, getattr(given, "metadata", None) or "", -1 if epoch is None else epoch
     )

@@ -26,7 +26,6 @@ from sparkkafka.client.cluster.coordinator import (
     known_coordinators,
 )
 from sparkkafka.client.deadline import CloseSignal, Deadline
-from sparkkafka.client.group.committed_offsets import StoredOffset
 from sparkkafka.client.transactions.inspection import describe_transactions
 from sparkkafka.client.transactions.requests import (
     EXPLANATIONS,
@@ -39,7 +38,7 @@ from sparkkafka.client.transactions.requests import (
     explained,
     init_transactions,
 )
-from sparkkafka.client.values import TopicPartition
+from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.config.options import ClientOptions
 from sparkkafka.errors import (
     BrokerError,
@@ -322,7 +321,7 @@ class RepeatedTransaction(SenderTransaction):
 
     def commit_offsets(
         self,
-        offsets: Mapping[TopicPartition, StoredOffset],
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
         group: GroupIdentity,
         deadline: Deadline,
     ) -> None:

@@ -9,22 +9,28 @@ TransactionCoordinator.scala).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from sparkkafka.client.cluster.cluster import UNKNOWN_TOPIC_GRACE_MS, Cluster
-from sparkkafka.client.cluster.coordinator import FOR_GROUP, FOR_TRANSACTION, call_coordinators
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.coordinator import FOR_TRANSACTION, ToCoordinator
+from sparkkafka.client.cluster.requests import ApiHandler, Row, call_all, call_each
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.group.committed_offsets import StoredOffset, offsets_in_parts
-from sparkkafka.client.values import TopicPartition
+from sparkkafka.client.group.committed_offsets import (
+    NO_GENERATION,
+    NO_MEMBER,
+    OffsetsHandler,
+    coordinator_of,
+    offsets_in_parts,
+    partition_rows,
+)
+from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, by_topic
 from sparkkafka.errors import (
     BrokerError,
     CommitFailedError,
-    EncodeError,
     ErrorCode,
     KafkaError,
-    UnknownTopicError,
-    UnsupportedVersionError,
     is_retriable,
 )
 from sparkkafka.protocol.messages import (
@@ -37,12 +43,15 @@ from sparkkafka.protocol.messages import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from sparkkafka.protocol.wire.releases import first_kafka
 
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 
 MEMBER_VERSION = 3  # of TxnOffsetCommit (KIP-447)
+
+BUSY_BACKOFF_MS = 20
+"""First wait after CONCURRENT_TRANSACTIONS and the like: markers take a few milliseconds (Java's
+TransactionManager waits as long)."""
 
 
 class Transaction(NamedTuple):
@@ -132,6 +141,49 @@ def explained(
     return error
 
 
+class _RequestEach(ApiHandler[str, Any]):
+    """A request of its own for each transactional id; the value is the response."""
+
+    backoff_ms = BUSY_BACKOFF_MS
+    grace_ms = math.inf  # topics of a transaction are known to be there
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        requests: Mapping[str, Any],
+        words: Mapping[int, str],
+        version: int | None = None,
+    ) -> None:
+        self._prefix = cluster.options.prefix
+        self._requests = requests
+        self._words = words
+        self.request_type = type(next(iter(requests.values())))  # type: ignore[misc]
+        self.version = version
+
+    def parts(self, items: Sequence[str], version: int) -> Iterable[Sequence[str]]:
+        return [[item] for item in items]
+
+    def build(self, items: Sequence[str], version: int) -> Any:
+        return self._requests[items[0]]
+
+    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
+        return [(items[0], Row(0, response))]
+
+    def name(self, item: str) -> str:
+        return repr(item)
+
+    def explain(self, item: str, error: BrokerError) -> KafkaError:
+        return explained(error, self._prefix, self._words)
+
+
+def _call_each(
+    cluster: Cluster, handler: _RequestEach, keys: Iterable[str], deadline: Deadline, what: str
+) -> dict[str, Any | KafkaError]:
+    lookup = ToCoordinator(cluster, FOR_TRANSACTION)
+    results = call_each(cluster, keys, handler, lookup, deadline, what)
+    return {**results.values_by_item, **results.errors}
+
+
 def init_transactions(
     cluster: Cluster,
     transactional_ids: Iterable[str],
@@ -149,23 +201,21 @@ def init_transactions(
     only that one gets the next epoch (KIP-360, Kafka 2.5). `words` explain error codes to people.
     """
     known = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH) if owner is None else owner[1:]
-    answers = call_coordinators(
-        cluster,
-        {
-            key: InitProducerIdRequest(
-                transactional_id=key,
-                transaction_timeout_ms=timeout_ms,
-                producer_id=known[0],
-                producer_epoch=known[1],
-            )
-            for key in transactional_ids
-        },
-        FOR_TRANSACTION,
-        deadline,
-        "taking over transactional ids",
-    )
+    requests = {
+        key: InitProducerIdRequest(
+            transactional_id=key,
+            transaction_timeout_ms=timeout_ms,
+            producer_id=known[0],
+            producer_epoch=known[1],
+        )
+        for key in transactional_ids
+    }
+    if not requests:
+        return {}
+    handler = _RequestEach(cluster, requests, words)
+    answers = _call_each(cluster, handler, requests, deadline, "taking over transactional ids")
     return {
-        key: explained(answer, cluster.options.prefix, words)
+        key: answer
         if isinstance(answer, KafkaError)
         else Transaction(key, answer.producer_id, answer.producer_epoch)
         for key, answer in answers.items()
@@ -180,25 +230,25 @@ def end_transactions(
     By transactional id: None if that is how it ended; a BrokerError with a code of `GONE` if it
     ended otherwise or has another owner; another error if that is not known.
     """
-    answers = call_coordinators(
-        cluster,
-        {
-            row.transactional_id: EndTxnRequest(
-                transactional_id=row.transactional_id,
-                producer_id=row.producer_id,
-                producer_epoch=row.producer_epoch,
-                committed=commit,
-            )
-            for row in transactions
-        },
-        FOR_TRANSACTION,
-        deadline,
-        "committing transactions" if commit else "aborting transactions",
+    requests = {row.transactional_id: _end_request(row, commit) for row in transactions}
+    if not requests:
+        return {}
+    handler = _RequestEach(cluster, requests, EXPLANATIONS)
+    what = "committing transactions" if commit else "aborting transactions"
+    return _errors(_call_each(cluster, handler, requests, deadline, what))
+
+
+def _errors(answers: Mapping[str, Any | KafkaError]) -> dict[str, KafkaError | None]:
+    return {key: row if isinstance(row, KafkaError) else None for key, row in answers.items()}
+
+
+def _end_request(transaction: Transaction, commit: bool) -> EndTxnRequest:
+    return EndTxnRequest(
+        transactional_id=transaction.transactional_id,
+        producer_id=transaction.producer_id,
+        producer_epoch=transaction.producer_epoch,
+        committed=commit,
     )
-    return {
-        key: explained(answer, cluster.options.prefix) if isinstance(answer, KafkaError) else None
-        for key, answer in answers.items()
-    }
 
 
 def end_transaction(
@@ -214,29 +264,13 @@ def end_transaction(
 
     The same producer id and epoch, unless `version` is 5 or later (KIP-890). Raises BrokerError
     with a code of `GONE` if it ended otherwise or has another owner, KafkaTimeoutError if its end
-    is not known. `on_retry` hears of failures that were retried.
+    is not known. `on_retry` gets each failure that is retried.
     """
-    tid, producer_id, producer_epoch = transaction
-    answer = _only(
-        call_coordinators(
-            cluster,
-            {
-                tid: EndTxnRequest(
-                    transactional_id=tid,
-                    producer_id=producer_id,
-                    producer_epoch=producer_epoch,
-                    committed=commit,
-                )
-            },
-            FOR_TRANSACTION,
-            deadline,
-            "committing a transaction" if commit else "aborting a transaction",
-            version=version,
-            on_retry=on_retry,
-        ),
-        cluster.options.prefix,
-        _OF_END,
-    )
+    tid = transaction.transactional_id
+    handler = _RequestEach(cluster, {tid: _end_request(transaction, commit)}, _OF_END, version)
+    lookup = ToCoordinator(cluster, FOR_TRANSACTION)
+    what = "committing a transaction" if commit else "aborting a transaction"
+    answer = call_all(cluster, [tid], handler, lookup, deadline, what, on_retry=on_retry)[tid]
     if answer.producer_id == NO_PRODUCER_ID:
         return transaction
     return Transaction(tid, answer.producer_id, answer.producer_epoch)
@@ -251,12 +285,25 @@ def add_partitions(
 ) -> None:
     """Make partitions part of the transaction, before anything is written to them.
 
-    Raises BrokerError (fenced, not authorised), KafkaTimeoutError (also if a topic stays unknown).
+    Raises BrokerError (fenced, not authorised), KafkaTimeoutError, and UnknownTopicError if a topic
+    stays unknown to the deadline.
     """
     outcome = add_partitions_each(cluster, {transaction: partitions}, deadline, words)
     error = outcome[transaction.transactional_id]
     if error is not None:
         raise error
+
+
+class _AddPartitions(_RequestEach):
+    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
+        codes = {
+            row.partition_error_code
+            for topic in response.results_by_topic_v3_and_below
+            for row in topic.results_by_partition
+        }
+        # If one partition is refused, the others come back as not attempted.
+        codes -= {ErrorCode.NONE, ErrorCode.OPERATION_NOT_ATTEMPTED}
+        return [(items[0], Row(min(codes, key=is_retriable, default=0)))]
 
 
 def add_partitions_each(
@@ -270,53 +317,109 @@ def add_partitions_each(
     Of partitions that are part of it already, nothing changes: the answer then tells whether the
     transaction is still open and its writer still the owner.
     """
-    answers = call_coordinators(
-        cluster,
-        {row.transactional_id: _add_request(row, rows) for row, rows in partitions.items()},
-        FOR_TRANSACTION,
-        deadline,
-        "adding partitions to a transaction",
-        code_of=_worst_add_code,
-    )
-    prefix = cluster.options.prefix
-    return {
-        key: explained(answer, prefix, words) if isinstance(answer, KafkaError) else None
-        for key, answer in answers.items()
+    requests = {
+        transaction.transactional_id: AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=transaction.transactional_id,
+            v3_and_below_producer_id=transaction.producer_id,
+            v3_and_below_producer_epoch=transaction.producer_epoch,
+            v3_and_below_topics=[
+                AddPartitionsToTxnTopic(name=name, partitions=numbers)
+                for name, numbers in by_topic(chosen).items()
+            ],
+        )
+        for transaction, chosen in partitions.items()
     }
+    if not requests:
+        return {}
+    handler = _AddPartitions(cluster, requests, words)
+    what = "adding partitions to a transaction"
+    return _errors(_call_each(cluster, handler, requests, deadline, what))
 
 
-def _add_request(
-    transaction: Transaction, partitions: Iterable[TopicPartition]
-) -> AddPartitionsToTxnRequest:
-    topics: dict[str, list[int]] = {}
-    for tp in partitions:
-        topics.setdefault(tp.topic, []).append(tp.partition)
-    return AddPartitionsToTxnRequest(
-        v3_and_below_transactional_id=transaction.transactional_id,
-        v3_and_below_producer_id=transaction.producer_id,
-        v3_and_below_producer_epoch=transaction.producer_epoch,
-        v3_and_below_topics=[
-            AddPartitionsToTxnTopic(name=name, partitions=rows) for name, rows in topics.items()
-        ],
-    )
+class _CommitOffsetsInTransaction(OffsetsHandler):
+    request_type = TxnOffsetCommitRequest
+    backoff_ms = BUSY_BACKOFF_MS
+
+    def __init__(
+        self,
+        transaction: Transaction,
+        group_id: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        member: GroupIdentity | None,
+        explain: Callable[[BrokerError], KafkaError],
+    ) -> None:
+        super().__init__(group_id)
+        self._transaction = transaction
+        self._offsets = offsets
+        self._member = member
+        self._explain = explain
+        if member is None:
+            self.grace_ms = math.inf  # the topics are known to be there
+
+    def parts(
+        self, items: Sequence[TopicPartition], version: int
+    ) -> Iterable[Sequence[TopicPartition]]:
+        return offsets_in_parts(self.group_id, self._offsets, items)
+
+    def build(self, items: Sequence[TopicPartition], version: int) -> TxnOffsetCommitRequest:
+        transaction, member = self._transaction, self._member
+        request = TxnOffsetCommitRequest(
+            transactional_id=transaction.transactional_id,
+            group_id=self.group_id,
+            producer_id=transaction.producer_id,
+            producer_epoch=transaction.producer_epoch,
+            topics=[
+                TxnOffsetCommitRequestTopic(
+                    name=name,
+                    partitions=[self._row(TopicPartition(name, number)) for number in numbers],
+                )
+                for name, numbers in by_topic(items).items()
+            ],
+        )
+        if member is not None:
+            request.generation_id = member.generation_id
+            request.member_id = member.member_id
+            request.group_instance_id = member.group_instance_id
+        return request
+
+    def _row(self, tp: TopicPartition) -> TxnOffsetCommitRequestPartition:
+        offset, metadata, epoch = self._offsets[tp]
+        return TxnOffsetCommitRequestPartition(
+            partition_index=tp.partition,
+            committed_offset=offset,
+            committed_leader_epoch=-1 if epoch is None else epoch,
+            committed_metadata=metadata,
+        )
+
+    def read(
+        self, response: Any, items: Sequence[TopicPartition]
+    ) -> Iterable[tuple[TopicPartition, Row]]:
+        return partition_rows(response)
+
+    def lacking(self, item: TopicPartition, version: int) -> str | None:
+        member = self._member
+        if version >= MEMBER_VERSION or member is None or _is_nobody(member):
+            return None
+        return (
+            f"{self.needs('a commit for a member in a transaction', MEMBER_VERSION)} (KIP-447): "
+            "older brokers cannot check that it is still in the group, and nothing was committed. "
+            "If each input partition has a transactional.id of its own, give the group's name, "
+            f"{self.group_id!r}, in place of the member"
+        )
+
+    def explain(self, item: TopicPartition, error: BrokerError) -> KafkaError:
+        return self._explain(error)
 
 
-def _worst_add_code(response: Any) -> int:
-    codes = {
-        row.partition_error_code
-        for topic in response.results_by_topic_v3_and_below
-        for row in topic.results_by_partition
-    }
-    # If one partition is refused, the others come back as not attempted.
-    codes -= {ErrorCode.NONE, ErrorCode.OPERATION_NOT_ATTEMPTED}
-    return min(codes, key=is_retriable, default=0)
+def _is_nobody(member: GroupIdentity) -> bool:
+    return member.generation_id == NO_GENERATION and member.member_id == NO_MEMBER
 
 
 def commit_offsets_in(
     cluster: Cluster,
     transaction: Transaction,
     group_id: str,
-    offsets: Mapping[TopicPartition, StoredOffset],
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
     deadline: Deadline,
     *,
     member: GroupIdentity | None = None,
@@ -328,117 +431,33 @@ def commit_offsets_in(
     With a `member` (KIP-447) the group's coordinator checks that it is still in the group.
     `version` 5 or later of TxnOffsetCommit makes the group part of the transaction by itself.
 
-    Raises BrokerError (fenced, not authorised), KafkaTimeoutError; for a topic or partition that
-    stays unknown KafkaTimeoutError, or with a `member` UnknownTopicError before. With a `member`
-    CommitFailedError if it is not in the group, UnsupportedVersionError before Kafka 2.5, whose
-    coordinators cannot check that (Java's client refuses as well: TxnOffsetCommitRequest.build).
+    Raises BrokerError (fenced, not authorised), KafkaTimeoutError, UnknownTopicError for a
+    partition that stays unknown: to the deadline, or with a `member` for UNKNOWN_TOPIC_GRACE_MS.
+    With a `member` CommitFailedError if it is not in the group, UnsupportedVersionError before
+    Kafka 2.5, whose coordinators cannot check that (Java's client refuses as well:
+    TxnOffsetCommitRequest.build).
     """
-    tid, pid, epoch = transaction
+    tid = transaction.transactional_id
     if member is not None and getattr(member, "is_outside", False):
         where = f"TxnOffsetCommit of group {group_id!r}"
         code = ErrorCode.UNKNOWN_MEMBER_ID
         raise CommitFailedError(code, where, _OF_OFFSETS[code])
     words = words or _OF_OFFSETS
     if version is None:
-        _only(
-            call_coordinators(
-                cluster,
-                {
-                    tid: AddOffsetsToTxnRequest(
-                        transactional_id=tid,
-                        producer_id=pid,
-                        producer_epoch=epoch,
-                        group_id=group_id,
-                    )
-                },
-                FOR_TRANSACTION,
-                deadline,
-                f"adding group {group_id!r} to a transaction",
-            ),
-            cluster.options.prefix,
-            words,
+        request = AddOffsetsToTxnRequest(
+            transactional_id=tid,
+            producer_id=transaction.producer_id,
+            producer_epoch=transaction.producer_epoch,
+            group_id=group_id,
         )
-    # Brokers learn of a new topic one by one. Without a member the topics are known to be there.
-    grace = deadline if member is None else deadline.sooner(UNKNOWN_TOPIC_GRACE_MS)
-
-    def code_of(response: Any) -> int:
-        unknown = _unknown_places(response)
-        if unknown and grace.expired and not deadline.expired:
-            where = f"TxnOffsetCommit of group {group_id!r} for {', '.join(unknown[:5])}"
-            raise UnknownTopicError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, where)
-        return _worst_offset_code(response)
-
-    for part in offsets_in_parts(group_id, offsets):
-        answers = call_coordinators(
-            cluster,
-            {group_id: _offsets_request(transaction, group_id, part, member)},
-            FOR_GROUP,
-            deadline,
-            f"writing offsets of group {group_id!r}",
-            code_of=code_of,
-            version=version,
-        )
-        (failure,) = answers.values()
-        if isinstance(failure, EncodeError):  # the version has no fields for the member
-            kafka = first_kafka(TxnOffsetCommitRequest.API_NAME, MEMBER_VERSION)
-            raise UnsupportedVersionError(
-                f"offsets of a member of group {group_id!r} in a transaction need {kafka} or later "
-                "(KIP-447): older brokers cannot check that it is still in the group, and nothing "
-                "was committed. If each input partition has a transactional.id of its own, give "
-                f"the group's name, {group_id!r}, in place of the member"
-            ) from failure
-        _only(answers, cluster.options.prefix, words)
-
-
-def _offsets_request(
-    transaction: Transaction,
-    group_id: str,
-    offsets: Mapping[TopicPartition, StoredOffset],
-    member: GroupIdentity | None,
-) -> TxnOffsetCommitRequest:
-    topics: dict[str, list[TxnOffsetCommitRequestPartition]] = {}
-    for tp, stored in offsets.items():
-        topics.setdefault(tp.topic, []).append(
-            TxnOffsetCommitRequestPartition(
-                partition_index=tp.partition,
-                committed_offset=stored.offset,
-                committed_leader_epoch=stored.leader_epoch,
-                committed_metadata=stored.metadata,
-            )
-        )
-    request = TxnOffsetCommitRequest(
-        transactional_id=transaction.transactional_id,
-        group_id=group_id,
-        producer_id=transaction.producer_id,
-        producer_epoch=transaction.producer_epoch,
-        topics=[
-            TxnOffsetCommitRequestTopic(name=name, partitions=rows) for name, rows in topics.items()
-        ],
+        adding = _RequestEach(cluster, {tid: request}, words)
+        lookup = ToCoordinator(cluster, FOR_TRANSACTION)
+        what = f"adding group {group_id!r} to a transaction"
+        call_all(cluster, [tid], adding, lookup, deadline, what)
+    prefix = cluster.options.prefix
+    handler = _CommitOffsetsInTransaction(
+        transaction, group_id, offsets, member, lambda error: explained(error, prefix, words)
     )
-    if member is not None:
-        request.generation_id = member.generation_id
-        request.member_id = member.member_id
-        request.group_instance_id = member.group_instance_id
-    return request
-
-
-def _unknown_places(response: Any) -> list[str]:
-    return [
-        str(TopicPartition(topic.name, row.partition_index))
-        for topic in response.topics
-        for row in topic.partitions
-        if row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    ]
-
-
-def _worst_offset_code(response: Any) -> int:
-    codes = {row.error_code for topic in response.topics for row in topic.partitions}
-    return min(codes - {ErrorCode.NONE}, key=is_retriable, default=0)
-
-
-def _only(outcome: Mapping[str, Any | KafkaError], prefix: str, words: Mapping[int, str]) -> Any:
-    """The one answer. Raises if it is an error."""
-    (answer,) = outcome.values()
-    if isinstance(answer, KafkaError):
-        raise explained(answer, prefix, words)
-    return answer
+    handler.version = version
+    lookup = coordinator_of(cluster, group_id)
+    call_all(cluster, offsets, handler, lookup, deadline, f"writing offsets of group {group_id!r}")

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.coordinator import FOR_TRANSACTION, learn_coordinators
-from sparkkafka.client.group.committed_offsets import StoredOffset, fetch_stored
+from sparkkafka.client.group.committed_offsets import fetch_stored
 from sparkkafka.client.transactions.requests import (
     GONE,
     Transaction,
@@ -27,7 +27,7 @@ from sparkkafka.client.transactions.requests import (
     end_transactions,
     explained,
 )
-from sparkkafka.client.values import TopicPartition
+from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.config.options import WriteOptions
 from sparkkafka.errors import (
     BrokerError,
@@ -227,7 +227,7 @@ def _decide(
             "partitions"
         )
     offsets = {
-        place: StoredOffset(decision.batch_id, text)
+        place: OffsetAndMetadata(decision.batch_id, text)
         for place, text in zip(places, texts, strict=False)
     }
     try:

@@ -18,7 +18,6 @@ from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.membership import (
     Commit,
     GroupMetadata,
-    OffsetToCommit,
     RebalanceHooks,
 )
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
@@ -59,7 +58,9 @@ class StubMember:
         if self.rebalances:
             self.rebalances.pop(0)()
 
-    def commit(self, offsets: Mapping[TopicPartition, OffsetToCommit], deadline: Deadline) -> None:
+    def commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline: Deadline
+    ) -> None:
         if self.refuses:
             raise CommitFailedError(ErrorCode.ILLEGAL_GENERATION, "OffsetCommit of group 'g'")
         self.commits.append({tp: row.offset for tp, row in offsets.items()})

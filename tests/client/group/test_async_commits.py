@@ -195,7 +195,7 @@ def test_a_refusal_is_for_the_callback_or_the_log(
             source.commit({})
     ((_, refused), last) = told.rows
     assert isinstance(refused, BrokerError)
-    assert "READ on it" in str(refused)
+    assert "grant READ on group g" in str(refused)
     assert last == (7, None)
     (row,) = [row.getMessage() for row in caplog.records if "asynchronous" in row.getMessage()]
     assert "the asynchronous commit of t-0 failed" in row

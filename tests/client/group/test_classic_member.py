@@ -609,7 +609,7 @@ def test_a_commit_that_is_refused_names_partition_and_right(fake):
     fake.fault(ErrorCode.TOPIC_AUTHORIZATION_FAILED, api="OffsetCommit", partition=3)
     with TestMember(fake) as one:
         settle(one)
-        with pytest.raises(BrokerError, match=r"OffsetCommit for t-3 of group 'g'.*grant READ"):
+        with pytest.raises(BrokerError, match=r"OffsetCommit of group 'g' for t-3 @ .*grant READ"):
             one.commit({"t-0": 1, "t-3": 2})
     assert fake.committed("g") == {("t", 0): 1}
 

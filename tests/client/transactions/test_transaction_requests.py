@@ -7,7 +7,6 @@ import time
 import pytest
 
 from sparkkafka.client.group.committed_offsets import (
-    StoredOffset,
     commit_offsets,
     fetch_committed,
     fetch_stored,
@@ -24,7 +23,7 @@ from sparkkafka.client.transactions.requests import (
     end_transactions,
     init_transactions,
 )
-from sparkkafka.client.values import TopicPartition
+from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.errors import (
     BrokerError,
     ErrorCode,
@@ -38,7 +37,7 @@ MINUTE_MS = 60_000
 RELEASES = ["2.1", "2.8", "3.9", "4.0"]
 TPS = [TopicPartition("t", number) for number in range(4)]
 IDS = [f"x-{number}" for number in range(8)]  # on three brokers there are some at each
-OFFSETS = {TPS[0]: StoredOffset(5, "five"), TPS[2]: StoredOffset(1 << 40, "")}
+OFFSETS = {TPS[0]: OffsetAndMetadata(5, "five"), TPS[2]: OffsetAndMetadata(1 << 40, "")}
 RETRIED = [
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -215,7 +214,7 @@ def test_to_take_over_waits_for_the_markers(fake, cluster):
 @pytest.mark.parametrize("commit", [True, False])
 def test_offsets_count_once_it_is_committed(fake, cluster, commit):
     commit_offsets(cluster, "g", {TPS[0]: 1, TPS[3]: 3}, metadata="old")
-    old = {TPS[0]: StoredOffset(1, "old"), TPS[3]: StoredOffset(3, "old")}
+    old = {TPS[0]: OffsetAndMetadata(1, "old"), TPS[3]: OffsetAndMetadata(3, "old")}
     (row,) = init(cluster, "x")
     commit_offsets_in(cluster, row, "g", OFFSETS, cluster.deadline())
     assert fake.pending_offsets("g") == {tuple(tp): row.offset for tp, row in OFFSETS.items()}
@@ -228,7 +227,7 @@ def test_offsets_count_once_it_is_committed(fake, cluster, commit):
 
 
 # The deadline may also come while an answer is under way.
-UNSTABLE = "UNSTABLE_OFFSET_COMMIT|no answer within"
+UNSTABLE = "UNSTABLE_OFFSET_COMMIT"
 
 
 def test_who_reads_offsets_waits_for_the_transaction(fake, cluster):
@@ -261,7 +260,8 @@ def test_more_offsets_than_fit_one_batch(fake, cluster):
     """A broker refuses, without saying why, what makes a batch above its message.max.bytes."""
     fake.create_topic("wide", partitions=600)
     wide = {
-        TopicPartition("wide", number): StoredOffset(number, "m" * 4_000) for number in range(600)
+        TopicPartition("wide", number): OffsetAndMetadata(number, "m" * 4_000)
+        for number in range(600)
     }
     (row,) = init(cluster, "x")
     commit_offsets_in(cluster, row, "g", wide, cluster.deadline())
@@ -273,12 +273,12 @@ def test_more_offsets_than_fit_one_batch(fake, cluster):
 
 def test_offsets_that_a_broker_refuses(fake, cluster):
     (row,) = init(cluster, "x")
-    long = {TPS[0]: StoredOffset(1, "m" * 5_000)}
+    long = {TPS[0]: OffsetAndMetadata(1, "m" * 5_000)}
     with pytest.raises(BrokerError, match="OFFSET_METADATA_TOO_LARGE"):
         commit_offsets_in(cluster, row, "g", long, cluster.deadline())
     with pytest.raises(BrokerError, match="INVALID_GROUP_ID"):
         commit_offsets_in(cluster, row, "", OFFSETS, cluster.deadline())
-    missing = OFFSETS | {TopicPartition("nowhere", 0): StoredOffset(1, "")}
+    missing = OFFSETS | {TopicPartition("nowhere", 0): OffsetAndMetadata(1, "")}
     with pytest.raises(UnknownTopicError, match="UNKNOWN_TOPIC_OR_PARTITION"):
         commit_offsets_in(cluster, row, "g", missing, soon(cluster))
 
@@ -296,7 +296,8 @@ def test_a_coordinator_that_is_not_ready_is_asked_again(fake, cluster, api, code
     assert (states(fake, "x"), offsets_of(fake)) == (["CompleteCommit"], COMMITTED)
     # Once for the transactional id, once for the group; a busy coordinator is still the right one.
     looks = len(fake.requests_of("FindCoordinator"))
-    assert looks == (2 if code == ErrorCode.CONCURRENT_TRANSACTIONS else 4)
+    busy = (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    assert looks == (2 if code in busy else 4)
 
 
 @pytest.mark.parametrize("code", RETRIED[:2])

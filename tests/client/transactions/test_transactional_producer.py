@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from sparkkafka.client.cluster.requests import ApiHandler
 from sparkkafka.client.group.membership import GroupMetadata
 from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.producer.transaction_steps import MOVES, Step
-from sparkkafka.client.transactions import requests
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.errors import (
     BrokerError,
@@ -395,7 +395,7 @@ def test_offsets_that_are_none(fake_cluster: FakeCluster, offsets: Any, words: s
 def test_offsets_of_a_topic_that_is_not_there(
     fake: FakeCluster, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(requests, "UNKNOWN_TOPIC_GRACE_MS", 300)
+    monkeypatch.setattr(ApiHandler, "grace_ms", 300)
     producer.begin_transaction()
     with pytest.raises(UnknownTopicError, match=r"group 'g' for zzz-0"):
         producer.send_offsets_to_transaction({TP: 1, TopicPartition("zzz", 0): 5}, "g", WAIT_S)
