@@ -1,4 +1,4 @@
-"""The one table of all options: what parsing, validation, `repr` and the docs' tables read.
+"""The one table of all options, for parsing, validation, `repr` and the docs' tables.
 
 Two name spaces: options of the connector (`startingOffsets`), and Kafka's client properties, which
 Spark users write with the prefix `kafka.` (`kafka.request.timeout.ms`) and the client library

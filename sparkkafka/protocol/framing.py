@@ -187,9 +187,9 @@ def _refused_versions(reader: Reader) -> Any:
     """The refusal of an ApiVersions version: body version 0, since the broker cannot know what else
     a client understands (KIP-511).
 
-    Others send other forms (librdkafka's mock cluster: neither that of version 0 nor that of the
-    request). The code is certain then, and the versions on offer are not told: none are listed, and
-    version 0 is asked for, which is what Java's client comes to (NetworkClient).
+    Some send other forms (librdkafka's mock cluster: neither that of version 0 nor that of the
+    request). Then only the code is certain: no versions are listed, and the client asks for version
+    0, as Java's does (NetworkClient).
     """
     try:
         return decode_rest(ApiVersionsResponse, 0, reader)

@@ -1,9 +1,9 @@
 """The rows of the option table about security: security.*, ssl.* and sasl.*.
 
-Every name of Java's clients is here, used, ignored with a reason or refused with words, and
-librdkafka's names beside them: `also` is another name of the same setting. Values may hold
-references (`references.py`), so a row's value stays text until a connection is opened: the kind
-looks at it now, if it holds none, and `Referable.final` makes the value of it then.
+Every name of Java's clients is here, used, ignored with a reason or refused, beside librdkafka's
+names: `also` is another name of the same setting. Values may hold references (`references.py`), so
+a row's value stays text until a connection is opened: the kind checks it now if it holds none, and
+`Referable.final` makes the value then.
 
 Sources: Kafka's SslConfigs, SaslConfigs, CommonClientConfigs (4.1); librdkafka's CONFIGURATION.md.
 """
@@ -42,7 +42,7 @@ NO_KERBEROS = (
 )
 
 _JAVA_OAUTH = "org.apache.kafka.common.security.oauthbearer."
-# Java's own way to a token from an endpoint, which is what happens here without any of them.
+# Java's classes that get a token from an endpoint, which is the default here.
 JAVA_LOGIN_HANDLERS = frozenset(
     {
         f"{_JAVA_OAUTH}OAuthBearerLoginCallbackHandler",
