@@ -190,12 +190,7 @@ class BrokerError(KafkaError):
     """
 
     def __init__(
-        self,
-        code: int,
-        where: str = "",
-        message: str | None = None,
-        *,
-        prefix: str = "",
+        self, code: int, where: str = "", message: str | None = None, *, prefix: str = ""
     ) -> None:
         self.code = code
         self.where = where
@@ -271,13 +266,7 @@ class ProduceError(KafkaError):
     """
 
     def __init__(
-        self,
-        message: str,
-        *,
-        topic: str,
-        partition: int,
-        written: Written,
-        code: int | None = None,
+        self, message: str, *, topic: str, partition: int, written: Written, code: int | None = None
     ) -> None:
         where = _where(topic, partition if partition >= 0 else None)
         super().__init__(f"{where}: {message} (records {written.value})")

@@ -373,10 +373,7 @@ def parse_producer_settings(config: Mapping[str, Any]) -> ProducerSettings:
             client, default_api_timeout_ms=min(producer.max_block_ms, INT32_MAX)
         )
     return ProducerSettings(
-        client=client,
-        producer=producer,
-        transactional_id=transactional_id,
-        partitioner=partitioner,
+        client=client, producer=producer, transactional_id=transactional_id, partitioner=partitioner
     )
 
 

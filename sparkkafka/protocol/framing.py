@@ -101,11 +101,7 @@ class Framing:
         return version
 
     def send(
-        self,
-        request: Request[Any],
-        version: int | None = None,
-        *,
-        expect_reply: bool = True,
+        self, request: Request[Any], version: int | None = None, *, expect_reply: bool = True
     ) -> tuple[int, bytes]:
         """The correlation id and the whole frame, size prefix included.
 
@@ -117,11 +113,7 @@ class Framing:
         return correlation_id, b"".join(parts)
 
     def send_parts(
-        self,
-        request: Request[Any],
-        version: int | None = None,
-        *,
-        expect_reply: bool = True,
+        self, request: Request[Any], version: int | None = None, *, expect_reply: bool = True
     ) -> tuple[int, list[BytesLike]]:
         """`send` with the frame in parts, so that large records need not be copied into it."""
         request_type = type(request)

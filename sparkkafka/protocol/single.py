@@ -119,10 +119,7 @@ def _bytes(value: BytesLike | None) -> bytes | None:
 
 
 def decode_records(
-    data: BytesLike,
-    *,
-    check_crcs: bool = True,
-    max_payload_bytes: int = DEFAULT_MAX_PAYLOAD_BYTES,
+    data: BytesLike, *, check_crcs: bool = True, max_payload_bytes: int = DEFAULT_MAX_PAYLOAD_BYTES
 ) -> Iterator[PlainRecord]:
     """The records in what a Fetch answer holds for a partition; a batch cut off at its end is left.
 

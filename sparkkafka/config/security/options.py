@@ -276,10 +276,7 @@ _NEEDS = (
     ("keystore_certificate_chain", ("keystore_key", "key_location")),
     ("keystore_key", ("keystore_certificate_chain", "certificate_location")),
     ("key_location", ("certificate_location", "keystore_certificate_chain")),
-    (
-        "key_password",
-        ("keystore_location", "keystore_key", "key_location", "certificate_location"),
-    ),
+    ("key_password", ("keystore_location", "keystore_key", "key_location", "certificate_location")),
 )
 
 

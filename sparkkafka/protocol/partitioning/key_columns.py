@@ -96,11 +96,7 @@ def _hash_block(data: Bytes, offsets: Ints, function: KeyHash) -> Words:
 
 
 def add_bytes(
-    state: Words,
-    data: Bytes,
-    starts: Ints,
-    counts: Ints,
-    add: Callable[[Words, Words], Words],
+    state: Words, data: Bytes, starts: Ints, counts: Ints, add: Callable[[Words, Words], Words]
 ) -> None:
     """`add` each key's last bytes one after the other: (state, byte) -> state."""
     for index in range(3):

@@ -155,11 +155,7 @@ _RequestT = TypeVar("_RequestT", bound=Request[Any])
 
 @dataclass_transform(kw_only_default=True)
 def request(
-    *,
-    api_key: int,
-    versions: tuple[int, int],
-    flexible: int | None,
-    usual: int | None = None,
+    *, api_key: int, versions: tuple[int, int], flexible: int | None, usual: int | None = None
 ) -> Callable[[type[_RequestT]], type[_RequestT]]:
     """Declare a request with its API key, first and last version, and first flexible version.
 

@@ -20,12 +20,7 @@ from typing import NamedTuple
 from pyspark.sql.datasource import InputPartition
 
 from sparkkafka.client.values import Address, TopicPartition
-from sparkkafka.config.source import (
-    EARLIEST_OFFSET,
-    LATEST_OFFSET,
-    OffsetBound,
-    PartitionKey,
-)
+from sparkkafka.config.source import EARLIEST_OFFSET, LATEST_OFFSET, OffsetBound, PartitionKey
 from sparkkafka.errors import DataLossError, OptionError, some
 
 MOST_SHOWN = 10
