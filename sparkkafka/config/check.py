@@ -136,7 +136,7 @@ class GivenOptions:
                 # If it were ignored, a job would talk to the wrong cluster or in plain text.
                 raise OptionError(
                     f"unknown Kafka property {name!r}{near}; properties about security, and where "
-                    "to connect, are not passed over"
+                    "to connect, are never ignored"
                 )
             warn(name, f"unknown Kafka property {name!r} has no effect{near}")
             return

@@ -232,13 +232,13 @@ SECURITY: tuple[Option, ...] = (
         "ssl.endpoint.identification.algorithm", "identification",
         Kind("https, or nothing", _identification),
         "https: the name in bootstrap.servers and in the brokers' listeners must be in the "
-        "broker's certificate. Empty: it need not be, so that whoever has any certificate of the "
-        "authorities can pose as a broker.",
+        "broker's certificate. Empty: not checked, so that any certificate of the authorities can "
+        "pose as a broker.",
     ),
     *_row(
         "enable.ssl.certificate.verification", "verify", BOOLEAN,
-        "librdkafka's name. false: any certificate will do, and nothing is safe from whoever sits "
-        "between.",
+        "librdkafka's name. false: any certificate is accepted, and anyone in between can read and "
+        "change everything.",
     ),
     *_row(
         "ssl.enabled.protocols", "enabled_protocols",
@@ -254,7 +254,7 @@ SECURITY: tuple[Option, ...] = (
     ),
     *_row(
         "sasl.jaas.config", "jaas_config", TEXT,
-        "User and password, or how a token is had, in Java's form: PlainLoginModule, "
+        "User and password, or the source of tokens, in Java's form: PlainLoginModule, "
         "ScramLoginModule, OAuthBearerLoginModule or IAMLoginModule.", secret=True,
     ),
     *_row("sasl.username", "username", TEXT, "librdkafka's name for the user of PLAIN and SCRAM."),
@@ -366,7 +366,7 @@ SECURITY: tuple[Option, ...] = (
         "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms sasl.oauthbearer.jwks.endpoint.url "
         "sasl.oauthbearer.jwt.validator.class sasl.oauthbearer.scope.claim.name "
         "sasl.oauthbearer.sub.claim.name",
-        "it is for whoever checks tokens, which is the broker",
+        "it is for the broker, which checks tokens",
     ),
     *each(
         Status.REFUSED, Side.BOTH, "ssl.engine.factory.class",
@@ -407,6 +407,6 @@ SECURITY: tuple[Option, ...] = (
     *each(
         Status.REFUSED, Side.BOTH,
         "sasl.oauthbearer.config enable.sasl.oauthbearer.unsecure.jwt",
-        "Unsecured tokens are for nobody: sasl.oauthbearer.token takes any token.",
+        "Unsecured tokens are not supported: sasl.oauthbearer.token takes any token.",
     ),
 )  # fmt: skip

@@ -203,8 +203,8 @@ def start_at_times(
         raise OptionError(
             f"No offset matched from request of topic-partition {missing[0]} and timestamp "
             f"{times_of(bound, missing)[missing[0]]} ({bound.option}"
-            + (f"; {len(missing) - 1} more partitions likewise" if len(missing) > 1 else "")
-            + "): no record there is of that time or later. Set "
+            + (f"; also {len(missing) - 1} more partitions" if len(missing) > 1 else "")
+            + "): no record there has that time or a later one. Set "
             "startingOffsetsByTimestampStrategy=latest to read nothing of such partitions"
         )
     return _resolved(bound, found)
@@ -345,7 +345,7 @@ def loss_error(losses: list[Loss]) -> DataLossError:
     }
     return DataLossError(
         f"[{', '.join(sorted(conditions))}] {describe(losses)}. Records were deleted (retention, "
-        "or the topic was made again), or the offsets lie behind the end of the log. Choose "
+        "or the topic was recreated), or the offsets lie behind the end of the log. Choose "
         "startingOffsets and endingOffsets within what is available, or set failOnDataLoss=false "
         "to read what there is"
     )

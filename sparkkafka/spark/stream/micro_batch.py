@@ -187,7 +187,7 @@ def _moved_back(tp: TopicPartition, start: int, end: int) -> StreamLoss:
     return StreamLoss(
         "PARTITION_OFFSET_CHANGED",
         f"Partition {tp} offset was changed from {start} to {end}: the start offset was set beyond "
-        "the end of the log, or the topic was deleted and made again (or, if the isolation level "
+        "the end of the log, or the topic was deleted and recreated (or, if the isolation level "
         "has become read_committed, a transaction is open)",
         0,
     )
@@ -197,7 +197,7 @@ def recreated_loss(topic: str) -> StreamLoss:
     """A topic whose id changed while the query runs."""
     return StreamLoss(
         "PARTITION_OFFSET_CHANGED",
-        f"Topic {topic} was deleted and made again while the query was running (its id changed)",
+        f"Topic {topic} was deleted and recreated while the query was running (its id changed)",
         0,
     )
 

@@ -69,7 +69,7 @@ class StreamOffsets:
         self._offered: Offsets | None = None
         self._topic_ids: dict[str, bytes] = {}
         self._former_ids: set[bytes] = set()
-        # Topics made again, and the offsets of the old ones at which that was noticed. The next
+        # Recreated topics, and the offsets of the old ones at which that was noticed. The next
         # batch reads nothing of them but ends at their first offsets, so that the checkpoint
         # forgets the old ones, come what may.
         self._recreated: dict[str, Offsets] = {}

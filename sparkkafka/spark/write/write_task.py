@@ -184,7 +184,7 @@ def partition_counts(cluster: Cluster, options: WriteOptions, names: list[str]) 
         topics = cluster.topics(names, deadline, grace_ms=0 if options.create_topic else None)
     except UnknownTopicError as error:
         if not options.create_topic:
-            raise _with_hint(error, "option createTopic=true makes missing topics") from error
+            raise _with_hint(error, "option createTopic=true creates missing topics") from error
         _create(cluster, options, error.topics, deadline)
         topics = cluster.topics(names, deadline)
     return {name: len(topic.partitions) for name, topic in topics.items()}
@@ -207,11 +207,11 @@ def _create(
             raise error
         if error.code == ErrorCode.TOPIC_ALREADY_EXISTS:
             continue
-        hint = "it was to be made because of createTopic=true and the options createTopic.*"
+        hint = "createTopic=true and the options createTopic.* asked for it"
         if error.code in _UNAUTHORISED:
-            hint = "option createTopic=true was to make it: grant that, or have the topic made"
+            hint = "option createTopic=true needs that right; or create the topic beforehand"
         raise _with_hint(error, hint) from error
-    log.info("%s: made, or there meanwhile (createTopic=true)", some_topics(names))
+    log.info("%s: created, perhaps by another task (createTopic=true)", some_topics(names))
 
 
 def _with_hint(error: BrokerError, hint: str) -> BrokerError:

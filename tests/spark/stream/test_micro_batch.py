@@ -103,7 +103,7 @@ def test_a_topic_made_again_was_reported_and_gives_nothing_yet() -> None:
     plan = plan_micro_batch({A0: 30, B0: 2}, {A0: 1, B0: 3}, {A0: 1, B0: 0}, {}, recreated={"a"})
     assert plan.ranges == [KafkaInputPartition("b", 0, 2, 3)]
     assert plan.losses == []
-    assert "Topic a was deleted and made again" in str(loss_error([recreated_loss("a")]))
+    assert "Topic a was deleted and recreated" in str(loss_error([recreated_loss("a")]))
 
 
 def test_long_lists_are_cut_and_totals_kept() -> None:
