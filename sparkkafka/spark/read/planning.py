@@ -55,23 +55,15 @@ class KafkaInputPartition(InputPartition):
 
 
 class Loss(NamedTuple):
-    """A wanted range that the log does not hold as a whole.
+    """What a batch read or a micro-batch cannot read, with the JVM connector's error condition.
 
-    `missing` counts offsets, some of which may never have held a record (compaction, markers).
+    `missing` counts offsets where that is possible; some may never have held a record (compaction,
+    markers).
     """
 
-    tp: TopicPartition
-    start: int
-    end: int
-    earliest: int
-    latest: int
+    condition: str
+    text: str
     missing: int
-
-    def __str__(self) -> str:
-        return (
-            f"{self.tp}: wanted offsets [{self.start}, {self.end}), "
-            f"available [{self.earliest}, {self.latest})"
-        )
 
 
 # --- topics and partitions -------------------------------------------------------------------
@@ -256,12 +248,12 @@ def plan_ranges(
             # `check_bounds` refuses two given ends in this order, so the log has one of them: the
             # wanted records are all deleted (start is earliest), or never existed (end is latest).
             gone = first - wanted_to if wanted_to is not None else start - last
-            losses.append(Loss(tp, start, end, first, last, gone))
+            losses.append(_lost(tp, start, end, f"[{first}, {last})", gone))
             continue
         kept_start, kept_end = min(max(start, first), last), max(min(end, last), first)
         missing = (end - start) - max(0, kept_end - kept_start)
         if missing:
-            losses.append(Loss(tp, start, end, first, last, missing))
+            losses.append(_lost(tp, start, end, f"[{first}, {last})", missing))
         if kept_start < kept_end:
             ranges.append(KafkaInputPartition(tp.topic, tp.partition, kept_start, kept_end))
     return ranges, losses
@@ -335,14 +327,17 @@ def _pieces_of(whole: KafkaInputPartition, count: int) -> Iterator[KafkaInputPar
 # --- losses ----------------------------------------------------------------------------------
 
 
+def _lost(tp: TopicPartition, start: int, end: int, available: str, missing: int) -> Loss:
+    condition = "KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE"
+    if start > end:
+        condition = "RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET"
+    text = f"{tp}: wanted offsets [{start}, {end}), available {available}"
+    return Loss(condition, text, missing)
+
+
 def loss_error(losses: list[Loss]) -> DataLossError:
     """The error of failOnDataLoss=true: what was wanted, what exists, and what to do."""
-    conditions = {
-        "RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET"
-        if loss.start > loss.end
-        else "KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE"
-        for loss in losses
-    }
+    conditions = {loss.condition for loss in losses}
     return DataLossError(
         f"[{', '.join(sorted(conditions))}] {describe(losses)}. Records were deleted (retention, "
         "or the topic was recreated), or the offsets lie behind the end of the log. Choose "
@@ -361,7 +356,7 @@ def loss_warning(losses: list[Loss]) -> str:
 
 
 def describe(losses: list[Loss]) -> str:
-    return some(losses, MOST_SHOWN, between="; ")
+    return some((loss.text for loss in losses), MOST_SHOWN, between="; ")
 
 
 def _keys(keys: Iterable[PartitionKey]) -> list[TopicPartition]:
