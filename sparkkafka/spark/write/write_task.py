@@ -207,7 +207,7 @@ def _create(
             raise error
         if error.code == ErrorCode.TOPIC_ALREADY_EXISTS:
             continue
-        hint = "createTopic=true and the options createTopic.* asked for it"
+        hint = "it would be created because of createTopic=true and the options createTopic.*"
         if error.code in _UNAUTHORISED:
             hint = "option createTopic=true needs that right; or create the topic beforehand"
         raise _with_hint(error, hint) from error
