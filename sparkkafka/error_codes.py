@@ -1,7 +1,7 @@
 """Kafka's error codes, as one table: name, number, what a client does about it, what it means.
 
 The rows are those of Kafka 4.3's `org.apache.kafka.common.protocol.Errors`. The descriptions are
-for whoever runs a Spark job: what went wrong, and where there is something to do, what.
+for users of a Spark job: what went wrong, and what to do.
 Import these names from `sparkkafka.errors`.
 """
 
@@ -41,7 +41,7 @@ class ErrorCode(enum.IntEnum):
     NONE = (0, False, False,
         "no error")
     OFFSET_OUT_OF_RANGE = (1, False, False,
-        "the partition has no such offset: its records were deleted, the topic was made anew, or "
+        "the partition has no such offset: its records were deleted, the topic was recreated, or "
         "it lies beyond the end")
     CORRUPT_MESSAGE = (2, True, False,
         "damaged records: bytes changed on the way or on disk; old brokers also say so of a "
@@ -78,7 +78,7 @@ class ErrorCode(enum.IntEnum):
     COORDINATOR_NOT_AVAILABLE = (15, True, False,
         "no broker acts as coordinator now: its internal topic is being created, or has no leader")
     NOT_COORDINATOR = (16, True, False,
-        "another broker looks after this group or transactional id by now")
+        "another broker is the coordinator of this group or transactional id now")
     INVALID_TOPIC_EXCEPTION = (17, False, False,
         "a topic name has 1 to 249 characters of a-z A-Z 0-9 . _ - and is not '.' or '..'; "
         "Kafka's internal topics take no writes")
@@ -273,13 +273,13 @@ class ErrorCode(enum.IntEnum):
     POSITION_OUT_OF_RANGE = (99, False, False,
         "between controllers: a read beyond the end of a snapshot")
     UNKNOWN_TOPIC_ID = (100, True, True,
-        "this broker has no topic of this id: deleted, made anew, or not heard of yet")
+        "this broker has no topic of this id: deleted, recreated, or not known here yet")
     DUPLICATE_BROKER_REGISTRATION = (101, False, False,
         "between brokers: two of them have the same node.id")
     BROKER_ID_NOT_REGISTERED = (102, False, False,
         "no broker of this id has joined the cluster")
     INCONSISTENT_TOPIC_ID = (103, True, True,
-        "the topic was deleted and made anew: its id has changed")
+        "the topic was deleted and recreated: its id has changed")
     INCONSISTENT_CLUSTER_ID = (104, False, False,
         "the request was meant for a cluster with another id")
     TRANSACTIONAL_ID_NOT_FOUND = (105, False, False,

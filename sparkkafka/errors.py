@@ -8,7 +8,7 @@
     ├── EncodeError (ValueError)          a value cannot be put on the wire
     ├── UnsupportedVersionError           broker and client share no version of a request
     ├── KafkaConnectionError (OSError)    no connection, or it broke
-    ├── AuthenticationError               one side does not trust the other; asking again is no use
+    ├── AuthenticationError               one side does not trust the other; a retry does not help
     ├── KafkaTimeoutError (TimeoutError)  a deadline passed; the last failure is its cause
     ├── BrokerError                       a broker answered with an error code
     │   ├── UnknownTopicError             a topic or partition is missing, and waiting did not help
@@ -16,8 +16,8 @@
     │   └── ProducerFencedError           another producer has the transactional.id: make a new one
     ├── ProduceError                      records of a partition were not (or perhaps not) written
     ├── TransactionError                  a batch that is to be whole was not committed
-    ├── NoOffsetError                     where to read a partition from is for the user to say
-    ├── ConsumerStateError (RuntimeError)  a call that does not fit what the consumer does
+    ├── NoOffsetError                     the user must say where to read a partition from
+    ├── ConsumerStateError (RuntimeError)  a call that does not fit the consumer's state
     ├── WakeupError                       another thread ended the call with wakeup
     └── DataLossError                     records that were asked for are no longer there
 
@@ -71,7 +71,7 @@ __all__ = [
 
 
 class PartitionOutcome(NamedTuple):
-    """What became of the records of one partition that a producer was given before it ended."""
+    """The outcome of one partition's records when a producer ended."""
 
     written_records: int
     not_written_records: int
@@ -122,7 +122,7 @@ class DecodeError(KafkaError):
 
 
 class CorruptRecordError(DecodeError):
-    """Record data is damaged. Names topic, partition and offset as far as they are known."""
+    """Record data is damaged. Names topic, partition and offset where they are known."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class CorruptRecordError(DecodeError):
         self.reason = message
         self.topic, self.partition, self.offset = topic, partition, offset
         self.next_offset: int | None = None
-        """Where the damaged batch ends, if that is known: to seek there is to leave it out."""
+        """Where the damaged batch ends, if that is known: seek there to skip it."""
 
     def at(self, topic: str, partition: int, offset: int | None = None) -> CorruptRecordError:
         """The same error, with the place filled in by a caller that knows it."""
@@ -156,7 +156,7 @@ class CorruptRecordError(DecodeError):
 class BatchTooLargeError(CorruptRecordError):
     """A batch, or a record in it, takes more memory than max.decompressed.batch.bytes allows.
 
-    It need not be damaged: who allows more can read it.
+    It need not be damaged: a higher limit can read it.
     """
 
 
@@ -175,7 +175,7 @@ class KafkaConnectionError(KafkaError, OSError):
 
 
 class AuthenticationError(KafkaError):
-    """The broker does not take who we say we are, or is not who it says. Asking again is no use."""
+    """The broker refused our identity, or failed to prove its own. A retry does not help."""
 
 
 class KafkaTimeoutError(KafkaError, TimeoutError):
@@ -190,12 +190,7 @@ class BrokerError(KafkaError):
     """
 
     def __init__(
-        self,
-        code: int,
-        where: str = "",
-        message: str | None = None,
-        *,
-        prefix: str = "",
+        self, code: int, where: str = "", message: str | None = None, *, prefix: str = ""
     ) -> None:
         self.code = code
         self.where = where
@@ -246,8 +241,8 @@ class ProducerFencedError(BrokerError):
     """This producer's transactions are over: another one has taken its transactional.id over, or
     the brokers have ended a transaction that was open for too long.
 
-    Nothing mends that but to close the producer and make a new one. (After a TransactionError the
-    transaction can be aborted, and the producer goes on.)
+    Close the producer and make a new one. (After a TransactionError the transaction can be aborted,
+    and the producer goes on.)
     """
 
     @property
@@ -271,13 +266,7 @@ class ProduceError(KafkaError):
     """
 
     def __init__(
-        self,
-        message: str,
-        *,
-        topic: str,
-        partition: int,
-        written: Written,
-        code: int | None = None,
+        self, message: str, *, topic: str, partition: int, written: Written, code: int | None = None
     ) -> None:
         where = _where(topic, partition if partition >= 0 else None)
         super().__init__(f"{where}: {message} (records {written.value})")

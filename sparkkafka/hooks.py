@@ -1,8 +1,7 @@
 """The user's functions for events of connections: `on_connect`, `on_disconnect`, `on_error`.
 
-They stand among the settings of the library's clients, and are called in whichever thread opens or
-uses the connection. What they raise is logged and goes no further: a client's work does not hang on
-who watches it.
+They are settings of the library's clients, and run in the thread that opens or uses the connection.
+Their exceptions are logged and do not disturb the client.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hooks:
-    """What is called with a broker's "host:port"; None: nothing.
+    """Functions that get a broker's "host:port", or None.
 
     on_connect(broker): a connection is open, encrypted and authenticated.
-    on_disconnect(broker): a connection that was open is no longer, for whatever reason. Once each.
+    on_disconnect(broker): an open connection has ended, for whatever reason. Once each.
     on_error(broker, error): one could not be opened, or one broke; the KafkaError is the one that
-    the caller is told, or that the client retries after.
+    the caller gets, or that the client retries after.
     """
 
     on_connect: Callable[[str], object] | None = None

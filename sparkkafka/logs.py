@@ -8,10 +8,10 @@
 
 Spark hands the variable on to local workers, and to those of a cluster as
 `spark.executorEnv.SPARKKAFKA_LOGGING`. Levels are set when the package is imported, in any process;
-what is logged then goes to stderr, unless the program has handlers of its own. A file is read in
-the processes that Spark starts for planning and for tasks only: they run none of the user's code,
-so nobody else configures logging there. Without the variable they print warnings and say who is
-speaking, and in other processes nothing is touched.
+the log then goes to stderr, unless the program has handlers of its own. A file is read only in the
+processes that Spark starts for planning and for tasks, where no user code can configure logging.
+Without the variable these print warnings with the logger's name, and other processes are left
+alone.
 
 Each module logs to the logger of its name (`sparkkafka.client.sender.sender`), requests and answers
 by name and size to `sparkkafka.protocol`; errors are logged, contents of records never.
@@ -85,8 +85,8 @@ def apply_levels() -> None:
 
 
 def set_up() -> None:
-    """In a process of Spark's: read the file that the variable names; else, if nobody has, give the
-    package's loggers a handler. Raises OptionError for a bad file."""
+    """In a process of Spark: read the variable's file, or else give the package's logger a handler
+    if it has none. Raises OptionError for a bad file."""
     if logging.getLogger(ROOT).handlers or logging.getLogger().handlers:
         return
     text = os.environ.get(VARIABLE, "")

@@ -1,7 +1,7 @@
-"""Options as they were given, checked one by one against the option table.
+"""Checks given options one by one against the option table.
 
-An option is never ignored in silence: it is taken, or refused by name, or named in one warning of
-the log `sparkkafka.config.options`. Values of secret options appear in no message.
+No option is silently ignored: it is used, refused by name, or named in one warning of the log
+`sparkkafka.config.options`. Values of secret options appear in no message.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from sparkkafka.hooks import NAMES as HOOK_NAMES
 
 log = logging.getLogger("sparkkafka.config.options")
 
-# What Kafka's settings begin with where Spark's users write them.
+# The prefix of Kafka's settings in Spark.
 _PREFIX = "kafka."
-# Properties, or near misses of them, that must not be passed over: security, and where to connect.
+# Properties, or near misses of them, that must not be ignored: security, and where to connect.
 _VITAL = re.compile(r"(?:security|ssl|https|sasl|bootstrap)\.")
 _CONNECTOR = {row.key: row for row in CONNECTOR if row.status is not Status.IGNORED}
 _IGNORED = {(row.key, row.side): row for row in CONNECTOR if row.status is Status.IGNORED}
@@ -32,10 +32,9 @@ _PROVIDERS = "config.providers"
 
 
 def forget_unused(options: Mapping[str, Any]) -> dict[str, str]:
-    """The options in lower case, without the values that nothing reads.
+    """The options in lower case, without values that are not used, since these may be secrets.
 
-    Those of unknown options, and of known ones that this version refuses or ignores: they may be
-    secrets. Their names stay, so that the error or warning can still be given.
+    Unknown, refused and ignored options keep their names, for the error or warning.
     """
     kept = {}
     for name, value in options.items():
@@ -53,8 +52,8 @@ def forget_unused(options: Mapping[str, Any]) -> dict[str, str]:
 class GivenOptions:
     """The options that were given, checked row by row. `values` is keyed by the row's name.
 
-    `rows` are Kafka's properties by their names in lower case; `hints` say what to do instead of
-    some that are unknown.
+    `rows` are Kafka's properties by their names in lower case; `hints` are advice for some unknown
+    ones.
     """
 
     def __init__(
@@ -92,11 +91,11 @@ class GivenOptions:
                 self._kafka(name, key.removeprefix(self.prefix), as_text(value))
 
     def group(self, name: str) -> dict[str, Any]:
-        """Field values of one dataclass, as far as they were given."""
+        """The given field values of one dataclass."""
         return self._fields.get(name, {})
 
     def _hint(self, key: str) -> str:
-        """What to do instead of a setting that is unknown; "" if nobody knows."""
+        """Advice for an unknown setting, or ""."""
         if key in self._hints:
             return f"; {self._hints[key]}"
         dotted = key.replace("_", ".")
@@ -113,7 +112,7 @@ class GivenOptions:
         if row is None:
             if key == "path":
                 # load("x") and save("x") arrive as this option, and so does the folder that
-                # Spark's catalog makes up for a SQL table.
+                # Spark's catalog gives a SQL table.
                 raise OptionError(
                     f"option path ({shortened(text)}) has no meaning for Kafka: call load() or "
                     "save() without an argument and name topics with subscribe or topic"
@@ -134,11 +133,10 @@ class GivenOptions:
             near = _nearest(key, _KAFKA, _PREFIX)
             close = difflib.get_close_matches(key, _KAFKA, n=1, cutoff=0.85)
             if any(map(_VITAL.match, [key, *close])):
-                # Without what such a name was to switch on, a job would talk to the wrong cluster
-                # or in plain text.
+                # If it were ignored, a job would talk to the wrong cluster or in plain text.
                 raise OptionError(
                     f"unknown Kafka property {name!r}{near}; properties about security, and where "
-                    "to connect, are not passed over"
+                    "to connect, are never ignored"
                 )
             warn(name, f"unknown Kafka property {name!r} has no effect{near}")
             return
@@ -162,7 +160,7 @@ class GivenOptions:
             raise OptionError(f"{shown}: {error}") from None
         except ValueError as error:
             reason = f": {error}" if str(error) and not row.secret else ""
-            hidden = row.secret or "@" in text  # user:password@host is a mistake that people make
+            hidden = row.secret or "@" in text  # user:password@host is a common mistake
             got = "" if hidden else f", got {shortened(text)}"
             raise OptionError(f"{shown} must be {row.kind.values}{got}{reason}") from None
         name = row.alias_of or row.name
@@ -179,7 +177,7 @@ class GivenOptions:
 
 
 def shortened(text: str, most: int = 200) -> str:
-    """The text in quotes, cut if it is long: a message is for reading."""
+    """The text in quotes, cut if it is long."""
     return repr(text) if len(text) <= most else f"{text[:most]!r}… ({len(text)} characters)"
 
 

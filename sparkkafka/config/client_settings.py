@@ -2,9 +2,9 @@
 
     parse_consumer_settings, parse_producer_settings, parse_admin_settings
 
-What Spark's side shares with them (connections, security, fetch sizes, batching) comes from
-`config.table`; here stand the rows that only the library has, and where Java's default is another
-one than Spark's side has. A setting that Java's client of this kind does not have is an error.
+Rows that they share with Spark's side (connections, security, fetch sizes, batching) come from
+`config.table`; here are the library's own rows, and Java's defaults where Spark's side has others.
+A setting that Java's client of the same kind does not have is an error.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ PRODUCER_ROWS = _rows(Side.WRITE, PRODUCER)
 ADMIN_ROWS = _rows(None, ())
 
 
-# What librdkafka has other names for, and what there is in place of settings that are only its own.
+# librdkafka's other names, and advice for settings that only librdkafka has.
 _HINTS: Mapping[str, str] = {
     **{
         theirs: f"it is {ours} here"
@@ -311,7 +311,7 @@ def _checked(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def parse_consumer_settings(config: Mapping[str, Any]) -> ConsumerOptions:
-    """What `Consumer` is given. Raises OptionError, which names the setting and its value."""
+    """Settings of `Consumer`. Raises OptionError, which names the setting and its value."""
     config, hooks = hooks_of(_checked(config))
     given = _given(config, CONSUMER_ROWS)
     fields = given.group("consumer")
@@ -352,7 +352,7 @@ def parse_consumer_settings(config: Mapping[str, Any]) -> ConsumerOptions:
 
 
 def parse_producer_settings(config: Mapping[str, Any]) -> ProducerSettings:
-    """What `Producer` is given. Raises OptionError, which names the setting and its value."""
+    """Settings of `Producer`. Raises OptionError, which names the setting and its value."""
     config, hooks = hooks_of(_checked(config))
     config, partitioner = _without_callable(config, "partitioner.class")
     given = _given(config, PRODUCER_ROWS)
@@ -373,15 +373,12 @@ def parse_producer_settings(config: Mapping[str, Any]) -> ProducerSettings:
             client, default_api_timeout_ms=min(producer.max_block_ms, INT32_MAX)
         )
     return ProducerSettings(
-        client=client,
-        producer=producer,
-        transactional_id=transactional_id,
-        partitioner=partitioner,
+        client=client, producer=producer, transactional_id=transactional_id, partitioner=partitioner
     )
 
 
 def parse_admin_settings(config: Mapping[str, Any]) -> ClientOptions:
-    """What `Admin` is given. Raises OptionError, which names the setting and its value."""
+    """Settings of `Admin`. Raises OptionError, which names the setting and its value."""
     config, hooks = hooks_of(_checked(config))
     return dataclasses.replace(client_from(_given(config, ADMIN_ROWS)), hooks=hooks)
 

@@ -15,8 +15,7 @@ from typing import Any
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
-# Java's "for ever" is Long.MAX_VALUE ms, which overflows the timers of operating systems.
-# 31 years cannot be told from it.
+# In place of Java's "for ever", Long.MAX_VALUE ms, which overflows the timers of operating systems.
 FOREVER_MS = 10**12
 RANDOM = "random"
 ROUND_ROBIN = "round_robin"
@@ -185,7 +184,7 @@ def parse_servers(text: str) -> tuple[tuple[str, int], ...]:
 
 
 MAX_NAME_BYTES = 32_000
-"""The wire's lengths of names have 16 bits; something is left for what is appended."""
+"""Lengths of names have 16 bits on the wire; this leaves room for suffixes."""
 
 
 def _wire_name(text: str) -> str:
@@ -228,8 +227,8 @@ def _string_map(text: str) -> tuple[tuple[str, str], ...]:
 
 
 STRING_MAP = Kind('JSON {"name":"value"}', _string_map)
-# Java's classes by what they do, in the words of librdkafka where it has one for it. Of the three
-# only the last is left in Kafka 4; the names are still in many settings.
+# Java's classes under librdkafka's names, where it has one. Kafka 4 only has the last of the three;
+# many settings still name the others.
 _JAVA_PARTITIONERS = {
     "org.apache.kafka.clients.producer.internals.DefaultPartitioner": "murmur2_random",
     "org.apache.kafka.clients.producer.UniformStickyPartitioner": RANDOM,

@@ -60,8 +60,8 @@ class Masked:
 class ClientOptions(Masked):
     """Connections, metadata, deadlines. Times in milliseconds, sizes in bytes.
 
-    `prefix` is no option: it is what names of settings begin with where this user writes them, for
-    messages: "kafka." in Spark, nothing in the client library. `hooks` are the library's alone.
+    `prefix` is no option but the user's prefix of setting names, for messages: "kafka." in Spark,
+    "" in the client library. Only the library has `hooks`.
     """
 
     GROUP = "client"
@@ -88,7 +88,7 @@ class ClientOptions(Masked):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class FetchOptions(Masked):
-    """What Fetch requests ask for, and what is checked of the answers."""
+    """Fields of Fetch requests, and checks of the answers."""
 
     GROUP = "fetch"
 
@@ -114,8 +114,8 @@ class ProducerOptions(Masked):
     retries: int = INT32_MAX
     delivery_timeout_ms: int = 120_000
     linger_ms: int = 5
-    # Java's default is 16 KiB, made for single records that trickle in; a task has its rows at
-    # hand. Two batches fit into a request of max.request.size.
+    # Java's default is 16 KiB, made for single records; a task has all its rows. Two batches fit
+    # into a request of max.request.size.
     batch_size: int = 512 * 2**10
     max_request_size: int = 2**20
     max_in_flight: int = 5
@@ -170,7 +170,7 @@ class ReadOptions(Masked):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class GroupOptions(Masked):
-    """What it takes to look at, or commit, offsets of a stream beside it."""
+    """For reading or committing offsets of a stream outside the query."""
 
     client: ClientOptions
     group_id: str | None = None
@@ -180,8 +180,8 @@ class GroupOptions(Masked):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class WriteOptions(Masked):
-    """Everything a write needs. `topic` None: each row names its topic. `create_…`: what missing
-    topics are made with, None being the broker's default."""
+    """Everything a write needs. `topic` None: each row names its topic. `create_…`: settings of
+    topics to create, None for the broker's default."""
 
     GROUP = "write"
 
@@ -268,7 +268,7 @@ def _read(given: GivenOptions, ending: OffsetBound, *, streaming: bool, **more: 
 
 
 def parse_group_options(options: Mapping[str, Any]) -> GroupOptions:
-    """Of a stream's options, those that are needed beside it. Raises OptionError."""
+    """Picks `GroupOptions` from a stream's options. Raises OptionError."""
     given = GivenOptions(options, Side.READ, prefixed=True)
     named = any(row.field == "read.subscription" and row.name in given.raw for row in CONNECTOR)
     fetch = FetchOptions(**given.group("fetch"))
@@ -307,7 +307,7 @@ def parse_write_options(options: Mapping[str, Any]) -> WriteOptions:
 def _check_guarantee(
     given: GivenOptions, fields: Mapping[str, Any], producer: ProducerOptions
 ) -> None:
-    """What exactly-once needs, and what is only for it."""
+    """Checks what exactly-once needs, and warns of options that are only for it."""
     if fields.get("delivery_guarantee") == EXACTLY_ONCE:
         if fields.get("transactional_id_prefix") == "":
             raise OptionError("option transactionalIdPrefix is empty")
@@ -330,7 +330,7 @@ def _check_guarantee(
 
 _ASYNC_PROGRESS = "asyncprogresstracking"
 _SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
-"""Options of writeStream that are Spark's, and that it hands to the sink all the same."""
+"""Spark's own options of writeStream, which it passes to the sink as well."""
 
 
 def parse_stream_write_options(options: Mapping[str, Any]) -> WriteOptions:
@@ -364,7 +364,7 @@ def parse_client_options(config: Mapping[str, Any]) -> ClientOptions:
 
 
 def client_from(given: GivenOptions) -> ClientOptions:
-    """Connection settings of what was given. Raises OptionError."""
+    """Connection settings. Raises OptionError."""
     name = given.prefix + "bootstrap.servers"
     if "bootstrap.servers" not in given.values:
         side = "producer" if given.side is Side.WRITE else "consumer"

@@ -1,14 +1,14 @@
-"""What to read and from where to where: subscription and offsets of a read, as values and as text.
+"""Subscription and offsets of a read, as values and as text.
 
-Words of errors begin as those of Spark's JVM connector (KafkaSourceProvider.validateBatchOptions,
-JsonUtils), which people search for. JSON of options and checkpoints is that of the connector:
+Messages begin with the words of Spark's JVM connector (KafkaSourceProvider.validateBatchOptions,
+JsonUtils), which people search for. JSON of options and checkpoints is the connector's:
 
     offsets      {"topicA": {"0": 23, "1": -1}, "topicB": {"0": -2}}
     timestamps   {"topicA": {"0": 1700000000000}}
     partitions   {"topicA": [0, 1], "topicB": [2]}
 
-Stricter than its `JsonUtils` where that one would guess: a partition that is named twice, or an
-offset that is not a whole number, is an error that names topic and partition.
+Stricter than `JsonUtils`, which guesses: a partition that is named twice, or an offset that is not
+a whole number, is an error that names topic and partition.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ _STRATEGIES: tuple[Literal["subscribe", "subscribePattern", "assign"], ...] = (
 
 
 def parse_subscription(raw: Mapping[str, str]) -> Subscription:
-    """The one of three options that says what to read. Raises OptionError for none and several."""
+    """The subscription of exactly one of three options; otherwise raises OptionError."""
     chosen = [name for name in _STRATEGIES if name in raw]
     if not chosen:
         raise OptionError(
@@ -132,8 +132,8 @@ def parse_bound(
     """An endpoint of a read: startingTimestamp, else startingOffsetsByTimestamp, else
     startingOffsets, else the default (earliest; of a stream latest); likewise for the ending.
 
-    As in the JVM connector, options of lower rank are not even looked at. Raises OptionError, in a
-    batch also if the offset is the opposite end, as a word or for one partition.
+    As in the JVM connector, options of lower rank are not checked. Raises OptionError, in a batch
+    also if the offset is the opposite end, as a word or for one partition.
     """
     option = f"{end}Timestamp"
     if option in raw:
@@ -201,8 +201,8 @@ class _Pairs(list[tuple[str, Any]]):
 def parse_offsets(text: str, option: str) -> dict[PartitionKey, int]:
     """Offsets by (topic, partition). -1 stands for latest, -2 for earliest.
 
-    Raises OptionError for anything but an object of objects of whole numbers >= -2, and for
-    topics or partitions that are named twice.
+    Raises OptionError unless it is an object of objects of whole numbers >= -2, each topic and
+    partition named once.
     """
 
     def check(offset: int) -> str:
@@ -219,8 +219,8 @@ def parse_offsets(text: str, option: str) -> dict[PartitionKey, int]:
 def parse_timestamps(text: str, option: str) -> dict[PartitionKey, int]:
     """Milliseconds since 1970 by (topic, partition).
 
-    Raises OptionError for anything but an object of objects of whole numbers >= 0, and for topics
-    or partitions that are named twice.
+    Raises OptionError unless it is an object of objects of whole numbers >= 0, each topic and
+    partition named once.
     """
 
     def check(timestamp_ms: int) -> str:
@@ -256,8 +256,8 @@ def _numbers(
 
 
 def parse_assign(text: str, option: str = "assign") -> tuple[PartitionKey, ...]:
-    """Assigned partitions, sorted. Raises OptionError for anything but an object of lists of
-    partition numbers, and for partitions that are named twice."""
+    """Assigned partitions, sorted. Raises OptionError unless it is an object of lists of partition
+    numbers, each named once."""
     fail = _Failure(option, _ASSIGN_EXAMPLE, text)
     assigned: set[PartitionKey] = set()
     for topic, partitions in _topics(text, fail):

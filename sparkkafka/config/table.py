@@ -1,4 +1,4 @@
-"""The one table of all options: what parsing, validation, `repr` and the docs' tables read.
+"""The one table of all options, for parsing, validation, `repr` and the docs' tables.
 
 Two name spaces: options of the connector (`startingOffsets`), and Kafka's client properties, which
 Spark users write with the prefix `kafka.` (`kafka.request.timeout.ms`) and the client library
@@ -320,8 +320,8 @@ KAFKA: tuple[Option, ...] = (
     _used("check.crcs", _READ, "fetch.check_crcs", BOOLEAN, "Checks each batch's CRC-32C."),
     _used(
         "acks", _WRITE, "producer.acks", ACKS,
-        "all: written when all replicas in sync have it. 1: when the leader has it. 0: nobody "
-        "says. 0 and 1 switch idempotence off.", default_text="all",
+        "all: written when all replicas in sync have it. 1: when the leader has it. 0: the broker "
+        "does not answer. 0 and 1 switch idempotence off.", default_text="all",
     ),
     _used(
         "enable.idempotence", _WRITE, "producer.enable_idempotence", BOOLEAN,

@@ -101,11 +101,7 @@ class Framing:
         return version
 
     def send(
-        self,
-        request: Request[Any],
-        version: int | None = None,
-        *,
-        expect_reply: bool = True,
+        self, request: Request[Any], version: int | None = None, *, expect_reply: bool = True
     ) -> tuple[int, bytes]:
         """The correlation id and the whole frame, size prefix included.
 
@@ -117,11 +113,7 @@ class Framing:
         return correlation_id, b"".join(parts)
 
     def send_parts(
-        self,
-        request: Request[Any],
-        version: int | None = None,
-        *,
-        expect_reply: bool = True,
+        self, request: Request[Any], version: int | None = None, *, expect_reply: bool = True
     ) -> tuple[int, list[BytesLike]]:
         """`send` with the frame in parts, so that large records need not be copied into it."""
         request_type = type(request)
@@ -187,9 +179,9 @@ def _refused_versions(reader: Reader) -> Any:
     """The refusal of an ApiVersions version: body version 0, since the broker cannot know what else
     a client understands (KIP-511).
 
-    Others send other forms (librdkafka's mock cluster: neither that of version 0 nor that of the
-    request). The code is certain then, and the versions on offer are not told: none are listed, and
-    version 0 is asked for, which is what Java's client comes to (NetworkClient).
+    Some send other forms (librdkafka's mock cluster: neither that of version 0 nor that of the
+    request). Then only the code is certain: no versions are listed, and the client asks for version
+    0, as Java's does (NetworkClient).
     """
     try:
         return decode_rest(ApiVersionsResponse, 0, reader)

@@ -12,7 +12,7 @@ mechanisms' names are Kafka's.
         except StopIteration:
             break
 
-Secrets come in `Secret`, which shows them to nobody. No variable here holds one in the clear: an
+Secrets come in `Secret`, which hides them. No variable here holds one in the clear: an
 error's frames may be shown with their variables. Errors raise AuthenticationError.
 """
 

@@ -1,7 +1,7 @@
 """One key, number or batch at a time, as plain Python values: for tools, tests and the curious.
 
-The rest of the package works on columns of records; these are small doors to the same code, so what
-they write and read is what the clients write and read. Nothing here is fast.
+The rest of the package works on columns of records; these functions use the same code, so they read
+and write what the clients do. Nothing here is fast.
 """
 
 from __future__ import annotations
@@ -119,10 +119,7 @@ def _bytes(value: BytesLike | None) -> bytes | None:
 
 
 def decode_records(
-    data: BytesLike,
-    *,
-    check_crcs: bool = True,
-    max_payload_bytes: int = DEFAULT_MAX_PAYLOAD_BYTES,
+    data: BytesLike, *, check_crcs: bool = True, max_payload_bytes: int = DEFAULT_MAX_PAYLOAD_BYTES
 ) -> Iterator[PlainRecord]:
     """The records in what a Fetch answer holds for a partition; a batch cut off at its end is left.
 

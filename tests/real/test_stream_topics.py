@@ -120,7 +120,7 @@ def test_a_topic_is_made_again_under_a_running_query(
         if fail:
             words = failure_of(query)
             assert "[KAFKA_DATA_LOSS.PARTITION_OFFSET_CHANGED] " in words
-            assert f"Topic {topic} was deleted and made again" in words
+            assert f"Topic {topic} was deleted and recreated" in words
             return
         write_values(bootstrap, topic, ["new 0", "new 1"])
         rows.wait_for(5, query)

@@ -102,7 +102,7 @@ def test_a_topic_made_again_is_still_noticed(filled: Any) -> None:
     write(filled, "t", ROWS)
     leader = address(filled, filled.leader("t", 0))
     columns = default_columns(include_headers=False)
-    with pytest.raises(DataLossError, match=r"made again.*set failOnDataLoss=false to"):
+    with pytest.raises(DataLossError, match=r"recreated.*set failOnDataLoss=false to"):
         list(
             read_range(
                 options(filled), columns, KafkaInputPartition(*TP, 0, ROWS, topic_id, leader)

@@ -155,6 +155,27 @@ def lacking(timestamp_ms: int, version: int) -> str | None:
     return f"this kind of offset needs {kafka}" if version < least else None
 
 
+def list_offsets_request(
+    cluster: Cluster, wanted: Iterable[tuple[TopicPartition, int]], isolation_level: str
+) -> ListOffsetsRequest:
+    """Asks for partitions and times, with the leader epochs that `cluster` knows."""
+    topics: dict[str, list[ListOffsetsPartition]] = {}
+    for tp, timestamp_ms in wanted:
+        leader = cluster.known_leader(tp)
+        topics.setdefault(tp.topic, []).append(
+            ListOffsetsPartition(
+                partition_index=tp.partition,
+                current_leader_epoch=-1 if leader is None else leader.leader_epoch,
+                timestamp=timestamp_ms,
+            )
+        )
+    return ListOffsetsRequest(
+        replica_id=CONSUMER_REPLICA_ID,
+        isolation_level=ISOLATION_LEVELS[isolation_level],
+        topics=[ListOffsetsTopic(name=name, partitions=rows) for name, rows in topics.items()],
+    )
+
+
 class _Question(NamedTuple):
     tp: TopicPartition
     timestamp_ms: int
@@ -165,7 +186,7 @@ class _ListOffsets(ApiHandler[_Question, ListedOffset]):
 
     def __init__(self, cluster: Cluster, isolation_level: str) -> None:
         self._cluster = cluster
-        self._isolation = ISOLATION_LEVELS[isolation_level]
+        self._isolation_level = isolation_level
 
     def parts(self, items: Sequence[_Question], version: int) -> Iterable[Sequence[_Question]]:
         """Brokers refuse a request that has a partition twice."""
@@ -178,21 +199,7 @@ class _ListOffsets(ApiHandler[_Question, ListedOffset]):
         return [list(turn.values()) for turn in turns]
 
     def build(self, items: Sequence[_Question], version: int) -> ListOffsetsRequest:
-        topics: dict[str, list[ListOffsetsPartition]] = {}
-        for tp, timestamp_ms in items:
-            leader = self._cluster.known_leader(tp)
-            topics.setdefault(tp.topic, []).append(
-                ListOffsetsPartition(
-                    partition_index=tp.partition,
-                    current_leader_epoch=-1 if leader is None else leader.leader_epoch,
-                    timestamp=timestamp_ms,
-                )
-            )
-        return ListOffsetsRequest(
-            replica_id=CONSUMER_REPLICA_ID,
-            isolation_level=self._isolation,
-            topics=[ListOffsetsTopic(name=name, partitions=rows) for name, rows in topics.items()],
-        )
+        return list_offsets_request(self._cluster, items, self._isolation_level)
 
     def read(self, response: Any, items: Sequence[_Question]) -> Iterable[tuple[_Question, Row]]:
         asked = {item.tp: item for item in items}

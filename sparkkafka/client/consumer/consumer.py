@@ -54,10 +54,7 @@ from sparkkafka.client.group.commits import CommitCallback
 from sparkkafka.client.group.membership import GroupMetadata
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, checked_topic
 from sparkkafka.config.client_settings import parse_consumer_settings
-from sparkkafka.errors import (
-    ConsumerStateError,
-    OptionError,
-)
+from sparkkafka.errors import ConsumerStateError, OptionError
 
 CLOSE_TIMEOUT_S = 30.0
 

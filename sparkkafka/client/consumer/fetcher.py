@@ -15,13 +15,12 @@ from typing import Any
 
 from sparkkafka.client.cluster.cluster import MIN_METADATA_AGE_MS, Cluster
 from sparkkafka.client.cluster.offsets import (
-    CONSUMER_REPLICA_ID,
     EARLIEST,
-    ISOLATION_LEVELS,
     LATEST,
     LATEST_TIERED,
     NO_OFFSET,
     lacking,
+    list_offsets_request,
 )
 from sparkkafka.client.consumer.fetch import (
     LEADER_ONLY_FETCH_VERSION,
@@ -53,12 +52,7 @@ from sparkkafka.errors import (
     KafkaTimeoutError,
     UnsupportedVersionError,
 )
-from sparkkafka.protocol.messages import (
-    FetchRequest,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsTopic,
-)
+from sparkkafka.protocol.messages import FetchRequest, ListOffsetsRequest
 
 log = logging.getLogger(__name__)
 
@@ -154,7 +148,9 @@ class Fetcher:
             states = self._askable(lost, connection)
             if not states:
                 return
-            request = self._lookup_request(states)
+            times = [(row.tp, LATEST if row.lookup is None else row.lookup) for row in states]
+            isolation_level = self._options.isolation_level
+            request = list_offsets_request(self._cluster, times, isolation_level)
         else:
             states.sort(key=lambda state: state.required_bytes is None)
             wanted = {
@@ -197,22 +193,6 @@ class Fetcher:
     def _epoch(self, state: PartitionState) -> int:
         known = self._cluster.known_leader(state.tp)
         return -1 if known is None else known.leader_epoch
-
-    def _lookup_request(self, states: list[PartitionState]) -> ListOffsetsRequest:
-        topics: dict[str, list[ListOffsetsPartition]] = {}
-        for state in states:
-            topics.setdefault(state.tp.topic, []).append(
-                ListOffsetsPartition(
-                    partition_index=state.tp.partition,
-                    current_leader_epoch=self._epoch(state),
-                    timestamp=LATEST if state.lookup is None else state.lookup,
-                )
-            )
-        return ListOffsetsRequest(
-            replica_id=CONSUMER_REPLICA_ID,
-            isolation_level=ISOLATION_LEVELS[self._options.isolation_level],
-            topics=[ListOffsetsTopic(name=name, partitions=rows) for name, rows in topics.items()],
-        )
 
     # --- answers ----------------------------------------------------------------------------
 

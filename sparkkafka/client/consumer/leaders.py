@@ -182,7 +182,7 @@ class LeaderLookup:
         except KafkaError as error:
             if not (error.retriable or isinstance(error, KafkaTimeoutError)):
                 raise
-            log.warning("metadata of %d topics cannot be had: %s", len(names), error)
+            log.warning("no metadata of %d topics: %s", len(names), error)
             for state in self._assignment:
                 if state.tp.topic in names:
                     state.trouble = error

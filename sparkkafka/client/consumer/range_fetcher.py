@@ -77,7 +77,7 @@ class RangeFetcher:
     `poll_timeout_ms` bounds the time without progress (new records, or an offset that moves).
     With `fail_on_data_loss` an offset that is gone raises DataLossError; without it the loss is
     logged, and the rest is read. With a `topic_id` (Kafka 2.8+) a topic that was
-    deleted and made again under the same name counts as such a loss.
+    deleted and recreated under the same name counts as such a loss.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class RangeFetcher:
             except DataLossError:
                 raise
             except _TopicMadeAgainError:
-                self._lose(self._end, "the topic was deleted and made again since")
+                self._lose(self._end, "the topic has been deleted and recreated")
                 return []
             except CorruptRecordError as error:
                 error = with_setting(error, self._cluster.options.prefix)
@@ -355,7 +355,7 @@ class RangeFetcher:
         text = (
             f"{self._tp}: offsets {self.position} to {until - 1} are gone; wanted were "
             f"[{self.position}, {self._end}), {found}. Retention deleted them, or the topic was "
-            "deleted or made again"
+            "deleted or recreated"
         )
         if self._fail_on_data_loss:
             raise DataLossError(

@@ -107,9 +107,7 @@ class ConsumerGroup:
             found = self._member.metadata
             return found._replace(is_outside=found.generation_id == NO_GENERATION)
         return GroupMetadata(
-            group_id,
-            group_instance_id=self._options.group_instance_id,
-            is_outside=self._has_left,
+            group_id, group_instance_id=self._options.group_instance_id, is_outside=self._has_left
         )
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:

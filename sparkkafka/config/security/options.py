@@ -1,11 +1,11 @@
-"""Security as it was given: text with references, checked as far as it can be before a connection.
+"""Security options as given: text with references, checked as far as possible before a connection.
 
     security_from      what was given -> SecurityOptions, a field of ClientOptions
     secure_settings    SecurityOptions -> TlsSettings, SaslChoice: where a connection is opened
 
-Without references all is checked when the options are parsed; with one, what it may change is
-checked when it is looked up. Rules between options are Java's (SslFactory, DefaultSslEngineFactory,
-LoginManager) where Java has them. Messages name options, and never hold a value of a secret one.
+Options without references are checked when they are parsed; with one, when it is looked up. Rules
+between options are Java's (SslFactory, DefaultSslEngineFactory, LoginManager) where Java has them.
+Messages name options, and never hold a value of a secret one.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ SASL_PROTOCOLS: Final = ("SASL_PLAINTEXT", "SASL_SSL")
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SecurityOptions:
-    """security.*, ssl.* and sasl.* as they were given. Empty: not given.
+    """security.*, ssl.* and sasl.* as given; empty if not given.
 
-    `names` has the names under which other than the table's own were given, by field.
+    `names` has the given names by field, where they are not the table's own.
     """
 
     GROUP = "security"
@@ -137,7 +137,7 @@ _NAMES = {name: row.name for name, row in _ROWS.items()}
 
 
 def security_from(given: GivenOptions, servers: tuple[tuple[str, int], ...]) -> SecurityOptions:
-    """The security options of what was given, checked. Raises OptionError."""
+    """The given security options, checked. Raises OptionError."""
     fields = given.group(SecurityOptions.GROUP)
     names = tuple((name, given.names[f"security.{name}"]) for name in fields)
     options = SecurityOptions(**fields, names=names)
@@ -150,7 +150,7 @@ def security_from(given: GivenOptions, servers: tuple[tuple[str, int], ...]) -> 
 
 
 def _warn_of_idle(options: SecurityOptions, prefix: str) -> None:
-    """Java passes over these in silence; here it is at least said."""
+    """Warns of options without effect, which Java silently ignores."""
     for begin, allowed in (("ssl.", TLS_PROTOCOLS), ("sasl.", SASL_PROTOCOLS)):
         idle = sorted(
             options.name_of(name) for name, _ in options.names if _NAMES[name].startswith(begin)
@@ -187,7 +187,7 @@ def _warn_of_weak(options: SecurityOptions, settings: SecureSettings, prefix: st
 def secure_settings(
     options: SecurityOptions, servers: tuple[tuple[str, int], ...] = ()
 ) -> SecureSettings:
-    """What to do, with all references looked up here and now.
+    """The settings of a connection, with all references looked up now.
 
     `servers`: some hosts of the cluster; Amazon's say their region. Raises OptionError.
     """
@@ -209,7 +209,7 @@ def _looked_up(options: SecurityOptions) -> dict[str, Any]:
         option = options.name_of(name)
         kind = _ROWS[name].kind
         text = _hidden(getattr(options, name))
-        if text and name != "jaas_config":  # whoever takes it apart looks up what is in it
+        if text and name != "jaas_config":  # its parser looks up what is in it
             text = resolved(text, option)
         values[name] = text
         # An endpoint stays hidden: some have a key in their query, and a dict shows what it has.
@@ -221,7 +221,7 @@ def _looked_up(options: SecurityOptions) -> dict[str, Any]:
                 values[name] = kind.final(text.reveal())
             except ValueError as error:
                 reason = f": {error}" if str(error) else ""
-                # What a reference stood for is not shown, whatever it is for.
+                # The content of a reference is never shown.
                 raise OptionError(f"option {option} must be {kind.values}{reason}") from None
     return values
 
@@ -276,10 +276,7 @@ _NEEDS = (
     ("keystore_certificate_chain", ("keystore_key", "key_location")),
     ("keystore_key", ("keystore_certificate_chain", "certificate_location")),
     ("key_location", ("certificate_location", "keystore_certificate_chain")),
-    (
-        "key_password",
-        ("keystore_location", "keystore_key", "key_location", "certificate_location"),
-    ),
+    ("key_password", ("keystore_location", "keystore_key", "key_location", "certificate_location")),
 )
 
 

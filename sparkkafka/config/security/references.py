@@ -1,13 +1,13 @@
-"""References in values of security settings: what stands elsewhere, and is looked up when needed.
+"""References in values of security settings to content that is looked up when needed.
 
     ${env:NAME}              an environment variable
     ${file:/path:key}        a key of a file of Java properties
     ${directory:/path:name}  the whole content of the file /path/name, without its last line end
 
-These are the providers that come with Kafka (KIP-297, KIP-421, KIP-887), under the names that its
-documentation gives them. A value may hold several, and other text around them; what was looked up
-is not looked at again. They are looked up on the machine that opens a connection, so a notebook,
-a plan and a pickled task hold the reference and never the secret.
+These are Kafka's own providers (KIP-297, KIP-421, KIP-887), under the names in its documentation. A
+value may hold several, and other text around them; references in the content are not looked up.
+The machine that opens a connection looks them up, so a notebook, a plan and a pickled task hold the
+reference and never the secret.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LETTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 class UnknownProviderError(ValueError):
-    """A reference of a kind that is not here. The message shows nothing of the text."""
+    """A reference to an unknown provider. The message shows nothing of the text."""
 
 
 def has_reference(text: str) -> bool:
@@ -54,7 +54,7 @@ def has_reference(text: str) -> bool:
 
 
 def resolved(text: Secret, option: str) -> Secret:
-    """The text with what its references stand for, as it is here and now.
+    """The text with its references replaced by their present content.
 
     Raises OptionError, which names the option and the reference, never a content.
     """

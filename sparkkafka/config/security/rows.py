@@ -1,9 +1,9 @@
 """The rows of the option table about security: security.*, ssl.* and sasl.*.
 
-Every name of Java's clients is here, used, ignored with a reason or refused with words, and
-librdkafka's names beside them: `also` is another name of the same setting. Values may hold
-references (`references.py`), so a row's value stays text until a connection is opened: the kind
-looks at it now, if it holds none, and `Referable.final` makes the value of it then.
+Every name of Java's clients is here, used, ignored with a reason or refused, beside librdkafka's
+names: `also` is another name of the same setting. Values may hold references (`references.py`), so
+a row's value stays text until a connection is opened: the kind checks it now if it holds none, and
+`Referable.final` makes the value then.
 
 Sources: Kafka's SslConfigs, SaslConfigs, CommonClientConfigs (4.1); librdkafka's CONFIGURATION.md.
 """
@@ -42,7 +42,7 @@ NO_KERBEROS = (
 )
 
 _JAVA_OAUTH = "org.apache.kafka.common.security.oauthbearer."
-# Java's own way to a token from an endpoint, which is what happens here without any of them.
+# Java's classes that get a token from an endpoint, which is the default here.
 JAVA_LOGIN_HANDLERS = frozenset(
     {
         f"{_JAVA_OAUTH}OAuthBearerLoginCallbackHandler",
@@ -232,13 +232,13 @@ SECURITY: tuple[Option, ...] = (
         "ssl.endpoint.identification.algorithm", "identification",
         Kind("https, or nothing", _identification),
         "https: the name in bootstrap.servers and in the brokers' listeners must be in the "
-        "broker's certificate. Empty: it need not be, so that whoever has any certificate of the "
-        "authorities can pose as a broker.",
+        "broker's certificate. Empty: not checked, so that any certificate of the authorities can "
+        "pose as a broker.",
     ),
     *_row(
         "enable.ssl.certificate.verification", "verify", BOOLEAN,
-        "librdkafka's name. false: any certificate will do, and nothing is safe from whoever sits "
-        "between.",
+        "librdkafka's name. false: any certificate is accepted, and anyone in between can read and "
+        "change everything.",
     ),
     *_row(
         "ssl.enabled.protocols", "enabled_protocols",
@@ -254,7 +254,7 @@ SECURITY: tuple[Option, ...] = (
     ),
     *_row(
         "sasl.jaas.config", "jaas_config", TEXT,
-        "User and password, or how a token is had, in Java's form: PlainLoginModule, "
+        "User and password, or the source of tokens, in Java's form: PlainLoginModule, "
         "ScramLoginModule, OAuthBearerLoginModule or IAMLoginModule.", secret=True,
     ),
     *_row("sasl.username", "username", TEXT, "librdkafka's name for the user of PLAIN and SCRAM."),
@@ -366,7 +366,7 @@ SECURITY: tuple[Option, ...] = (
         "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms sasl.oauthbearer.jwks.endpoint.url "
         "sasl.oauthbearer.jwt.validator.class sasl.oauthbearer.scope.claim.name "
         "sasl.oauthbearer.sub.claim.name",
-        "it is for whoever checks tokens, which is the broker",
+        "it is for the broker, which checks tokens",
     ),
     *each(
         Status.REFUSED, Side.BOTH, "ssl.engine.factory.class",
@@ -407,6 +407,6 @@ SECURITY: tuple[Option, ...] = (
     *each(
         Status.REFUSED, Side.BOTH,
         "sasl.oauthbearer.config enable.sasl.oauthbearer.unsecure.jwt",
-        "Unsecured tokens are for nobody: sasl.oauthbearer.token takes any token.",
+        "Unsecured tokens are not supported: sasl.oauthbearer.token takes any token.",
     ),
 )  # fmt: skip

@@ -1,7 +1,7 @@
-"""What the sasl.* settings choose together: mechanism, and user or the way to a token.
+"""The choice of the sasl.* settings: mechanism, and user or source of tokens.
 
 Users come as sasl.username and sasl.password (librdkafka) or in sasl.jaas.config (Java), tokens
-from an endpoint, a file, a value, a function or Amazon. Whatever is there twice is an error.
+from an endpoint, a file, a value, a function or Amazon. Anything given twice is an error.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ def sasl_choice(
 
 
 def _login_module(text: Secret, option: str) -> LoginModule | None:
-    """References in it are looked up after it was taken apart, so that a password needs no escapes
-    for quotation marks; before that, if it is a reference as a whole."""
+    """Its references are looked up after parsing, so that a password needs no escapes for quotation
+    marks; before parsing, if all of it is one reference."""
     if not text.reveal().strip():
         return None
     try:
@@ -116,7 +116,7 @@ def _login_module(text: Secret, option: str) -> LoginModule | None:
     if module.name == "Krb5LoginModule":
         raise OptionError(f"{_JAAS} has Krb5LoginModule: {NO_KERBEROS}")
     if module.name not in MODULES.values():
-        # Its name is not shown: where the text is garbled, it may be anything.
+        # Its name is not shown: in a garbled text it may be a secret.
         raise OptionError(
             f"{_JAAS} names a login module that is not here; there are "
             f"{_listed(dict.fromkeys(MODULES.values()))}"
@@ -287,8 +287,8 @@ def _extensions(
 
 
 def _endpoint_truststore(values: Mapping[str, Any], name_of: Names, jaas: LoginModule) -> Store:
-    """As in Java, the brokers' truststore does not count: whoever gives tokens has most often a
-    certificate of a public authority."""
+    """As in Java not the brokers' truststore: a token endpoint mostly has a certificate of a public
+    authority."""
     path, text = values["https_ca_location"], values["https_ca_pem"]
     if path and text:
         raise OptionError(

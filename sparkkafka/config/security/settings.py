@@ -1,7 +1,7 @@
-"""What a connection needs to know to be secure: plain values, every reference in them resolved.
+"""Security settings of a connection: plain values, with every reference resolved.
 
-They are made from `SecurityOptions` where a connection is opened, live as long as it takes, and are
-never pickled. What is done with them is in `client`: tls, authentication, oauth.
+They are made from `SecurityOptions` where a connection is opened, are short-lived, and are never
+pickled. `client.net` and `client.auth` use them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Store:
 
 @dataclass(frozen=True, kw_only=True)
 class TlsSettings:
-    """What ssl.* says.
+    """Settings of ssl.*.
 
     `truststore`: authorities; the system's, if empty. `certificates` and `key` may be the same
     store; without them the client shows no certificate. `key_password` is that of an encrypted key.
@@ -91,7 +91,7 @@ class OAuthSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class SaslChoice:
-    """What sasl.* says: the mechanism on the wire, and who to be.
+    """Settings of sasl.*: the mechanism on the wire, and the identity.
 
     `oauth` is set for OAUTHBEARER (and AWS_MSK_IAM, which is OAUTHBEARER on the wire).
     `token_auth`: the user is a delegation token (KIP-48).

@@ -158,10 +158,7 @@ def decode_subscription(encoded: BytesLike) -> Subscription:
 
 
 def encode_assignment(
-    partitions: Iterable[Partition],
-    *,
-    user_data: bytes | None = None,
-    version: int = MAX_VERSION,
+    partitions: Iterable[Partition], *, user_data: bytes | None = None, version: int = MAX_VERSION
 ) -> bytes:
     """An assignment as Java writes it: topics in the order in which they first come.
 

@@ -260,7 +260,7 @@ class ListedTransactionState:
 
 @response(ListTransactionsRequest)
 class ListTransactionsResponse(Response):
-    """The ids that this coordinator looks after, as far as the user may see them."""
+    """The transactional ids of this coordinator that the user may see."""
 
     throttle_time_ms: int = int32()
     error_code: int = int16()
@@ -342,7 +342,7 @@ class WritableTxnMarker:
 
 @request(api_key=27, versions=(1, 1), flexible=1)
 class WriteTxnMarkersRequest(Request["WriteTxnMarkersResponse"]):
-    """Has leaders write markers: what coordinators do, and whoever aborts a hanging transaction."""
+    """Has leaders write markers: for coordinators, and to abort a hanging transaction."""
 
     markers: list[WritableTxnMarker] = array(WritableTxnMarker)
 

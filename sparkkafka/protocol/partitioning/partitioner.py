@@ -17,8 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparkkafka.protocol.columns.input_columns import as_binary
-from sparkkafka.protocol.partitioning.hashes import crc32, fnv1a, murmur2
-from sparkkafka.protocol.partitioning.key_columns import Words
+from sparkkafka.protocol.partitioning.hashes import Words, crc32, fnv1a, murmur2
 from sparkkafka.protocol.records.arrow import is_valid, or_zero
 
 NO_PARTITION = -1

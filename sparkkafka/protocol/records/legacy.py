@@ -1,7 +1,7 @@
-"""Message sets of magic 0 and 1 (before Kafka 0.11), turned into what a RecordBatch carries.
+"""Message sets of magic 0 and 1 (before Kafka 0.11), converted to record batches.
 
-No broker takes them any more, but brokers up to 4.x return them as they lie in old segments, under
-every Fetch version: the magic byte decides, not the API version.
+Brokers no longer take them, but up to 4.x return them from old segments under every Fetch version:
+the magic byte decides, not the API version.
 
     offset
     0    i64  offset
@@ -16,8 +16,8 @@ every Fetch version: the magic byte decides, not the API version.
 A compressed message is a wrapper: its value is a compressed message set. Its offset is that of its
 last message. Offsets inside count from 0 with magic 1, and are absolute with magic 0.
 
-Rules as in Java's `AbstractLegacyRecordBatch`, except that damage which Java passes over in silence
-(a wrapper whose last message is cut, bytes behind the value) is an error here.
+Rules as in Java's `AbstractLegacyRecordBatch`, except that damage which Java silently ignores (a
+wrapper whose last message is cut, bytes behind the value) is an error here.
 """
 
 from __future__ import annotations
@@ -126,10 +126,10 @@ def convert_message_set(
     """Convert the whole messages from `position` to the next batch of format 2 or cut message.
 
     Wrappers are unpacked here, into `room_bytes` in all (their bytes, and a charge for each batch
-    beyond one a wrapper). The first that finds less room left than
-    it needs ends the conversion, as if the rest had been cut off: the next fetch starts with it.
-    One that needs more than `max_payload_bytes` is an error. Nothing is looked at behind the
-    message that reaches `end_offset` (exclusive). Raises CorruptRecordError.
+    beyond one a wrapper). The first that needs more room ends the conversion, as if the rest had
+    been cut off: the next fetch starts with it. One that needs more than `max_payload_bytes` is an
+    error. Nothing behind the message that reaches `end_offset` (exclusive) is read. Raises
+    CorruptRecordError.
     """
     batches: list[LegacyBatch] = []
     plain = _Builder()

@@ -119,7 +119,7 @@ def _note(error: BaseException, name: str) -> None:
 
 
 class AbsentFieldError(EncodeError):
-    """A value that the version has no field for."""
+    """Checks a value for which the version has no field."""
 
     needed_version: int | None = None
     """The first that has it, if that is a later one and nothing is in its place before."""
@@ -162,10 +162,10 @@ def _whereabouts(row: Field, version: int, present: list[Field]) -> str:
 
 
 def _has_moved(row: Field, rows: Iterable[Field]) -> bool:
-    """Whether one other field alone came as this one alone went, or the other way round.
+    """Whether exactly one other field replaced this one, or the other way round.
 
-    Its value then has a place in every version. Kafka's JSON lets DeleteTopics v6 drop topic_names
-    all the same, and such a request would delete nothing: here it is an error.
+    Its value then has a place in every version. Kafka's JSON still lets DeleteTopics v6 drop
+    topic_names, and such a request would delete nothing: here it is an error.
     """
     others = _successors(row, rows)
     return len(others) == 1 and len(_successors(others[0], rows)) == 1

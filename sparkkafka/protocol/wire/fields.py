@@ -220,8 +220,8 @@ def _declare(
 @dataclass_transform(kw_only_default=True)
 def struct(cls: type[_T]) -> type[_T]:
     """Declare a part of a message."""
-    # What dataclasses would write for each class, they compile for each class: most of the time
-    # that importing the messages takes. __repr__ and __eq__ are the same function for all here.
+    # Dataclasses would compile __repr__ and __eq__ for each class, which takes most of the time of
+    # importing the messages: here all classes share them.
     made = dataclasses.dataclass(slots=True, kw_only=True, repr=False, eq=False, match_args=False)(
         cls
     )

@@ -4,9 +4,9 @@ The types are those of Kafka's protocol guide ("Protocol Primitive Types"), big 
 in two forms: classic (int16 for strings, int32 for bytes and arrays, -1 for null) and compact
 (KIP-482: unsigned varint of length + 1, 0 for null). Record fields use the signed (zigzag) varints.
 
-Whatever the bytes, a `Reader` fails with `DecodeError` and a position, and with nothing else; every
-access goes through `Reader.claim`, the one place that compares a position with the end.
-A `Writer` fails with `EncodeError` when a value does not fit its type.
+A `Reader` fails only with `DecodeError` and a position, whatever the bytes: every access goes
+through `Reader.claim`, the one bounds check. A `Writer` fails with `EncodeError` when a value does
+not fit its type.
 """
 
 from __future__ import annotations
@@ -202,8 +202,7 @@ class Reader:
     def array_length(self, element_size: int = 1) -> int:
         """Number of elements. `element_size` is the least number of bytes that one takes.
 
-        A count for which the bytes left cannot suffice is an error here, before anything is
-        allocated for it.
+        A count that the bytes left cannot hold is an error, before anything is allocated for it.
         """
         return self._count(self._present(self._length(self.int32(), 4), 4), element_size)
 

@@ -141,7 +141,7 @@ MessageT = TypeVar("MessageT", bound=Message)
 class Request(Message, Generic[ResponseT]):
     """Base of requests. RESPONSE is the class of the answer, also the type's parameter.
 
-    USUAL_VERSION is the highest that is chosen where nobody asks for one.
+    USUAL_VERSION is the highest that is chosen by default.
     """
 
     __slots__ = ()
@@ -155,15 +155,11 @@ _RequestT = TypeVar("_RequestT", bound=Request[Any])
 
 @dataclass_transform(kw_only_default=True)
 def request(
-    *,
-    api_key: int,
-    versions: tuple[int, int],
-    flexible: int | None,
-    usual: int | None = None,
+    *, api_key: int, versions: tuple[int, int], flexible: int | None, usual: int | None = None
 ) -> Callable[[type[_RequestT]], type[_RequestT]]:
     """Declare a request with its API key, first and last version, and first flexible version.
 
-    Versions above `usual` are sent only where somebody asks for them.
+    Versions above `usual` are sent only on request.
     """
 
     def decorate(cls: type[_RequestT]) -> type[_RequestT]:
@@ -253,7 +249,7 @@ def encode(message: Message, version: int) -> bytes:
 
 
 def encode_into(writer: Writer, message: Message, version: int) -> None:
-    """`encode`, appended to what `writer` has. After an error what it has is not defined."""
+    """`encode`, appended to `writer`, whose content is undefined after an error."""
     cls = type(message)
     try:
         _codec(cls, version).write(writer, message)
@@ -283,7 +279,7 @@ def decode_rest(cls: type[MessageT], version: int, reader: Reader) -> MessageT:
 
 
 def decode_start(cls: type[MessageT], version: int, reader: Reader) -> MessageT:
-    """`decode` of as much of what `reader` has left as the message takes."""
+    """`decode` from the front of what `reader` has left."""
     return _decode(cls, version, reader, to_end=False)
 
 

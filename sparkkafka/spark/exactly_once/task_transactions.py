@@ -173,10 +173,7 @@ def clear_up(
 
 
 def _open_of_query(
-    cluster: Cluster,
-    names: WriterNames,
-    reports: Sequence[TaskReport],
-    before: Decision | None,
+    cluster: Cluster, names: WriterNames, reports: Sequence[TaskReport], before: Decision | None
 ) -> Iterable[str]:
     try:
         every = list_open_transactions(cluster, cluster.deadline())

@@ -20,12 +20,7 @@ from typing import NamedTuple
 from pyspark.sql.datasource import InputPartition
 
 from sparkkafka.client.values import Address, TopicPartition
-from sparkkafka.config.source import (
-    EARLIEST_OFFSET,
-    LATEST_OFFSET,
-    OffsetBound,
-    PartitionKey,
-)
+from sparkkafka.config.source import EARLIEST_OFFSET, LATEST_OFFSET, OffsetBound, PartitionKey
 from sparkkafka.errors import DataLossError, OptionError, some
 
 MOST_SHOWN = 10
@@ -60,23 +55,15 @@ class KafkaInputPartition(InputPartition):
 
 
 class Loss(NamedTuple):
-    """A wanted range that the log does not hold as a whole.
+    """What a batch read or a micro-batch cannot read, with the JVM connector's error condition.
 
-    `missing` counts offsets, some of which may never have held a record (compaction, markers).
+    `missing` counts offsets where that is possible; some may never have held a record (compaction,
+    markers).
     """
 
-    tp: TopicPartition
-    start: int
-    end: int
-    earliest: int
-    latest: int
+    condition: str
+    text: str
     missing: int
-
-    def __str__(self) -> str:
-        return (
-            f"{self.tp}: wanted offsets [{self.start}, {self.end}), "
-            f"available [{self.earliest}, {self.latest})"
-        )
 
 
 # --- topics and partitions -------------------------------------------------------------------
@@ -208,8 +195,8 @@ def start_at_times(
         raise OptionError(
             f"No offset matched from request of topic-partition {missing[0]} and timestamp "
             f"{times_of(bound, missing)[missing[0]]} ({bound.option}"
-            + (f"; {len(missing) - 1} more partitions likewise" if len(missing) > 1 else "")
-            + "): no record there is of that time or later. Set "
+            + (f"; also {len(missing) - 1} more partitions" if len(missing) > 1 else "")
+            + "): no record there has that time or a later one. Set "
             "startingOffsetsByTimestampStrategy=latest to read nothing of such partitions"
         )
     return _resolved(bound, found)
@@ -261,12 +248,12 @@ def plan_ranges(
             # `check_bounds` refuses two given ends in this order, so the log has one of them: the
             # wanted records are all deleted (start is earliest), or never existed (end is latest).
             gone = first - wanted_to if wanted_to is not None else start - last
-            losses.append(Loss(tp, start, end, first, last, gone))
+            losses.append(_lost(tp, start, end, f"[{first}, {last})", gone))
             continue
         kept_start, kept_end = min(max(start, first), last), max(min(end, last), first)
         missing = (end - start) - max(0, kept_end - kept_start)
         if missing:
-            losses.append(Loss(tp, start, end, first, last, missing))
+            losses.append(_lost(tp, start, end, f"[{first}, {last})", missing))
         if kept_start < kept_end:
             ranges.append(KafkaInputPartition(tp.topic, tp.partition, kept_start, kept_end))
     return ranges, losses
@@ -340,17 +327,20 @@ def _pieces_of(whole: KafkaInputPartition, count: int) -> Iterator[KafkaInputPar
 # --- losses ----------------------------------------------------------------------------------
 
 
+def _lost(tp: TopicPartition, start: int, end: int, available: str, missing: int) -> Loss:
+    condition = "KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE"
+    if start > end:
+        condition = "RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET"
+    text = f"{tp}: wanted offsets [{start}, {end}), available {available}"
+    return Loss(condition, text, missing)
+
+
 def loss_error(losses: list[Loss]) -> DataLossError:
     """The error of failOnDataLoss=true: what was wanted, what exists, and what to do."""
-    conditions = {
-        "RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET"
-        if loss.start > loss.end
-        else "KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE"
-        for loss in losses
-    }
+    conditions = {loss.condition for loss in losses}
     return DataLossError(
         f"[{', '.join(sorted(conditions))}] {describe(losses)}. Records were deleted (retention, "
-        "or the topic was made again), or the offsets lie behind the end of the log. Choose "
+        "or the topic was recreated), or the offsets lie behind the end of the log. Choose "
         "startingOffsets and endingOffsets within what is available, or set failOnDataLoss=false "
         "to read what there is"
     )
@@ -366,7 +356,7 @@ def loss_warning(losses: list[Loss]) -> str:
 
 
 def describe(losses: list[Loss]) -> str:
-    return some(losses, MOST_SHOWN, between="; ")
+    return some((loss.text for loss in losses), MOST_SHOWN, between="; ")
 
 
 def _keys(keys: Iterable[PartitionKey]) -> list[TopicPartition]:

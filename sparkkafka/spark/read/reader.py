@@ -22,12 +22,7 @@ from sparkkafka.client.cluster.offsets import EARLIEST, LATEST, earliest_and_lat
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ReadOptions
-from sparkkafka.config.source import (
-    EARLIEST_OFFSET,
-    LATEST_OFFSET,
-    OffsetBound,
-    PartitionKey,
-)
+from sparkkafka.config.source import EARLIEST_OFFSET, LATEST_OFFSET, OffsetBound, PartitionKey
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, KafkaTimeoutError, OptionError
 from sparkkafka.spark.logs import EXECUTOR, set_up_logging
 from sparkkafka.spark.read import planning
@@ -94,9 +89,7 @@ def input_partitions(
 ) -> list[InputPartition]:
     """The tasks that read the ranges of a batch read or of a micro-batch."""
     pieces = planning.split_ranges(
-        ranges,
-        min_partitions=options.min_partitions,
-        max_records=options.max_records_per_partition,
+        ranges, min_partitions=options.min_partitions, max_records=options.max_records_per_partition
     )
     return [
         replace(one, topic_id=topic_ids.get(one.topic), leader=cluster.leader_address(one.tp))

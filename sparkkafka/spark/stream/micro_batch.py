@@ -16,8 +16,8 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.errors import DataLossError, some
-from sparkkafka.spark.read.planning import MOST_SHOWN, KafkaInputPartition, listed
+from sparkkafka.errors import DataLossError
+from sparkkafka.spark.read.planning import KafkaInputPartition, Loss, describe, listed
 
 Offsets = dict[TopicPartition, int]
 
@@ -87,19 +87,11 @@ def offsets_within(
 # --- ranges -------------------------------------------------------------------------------------
 
 
-class StreamLoss(NamedTuple):
-    """What a micro-batch cannot read. `missing` counts offsets where that is possible."""
-
-    condition: str
-    text: str
-    missing: int
-
-
 class StreamPlan(NamedTuple):
     """`late_topics`: topics new to the query whose first records are gone already."""
 
     ranges: list[KafkaInputPartition]
-    losses: list[StreamLoss]
+    losses: list[Loss]
     late_topics: dict[str, list[TopicPartition]]
 
 
@@ -125,13 +117,13 @@ def plan_micro_batch(
     `recreated` have been reported and begin anew at their `end`.
     """
     ranges: list[KafkaInputPartition] = []
-    losses: list[StreamLoss] = []
+    losses: list[Loss] = []
     late_topics: dict[str, list[TopicPartition]] = {}
     known_topics = {tp.topic for tp in start}
     removed = sorted(tp for tp in start if tp not in end)
     if removed:
         gone = f"Partitions {listed(removed)} have been deleted (or are no longer subscribed to)"
-        losses.append(StreamLoss("PARTITIONS_DELETED", gone, 0))
+        losses.append(Loss("KAFKA_DATA_LOSS.PARTITIONS_DELETED", gone, 0))
     for tp in sorted(partitions_to_check(start, end)):
         to, first = end[tp], earliest.get(tp)
         if tp.topic in recreated:
@@ -146,8 +138,8 @@ def plan_micro_batch(
             continue
         if not known and tp.topic in known_topics and first > 0:
             losses.append(
-                StreamLoss(
-                    "ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO",
+                Loss(
+                    "KAFKA_DATA_LOSS.ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO",
                     f"Added partition {tp} starts from {first} instead of 0",
                     first,
                 )
@@ -165,46 +157,46 @@ def plan_micro_batch(
     return StreamPlan(ranges, losses, late_topics)
 
 
-def _gone(tp: TopicPartition, start: int | None, end: int) -> StreamLoss:
+def _gone(tp: TopicPartition, start: int | None, end: int) -> Loss:
     if start is None:
-        return StreamLoss(
-            "INITIAL_OFFSET_NOT_FOUND_FOR_PARTITIONS",
+        return Loss(
+            "KAFKA_DATA_LOSS.INITIAL_OFFSET_NOT_FOUND_FOR_PARTITIONS",
             f"Cannot find initial offsets for partitions {tp}. They may have been deleted",
             end,
         )
     return _unreadable(tp, start, end, "the partition is gone", max(0, end - start))
 
 
-def _unreadable(tp: TopicPartition, start: int, end: int, found: str, missing: int) -> StreamLoss:
-    return StreamLoss(
-        "COULD_NOT_READ_OFFSET_RANGE",
+def _unreadable(tp: TopicPartition, start: int, end: int, found: str, missing: int) -> Loss:
+    return Loss(
+        "KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE",
         f"Could not read records in offset [{start}, {end}) for topic partition {tp}: {found}",
         missing,
     )
 
 
-def _moved_back(tp: TopicPartition, start: int, end: int) -> StreamLoss:
-    return StreamLoss(
-        "PARTITION_OFFSET_CHANGED",
+def _moved_back(tp: TopicPartition, start: int, end: int) -> Loss:
+    return Loss(
+        "KAFKA_DATA_LOSS.PARTITION_OFFSET_CHANGED",
         f"Partition {tp} offset was changed from {start} to {end}: the start offset was set beyond "
-        "the end of the log, or the topic was deleted and made again (or, if the isolation level "
+        "the end of the log, or the topic was deleted and recreated (or, if the isolation level "
         "has become read_committed, a transaction is open)",
         0,
     )
 
 
-def recreated_loss(topic: str) -> StreamLoss:
+def recreated_loss(topic: str) -> Loss:
     """A topic whose id changed while the query runs."""
-    return StreamLoss(
-        "PARTITION_OFFSET_CHANGED",
-        f"Topic {topic} was deleted and made again while the query was running (its id changed)",
+    return Loss(
+        "KAFKA_DATA_LOSS.PARTITION_OFFSET_CHANGED",
+        f"Topic {topic} was deleted and recreated while the query was running (its id changed)",
         0,
     )
 
 
-def loss_error(losses: list[StreamLoss]) -> DataLossError:
+def loss_error(losses: list[Loss]) -> DataLossError:
     """The error of failOnDataLoss=true; begins with the JVM connector's conditions and words."""
-    conditions = sorted({f"KAFKA_DATA_LOSS.{loss.condition}" for loss in losses})
+    conditions = sorted({loss.condition for loss in losses})
     return DataLossError(
         f"[{', '.join(conditions)}] Some data may have been lost because they are not available in "
         "Kafka any more; either the data was aged out by Kafka or the topic may have been deleted "
@@ -214,12 +206,8 @@ def loss_error(losses: list[StreamLoss]) -> DataLossError:
     )
 
 
-def loss_warning(losses: list[StreamLoss]) -> str:
+def loss_warning(losses: list[Loss]) -> str:
     """The one log line of failOnDataLoss=false."""
     missing = sum(loss.missing for loss in losses)
     skipped = f"{missing} offsets or more" if missing else "an unknown number of offsets"
     return f"data loss, failOnDataLoss=false: {skipped} skipped: {describe(losses)}"
-
-
-def describe(losses: list[StreamLoss]) -> str:
-    return some((loss.text for loss in losses), MOST_SHOWN, between="; ")

@@ -22,7 +22,6 @@ from sparkkafka.errors import KafkaError, UnknownTopicError
 from sparkkafka.spark.read import planning, reader
 from sparkkafka.spark.stream.micro_batch import (
     Offsets,
-    StreamLoss,
     StreamPlan,
     last_served,
     loss_error,
@@ -69,7 +68,7 @@ class StreamOffsets:
         self._offered: Offsets | None = None
         self._topic_ids: dict[str, bytes] = {}
         self._former_ids: set[bytes] = set()
-        # Topics made again, and the offsets of the old ones at which that was noticed. The next
+        # Recreated topics, and the offsets of the old ones at which that was noticed. The next
         # batch reads nothing of them but ends at their first offsets, so that the checkpoint
         # forgets the old ones, come what may.
         self._recreated: dict[str, Offsets] = {}
@@ -364,7 +363,7 @@ class StreamOffsets:
         latest = {tp: self.latest[tp] for tp in moved} if again else {}
         return plan_micro_batch(start, end, earliest, latest, recreated=set(self._recreated))
 
-    def _report(self, losses: list[StreamLoss]) -> None:
+    def _report(self, losses: list[planning.Loss]) -> None:
         if self._options.fail_on_data_loss:
             raise loss_error(losses)
         log.warning("%s", loss_warning(losses))

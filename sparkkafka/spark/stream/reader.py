@@ -15,10 +15,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ReadOptions
-from sparkkafka.config.source import (
-    offsets_of_tree,
-    tree_of_offsets,
-)
+from sparkkafka.config.source import offsets_of_tree, tree_of_offsets
 from sparkkafka.spark.logs import set_up_logging
 from sparkkafka.spark.read.reader import read_partition
 from sparkkafka.spark.schema import ReadColumn

@@ -1,4 +1,4 @@
-"""What a task of a write reports to the driver, and what the driver says about it in the log."""
+"""A write task's report to the driver, and the driver's log lines about it."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def log_abort(messages: Iterable[WriterCommitMessage | None], again: str, what: 
 
 
 def task_reports(messages: Iterable[WriterCommitMessage | None]) -> list[TaskReport]:
-    """Of the tasks that finished, what exactly-once needs to know."""
+    """The reports of finished tasks, for exactly-once."""
     return [message.report for message in _finished(messages) if message.report is not None]
 
 

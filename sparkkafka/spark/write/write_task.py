@@ -31,8 +31,8 @@ log = logging.getLogger(__name__)
 
 MAX_PIECE_BYTES = 2**30
 MIN_PIECE_BYTES = 2**20
-"""Arrow batches above buffer.memory are written in pieces, within these bounds: what is sorted and
-encoded at once stays of that order, and offsets of a column always fit into 32 bits."""
+"""Bounds of the pieces in which Arrow batches above buffer.memory are written: they limit the
+memory of sorting and encoding, and keep offsets of a column within 32 bits."""
 
 _UNAUTHORISED = frozenset(
     {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
@@ -53,7 +53,7 @@ def write_rows(
     batches = (batch for batch in iterator if batch.num_rows)
     first = next(batches, None)
     if first is None:
-        # Nothing to send, so nobody to ask.
+        # Nothing to send: no connection is needed.
         return KafkaCommitMessage(report=place and place.report(0, None))
     started_s = time.monotonic()
     with ExitStack() as stack:
@@ -82,7 +82,7 @@ def write_rows(
 
 
 class _Task:
-    """One task's state: who the producer is, and what was handed to it."""
+    """One task's producer, and what it was given."""
 
     def __init__(
         self, cluster: Cluster, producer: Any, columns: InputColumns, options: WriteOptions
@@ -102,7 +102,7 @@ class _Task:
         self._partition_rows: dict[TopicPartition, int] = {}
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Sends an Arrow batch's rows, once all of them are found to be in order."""
+        """Sends an Arrow batch's rows, after all of them are checked."""
         # Java stamps a record when send() is called; here that is one moment per Arrow batch.
         now_ms = time.time_ns() // 1_000_000
         pieces = [Rows.of(piece, self._columns) for piece in _pieces(batch, self._piece_bytes)]
@@ -171,20 +171,19 @@ def _plain_bytes(column: pa.Array) -> int:
 
 
 def partition_counts(cluster: Cluster, options: WriteOptions, names: list[str]) -> dict[str, int]:
-    """{topic: number of its partitions}. With createTopic=true, missing topics are made first.
+    """{topic: number of its partitions}. With createTopic=true, missing topics are created first,
+    perhaps by several tasks at once.
 
-    Several tasks may try at once: that a topic is there already is what was wanted.
-
-    Raises UnknownTopicError for topics that are missing, BrokerError for one that cannot be made.
+    Raises UnknownTopicError for missing topics, BrokerError for one that cannot be created.
     """
     deadline = Deadline(min(options.producer.max_block_ms, options.client.default_api_timeout_ms))
     try:
-        # A new topic is unknown to some brokers for a moment, so a missing one is asked for again
-        # for a while, unless this write would make it anyway.
+        # Some brokers do not know a new topic for a moment, so a missing one is looked up again for
+        # a while, unless this write would create it anyway.
         topics = cluster.topics(names, deadline, grace_ms=0 if options.create_topic else None)
     except UnknownTopicError as error:
         if not options.create_topic:
-            raise _with_hint(error, "option createTopic=true makes missing topics") from error
+            raise _with_hint(error, "option createTopic=true creates missing topics") from error
         _create(cluster, options, error.topics, deadline)
         topics = cluster.topics(names, deadline)
     return {name: len(topic.partitions) for name, topic in topics.items()}
@@ -207,14 +206,14 @@ def _create(
             raise error
         if error.code == ErrorCode.TOPIC_ALREADY_EXISTS:
             continue
-        hint = "it was to be made because of createTopic=true and the options createTopic.*"
+        hint = "it would be created because of createTopic=true and the options createTopic.*"
         if error.code in _UNAUTHORISED:
-            hint = "option createTopic=true was to make it: grant that, or have the topic made"
+            hint = "option createTopic=true needs that right; or create the topic beforehand"
         raise _with_hint(error, hint) from error
-    log.info("%s: made, or there meanwhile (createTopic=true)", some_topics(names))
+    log.info("%s: created, perhaps by another task (createTopic=true)", some_topics(names))
 
 
 def _with_hint(error: BrokerError, hint: str) -> BrokerError:
-    """The same error with a sentence more."""
+    """The same error with a hint."""
     words = str(error).partition(f"from {error.where}: ")[2] or str(error)
     return type(error)(error.code, error.where, f"{words}; {hint}")

@@ -270,7 +270,7 @@ def test_a_topic_made_again_with_as_many_records_is_known_by_its_id(filled, capl
     filled.recreate_topic("t")
     write(filled, "t", 1_000)
     with open_cluster(filled) as cluster:
-        with pytest.raises(DataLossError, match=r"t-0: offsets 0 to 999.*made again"):
+        with pytest.raises(DataLossError, match=r"t-0: offsets 0 to 999.*recreated"):
             read_range(cluster, "t", 0, 1_000, topic_id=planned)
         with fetcher(cluster, "t", 0, 1_000, topic_id=planned, fail_on_data_loss=False) as source:
             assert list(source) == []
@@ -298,7 +298,7 @@ def test_a_topic_that_is_unknown_for_a_while_loses_nothing(filled, caplog):
 
 
 def test_a_log_that_ends_below_the_range(filled):
-    """The topic was made again and holds the first part of the range only."""
+    """The topic was recreated and holds the first part of the range only."""
     with open_cluster(filled) as cluster, pytest.raises(DataLossError, match="ends at 1000"):
         read_range(cluster, "t", 900, 1_100, poll_timeout_ms=800)
 

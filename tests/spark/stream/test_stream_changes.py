@@ -169,7 +169,7 @@ def test_a_topic_made_again_while_the_query_runs(
         assert source.latestOffset(start, source.getDefaultReadLimit()) == start
     fake.recreate_topic("t")
     fill(fake, "t", new_length)
-    with pytest.raises(DataLossError, match="Topic t was deleted and made again while the query"):
+    with pytest.raises(DataLossError, match="Topic t was deleted and recreated while the query"):
         strict.latestOffset(start, ReadAllAvailable())
     limit = lossy.getDefaultReadLimit()
     end = lossy.latestOffset(start, limit)
@@ -178,7 +178,7 @@ def test_a_topic_made_again_while_the_query_runs(
     lossy = reader(fake, failOnDataLoss="false", maxOffsetsPerTrigger="7")
     assert lossy.partitions(start, end) == []
     start, end = end, lossy.latestOffset(end, limit)
-    assert caplog.text.count("was deleted and made again while") == 1
+    assert caplog.text.count("was deleted and recreated while") == 1
     read: list[tuple[int, int]] = []
     for _ in range(5):
         if end != start:
@@ -188,7 +188,7 @@ def test_a_topic_made_again_while_the_query_runs(
     offsets = [at for first, last in read for at in range(first, last)]
     assert offsets == list(range(new_length))
     assert end == {"t": {"0": new_length}}
-    assert caplog.text.count("was deleted and made again while") == 1
+    assert caplog.text.count("was deleted and recreated while") == 1
 
 
 def test_a_broker_that_has_not_heard_of_the_new_topic(
@@ -214,7 +214,7 @@ def test_a_broker_that_has_not_heard_of_the_new_topic(
     later = source.latestOffset(after, ReadAllAvailable())
     (planned,) = source.partitions(after, later)
     assert (planned.start, planned.end, planned.topic_id) == (5, 6, new_id)
-    assert caplog.text.count("was deleted and made again") == 1
+    assert caplog.text.count("was deleted and recreated") == 1
 
 
 def test_a_topic_made_again_between_two_runs_is_noticed_by_its_offsets(fake: FakeCluster) -> None:

@@ -334,7 +334,7 @@ def test_missing_topics_are_made_on_request(
 ) -> None:
     base = new_topic()
     df = spark.range(100).selectExpr("'v' as value", f"concat('{base}-', id % 3) as topic")
-    with pytest.raises(PySparkException, match="createTopic=true makes missing topics"):
+    with pytest.raises(PySparkException, match="createTopic=true creates missing topics"):
         # One task: a second one could outlive the failed job and find the topics made below.
         write(df.coalesce(1))
     # Several tasks at once.

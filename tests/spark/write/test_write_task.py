@@ -215,11 +215,11 @@ def test_another_task_that_was_faster_is_no_error(fake_cluster: Any) -> None:
     [
         (
             ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-            "grant CREATE on topic new, .*createTopic=true was to",
+            "grant CREATE on topic new, .*createTopic=true needs that right",
         ),
         (
             ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-            "grant CREATE on topic new, .*createTopic=true was to",
+            "grant CREATE on topic new, .*createTopic=true needs that right",
         ),
         (ErrorCode.POLICY_VIOLATION, "because of createTopic=true"),
     ],
