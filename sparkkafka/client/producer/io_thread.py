@@ -16,8 +16,7 @@ from typing import Any, TypeVar
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import CloseSignal, Deadline
-from sparkkafka.client.producer.accumulator import RecordBuffer
-from sparkkafka.client.producer.chunks import Chunk
+from sparkkafka.client.producer.accumulator import Chunk, RecordBuffer
 from sparkkafka.client.producer.futures import NoticeBoard
 from sparkkafka.client.producer.router import BatchPieces, Piece, RecordRouter, cut_pieces
 from sparkkafka.client.sender.arrow_producer import Batcher

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.metadata import no_partition
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.producer.chunks import Chunk
+from sparkkafka.client.producer.accumulator import Chunk
 from sparkkafka.client.producer.futures import Places
 from sparkkafka.client.sender.rows import Block, Router, Rows
 from sparkkafka.client.values import TopicPartition
