@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
@@ -42,7 +41,6 @@ class RecordRouter:
             settings.producer,
             lambda names: {name: self._count(name) for name in names},
             cluster.partition_count,
-            place="this chunk",
         )
 
     def block(self, chunk: Chunk) -> Block | None:
@@ -56,14 +54,15 @@ class RecordRouter:
             self._check(chunk, partitions)
             if (partitions == _GIVEN_UP).any():
                 kept = np.flatnonzero(partitions != _GIVEN_UP)
-                rows, partitions = _take(rows, kept), partitions[kept]
-            rows = rows._replace(partitions=_nullable(partitions))
+                rows, partitions, times_ms = _take(rows, kept), partitions[kept], times_ms[kept]
         if not rows.length:
             return None
-        block = self._router.block(rows, 0)
-        places: Places = block.rows if kept is None else kept[_slice(block.rows)]
-        records = block.records._replace(timestamps_ms=times_ms[_slice(places)])
-        return block._replace(records=records, rows=places)
+        block = self._router.checked_block(rows, partitions, times_ms)
+        if kept is None:
+            return block
+        places = block.rows
+        at = slice(places.start, places.stop) if isinstance(places, range) else places
+        return block._replace(rows=kept[at])
 
     def _count(self, topic: str) -> int:
         count = self._cluster.partition_count(topic)
@@ -116,16 +115,6 @@ class RecordRouter:
             partitions[places] = _GIVEN_UP
             error = no_partition(TopicPartition(topic, number), count)
             chunk.failed(places, error, partition=number)
-
-
-def _slice(places: Places) -> slice | NDArray[np.int64]:
-    return slice(places.start, places.stop) if isinstance(places, range) else places
-
-
-def _nullable(partitions: NDArray[np.int64]) -> pa.Array:
-    valid = np.packbits(partitions != NO_PARTITION, bitorder="little")
-    buffers = [pa.py_buffer(valid), pa.py_buffer(partitions.astype(np.int32))]
-    return pa.Array.from_buffers(pa.int32(), len(partitions), buffers)
 
 
 def _take(rows: Rows, kept: NDArray[np.int64]) -> Rows:
