@@ -1,7 +1,7 @@
-"""What `send`, `send_many` and `send_table` are given: checked, and a series or a table as chunks.
+"""Checks the arguments of `send`, `send_many` and `send_table`; makes chunks of series and tables.
 
-Columns of a table and their types are those of the Spark sink: value, key, headers, topic,
-partition, timestamp. There is no object for a row of it.
+A table has the columns and types of the Spark sink: value, key, headers, topic, partition,
+timestamp. No Python object is made for a row.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from sparkkafka.protocol.records.arrow import from_numpy, is_valid, to_numpy
 from sparkkafka.protocol.records.batches import HEADER_BYTES
 
 PIECE_BYTES = 2**20
-"""Rows are handed over in pieces of about this size, so that the first are on their way while the
-others are looked at, and buffer.memory holds."""
+"""The size of a table's chunks, about: the first are sent while others are made, within
+buffer.memory."""
 
 HEADER_PAIRS = "(key, value) pairs: a str, and bytes or a str (sent as UTF-8) or None"
 RECORD_BYTES = 21  # the most that a record's own numbers take (Java's MAX_RECORD_OVERHEAD)
@@ -39,7 +39,7 @@ HEADER_NUMBERS_BYTES = 10  # the most that the lengths of one header take
 
 
 def as_bytes(name: str, given: Any) -> bytes:
-    """What is sent. Raises OptionError for what is neither text nor bytes."""
+    """The bytes to send. Raises OptionError for what is neither text nor bytes."""
     if isinstance(given, str):
         try:
             return given.encode()
@@ -54,10 +54,8 @@ def as_bytes(name: str, given: Any) -> bytes:
 
 
 def checked_headers(headers: Any) -> tuple[list[tuple[str, bytes | None]], int]:
-    """Headers as (str, bytes or None) pairs, and the bytes that they take at most.
-
-    A value may be what a record's value may be (`as_bytes`). Raises OptionError.
-    """
+    """Headers as (str, bytes or None) pairs, and the bytes that they take at most. Raises
+    OptionError."""
     if isinstance(headers, Mapping):
         headers = list(headers.items())
     if isinstance(headers, str | bytes) or not isinstance(headers, Sequence):
@@ -93,7 +91,7 @@ def checked_number(name: str, given: Any, most: int) -> int:
 def too_large(
     topic: str, partition: int | None, size_bytes: int, options: ProducerOptions
 ) -> ProduceError:
-    """The error for a record that no request, or not the buffer, can hold."""
+    """The error of a record too large for a request or the buffer."""
     limit = (
         f"max.request.size={options.max_request_size} allows; raise it (and max.message.bytes of "
         "the topic), or send smaller records"
@@ -116,7 +114,7 @@ _PLAIN = frozenset({bytes, type(None)})
 
 
 class _Series:
-    """The columns of a series; what few records have, by their number."""
+    """A series as columns; fields that few records have are kept by number."""
 
     def __init__(self, records: list[Any]) -> None:
         self.values: list[bytes | None] = records
@@ -136,7 +134,7 @@ class _Series:
                 raise OptionError(f"record {number} of the series: {error}") from error
 
     def _take(self, number: int, record: Any) -> int:
-        """One record; the bytes that it takes at most."""
+        """Add a record; returns the bytes that it takes at most."""
         if record.__class__ is not dict and not isinstance(record, Mapping):
             record = {"value": record}
         if not _FIELDS.issuperset(record):
@@ -176,8 +174,8 @@ def series_chunks(
     options: ProducerOptions,
     chunk_bytes: int,
 ) -> list[RecordChunk]:
-    """Chunks of about `chunk_bytes`. Raises OptionError, and ProduceError for a record that is too
-    large; all records are checked."""
+    """Chunks of about `chunk_bytes`, after a check of all records. Raises OptionError, ProduceError
+    for a record that is too large."""
     if isinstance(records, str | bytes | bytearray | memoryview | Mapping) or not isinstance(
         records, Iterable
     ):
@@ -198,7 +196,7 @@ def series_chunks(
 
 
 def _parts(sizes: np.ndarray, most_bytes: int) -> Iterator[tuple[range, int]]:
-    """Records that go into one chunk, at least one, and their bytes."""
+    """The records of each chunk, at least one, and their bytes."""
     ends = np.cumsum(sizes)
     first, before = 0, 0
     while first < len(sizes):
@@ -271,8 +269,8 @@ def table_chunks(
     board: NoticeBoard,
     options: ProducerOptions,
 ) -> list[TableChunk]:
-    """Chunks of one topic each. Raises OptionError for columns, EncodeError and ProduceError for
-    rows; all rows are checked."""
+    """Chunks of one topic each, after a check of all rows. Raises OptionError for columns,
+    EncodeError and ProduceError for rows."""
     if not isinstance(table, pa.Table | pa.RecordBatch):
         raise OptionError(
             f"a table is a pyarrow Table or RecordBatch, got {type(table).__name__} (of a pandas "
@@ -308,7 +306,7 @@ def _table_chunk(
     times_ms: NDArray[np.int64],
     partitions: NDArray[np.int64] | None,
 ) -> TableChunk:
-    """The rows of one topic; `at` None: all."""
+    """The rows `at` (None: all), which have one topic."""
     if at is not None:
         take = from_numpy(at)
         rows = rows._replace(
@@ -385,7 +383,7 @@ def _check_row_sizes(rows: Rows, first_row: int, options: ProducerOptions) -> No
 
 
 def table_columns(schema: pa.Schema, topic: str | None) -> InputColumns:
-    """Where the columns are. Raises OptionError."""
+    """The positions of the columns. Raises OptionError."""
 
     def fits(name: str, position: int) -> bool:
         kind = schema.field(position).type
