@@ -196,17 +196,14 @@ class RecordBuffer:
         return chunk
 
     def full_bytes(self, topic: str) -> int:
-        """The size of a full chunk of the topic."""
         return self._full_bytes.get(topic, self._largest_chunk_bytes)
 
     def full(self, topic: str, chunk: RecordChunk) -> None:
-        """The topic's chunk is full."""
         del self.open[topic]
         self.ready.append(chunk)
         self.wake()
 
     def worth_waking(self) -> None:
-        """A chunk fills a batch."""
         if self._sleeping:
             self.wake()
 
@@ -359,7 +356,6 @@ class RecordBuffer:
                 self._room.notify_all()
 
     def close(self) -> None:
-        """The I/O thread has ended."""
         with self.lock:
             self._waker.close()
             self._sleeping = False

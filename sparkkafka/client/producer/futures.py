@@ -229,13 +229,11 @@ class RecordFutures:
         self._offsets = np.full(len(times_ms), _PENDING, np.int64)
 
     def open_places(self) -> NDArray[np.int64]:
-        """Records without an outcome."""
         if self._offsets is None:
             return np.zeros(0, np.int64)
         return np.flatnonzero(self._offsets == _PENDING)
 
     def errors(self) -> list[KafkaError]:
-        """The errors of records that were given up."""
         return [failure.error for failure in self._failures]
 
     @property
@@ -317,7 +315,6 @@ class RecordFutures:
         return None if failure is None else failure.error_of(place)
 
     def metadata_of(self, place: int) -> RecordMetadata:
-        """Where a record was written."""
         offset = int(self._offsets[place]) if self._offsets is not None else NO_OFFSET
         return RecordMetadata(
             self.topic, int(self._partitions[place]), offset, int(self._times_ms[place])
@@ -330,7 +327,6 @@ class RecordFutures:
             yield failure.error
 
     def failed_records(self) -> Iterator[RecordFailure]:
-        """Each record that was given up."""
         if self._offsets is None:
             return
         for place in np.flatnonzero(self._offsets <= _FAILED).tolist():

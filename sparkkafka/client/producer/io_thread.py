@@ -389,7 +389,6 @@ class ProducerLoop:
         self.sender.deliveries.give_up_everything(str(reason), sent=False)
 
     def drop_everything(self, reason: KafkaError) -> None:
-        """Give up all records."""
         self.drop_unsent(reason)
         self.sender.deliveries.give_up_everything(str(reason))
 
@@ -445,7 +444,6 @@ def let_go(loop: ProducerLoop, process_id: int) -> None:
 
 
 def _end_all() -> None:
-    """At the end of the interpreter."""
     running = [loop for loop in _loops if loop.runs]
     for loop in running:
         let_go(loop, os.getpid())

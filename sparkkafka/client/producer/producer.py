@@ -33,10 +33,10 @@ from sparkkafka.client.producer.records import (
     checked_number,
     series_chunks,
     table_chunks,
-    too_large,
 )
 from sparkkafka.client.producer.transaction_steps import LEAST_ABORT_S, TransactionSteps
 from sparkkafka.client.sender.deliveries import ProducerMetrics
+from sparkkafka.client.sender.produce_errors import too_large
 from sparkkafka.client.transactions.producer_transaction import RepeatedTransaction
 from sparkkafka.client.transactions.requests import GroupIdentity
 from sparkkafka.client.values import TopicPartition, checked_topic

@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 from sparkkafka.client.producer.accumulator import Chunk, Headers, RecordChunk
 from sparkkafka.client.producer.futures import NoticeBoard
 from sparkkafka.client.sender.input_columns import InputColumns, find_columns
+from sparkkafka.client.sender.produce_errors import too_large
 from sparkkafka.client.sender.rows import Rows, check_headers, row_times_ms
 from sparkkafka.client.values import checked_topic
 from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.config.options import ProducerOptions
-from sparkkafka.errors import EncodeError, ErrorCode, OptionError, ProduceError, Written
+from sparkkafka.errors import EncodeError, OptionError
 from sparkkafka.protocol.columns.encode import record_sizes, size_estimate
 from sparkkafka.protocol.partitioning.partitioner import NO_PARTITION
 from sparkkafka.protocol.records.arrow import from_numpy, is_valid, to_numpy
@@ -86,25 +87,6 @@ def checked_number(name: str, given: Any, most: int) -> int:
     if isinstance(given, bool) or not 0 <= number <= most:
         raise OptionError(f"{name} must be a whole number from 0 to {most}, got {given!r}")
     return number
-
-
-def too_large(
-    topic: str, partition: int | None, size_bytes: int, options: ProducerOptions
-) -> ProduceError:
-    """The error of a record too large for a request or the buffer."""
-    limit = (
-        f"max.request.size={options.max_request_size} allows; raise it (and max.message.bytes of "
-        "the topic), or send smaller records"
-        if size_bytes > options.max_request_size
-        else f"buffer.memory={options.buffer_memory} holds; raise it"
-    )
-    return ProduceError(
-        f"a record takes {size_bytes} bytes, more than {limit}",
-        topic=topic,
-        partition=-1 if partition is None else partition,
-        written=Written.NO,
-        code=ErrorCode.MESSAGE_TOO_LARGE,
-    )
 
 
 FIELDS = ("value", "key", "headers", "partition", "timestamp_ms")

@@ -203,7 +203,6 @@ class TransactionSteps:
 
     @property
     def must_abort(self) -> bool:
-        """Whether a transaction is open."""
         return self.step in (Step.OPEN, Step.BROKEN, Step.ABORTING)
 
     def close(self, deadline: Deadline) -> None:
@@ -265,7 +264,6 @@ class TransactionSteps:
             raise told from error.__cause__
 
     def _move(self, to: Step, reason: KafkaError | None = None) -> None:
-        """Go to a step."""
         with self._buffer.lock:
             if self.step is not to:
                 self._move_to(to, reason)

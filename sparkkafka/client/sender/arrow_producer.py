@@ -16,6 +16,7 @@ import heapq
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Generic, Self, TypeVar
 
 import numpy as np
@@ -25,6 +26,7 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.sender.deliveries import ProducerMetrics
 from sparkkafka.client.sender.partition_queue import BatchOwner
+from sparkkafka.client.sender.produce_errors import too_large
 from sparkkafka.client.sender.sender import Sender
 from sparkkafka.client.sender.topic_lookup import TopicLookup
 from sparkkafka.client.transactions.producer_transaction import ProducerTransaction
@@ -32,13 +34,11 @@ from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import (
     EncodeError,
-    ErrorCode,
     KafkaError,
     KafkaTimeoutError,
     PartitionOutcome,
     ProduceError,
     UnsupportedVersionError,
-    Written,
 )
 from sparkkafka.protocol.columns.encode import (
     EncodedBatch,
@@ -69,16 +69,14 @@ Rows = tuple[RecordColumns, int, int]
 they are encoded: by then, neighbours have often come together again."""
 
 
+@dataclass(slots=True, eq=False)
 class _Pending(Generic[Piece]):
     """A partition's rows that do not fill a batch yet; the first one came at `since_s`."""
 
-    __slots__ = ("pieces", "rows", "since_s", "size_bytes")
-
-    def __init__(self, since_s: float) -> None:
-        self.rows: list[Rows] = []
-        self.pieces: list[Piece] = []
-        self.size_bytes = 0
-        self.since_s = since_s
+    since_s: float
+    rows: list[Rows] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
+    size_bytes: int = 0
 
 
 class Batcher(Generic[Piece]):
@@ -143,7 +141,6 @@ class Batcher(Generic[Piece]):
             self._full.append((tp, self._pending.pop(tp)))
 
     def size_of(self, tp: TopicPartition) -> int:
-        """Bytes of a partition's pending rows."""
         pending = self._pending.get(tp)
         return pending.size_bytes if pending is not None else 0
 
@@ -158,11 +155,9 @@ class Batcher(Generic[Piece]):
         return self._lingering[0][0] + self._options.linger_ms / 1000 if self._lingering else None
 
     def seal_full(self) -> None:
-        """Encode what fills batches."""
         self._seal_later([])
 
     def seal_lingering(self) -> None:
-        """Seal the rows that have waited for linger.ms."""
         limit_s = time.monotonic() - self._options.linger_ms / 1000
         due = []
         self._pass_over_sealed()
@@ -418,14 +413,6 @@ class ColumnProducer:
         return HEADER_BYTES + largest_bytes + SIZE_SLACK_BYTES > limit
 
     def _check_sizes(self, tp: TopicPartition, sizes: np.ndarray) -> None:
-        largest = int(sizes.argmax())
-        if HEADER_BYTES + sizes[largest] > self._options.max_request_size:
-            raise ProduceError(
-                f"a record takes {int(sizes[largest])} bytes, more than "
-                f"{self._prefix}max.request.size={self._options.max_request_size} allows; raise it "
-                "(and max.message.bytes of the topic), or write smaller records",
-                topic=tp.topic,
-                partition=tp.partition,
-                written=Written.NO,
-                code=ErrorCode.MESSAGE_TOO_LARGE,
-            )
+        size_bytes = HEADER_BYTES + int(sizes.max())
+        if size_bytes > self._options.max_request_size:
+            raise too_large(tp.topic, tp.partition, size_bytes, self._options, self._prefix)

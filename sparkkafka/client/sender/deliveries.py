@@ -349,7 +349,6 @@ class Deliveries:
                 self.give_up(queue, batch, final, error)
 
     def unsendable(self, sent: Iterable[Sent], error: KafkaError) -> None:
-        """Give up batches that no request can carry."""
         for queue, batch in sent:
             queue.failed(batch, maybe_written=False)
             final = batch_error(queue, batch, str(error), perhaps=batch.maybe_written)

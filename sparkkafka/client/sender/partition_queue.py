@@ -34,6 +34,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from sparkkafka.client.deadline import Backoff
@@ -68,6 +69,7 @@ class BatchOwner(Protocol):
         """The owners of a batch's parts, which have this many records."""
 
 
+@dataclass(slots=True, eq=False)
 class ProducerBatch:
     """A queued record batch; `owner` is called with its outcome.
 
@@ -76,32 +78,17 @@ class ProducerBatch:
     will show whether this one is written (`put_aside`).
     """
 
-    __slots__ = (
-        "attempts",
-        "base_sequence",
-        "created_s",
-        "dropped",
-        "encoded",
-        "in_flight",
-        "maybe_written",
-        "owner",
-        "refused",
-        "whole",
-        "wire",
-    )
-
-    def __init__(self, encoded: EncodedBatch, created_s: float, owner: BatchOwner) -> None:
-        self.encoded = encoded
-        self.owner = owner
-        self.dropped = False
-        self.created_s = created_s
-        self.base_sequence = NO_SEQUENCE
-        self.wire: tuple[bytes, BytesLike] | None = None
-        self.attempts = 0
-        self.in_flight = False
-        self.maybe_written = False
-        self.refused = False
-        self.whole: object | None = None
+    encoded: EncodedBatch
+    created_s: float
+    owner: BatchOwner
+    dropped: bool = False
+    base_sequence: int = NO_SEQUENCE
+    wire: tuple[bytes, BytesLike] | None = None
+    attempts: int = 0
+    in_flight: bool = False
+    maybe_written: bool = False
+    refused: bool = False
+    whole: object | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -235,7 +222,6 @@ class PartitionQueue:
         self.in_flight += 1
 
     def take_sequence(self, batch: ProducerBatch) -> None:
-        """Assign the batch's sequence number, once."""
         if batch.base_sequence == NO_SEQUENCE:
             batch.base_sequence = self._next_sequence
             self._next_sequence = next_sequence(self._next_sequence, batch.encoded.record_count)

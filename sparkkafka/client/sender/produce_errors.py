@@ -14,6 +14,7 @@ from sparkkafka.client.cluster.configs import topic_configs
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.sender.partition_queue import PartitionQueue, ProducerBatch
 from sparkkafka.client.values import TopicPartition
+from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import (
     BrokerError,
     ErrorCode,
@@ -110,6 +111,28 @@ def produce_error(
     """The error for records of a partition; `perhaps`: they may be written."""
     written = Written.UNKNOWN if perhaps else Written.NO
     return ProduceError(text, topic=tp.topic, partition=tp.partition, written=written, code=code)
+
+
+def too_large(
+    topic: str,
+    partition: int | None,
+    size_bytes: int,
+    options: ProducerOptions,
+    prefix: str = "",
+) -> ProduceError:
+    """The error of a record too large for a request or the buffer; `prefix` is that of settings."""
+    limit = (
+        f"{prefix}max.request.size={options.max_request_size} allows; raise it (and "
+        "max.message.bytes of the topic), or send smaller records"
+        if size_bytes > options.max_request_size
+        else f"{prefix}buffer.memory={options.buffer_memory} holds; raise it"
+    )
+    return produce_error(
+        TopicPartition(topic, -1 if partition is None else partition),
+        f"a record takes {size_bytes} bytes, more than {limit}",
+        ErrorCode.MESSAGE_TOO_LARGE,
+        perhaps=False,
+    )
 
 
 def batch_error(

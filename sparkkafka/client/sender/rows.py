@@ -112,14 +112,6 @@ def _micros(column: pa.Array) -> pa.Array:
     return column.cast(kind, safe=False).cast(pa.int64())  # the same moment, whatever the zone
 
 
-class Run(NamedTuple):
-    """Records of one partition, and which rows of the table they are, counted from 0."""
-
-    tp: TopicPartition
-    records: RecordColumns
-    rows: NDArray[np.int64] | range
-
-
 class Block(NamedTuple):
     """Records put together by partition, in one table: one run behind the other. `run_ends` are the
     records at which the runs end, `rows` which rows of the table the records are."""
@@ -128,11 +120,6 @@ class Block(NamedTuple):
     tps: list[TopicPartition]
     run_ends: list[int]
     rows: NDArray[np.int64] | range
-
-    def runs(self) -> Iterator[Run]:
-        """Each by itself."""
-        for tp, (low, high) in zip(self.tps, pairwise((0, *self.run_ends)), strict=True):
-            yield Run(tp, sliced(self.records, low, high), self.rows[low:high])
 
 
 class Router:
@@ -197,7 +184,9 @@ class Router:
         facts for a null topic, a partition that does not exist, a null header key, or a time before
         1970.
         """
-        return ((run.tp, run.records) for run in self.block(rows, timestamp_ms).runs())
+        records, tps, run_ends, _ = self.block(rows, timestamp_ms)
+        ends = pairwise((0, *run_ends))
+        return ((tp, sliced(records, *run)) for tp, run in zip(tps, ends, strict=True))
 
     def block(self, rows: Rows, timestamp_ms: int) -> Block:
         """`route`, with all runs in one table."""

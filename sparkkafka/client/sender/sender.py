@@ -145,7 +145,6 @@ class Sender:
                 log.warning("acks=0: broker %d may have lost records: %s", node_id, error)
 
     def lose_connections(self) -> None:
-        """Close the connections with answers to come."""
         for node_id in [node_id for node_id, sent in self._sent.items() if sent]:
             connection = self._cluster.open_connection(node_id)
             if connection is not None:
@@ -309,7 +308,6 @@ class Sender:
             )
 
     def _request(self, chosen: Iterable[Sent]) -> ProduceRequest:
-        """A request with these batches."""
         topics: dict[str, list[PartitionProduceData]] = {}
         for queue, batch in chosen:
             topics.setdefault(queue.tp.topic, []).append(

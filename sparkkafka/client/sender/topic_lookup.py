@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
 from sparkkafka.client.cluster.cluster import (
     KNOWN_TOPIC_GRACE_MS,
@@ -28,16 +29,14 @@ from sparkkafka.errors import (
 LOOK_MS = 6_000  # the longest look-up, when brokers do not answer
 
 
+@dataclass(slots=True)
 class _Missing:
     """A topic without metadata: since when, why, and when to ask again (monotonic seconds)."""
 
-    __slots__ = ("backoff", "error", "next_s", "since_s")
-
-    def __init__(self, backoff: Backoff) -> None:
-        self.since_s = time.monotonic()
-        self.backoff = backoff
-        self.next_s = 0.0
-        self.error: KafkaError | None = None
+    backoff: Backoff
+    since_s: float = field(default_factory=time.monotonic)
+    next_s: float = 0.0
+    error: KafkaError | None = None
 
 
 class TopicLookup:
@@ -98,7 +97,6 @@ class TopicLookup:
         return min((row.next_s for row in rows if row is not None), default=None)
 
     def last_error(self, topic: str) -> KafkaError | None:
-        """Why the last look-up did not find the topic."""
         missing = self._missing.get(topic)
         return missing.error if missing else None
 
@@ -107,7 +105,6 @@ class TopicLookup:
         return [missing.error for missing in list(self._missing.values()) if missing.error]
 
     def forget(self, topic: str) -> None:
-        """The topic is not needed any more."""
         self._missing.pop(topic, None)
 
     def leaders(
