@@ -1,4 +1,4 @@
-"""The library's Producer: records from any thread -> chunks -> the sender, and their futures.
+"""The library's Producer: records of any thread become chunks, then batches of a sender.
 
 Begin with `producer.py`.
 """

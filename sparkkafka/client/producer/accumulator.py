@@ -1,33 +1,142 @@
-"""Between the user's threads and the I/O thread: records that wait, room for them, and waking."""
+"""Between the user's threads and the I/O thread: chunks of records, buffer.memory, and waking."""
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from sparkkafka.client.deadline import Deadline, Waker
-from sparkkafka.client.producer.chunks import Chunk, RecordChunk
-from sparkkafka.client.producer.futures import NoticeBoard
+from sparkkafka.client.producer.futures import NoticeBoard, RecordFutures
+from sparkkafka.client.sender.rows import Rows
 from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import KafkaError, KafkaTimeoutError
+from sparkkafka.protocol.partitioning.partitioner import NO_PARTITION
+from sparkkafka.protocol.records.arrow import from_numpy
 
 CHUNK_BATCHES = 16
 MIN_CHUNK_BYTES = 64 * 2**10
 MAX_CHUNK_BYTES = 2**20
 WIDE_CHUNK_BYTES = 8 * 2**20  # of a topic whose records go to hundreds of partitions
 MOST_WAKES = 8  # for one batch
-BUFFER_SHARE = 4  # no chunk is larger than this part of buffer.memory, so that several can wait
+BUFFER_SHARE = 4  # buffer.memory holds at least so many chunks
 SLOW = "the brokers take records too slowly"
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class Chunk(RecordFutures):
+    """Records of one topic, in order, and their outcomes.
+
+    The first one came at `since_s` (monotonic); they count as `size_bytes` of buffer.memory.
+    """
+
+    __slots__ = ("since_s", "size_bytes")
+
+    def __init__(self, topic: str, board: NoticeBoard) -> None:
+        super().__init__(topic, board)
+        self.since_s = time.monotonic()
+        self.size_bytes = 0
+
+    @property
+    def open_count(self) -> int:
+        """The number of records without an outcome."""
+        return self._length() if self.left < 0 else self.left
+
+    def _length(self) -> int:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Take no more records. Called once, by the I/O thread."""
+        raise NotImplementedError
+
+    def rows(self) -> tuple[Rows, NDArray[np.int64], NDArray[np.int64] | None]:
+        """Columns, times in milliseconds, and partitions (NO_PARTITION for records that name none)
+        or None. Called once: the chunk forgets its records."""
+        raise NotImplementedError
+
+
+class RecordChunk(Chunk):
+    """Records that came one by one. `send` appends to its lists; times are seconds since 1970.
+
+    At `wake_bytes` the I/O thread is woken for it, at `full_bytes` it takes no more records.
+    """
+
+    __slots__ = (
+        "full_bytes",
+        "given_times_ms",
+        "headers",
+        "keys",
+        "partitions",
+        "times_s",
+        "values",
+        "wake_bytes",
+    )
+
+    def __init__(self, topic: str, board: NoticeBoard, wake_bytes: int, full_bytes: int) -> None:
+        super().__init__(topic, board)
+        self.full_bytes = full_bytes
+        self.wake_bytes = wake_bytes
+        self.values: list[bytes | None] = []
+        self.keys: list[bytes | None] = []
+        self.times_s: list[float] = []
+        # Few records have these; by the record's place.
+        self.headers: dict[int, Headers] = {}
+        self.partitions: dict[int, int] = {}
+        self.given_times_ms: dict[int, int] = {}
+
+    def _length(self) -> int:
+        return len(self.values)
+
+    def forget(self, place: int, size_bytes: int) -> None:
+        """Remove what there is of the last record, at `place`."""
+        del self.values[place:], self.keys[place:], self.times_s[place:]
+        for found in (self.headers, self.partitions, self.given_times_ms):
+            found.pop(place, None)
+        self.size_bytes = size_bytes
+
+    def close(self) -> None:
+        times_ms = (np.array(self.times_s, np.float64) * 1000).astype(np.int64)
+        if self.given_times_ms:
+            _put(times_ms, self.given_times_ms)
+        self.times_s = []
+        self.given_times_ms = {}
+        self.begin(times_ms)
+
+    def rows(self) -> tuple[Rows, NDArray[np.int64], NDArray[np.int64] | None]:
+        values, self.values = self.values, []
+        keys, self.keys = self.keys, []
+        headers, self.headers = self.headers, {}
+        partitions = None
+        if self.partitions:
+            partitions = np.full(len(values), NO_PARTITION, np.int64)
+            _put(partitions, self.partitions)
+            self.partitions = {}
+        columns = Rows(
+            length=len(values),
+            keys=None if keys.count(None) == len(keys) else binary_array(keys),
+            values=binary_array(values),
+            headers=headers_array(headers, len(values)) if headers else None,
+            topics=None,
+            fixed_topic=self.topic,
+            partitions=None,
+        )
+        return columns, self._times_ms, partitions
 
 
 class RecordBuffer:
-    """Open chunks by topic, and those that are ready to be taken.
+    """Open chunks by topic, and chunks that are ready for the I/O thread.
 
-    `lock` guards everything here. A chunk is taken once it is full, has waited for linger.ms, has a
-    batch's worth when the I/O thread looks, or when somebody flushes: while the I/O thread is busy,
-    chunks grow, so the busier it is, the cheaper each record.
+    `lock` guards all of it. The I/O thread takes a chunk that is full, has waited for linger.ms, or
+    fills a batch, and all chunks on a flush. While it is busy, chunks grow: the busier it is, the
+    less each record costs.
     """
 
     def __init__(self, options: ProducerOptions, board: NoticeBoard) -> None:
@@ -42,22 +151,21 @@ class RecordBuffer:
         self.chunk_bytes = max(
             1, min(max(wanted, options.batch_size), options.buffer_memory // BUFFER_SHARE)
         )
-        """A chunk of so many bytes is full, if its records go to few partitions."""
+        """The size of a full chunk whose records go to few partitions."""
         self._largest_chunk_bytes = max(
             self.chunk_bytes, min(WIDE_CHUNK_BYTES, options.buffer_memory // BUFFER_SHARE)
         )
         self._full_bytes: dict[str, int] = {}
-        # What is missing of a topic's fullest batch, if that is not all of it: a chunk of so many
-        # bytes is worth waking the I/O thread for.
+        # By topic, what its fullest pending batch lacks: a chunk of this size wakes the I/O thread.
         self._missing_bytes: dict[str, int] = {}
         self.open: dict[str, RecordChunk] = {}
         self.ready: deque[Chunk] = deque()
         self.unfinished: set[Chunk] = set()
-        """Chunks that were not wholly delivered or given up; ready ones and taken ones alike."""
+        """Chunks with records that have no outcome yet: open, ready and taken ones."""
         self.used_bytes = 0
-        """Records that the I/O thread has not taken."""
+        """Of records that the I/O thread has not taken."""
         self.io_bytes = 0
-        """Records that it has; it alone sets this."""
+        """Of records that it has; it alone sets this."""
         self.flushes = 0
         self._blocked = 0
         self._sleeping = False
@@ -67,17 +175,17 @@ class RecordBuffer:
     # --- the users' side; all but `flush_open` with the lock held -------------------------------
 
     def refuse(self, reason: Callable[[], KafkaError] | None) -> None:
-        """Take no records from now on (None: take them again); `reason` makes the error."""
+        """Take no records from now on; `reason` makes the error. None: take them again."""
         self._refusal = reason
         self._room.notify_all()
 
     def check(self) -> None:
-        """Raises the error of a buffer that takes no records."""
+        """Raise the error of a buffer that takes no records."""
         if self._refusal is not None:
             raise self._refusal()
 
     def open_chunk(self, topic: str) -> RecordChunk:
-        """A new open chunk of a topic that has none. Raises what `check` does."""
+        """A new chunk of a topic that has no open one. Raises as `check`."""
         self.check()
         wake_bytes = self._missing_bytes.get(topic, self._batch_bytes)
         full_bytes = self.full_bytes(topic)
@@ -88,27 +196,24 @@ class RecordBuffer:
         return chunk
 
     def full_bytes(self, topic: str) -> int:
-        """A chunk of the topic takes so many bytes."""
         return self._full_bytes.get(topic, self._largest_chunk_bytes)
 
     def full(self, topic: str, chunk: RecordChunk) -> None:
-        """The topic's chunk takes no more records."""
         del self.open[topic]
         self.ready.append(chunk)
         self.wake()
 
     def worth_waking(self) -> None:
-        """A chunk has a batch's worth."""
         if self._sleeping:
             self.wake()
 
     def roll_all(self) -> None:
-        """All open chunks are ready, in the order in which they were opened."""
+        """Make all open chunks ready, in the order in which they were opened."""
         self.ready.extend(self.open.values())
         self.open.clear()
 
     def add(self, chunk: Chunk) -> None:
-        """A chunk that did not come record by record, behind what came before it."""
+        """Add a whole chunk, behind all earlier records."""
         self.check()
         self.roll_all()
         self.unfinished.add(chunk)
@@ -117,8 +222,8 @@ class RecordBuffer:
         self.wake()
 
     def make_room(self, size_bytes: int, trouble: Callable[[], str]) -> None:
-        """Wait until so many bytes fit, or all that was there before is gone. At most max.block.ms.
-        `trouble` says why nothing is delivered, if that is known.
+        """Wait until `size_bytes` fit or the buffer is empty, at most max.block.ms. `trouble` says
+        why nothing is delivered, if that is known.
 
         Raises KafkaTimeoutError, KafkaError if the buffer is closed meanwhile.
         """
@@ -144,10 +249,10 @@ class RecordBuffer:
             self._blocked -= 1
 
     def _held_bytes(self) -> int:
-        """Bytes of records that are not delivered.
+        """Bytes of records without an outcome.
 
-        The I/O thread sets `io_bytes` at the end of its turn, which can be long after it has noted
-        the last delivery: somebody who saw that must find room.
+        The I/O thread sets `io_bytes` at the end of its turn, perhaps long after the last outcome:
+        a caller that has seen this outcome must find room.
         """
         taken = self.unfinished.difference(self.open.values(), self.ready)
         return self.used_bytes + (0 if all(chunk.all_done for chunk in taken) else self.io_bytes)
@@ -158,7 +263,7 @@ class RecordBuffer:
             self._waker.wake()
 
     def set_forked(self) -> None:
-        """In the child of a fork: the I/O thread is the parent's, the lock may be held for ever."""
+        """In the child of a fork there is no I/O thread, and nobody to release the lock."""
         self.lock = threading.Lock()
         self._room = threading.Condition(self.lock)
         self.open.clear()
@@ -168,21 +273,21 @@ class RecordBuffer:
 
     @property
     def wake_fd(self) -> int:
-        """Can be read when the thread is to look for work."""
+        """Readable when there is work for the thread."""
         return self._waker.fileno()
 
     def awake(self) -> None:
-        """It is up, and need not be woken."""
+        """The thread is up, and need not be woken."""
         self._sleeping = False
         self._waker.drain()
 
     @property
     def hurries(self) -> bool:
-        """Whether somebody waits, so that nothing is to linger."""
+        """Whether a caller waits, so that nothing may linger."""
         return bool(self._blocked or self.flushes)
 
     def take(self, *, everything: bool = False) -> list[Chunk]:
-        """What is to be sent now. Their bytes count as the I/O thread's from here on."""
+        """The chunks to send now. Their bytes are the I/O thread's from here on."""
         with self.lock:
             now_s = time.monotonic()
             if everything or self.hurries:
@@ -204,14 +309,14 @@ class RecordBuffer:
         return chunk.size_bytes >= chunk.wake_bytes or chunk.since_s + self._linger_s <= now_s
 
     def expect(self, topic: str, missing_bytes: int, spread: int) -> None:
-        """So many bytes would fill the topic's fullest batch that waits; its last chunk went to
+        """The topic's fullest pending batch lacks `missing_bytes`, and its last chunk went to
         `spread` partitions."""
-        # What a chunk costs for each partition is shared by more records in a larger one. It gets
-        # there only while the I/O thread is busy.
+        # Each partition of a chunk has a cost, which the records of a larger chunk share. Chunks
+        # get larger only while the I/O thread is busy.
         full_bytes = min(
             max(self.chunk_bytes, spread * self._batch_bytes), self._largest_chunk_bytes
         )
-        # Records spread over partitions, so a little at a time would wake for little, often.
+        # Records spread over partitions: waking for every few bytes would be too often.
         wanted = max(missing_bytes, self._batch_bytes // MOST_WAKES)
         with self.lock:
             if wanted < self._batch_bytes:
@@ -225,8 +330,8 @@ class RecordBuffer:
                 chunk.wake_bytes = min(wanted, full_bytes)
 
     def sleep_s(self, commands: Callable[[], bool]) -> float | None:
-        """How long nothing is due, None for ever; from here on `wake` really wakes. `commands` says
-        whether there is anything else to do."""
+        """How long nothing is due, None for ever; the I/O thread sleeps from here on. `commands`
+        says whether there is anything else to do."""
         with self.lock:
             now_s = time.monotonic()
             if (
@@ -243,7 +348,7 @@ class RecordBuffer:
             return max(0.0, oldest_s + self._linger_s - now_s)
 
     def freed(self, io_bytes: int, finished: list[Chunk]) -> None:
-        """So many bytes are the I/O thread's now, and these chunks are done with."""
+        """The I/O thread has `io_bytes` now, and these chunks are done."""
         with self.lock:
             self.io_bytes = io_bytes
             self.unfinished.difference_update(finished)
@@ -251,7 +356,43 @@ class RecordBuffer:
                 self._room.notify_all()
 
     def close(self) -> None:
-        """Nobody wakes anybody any more."""
         with self.lock:
             self._waker.close()
             self._sleeping = False
+
+
+def _put(target: NDArray[np.int64], found: Mapping[int, int]) -> None:
+    at = np.fromiter(found.keys(), np.int64, len(found))
+    target[at] = np.fromiter(found.values(), np.int64, len(found))
+
+
+def binary_array(values: Sequence[bytes | None]) -> pa.Array:
+    """The values as an Arrow array. (`pa.array` of a list would import pandas.)"""
+    count = len(values)
+    bitmap = None
+    if None in values:
+        valid = np.fromiter((value is not None for value in values), np.bool_, count)
+        bitmap = pa.py_buffer(np.packbits(valid, bitorder="little"))
+        values = [value or b"" for value in values]
+    data = b"".join(values)  # type: ignore[arg-type]
+    offsets = np.zeros(count + 1, np.int32)
+    np.cumsum(np.fromiter(map(len, values), np.int32, count), out=offsets[1:])  # type: ignore[arg-type]
+    buffers = [bitmap, pa.py_buffer(offsets), pa.py_buffer(data or bytes(1))]
+    return pa.Array.from_buffers(pa.binary(), count, buffers)
+
+
+def headers_array(headers: Mapping[int, Headers], count: int) -> pa.Array:
+    """A list of (key, value) structs for each of `count` records."""
+    sizes = np.zeros(count + 1, np.int32)
+    order = sorted(headers)
+    for place in order:
+        sizes[place + 1] = len(headers[place])
+    pairs: Iterable[tuple[str, bytes | None]] = itertools.chain.from_iterable(
+        headers[place] for place in order
+    )
+    flat = list(pairs)
+    names: Any = binary_array([name.encode() for name, _ in flat]).view(pa.string())
+    contents = binary_array([content for _, content in flat])
+    structs = pa.StructArray.from_arrays([names, contents], names=["key", "value"])
+    offsets = from_numpy(np.cumsum(sizes, dtype=np.int32))
+    return pa.ListArray.from_arrays(offsets, structs)

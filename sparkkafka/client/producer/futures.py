@@ -1,7 +1,7 @@
-"""What becomes of records that a Producer was given, and the handles that tell it.
+"""The outcomes of a Producer's records, and the handles that users ask for them.
 
-Records that are handed over together share one `RecordFutures`: arrays with a place for each
-record, so that a batch of thousands is noted in a few steps. A handle is a position in them.
+Records of one chunk share a `RecordFutures`: arrays with a place for each record, so that the
+outcome of thousands is noted in a few steps. A handle is a place in them.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _PENDING = -2
 _FAILED = -3  # and below: the number of the failure
 
 WHOLE = -1
-"""In place of a record's number: all of them."""
+"""In place of a record's place: all records."""
 
 Places = NDArray[np.int64] | range
-"""Which of the records, counted from 0."""
+"""Places of records in a chunk, from 0."""
 
 MOST_FAILURES_KEPT = 1_000
 
@@ -40,7 +40,7 @@ MOST_FAILURES_KEPT = 1_000
 class RecordMetadata(NamedTuple):
     """Where a record was written. Timestamp in milliseconds since 1970, UTC.
 
-    `offset` is -1 if the broker did not tell it (acks=0, or a repetition it recognised long after).
+    `offset` is -1 if the broker did not return it (acks=0, or a duplicate recognised late).
     """
 
     topic: str
@@ -51,9 +51,9 @@ class RecordMetadata(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RecordFailure:
-    """A record of a series or table that was given up: its number there, from 0, and why.
+    """A record of a series or table that was given up: its number there, from 0, and its error.
 
-    `partition` is -1 if none was chosen for it.
+    `partition` is -1 if none was chosen.
     """
 
     index: int
@@ -63,7 +63,7 @@ class RecordFailure:
 
 
 class Failure:
-    """Records that were given up together. `messages` are a broker's words about single ones."""
+    """Records that were given up together. `messages` are the broker's about single records."""
 
     __slots__ = ("all_asked", "asked", "count", "error", "messages")
 
@@ -78,11 +78,11 @@ class Failure:
 
     @property
     def is_news(self) -> bool:
-        """Whether there are records after which nobody has asked."""
+        """Whether the user has not asked for all of these records."""
         return not self.all_asked and len(self.asked) < self.count
 
     def error_of(self, place: int) -> KafkaError:
-        """The error of one record; nobody needs to be told of it again."""
+        """The error of one record, which the user has asked for now."""
         self.asked.add(place)
         error = copy.copy(self.error)
         error.__cause__ = self.error.__cause__
@@ -94,7 +94,7 @@ class Failure:
 
 
 class NoticeBoard:
-    """Where waiting threads hear of deliveries, and where failures are kept until someone asks."""
+    """Wakes threads that wait for outcomes, runs callbacks, keeps failures until the user asks."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
@@ -107,8 +107,8 @@ class NoticeBoard:
         self._process_id = os.getpid()
 
     def wait(self, done: Callable[[], bool], deadline: Deadline | None, what: str) -> bool:
-        """Whether `done` within the deadline. Raises KafkaError in the I/O thread, which would wait
-        for itself."""
+        """Wait until `done`; False after the deadline. Raises KafkaError in the I/O thread, which
+        would wait for itself."""
         if done():
             return True
         if os.getpid() != self._process_id:
@@ -132,14 +132,14 @@ class NoticeBoard:
     def wait_for_callbacks(
         self, done: Callable[[], bool], deadline: Deadline | None, what: str
     ) -> bool:
-        """As `wait`, and until the callbacks have run of all that is done by then."""
+        """As `wait`, then until the callbacks of all records that are done have run."""
         if not self.wait(done, deadline, what):
             return False
         wanted = self._called_count
         return self.wait(lambda: self._ran_count >= wanted, deadline, what)
 
     def tell(self) -> None:
-        """Wake those who wait, and run callbacks. Only the I/O thread calls it."""
+        """Wake waiting threads, and run callbacks. Only in the I/O thread."""
         self._wake()
         if not self._called:
             return
@@ -156,7 +156,7 @@ class NoticeBoard:
                 self.changed.notify_all()
 
     def call(self, callbacks: list[tuple[Callable[[Any], object], Any]]) -> None:
-        """Callbacks to run at the next `tell`. Only the I/O thread calls it."""
+        """Run these callbacks at the next `tell`. Only in the I/O thread."""
         self._called.extend(callbacks)
         self._called_count += len(callbacks)
 
@@ -164,7 +164,7 @@ class NoticeBoard:
         self._failures.append(failure)
 
     def take_failures(self) -> list[Failure]:
-        """Failures since the last time that have records after which nobody has asked."""
+        """New failures that the user has not asked for."""
         taken = []
         while self._failures:
             failure = self._failures.popleft()
@@ -173,7 +173,7 @@ class NoticeBoard:
         return taken
 
     def raise_failures(self) -> None:
-        """Raise the first error after which nobody has asked, if there is one."""
+        """Raise the first error that the user has not asked for, if there is one."""
         failures = self.take_failures()
         if not failures:
             return
@@ -185,7 +185,7 @@ class NoticeBoard:
 
 
 def run_callback(callback: Callable[[Any], object], handle: Any) -> None:
-    """An error in a callback is its own: it is logged, and deliveries go on."""
+    """Run it; an exception is logged, and deliveries go on."""
     try:
         callback(handle)
     except Exception:
@@ -193,9 +193,9 @@ def run_callback(callback: Callable[[Any], object], handle: Any) -> None:
 
 
 class RecordFutures:
-    """What became of each of some records. Written by the I/O thread, read by all.
+    """The outcome of each record of a chunk. Written by the I/O thread, read by all.
 
-    Before `begin` it is not known how many they are.
+    Before `begin` the number of records is not known.
     """
 
     __slots__ = (
@@ -212,7 +212,7 @@ class RecordFutures:
 
     def __init__(self, topic: str, board: NoticeBoard) -> None:
         self.board = board
-        self.left = -1  # how many are open
+        self.left = -1  # records without an outcome
         self.numbers: Places = range(0)  # those of a series or table: which row each record was
         self.topic = topic
         self._offsets: NDArray[np.int64] | None = None
@@ -222,20 +222,18 @@ class RecordFutures:
         self._callbacks: dict[int, list[tuple[Callable[[Any], object], Any]]] = {}
 
     def begin(self, times_ms: NDArray[np.int64]) -> None:
-        """All records are there, with these times."""
+        """All records have come, with these times."""
         self._times_ms = times_ms
         self._partitions = np.full(len(times_ms), -1, np.int32)
         self.left = len(times_ms)
         self._offsets = np.full(len(times_ms), _PENDING, np.int64)
 
     def open_places(self) -> NDArray[np.int64]:
-        """Records that are neither delivered nor given up."""
         if self._offsets is None:
             return np.zeros(0, np.int64)
         return np.flatnonzero(self._offsets == _PENDING)
 
     def errors(self) -> list[KafkaError]:
-        """Errors of all that was given up, one for each time."""
         return [failure.error for failure in self._failures]
 
     @property
@@ -245,7 +243,7 @@ class RecordFutures:
     def delivered(
         self, tp: TopicPartition, places: Places, first_offset: int, log_append_time_ms: int
     ) -> None:
-        """Records were written one behind the other; -1 for what the broker did not tell."""
+        """Records were written, one behind the other; -1 for what the broker did not return."""
         offsets = self._offsets
         if offsets is None:
             raise RuntimeError("delivered before it began")
@@ -253,7 +251,7 @@ class RecordFutures:
         self._partitions[at] = tp.partition
         if log_append_time_ms >= 0:
             self._times_ms[at] = log_append_time_ms
-        # The offset last: it is what says that a record is done.
+        # The offset last: it marks a record as done.
         if first_offset < 0:
             offsets[at] = NO_OFFSET
         else:
@@ -268,7 +266,7 @@ class RecordFutures:
         *,
         partition: int = -1,
     ) -> None:
-        """Records were given up; `messages` by their place, `partition` -1 if none was chosen."""
+        """Records were given up; `messages` by place, `partition` -1 if none was chosen."""
         offsets = self._offsets
         if offsets is None:
             raise RuntimeError("failed before it began")
@@ -291,7 +289,7 @@ class RecordFutures:
                     if place in done or (place == WHOLE and not left):
                         self._mark_asked(place)
                         self.board.call(self._callbacks.pop(place))
-            # Last: who sees that all is done finds the callbacks on the board.
+            # Last: when all is done, the callbacks are on the board.
             self.left = left
 
     def _mark_asked(self, place: int) -> None:
@@ -300,7 +298,7 @@ class RecordFutures:
             failure.asked.add(place)
 
     def is_done(self, place: int) -> bool:
-        """Whether the record is, or all are (`WHOLE`)."""
+        """Whether the record has an outcome, or all have (`WHOLE`)."""
         if place == WHOLE:
             return self.left == 0
         offsets = self._offsets
@@ -312,25 +310,23 @@ class RecordFutures:
         return self._failures[_FAILED - code] if code <= _FAILED else None
 
     def error_of(self, place: int) -> KafkaError | None:
-        """Of a record that is done: its error, None if it was written."""
+        """The error of a record that is done, None if it was written."""
         failure = self._failure(place)
         return None if failure is None else failure.error_of(place)
 
     def metadata_of(self, place: int) -> RecordMetadata:
-        """Of a record that was written."""
         offset = int(self._offsets[place]) if self._offsets is not None else NO_OFFSET
         return RecordMetadata(
             self.topic, int(self._partitions[place]), offset, int(self._times_ms[place])
         )
 
     def failures(self) -> Iterator[KafkaError]:
-        """Errors of records that were given up, one for each batch."""
+        """The errors of records that were given up, as asked for by the user."""
         for failure in self._failures:
             failure.all_asked = True
             yield failure.error
 
     def failed_records(self) -> Iterator[RecordFailure]:
-        """Each record that was given up, by its number."""
         if self._offsets is None:
             return
         for place in np.flatnonzero(self._offsets <= _FAILED).tolist():
@@ -340,18 +336,18 @@ class RecordFutures:
             yield RecordFailure(number, self.topic, partition, failure.error_of(place))
 
     def places(self) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Partition and offset of each record; the offset is below -1 if it was not written."""
+        """Partition and offset of each record; the offset of one not written is below -1."""
         if self._offsets is None:
             return np.zeros(0, np.int32), np.zeros(0, np.int64)
         return self._partitions, self._offsets
 
     def add_callback(self, place: int, callback: Callable[[Any], object], handle: Any) -> None:
-        """Call when the record is done (all are: `WHOLE`): in the I/O thread, or here and now."""
+        """Call when the record is done (`WHOLE`: all are): in the I/O thread, or here and now."""
         waiting = (callback, handle)
         with self.board.changed:
             self._callbacks.setdefault(place, []).append(waiting)
-            # The I/O thread looks for callbacks after it has noted a delivery, under this lock. So
-            # what is done by now it may have looked for before this one was there.
+            # The I/O thread looks for callbacks after it has noted an outcome, under this lock: for
+            # a record that is done it may have looked before.
             if not self.is_done(place):
                 return
             self._callbacks[place].remove(waiting)
@@ -374,15 +370,15 @@ class Delivery:
         return f"<Delivery {'done' if self.done() else 'pending'}>"
 
     def done(self) -> bool:
-        """Whether the record is written, or given up. Never waits."""
+        """Whether the record is written or given up. Never waits."""
         return self._futures.is_done(self._place)
 
     def result(self, timeout_s: float | None = None) -> RecordMetadata:
-        """Wait until the record is written, and tell where.
+        """Wait until the record is written, and return where.
 
         Raises the record's own error (ProduceError, UnknownTopicError, …), or KafkaTimeoutError
-        after `timeout_s`, and then it may still be written. None waits as long as it takes, which
-        delivery.timeout.ms bounds.
+        after `timeout_s`: then it may still be written. None waits as long as delivery.timeout.ms
+        lets it take.
         """
         error = self.exception(timeout_s)
         if error is not None:
@@ -390,19 +386,19 @@ class Delivery:
         return self._futures.metadata_of(self._place)
 
     def exception(self, timeout_s: float | None = None) -> KafkaError | None:
-        """Wait as `result`, and return the record's error, None if it is written."""
+        """Wait as `result`; the record's error, None if it is written."""
         _await(self._futures.board, self.done, timeout_s, "the record is not acknowledged")
         return self._futures.error_of(self._place)
 
     def add_callback(self, callback: Callable[[Delivery], object]) -> None:
-        """`callback(delivery)` once it is done: in the producer's I/O thread, which waits for it,
-        so it must be quick and must not wait itself; here and now if it is done already."""
+        """Call `callback(delivery)` once it is done: in the producer's I/O thread, so it must be
+        quick and must not wait; here and now if it is done already."""
         _checked_callback(callback)
         self._futures.add_callback(self._place, callback, self)
 
 
 def _checked_callback(callback: Any) -> None:
-    """In the producer's thread the error would be for the log only. Raises OptionError."""
+    """Raises OptionError. (In the producer's thread the error would only be logged.)"""
     if not callable(callback):
         raise OptionError(f"callback is a function of the delivery, got {callback!r}")
 
@@ -435,7 +431,7 @@ class TableDelivery:
         return f"<TableDelivery {'done' if self.done() else 'pending'}>"
 
     def done(self) -> bool:
-        """Whether each of the records is written or given up. Never waits."""
+        """Whether each record is written or given up. Never waits."""
         return all(part.all_done for part in self._parts)
 
     def exception(self, timeout_s: float | None = None) -> KafkaError | None:
@@ -445,7 +441,7 @@ class TableDelivery:
         return errors[0] if errors else None
 
     def result(self, timeout_s: float | None = None) -> dict[TopicPartition, WrittenRange]:
-        """Wait until all are written, and tell where. Raises as `Delivery.result` if one is not;
+        """Wait until all are written, and return where. Raises as `Delivery.result` if one is not;
         the others are written all the same (`written`)."""
         error = self.exception(timeout_s)
         if error is not None:
@@ -460,7 +456,7 @@ class TableDelivery:
         return sorted(found, key=lambda failure: failure.index)
 
     def written(self) -> dict[TopicPartition, WrittenRange]:
-        """What is known to be written by now. Offsets are -1 if the broker told none."""
+        """What is written by now. Offsets are -1 if the broker did not return them."""
         found: dict[TopicPartition, WrittenRange] = {}
         for part in self._parts:
             partitions, offsets = part.places()

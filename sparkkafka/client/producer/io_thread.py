@@ -1,5 +1,5 @@
-"""The I/O thread of a Producer: takes records from the buffer, sends them, tells what became of
-them. It alone owns the cluster and the sender."""
+"""The I/O thread of a Producer: takes chunks from the buffer, sends their records, notes outcomes.
+Only this thread uses the cluster and the sender."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from typing import Any, TypeVar
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import CloseSignal, Deadline
-from sparkkafka.client.producer.accumulator import RecordBuffer
-from sparkkafka.client.producer.chunks import Chunk
+from sparkkafka.client.producer.accumulator import Chunk, RecordBuffer
 from sparkkafka.client.producer.futures import NoticeBoard
 from sparkkafka.client.producer.router import BatchPieces, Piece, RecordRouter, cut_pieces
 from sparkkafka.client.sender.arrow_producer import Batcher
@@ -35,7 +34,7 @@ log = logging.getLogger(__name__)
 CLOSED = "the producer was closed before they were delivered"
 LEAST_LOOK_MS = 1_000  # for metadata, however short max.block.ms is
 LONGEST_SLEEP_S = 1.0
-ANSWER_SLACK_S = 5.0  # how much longer a caller waits for a command than the command's own deadline
+ANSWER_SLACK_S = 5.0  # that a caller waits for a command beyond the command's deadline
 
 MOST_NAMED = 3
 
@@ -44,16 +43,16 @@ EXIT_SLACK_MS = 200
 _UNCLOSED = "a Producer was not closed: call close(), or use it under `with`"
 
 _loops: weakref.WeakSet[ProducerLoop] = weakref.WeakSet()
-"""Those that run, also of producers that are gone."""
+"""All that run, also of producers that were garbage-collected."""
 
 T = TypeVar("T")
 
 
 class ProducerLoop:
-    """Runs until `stop`; what it was given until then is delivered, or given up.
+    """Runs until `stop`; records that came before are delivered or given up.
 
-    `on_failure` is told of each error by which records are given up, in the I/O thread, and returns
-    the one that their handles raise.
+    `on_failure` is called in the I/O thread with the error of records that are given up, and
+    returns the one that their handles raise.
     """
 
     def __init__(
@@ -82,7 +81,7 @@ class ProducerLoop:
         self._taken: set[Chunk] = set()
         self._commands: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._stop: Deadline | None = None
-        self._ended = False  # no command is taken any more
+        self._ended = False  # takes no more commands
         self._why = CLOSED
         self._drop_reason: KafkaError | None = None
         self._thread = threading.Thread(
@@ -97,7 +96,7 @@ class ProducerLoop:
         _loops.add(self)
 
     def look(self, topic: str) -> int | None:
-        """The number of a topic's partitions, None if it has to be asked for again. To be `call`ed.
+        """The number of a topic's partitions, None if brokers must be asked again. For `call`.
 
         Raises UnknownTopicError, BrokerError.
         """
@@ -112,9 +111,9 @@ class ProducerLoop:
         return self.sender.deliveries.metrics
 
     def call(self, action: Callable[[], T], deadline: Deadline, what: str) -> T:
-        """Run something in the I/O thread and return what it returns, or raise what it raises.
+        """Run `action` in the I/O thread; return its result or raise its error.
 
-        Raises KafkaTimeoutError if it did not end a little after the deadline; it may still run.
+        Raises KafkaTimeoutError a little after the deadline; the action may still run.
         """
         if threading.current_thread() is self._thread:
             raise KafkaError(f"{what}: not in a callback, which runs in the thread that is needed")
@@ -134,8 +133,7 @@ class ProducerLoop:
             ) from None
 
     def wait_for_all(self, deadline: Deadline | None) -> None:
-        """Send everything, lingering or not, and wait until it is delivered or given up, and the
-        callbacks of it have run.
+        """Send everything without lingering, and wait for all outcomes and callbacks.
 
         Raises KafkaTimeoutError.
         """
@@ -164,11 +162,11 @@ class ProducerLoop:
             )
 
     def trouble(self) -> str:
-        """Why records are not delivered, to end a message with; "" if nothing is known to be wrong.
-        Any thread may ask."""
+        """Why records are not delivered, to end a message with; "" if that is not known. From any
+        thread."""
         errors = [*self._lookup.errors(), *self.sender.deliveries.errors(), self.cluster.failing]
         texts = {str(error) for error in errors if error is not None}
-        # What is quoted by another needs no words of its own.
+        # A text that is part of another says nothing new.
         texts = {text for text in texts if not any(text in other for other in texts - {text})}
         if texts:
             return f"; the last failure: {'; '.join(sorted(texts)[:MOST_NAMED])}"
@@ -179,7 +177,7 @@ class ProducerLoop:
         return ""
 
     def _words_for(self, chunks: Sequence[Chunk]) -> str:
-        """Records that are not delivered: how many, and where they are."""
+        """How many records are not delivered, and where they are."""
         counts: dict[str, int] = {}
         for chunk in chunks:
             counts[chunk.topic] = counts.get(chunk.topic, 0) + chunk.open_count
@@ -194,7 +192,7 @@ class ProducerLoop:
         return f"{words}, on the way to {_some('partition', queued)}" if queued else words
 
     def stop(self, deadline: Deadline, why: str = CLOSED) -> None:
-        """Deliver what is there until the deadline, then end. What is given up, is so for `why`."""
+        """Deliver what is there until the deadline, give up the rest because of `why`, and end."""
         self._close_signal.close_in(deadline.remaining_s())
         with self._buffer.lock:
             if self._stop is None or deadline.remaining_s() < self._stop.remaining_s():
@@ -205,7 +203,7 @@ class ProducerLoop:
 
     @property
     def runs(self) -> bool:
-        """Whether there is a thread, in this process."""
+        """Whether the thread runs, in this process."""
         return self._thread.is_alive()
 
     @property
@@ -213,7 +211,7 @@ class ProducerLoop:
         return not all(chunk.all_done for chunk in list(self._buffer.unfinished))
 
     def join(self, timeout_s: float) -> bool:
-        """Whether the thread has ended in this time."""
+        """Wait for the thread's end; False after `timeout_s`."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -238,7 +236,7 @@ class ProducerLoop:
         return self._stop.expired or not self._buffer.unfinished
 
     def _turn(self) -> None:
-        """One look at everything, then a wait until there is something to do."""
+        """Do what there is to do, then wait until there is more."""
         self._buffer.awake()
         while self._commands:
             self._obey(*self._commands.popleft())
@@ -287,7 +285,7 @@ class ProducerLoop:
         self._unrouted.setdefault(chunk.topic, deque()).append(chunk)
 
     def _tell(self) -> None:
-        """Note what was delivered or given up, and wake those who wait for it."""
+        """Free the memory of finished chunks, wake waiting threads, and run callbacks."""
         finished = [chunk for chunk in self._taken if chunk.all_done]
         self._taken.difference_update(finished)
         waiting = sum(chunk.size_bytes for chunks in self._unrouted.values() for chunk in chunks)
@@ -316,7 +314,7 @@ class ProducerLoop:
                 self._cut(chunk)
 
     def _expire(self, topic: str) -> None:
-        """max.block.ms bounds the wait for metadata, as in Java (which waits in `send`)."""
+        """Give up chunks that have waited for metadata for max.block.ms. (Java waits in `send`.)"""
         limit_ms = min(self._options.max_block_ms, self._options.delivery_timeout_ms)
         chunks = self._unrouted[topic]
         while chunks and (time.monotonic() - chunks[0].since_s) * 1000 > limit_ms:
@@ -370,15 +368,15 @@ class ProducerLoop:
     # --- giving up ------------------------------------------------------------------------------
 
     def _fail(self, chunk: Chunk, error: KafkaError) -> None:
-        """What is open of a chunk is given up."""
+        """Give up the chunk's records that have no outcome."""
         chunk.failed(chunk.open_places(), self._on_failure(error))
 
     def drop_later(self, reason: KafkaError) -> None:
-        """Give up everything, once this step of the sender is over."""
+        """Give up everything after this step of the sender."""
         self._drop_reason = self._drop_reason or reason
 
     def drop_unsent(self, reason: KafkaError) -> None:
-        """Give up what was never sent."""
+        """Give up all records that were never sent."""
         self._drop_reason = None
         for chunk in self._buffer.take(everything=True):
             self._accept(chunk)
@@ -391,12 +389,11 @@ class ProducerLoop:
         self.sender.deliveries.give_up_everything(str(reason), sent=False)
 
     def drop_everything(self, reason: KafkaError) -> None:
-        """Give up all that is not delivered."""
         self.drop_unsent(reason)
         self.sender.deliveries.give_up_everything(str(reason))
 
     def settle(self, deadline: Deadline) -> bool:
-        """Wait until all that was sent is answered; whether it is. What is not is given up."""
+        """Wait until all requests are answered, and give up the rest: then it returns False."""
         while self.sender.unsettled and not deadline.expired:
             try:
                 self.sender.step(wait=True, longest_s=min(LONGEST_SLEEP_S, deadline.remaining_s()))
@@ -412,7 +409,7 @@ class ProducerLoop:
         error = KafkaError(reason)
         with self._buffer.lock:
             self._buffer.refuse(lambda: KafkaError("the producer is closed"))
-            # Now, since callbacks are still to run, which may take long.
+            # Before the callbacks, which may take long.
             self._ended = True
             waiting = list(self._commands)
             self._commands.clear()
@@ -425,7 +422,7 @@ class ProducerLoop:
                 self._accept(chunk)
             self.drop_everything(error)
         finally:
-            # Whatever a bug left behind: nobody shall wait for ever.
+            # In case of a bug: no caller may wait for ever.
             for chunk in self._taken:
                 chunk.failed(chunk.open_places(), error)
             if lost:
@@ -440,14 +437,13 @@ def _some(kind: str, names: Sequence[str]) -> str:
 
 
 def let_go(loop: ProducerLoop, process_id: int) -> None:
-    """A producer that nobody has closed is gone. Its thread delivers what it can, and says what it
+    """An unclosed producer was garbage-collected: its thread delivers what it can, and logs what it
     could not."""
     if os.getpid() == process_id:
         loop.stop(Deadline(CLOSE_IN_ERROR_S * 1000), _UNCLOSED)
 
 
 def _end_all() -> None:
-    """The interpreter ends, and threads with it."""
     running = [loop for loop in _loops if loop.runs]
     for loop in running:
         let_go(loop, os.getpid())

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from sparkkafka.client.deadline import CloseSignal, Deadline, deadline_of
 from sparkkafka.client.net.connecting import where
-from sparkkafka.client.producer.accumulator import RecordBuffer
-from sparkkafka.client.producer.chunks import Chunk
+from sparkkafka.client.producer.accumulator import Chunk, RecordBuffer
 from sparkkafka.client.producer.futures import Delivery, NoticeBoard, TableDelivery
 from sparkkafka.client.producer.io_thread import CLOSE_IN_ERROR_S, ProducerLoop, let_go
 from sparkkafka.client.producer.records import (
@@ -32,10 +31,12 @@ from sparkkafka.client.producer.records import (
     as_bytes,
     checked_headers,
     checked_number,
-    too_large,
+    series_chunks,
+    table_chunks,
 )
 from sparkkafka.client.producer.transaction_steps import LEAST_ABORT_S, TransactionSteps
 from sparkkafka.client.sender.deliveries import ProducerMetrics
+from sparkkafka.client.sender.produce_errors import too_large
 from sparkkafka.client.transactions.producer_transaction import RepeatedTransaction
 from sparkkafka.client.transactions.requests import GroupIdentity
 from sparkkafka.client.values import TopicPartition, checked_topic
@@ -249,8 +250,6 @@ class Producer:
         topic, null header key, time before 1970), ProduceError for a row above max.request.size,
         and else what `send` raises; of a table above buffer.memory, some rows may be queued then.
         """
-        from sparkkafka.client.producer.table_chunks import table_chunks
-
         if topic is not None:
             checked_topic(topic)
         with self._lock:
@@ -274,8 +273,6 @@ class Producer:
         ProduceError, which say which record it is (counted from 0), and else what `send` raises; of
         a series above buffer.memory, some records may be queued then.
         """
-        from sparkkafka.client.producer.records import series_chunks
-
         checked_topic(topic)
         with self._lock:
             self._buffer.check()

@@ -1,4 +1,8 @@
-"""Records as they are given to `Producer.send` and `send_many`: checks, and a series -> chunks."""
+"""Checks the arguments of `send`, `send_many` and `send_table`; makes chunks of series and tables.
+
+A table has the columns and types of the Spark sink: value, key, headers, topic, partition,
+timestamp. No Python object is made for a row.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,26 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
-from sparkkafka.client.producer.chunks import Headers, RecordChunk
+from sparkkafka.client.producer.accumulator import Chunk, Headers, RecordChunk
 from sparkkafka.client.producer.futures import NoticeBoard
+from sparkkafka.client.sender.input_columns import InputColumns, find_columns
+from sparkkafka.client.sender.produce_errors import too_large
+from sparkkafka.client.sender.rows import Rows, check_headers, row_times_ms
+from sparkkafka.client.values import checked_topic
 from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.config.options import ProducerOptions
-from sparkkafka.errors import ErrorCode, OptionError, ProduceError, Written
+from sparkkafka.errors import EncodeError, OptionError
+from sparkkafka.protocol.columns.encode import record_sizes, size_estimate
+from sparkkafka.protocol.partitioning.partitioner import NO_PARTITION
+from sparkkafka.protocol.records.arrow import from_numpy, is_valid, to_numpy
+from sparkkafka.protocol.records.batches import HEADER_BYTES
+
+PIECE_BYTES = 2**20
+"""The size of a table's chunks, about: the first are sent while others are made, within
+buffer.memory."""
 
 HEADER_PAIRS = "(key, value) pairs: a str, and bytes or a str (sent as UTF-8) or None"
 RECORD_BYTES = 21  # the most that a record's own numbers take (Java's MAX_RECORD_OVERHEAD)
@@ -22,7 +40,7 @@ HEADER_NUMBERS_BYTES = 10  # the most that the lengths of one header take
 
 
 def as_bytes(name: str, given: Any) -> bytes:
-    """What is sent. Raises OptionError for what is neither text nor bytes."""
+    """The bytes to send. Raises OptionError for what is neither text nor bytes."""
     if isinstance(given, str):
         try:
             return given.encode()
@@ -37,10 +55,8 @@ def as_bytes(name: str, given: Any) -> bytes:
 
 
 def checked_headers(headers: Any) -> tuple[list[tuple[str, bytes | None]], int]:
-    """Headers as (str, bytes or None) pairs, and the bytes that they take at most.
-
-    A value may be what a record's value may be (`as_bytes`). Raises OptionError.
-    """
+    """Headers as (str, bytes or None) pairs, and the bytes that they take at most. Raises
+    OptionError."""
     if isinstance(headers, Mapping):
         headers = list(headers.items())
     if isinstance(headers, str | bytes) or not isinstance(headers, Sequence):
@@ -73,25 +89,6 @@ def checked_number(name: str, given: Any, most: int) -> int:
     return number
 
 
-def too_large(
-    topic: str, partition: int | None, size_bytes: int, options: ProducerOptions
-) -> ProduceError:
-    """The error for a record that no request, or not the buffer, can hold."""
-    limit = (
-        f"max.request.size={options.max_request_size} allows; raise it (and max.message.bytes of "
-        "the topic), or send smaller records"
-        if size_bytes > options.max_request_size
-        else f"buffer.memory={options.buffer_memory} holds; raise it"
-    )
-    return ProduceError(
-        f"a record takes {size_bytes} bytes, more than {limit}",
-        topic=topic,
-        partition=-1 if partition is None else partition,
-        written=Written.NO,
-        code=ErrorCode.MESSAGE_TOO_LARGE,
-    )
-
-
 FIELDS = ("value", "key", "headers", "partition", "timestamp_ms")
 _FIELDS = frozenset(FIELDS)
 _FEW = frozenset({"value", "key"})  # most records have no more
@@ -99,7 +96,7 @@ _PLAIN = frozenset({bytes, type(None)})
 
 
 class _Series:
-    """The columns of a series; what few records have, by their number."""
+    """A series as columns; fields that few records have are kept by number."""
 
     def __init__(self, records: list[Any]) -> None:
         self.values: list[bytes | None] = records
@@ -119,7 +116,7 @@ class _Series:
                 raise OptionError(f"record {number} of the series: {error}") from error
 
     def _take(self, number: int, record: Any) -> int:
-        """One record; the bytes that it takes at most."""
+        """Add a record; returns the bytes that it takes at most."""
         if record.__class__ is not dict and not isinstance(record, Mapping):
             record = {"value": record}
         if not _FIELDS.issuperset(record):
@@ -159,8 +156,8 @@ def series_chunks(
     options: ProducerOptions,
     chunk_bytes: int,
 ) -> list[RecordChunk]:
-    """Chunks of about `chunk_bytes`. Raises OptionError, and ProduceError for a record that is too
-    large; all records are checked."""
+    """Chunks of about `chunk_bytes`, after a check of all records. Raises OptionError, ProduceError
+    for a record that is too large."""
     if isinstance(records, str | bytes | bytearray | memoryview | Mapping) or not isinstance(
         records, Iterable
     ):
@@ -181,7 +178,7 @@ def series_chunks(
 
 
 def _parts(sizes: np.ndarray, most_bytes: int) -> Iterator[tuple[range, int]]:
-    """Records that go into one chunk, at least one, and their bytes."""
+    """The records of each chunk, at least one, and their bytes."""
     ends = np.cumsum(sizes)
     first, before = 0, 0
     while first < len(sizes):
@@ -211,3 +208,209 @@ def _chunk(series: _Series, topic: str, board: NoticeBoard, part: tuple[range, i
             n - first: series.times_ms[n] for n in numbers if n in series.times_ms
         }
     return chunk
+
+
+# --- tables ---
+
+
+class TableChunk(Chunk):
+    """Rows of a table, of one topic."""
+
+    __slots__ = ("_given_partitions", "_rows")
+
+    def __init__(
+        self,
+        board: NoticeBoard,
+        rows: Rows,
+        times_ms: NDArray[np.int64],
+        partitions: NDArray[np.int64] | None,
+        size_bytes: int,
+    ) -> None:
+        super().__init__(rows.fixed_topic or "", board)
+        self._rows: Rows | None = rows
+        self._times_ms = times_ms
+        self._given_partitions = partitions
+        self.size_bytes = size_bytes
+
+    def _length(self) -> int:
+        return len(self._times_ms)
+
+    def close(self) -> None:
+        self.begin(self._times_ms)
+
+    def rows(self) -> tuple[Rows, NDArray[np.int64], NDArray[np.int64] | None]:
+        rows, self._rows = self._rows, None
+        if rows is None:
+            raise RuntimeError("the rows were taken already")
+        return rows, self._times_ms, self._given_partitions
+
+
+def table_chunks(
+    table: pa.Table | pa.RecordBatch,
+    topic: str | None,
+    board: NoticeBoard,
+    options: ProducerOptions,
+) -> list[TableChunk]:
+    """Chunks of one topic each, after a check of all rows. Raises OptionError for columns,
+    EncodeError and ProduceError for rows."""
+    if not isinstance(table, pa.Table | pa.RecordBatch):
+        raise OptionError(
+            f"a table is a pyarrow Table or RecordBatch, got {type(table).__name__} (of a pandas "
+            "DataFrame: pyarrow.Table.from_pandas)"
+        )
+    columns = table_columns(table.schema, topic)
+    now_ms = time.time_ns() // 1_000_000
+    most_bytes = max(1, min(PIECE_BYTES, options.buffer_memory // 4))
+    chunks: list[TableChunk] = []
+    first_row = 0
+    for batch in [table] if isinstance(table, pa.RecordBatch) else table.to_batches():
+        for piece in _table_pieces(batch, most_bytes):
+            rows = Rows.of(piece, columns)
+            place = "the table"
+            check_headers(rows, first_row, place)
+            times_ms = row_times_ms(rows, now_ms, first_row, place)
+            partitions = _partitions(rows, first_row)
+            _check_row_sizes(rows, first_row, options)
+            for name, at in _topics(rows, first_row):
+                chunk = _table_chunk(board, rows, name, at, times_ms, partitions)
+                last_row = first_row + piece.num_rows
+                chunk.numbers = range(first_row, last_row) if at is None else first_row + at
+                chunks.append(chunk)
+            first_row += piece.num_rows
+    return chunks
+
+
+def _table_chunk(
+    board: NoticeBoard,
+    rows: Rows,
+    name: str,
+    at: NDArray[np.int64] | None,
+    times_ms: NDArray[np.int64],
+    partitions: NDArray[np.int64] | None,
+) -> TableChunk:
+    """The rows `at` (None: all), which have one topic."""
+    if at is not None:
+        take = from_numpy(at)
+        rows = rows._replace(
+            length=len(at),
+            keys=None if rows.keys is None else rows.keys.take(take),
+            values=rows.values.take(take),
+            headers=None if rows.headers is None else rows.headers.take(take),
+        )
+        times_ms = times_ms[at]
+        partitions = None if partitions is None else partitions[at]
+    rows = rows._replace(topics=None, fixed_topic=name, partitions=None, timestamps=None)
+    return TableChunk(board, rows, np.array(times_ms), partitions, size_estimate(rows.records)[0])
+
+
+def _table_pieces(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
+    if not batch.num_rows:
+        return
+    count = max(1, min(batch.num_rows, -(-batch.nbytes // most_bytes)))
+    size = -(-batch.num_rows // count)
+    for start in range(0, batch.num_rows, size):
+        yield batch.slice(start, size)
+
+
+def _topics(rows: Rows, first_row: int) -> Iterator[tuple[str, NDArray[np.int64] | None]]:
+    if rows.topics is None:
+        yield rows.fixed_topic or "", None
+        return
+    if rows.topics.null_count:
+        row = int(np.argmin(is_valid(rows.topics)))
+        raise EncodeError(f"row {first_row + row} of the table has no topic: the column is null")
+    coded = rows.topics.dictionary_encode()
+    names = coded.dictionary.to_pylist()
+    if "" in names:
+        raise EncodeError("a row of the table has an empty text as topic")
+    for name in names:
+        try:
+            checked_topic(name)
+        except OptionError as error:
+            raise EncodeError(f"a row of the table: {error}") from error
+    if len(names) == 1:
+        yield names[0], None
+        return
+    codes = to_numpy(coded.indices)
+    for code, name in enumerate(names):
+        yield name, np.flatnonzero(codes == code)
+
+
+def _partitions(rows: Rows, first_row: int) -> NDArray[np.int64] | None:
+    if rows.partitions is None:
+        return None
+    partitions = to_numpy(rows.partitions).astype(np.int64)
+    given = is_valid(rows.partitions)
+    if (given & (partitions < 0)).any():
+        row = int(np.argmax(given & (partitions < 0)))
+        raise EncodeError(
+            f"row {first_row + row} of the table has partition {int(partitions[row])}: partitions "
+            "are counted from 0"
+        )
+    partitions[~given] = NO_PARTITION
+    return partitions
+
+
+def _check_row_sizes(rows: Rows, first_row: int, options: ProducerOptions) -> None:
+    limit = min(options.max_request_size, options.buffer_memory) - HEADER_BYTES
+    if size_estimate(rows.records)[1] <= limit:
+        return
+    sizes = record_sizes(rows.records)
+    row = int(sizes.argmax())
+    if sizes[row] > limit:
+        topic = rows.fixed_topic if rows.topics is None else rows.topics[row].as_py()
+        error = too_large(str(topic), None, int(sizes[row]) + HEADER_BYTES, options)
+        error.args = (f"row {first_row + row} of the table: {error}",)
+        raise error
+
+
+def table_columns(schema: pa.Schema, topic: str | None) -> InputColumns:
+    """The positions of the columns. Raises OptionError."""
+
+    def fits(name: str, position: int) -> bool:
+        kind = schema.field(position).type
+        if kind == pa.null() and name not in ("value", "topic"):
+            return False  # nothing is in it, as pandas leaves a column of None
+        good, wanted = _KINDS[name]
+        if not good(kind.value_type if pa.types.is_dictionary(kind) else kind):
+            raise OptionError(f"column {name} is {kind}, it must be {wanted}: cast it")
+        return True
+
+    missing = {
+        "value": f"the table has no column value (it has {', '.join(schema.names)})",
+        "topic": "no topic: give the argument topic, or a column topic",
+    }
+    return find_columns(schema.names, topic, fits, missing)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return str(kind) in ("string", "large_string", "string_view")
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    binary = str(kind) in ("binary", "large_binary", "binary_view", "null")
+    return binary or _is_text(kind) or pa.types.is_fixed_size_binary(kind)
+
+
+def _is_headers(kind: pa.DataType) -> bool:
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        return False
+    inner = kind.value_type
+    if inner == pa.null():  # of empty lists only, nobody has said what could be in them
+        return True
+    return (
+        pa.types.is_struct(inner)
+        and [inner.field(at).name for at in range(inner.num_fields)] == ["key", "value"]
+        and _is_text(inner.field(0).type)
+        and _is_bytes(inner.field(1).type)
+    )
+
+
+_KINDS: Mapping[str, tuple[Callable[[pa.DataType], bool], str]] = {
+    "value": (_is_bytes, "binary or string"),
+    "key": (_is_bytes, "binary or string"),
+    "headers": (_is_headers, "a list of structs of key: string, value: binary"),
+    "topic": (_is_text, "string"),
+    "partition": (pa.types.is_integer, "an integer"),
+    "timestamp": (pa.types.is_timestamp, "a timestamp"),
+}

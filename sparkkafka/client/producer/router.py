@@ -1,4 +1,4 @@
-"""Chunks of records -> runs of one partition each, and batches back to the records in them."""
+"""From chunks of records to runs of one partition each, and from batches back to their records."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.metadata import no_partition
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.producer.chunks import Chunk
+from sparkkafka.client.producer.accumulator import Chunk
 from sparkkafka.client.producer.futures import Places
 from sparkkafka.client.sender.rows import Block, Router, Rows
 from sparkkafka.client.values import TopicPartition
@@ -25,14 +24,14 @@ from sparkkafka.protocol.partitioning.partitioner import NO_PARTITION
 from sparkkafka.protocol.records.arrow import from_numpy
 
 LOOK_MS = 3_000
-_GIVEN_UP = -2  # in place of a partition: the record has failed
+_GIVEN_UP = -2  # in place of a partition
 
 
 class RecordRouter:
-    """Chooses the partition of each record of a chunk, as Java's producer does, or librdkafka's.
+    """Chooses the partition of each record of a chunk, as Java's producer or librdkafka does.
 
-    Records that name a partition that is not there, and those for which the user's callable gives
-    none, fail by themselves; the others of their chunk go on.
+    Records that ask for a partition that does not exist, and those for which the user's callable
+    fails, are given up; the others of their chunk go on.
     """
 
     def __init__(self, cluster: Cluster, settings: ProducerSettings) -> None:
@@ -42,12 +41,11 @@ class RecordRouter:
             settings.producer,
             lambda names: {name: self._count(name) for name in names},
             cluster.partition_count,
-            place="this chunk",
         )
 
     def block(self, chunk: Chunk) -> Block | None:
-        """The chunk's records by partition, if any are left; its topic is one that the cluster
-        knows. `rows` are their places."""
+        """The chunk's records by partition, None if all were given up; `rows` are their places. The
+        cluster knows the topic."""
         rows, times_ms, partitions = chunk.rows()
         kept: NDArray[np.int64] | None = None
         if self._partitioner is not None:
@@ -56,14 +54,15 @@ class RecordRouter:
             self._check(chunk, partitions)
             if (partitions == _GIVEN_UP).any():
                 kept = np.flatnonzero(partitions != _GIVEN_UP)
-                rows, partitions = _take(rows, kept), partitions[kept]
-            rows = rows._replace(partitions=_nullable(partitions))
+                rows, partitions, times_ms = _take(rows, kept), partitions[kept], times_ms[kept]
         if not rows.length:
             return None
-        block = self._router.block(rows, 0)
-        places: Places = block.rows if kept is None else kept[_slice(block.rows)]
-        records = block.records._replace(timestamps_ms=times_ms[_slice(places)])
-        return block._replace(records=records, rows=places)
+        block = self._router.checked_block(rows, partitions, times_ms)
+        if kept is None:
+            return block
+        places = block.rows
+        at = slice(places.start, places.stop) if isinstance(places, range) else places
+        return block._replace(rows=kept[at])
 
     def _count(self, topic: str) -> int:
         count = self._cluster.partition_count(topic)
@@ -74,7 +73,7 @@ class RecordRouter:
     def _ask(
         self, chunk: Chunk, rows: Rows, partitions: NDArray[np.int64] | None
     ) -> NDArray[np.int64]:
-        """The user's choice for each record that names no partition itself."""
+        """Ask the user's callable for each record without a partition."""
         partitioner, topic = self._partitioner, chunk.topic
         if partitions is None:
             partitions = np.full(rows.length, NO_PARTITION, np.int64)
@@ -103,10 +102,10 @@ class RecordRouter:
         return partitions
 
     def _check(self, chunk: Chunk, partitions: NDArray[np.int64]) -> None:
-        """Records for partitions that are not there fail; partitions may have been added since."""
+        """Give up records for partitions that do not exist, even after another look."""
         topic = chunk.topic
         if int(partitions.max()) >= self._count(topic):
-            with contextlib.suppress(KafkaError):  # what is known will do
+            with contextlib.suppress(KafkaError):  # then what is known counts
                 self._cluster.look_up([topic], Deadline(LOOK_MS))
         count = self._cluster.partition_count(topic)
         if count is None:
@@ -116,16 +115,6 @@ class RecordRouter:
             partitions[places] = _GIVEN_UP
             error = no_partition(TopicPartition(topic, number), count)
             chunk.failed(places, error, partition=number)
-
-
-def _slice(places: Places) -> slice | NDArray[np.int64]:
-    return slice(places.start, places.stop) if isinstance(places, range) else places
-
-
-def _nullable(partitions: NDArray[np.int64]) -> pa.Array:
-    valid = np.packbits(partitions != NO_PARTITION, bitorder="little")
-    buffers = [pa.py_buffer(valid), pa.py_buffer(partitions.astype(np.int32))]
-    return pa.Array.from_buffers(pa.int32(), len(partitions), buffers)
 
 
 def _take(rows: Rows, kept: NDArray[np.int64]) -> Rows:
@@ -146,7 +135,7 @@ class Piece(NamedTuple):
 
 
 class BatchPieces:
-    """The owner of a batch: tells its records' chunks what became of it."""
+    """The owner of a batch: passes its outcome on to its records' chunks."""
 
     __slots__ = ("_on_failure", "_pieces", "_tp")
 
@@ -177,7 +166,7 @@ class BatchPieces:
                 if first <= index < first + len(places)
             }
             if record_messages and not single:
-                single = {-1: None}  # the reason lies in the records of another chunk
+                single = {-1: None}  # the reason is in records of another chunk
             chunk.failed(places, told, single, partition=self._tp.partition)
             first += len(places)
 
@@ -189,7 +178,7 @@ class BatchPieces:
 
 
 def cut_pieces(pieces: Sequence[Piece], counts: Sequence[int]) -> Iterator[list[Piece]]:
-    """The pieces in order, cut into parts of so many records."""
+    """The pieces in order, cut into parts that have `counts` records."""
     if len(counts) == 1:
         yield list(pieces)
         return

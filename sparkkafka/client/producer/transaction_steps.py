@@ -1,6 +1,5 @@
-"""The transactions of a Producer, as the user's threads go through them: which step may follow
-which, whether the buffer takes records in it, what the I/O thread is asked to do, and what an error
-leads to.
+"""The state machine of a Producer's transactions, in the user's threads: which step may follow
+which, whether the buffer takes records, what the I/O thread does, and where an error leads.
 
     UNINITIALIZED -> READY -> OPEN -> COMMITTING -> READY
                                    -> ABORTING   -> READY
@@ -50,7 +49,7 @@ _FINAL = FENCED | {
 
 
 class Step(enum.Enum):
-    """Where a transactional producer stands; the value says it to people."""
+    """The state of a transactional producer; the value is for messages."""
 
     UNINITIALIZED = "init_transactions was not called"
     READY = "no transaction is open: call begin_transaction"
@@ -73,7 +72,7 @@ MOVES: Mapping[Step, frozenset[Step]] = {
 
 
 class TransactionSteps:
-    """The steps of one producer. `Producer` has the words for each."""
+    """The steps of one producer; `Producer` documents them."""
 
     def __init__(
         self,
@@ -160,8 +159,8 @@ class TransactionSteps:
         self._move(Step.READY)
 
     def _abort(self, deadline: Deadline) -> None:
-        """In the I/O thread. What is in flight is waited for: a batch that comes after the end
-        would, on brokers before 3.6, begin a transaction that nobody ends."""
+        """In the I/O thread. Waits for batches in flight: before Kafka 3.6, a batch that arrives
+        after the end begins a transaction that nobody ends."""
         loop = self._loop
         loop.drop_unsent(TransactionError("the transaction was aborted"))
         request_ms = self._settings.client.request_timeout_ms
@@ -203,7 +202,6 @@ class TransactionSteps:
 
     @property
     def must_abort(self) -> bool:
-        """Whether a transaction is open."""
         return self.step in (Step.OPEN, Step.BROKEN, Step.ABORTING)
 
     def close(self, deadline: Deadline) -> None:
@@ -240,8 +238,8 @@ class TransactionSteps:
         self._loop.drop_later(told)
 
     def error_of_record(self, error: KafkaError) -> KafkaError:
-        """What the handle of a record that was given up raises: that the producer is fenced, if it
-        is, as in Java; else the same error."""
+        """What the handle of a record that was given up raises: ProducerFencedError if the producer
+        is fenced, as in Java; else the same error."""
         return self._reason if isinstance(self._reason, ProducerFencedError) else error
 
     # --- from step to step ----------------------------------------------------------------------
@@ -253,8 +251,8 @@ class TransactionSteps:
         name: str,
         failed: Callable[[KafkaError], Step | None],
     ) -> None:
-        """Do it in the I/O thread. `failed` says which step an error leads to, None for no other.
-        Raises the error, in words."""
+        """Run `action` in the I/O thread. `failed` says where an error leads, None for no other
+        step. Raises the error."""
         try:
             self._loop.call(action, deadline, name)
         except KafkaError as error:
@@ -265,7 +263,6 @@ class TransactionSteps:
             raise told from error.__cause__
 
     def _move(self, to: Step, reason: KafkaError | None = None) -> None:
-        """The next step, and whether records are taken in it."""
         with self._buffer.lock:
             if self.step is not to:
                 self._move_to(to, reason)
@@ -279,7 +276,7 @@ class TransactionSteps:
         self._refuse_by_step()
 
     def _refuse_by_step(self) -> None:
-        """Records are taken in an open transaction only. With the buffer's lock."""
+        """Take records only in an open transaction. With the buffer's lock."""
         if self.step is Step.OPEN:
             self._buffer.refuse(None)
             return
@@ -295,8 +292,8 @@ class TransactionSteps:
         self._buffer.refuse(refusal)
 
     def _must_be(self, wanted: Iterable[Step], doing: str) -> None:
-        """Raises TransactionError, with the reason as its cause, if the step is another; the
-        reason itself if it is ProducerFencedError."""
+        """Raise TransactionError if the step is another, caused by the reason; or the reason itself
+        if it is ProducerFencedError."""
         if self.step in wanted:
             return
         reason = self._reason
@@ -310,7 +307,7 @@ class TransactionSteps:
         raise TransactionError(text) from reason
 
     def _in_words(self, error: KafkaError) -> KafkaError:
-        """ProducerFencedError for what says that; else the same error."""
+        """ProducerFencedError for codes that mean it; else the same error."""
         code = getattr(error, "code", None)
         if code not in FENCED or isinstance(error, ProducerFencedError):
             return error
@@ -333,7 +330,7 @@ class TransactionSteps:
 
 
 def _is_final(error: KafkaError) -> bool:
-    """Whether a producer cannot go on after this error of a transaction's request."""
+    """Whether a producer cannot go on after this error."""
     if isinstance(error, KafkaTimeoutError):
         return False
     return getattr(error, "code", None) in _FINAL or isinstance(error, UnsupportedVersionError)
@@ -344,7 +341,7 @@ def _lost_if_final(error: KafkaError) -> Step | None:
 
 
 class _Outsider:
-    """Somebody who is no member of the group."""
+    """A caller that is no member of the group."""
 
     generation_id = -1
     member_id = ""

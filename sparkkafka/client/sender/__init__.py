@@ -1,4 +1,4 @@
-"""Batches to leaders: queues of partitions, requests in flight, retries, errors.
+"""Sends record batches to partition leaders: queues, requests in flight, retries, errors.
 
-Begin with `sender.py`; Spark writes tables by `arrow_producer.py`.
+Begin with `sender.py`; Spark's tasks write tables through `arrow_producer.py`.
 """

@@ -1,13 +1,13 @@
 """Columns of records -> batches of partitions -> the sender: batching and back-pressure.
 
-`Batcher` holds rows until they fill a batch, or for linger.ms, and encodes them; Spark's writes and
-the library's Producer have one each. `ColumnProducer` is what a task of Spark writes with: `send`
-takes columns, `sender.py` carries their batches to the leaders while the caller prepares its next
-rows, `flush` waits for all of them. One thread does everything.
+`Batcher` keeps rows until they fill a batch or linger.ms is over, and encodes them; Spark's writes
+and the library's Producer both use it. A task of Spark writes with a `ColumnProducer`: `send` takes
+columns, `sender.py` sends their batches while the caller prepares its next rows, `flush` waits for
+all of them. There is only the caller's thread.
 
-A ColumnProducer that failed stays failed: its first error is raised again by every later call, so
-nobody can go on after a gap by mistake. The error says of each partition how many records are
-written, how many are not, and of how many nobody knows (`KafkaError.partitions`).
+Every later call of a ColumnProducer that failed raises its first error again, so that no caller
+goes on after a gap. The error has the number of records of each partition that are written, not
+written, and perhaps written (`KafkaError.partitions`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import heapq
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Generic, Self, TypeVar
 
 import numpy as np
@@ -25,6 +26,7 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.sender.deliveries import ProducerMetrics
 from sparkkafka.client.sender.partition_queue import BatchOwner
+from sparkkafka.client.sender.produce_errors import too_large
 from sparkkafka.client.sender.sender import Sender
 from sparkkafka.client.sender.topic_lookup import TopicLookup
 from sparkkafka.client.transactions.producer_transaction import ProducerTransaction
@@ -32,13 +34,11 @@ from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import (
     EncodeError,
-    ErrorCode,
     KafkaError,
     KafkaTimeoutError,
     PartitionOutcome,
     ProduceError,
     UnsupportedVersionError,
-    Written,
 )
 from sparkkafka.protocol.columns.encode import (
     EncodedBatch,
@@ -58,34 +58,32 @@ SIZE_SLACK_BYTES = 64
 Piece = TypeVar("Piece")
 
 _TOGETHER_BYTES = 4 << 20
-"""So much is encoded together. All batches of it stay in memory until the last is acknowledged."""
+"""Encoded together at most. All its batches stay in memory until the last is acknowledged."""
 
 _ALONE_BYTES = 256 << 10
-"""So much of one partition is encoded by itself: behind others' it would be copied once more."""
+"""A partition's rows of this size are encoded by themselves, which saves a copy."""
 
 
 Rows = tuple[RecordColumns, int, int]
-"""Rows of a table from one number to another. They become a table of their own only when they are
-encoded: until then many come together, and those of one table often lie side by side."""
+"""A table, and its first row and the row behind its last. Rows are cut out of their table only when
+they are encoded: by then, neighbours have often come together again."""
 
 
+@dataclass(slots=True, eq=False)
 class _Pending(Generic[Piece]):
-    """A partition's rows that do not fill a batch yet. `since_s` is when the first of them came."""
+    """A partition's rows that do not fill a batch yet; the first one came at `since_s`."""
 
-    __slots__ = ("pieces", "rows", "since_s", "size_bytes")
-
-    def __init__(self, since_s: float) -> None:
-        self.rows: list[Rows] = []
-        self.pieces: list[Piece] = []
-        self.size_bytes = 0
-        self.since_s = since_s
+    since_s: float
+    rows: list[Rows] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
+    size_bytes: int = 0
 
 
 class Batcher(Generic[Piece]):
     """Pending rows of all partitions.
 
-    Sealed batches go to `add(partition, batches, pieces, since_s)`: `pieces` are what `hold` was
-    given along with the rows, one for each call, and `since_s` is when the first of them came.
+    Sealed batches go to `add(partition, batches, pieces, since_s)`: `pieces` are those of the calls
+    of `hold`, and the first row came at `since_s`.
     """
 
     def __init__(
@@ -99,8 +97,7 @@ class Batcher(Generic[Piece]):
         self._room_bytes = max(self._batch_bytes - HEADER_BYTES, 1)  # for a batch's records
         self._pending: dict[TopicPartition, _Pending[Piece]] = {}
         self._full: list[tuple[TopicPartition, _Pending[Piece]]] = []
-        # (since, number, partition) of pending rows, as a heap; what was sealed since is passed
-        # over.
+        # (since, number, partition) of pending rows, as a heap; sealed rows are skipped.
         self._lingering: list[tuple[float, int, TopicPartition]] = []
         self._numbers = itertools.count()
         self.pending_bytes = 0
@@ -108,8 +105,7 @@ class Batcher(Generic[Piece]):
     def put(
         self, tp: TopicPartition, columns: RecordColumns, piece: Piece, *, size_bytes: int
     ) -> None:
-        """Rows behind those that the partition has; full batches are sealed. The size is
-        `size_estimate`'s."""
+        """Append rows of a partition and seal full batches. The size is that of `size_estimate`."""
         self.hold(tp, (columns, 0, len(columns.timestamps_ms)), piece, size_bytes=size_bytes)
         self.seal_full()
 
@@ -122,16 +118,15 @@ class Batcher(Generic[Piece]):
         size_bytes: int,
         since_s: float | None = None,
     ) -> None:
-        """As `put`, but nothing is sealed before `seal_full`: what is sealed together costs less
-        than each by itself."""
+        """As `put`, but seals nothing before `seal_full`: sealing rows together costs less."""
         pending = self._pending.get(tp)
         if (
             pending is not None
             and pending.size_bytes + size_bytes > self._room_bytes
             and size_bytes <= self._room_bytes // 2
         ):
-            # As Java's, a batch is full when the next do not fit. Together they would be two of
-            # half the size.
+            # As in Java, a batch is full when the next rows do not fit. Together they would become
+            # two of half the size.
             self._full.append((tp, self._pending.pop(tp)))
             pending = None
         if pending is None:
@@ -146,26 +141,23 @@ class Batcher(Generic[Piece]):
             self._full.append((tp, self._pending.pop(tp)))
 
     def size_of(self, tp: TopicPartition) -> int:
-        """Bytes of a partition's rows that wait."""
         pending = self._pending.get(tp)
         return pending.size_bytes if pending is not None else 0
 
     def rows(self) -> Iterator[tuple[TopicPartition, int]]:
-        """How many rows of each partition wait."""
+        """The number of pending rows of each partition."""
         for tp, pending in self._pending.items():
             yield tp, sum(high - low for _, low, high in pending.rows)
 
     def next_seal_s(self) -> float | None:
-        """When `seal_lingering` has something to do (monotonic seconds), None for never."""
+        """When `seal_lingering` is due (monotonic seconds), None for never."""
         self._pass_over_sealed()
         return self._lingering[0][0] + self._options.linger_ms / 1000 if self._lingering else None
 
     def seal_full(self) -> None:
-        """Encode what fills batches."""
         self._seal_later([])
 
     def seal_lingering(self) -> None:
-        """Seal what has waited for linger.ms."""
         limit_s = time.monotonic() - self._options.linger_ms / 1000
         due = []
         self._pass_over_sealed()
@@ -182,7 +174,7 @@ class Batcher(Generic[Piece]):
         self._seal_later(due)
 
     def drop_all(self) -> list[Piece]:
-        """Forget all rows that wait; their pieces."""
+        """Forget all pending rows, and return their pieces."""
         waiting = [*(pending for _, pending in self._full), *self._pending.values()]
         dropped = [piece for pending in waiting for piece in pending.pieces]
         self._pending.clear()
@@ -238,7 +230,7 @@ class Batcher(Generic[Piece]):
 
 
 def concat_columns(parts: list[RecordColumns]) -> RecordColumns:
-    """Several columns of records as one, in order. A column that some lack is filled with nulls."""
+    """The records in order. A column that some lack is filled with nulls."""
     if len(parts) == 1:
         return parts[0]
     lengths = [len(part.timestamps_ms) for part in parts]
@@ -264,14 +256,14 @@ def concat_columns(parts: list[RecordColumns]) -> RecordColumns:
 
 
 class _AllOrNothing:
-    """The owner of all batches: the first that fails ends the producer."""
+    """The owner of all batches: the first failure ends the producer."""
 
     def delivered(self, base_offset: int, log_append_time_ms: int) -> None:
         pass
 
     def failed(self, error: ProduceError, record_messages: Mapping[int, str | None]) -> None:
         cause = error.__cause__
-        # What no request to the broker can express is not about this partition.
+        # A request that cannot be expressed at all is no fault of this partition.
         raise cause if isinstance(cause, UnsupportedVersionError | EncodeError) else error
 
     def split(self, counts: Sequence[int]) -> Sequence[BatchOwner]:
@@ -288,8 +280,8 @@ class ColumnProducer:
     ...     producer.send("orders", 0, RecordColumns(keys, values, None, timestamps_ms))
     ...     producer.flush()
 
-    Leaving the block without an exception flushes; with one it drops what is not sent. With a
-    `transaction` the records are part of it; to end it is left to others.
+    Leaving the block without an exception flushes; with one it drops what is not sent. Records are
+    part of the `transaction`, if there is one, which the caller ends.
     """
 
     def __init__(
@@ -331,11 +323,11 @@ class ColumnProducer:
             error.add_outcomes(self.outcomes())
 
     def send(self, topic: str, partition: int, columns: RecordColumns) -> None:
-        """Queue records for one partition, in their order, and send what is ready.
+        """Queue records of one partition, in order, and send what is ready.
 
         Waits while more than buffer.memory is queued, at most max.block.ms. Raises ProduceError if
-        a record is larger than max.request.size (before anything of `columns` is sent), or for
-        anything that went wrong with earlier records; KafkaTimeoutError after max.block.ms.
+        a record is larger than max.request.size (before any of `columns` is sent) or an earlier
+        record failed; KafkaTimeoutError after max.block.ms.
         """
         size_bytes, largest_bytes = size_estimate(columns)
         if not size_bytes:
@@ -346,28 +338,27 @@ class ColumnProducer:
         self._guard(lambda: self._send(tp, columns, size_bytes))
 
     def surely_fit(self, columns: RecordColumns) -> bool:
-        """Whether each of these records is smaller than max.request.size, wherever it goes; False
-        if that takes a closer look (`check_sizes`)."""
+        """Whether each record is surely below max.request.size; if not, call `check_sizes`."""
         return not self._perhaps_too_large(size_estimate(columns)[1])
 
     def check_sizes(self, topic: str, partition: int, columns: RecordColumns) -> None:
-        """Raises the error that `send` would, if a record is too large. Sends nothing."""
+        """Raise the error of `send` if a record is too large."""
         if columns.timestamps_ms.size:
             self._check_sizes(TopicPartition(topic, partition), record_sizes(columns))
 
     def seal(self) -> None:
-        """Put what waits for more records into batches, whatever linger.ms says.
+        """Put pending rows into batches, whatever linger.ms says.
 
-        Rows that wait are views of their caller's columns and keep all of these in memory.
+        Pending rows are views of the caller's columns, and keep all of these in memory.
         """
         self._guard(self._batcher.seal_all)
 
     def flush(self) -> None:
-        """Send everything and wait until it is acknowledged. Raises ProduceError."""
+        """Send everything and wait for the acknowledgements. Raises ProduceError."""
         self._guard(self._flush)
 
     def outcomes(self) -> dict[tuple[str, int], PartitionOutcome]:
-        """What is known now about the records of each partition that was sent to."""
+        """What is known about the records of each partition."""
         found = self._deliveries.outcomes()
         for tp, rows in self._batcher.rows():
             known = found.get(tp, PartitionOutcome(0, 0, 0))
@@ -397,8 +388,8 @@ class ColumnProducer:
         limit = self._options.buffer_memory
         now_s = time.monotonic()
         if self.buffered_bytes <= limit:
-            # A step looks at every partition that has something to send, and rows can go to
-            # thousands of them: not after each handful of rows.
+            # A step visits every partition with something to send, and there can be thousands: not
+            # after each handful of rows.
             if now_s >= self._next_step_s:
                 self._sender.step(wait=False)
                 self._next_step_s = time.monotonic() + STEP_INTERVAL_S
@@ -422,14 +413,6 @@ class ColumnProducer:
         return HEADER_BYTES + largest_bytes + SIZE_SLACK_BYTES > limit
 
     def _check_sizes(self, tp: TopicPartition, sizes: np.ndarray) -> None:
-        largest = int(sizes.argmax())
-        if HEADER_BYTES + sizes[largest] > self._options.max_request_size:
-            raise ProduceError(
-                f"a record takes {int(sizes[largest])} bytes, more than "
-                f"{self._prefix}max.request.size={self._options.max_request_size} allows; raise it "
-                "(and max.message.bytes of the topic), or write smaller records",
-                topic=tp.topic,
-                partition=tp.partition,
-                written=Written.NO,
-                code=ErrorCode.MESSAGE_TOO_LARGE,
-            )
+        size_bytes = HEADER_BYTES + int(sizes.max())
+        if size_bytes > self._options.max_request_size:
+            raise too_large(tp.topic, tp.partition, size_bytes, self._options, self._prefix)

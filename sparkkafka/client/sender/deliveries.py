@@ -1,6 +1,7 @@
-"""The partitions that a sender writes to: their queued batches, producer ids, and what a broker's
-answer does to them. `partition_queue.py` has the rules of order, `produce_errors.py` the meaning of
-error codes.
+"""The partitions of a sender: their batches and producer ids, and what a broker's answer does to
+them.
+
+`partition_queue.py` has the rules of order, `produce_errors.py` the meaning of error codes.
 """
 
 from __future__ import annotations
@@ -62,10 +63,10 @@ class ProducerMetrics:
     requests: int = 0
     retries: int = 0
     offsets: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
-    """Per partition: first and last offset written, as far as the broker told."""
+    """Per partition: first and last offset written, as far as brokers returned them."""
 
     def count(self, tp: TopicPartition, batch: ProducerBatch, base_offset: int) -> None:
-        """A batch was acknowledged; `base_offset` -1: the broker did not tell where it is."""
+        """A batch was acknowledged; `base_offset` is -1 if the broker did not return it."""
         self.records += batch.encoded.record_count
         self.batches += 1
         self.batch_bytes += batch.wire_bytes
@@ -76,7 +77,7 @@ class ProducerMetrics:
 
 
 class Deliveries:
-    """The state of a `Sender`'s partitions. Owners are told here what became of their batches."""
+    """The state of a `Sender`'s partitions. Calls the owners of batches with their outcomes."""
 
     def __init__(
         self,
@@ -88,10 +89,10 @@ class Deliveries:
         self._options = options
         self._transaction = transaction
         self.partitions: dict[TopicPartition, PartitionQueue] = {}
-        # Those with batches to send or to be answered. Rows can go to hundreds of topics, and each
-        # step looks at every partition here.
+        # Partitions with batches. Each step visits all of these, and rows can go to hundreds of
+        # topics.
         self.busy: dict[TopicPartition, PartitionQueue] = {}
-        self.told = 0  # how often an owner was told what became of its batch
+        self.told = 0  # calls of owners
         self.queued_bytes = 0
         self.metrics = ProducerMetrics()
         self._identity: tuple[int, int] | None = None
@@ -104,8 +105,8 @@ class Deliveries:
         owners: Iterable[BatchOwner],
         created_s: float | None = None,
     ) -> None:
-        """Queue batches of one partition behind what it has already; `created_s` (monotonic) is
-        when delivery.timeout.ms began for them, now by default."""
+        """Queue batches of one partition; delivery.timeout.ms counts from `created_s` (monotonic),
+        now by default."""
         queue = self.partitions.get(tp)
         if queue is None:
             queue = self.partitions[tp] = PartitionQueue(tp, self._cluster.backoff())
@@ -119,44 +120,44 @@ class Deliveries:
 
     @property
     def has_gaps(self) -> bool:
-        """Whether a batch was given up that sequence numbers had been spent on."""
+        """Whether a batch was given up that had sequence numbers."""
         return any(queue.has_gap for queue in self.partitions.values())
 
     def outcomes(self) -> dict[TopicPartition, PartitionOutcome]:
-        """What is known about the records of each partition that was ever written to."""
+        """What is known about the records of each partition."""
         acks = self._options.acks
         return {tp: queue.outcome(acks=acks) for tp, queue in self.partitions.items()}
 
     def last_errors(self) -> str:
-        """What went wrong last, for a message about waiting too long; "" if nothing did."""
+        """The last errors, to end a message with; "" if there are none."""
         errors = {str(error) for error in self.errors()}
         return "; last failures: " + "; ".join(sorted(errors)[:3]) if errors else ""
 
     def errors(self) -> list[KafkaError]:
-        """What went wrong last with each partition that waits. Any thread may ask."""
+        """The last error of each partition that waits. From any thread."""
         return [queue.last_error for queue in list(self.busy.values()) if queue.last_error]
 
     def waiting(self) -> list[TopicPartition]:
-        """Partitions whose batches are not all acknowledged. Any thread may ask."""
+        """Partitions with unacknowledged batches. From any thread."""
         return list(self.busy)
 
     # --- producer ids ---------------------------------------------------------------------------
 
     def forget_identities(self) -> None:
-        """All partitions write under a new identity from now on; nothing is in flight."""
+        """Ask for a new producer id or epoch for all partitions; nothing is in flight."""
         self._identity = None
         for queue in self.partitions.values():
             queue.forget_identity()
 
     def identify(self, queue: PartitionQueue) -> bool:
-        """Whether the partition has a producer id to write under: its own, the producer's, or a new
-        one. Without one its batches wait, or are given up if there can be none."""
+        """Whether the partition has a producer id, which it is given if need be. Without one its
+        batches wait, or are given up if brokers refuse to give one."""
         if queue.wants_new_epoch and self._transaction is None:
             self._next_epoch(queue)
         return queue.has_identity or (not queue.in_flight and self._give_identity(queue))
 
     def _next_epoch(self, queue: PartitionQueue) -> None:
-        """Close a gap: go on at sequence 0 of the next epoch, which needs no broker's leave."""
+        """Close a gap: go on at sequence 0 of the next epoch, without asking a broker."""
         if queue.producer_epoch + 1 < EPOCH_LIMIT:
             queue.identify(queue.producer_id, queue.producer_epoch + 1)
         else:
@@ -199,8 +200,8 @@ class Deliveries:
     # --- answers --------------------------------------------------------------------------------
 
     def answered(self, sent: Iterable[Sent], response: ProduceResponse, where: str) -> None:
-        """A broker has answered a request with these batches. Raises what an owner does, once all
-        of the answer is noted."""
+        """Work off the answer to a request with these batches. Raises what an owner raises, at the
+        end."""
         answers = {
             (topic.name, row.index): row
             for topic in response.responses
@@ -258,9 +259,9 @@ class Deliveries:
         base_offset: int = -1,
         log_append_time_ms: int = -1,
     ) -> None:
-        """A batch is written; -1 for what the broker did not tell."""
+        """A batch is written; -1 for what the broker did not return."""
         if base_offset + batch.encoded.record_count > LAST_OFFSET:
-            base_offset = -1  # no log reaches so far: the answer is wrong in this
+            base_offset = -1  # no log is that long: the offset is wrong
         queue.acknowledged(batch)
         self._done(queue, batch)
         self.metrics.count(queue.tp, batch, base_offset)
@@ -283,7 +284,7 @@ class Deliveries:
         """Carry out the verdict on a batch that a broker did not take."""
         queue.last_error = error
         if verdict.action is Action.FAIL:
-            # Answered, and so no longer in flight: what it may have done, the verdict knows.
+            # Not in flight any more; the verdict says whether it may be written.
             queue.failed(batch, maybe_written=verdict.perhaps_written)
             facts = ""
             if time.monotonic() - self._facts_s > FACTS_EVERY_S:
@@ -320,15 +321,15 @@ class Deliveries:
     def split(
         self, queue: PartitionQueue, batch: ProducerBatch, parts: Sequence[EncodedBatch]
     ) -> None:
-        """A batch goes again in parts."""
+        """Queue a batch again in parts."""
         self.queued_bytes += sum(len(part.payload) for part in parts) - batch.size_bytes
         queue.split(batch, parts)
 
     def broker_lost(
         self, sent: Iterable[Sent], error: KafkaError, others: Iterable[PartitionQueue]
     ) -> None:
-        """The connection is gone: what was sent over it may or may not be written, and the `others`
-        could not be sent. Batches are given up if `error` is final (a port that is not Kafka's)."""
+        """The connection broke: batches sent over it may be written, batches of the `others` could
+        not be sent. All are given up if `error` is final (a port that is not Kafka's)."""
         log.info("%s", error)
         touched = list(others)
         for queue, batch in sent:
@@ -348,7 +349,6 @@ class Deliveries:
                 self.give_up(queue, batch, final, error)
 
     def unsendable(self, sent: Iterable[Sent], error: KafkaError) -> None:
-        """No byte of these was sent, nor ever will be."""
         for queue, batch in sent:
             queue.failed(batch, maybe_written=False)
             final = batch_error(queue, batch, str(error), perhaps=batch.maybe_written)
@@ -381,15 +381,14 @@ class Deliveries:
         cause: BaseException | None = None,
         record_messages: Mapping[int, str | None] | None = None,
     ) -> None:
-        """A batch cannot be delivered. With a part of a batch that may be written undivided go the
-        others. Raises what its owner does.
-        """
+        """Give up a batch, and all other parts of a batch that may be written undivided. Raises
+        what its owner raises."""
         if batch.dropped:  # with another part
             return
         error.__cause__ = cause
         log.info("%s", error)
         self.told += 1
-        # First: an owner that raises leaves everything as it is, to be counted.
+        # First: if the owner raises, the batch still counts in `outcomes`.
         batch.owner.failed(error, record_messages or {})
         parts = queue.parts_with(batch)
         queue.drop(batch)
@@ -405,10 +404,10 @@ class Deliveries:
         *,
         sent: bool = True,
     ) -> None:
-        """Nothing of a partition can be delivered; without `sent`, nothing that was never sent (nor
-        was part of a larger batch that may be written)."""
+        """Give up all batches of a partition; without `sent`, only those never sent (whole or as
+        part of a larger batch)."""
         code = getattr(cause, "code", None)
-        # Those that may be written first: an owner that raises ends it with this error.
+        # Batches that may be written come first, as an owner may raise their error.
         for batch in sorted(queue.batches, key=lambda one: one.open_outcome, reverse=True):
             if sent or not (batch.attempts or batch.maybe_written):
                 error = produce_error(queue.tp, text, code, perhaps=batch.open_outcome)

@@ -1,7 +1,7 @@
 """Which columns of a table are written as what of a record.
 
-Needs neither Arrow nor numpy, so that processes which only plan a write start fast; what a type is
-says the caller, who knows the table's kind of schema.
+Needs neither Arrow nor numpy, so that processes which only plan a write start fast; the caller, who
+knows the table's kind of schema, checks types.
 """
 
 from __future__ import annotations
@@ -14,10 +14,8 @@ from sparkkafka.errors import OptionError
 
 @dataclass(frozen=True)
 class InputColumns:
-    """Where the columns of a record stand in a table; None for those it does not have.
-
-    Positions, not names: a table may hold a name twice, and the first one counts.
-    """
+    """The positions of a record's columns in a table, None for those that it lacks. (A table may
+    have a name twice: the first one counts.)"""
 
     value: int
     key: int | None = None
@@ -36,10 +34,9 @@ def find_columns(
 ) -> InputColumns:
     """Finds the columns; names count in their exact case, other columns are ignored.
 
-    `fits` says whether the column of this name at this position is written, or raises OptionError
-    for its type. `missing` has the words of the OptionError for a table without value and for one
-    without topic, in the order in which these are looked for. With a `topic` the column topic is
-    not looked at, whatever its type.
+    `fits` says whether the column of this name and position is written, or raises OptionError for
+    its type. `missing` has the messages for a table without value and without topic, in the order
+    of the checks. With a `topic` the column topic is ignored, whatever its type.
     """
     positions: dict[str, int] = {}
     for number, name in enumerate(names):

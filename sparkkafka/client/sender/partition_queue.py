@@ -4,29 +4,29 @@ No socket is touched here. The rules (kafka-protocol.md §3.1; Java's Transactio
 Sender, broker's ProducerAppendInfo):
 
 - Sequence numbers count records per (producer id, partition) and wrap from 2147483647 to 0.
-- A batch keeps its bytes and its sequence number from the first send on: the broker recognises a
-  repetition by (producer id, epoch, first and last sequence) of the last five batches, without
-  looking at the data. Only after MESSAGE_TOO_LARGE, which says that this attempt wrote nothing, is
-  a batch cut; the parts share out the same sequence numbers.
-- The broker looks at the size first, and knows no part again as one of a batch that it has. So
-  after an earlier attempt of unknown outcome (max.message.bytes was lowered since?) the first part
-  goes alone. If it is taken, the batch was not written, nor will it be. If it is not, nobody can
-  tell, and all parts are given up with it.
-- All batches in flight are on their way to one broker. When the leader moves, the new one gets
-  nothing before the old one has answered.
-- After a failure nothing more is sent until every batch of the partition that is in flight has been
-  answered (`draining`); then all that is left goes again, in sequence order. Without this wait a
-  batch could reach the new leader before its predecessor that is still on its way to the old one.
-- Nothing new is sent while a batch that was sent before is under way again: it may be in the log,
-  and the broker recognises it only among the last five.
-- Until a producer id's first batch is acknowledged, it is alone in flight. A broker that knows
-  nothing of a producer id takes any sequence number for its first (ProducerAppendInfo): were the
-  first batch refused and the second taken, the first could never be written any more.
-- A batch that is given up leaves a gap in the sequence numbers. Nothing new is sent before all in
-  flight are answered; those whose outcome is open go again as they were, until the broker takes
-  them or finds them out of order, in which case they were never written. What is left then begins
-  at sequence 0 of the producer id's next epoch (Java's bumpIdempotentProducerEpoch): a broker
-  that has seen it refuses whatever of the old one is still on its way.
+- A batch keeps its bytes and sequence number from its first send: the broker recognises a duplicate
+  by (producer id, epoch, first and last sequence) of the last five batches, without looking at the
+  data. A batch is split only after MESSAGE_TOO_LARGE, which means that this attempt wrote nothing;
+  the parts share its sequence numbers.
+- The broker checks the size first, and does not recognise a part of a batch that it has. So after
+  an earlier attempt of unknown outcome (max.message.bytes was lowered since?) the first part goes
+  alone. If the broker takes it, the batch was not written, nor will it be. If not, the outcome
+  stays unknown, and all parts are given up.
+- All batches in flight go to one broker. When the leader moves, the new one gets nothing before the
+  old one has answered.
+- After a failure nothing is sent until every batch in flight is answered (`draining`); then the
+  rest goes again, in sequence order. Otherwise a batch could reach the new leader before its
+  predecessor, which is still on its way to the old one.
+- Nothing new is sent while a batch is being sent again: it may be in the log, and the broker
+  recognises only the last five.
+- A producer id's first batch is alone in flight until it is acknowledged. A broker that does not
+  know a producer id takes any first sequence number (ProducerAppendInfo): if it refused the first
+  batch and took the second, the first could never be written.
+- Giving up a batch leaves a gap in the sequence numbers. Nothing new is sent until all batches in
+  flight are answered; those of unknown outcome go again as they were, until the broker takes them
+  or finds them out of order, in which case they were never written. The rest then begins at
+  sequence 0 of the next epoch (Java's bumpIdempotentProducerEpoch), and the broker refuses late
+  batches of the old one.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from sparkkafka.client.deadline import Backoff
@@ -54,55 +55,40 @@ def next_sequence(sequence: int, record_count: int) -> int:
 
 
 class BatchOwner(Protocol):
-    """Hears what became of a batch: `delivered` or `failed` is called, once."""
+    """Is called once with the outcome of a batch: `delivered` or `failed`."""
 
     def delivered(self, base_offset: int, log_append_time_ms: int) -> None:
-        """It is written; -1 for an offset that the broker did not tell, and for a time unless the
-        topic has LogAppendTime."""
+        """The batch is written. The offset is -1 if the broker did not return it, the time unless
+        the topic has LogAppendTime."""
 
     def failed(self, error: ProduceError, record_messages: Mapping[int, str | None]) -> None:
-        """It is given up. `record_messages` are the broker's words about single records (KIP-467),
-        by their index in the batch. An owner for whom this ends everything raises: the sender
-        then stops where it is, and is not used again."""
+        """The batch is given up. `record_messages` are the broker's messages about single records
+        (KIP-467), by index in the batch. An owner may raise to stop the sender for good."""
 
     def split(self, counts: Sequence[int]) -> Sequence[BatchOwner]:
-        """Owners of the parts, for a batch that is cut into parts of so many records."""
+        """The owners of a batch's parts, which have this many records."""
 
 
+@dataclass(slots=True, eq=False)
 class ProducerBatch:
-    """One record batch on its way; `owner` hears what becomes of it.
+    """A queued record batch; `owner` is called with its outcome.
 
-    `wire`, its header and its records as sent, is set at the first send and never changes after it.
-    `whole` is the same object for all parts of a batch that may be written undivided, `refused`
-    says that a later batch is to tell whether this one is written (`put_aside`).
+    `wire`, its header and records as sent, is set at the first send and never changes. `whole` is
+    the same object for all parts of a batch that may be written undivided. `refused`: a later batch
+    will show whether this one is written (`put_aside`).
     """
 
-    __slots__ = (
-        "attempts",
-        "base_sequence",
-        "created_s",
-        "dropped",
-        "encoded",
-        "in_flight",
-        "maybe_written",
-        "owner",
-        "refused",
-        "whole",
-        "wire",
-    )
-
-    def __init__(self, encoded: EncodedBatch, created_s: float, owner: BatchOwner) -> None:
-        self.encoded = encoded
-        self.owner = owner
-        self.dropped = False
-        self.created_s = created_s
-        self.base_sequence = NO_SEQUENCE
-        self.wire: tuple[bytes, BytesLike] | None = None
-        self.attempts = 0
-        self.in_flight = False
-        self.maybe_written = False
-        self.refused = False
-        self.whole: object | None = None
+    encoded: EncodedBatch
+    created_s: float
+    owner: BatchOwner
+    dropped: bool = False
+    base_sequence: int = NO_SEQUENCE
+    wire: tuple[bytes, BytesLike] | None = None
+    attempts: int = 0
+    in_flight: bool = False
+    maybe_written: bool = False
+    refused: bool = False
+    whole: object | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -110,18 +96,18 @@ class ProducerBatch:
 
     @property
     def open_outcome(self) -> bool:
-        """Whether it may be in the log."""
+        """Whether the batch may be in the log."""
         return self.maybe_written or self.in_flight
 
     @property
     def wire_bytes(self) -> int:
-        """Bytes of the batch as sent; 0 before the first time."""
+        """Bytes of the batch as sent; 0 before its first send."""
         return sum(map(len, self.wire or ()))
 
 
 class PartitionQueue:
-    """Unacknowledged batches of one partition, oldest first, and when to try again (`not_before_s`,
-    monotonic)."""
+    """Unacknowledged batches of one partition, oldest first. Nothing is sent before `not_before_s`
+    (monotonic)."""
 
     def __init__(self, tp: TopicPartition, backoff: Backoff) -> None:
         self.tp = tp
@@ -153,7 +139,7 @@ class PartitionQueue:
 
     @property
     def wants_new_epoch(self) -> bool:
-        """Whether a gap can be closed now: nothing is open any more."""
+        """Whether a gap can be closed now: no batch has an unknown outcome."""
         return (
             self.has_gap
             and not self.in_flight
@@ -161,12 +147,12 @@ class PartitionQueue:
         )
 
     def back_off(self, error: KafkaError) -> None:
-        """Wait before the next attempt, longer each time; `error` is why."""
+        """Delay the next attempt, longer each time; `error` is the reason."""
         self.last_error = error
         self.not_before_s = time.monotonic() + self.backoff.next_ms() / 1000
 
     def outcome(self, *, acks: int) -> PartitionOutcome:
-        """What is known now about the records that were queued."""
+        """What is known about the records that were queued."""
         unknown, total = 0, 0
         for batch in self.batches:
             total += batch.encoded.record_count
@@ -176,10 +162,10 @@ class PartitionQueue:
         return PartitionOutcome(sure, total - unknown, unknown + self.acknowledged_records - sure)
 
     def identify(self, producer_id: int, producer_epoch: int) -> None:
-        """Write under this producer id from now on, from sequence 0.
+        """Use this producer id from sequence 0 on.
 
-        Only while nothing is in flight, and while no batch that was sent under another id may be
-        written: they are built anew, and the broker could not tell them from new ones.
+        Only while nothing is in flight and no batch sent under another id may be written: the
+        broker would not recognise its rebuilt copy as a duplicate.
         """
         if self.in_flight or any(batch.maybe_written for batch in self.batches):
             raise RuntimeError(f"{self.tp}: a new producer id while batches may be written")
@@ -201,12 +187,9 @@ class PartitionQueue:
         self.batches.append(batch)
 
     def next_batch(self, node_id: int) -> ProducerBatch | None:
-        """The batch to send to this broker now.
-
-        None if all are in flight, or answers must come first: of a failure, of a repeated batch, of
-        a producer id's first batch, of the first part of a batch that may be written, or of another
-        broker, which led the partition before.
-        """
+        """The batch to send to this broker now, None if all are in flight or answers must come
+        first (after a failure, a retry, a producer id's first batch, the first part of a batch that
+        may be written, or from a former leader)."""
         if self.in_flight and self.node_id != node_id:
             return None
         if self.in_flight and self.has_identity and not self._known_to_broker:
@@ -239,7 +222,6 @@ class PartitionQueue:
         self.in_flight += 1
 
     def take_sequence(self, batch: ProducerBatch) -> None:
-        """Give the batch its sequence number, once."""
         if batch.base_sequence == NO_SEQUENCE:
             batch.base_sequence = self._next_sequence
             self._next_sequence = next_sequence(self._next_sequence, batch.encoded.record_count)
@@ -250,16 +232,17 @@ class PartitionQueue:
 
     @property
     def asks_later_ones(self) -> bool:
-        """Whether batches are put aside, the first ones always."""
+        """Whether batches, always the first ones, are put aside."""
         return bool(self.batches) and self.batches[0].refused
 
     def put_aside(self, batch: ProducerBatch) -> bool:
-        """It was refused as out of order though it may be written; whether a later one can tell.
+        """Whether a later batch will show the outcome of this one, which was refused as out of
+        order though it may be written.
 
-        A broker that was started after an unclean end knows only the last batch of a producer. So
-        of several whose answers were lost it refuses the first ones, and knows the last. Once it
-        takes one of these, as new or as a repetition, all before it are in the log: it takes a
-        batch only behind the one before.
+        After an unclean shutdown a broker knows only a producer's last batch: of several whose
+        answers were lost it refuses the first ones. Once it takes a later one, as new or as a
+        duplicate, all before it are in the log, because a broker takes a batch only behind its
+        predecessor.
         """
         if not batch.maybe_written or batch.whole is not None:
             return False
@@ -275,14 +258,14 @@ class PartitionQueue:
         return True
 
     def put_aside_before(self, batch: ProducerBatch) -> list[ProducerBatch]:
-        """Those of which this one, whose answer has come, tells."""
+        """The batches put aside whose outcome the answer to this one shows."""
         if not self.asks_later_ones:
             return []
         return [one for one in self.batches if one.refused and one is not batch]
 
     def is_beyond_help(self, batch: ProducerBatch) -> bool:
-        """Whether a refusal as out of order is the last word on this batch, though it is not the
-        head: behind a gap, a part is refused whether its undivided batch is written or not."""
+        """Whether a refusal as out of order is final though the batch is not the head: behind a
+        gap, a part is refused whether its undivided batch is written or not."""
         return self.has_gap and batch.whole is not None
 
     def parts_with(self, batch: ProducerBatch) -> list[ProducerBatch]:
@@ -306,39 +289,40 @@ class PartitionQueue:
         self.acknowledged_records += batch.encoded.record_count
         self.backoff.reset()
         self.last_error = None
-        # Its first part was taken as what comes next: the undivided batch is not in the log, and
-        # would be out of order from now on. No other part was ever sent.
+        # The broker took the first part as next in order, so the undivided batch is not in the log
+        # and never will be. No other part was sent.
         for other in self.parts_with(batch):
             other.whole = None
             other.maybe_written = False
         self.batches.remove(batch)
 
     def failed(self, batch: ProducerBatch, *, maybe_written: bool) -> None:
-        """It must be sent again; `maybe_written` if this attempt may have reached the log."""
+        """The batch must be sent again; `maybe_written` if this attempt may have reached the
+        log."""
         self._answered(batch)
         batch.maybe_written = batch.maybe_written or maybe_written
         self._draining = True
 
     def out_of_order(self, batch: ProducerBatch) -> None:
-        """The broker misses what was before it. Behind a gap this says that no attempt of this
-        batch was written: after one, the broker would know it."""
+        """The broker misses the batch before. Behind a gap this proves that no attempt of this one
+        was written: the broker would recognise it."""
         self.failed(batch, maybe_written=False)
         if self.has_gap:
             batch.maybe_written = False
 
     def drop(self, batch: ProducerBatch) -> None:
-        """Give it up. An answer that is still to come (`late`) means nothing any more."""
+        """Give it up. An answer that comes later (`late`) is ignored."""
         self.batches.remove(batch)
         batch.dropped = True
         self._dropped_in_flight += batch.in_flight
         self.has_gap = self.has_gap or batch.base_sequence != NO_SEQUENCE
 
     def late(self, batch: ProducerBatch) -> None:
-        """A batch that was given up has been answered, or its connection is gone."""
+        """A batch that was given up was answered, or its connection broke."""
         self._answered(batch)
 
     def split(self, batch: ProducerBatch, parts: Sequence[EncodedBatch]) -> None:
-        """Replace a batch that was refused as too large by its parts, under its sequences."""
+        """Replace a batch that was too large by its parts, which share its sequence numbers."""
         position = self.batches.index(batch)
         sequence = batch.base_sequence
         whole = batch.whole

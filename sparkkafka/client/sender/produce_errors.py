@@ -1,8 +1,7 @@
-"""What a broker's error for a batch means: what to do, what may be written, what people are told.
+"""What a broker's error for a batch means: what to do, what may be written, what to tell the user.
 
-`judge` is pure: a table and the few rules that depend on the batch's history. After librdkafka's
-produce table (what an error is, what to do about it, and what is known about the records are three
-questions).
+`judge` is a table, and a few rules that depend on the batch's history. As in librdkafka's table of
+produce errors, what to do and what is known about the records are two questions.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from sparkkafka.client.cluster.configs import topic_configs
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.sender.partition_queue import PartitionQueue, ProducerBatch
 from sparkkafka.client.values import TopicPartition
+from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import (
     BrokerError,
     ErrorCode,
@@ -24,7 +24,7 @@ from sparkkafka.errors import (
     is_retriable,
 )
 
-ASK_MS = 3_000  # the job has failed already: its error must not wait for long
+ASK_MS = 3_000  # the job has failed: its error must not wait long
 
 SIZE_SETTINGS = ("max.message.bytes",)
 TIME_SETTINGS = (
@@ -46,7 +46,7 @@ class Action(enum.Enum):
 
 
 class Verdict(NamedTuple):
-    """`perhaps_written`: this answer leaves open whether the batch is in the log."""
+    """`perhaps_written`: the batch may be in the log in spite of this error."""
 
     action: Action
     perhaps_written: bool
@@ -55,9 +55,9 @@ class Verdict(NamedTuple):
 # The batch was refused as a whole; smaller ones may be taken.
 TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
-# A leader that loses its place, or its disk, while acks=all waits says so of records that it has
-# appended; NETWORK_EXCEPTION is what a broker says of a leader that it lost while it asked on our
-# behalf; UNKNOWN_SERVER_ERROR may have struck after the append.
+# A leader that loses its role, or its disk, while acks=all waits, answers so about records that it
+# has appended; NETWORK_EXCEPTION means that a broker lost the leader while it asked for us;
+# UNKNOWN_SERVER_ERROR may come after the append.
 PERHAPS_WRITTEN = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -81,25 +81,24 @@ def judge(
 ) -> Verdict:
     """The verdict on one answer.
 
-    `is_head`: every earlier batch of the partition is acknowledged, or waiting for them is of no
-    use. `maybe_written`: an earlier attempt may have reached the log. `attempts_left`: retries
-    allows another attempt. `transactional`: the batch is part of a transaction, whose producer id
-    cannot be changed.
+    `is_head`: every earlier batch of the partition is acknowledged, or not worth waiting for.
+    `maybe_written`: an earlier attempt may have reached the log. `attempts_left`: `retries` allows
+    another one. `transactional`: the producer id belongs to a transaction and cannot change.
     """
     perhaps = code in PERHAPS_WRITTEN
     if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
         # A duplicate is the copy of an attempt whose answer was lost.
         return Verdict(Action.DONE, perhaps_written=False)
     if code in TOO_LARGE and record_count > 1:
-        # Also after an attempt of unknown outcome: if that one was taken (the limit has been
-        # lowered since), the broker refuses the first part as out of order, and all are given up.
+        # Also after an attempt of unknown outcome: if it was written (and the limit was lowered
+        # since), the broker refuses the first part as out of order, and all are given up.
         return Verdict(Action.SPLIT, perhaps)
     if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and not is_head:
-        # Its predecessor failed and goes again first: this refusal was bound to come.
+        # Its predecessor failed and goes again first.
         return Verdict(Action.AFTER_PREDECESSOR, perhaps)
     if code == ErrorCode.UNKNOWN_PRODUCER_ID and not maybe_written and not transactional:
-        # The broker dropped our state with the records that carried it (retention, DeleteRecords;
-        # KIP-360), so nothing of this batch is written.
+        # The broker dropped the producer's state with its last records (retention, DeleteRecords;
+        # KIP-360), so this batch is not written.
         return Verdict(Action.NEW_PRODUCER_ID, perhaps)
     if is_retriable(code) and attempts_left:
         return Verdict(Action.RETRY, perhaps)
@@ -112,6 +111,28 @@ def produce_error(
     """The error for records of a partition; `perhaps`: they may be written."""
     written = Written.UNKNOWN if perhaps else Written.NO
     return ProduceError(text, topic=tp.topic, partition=tp.partition, written=written, code=code)
+
+
+def too_large(
+    topic: str,
+    partition: int | None,
+    size_bytes: int,
+    options: ProducerOptions,
+    prefix: str = "",
+) -> ProduceError:
+    """The error of a record too large for a request or the buffer; `prefix` is that of settings."""
+    limit = (
+        f"{prefix}max.request.size={options.max_request_size} allows; raise it (and "
+        "max.message.bytes of the topic), or send smaller records"
+        if size_bytes > options.max_request_size
+        else f"{prefix}buffer.memory={options.buffer_memory} holds; raise it"
+    )
+    return produce_error(
+        TopicPartition(topic, -1 if partition is None else partition),
+        f"a record takes {size_bytes} bytes, more than {limit}",
+        ErrorCode.MESSAGE_TOO_LARGE,
+        perhaps=False,
+    )
 
 
 def batch_error(
@@ -130,8 +151,8 @@ def batch_error(
 
 
 def refusal_text(batch: ProducerBatch, error: BrokerError, retries: str, facts: str) -> str:
-    """What people are told of a final refusal. `retries` names that setting and its value, `facts`
-    are what else is known of the reason."""
+    """The message of a final refusal. `retries` is that setting with its value, `facts` are what
+    else is known about the reason."""
     text = str(error)
     if error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and batch.whole is not None:
         text += (
@@ -150,9 +171,9 @@ def refusal_text(batch: ProducerBatch, error: BrokerError, retries: str, facts: 
 
 
 def refusal_facts(cluster: Cluster, tp: TopicPartition, batch: ProducerBatch, code: int) -> str:
-    """What to say after the broker's words, "" if there is nothing to add.
+    """What to add to the broker's message, "" for nothing.
 
-    Asks for the topic's settings where they decide; a user who may not see them gets told so.
+    Asks for the topic's settings where they matter, and says so if the user may not see them.
     """
     if code in TOO_LARGE:
         return (

@@ -27,6 +27,8 @@ from sparkkafka.protocol.partitioning.partitioner import KEY_RULES, NO_PARTITION
 from sparkkafka.protocol.records.arrow import from_numpy, is_valid, or_zero, to_numpy
 from sparkkafka.protocol.records.batches import NO_TIMESTAMP
 
+TASK = "this task"  # what rows are counted in, for errors
+
 STICKY_BYTES = 2**20
 STICKY_BATCHES = 8
 MIN_STICKY_BYTES = 2**14
@@ -110,14 +112,6 @@ def _micros(column: pa.Array) -> pa.Array:
     return column.cast(kind, safe=False).cast(pa.int64())  # the same moment, whatever the zone
 
 
-class Run(NamedTuple):
-    """Records of one partition, and which rows of the table they are, counted from 0."""
-
-    tp: TopicPartition
-    records: RecordColumns
-    rows: NDArray[np.int64] | range
-
-
 class Block(NamedTuple):
     """Records put together by partition, in one table: one run behind the other. `run_ends` are the
     records at which the runs end, `rows` which rows of the table the records are."""
@@ -126,11 +120,6 @@ class Block(NamedTuple):
     tps: list[TopicPartition]
     run_ends: list[int]
     rows: NDArray[np.int64] | range
-
-    def runs(self) -> Iterator[Run]:
-        """Each by itself."""
-        for tp, (low, high) in zip(self.tps, pairwise((0, *self.run_ends)), strict=True):
-            yield Run(tp, sliced(self.records, low, high), self.rows[low:high])
 
 
 class Router:
@@ -141,8 +130,7 @@ class Router:
     of n a random number below n. `partitioner` is one of config.kinds.PARTITIONERS. Rows that it
     leaves open stay on one partition until about `sticky_bytes` were put there, then move to the
     next (KIP-480's sticky partitioning, with the steps in a fixed order after a random start, so
-    that few batches spread evenly); with round_robin each row moves on. `place` is what rows are
-    counted in, for errors.
+    that few batches spread evenly); with round_robin each row moves on.
     """
 
     def __init__(
@@ -153,7 +141,6 @@ class Router:
         pick: Callable[[int], int],
         partitioner: str = "murmur2_random",
         newest_count: Callable[[str], int | None] = lambda name: None,
-        place: str = "this task",
     ) -> None:
         self._ask = partition_counts
         self._newest_count = newest_count
@@ -166,7 +153,6 @@ class Router:
         self._start: dict[str, int] = {}
         self._turns: dict[str, int] = {}
         self._seen_rows = 0
-        self._place = place
 
     @classmethod
     def of(
@@ -174,7 +160,6 @@ class Router:
         options: ProducerOptions,
         partition_counts: Callable[[list[str]], Mapping[str, int]],
         newest_count: Callable[[str], int | None],
-        place: str = "this task",
     ) -> Router:
         """One by the settings of a producer."""
         wanted = min(STICKY_BYTES, STICKY_BATCHES * options.batch_size)
@@ -186,7 +171,6 @@ class Router:
             pick=random.randrange,
             partitioner=RANDOM if options.partitioner_ignore_keys else options.partitioner,
             newest_count=newest_count,
-            place=place,
         )
 
     def route(
@@ -200,25 +184,47 @@ class Router:
         facts for a null topic, a partition that does not exist, a null header key, or a time before
         1970.
         """
-        return ((run.tp, run.records) for run in self.block(rows, timestamp_ms).runs())
+        records, tps, run_ends, _ = self.block(rows, timestamp_ms)
+        ends = pairwise((0, *run_ends))
+        return ((tp, sliced(records, *run)) for tp, run in zip(tps, ends, strict=True))
 
     def block(self, rows: Rows, timestamp_ms: int) -> Block:
         """`route`, with all runs in one table."""
         first_row = self._seen_rows
         self._seen_rows += rows.length
-        check_headers(rows, first_row, self._place)
-        timestamps_ms = row_times_ms(rows, timestamp_ms, first_row, self._place)
+        check_headers(rows, first_row, TASK)
+        timestamps_ms = row_times_ms(rows, timestamp_ms, first_row, TASK)
         topics, topic_of_row = self._topics(rows, first_row)
         self._keep_counts(topics)
-        if topic_of_row is None and rows.partitions is None and self._any_will_do(rows.keys):
-            return self._sticky_block(topics[0], rows, timestamps_ms)
-
-        partitions = np.full(rows.length, NO_PARTITION, np.int64)
+        partitions = None
         if rows.partitions is not None:
             partitions = to_numpy(rows.partitions).astype(np.int64)
             given = is_valid(rows.partitions)
             self._check_given(topics, topic_of_row, partitions, given, first_row)
             partitions[~given] = NO_PARTITION
+        return self._arrange(topics, topic_of_row, partitions, rows, timestamps_ms)
+
+    def checked_block(
+        self, rows: Rows, partitions: NDArray[np.int64] | None, timestamps_ms: NDArray[np.int64]
+    ) -> Block:
+        """As `block`, for rows of one topic that were checked; `partitions` are those that rows ask
+        for, else NO_PARTITION."""
+        topics = [rows.fixed_topic or ""]
+        self._keep_counts(topics)
+        return self._arrange(topics, None, partitions, rows, timestamps_ms)
+
+    def _arrange(
+        self,
+        topics: list[str],
+        topic_of_row: np.ndarray | None,
+        partitions: NDArray[np.int64] | None,
+        rows: Rows,
+        timestamps_ms: NDArray[np.int64],
+    ) -> Block:
+        if topic_of_row is None and partitions is None and self._any_will_do(rows.keys):
+            return self._sticky_block(topics[0], rows, timestamps_ms)
+        if partitions is None:
+            partitions = np.full(rows.length, NO_PARTITION, np.int64)
         for code, name in enumerate(topics):
             here = topic_of_row == code if topic_of_row is not None else None
             self._fill(name, here, partitions, rows)
@@ -234,7 +240,7 @@ class Router:
             row = int(np.argmin(is_valid(rows.topics)))
             raise EncodeError(
                 "[KAFKA_NULL_TOPIC_IN_DATA] null topic present in the data. Use the topic option "
-                f"for setting a topic. (row {first_row + row} of {self._place}"
+                f"for setting a topic. (row {first_row + row} of {TASK}"
                 f"{_key_fact(rows, row)})"
             )
         coded = rows.topics.dictionary_encode()
@@ -280,7 +286,7 @@ class Router:
         raise EncodeError(
             f"partition {int(partitions[row])} of topic {name} does not exist: it has partitions 0 "
             f"to {self._counts[name] - 1} (column partition, row {first_row + row} of "
-            f"{self._place})"
+            f"{TASK})"
         )
 
     # --- choice ---
@@ -386,7 +392,7 @@ class Router:
                 values=rows.values.take(take),
                 headers=None if rows.headers is None else rows.headers.take(take),
             )
-            if rows.timestamps is not None:
+            if timestamps_ms.strides != (0,):  # not one time for all
                 timestamps_ms = timestamps_ms[order]
             cuts = np.flatnonzero(targets[1:] != targets[:-1]) + 1
         firsts = targets[np.append(0, cuts)]

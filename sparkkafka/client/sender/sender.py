@@ -1,7 +1,7 @@
-"""Carry record batches to the leaders: which go when, in which requests, and what is in flight.
+"""Sends record batches to partition leaders: which go when, in which requests, what is in flight.
 
-A `Sender` has no thread of its own: `step` sends what can be sent, takes the answers that have
-come, and returns. `deliveries.py` has the state of its partitions, and what answers do to it.
+A `Sender` has no thread: `step` sends what can be sent, reads the answers that are here, and
+returns. `deliveries.py` has the state of its partitions, and what answers do to it.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ class SentRequest(NamedTuple):
 
 
 class Sender:
-    """Sends queued batches, and tells their owners what became of them (`deliveries`).
+    """Sends the batches queued in `deliveries`.
 
-    One that cannot be delivered leaves the others alone, unless its owner raises: then the sender
-    has failed. `wake_fd` is a descriptor that ends a wait when it can be read.
+    A batch that cannot be delivered does not affect the others, unless its owner raises: then the
+    sender has failed. A wait ends when the descriptor `wake_fd` is readable.
     """
 
     def __init__(
@@ -84,19 +84,19 @@ class Sender:
 
     @property
     def in_flight(self) -> bool:
-        """Whether an answer is still to come, of whichever batch."""
+        """Whether an answer is still to come."""
         return any(self._sent.values())
 
     @property
     def unsettled(self) -> bool:
-        """Whether a batch is neither acknowledged nor given up, or an answer is still to come."""
+        """Whether a batch is queued, or an answer is still to come."""
         return bool(self.deliveries.busy) or self.in_flight
 
     def step(self, *, wait: bool, longest_s: float = LONGEST_WAIT_S) -> None:
-        """Send what can be sent and take what has come; with `wait`, wait for something to come,
-        `longest_s` at most.
+        """Send what can be sent and read the answers that are here; with `wait`, wait for one, at
+        most `longest_s`.
 
-        Raises what the owner of a batch does, and a transaction's error.
+        Raises what the owner of a batch raises, and errors of the transaction.
         """
         away_s = time.monotonic() - self._left_s
         if away_s > AWAY_S:
@@ -104,15 +104,15 @@ class Sender:
         told = self.deliveries.told
         self.deliveries.expire()
         self._send_ready()
-        # Owners have been told something, which somebody may be waiting for.
+        # A caller may wait for an outcome that came just now.
         wait = wait and told == self.deliveries.told
         for node_id in self._readable(self._wait_s(longest_s) if wait else 0.0):
             self._take_answer(node_id)
         self._left_s = time.monotonic()
 
     def _come_back(self, away_s: float) -> None:
-        """Make good that nobody was here, since the caller's next rows took long: first read what
-        has been answered. The time does not count as delivery.timeout.ms."""
+        """The caller was away for long, preparing its next rows: read the answers first. This time
+        does not count as delivery.timeout.ms."""
         while nodes := self._readable(0.0):
             for node_id in nodes:
                 self._take_answer(node_id)
@@ -122,17 +122,17 @@ class Sender:
                 batch.created_s = min(batch.created_s + away_s, now_s)
 
     def finish(self) -> None:
-        """Step until everything is acknowledged. Raises ProduceError."""
+        """Send all batches and wait for their acknowledgements. Raises ProduceError."""
         while self.deliveries.busy:
             self.step(wait=True)
         if self._options.acks == 0:
             self.barrier()
 
     def barrier(self) -> None:
-        """Wait until brokers have handled all that was sent with acks=0, which has no answers.
+        """Wait until brokers have handled all requests sent with acks=0, which have no answers.
 
-        Brokers work a connection's requests off in order, and close it when one fails, so one
-        answered question proves that all before it were handled.
+        Brokers handle a connection's requests in order, and close it when one fails: an answer to
+        any request proves that all before it were handled.
         """
         deadline = Deadline(self._cluster.options.request_timeout_ms)
         for node_id in list(self._sent):
@@ -145,7 +145,6 @@ class Sender:
                 log.warning("acks=0: broker %d may have lost records: %s", node_id, error)
 
     def lose_connections(self) -> None:
-        """Close what has answers to come: nobody waits for these any longer."""
         for node_id in [node_id for node_id, sent in self._sent.items() if sent]:
             connection = self._cluster.open_connection(node_id)
             if connection is not None:
@@ -173,8 +172,8 @@ class Sender:
     def _join(
         self, transaction: SenderTransaction, by_leader: Mapping[int, Iterable[Sent]]
     ) -> bool:
-        """Make partitions part of the transaction; whether they are. If no broker answers, their
-        batches wait, and delivery.timeout.ms is their end, as in Java."""
+        """Add partitions to the transaction. False if no broker answers: their batches wait, at
+        most for delivery.timeout.ms, as in Java."""
         queues = [queue for batches in by_leader.values() for queue, _ in batches]
         try:
             transaction.add(queue.tp for queue in queues)
@@ -185,7 +184,7 @@ class Sender:
         return True
 
     def _ready(self) -> dict[int, list[Sent]]:
-        """{leader: what could go to it now}, at most one batch a partition."""
+        """By leader, the batches that could go now: at most one of a partition."""
         now_s = time.monotonic()
         waiting = [
             queue
@@ -211,7 +210,7 @@ class Sender:
         return by_leader
 
     def _wait_s(self, longest_s: float) -> float:
-        """How long nothing needs to be done unless an answer comes."""
+        """How long there is nothing to do unless an answer comes."""
         now_s = time.monotonic()
         limits = [longest_s]
         limits += [sent[0].deadline.remaining_s() for sent in self._sent.values() if sent]
@@ -223,7 +222,7 @@ class Sender:
     # --- requests -------------------------------------------------------------------------------
 
     def _send_request(self, node_id: int, ready: list[Sent]) -> bool:
-        """Send one Produce request with as many of these batches as max.request.size lets in."""
+        """Send one Produce request with as many of these batches as fit into max.request.size."""
         deadline = Deadline(self._cluster.options.request_timeout_ms)
         queues = [queue for queue, _ in ready]
         connection = self._connection(node_id, deadline, queues)
@@ -252,7 +251,7 @@ class Sender:
                 expect_reply=self._options.acks != 0,
             )
         except KafkaError as error:
-            if connection.is_open:  # refused before a byte was sent: not the broker's fault
+            if connection.is_open:  # it could not be encoded, no byte was sent
                 in_flight.pop()
                 self.deliveries.unsendable(chosen, error)
             else:
@@ -267,8 +266,8 @@ class Sender:
     def _connection(
         self, node_id: int, deadline: Deadline, queues: list[PartitionQueue]
     ) -> Connection | None:
-        """The connection to send batches of these partitions over; None if there can be none now,
-        or they were given up."""
+        """The connection to send batches of these partitions over; None if connecting failed, or
+        they were given up."""
         try:
             if self._sent.get(node_id) and self._cluster.open_connection(node_id) is None:
                 raise KafkaConnectionError(f"broker {node_id}: the connection broke")
@@ -291,7 +290,7 @@ class Sender:
         return None
 
     def _build(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        """The batch's bytes: made once, at the first send."""
+        """Make the batch's bytes, once, at its first send."""
         if batch.wire is None:
             if self._options.enable_idempotence:
                 queue.take_sequence(batch)
@@ -309,14 +308,13 @@ class Sender:
             )
 
     def _request(self, chosen: Iterable[Sent]) -> ProduceRequest:
-        """One request with these batches, which are built, at most one of a partition."""
         topics: dict[str, list[PartitionProduceData]] = {}
         for queue, batch in chosen:
             topics.setdefault(queue.tp.topic, []).append(
                 PartitionProduceData(index=queue.tp.partition, records=batch.wire)
             )
         return ProduceRequest(
-            # Asked each time: a transaction may yet choose another of its ids as it begins.
+            # Read each time: a transaction may choose another of its ids when it begins.
             transactional_id=(
                 None if self._transaction is None else self._transaction.transactional_id
             ),
@@ -330,7 +328,7 @@ class Sender:
     # --- answers --------------------------------------------------------------------------------
 
     def _readable(self, wait_s: float) -> list[int]:
-        """Nodes whose next answer has begun to arrive, or whose connection or deadline is over."""
+        """Brokers whose next answer begins to arrive, or whose connection or deadline has ended."""
         sockets: dict[int, int] = {}
         wake_fd = self._wake_fd
         over: list[int] = []
@@ -375,11 +373,11 @@ class Sender:
         if connection is None:
             raise KafkaConnectionError(f"broker {node_id}: the connection broke")
         if deadline.expired:
-            # This fails at once, and closes the connection: what comes later would answer the
-            # wrong request.
+            # Fails at once and closes the connection: a late answer would be taken for the next
+            # request's.
             answer = connection.receive(deadline)
         else:
-            # Other brokers' answers do not wait for the rest of this one.
+            # The rest of this answer does not hold up other brokers' answers.
             found = connection.receive_ready(self._buffers.setdefault(node_id, FrameBuffer()))
             if found is None:
                 return None
@@ -392,7 +390,7 @@ class Sender:
     def _broker_lost(
         self, node_id: int, error: KafkaError, queues: Iterable[PartitionQueue] = ()
     ) -> None:
-        """The connection is gone, and the batches of `queues` could not be sent."""
+        """The connection broke, and the batches of `queues` could not be sent."""
         requests = self._sent.pop(node_id, ())
         sent = [one for request in requests for one in request.batches]
         self.deliveries.broker_lost(sent, error, queues)

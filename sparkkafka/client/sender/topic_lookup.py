@@ -1,4 +1,4 @@
-"""Topics and leaders for a producer that serves many: one look at a time, an error per topic.
+"""Finds topics and leaders for a producer of many topics: one look-up at a time, errors by topic.
 
 Unlike `Cluster.topics` it never waits for one topic while others have records to send.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
 from sparkkafka.client.cluster.cluster import (
     KNOWN_TOPIC_GRACE_MS,
@@ -25,26 +26,24 @@ from sparkkafka.errors import (
     is_retriable,
 )
 
-LOOK_MS = 6_000  # how long one look may take when brokers do not answer
+LOOK_MS = 6_000  # the longest look-up, when brokers do not answer
 
 
+@dataclass(slots=True)
 class _Missing:
-    """A topic without metadata: since when, why, and when to look again (monotonic seconds)."""
+    """A topic without metadata: since when, why, and when to ask again (monotonic seconds)."""
 
-    __slots__ = ("backoff", "error", "next_s", "since_s")
-
-    def __init__(self, backoff: Backoff) -> None:
-        self.since_s = time.monotonic()
-        self.backoff = backoff
-        self.next_s = 0.0
-        self.error: KafkaError | None = None
+    backoff: Backoff
+    since_s: float = field(default_factory=time.monotonic)
+    next_s: float = 0.0
+    error: KafkaError | None = None
 
 
 class TopicLookup:
-    """Looks for topics that `cluster` does not know, until it is sure that they are missing.
+    """Looks up topics that `cluster` does not know, until it is sure that they are missing.
 
-    One look takes at most `most_ms`, LOOK_MS and request.timeout.ms if brokers do not answer; a
-    topic may stay unknown for `grace_ms` at most.
+    A look-up takes at most `most_ms`, LOOK_MS and request.timeout.ms; a topic may stay unknown for
+    at most `grace_ms`.
     """
 
     def __init__(
@@ -56,7 +55,7 @@ class TopicLookup:
         self._missing: dict[str, _Missing] = {}
 
     def look(self, names: Iterable[str]) -> dict[str, KafkaError]:
-        """One look, if it is due; the value is a topic's final error.
+        """One look-up, if it is due. Returns the topics with a final error.
 
         UnknownTopicError if it stays unknown for UNKNOWN_TOPIC_GRACE_MS (KNOWN_TOPIC_GRACE_MS if it
         was there once), BrokerError for what does not pass (not authorised).
@@ -93,29 +92,27 @@ class TopicLookup:
         return final
 
     def next_look_s(self, names: Iterable[str]) -> float | None:
-        """When the next look for one of these is due (monotonic seconds), None if for none is."""
+        """When the next look-up of one of these is due (monotonic seconds), None for never."""
         rows = (self._missing.get(name) for name in names)
         return min((row.next_s for row in rows if row is not None), default=None)
 
     def last_error(self, topic: str) -> KafkaError | None:
-        """Why a topic was not found at the last look."""
         missing = self._missing.get(topic)
         return missing.error if missing else None
 
     def errors(self) -> list[KafkaError]:
-        """Why topics were not found at the last looks. Any thread may ask."""
+        """Why the last look-ups did not find topics. From any thread."""
         return [missing.error for missing in list(self._missing.values()) if missing.error]
 
     def forget(self, topic: str) -> None:
-        """Nobody waits for this topic any longer."""
         self._missing.pop(topic, None)
 
     def leaders(
         self, queues: Iterable[PartitionQueue]
     ) -> Iterator[tuple[PartitionQueue, KafkaError]]:
-        """Look for the leaders of partitions that have none in the cache.
+        """Look up the leaders of partitions that have none in the cache.
 
-        Gives those for which that is hopeless; the others are to be tried again later.
+        Yields the partitions with a final error; the others back off.
         """
         unknown = list(queues)
         if not unknown:

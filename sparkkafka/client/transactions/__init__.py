@@ -1,4 +1,4 @@
-"""Transactions: their requests, a Producer's steps, and how to look into them.
+"""Transactions: their requests, what a sender writes in, and descriptions of open ones.
 
-Begin with `requests.py`.
+Begin with `requests.py`; the steps of a Producer are in `producer/transaction_steps.py`.
 """

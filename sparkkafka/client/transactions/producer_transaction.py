@@ -1,14 +1,12 @@
-"""The transactions that a producer writes in: one of a task of Spark, which others end, or all of a
-library's Producer.
+"""The transactions that a sender writes in: one of a Spark task, which the driver ends, or those of
+a library's Producer.
 
-Each talks to its coordinator over connections of its own: those of the producer carry record
-batches whose answers are still to come.
+Each has connections to its coordinator: the sender's carry requests whose answers are to come.
 
-Kafka has two protocols of transactions. In the first (all brokers), partitions and groups are made
-part of a transaction by requests of their own, and the epoch stays the same from one transaction to
-the next. In the second (KIP-890: finalized feature transaction.version 2, Kafka 4.0), a write makes
-its partition part of the transaction, and each end gives the next epoch, so that nothing late can
-reach the next one.
+Kafka has two protocols. In the first (all brokers), requests of their own add partitions and groups
+to a transaction, and the epoch stays the same from one transaction to the next. In the second
+(KIP-890: finalized feature transaction.version 2, Kafka 4.0), a write adds its partition, and each
+end returns the next epoch, so that no late request can reach the next transaction.
 """
 
 from __future__ import annotations
@@ -62,14 +60,14 @@ DEFAULT_MAX_TIMEOUT_MS = 900_000
 """A broker's transaction.max.timeout.ms if nobody changed it."""
 
 ABORT_TIMEOUT_MS = 10_000
-"""How long a task that failed anyway tries to abort what it wrote."""
+"""How long a failed task tries to abort what it wrote."""
 
 
 class SenderTransaction(ABC):
     """The transaction that a sender's batches are part of.
 
-    `attempt_ms` is how long `begin` and `add` wait for answers: then they raise KafkaTimeoutError,
-    and may be called again. `words` explain error codes to people.
+    `begin` and `add` wait at most `attempt_ms`, then raise KafkaTimeoutError; the sender calls them
+    again while its batches live. `words` explain error codes to people.
     """
 
     def __init__(
@@ -90,7 +88,7 @@ class SenderTransaction(ABC):
 
     @property
     def produce_version(self) -> int | None:
-        """The version of Produce to use; None for the usual one."""
+        """The version of Produce to use; None for the default."""
         return None
 
     @abstractmethod
@@ -107,7 +105,7 @@ class SenderTransaction(ABC):
             if self.produce_version is None:
                 deadline = Deadline(self._attempt_ms)
                 add_partitions(self._cluster, transaction, sorted(new), deadline, self._words)
-            # After it: what was not answered is added again before anything is written.
+            # After it: without an answer they are added again before anything is written.
             self.partitions |= new
 
     def _take_over(
@@ -126,9 +124,8 @@ class ProducerTransaction(SenderTransaction):
     """One transaction, begun and filled here, ended elsewhere. Use it under `with`: an exception
     inside aborts it.
 
-    `timeout_ms` None asks for the longest that the broker allows. `other_ids` are for the case that
-    a transaction is open under `transactional_id` already: it may be somebody's who is still to
-    count.
+    `timeout_ms` None asks for the longest that the broker allows. `other_ids` are used if a
+    transaction is open under `transactional_id` already, which may still be committed.
     """
 
     def __init__(
@@ -151,7 +148,7 @@ class ProducerTransaction(SenderTransaction):
         self, exc_type: type[BaseException] | None, error: BaseException | None, _: object
     ) -> None:
         try:
-            # Who took the id over has aborted ours; to take it back would abort what is theirs.
+            # A writer that took the id over has aborted ours; taking it back would abort theirs.
             fenced = getattr(error, "code", None) in FENCED
             if exc_type is not None and self._has_parts and not fenced:
                 self._abort()
@@ -189,9 +186,8 @@ class ProducerTransaction(SenderTransaction):
         self.transactional_id = next(iter(unused), self.transactional_id)
 
     def _abort(self) -> None:
-        """By taking the id over again: whatever of ours is still on its way is then refused, on all
-        versions of brokers. (EndTxn leaves the epoch as it is, and before Kafka 3.6 a late batch
-        would open a transaction that nobody ends.)"""
+        """By taking the id over again: all brokers then refuse late batches. (EndTxn keeps the
+        epoch, and before Kafka 3.6 a late batch would open a transaction that nobody ends.)"""
         try:
             self._take_over(self._timeout_ms or 0, Deadline(ABORT_TIMEOUT_MS))
         except KafkaError as error:
@@ -260,10 +256,10 @@ class RepeatedTransaction(SenderTransaction):
         )
 
     def end(self, deadline: Deadline, *, commit: bool, clean: bool) -> bool:
-        """End the transaction; whether the identity is another one now.
+        """End the transaction; True if the identity changed.
 
-        `clean` says that every record was acknowledged, or never sent. Raises KafkaTimeoutError if
-        the outcome is not known: the same may be tried again, and nothing else.
+        `clean`: every record was acknowledged, or never sent. Raises KafkaTimeoutError if the
+        outcome is not known: then only the same may be tried again.
         """
         before = self.begin()
         if self._has_parts:
@@ -278,12 +274,12 @@ class RepeatedTransaction(SenderTransaction):
 
     @property
     def wants_next_epoch(self) -> bool:
-        """Whether the next transaction is to be written with another epoch: sequence numbers have a
-        gap, or (KAFKA-17754) a repeated request may still be on its way and would end it."""
+        """Whether the next transaction needs another epoch: sequence numbers have a gap, or
+        (KAFKA-17754) a repeated request may still be on its way and would end it."""
         return self._has_gaps or self._answer_lost
 
     def next_epoch(self, deadline: Deadline) -> bool:
-        """Get it (KIP-360); whether the identity is another one now.
+        """Get the next epoch (KIP-360); True if the identity changed.
 
         Raises UnsupportedVersionError if the brokers cannot give it and it has to be, BrokerError,
         KafkaTimeoutError.
@@ -314,7 +310,7 @@ class RepeatedTransaction(SenderTransaction):
                 on_retry=note,
             )
         except BrokerError as error:
-            # The coordinator knows of no partition: the requests that added them did not arrive.
+            # The coordinator has no partitions: the requests that added them did not arrive.
             if commit or error.code != ErrorCode.INVALID_TXN_STATE:
                 raise
             self._answer_lost = True

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sparkkafka.client.producer.accumulator import RecordBuffer
-from sparkkafka.client.producer.chunks import RecordChunk
+from sparkkafka.client.producer.accumulator import RecordBuffer, RecordChunk
 from sparkkafka.client.producer.futures import NoticeBoard
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import KafkaTimeoutError

@@ -24,8 +24,8 @@ from sparkkafka.client.consumer.consumer import Consumer
 from sparkkafka.client.producer import producer as producer_module
 from sparkkafka.client.producer.futures import WrittenRange
 from sparkkafka.client.producer.producer import Producer
-from sparkkafka.client.producer.records import too_large
 from sparkkafka.client.sender import topic_lookup
+from sparkkafka.client.sender.produce_errors import too_large
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import (
     EncodeError,

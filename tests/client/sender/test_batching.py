@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sparkkafka.client.producer.chunks import binary_array
+from sparkkafka.client.producer.accumulator import binary_array
 from sparkkafka.client.sender import arrow_producer
 from sparkkafka.client.sender.arrow_producer import Batcher
 from sparkkafka.client.values import TopicPartition

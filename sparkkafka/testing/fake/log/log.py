@@ -16,7 +16,7 @@ from sparkkafka.errors import DecodeError, ErrorCode
 from sparkkafka.protocol.records.batches import RecordBatch, split_batches
 from sparkkafka.testing.fake.log.producers import (
     NO_EPOCH,
-    ProducerState,
+    ProducerStateEntry,
     Refused,
     checked_batch,
     now_ms,
@@ -96,7 +96,7 @@ class PartitionLog:
         self.start_offset = 0
         self.end_offset = 0
         self.leader_epoch = 0
-        self.producers: dict[int, ProducerState] = {}
+        self.producers: dict[int, ProducerStateEntry] = {}
         # producer id -> (epoch, lowest sequence) of batches whose transaction was asked for and
         # that were not written yet (VerificationStateEntry)
         self._unverified: dict[int, tuple[int, int]] = {}
@@ -257,7 +257,7 @@ class PartitionLog:
             append_time_ms = now_ms()
         if header.producer_id >= 0:
             _, lowest_sequence = self._unverified.get(header.producer_id, (NO_EPOCH, None))
-            known = self.producers.get(header.producer_id, ProducerState()).check(
+            known = self.producers.get(header.producer_id, ProducerStateEntry()).check(
                 header, lowest_sequence
             )
             if known is not None:
@@ -353,7 +353,7 @@ class PartitionLog:
             self._note_producer(entry, header)
 
     def _note_producer(self, entry: Entry, header: BatchHeader) -> None:
-        state = self.producers.setdefault(header.producer_id, ProducerState())
+        state = self.producers.setdefault(header.producer_id, ProducerStateEntry())
         state.note(header, entry.start)
         if header.is_transactional:
             self._unverified.pop(header.producer_id, None)

@@ -55,7 +55,7 @@ class RememberedBatch(NamedTuple):
 
 
 @dataclass(slots=True)
-class ProducerState:
+class ProducerStateEntry:
     """What a broker knows of one producer id in one partition (ProducerStateEntry)."""
 
     epoch: int = NO_EPOCH
