@@ -400,8 +400,9 @@ class _CommitOffsetsInTransaction(OffsetsHandler):
         member = self._member
         if version >= MEMBER_VERSION or member is None or _is_nobody(member):
             return None
+        what = f"a commit for a member of group {self.group_id!r} in a transaction"
         return (
-            f"{self.needs('a commit for a member in a transaction', MEMBER_VERSION)} (KIP-447): "
+            f"{self.needs(what, MEMBER_VERSION)} (KIP-447): "
             "older brokers cannot check that it is still in the group, and nothing was committed. "
             "If each input partition has a transactional.id of its own, give the group's name, "
             f"{self.group_id!r}, in place of the member"
