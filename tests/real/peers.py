@@ -273,7 +273,8 @@ def codecs_in(bootstrap: str, topic: str, partitions: int = 1) -> set[str]:
                 min_bytes=1,
                 topics=[FetchTopic(topic=topic, partitions=[wanted])],
             )
-            response = cluster.call(request, node_id=leader)
+            deadline = cluster.deadline()
+            response = cluster.connection(leader, deadline).call(request, deadline)
             (row,) = response.responses[0].partitions
             found |= {batch.codec.name.lower() for batch in split_batches(row.records)}
     return found

@@ -1,8 +1,7 @@
 """The cluster as a client sees it: bootstrap, brokers, topic metadata, leaders, connections.
 
 A `Cluster` belongs to one thread (a Spark task, or the driver's planning call). It keeps one
-connection a broker, opens it when first needed and again after it broke. `call` repeats one request
-until its deadline, if Kafka's error table says that its error may pass.
+connection a broker, opens it when first needed and again after it broke.
 """
 
 from __future__ import annotations
@@ -135,41 +134,29 @@ class Cluster:
     # --- requests -------------------------------------------------------------------------------
 
     def call(
-        self,
-        request: Any,
-        *,
-        node_id: int | None = None,
-        deadline: Deadline | None = None,
-        what: str | None = None,
+        self, request: Any, *, deadline: Deadline | None = None, what: str | None = None
     ) -> Any:
-        """Send a request to a broker (any, if `node_id` is None) until it is answered.
+        """Send a request that any broker can answer, until one does: for metadata and producer ids.
+        All others go through `requests`.
 
         Connection failures and retriable top-level error codes are retried until the deadline.
         Raises BrokerError for other codes, KafkaTimeoutError (with the last failure) at the end.
         """
         deadline = (deadline or self.deadline()).until(self.close_signal)
-        what = what or f"{request.API_NAME}"
-        retry = self.retry(deadline, what)
+        retry = self.retry(deadline, what or request.API_NAME)
         while True:
             try:
-                answer = self._call_once(request, node_id, deadline)
+                answer = self._call_once(request, deadline)
                 self.failing = None
                 return answer
             except KafkaError as error:
                 self.failing = error if error.retriable else None
                 retry.after(error)
-                if node_id is not None and not isinstance(error, BrokerError):
-                    self._refresh_brokers(deadline)
 
-    def _call_once(self, request: Any, node_id: int | None, deadline: Deadline) -> Any:
-        limit_ms = self.options.request_timeout_ms
-        if node_id is None:
-            connection = self.any_connection(deadline)
-        else:
-            connection = self.connection(node_id, deadline.sooner(limit_ms))
+    def _call_once(self, request: Any, deadline: Deadline) -> Any:
+        connection = self.any_connection(deadline)
         # The request's own time: finding a broker that answers may have taken longer than it.
-        attempt = deadline.sooner(limit_ms)
-        response = connection.call(request, attempt)
+        response = connection.call(request, deadline.sooner(self.options.request_timeout_ms))
         code = getattr(response, "error_code", 0)
         if code:
             message = getattr(response, "error_message", None)

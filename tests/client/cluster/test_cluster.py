@@ -223,6 +223,7 @@ def test_answers_that_an_interrupted_call_left_behind_are_nobodys(
             patch.setattr(Connection, "receive", interrupted)
             ask(cluster)
         for node in before:
-            answer = cluster.call(MetadataRequest(topics=[]), node_id=node)
+            connection = cluster.connection(node, cluster.deadline())
+            answer = connection.call(MetadataRequest(topics=[]))
             assert [row.node_id for row in answer.brokers] == [0, 1, 2]
         assert ask(cluster) == before
