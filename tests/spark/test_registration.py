@@ -172,16 +172,6 @@ CLASSIC = """
              .config("spark.driver.host", "127.0.0.1").getOrCreate())
 """
 
-REGISTERED_LATE = """
-    import sys
-    servers, topic = sys.argv[1:]
-    from pyspark.sql import SparkSession
-    spark = (SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-             .config("spark.driver.host", "127.0.0.1").getOrCreate())
-    import sparkkafka
-    sparkkafka.register(spark)
-"""
-
 CONNECT = """
     import sys
     servers, topic = sys.argv[1:]
@@ -199,7 +189,6 @@ CONNECT = """
     "start",
     [
         pytest.param(CLASSIC, id="classic, without a call"),
-        pytest.param(REGISTERED_LATE, id="classic, registered after the session was made"),
         pytest.param(CONNECT, id="Connect, without a call"),
     ],
 )
@@ -248,7 +237,8 @@ SWITCHED = """
 def test_workers_are_switched_though_the_other_python_has_it_too(
     kafka_cluster: Any, new_topic: Callable[..., str], tmp_path: Path
 ) -> None:
-    """Then Spark has found the format by itself, to be run by the other Python."""
+    """Then Spark has found the format by itself, to be run by the other Python. The session was made
+    before the registration."""
     log = tmp_path / "starts"
     other = tmp_path / "bin" / "python3"
     other.parent.mkdir()
