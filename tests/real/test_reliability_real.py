@@ -25,7 +25,7 @@ import pyarrow as pa
 import pytest
 
 from sparkkafka.client.cluster.coordinator import FOR_TRANSACTION, find_coordinator
-from sparkkafka.client.sender.input_columns import InputColumns
+from sparkkafka.client.sender.table_columns import InputColumns
 from sparkkafka.config.options import WriteOptions, parse_write_options
 from sparkkafka.errors import KafkaError, ProduceError
 from sparkkafka.spark.exactly_once.commit import commit_batch

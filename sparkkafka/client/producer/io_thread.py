@@ -24,7 +24,7 @@ from sparkkafka.client.sender.deliveries import ProducerMetrics
 from sparkkafka.client.sender.sender import Sender
 from sparkkafka.client.sender.topic_lookup import TopicLookup
 from sparkkafka.client.transactions.producer_transaction import SenderTransaction
-from sparkkafka.client.values import TopicPartition
+from sparkkafka.client.values import TopicPartition, some_topics
 from sparkkafka.config.client_settings import ProducerSettings
 from sparkkafka.errors import KafkaError, KafkaTimeoutError, some
 from sparkkafka.protocol.columns.encode import EncodedBatch, run_sizes
@@ -173,7 +173,7 @@ class ProducerLoop:
         known = self.cluster.partition_count
         unknown = [topic for topic in list(self._unrouted) if known(topic) is None]
         if unknown:
-            return f"; no broker has told the metadata of {_some('topic', unknown)} yet"
+            return f"; no broker has told the metadata of {some_topics(unknown, MOST_NAMED)} yet"
         return ""
 
     def _words_for(self, chunks: Sequence[Chunk]) -> str:
@@ -183,13 +183,16 @@ class ProducerLoop:
             counts[chunk.topic] = counts.get(chunk.topic, 0) + chunk.open_count
         total = sum(counts.values())
         topics = sorted(counts, key=lambda topic: -counts[topic])
-        words = f"{total} record{'s' if total != 1 else ''} of {_some('topic', topics)}"
+        words = f"{total} record{'s' if total != 1 else ''} of {some_topics(topics, MOST_NAMED)}"
         queued = []
         for tp in self.sender.deliveries.waiting():
             if tp.topic in counts:
                 leader = self.cluster.known_leader(tp)
                 queued.append(f"{tp} (broker {leader.leader})" if leader else f"{tp} (no leader)")
-        return f"{words}, on the way to {_some('partition', queued)}" if queued else words
+        if not queued:
+            return words
+        plural = "s" if len(queued) > 1 else ""
+        return f"{words}, on the way to partition{plural} {some(queued, MOST_NAMED)}"
 
     def stop(self, deadline: Deadline, why: str = CLOSED) -> None:
         """Deliver what is there until the deadline, give up the rest because of `why`, and end."""
@@ -430,10 +433,6 @@ class ProducerLoop:
             self._tell()
             self.cluster.close()
             self._buffer.close()
-
-
-def _some(kind: str, names: Sequence[str]) -> str:
-    return f"{kind}{'s' if len(names) != 1 else ''} {some(names, MOST_NAMED)}"
 
 
 def let_go(loop: ProducerLoop, process_id: int) -> None:

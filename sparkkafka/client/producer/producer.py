@@ -4,9 +4,9 @@
         handle = producer.send("orders", value=b"…", key=b"17")
         print(handle.result(timeout_s=10))
 
-`send` puts a record into a buffer and returns; a thread of the producer sends what has waited for
-linger.ms or fills a batch. Its parts: `accumulator` (between the threads), `io_thread`, `futures`
-(handles), `transaction_steps`.
+`send` puts a record into a buffer and returns; a thread of the producer sends records that have
+waited for linger.ms or fill a batch. Its parts: `accumulator` (between the threads), `io_thread`,
+`futures` (handles), `transaction_steps`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 JOIN_SLACK_S = 5.0
-CUT_AFTER_S = 0.1  # so long after the end of `close` connections are cut that are waited for
+CUT_AFTER_S = 0.1  # after the deadline of `close`, connections that still wait are cut
 LOOK_AGAIN_MS = 50
 
 Headers = (
@@ -64,15 +64,15 @@ _producers: weakref.WeakSet[Producer] = weakref.WeakSet()
 class Producer:
     """Sends records to Kafka. Settings and defaults are those of Java's KafkaProducer.
 
-    All methods may be called from any thread, but those of transactions from one at a time. Values
-    and keys are bytes, bytearray, memoryview, str (sent as UTF-8) or None; a value of None is a
+    All methods may be called from any thread, those of transactions from one at a time. Values and
+    keys are bytes, bytearray, memoryview, str (sent as UTF-8) or None; a value of None is a
     tombstone. `partitioner.class` may be a callable `(topic, key, value, partition_count) -> int`,
     which is called in the producer's thread.
 
-    Under `with`: leaving without an exception is `close()`; with one, what is not sent within a
-    second is given up, and the log says how much that was.
+    Under `with`: leaving without an exception calls `close()`; with one, records not sent within a
+    second are given up, and the log says how many.
 
-    Raises OptionError for a setting that is wrong.
+    Raises OptionError for a wrong setting.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -104,7 +104,7 @@ class Producer:
             self._steps = TransactionSteps(
                 settings, transaction, self._buffer, self._board, self._loop
             )
-        # What `send` looks at for each record.
+        # `send` reads these for each record.
         self._lock = self._buffer.lock
         self._open = self._buffer.open
         self._most_bytes = min(options.max_request_size - BATCH_BYTES, options.buffer_memory)
@@ -113,7 +113,7 @@ class Producer:
         self._process_id = os.getpid()
         _producers.add(self)
         self._loop.start()
-        # At the end of the interpreter `io_thread` ends all loops itself, and waits.
+        # At the end of the interpreter `io_thread` ends all loops.
         weakref.finalize(self, let_go, self._loop, os.getpid()).atexit = False
 
     def __repr__(self) -> str:
@@ -140,7 +140,7 @@ class Producer:
             return
         try:
             self._close(Deadline(CLOSE_IN_ERROR_S * 1000))
-        except KafkaError as failure:  # what was raised in the block says more
+        except KafkaError as failure:  # the block's own exception says more
             log.warning("while leaving after %s: %s", kind.__name__, failure)
 
     # --- records --------------------------------------------------------------------------------
@@ -154,17 +154,17 @@ class Producer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Delivery:
-        """Queue a record, and return the handle that tells what became of it.
+        """Queue a record, and return a handle for its outcome.
 
-        `headers` are a dict, or (key, value) pairs; their values may be what a record's may be.
-        `timestamp_ms` is in milliseconds since 1970 UTC, now by default. Without a `partition` the
-        key chooses, or, without a key, the producer.
+        `headers` are a dict or (key, value) pairs, with values as those of records. `timestamp_ms`
+        is in milliseconds since 1970 UTC, now by default. Without a `partition` the key chooses
+        one, or, without a key, the producer.
 
-        Waits only while buffer.memory is full, at most max.block.ms. What is wrong at once is
-        raised here, and then nothing was queued: OptionError for an argument, ProduceError for a
-        record above max.request.size, KafkaTimeoutError for a full buffer, TransactionError
-        outside of a transaction, KafkaError after close. What turns out later, such as a topic or
-        partition that is not there, the handle raises.
+        Waits only while buffer.memory is full, at most max.block.ms. Raises, with nothing queued,
+        OptionError for an argument, ProduceError for a record above max.request.size,
+        KafkaTimeoutError for a full buffer, TransactionError outside of a transaction, KafkaError
+        after close. Errors that show later, such as a missing topic or partition, are raised by
+        the handle.
         """
         size = RECORD_BYTES
         if value is not None:
@@ -193,7 +193,7 @@ class Producer:
                 self._make_room(size)
             try:
                 chunk = self._open.get(topic)
-            except TypeError:  # a list, say: no name at all
+            except TypeError:  # not even a name
                 chunk = None
             if chunk is None:
                 chunk = self._open_chunk(topic)
@@ -212,7 +212,7 @@ class Producer:
                     chunk.given_times_ms[place] = timestamp_ms
                 buffer.used_bytes = used_bytes + size
                 chunk.size_bytes = size = chunk_bytes + size
-            except BaseException:  # Ctrl-C: half a record would spoil the others of the chunk
+            except BaseException:  # Ctrl-C: half a record would break the chunk
                 chunk.forget(place, chunk_bytes)
                 buffer.used_bytes = used_bytes
                 raise
@@ -242,13 +242,13 @@ class Producer:
     def send_table(
         self, table: pa.Table | pa.RecordBatch, topic: str | None = None
     ) -> TableDelivery:
-        """Queue all rows of an Arrow table: columns value and, if they are there, key, headers,
-        partition, topic and timestamp, as the Spark sink takes them; other columns are ignored.
+        """Queue all rows of an Arrow table: column value and, if there, key, headers, partition,
+        topic and timestamp, as for the Spark sink; other columns are ignored.
 
-        With an argument `topic` the column is not looked at. All rows are checked before any is
-        queued. Raises OptionError for a column of another type, EncodeError for a value (null
-        topic, null header key, time before 1970), ProduceError for a row above max.request.size,
-        and else what `send` raises; of a table above buffer.memory, some rows may be queued then.
+        An argument `topic` replaces the column. All rows are checked before any is queued. Raises
+        OptionError for the type of a column, EncodeError for a value (null topic, null header key,
+        time before 1970), ProduceError for a row above max.request.size, and the errors of `send`:
+        of a table above buffer.memory, some rows may be queued then.
         """
         if topic is not None:
             checked_topic(topic)
@@ -262,16 +262,16 @@ class Producer:
         topic: str,
         records: Iterable[bytes | bytearray | memoryview | str | Mapping[str, Any] | None],
     ) -> TableDelivery:
-        """Queue a series of records in one call: faster than a loop of `send`, in their order.
+        """Queue a series of records in one call, in order: faster than a loop of `send`.
 
         A record is a value, or a dict of arguments of `send`: value, key, headers, partition,
-        timestamp_ms. The handle's `add_callback` calls once when all are done, and its `failures`
-        lists each record that was given up, with its place in the series, topic, partition and
-        error. Records behind those of `send`, and before later ones, stay in this order.
+        timestamp_ms. The handle's callback is called once, when all are done; its `failures` lists
+        each record that was given up, with its place in the series, topic, partition and error. The
+        series keeps its place between earlier and later calls of `send`.
 
         The whole series is read and checked before any of it is queued. Raises OptionError or
-        ProduceError, which say which record it is (counted from 0), and else what `send` raises; of
-        a series above buffer.memory, some records may be queued then.
+        ProduceError with the number of the record (from 0), and the errors of `send`: of a series
+        above buffer.memory, some records may be queued then.
         """
         checked_topic(topic)
         with self._lock:
@@ -291,11 +291,11 @@ class Producer:
         return TableDelivery(self._board, list(chunks))
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Send everything that was queued before, lingering or not, and wait until each record is
-        delivered or given up, and the callbacks of these records have run. Not in a callback.
+        """Send all queued records without lingering, and wait until each is delivered or given up
+        and their callbacks have run. Not in a callback.
 
-        Raises the error of a record that was given up if nobody has asked its handle; and
-        KafkaTimeoutError after `timeout_s`, None being as long as it takes (delivery.timeout.ms).
+        Raises the error of a record that was given up, unless its handle was asked;
+        KafkaTimeoutError after `timeout_s` (None: as long as delivery.timeout.ms lets it take).
         """
         deadline = deadline_of(timeout_s)
         self._check_process()
@@ -333,8 +333,8 @@ class Producer:
     # --- transactions ---------------------------------------------------------------------------
 
     def init_transactions(self, timeout_s: float | None = None) -> None:
-        """Take transactional.id over: an open transaction of an earlier producer is aborted, and
-        that producer is fenced off. Once, before anything else.
+        """Take transactional.id over: aborts an open transaction of an earlier producer, which is
+        fenced. Once, before anything else.
 
         Raises TransactionError in a wrong order, BrokerError, KafkaTimeoutError after `timeout_s`
         (max.block.ms by default).
@@ -343,29 +343,29 @@ class Producer:
         self._steps_for("init_transactions").init(timeout_s)
 
     def begin_transaction(self) -> None:
-        """Records that are sent from here on are part of a transaction.
+        """Begin a transaction, which the records sent from here on are part of.
 
-        Asks nobody, unless the one before had an error: then for the next epoch, at most
-        max.block.ms. Raises TransactionError, BrokerError, KafkaTimeoutError; ProducerFencedError
-        if another producer has taken transactional.id over: then close this one.
+        Sends no request, unless the transaction before had an error: then one for the next epoch,
+        at most for max.block.ms. Raises TransactionError, BrokerError, KafkaTimeoutError;
+        ProducerFencedError if another producer took transactional.id over: then close this one.
         """
         self._steps_for("begin_transaction").begin()
 
     def commit_transaction(self, timeout_s: float | None = None) -> None:
-        """Wait until all records are delivered and their callbacks have run, then make the records
-        visible, with the offsets.
+        """Wait until all records are delivered and their callbacks have run, then make records and
+        offsets visible.
 
         Raises TransactionError if a record was given up: then abort. ProducerFencedError if
-        another producer has taken transactional.id over: then close this one and make a new one.
-        BrokerError. KafkaTimeoutError if the outcome is not known: then the commit may be called
-        again, and nothing else.
+        another producer took transactional.id over: then close this one and make a new one.
+        BrokerError. KafkaTimeoutError if the outcome is not known: then only commit may be called
+        again.
         """
         self._steps_for("commit_transaction").commit(timeout_s)
 
     def abort_transaction(self, timeout_s: float | None = None) -> None:
-        """Give the transaction up: what is not sent never will be, what is sent nobody sees who
-        reads committed records only. Raises as `commit_transaction`, so ProducerFencedError if
-        another producer has taken transactional.id over: its takeover was the abort.
+        """Abort the transaction: drop unsent records; readers of committed records never see those
+        that were sent. Raises as `commit_transaction`; on ProducerFencedError the other producer's
+        takeover was the abort.
         """
         self._steps_for("abort_transaction").abort(timeout_s)
 
@@ -375,13 +375,12 @@ class Producer:
         group: GroupIdentity | str,
         timeout_s: float | None = None,
     ) -> None:
-        """Offsets of a consumer group become part of the transaction: they count if it is
-        committed.
+        """Make offsets of a consumer group part of the transaction: they count if it is committed.
 
         An offset (the next one to read) is an int or has fields offset, metadata and leader_epoch
         (OffsetAndMetadata). With a consumer's group metadata the group's coordinator refuses
-        offsets of a member that has lost its partitions (KIP-447, Kafka 2.5); with the name of a
-        group, whose members none are asked for, it cannot.
+        offsets of a member that lost its partitions (KIP-447, Kafka 2.5); with the name of a group
+        it cannot.
 
         Raises TransactionError, BrokerError (then the transaction can only be aborted;
         UnknownTopicError for a topic or partition that is not there, CommitFailedError if the
@@ -401,7 +400,7 @@ class Producer:
         return self._steps
 
     def _record_failed(self, error: KafkaError) -> KafkaError:
-        """In the I/O thread: records are given up. What their handles raise."""
+        """In the I/O thread, when records are given up; the error that their handles raise."""
         if self._steps is None:
             return error
         with self._lock:
@@ -416,20 +415,19 @@ class Producer:
     # --- the end --------------------------------------------------------------------------------
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Deliver what was queued, run the callbacks, abort an open transaction, and free
+        """Deliver all queued records, run their callbacks, abort an open transaction, and free
         everything. May be called again; in a callback it does not wait for the end.
 
-        Raises as `flush`. What is not delivered after `timeout_s` (None: as long as it takes) is
-        given up: its handles say so, and so does the log.
+        Raises as `flush`. Records not delivered after `timeout_s` (None: as long as it takes) are
+        given up: their handles raise, and the log says so.
         """
         options = self._settings.producer
         longest_ms = options.delivery_timeout_ms + options.max_block_ms
         self._close(deadline_of(timeout_s) or Deadline(longest_ms))
 
     def _close(self, deadline: Deadline) -> None:
-        """Also where another call has begun it, or a callback, which cannot wait for the end."""
         if os.getpid() != self._process_id:
-            return  # a fork: what there is to close is the parent's
+            return  # a fork: the parent closes it
         aborts = not self._closed and self._steps is not None and self._steps.must_abort
         left_s = deadline.remaining_s()
         left_s = max(left_s, LEAST_ABORT_S) if aborts else left_s
@@ -449,7 +447,7 @@ class Producer:
             self._buffer.refuse(lambda: KafkaError("the producer is closed"))
         self._loop.stop(deadline)
         if threading.current_thread() is self._board.io_thread:
-            return  # a callback; what failed is for a call that can wait until all is known
+            return  # a callback; a later call, which can wait, raises failures
         if not self._loop.join(deadline.remaining_s() + CUT_AFTER_S):
             self._close_signal.cut_sockets()
             if not self._loop.join(JOIN_SLACK_S):
@@ -478,7 +476,7 @@ def _forked() -> KafkaError:
 
 
 def _weakly(method: Callable[[KafkaError], KafkaError]) -> Callable[[KafkaError], KafkaError]:
-    """The same without keeping its object: the thread must not keep a Producer that is let go."""
+    """The method without a reference to its object: the thread must not keep a Producer alive."""
     found = weakref.WeakMethod(method)
 
     def call(error: KafkaError) -> KafkaError:

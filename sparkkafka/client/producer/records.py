@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from sparkkafka.client.producer.accumulator import Chunk, Headers, RecordChunk
 from sparkkafka.client.producer.futures import NoticeBoard
-from sparkkafka.client.sender.input_columns import InputColumns, find_columns
 from sparkkafka.client.sender.produce_errors import too_large
 from sparkkafka.client.sender.rows import Rows, check_headers, row_times_ms
+from sparkkafka.client.sender.table_columns import InputColumns, find_columns
 from sparkkafka.client.values import checked_topic
 from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.config.options import ProducerOptions

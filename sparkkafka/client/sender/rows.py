@@ -1,7 +1,7 @@
-"""Rows of a table -> records of partitions: checks of their values, partition choice, sorting.
+"""From rows of a table to records of partitions: checks, choice of partitions, sorting.
 
-Pure: the number of a topic's partitions and the random choice come as arguments. How a key chooses
-says `protocol.partitioning`, which columns there are `input_columns`.
+Without I/O: partition counts and random numbers come as arguments. `protocol.partitioning` has the
+rules for keys, `table_columns` finds a table's columns.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sparkkafka.client.sender.input_columns import InputColumns
+from sparkkafka.client.sender.table_columns import InputColumns
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.kinds import RANDOM, ROUND_ROBIN
 from sparkkafka.config.options import ProducerOptions
@@ -32,9 +32,9 @@ TASK = "this task"  # what rows are counted in, for errors
 STICKY_BYTES = 2**20
 STICKY_BATCHES = 8
 MIN_STICKY_BYTES = 2**14
-"""Rows without key and partition go to one partition until it got so many bytes, then to the next:
-rows that are encoded together cost less. Small batches (batch.size) take turns earlier, so that
-little data is spread as well; large ones are filled."""
+"""Rows without key and partition go to one partition up to so many bytes, then to the next: rows
+that are encoded together cost less. Partitions with small batches (batch.size) take turns earlier,
+so that little data is spread as well."""
 
 
 class Rows(NamedTuple):
@@ -51,7 +51,7 @@ class Rows(NamedTuple):
 
     @classmethod
     def of(cls, batch: pa.RecordBatch, columns: InputColumns) -> Rows:
-        """The columns of one Arrow batch in the types that the protocol needs."""
+        """One Arrow batch, in the types that the protocol needs."""
         at = columns
         return cls(
             length=batch.num_rows,
@@ -113,8 +113,8 @@ def _micros(column: pa.Array) -> pa.Array:
 
 
 class Block(NamedTuple):
-    """Records put together by partition, in one table: one run behind the other. `run_ends` are the
-    records at which the runs end, `rows` which rows of the table the records are."""
+    """Records sorted by partition, in one table. `run_ends` are where each partition's run ends,
+    `rows` the records' rows in the original table."""
 
     records: RecordColumns
     tps: list[TopicPartition]
@@ -125,12 +125,12 @@ class Block(NamedTuple):
 class Router:
     """Chooses each row's partition and cuts a batch into runs of one partition each.
 
-    `partition_counts` gives the number of partitions of topics (and raises for unknown ones),
-    `newest_count` that of one topic as far as it is known without asking (None: it is not), `pick`
-    of n a random number below n. `partitioner` is one of config.kinds.PARTITIONERS. Rows that it
-    leaves open stay on one partition until about `sticky_bytes` were put there, then move to the
-    next (KIP-480's sticky partitioning, with the steps in a fixed order after a random start, so
-    that few batches spread evenly); with round_robin each row moves on.
+    `partition_counts` looks up the number of partitions of topics (and raises for unknown ones),
+    `newest_count` that of one topic without asking a broker (None: not known), `pick` a random
+    number below its argument. `partitioner` is one of config.kinds.PARTITIONERS. Rows for which it
+    has no rule fill one partition up to about `sticky_bytes`, then the next (KIP-480's sticky
+    partitioning, in a fixed order from a random start, so that few batches spread evenly); with
+    round_robin each row goes to the next.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class Router:
         partition_counts: Callable[[list[str]], Mapping[str, int]],
         newest_count: Callable[[str], int | None],
     ) -> Router:
-        """One by the settings of a producer."""
+        """By the settings of a producer."""
         wanted = min(STICKY_BYTES, STICKY_BATCHES * options.batch_size)
         return cls(
             partition_counts,
@@ -176,13 +176,12 @@ class Router:
     def route(
         self, rows: Rows, timestamp_ms: int
     ) -> Iterator[tuple[TopicPartition, RecordColumns]]:
-        """Runs of rows of one partition, each in the rows' order: one for each partition, by first
-        appearance of their topic, then by partition; or, when no row says where it belongs, as the
-        partitions take turns. Everything is checked before the first run is given out.
+        """Runs of rows of one partition, in the rows' order: one for each partition, by first
+        appearance of their topic, then by partition; or, when no row has key or partition, as the
+        partitions take turns. All rows are checked first.
 
-        Rows without a timestamp of their own get `timestamp_ms`. Raises EncodeError naming row
-        facts for a null topic, a partition that does not exist, a null header key, or a time before
-        1970.
+        Rows without a timestamp get `timestamp_ms`. Raises EncodeError, naming the row, for a null
+        topic, a partition that does not exist, a null header key, or a time before 1970.
         """
         records, tps, run_ends, _ = self.block(rows, timestamp_ms)
         ends = pairwise((0, *run_ends))
@@ -233,7 +232,7 @@ class Router:
     # --- checks ---
 
     def _topics(self, rows: Rows, first_row: int) -> tuple[list[str], np.ndarray | None]:
-        """Distinct topics and each row's index into them (None: there is just one)."""
+        """Distinct topics, and each row's index into them (None: there is one topic)."""
         if rows.topics is None:
             return [rows.fixed_topic or ""], None
         if rows.topics.null_count:
@@ -250,7 +249,7 @@ class Router:
         return names, to_numpy(coded.indices)
 
     def _keep_counts(self, names: list[str]) -> None:
-        """Partitions may be added during a long write: the newest count holds."""
+        """Take the newest counts: partitions may be added during a long write."""
         missing = []
         for name in names:
             count = self._newest_count(name)
@@ -292,13 +291,13 @@ class Router:
     # --- choice ---
 
     def _any_will_do(self, keys: pa.Array | None) -> bool:
-        """Whether rows of these keys, without partitions, all go where it is their turn."""
+        """Whether no rule chooses a partition for rows of these keys."""
         if self._takes_turns:
             return False
         return self._rule is None or (_all_null(keys) and not self._rule.null_is_empty)
 
     def _fill(self, name: str, here: np.ndarray | None, partitions: np.ndarray, rows: Rows) -> None:
-        """Partitions of one topic's rows that gave none: by key, else where it is their turn."""
+        """Choose partitions for one topic's rows without one: by key, or in turn."""
         count = self._counts[name]
         open_rows = partitions < 0 if here is None else here & (partitions < 0)
         if not open_rows.any():
@@ -333,14 +332,13 @@ class Router:
         return (self._start[name] + starts // self._sticky_bytes) % count
 
     def _first(self, name: str, count: int) -> int:
-        """Where a topic's first row without a partition of its own went, or goes now."""
+        """The partition of a topic's first row without key and partition."""
         if name not in self._start:
             self._start[name] = self._pick(count)
         return self._start[name]
 
     def _sticky_starts(self, name: str, count: int, ends: np.ndarray) -> np.ndarray:
-        """Bytes that the topic got before each row; `ends` are the rows' own, running up from
-        their first value."""
+        """Bytes of the topic before each row; `ends` are the rows' offsets."""
         self._first(name, count)
         # 16 bytes stand for a record's own fields, so that tombstones move on as well.
         starts = ends + np.arange(0, 16 * len(ends), 16)
@@ -349,8 +347,8 @@ class Router:
         return starts[:-1]
 
     def _sticky_block(self, name: str, rows: Rows, timestamps_ms: np.ndarray) -> Block:
-        """Runs of rows that are all without key and partition, in the rows' own order: what
-        `_fill` and `_block` would do, without a look at each row."""
+        """As `_fill` and `_block` for rows without key and partition, without a look at each
+        row."""
         count = self._counts[name]
         starts = self._sticky_starts(name, count, blob_offsets(rows.values).astype(np.int64))
         first = int(starts[0]) // self._sticky_bytes
@@ -381,8 +379,8 @@ class Router:
             targets = topic_of_row.astype(np.int64) * span + partitions
         cuts = np.flatnonzero(targets[1:] != targets[:-1]) + 1
         if (targets[1:] < targets[:-1]).any():
-            # Few different ones sort much faster as 16 bits. Stable: records of one partition keep
-            # the rows' order.
+            # Small numbers sort much faster as 16 bits. Stable: a partition's records keep their
+            # order.
             small = targets.astype(np.uint16) if int(targets.max()) < 1 << 16 else targets
             order = np.argsort(small, kind="stable")
             targets = targets[order]
@@ -406,7 +404,7 @@ class Router:
 
 
 def row_times_ms(rows: Rows, now_ms: int, first_row: int, place: str) -> NDArray[np.int64]:
-    """Each row's, rounded down, as Spark's cast to a number and Java's truncation do.
+    """Each row's time, rounded down, as by Spark's cast to a number and Java's truncation.
 
     Raises EncodeError for a time before 1970.
     """
@@ -415,7 +413,7 @@ def row_times_ms(rows: Rows, now_ms: int, first_row: int, place: str) -> NDArray
     timestamps_ms = to_numpy(rows.timestamps) // 1000
     if rows.timestamps.null_count:
         timestamps_ms[~is_valid(rows.timestamps)] = now_ms
-    # -1 says "no timestamp": old records that have none are read and copied so.
+    # -1 means "no timestamp": copies of old records have it.
     if int(timestamps_ms.min()) < NO_TIMESTAMP:
         row = int(timestamps_ms.argmin())
         raise EncodeError(
