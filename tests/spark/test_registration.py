@@ -237,8 +237,8 @@ SWITCHED = """
 def test_workers_are_switched_though_the_other_python_has_it_too(
     kafka_cluster: Any, new_topic: Callable[..., str], tmp_path: Path
 ) -> None:
-    """Then Spark has found the format by itself, to be run by the other Python. The session was made
-    before the registration."""
+    """Then Spark has found the format by itself, to be run by the other Python. The session is
+    older than the registration."""
     log = tmp_path / "starts"
     other = tmp_path / "bin" / "python3"
     other.parent.mkdir()
