@@ -24,6 +24,10 @@ T0 = 1_700_000_000_000
 """Time of the first records, in ms. A step is a second."""
 
 REFUSED = "refused"
+
+IMPATIENT = {"kafkaConsumer.pollTimeoutMs": "3000", "kafka.fetch.max.wait.ms": "20"}
+"""The JVM connector waits for what never comes, and half a second behind the end of each range."""
+
 Read = Callable[..., Any]
 
 
@@ -218,7 +222,7 @@ def test_same_rows_or_both_refuse(
 ) -> None:
     given = {name: _text(value, topics) for name, value in options.items()}
     given = {name: text for name, text in given.items() if text}
-    given["kafkaConsumer.pollTimeoutMs"] = "3000"  # the JVM connector waits for what never comes
+    given |= IMPATIENT
     ours, theirs = _rows(read, "pykafka", given), _rows(read, jvm_connector, given)
     assert ours == theirs
 
@@ -291,8 +295,8 @@ def test_streams_have_the_same_rows_and_offsets_or_both_refuse(
     given = {name.replace("__", "."): text for name, text in given.items() if text}
     given |= {
         "kafka.bootstrap.servers": kafka_cluster.bootstrap_servers,
-        "kafkaConsumer.pollTimeoutMs": "3000",
         "fetchOffset.retryIntervalMs": "10",
+        **IMPATIENT,
     }
     found = [_stream(spark, format, given, tmp_path) for format in ("pykafka", jvm_connector)]
     assert found[0] == found[1]

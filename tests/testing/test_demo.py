@@ -121,7 +121,9 @@ def test_what_it_read_is_what_it_wrote(tmp_path: Path, kafka_cluster: object) ->
         assert re.search(rf"^{step}.* rows/s$", run.text, re.M)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)]
+)
 def test_it_is_stopped_while_it_writes(
     tmp_path: Path, kafka_cluster: object, number: signal.Signals
 ) -> None:
