@@ -17,6 +17,8 @@ def read(spark: Any, kafka_cluster: Any) -> Callable[..., DataFrame]:
 
     def load(format: str = "pykafka", **options: str) -> DataFrame:
         given = {name.replace("__", "."): value for name, value in options.items()}
+        if format == "kafka":  # else it waits half a second behind the end of each range
+            given.setdefault("kafka.fetch.max.wait.ms", "20")
         return (
             spark.read.format(format)
             .options(**{"kafka.bootstrap.servers": kafka_cluster.bootstrap_servers, **given})

@@ -26,7 +26,7 @@ T0 = 1_700_000_000_000
 REFUSED = "refused"
 
 IMPATIENT = {"kafkaConsumer.pollTimeoutMs": "3000", "kafka.fetch.max.wait.ms": "20"}
-"""The JVM connector waits for what never comes, and half a second behind the end of each range."""
+"""The JVM connector waits for what never comes, and half a second behind the end of a range."""
 
 Read = Callable[..., Any]
 
