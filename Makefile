@@ -3,7 +3,7 @@
 # installed. `make PYTHON=/path/to/python3.12` chooses the Python of a new .venv.
 
 PYTHON ?=
-JOBS ?= 2
+JOBS ?= 3
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed

@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import itertools
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
 
 
 _numbers = itertools.count()
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell that starts the tests in the background has them and what they start ignore Ctrl-C;
+    # some tests send it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:

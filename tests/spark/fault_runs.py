@@ -285,7 +285,7 @@ _CHANGING = [
     (re.compile(r"; records in this batch: \d+"), ""),
     (re.compile(r" @ 127\.0\.0\.1:\d+( for out-\d+)?"), ""),
     (re.compile(r"127\.0\.0\.1:\d+"), "host:port"),
-    (re.compile(r" from \w+( of (group )?'[\w…-]+')?(?=:)"), ""),
+    (re.compile(r" from \w+( of (group )?'[\w…-]+'( for out-\d+)?)?(?=:)"), ""),
     (re.compile(r"(broker|partition) \d+"), r"\1 N"),
     (re.compile(r"\d+ (attempts|failed attempts)"), r"N \1"),
     (re.compile(r"(epoch|producer) \d+"), r"\1 N"),
