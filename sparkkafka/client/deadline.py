@@ -112,7 +112,7 @@ class CloseSignal:
             self._sockets.add(sock)
 
     def cut_sockets(self) -> None:
-        """Nothing more comes from any socket: who waits for one is told that it is broken."""
+        """Shut all sockets down: whoever waits for one gets an error."""
         with self._lock:
             for sock in list(self._sockets):
                 with contextlib.suppress(OSError):

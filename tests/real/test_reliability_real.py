@@ -24,7 +24,7 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from sparkkafka.client.cluster.coordinator import FOR_TRANSACTION, find_coordinator
+from sparkkafka.client.cluster.lookups import FOR_TRANSACTION, find_coordinator
 from sparkkafka.client.sender.table_columns import InputColumns
 from sparkkafka.config.options import WriteOptions, parse_write_options
 from sparkkafka.errors import KafkaError, ProduceError

@@ -16,7 +16,7 @@ from sparkkafka.client.admin.brokers import describe_cluster
 from sparkkafka.client.admin.topics import create_topic, delete_topic
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.configs import topic_configs
-from sparkkafka.client.cluster.coordinator import FOR_GROUP, FOR_TRANSACTION, find_coordinator
+from sparkkafka.client.cluster.lookups import FOR_GROUP, FOR_TRANSACTION, find_coordinator
 from sparkkafka.client.cluster.offsets import EARLIEST, LATEST, NO_OFFSET, list_offsets
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import parse_client_options

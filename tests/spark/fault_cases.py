@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from sparkkafka.client.cluster.coordinator import FOR_GROUP
+from sparkkafka.client.cluster.lookups import FOR_GROUP
 from sparkkafka.client.sender.partition_queue import SEQUENCE_LIMIT, PartitionQueue
 from sparkkafka.client.sender.produce_errors import PERHAPS_WRITTEN
 from sparkkafka.errors import ErrorCode

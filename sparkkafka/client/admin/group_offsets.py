@@ -11,7 +11,7 @@ from typing import Any
 from sparkkafka.client.arguments import flag, mapping, offset_to_commit, one_name, partition
 from sparkkafka.client.arguments import partitions as partition_list
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.coordinator import FOR_GROUP, ToCoordinator
+from sparkkafka.client.cluster.lookups import FOR_GROUP, ToCoordinator
 from sparkkafka.client.cluster.requests import Row, call_each
 from sparkkafka.client.cluster.results import Results
 from sparkkafka.client.deadline import Deadline

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 from sparkkafka.client.admin.brokers import authorized_operations, list_of_all_brokers
 from sparkkafka.client.arguments import flag, names, one_name
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.coordinator import FOR_GROUP, ToCoordinator
+from sparkkafka.client.cluster.lookups import FOR_GROUP, ToCoordinator
 from sparkkafka.client.cluster.requests import ApiHandler, Row, call_each
 from sparkkafka.client.cluster.results import Listing, Results
 from sparkkafka.client.deadline import Deadline
@@ -66,7 +66,7 @@ class MemberDescription:
     """A member of a group.
 
     `assignment` is what it has, `target_assignment` what it is to have (KIP-848 only). `topics` are
-    those it subscribes to, `topic_pattern` a pattern that the brokers look after (KIP-848).
+    those it subscribes to, `topic_pattern` a pattern that the brokers match (KIP-848).
     `member_epoch` is KIP-848's. `is_classic` tells whether it speaks the classic protocol, None if
     it is not known (a group of KIP-848 may have both kinds while it is upgraded).
     """
@@ -472,7 +472,7 @@ def list_consumer_groups(
     types = None if types is None else names(types, "types")
     api = _ListGroups(_known("state", GROUP_STATES, states), _known("type", GROUP_TYPES, types))
     found = list_of_all_brokers(cluster, api, deadline, "listing groups")
-    # A group whose coordinator moved meanwhile is told twice.
+    # Two brokers list a group whose coordinator moved meanwhile.
     groups = {row.group_id: row for row in found if row.protocol_type in ("", "consumer")}
     return Listing([groups[key] for key in sorted(groups)], found.errors)
 

@@ -12,7 +12,7 @@ from sparkkafka.client.cluster.offsets import OffsetSpec, list_offsets_each
 from sparkkafka.client.cluster.requests import ApiHandler, Row, call_each
 from sparkkafka.client.cluster.results import Results
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.values import TopicPartition
+from sparkkafka.client.values import TopicPartition, by_topic
 from sparkkafka.errors import KafkaError
 from sparkkafka.protocol.messages import (
     DeleteRecordsPartition,
@@ -32,14 +32,19 @@ class _DeleteRecords(ApiHandler[TopicPartition, int]):
         self._timeout_ms = timeout_ms
 
     def build(self, items: Sequence[TopicPartition], version: int) -> DeleteRecordsRequest:
-        topics: dict[str, list[DeleteRecordsPartition]] = {}
-        for tp in items:
-            topics.setdefault(tp.topic, []).append(
-                DeleteRecordsPartition(partition_index=tp.partition, offset=self._before[tp])
-            )
+        before = self._before
         return DeleteRecordsRequest(
             topics=[
-                DeleteRecordsTopic(name=name, partitions=rows) for name, rows in topics.items()
+                DeleteRecordsTopic(
+                    name=name,
+                    partitions=[
+                        DeleteRecordsPartition(
+                            partition_index=number, offset=before[TopicPartition(name, number)]
+                        )
+                        for number in numbers
+                    ],
+                )
+                for name, numbers in by_topic(items).items()
             ],
             timeout_ms=self._timeout_ms,
         )

@@ -16,12 +16,12 @@ from sparkkafka.client.arguments import names, numbers, one_name, whole
 from sparkkafka.client.arguments import partition as one_partition
 from sparkkafka.client.arguments import partitions as partition_list
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.coordinator import (
+from sparkkafka.client.cluster.lookups import (
     FOR_TRANSACTION,
     ToCoordinator,
+    ToLeader,
     find_coordinator,
 )
-from sparkkafka.client.cluster.lookups import ToLeader
 from sparkkafka.client.cluster.requests import ApiHandler, Row, call_each
 from sparkkafka.client.cluster.results import Listing, Results
 from sparkkafka.client.deadline import Deadline
@@ -32,7 +32,7 @@ from sparkkafka.client.transactions.inspection import (
     TransactionListing,
 )
 from sparkkafka.client.transactions.producer_transaction import MAX_TIMEOUT_CONFIG, max_timeout_ms
-from sparkkafka.client.values import TopicPartition
+from sparkkafka.client.values import TopicPartition, by_topic
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError
 from sparkkafka.protocol.messages import (
     DescribeProducersRequest,
@@ -186,13 +186,10 @@ class _DescribeProducers(ApiHandler[TopicPartition, tuple[ProducerState, ...]]):
     request_type = DescribeProducersRequest
 
     def build(self, items: Sequence[TopicPartition], version: int) -> DescribeProducersRequest:
-        topics: dict[str, list[int]] = {}
-        for tp in items:
-            topics.setdefault(tp.topic, []).append(tp.partition)
         return DescribeProducersRequest(
             topics=[
                 ProducersTopic(name=name, partition_indexes=numbers)
-                for name, numbers in topics.items()
+                for name, numbers in by_topic(items).items()
             ]
         )
 
@@ -247,9 +244,6 @@ class _Abort(ApiHandler[TopicPartition, None]):
         self._coordinator_epoch = coordinator_epoch
 
     def build(self, items: Sequence[TopicPartition], version: int) -> WriteTxnMarkersRequest:
-        topics: dict[str, list[int]] = {}
-        for tp in items:
-            topics.setdefault(tp.topic, []).append(tp.partition)
         marker = WritableTxnMarker(
             producer_id=self._producer_id,
             producer_epoch=self._producer_epoch,
@@ -257,7 +251,7 @@ class _Abort(ApiHandler[TopicPartition, None]):
             coordinator_epoch=self._coordinator_epoch,
             topics=[
                 WritableTxnMarkerTopic(name=name, partition_indexes=numbers)
-                for name, numbers in topics.items()
+                for name, numbers in by_topic(items).items()
             ],
         )
         return WriteTxnMarkersRequest(markers=[marker])

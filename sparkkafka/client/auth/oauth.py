@@ -159,7 +159,7 @@ def token_source(settings: OAuthSettings) -> Callable[[Deadline], Secret]:
 
 def _odd(error: Exception) -> AuthenticationError:
     """For what no way to a token is to raise. A ValueError's words may quote what it was given."""
-    failure = AuthenticationError(f"no OAuth token can be had: {type(error).__name__}")
+    failure = AuthenticationError(f"there is no OAuth token: {type(error).__name__}")
     failure.__cause__ = None if isinstance(error, ValueError) else error
     return failure
 

@@ -76,7 +76,7 @@ class Results(Mapping[K, V]):
 
 
 class Listing(Sequence[T], Generic[T]):
-    """What all brokers together listed. Each tells only what it looks after itself.
+    """What all brokers together listed. Each lists only what it coordinates itself.
 
         for group in admin.list_consumer_groups(): ...   # of the brokers that answered
         listing.errors                                   # {broker's node id: error} of the others

@@ -40,7 +40,7 @@ CommitCallback: TypeAlias = Callable[
 ]
 
 CUT_S = 1.0
-"""So long a thread that is told to end may take."""
+"""How long a thread may take to end."""
 
 EPOCH_VERSION = 9  # for members under KIP-848
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.coordinator import FOR_GROUP, ToCoordinator
+from sparkkafka.client.cluster.lookups import FOR_GROUP, ToCoordinator
 from sparkkafka.client.cluster.requests import ApiHandler, Row, call_all
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, by_topic, some_partitions

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from sparkkafka.client.cluster.cluster import Cluster, throttle
-from sparkkafka.client.cluster.coordinator import FOR_GROUP, ask_coordinator
+from sparkkafka.client.cluster.lookups import FOR_GROUP, ask_coordinator
 from sparkkafka.client.deadline import Deadline, Waker
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
@@ -312,7 +312,7 @@ class MemberThread(ABC):
         return Deadline(self.options.client.request_timeout_ms)
 
     def coordinator(self, deadline: Deadline) -> int:
-        """The node that looks after the group. One attempt if it is not known."""
+        """The node id of the group's coordinator. One attempt to find it if it is not known."""
         known = self.cluster.coordinators.get((FOR_GROUP, self.group_id))
         if known is not None:
             return known

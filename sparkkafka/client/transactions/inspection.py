@@ -9,8 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.coordinator import FOR_TRANSACTION, ToCoordinator
-from sparkkafka.client.cluster.lookups import ToBroker
+from sparkkafka.client.cluster.lookups import FOR_TRANSACTION, ToBroker, ToCoordinator
 from sparkkafka.client.cluster.requests import ApiHandler, Row, call_all, call_once
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.transactions.requests import EXPLANATIONS, Transaction, explained

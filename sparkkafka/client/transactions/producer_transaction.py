@@ -18,7 +18,7 @@ from typing import Self
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.configs import broker_configs
-from sparkkafka.client.cluster.coordinator import (
+from sparkkafka.client.cluster.lookups import (
     FOR_TRANSACTION,
     find_coordinator,
     known_coordinators,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.coordinator import FOR_TRANSACTION, ToCoordinator
+from sparkkafka.client.cluster.lookups import FOR_TRANSACTION, ToCoordinator
 from sparkkafka.client.cluster.requests import ApiHandler, Row, call_all, call_each
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.committed_offsets import (

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.coordinator import FOR_TRANSACTION, learn_coordinators
+from sparkkafka.client.cluster.lookups import FOR_TRANSACTION, learn_coordinators
 from sparkkafka.client.group.committed_offsets import fetch_stored
 from sparkkafka.client.transactions.requests import (
     GONE,

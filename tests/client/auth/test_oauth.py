@@ -681,7 +681,7 @@ def test_what_nobody_expects_is_a_kafka_error() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(oauth, "_MAKERS", {AWS_MSK_IAM: lambda *_: 1 / 0})
         text = failure(amazon, AuthenticationError)
-    assert text == "no OAuth token can be had: ZeroDivisionError"
+    assert text == "there is no OAuth token: ZeroDivisionError"
 
 
 def test_the_old_token_counts_whatever_the_new_one_fails_by(clock: Clock) -> None:
