@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from sparkkafka.client.admin.groups import ConsumerGroupDescription
     from sparkkafka.client.admin.topic_descriptions import TopicDescription
     from sparkkafka.client.admin.topics import NewPartitions, NewTopic
+    from sparkkafka.client.cluster.cluster import PartitionInfo
     from sparkkafka.client.cluster.configs import AlterConfigOp, ConfigEntry, ConfigResource
-    from sparkkafka.client.cluster.metadata import PartitionInfo
     from sparkkafka.client.cluster.offsets import OffsetSpec
     from sparkkafka.client.cluster.results import Listing, Results
     from sparkkafka.client.consumer.consumer import Consumer
     from sparkkafka.client.consumer.record import Record, Records
     from sparkkafka.client.deadline import Deadline
-    from sparkkafka.client.group.membership import GroupMetadata
+    from sparkkafka.client.group.member_thread import GroupMetadata
     from sparkkafka.client.net.connection import Connection
     from sparkkafka.client.producer.futures import (
         Delivery,
@@ -72,13 +72,13 @@ _MODULES = {
     "ConsumerGroupDescription": "admin.groups",
     "Deadline": "deadline",
     "Delivery": "producer.futures",
-    "GroupMetadata": "group.membership",
+    "GroupMetadata": "group.member_thread",
     "Listing": "cluster.results",
     "NewPartitions": "admin.topics",
     "NewTopic": "admin.topics",
     "OffsetAndMetadata": "values",
     "OffsetSpec": "cluster.offsets",
-    "PartitionInfo": "cluster.metadata",
+    "PartitionInfo": "cluster.cluster",
     "Producer": "producer.producer",
     "Record": "consumer.record",
     "RecordFailure": "producer.futures",

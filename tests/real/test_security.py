@@ -20,7 +20,7 @@ from sparkkafka.client.cluster.offsets import earliest_and_latest
 from sparkkafka.client.consumer.range_fetcher import RangeFetcher
 from sparkkafka.client.group.committed_offsets import fetch_stored
 from sparkkafka.client.sender.arrow_producer import ColumnProducer
-from sparkkafka.client.transactions.producer_transaction import ProducerTransaction
+from sparkkafka.client.transactions.sender_transaction import ProducerTransaction
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import parse_client_options
 from sparkkafka.errors import AuthenticationError, BrokerError, KafkaError, ProduceError

@@ -16,7 +16,7 @@ from sparkkafka.spark.read.planning import KafkaInputPartition
 from sparkkafka.spark.read.read_task import read_range
 from sparkkafka.spark.read.reader import KafkaBatchReader
 from sparkkafka.spark.schema import default_columns
-from sparkkafka.spark.stream.offsets import StreamOffsets
+from sparkkafka.spark.stream.planner import StreamOffsets
 from sparkkafka.testing.fake.faults import Drop
 from tests import reference
 from tests.client.support import QUICK, open_cluster, write

@@ -31,7 +31,7 @@ from sparkkafka.client.transactions.inspection import (
     TransactionDescription,
     TransactionListing,
 )
-from sparkkafka.client.transactions.producer_transaction import MAX_TIMEOUT_CONFIG, max_timeout_ms
+from sparkkafka.client.transactions.sender_transaction import MAX_TIMEOUT_CONFIG, max_timeout_ms
 from sparkkafka.client.values import TopicPartition, by_topic
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError
 from sparkkafka.protocol.messages import (

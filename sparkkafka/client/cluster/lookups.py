@@ -10,8 +10,7 @@ import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
-from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.metadata import no_leader, no_partition, no_topic
+from sparkkafka.client.cluster.cluster import Cluster, no_leader, no_partition, no_topic
 from sparkkafka.client.cluster.requests import (
     ANY_BROKER,
     ApiHandler,

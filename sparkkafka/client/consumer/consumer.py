@@ -29,8 +29,7 @@ from sparkkafka.client.arguments import (
     whole,
     without_point,
 )
-from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.metadata import PartitionInfo, TopicMetadata
+from sparkkafka.client.cluster.cluster import Cluster, PartitionInfo, TopicMetadata
 from sparkkafka.client.cluster.offsets import (
     EARLIEST,
     LATEST,
@@ -51,7 +50,7 @@ from sparkkafka.client.consumer.record import Records
 from sparkkafka.client.consumer.subscription import Callback, ConsumerGroup, Topics
 from sparkkafka.client.deadline import Deadline, deadline_of, seconds_of
 from sparkkafka.client.group.commits import CommitCallback
-from sparkkafka.client.group.membership import GroupMetadata
+from sparkkafka.client.group.member_thread import GroupMetadata
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, checked_topic
 from sparkkafka.config.client_settings import parse_consumer_settings
 from sparkkafka.errors import ConsumerStateError, OptionError

@@ -8,8 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.metadata import no_leader, no_partition
+from sparkkafka.client.cluster.cluster import Cluster, no_leader, no_partition
 from sparkkafka.client.consumer.fetch import IDLE_BACKOFF_MAX_MS, IDLE_BACKOFF_MS
 from sparkkafka.client.consumer.partition_state import Assignment, PartitionState
 from sparkkafka.client.deadline import Backoff, Deadline

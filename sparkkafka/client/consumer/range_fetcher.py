@@ -12,8 +12,12 @@ import logging
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Self
 
-from sparkkafka.client.cluster.cluster import MIN_METADATA_AGE_MS, Cluster, throttle
-from sparkkafka.client.cluster.metadata import PartitionMetadata
+from sparkkafka.client.cluster.cluster import (
+    MIN_METADATA_AGE_MS,
+    Cluster,
+    PartitionMetadata,
+    throttle,
+)
 from sparkkafka.client.cluster.offsets import earliest_and_latest
 from sparkkafka.client.consumer.fetch import (
     IDLE_BACKOFF_MAX_MS,

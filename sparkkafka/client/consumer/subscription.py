@@ -15,13 +15,18 @@ from typing import Any, TypeAlias
 
 from sparkkafka.client.arguments import names as topic_names
 from sparkkafka.client.arguments import offset_to_commit
-from sparkkafka.client.cluster.cluster import MIN_METADATA_AGE_MS, UNKNOWN_TOPIC_GRACE_MS, Cluster
-from sparkkafka.client.cluster.metadata import NOT_CREATED, missing_topics
+from sparkkafka.client.cluster.cluster import (
+    MIN_METADATA_AGE_MS,
+    NOT_CREATED,
+    UNKNOWN_TOPIC_GRACE_MS,
+    Cluster,
+    missing_topics,
+)
 from sparkkafka.client.consumer.partition_state import Assignment
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.commits import AsyncCommits, CommitCallback
 from sparkkafka.client.group.committed_offsets import commit_stored, fetch_committed_stored
-from sparkkafka.client.group.membership import (
+from sparkkafka.client.group.member_thread import (
     NO_GENERATION,
     Commit,
     GroupMember,

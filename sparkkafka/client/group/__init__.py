@@ -1,5 +1,5 @@
 """Consumer groups: members of both protocols (classic and KIP-848), assignors, committed offsets.
 
-Begin with `membership.py`, what both protocols share, then `classic_member.py` or
-`consumer_member.py`; each has a thread beside it.
+Begin with `classic_member.py` (rebalances by JoinGroup and SyncGroup) or `consumer_member.py` (by
+KIP-848's heartbeats). Each has a thread beside it; `member_thread.py` is what both share.
 """

@@ -26,7 +26,7 @@ from sparkkafka.client.group.classic_thread import (
     Phase,
 )
 from sparkkafka.client.group.commits import commit_as_member, commit_failed
-from sparkkafka.client.group.membership import (
+from sparkkafka.client.group.member_thread import (
     NO_GENERATION,
     POLL_MARK_MS,
     Commit,

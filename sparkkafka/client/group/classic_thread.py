@@ -18,7 +18,7 @@ from typing import NamedTuple
 from sparkkafka.client.cluster.cluster import throttle
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.assignors import GroupAssignors, TopicWatch
-from sparkkafka.client.group.membership import (
+from sparkkafka.client.group.member_thread import (
     FAR_S,
     NO_GENERATION,
     NO_MEMBER_ID,

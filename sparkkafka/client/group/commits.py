@@ -20,7 +20,7 @@ from sparkkafka.client.group.committed_offsets import (
     CommitOffsets,
     coordinator_of,
 )
-from sparkkafka.client.group.membership import Commit, GroupMetadata, member_words
+from sparkkafka.client.group.member_thread import Commit, GroupMetadata, member_words
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, some_partitions
 from sparkkafka.config.options import ClientOptions
 from sparkkafka.errors import (

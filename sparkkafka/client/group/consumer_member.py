@@ -14,7 +14,7 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.commits import EPOCH_VERSION, commit_as_member, commit_failed
 from sparkkafka.client.group.consumer_thread import ConsumerMemberThread, Partitions
-from sparkkafka.client.group.membership import (
+from sparkkafka.client.group.member_thread import (
     NO_GENERATION,
     NO_MEMBER_ID,
     POLL_MARK_MS,

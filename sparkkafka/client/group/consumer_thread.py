@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Mapping
 
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.group.membership import FAR_S, POLL_OVERDUE, MemberThread, group_error
+from sparkkafka.client.group.member_thread import FAR_S, POLL_OVERDUE, MemberThread, group_error
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import ConsumerOptions
 from sparkkafka.errors import (

@@ -23,7 +23,7 @@ from sparkkafka.client.sender.arrow_producer import Batcher
 from sparkkafka.client.sender.deliveries import ProducerMetrics
 from sparkkafka.client.sender.sender import Sender
 from sparkkafka.client.sender.topic_lookup import TopicLookup
-from sparkkafka.client.transactions.producer_transaction import SenderTransaction
+from sparkkafka.client.transactions.sender_transaction import SenderTransaction
 from sparkkafka.client.values import TopicPartition, some_topics
 from sparkkafka.config.client_settings import ProducerSettings
 from sparkkafka.errors import KafkaError, KafkaTimeoutError, some

@@ -37,8 +37,8 @@ from sparkkafka.client.producer.records import (
 from sparkkafka.client.producer.transaction_steps import LEAST_ABORT_S, TransactionSteps
 from sparkkafka.client.sender.deliveries import ProducerMetrics
 from sparkkafka.client.sender.produce_errors import too_large
-from sparkkafka.client.transactions.producer_transaction import RepeatedTransaction
 from sparkkafka.client.transactions.requests import GroupIdentity
+from sparkkafka.client.transactions.sender_transaction import RepeatedTransaction
 from sparkkafka.client.values import TopicPartition, checked_topic
 from sparkkafka.config.client_settings import parse_producer_settings
 from sparkkafka.config.kinds import INT32_MAX

@@ -11,8 +11,7 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.metadata import no_partition
+from sparkkafka.client.cluster.cluster import Cluster, no_partition
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.producer.accumulator import Chunk
 from sparkkafka.client.producer.futures import Places

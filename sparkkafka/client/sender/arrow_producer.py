@@ -29,7 +29,7 @@ from sparkkafka.client.sender.partition_queue import BatchOwner
 from sparkkafka.client.sender.produce_errors import too_large
 from sparkkafka.client.sender.sender import Sender
 from sparkkafka.client.sender.topic_lookup import TopicLookup
-from sparkkafka.client.transactions.producer_transaction import ProducerTransaction
+from sparkkafka.client.transactions.sender_transaction import ProducerTransaction
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import (

@@ -29,7 +29,7 @@ from sparkkafka.client.sender.produce_errors import (
     refusal_facts,
     refusal_text,
 )
-from sparkkafka.client.transactions.producer_transaction import SenderTransaction
+from sparkkafka.client.transactions.sender_transaction import SenderTransaction
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import (

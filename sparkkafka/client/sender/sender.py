@@ -20,7 +20,7 @@ from sparkkafka.client.net.frames import FrameBuffer
 from sparkkafka.client.sender.deliveries import Deliveries, Sent
 from sparkkafka.client.sender.partition_queue import PartitionQueue, ProducerBatch
 from sparkkafka.client.sender.topic_lookup import TopicLookup
-from sparkkafka.client.transactions.producer_transaction import SenderTransaction
+from sparkkafka.client.transactions.sender_transaction import SenderTransaction
 from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import (
     KafkaConnectionError,

@@ -14,8 +14,10 @@ from sparkkafka.client.cluster.cluster import (
     KNOWN_TOPIC_GRACE_MS,
     UNKNOWN_TOPIC_GRACE_MS,
     Cluster,
+    no_leader,
+    no_partition,
+    no_topic,
 )
-from sparkkafka.client.cluster.metadata import no_leader, no_partition, no_topic
 from sparkkafka.client.deadline import Backoff, Deadline
 from sparkkafka.client.sender.partition_queue import PartitionQueue
 from sparkkafka.errors import (

@@ -15,8 +15,8 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.committed_offsets import fetch_stored
 from sparkkafka.client.transactions.inspection import describe_transactions
-from sparkkafka.client.transactions.producer_transaction import ProducerTransaction
 from sparkkafka.client.transactions.requests import GONE
+from sparkkafka.client.transactions.sender_transaction import ProducerTransaction
 from sparkkafka.config.options import WriteOptions
 from sparkkafka.errors import ErrorCode, KafkaError, TransactionError
 from sparkkafka.spark.exactly_once.decision import (

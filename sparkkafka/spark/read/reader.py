@@ -2,7 +2,7 @@
 
 A reader and its partitions are pickled to the executors; they hold options and numbers only.
 Sockets live inside `partitions()` and `read()`. What a read asks the cluster stands below the
-reader; streams (`stream.offsets`) ask the same.
+reader; streams (`stream.planner`) ask the same.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.metadata import TopicMetadata
+from sparkkafka.client.cluster.cluster import Cluster, TopicMetadata
 from sparkkafka.client.cluster.offsets import EARLIEST, LATEST, earliest_and_latest, list_offsets
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import TopicPartition

@@ -23,7 +23,7 @@ from sparkkafka.spark.schema import ReadColumn
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from sparkkafka.spark.stream.offsets import StreamOffsets
+    from sparkkafka.spark.stream.planner import StreamOffsets
 
 Tree = dict[str, dict[str, int]]
 
@@ -43,7 +43,7 @@ class KafkaStreamReader(DataSourceStreamReader):
     def _offsets(self) -> StreamOffsets:
         if self._live is None:
             # Here, not above: executors do not need it.
-            from sparkkafka.spark.stream.offsets import StreamOffsets
+            from sparkkafka.spark.stream.planner import StreamOffsets
 
             set_up_logging()
             self._live = StreamOffsets(self.options)

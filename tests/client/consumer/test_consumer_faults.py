@@ -254,7 +254,7 @@ def test_polls_keep_their_time_while_brokers_are_away_and_commit_later(filled):
 def test_a_group_whose_brokers_are_away_is_told_now_and_then(filled, caplog, monkeypatch, protocol):
     monkeypatch.setattr(membership, "SLOW_S", 0.4)
     monkeypatch.setattr(membership, "WARN_AGAIN_S", 1.0)
-    caplog.set_level(logging.INFO, logger="sparkkafka.client.group.membership")
+    caplog.set_level(logging.INFO, logger="sparkkafka.client.group.member_thread")
     given = {"group_id": "g", "auto_offset_reset": "earliest", "group_protocol": protocol}
     if protocol == "classic":
         given["heartbeat_interval_ms"] = "40"

@@ -15,7 +15,7 @@ from sparkkafka.client.cluster import cluster as cluster_module
 from sparkkafka.client.consumer import subscription
 from sparkkafka.client.consumer.consumer import Consumer
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.group.membership import (
+from sparkkafka.client.group.member_thread import (
     Commit,
     GroupMetadata,
     RebalanceHooks,

@@ -16,8 +16,8 @@ from sparkkafka.client.cluster import cluster as cluster_module
 from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.sender import topic_lookup
 from sparkkafka.client.sender.arrow_producer import ColumnProducer
-from sparkkafka.client.transactions.producer_transaction import ProducerTransaction
 from sparkkafka.client.transactions.requests import end_transactions
+from sparkkafka.client.transactions.sender_transaction import ProducerTransaction
 from sparkkafka.config.options import parse_client_options
 from sparkkafka.errors import ErrorCode, KafkaError, ProduceError, UnknownTopicError, Written
 from sparkkafka.testing.fake.cluster import FakeCluster

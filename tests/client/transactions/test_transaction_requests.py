@@ -12,7 +12,6 @@ from sparkkafka.client.group.committed_offsets import (
     fetch_stored,
 )
 from sparkkafka.client.transactions.inspection import describe_transactions
-from sparkkafka.client.transactions.producer_transaction import max_timeout_ms
 from sparkkafka.client.transactions.requests import (
     FENCED,
     GONE,
@@ -23,6 +22,7 @@ from sparkkafka.client.transactions.requests import (
     end_transactions,
     init_transactions,
 )
+from sparkkafka.client.transactions.sender_transaction import max_timeout_ms
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.errors import (
     BrokerError,

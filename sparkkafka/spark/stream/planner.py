@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.metadata import TopicMetadata
+from sparkkafka.client.cluster.cluster import Cluster, TopicMetadata
 from sparkkafka.client.cluster.offsets import EARLIEST, LATEST
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import TopicPartition

@@ -27,7 +27,7 @@ from sparkkafka.errors import (
     UnknownTopicError,
 )
 from sparkkafka.spark.read.reader import KafkaBatchReader
-from sparkkafka.spark.stream import offsets
+from sparkkafka.spark.stream import planner
 from sparkkafka.spark.stream.reader import BookkeepingStreamReader, LimitedStreamReader
 from sparkkafka.testing.fake.cluster import FakeCluster
 from tests.spark.stream.stream_support import (
@@ -437,7 +437,7 @@ def test_ten_thousand_partitions(fake: FakeCluster, monkeypatch: pytest.MonkeyPa
         fake.create_topic(topic, partitions=100)
         for partition in range(100):
             fake.append(topic, partition, b"?", end_offset=1000)
-    assert offsets.SIZES_MAX_AGE_S > 0
+    assert planner.SIZES_MAX_AGE_S > 0
     source = reader(
         fake, subscribePattern="^many", maxOffsetsPerTrigger="500000",
         kafka__request__timeout__ms="30000", kafka__default__api__timeout__ms="60000",
