@@ -15,7 +15,7 @@ import pytest
 from sparkkafka.client.consumer import leaders
 from sparkkafka.client.consumer.consumer import Consumer
 from sparkkafka.client.consumer.record import Record
-from sparkkafka.client.group import membership
+from sparkkafka.client.group import member_thread
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.net.frames import FrameBuffer
 from sparkkafka.client.values import TopicPartition
@@ -252,8 +252,8 @@ def test_polls_keep_their_time_while_brokers_are_away_and_commit_later(filled):
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_a_group_whose_brokers_are_away_is_told_now_and_then(filled, caplog, monkeypatch, protocol):
-    monkeypatch.setattr(membership, "SLOW_S", 0.4)
-    monkeypatch.setattr(membership, "WARN_AGAIN_S", 1.0)
+    monkeypatch.setattr(member_thread, "SLOW_S", 0.4)
+    monkeypatch.setattr(member_thread, "WARN_AGAIN_S", 1.0)
     caplog.set_level(logging.INFO, logger="sparkkafka.client.group.member_thread")
     given = {"group_id": "g", "auto_offset_reset": "earliest", "group_protocol": protocol}
     if protocol == "classic":
