@@ -260,7 +260,7 @@ def test_a_group_whose_brokers_are_away_is_told_now_and_then(filled, caplog, mon
         given["heartbeat_interval_ms"] = "40"
 
     def told(level: int) -> list[str]:
-        rows = [row for row in caplog.records if row.name.endswith("membership")]
+        rows = [row for row in caplog.records if row.name.endswith("member_thread")]
         return [row.getMessage() for row in rows if row.levelno == level]
 
     def poll_until(done: Callable[[], bool]) -> None:
