@@ -29,7 +29,7 @@ demo: $(STAMP) ## one real broker, 1,000,000 rows written and read back by Spark
 #     python -m pytest -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning \
 #       tests/spark/stream/test_streams.py
 # (PySpark 4.0 and 4.1 leave sockets of their own to the garbage collector.)
-test: $(STAMP) ## all tests, those with real brokers and Spark included, less than half an hour
+test: $(STAMP) ## all tests, those with real brokers and Spark included, 20 to 25 minutes
 	@$(PY) -m sparkkafka.testing.kafka.jars connector
 	@$(PY) -m tests.quick_java
 	@$(PY) -m pytest -m "not bench and not soak" -n $(JOBS)
