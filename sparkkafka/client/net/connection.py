@@ -28,6 +28,7 @@ from sparkkafka.client.deadline import Deadline, deadline_of
 from sparkkafka.client.net.connecting import (
     BootstrapServers,
     connect,
+    encrypt,
     first_to_answer,
     where,
 )
@@ -39,7 +40,6 @@ from sparkkafka.client.net.refusals import (
     failure,
     peer_of,
 )
-from sparkkafka.client.net.tls import encrypt
 from sparkkafka.config.options import ClientOptions
 from sparkkafka.errors import (
     BrokerError,

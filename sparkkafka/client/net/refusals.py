@@ -16,7 +16,6 @@ import time
 from typing import Any, Final, NamedTuple
 
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.net.connecting import reason
 from sparkkafka.client.net.frames import FrameBuffer, HungUpError, ReplyReader
 from sparkkafka.errors import (
     AuthenticationError,
@@ -161,6 +160,11 @@ def _mistake(listener: Listener, stage: Stage, *, is_kafka: bool) -> str:
                 f"{prefix}sasl.mechanism to one of {printable(', '.join(found)) or 'its own'}"
             )
     return ""
+
+
+def reason(error: BaseException) -> str:
+    """What the system says, without number and class."""
+    return str(getattr(error, "strerror", None) or error or type(error).__name__)
 
 
 def tls_refusal(error: OSError, where: str, prefix: str) -> str:

@@ -20,8 +20,8 @@ from sparkkafka.client import Consumer, Producer
 from sparkkafka.client.auth.credentials import authenticate
 from sparkkafka.client.auth.tls_context import context_of
 from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.net import connecting, frames
 from sparkkafka.client.net import connection as connection_module
-from sparkkafka.client.net import frames, tls
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.net.frames import tls_pieces
 from sparkkafka.client.net.refusals import MAX_OPENING_FRAME_BYTES
@@ -264,7 +264,7 @@ def test_trust_is_not_asked_for_twice(tmp_path: Path, fake_cluster_factory: Any,
     stranger = signed("stranger", hosts=("127.0.0.1",))
     cluster = fake_cluster_factory(3, tls_context=server_context(tmp_path, stranger))
     tries: list[str] = []
-    real = tls.encrypt
+    real = connecting.encrypt
 
     def counted(*args: Any) -> Any:
         tries.append(args[4])
