@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sparkkafka.client.admin.admin import Admin
     from sparkkafka.client.admin.groups import ConsumerGroupDescription
-    from sparkkafka.client.admin.topic_descriptions import TopicDescription
-    from sparkkafka.client.admin.topics import NewPartitions, NewTopic
+    from sparkkafka.client.admin.partitions import NewPartitions
+    from sparkkafka.client.admin.topics import NewTopic, TopicDescription
     from sparkkafka.client.cluster.cluster import PartitionInfo
     from sparkkafka.client.cluster.configs import AlterConfigOp, ConfigEntry, ConfigResource
     from sparkkafka.client.cluster.offsets import OffsetSpec
@@ -74,7 +74,7 @@ _MODULES = {
     "Delivery": "producer.futures",
     "GroupMetadata": "group.member_thread",
     "Listing": "cluster.results",
-    "NewPartitions": "admin.topics",
+    "NewPartitions": "admin.partitions",
     "NewTopic": "admin.topics",
     "OffsetAndMetadata": "values",
     "OffsetSpec": "cluster.offsets",
@@ -86,7 +86,7 @@ _MODULES = {
     "Records": "consumer.record",
     "Results": "cluster.results",
     "TableDelivery": "producer.futures",
-    "TopicDescription": "admin.topic_descriptions",
+    "TopicDescription": "admin.topics",
     "TopicPartition": "values",
     "TransactionDescription": "transactions.inspection",
 }

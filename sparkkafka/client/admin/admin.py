@@ -11,18 +11,12 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 from sparkkafka.client.admin import brokers as broker_calls
-from sparkkafka.client.admin import (
-    group_offsets,
-    groups,
-    record_deletion,
-    topic_descriptions,
-    topics,
-    transactions,
-)
+from sparkkafka.client.admin import group_offsets, groups, topics, transactions
+from sparkkafka.client.admin import partitions as partition_calls
 from sparkkafka.client.admin.brokers import ClusterDescription, LogDirDescription
 from sparkkafka.client.admin.groups import ConsumerGroupDescription, GroupListing
-from sparkkafka.client.admin.topic_descriptions import TopicDescription, TopicListing
-from sparkkafka.client.admin.topics import NewPartitions, NewTopic
+from sparkkafka.client.admin.partitions import NewPartitions
+from sparkkafka.client.admin.topics import NewTopic, TopicDescription, TopicListing
 from sparkkafka.client.admin.transactions import FencedProducer, ProducerState
 from sparkkafka.client.arguments import names, numbers
 from sparkkafka.client.cluster import configs, offsets
@@ -154,7 +148,9 @@ class Admin:
         Errors of items: INVALID_PARTITIONS if there are as many already, UnknownTopicError, …
         """
         with self._call(timeout_s) as (cluster, deadline):
-            return topics.create_partitions(cluster, totals, deadline, validate_only=validate_only)
+            return partition_calls.create_partitions(
+                cluster, totals, deadline, validate_only=validate_only
+            )
 
     def describe_topics(
         self,
@@ -168,7 +164,7 @@ class Admin:
         A topic that does not exist is an UnknownTopicError at once.
         """
         with self._call(timeout_s) as (cluster, deadline):
-            return topic_descriptions.describe_topics(
+            return topics.describe_topics(
                 cluster,
                 names(topic_names, "topic_names"),
                 deadline,
@@ -184,9 +180,7 @@ class Admin:
     ) -> dict[str, TopicListing]:
         """All topics that this user may see, by name, in order. Raises KafkaError."""
         with self._call(timeout_s) as (cluster, deadline):
-            return topic_descriptions.list_topics(
-                cluster, deadline, include_internal=include_internal
-            )
+            return topics.list_topics(cluster, deadline, include_internal=include_internal)
 
     def describe_configs(
         self,
@@ -246,7 +240,7 @@ class Admin:
         beyond the end, POLICY_VIOLATION for a compacted topic, and so on.
         """
         with self._call(timeout_s) as (cluster, deadline):
-            return record_deletion.delete_records(cluster, before, deadline)
+            return partition_calls.delete_records(cluster, before, deadline)
 
     def list_offsets(
         self,

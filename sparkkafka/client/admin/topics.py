@@ -1,15 +1,18 @@
-"""Topics: create, delete, grow. One item's failure is that item's error.
+"""Topics: create, delete, describe, list. One item's failure is that item's error.
 
-What changes topics goes to the controller. It answers before brokers know: so creating and growing
-wait until all partitions have leaders, and deleting until the topic is gone from metadata.
+The controller answers before the other brokers know of a change. So creating waits until all
+partitions have leaders, and deleting until the topic is gone from metadata.
 """
 
 from __future__ import annotations
 
+import base64
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from sparkkafka.client.admin.brokers import OPERATIONS_VERSION, authorized_operations
 from sparkkafka.client.arguments import (
     flag,
     mapping,
@@ -19,8 +22,8 @@ from sparkkafka.client.arguments import (
     setting_text,
     whole,
 )
-from sparkkafka.client.cluster.cluster import UNKNOWN_TOPIC_GRACE_MS, Cluster
-from sparkkafka.client.cluster.lookups import ToController
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.lookups import ToAny, ToController
 from sparkkafka.client.cluster.requests import ApiHandler, Row, call_each
 from sparkkafka.client.cluster.results import Results
 from sparkkafka.client.deadline import Deadline
@@ -36,12 +39,11 @@ from sparkkafka.protocol.messages import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
-    CreatePartitionsAssignment,
-    CreatePartitionsRequest,
-    CreatePartitionsTopic,
     CreateTopicsRequest,
     DeleteTopicsRequest,
     DeleteTopicState,
+    MetadataRequest,
+    MetadataRequestTopic,
 )
 
 ConfigValue = str | int | bool
@@ -89,14 +91,6 @@ class NewTopic:
                 f"topic {self.name}: replica_assignment says how many partitions and replicas "
                 "there are; leave partitions and replication_factor out"
             )
-
-
-class NewPartitions(NamedTuple):
-    """How many partitions a topic shall have in all. `assignments` may give the brokers of each
-    new one, the preferred leader first."""
-
-    total: int
-    assignments: Sequence[Sequence[int]] | None = None
 
 
 # --- one topic, or some that are alike ------------------------------------------------------
@@ -211,11 +205,11 @@ def create_topics(
         if topic.name in by_name:
             raise OptionError(f"topic {topic.name} is to be created twice in one call")
         by_name[topic.name] = topic
-    api = _Create(by_name, _broker_timeout_ms(cluster, deadline), validate_only)
+    api = _Create(by_name, broker_timeout_ms(cluster, deadline), validate_only)
     results = call_each(cluster, by_name, api, ToController(cluster), deadline, "creating topics")
     if validate_only:
         return results
-    return _after(results, _wait_for_leaders(cluster, results.values_by_item, deadline))
+    return after(results, wait_for_leaders(cluster, results.values_by_item, deadline))
 
 
 def _as_new_topic(given: Any) -> str:
@@ -256,14 +250,14 @@ class _Delete(ApiHandler[str, None]):
 
 def delete_topics(cluster: Cluster, names: Iterable[str], deadline: Deadline) -> Results[str, None]:
     """Delete topics, and wait until metadata no longer shows them."""
-    api = _Delete(_broker_timeout_ms(cluster, deadline))
+    api = _Delete(broker_timeout_ms(cluster, deadline))
     results = call_each(cluster, names, api, ToController(cluster), deadline, "deleting topics")
 
     def gone(name: str, failed: Mapping[str, int]) -> bool:
         return name in failed and not _may_come(failed[name])
 
     late = _wait(cluster, results.values_by_item, deadline, gone)
-    return _after(
+    return after(
         results,
         {
             name: KafkaTimeoutError(
@@ -275,111 +269,138 @@ def delete_topics(cluster: Cluster, names: Iterable[str], deadline: Deadline) ->
     )
 
 
-# --- growing ----------------------------------------------------------------------------------
+# --- describing ---------------------------------------------------------------------------------
 
 
-class _Grow(ApiHandler[str, None]):
-    request_type = CreatePartitionsRequest
+class PartitionDescription(NamedTuple):
+    """Brokers by their node ids. `leader` is None while there is none, its epoch -1 if not known
+    (before Kafka 2.3)."""
+
+    partition: int
+    leader: int | None
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    offline_replicas: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicDescription:
+    """A topic. `topic_id` is written as Kafka's tools write it, None before Kafka 2.8;
+    `authorized_operations` are this user's, None if they were not asked for."""
+
+    name: str
+    topic_id: str | None
+    is_internal: bool
+    partitions: tuple[PartitionDescription, ...]
+    authorized_operations: frozenset[str] | None = None
+
+
+class TopicListing(NamedTuple):
+    """A topic as `list_topics` names it."""
+
+    name: str
+    topic_id: str | None
+    is_internal: bool
+
+
+class _Describe(ApiHandler[str, TopicDescription]):
+    request_type = MetadataRequest
     final_codes = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        wanted: Mapping[str, NewPartitions],
-        deadline: Deadline,
-        validate_only: bool,
-    ) -> None:
-        self._cluster = cluster
-        self._wanted = wanted
-        self._deadline = deadline
-        self._validate_only = validate_only
+    def __init__(self, include_authorized_operations: bool) -> None:
+        self._operations = include_authorized_operations
 
-    def build(self, items: Sequence[str], version: int) -> CreatePartitionsRequest:
-        return CreatePartitionsRequest(
-            topics=[
-                CreatePartitionsTopic(
-                    name=name, count=row.total, assignments=_new_assignments(row.assignments)
-                )
-                for name, row in ((name, self._wanted[name]) for name in items)
-            ],
-            timeout_ms=_broker_timeout_ms(self._cluster, self._deadline),
-            validate_only=self._validate_only,
+    def build(self, items: Sequence[str], version: int) -> MetadataRequest:
+        return MetadataRequest(
+            topics=[MetadataRequestTopic(name=name) for name in items],
+            allow_auto_topic_creation=False,
+            include_topic_authorized_operations=self._operations,
         )
 
     def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
         return [
-            (row.name, Row(row.error_code, None, row.error_message)) for row in response.results
+            (row.name, Row(row.error_code, None if row.error_code else _description(row)))
+            for row in response.topics
         ]
+
+    def lacking(self, item: str, version: int) -> str | None:
+        if self._operations and version < OPERATIONS_VERSION:
+            return self.needs("include_authorized_operations", OPERATIONS_VERSION)
+        return None
 
     def name(self, item: str) -> str:
         return f"topic {item}"
 
     def grant(self, item: str) -> str:
-        return f"ALTER on topic {item}"
-
-    def done_before(self, item: str, code: int) -> bool:
-        """ "Topic already has so many": true of an earlier attempt if it is what was wanted."""
-        if code != ErrorCode.INVALID_PARTITIONS:
-            return False
-        total = self._wanted[item].total
-        grace = self._deadline.sooner(UNKNOWN_TOPIC_GRACE_MS)
-        while True:
-            self._cluster.look_up([item], grace)
-            count = self._cluster.partition_count(item) or 0
-            if count >= total or grace.expired:
-                return count == total
-            grace.pause(LOOK_AGAIN_MS)
+        return f"DESCRIBE on topic {item}"
 
 
-def _new_assignments(
-    rows: Sequence[Sequence[int]] | None,
-) -> list[CreatePartitionsAssignment] | None:
-    if rows is None:
-        return None
-    return [CreatePartitionsAssignment(broker_ids=list(row)) for row in rows]
-
-
-def create_partitions(
+def describe_topics(
     cluster: Cluster,
-    totals: Mapping[str, int | NewPartitions],
+    names: Iterable[str],
     deadline: Deadline,
     *,
-    validate_only: bool = False,
-) -> Results[str, None]:
-    """Give topics more partitions, and wait until all have leaders."""
-    flag(validate_only, "validate_only")
-    wanted = {
-        topic: row if isinstance(row, NewPartitions) else NewPartitions(row)
-        for topic, row in mapping(totals, "totals", '"orders": 6').items()
+    include_authorized_operations: bool = False,
+) -> Results[str, TopicDescription]:
+    """Partitions, their leaders and replicas. A topic that does not exist is an error at once."""
+    flag(include_authorized_operations, "include_authorized_operations")
+    api = _Describe(include_authorized_operations)
+    return call_each(cluster, names, api, ToAny(), deadline, "describing topics")
+
+
+def list_topics(
+    cluster: Cluster, deadline: Deadline, *, include_internal: bool = False
+) -> dict[str, TopicListing]:
+    """All topics that this user may see, by name."""
+    flag(include_internal, "include_internal")
+    request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
+    response = cluster.call(request, deadline=deadline, what="listing topics")
+    return {
+        row.name: TopicListing(row.name, id_text(row.topic_id), row.is_internal)
+        for row in sorted(response.topics, key=lambda row: str(row.name))
+        if row.name
+        and row.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION  # it is being deleted
+        and (include_internal or not row.is_internal)
     }
-    for topic, row in wanted.items():
-        one_name(topic, "each key of totals")
-        whole(row.total, f"topic {topic}: the total of partitions (totals)")
-        if row.assignments is not None:
-            what = f"topic {topic}: assignments"
-            if isinstance(row.assignments, str | bytes) or not isinstance(
-                row.assignments, Sequence
-            ):
-                raise OptionError(f"{what} is a list of lists of node ids, got {row.assignments!r}")
-            for brokers in row.assignments:
-                numbers(brokers, f"each row of {what}")
-    api = _Grow(cluster, wanted, deadline, validate_only)
-    results = call_each(cluster, wanted, api, ToController(cluster), deadline, "growing topics")
-    if validate_only:
-        return results
-    counts = {name: wanted[name].total for name in results.values_by_item}
-    return _after(results, _wait_for_leaders(cluster, counts, deadline))
+
+
+def _description(row: Any) -> TopicDescription:
+    return TopicDescription(
+        name=row.name,
+        topic_id=id_text(row.topic_id),
+        is_internal=row.is_internal,
+        partitions=tuple(
+            PartitionDescription(
+                partition.partition_index,
+                partition.leader_id if partition.leader_id >= 0 else None,
+                partition.leader_epoch,
+                tuple(partition.replica_nodes),
+                tuple(partition.isr_nodes),
+                tuple(partition.offline_replicas),
+            )
+            for partition in sorted(row.partitions, key=lambda one: one.partition_index)
+        ),
+        authorized_operations=authorized_operations(row.topic_authorized_operations),
+    )
+
+
+def id_text(topic_id: uuid.UUID) -> str | None:
+    """A topic id as Kafka's tools write it: base64 for URLs, without padding. None for no id."""
+    if not topic_id.int:
+        return None
+    return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
 
 
 # --- waiting for brokers to know --------------------------------------------------------------
 
 
-def _broker_timeout_ms(cluster: Cluster, deadline: Deadline) -> int:
+def broker_timeout_ms(cluster: Cluster, deadline: Deadline) -> int:
     """How long the controller may take: not longer than its answer is waited for."""
     return int(min(cluster.options.request_timeout_ms, deadline.remaining_s() * 1000))
 
 
-def _after(results: Results[str, None], errors: Mapping[str, KafkaError]) -> Results[str, None]:
+def after(results: Results[str, None], errors: Mapping[str, KafkaError]) -> Results[str, None]:
     found: dict[str, KafkaError | None] = {
         name: results.errors.get(name, errors.get(name)) for name in results
     }
@@ -413,7 +434,7 @@ def _wait(
     return pending
 
 
-def _wait_for_leaders(
+def wait_for_leaders(
     cluster: Cluster, names: Iterable[str] | Mapping[str, int], deadline: Deadline
 ) -> dict[str, KafkaError]:
     """A topic is created before its partitions have leaders, and brokers learn of it in turn.

@@ -10,7 +10,8 @@ import pytest
 
 from sparkkafka.client.admin import groups
 from sparkkafka.client.admin.admin import Admin
-from sparkkafka.client.admin.topics import NewPartitions, NewTopic
+from sparkkafka.client.admin.partitions import NewPartitions
+from sparkkafka.client.admin.topics import NewTopic
 from sparkkafka.client.cluster import requests
 from sparkkafka.client.cluster.configs import AlterConfigOp, ConfigResource
 from sparkkafka.client.cluster.offsets import OffsetSpec
