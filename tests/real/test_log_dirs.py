@@ -6,8 +6,8 @@ import os
 
 import pytest
 
+from sparkkafka.client.admin.brokers import partition_sizes
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.log_dirs import partition_sizes
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import parse_client_options
 from tests.real.peers import Record, confluent_write

@@ -1,4 +1,4 @@
-"""The cluster and its brokers: who they are, and what they have on their disks."""
+"""The cluster and its brokers, and what takes how much space on their disks (DescribeLogDirs)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Any, ClassVar, NamedTuple
 
 from sparkkafka.client.arguments import flag
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.lookups import ToAny, ToBroker
-from sparkkafka.client.cluster.requests import ApiHandler, Row, call_each
+from sparkkafka.client.cluster.lookups import ToAny, ToBroker, ToLeader
+from sparkkafka.client.cluster.requests import ApiHandler, Row, call_all, call_each
 from sparkkafka.client.cluster.results import Listing, Results
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.values import Broker, TopicPartition
+from sparkkafka.client.values import Broker, TopicPartition, by_topic
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, UnsupportedVersionError
 from sparkkafka.protocol.messages import (
     NO_AUTHORIZED_OPERATIONS,
+    DescribableLogDirTopic,
     DescribeClusterRequest,
     DescribeLogDirsRequest,
     MetadataRequest,
@@ -229,3 +230,50 @@ def describe_log_dirs(
     return call_each(
         cluster, brokers, _DescribeLogDirs(), route, deadline, "looking at log directories"
     )
+
+
+class _PartitionSizes(ApiHandler[TopicPartition, int]):
+    request_type = DescribeLogDirsRequest
+
+    def build(self, items: Sequence[TopicPartition], version: int) -> DescribeLogDirsRequest:
+        return DescribeLogDirsRequest(
+            topics=[
+                DescribableLogDirTopic(topic=name, partitions=numbers)
+                for name, numbers in by_topic(items).items()
+            ]
+        )
+
+    def read(
+        self, response: Any, items: Sequence[TopicPartition]
+    ) -> Iterable[tuple[TopicPartition, Row]]:
+        if not response.results:
+            # Before version 3 there is no field for it: a refusal shows no directory at all.
+            return [(tp, Row(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)) for tp in items]
+        # A leader without the partition: its disk failed, or it leads no longer.
+        codes = [row.error_code for row in response.results if row.error_code]
+        absent = Row(codes[0] if codes else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return [
+            *dict.fromkeys(items, absent).items(),
+            *(
+                (TopicPartition(topic.name, row.partition_index), Row(0, row.partition_size))
+                for result in response.results
+                for topic in result.topics
+                for row in topic.partitions
+                if not row.is_future_key  # a copy on its way to another directory
+            ),
+        ]
+
+    def grant(self, item: TopicPartition) -> str:
+        return "DESCRIBE on the cluster (an ACL of the resource Cluster): sizes need it"
+
+
+def partition_sizes(
+    cluster: Cluster, partitions: Iterable[TopicPartition], *, deadline: Deadline | None = None
+) -> dict[TopicPartition, int]:
+    """Bytes of each partition's log segments on its leader's disk, as compressed as they lie there.
+
+    Raises BrokerError (CLUSTER_AUTHORIZATION_FAILED without DESCRIBE on the cluster),
+    KafkaTimeoutError (with the last failure) at the deadline.
+    """
+    what = "asking for the sizes of partitions"
+    return call_all(cluster, partitions, _PartitionSizes(), ToLeader(cluster), deadline, what)

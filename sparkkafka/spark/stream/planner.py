@@ -386,7 +386,7 @@ class StreamOffsets:
         old = self._sizes_s is None or time.monotonic() - self._sizes_s > SIZES_MAX_AGE_S
         if not (old or unknown):
             return
-        from sparkkafka.client.cluster.log_dirs import partition_sizes
+        from sparkkafka.client.admin.brokers import partition_sizes
 
         sizes = partition_sizes(self._cluster, latest, deadline=deadline)
         earliest = self._offsets_at(EARLIEST, sizes, deadline)

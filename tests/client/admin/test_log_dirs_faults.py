@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkkafka.client.cluster.log_dirs import partition_sizes
+from sparkkafka.client.admin.brokers import partition_sizes
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaTimeoutError
 from sparkkafka.protocol.messages import DescribeLogDirsPartition
