@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from sparkkafka.client.cluster.cluster import PartitionInfo
     from sparkkafka.client.cluster.configs import AlterConfigOp, ConfigEntry, ConfigResource
     from sparkkafka.client.cluster.offsets import OffsetSpec
-    from sparkkafka.client.cluster.results import Listing, Results
     from sparkkafka.client.consumer.consumer import Consumer
     from sparkkafka.client.consumer.record import Record, Records
     from sparkkafka.client.deadline import Deadline
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     )
     from sparkkafka.client.producer.producer import Producer
     from sparkkafka.client.transactions.inspection import TransactionDescription
-    from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
+    from sparkkafka.client.values import Listing, OffsetAndMetadata, Results, TopicPartition
 
 __all__ = [
     "Admin",
@@ -73,7 +72,7 @@ _MODULES = {
     "Deadline": "deadline",
     "Delivery": "producer.futures",
     "GroupMetadata": "group.member_thread",
-    "Listing": "cluster.results",
+    "Listing": "values",
     "NewPartitions": "admin.partitions",
     "NewTopic": "admin.topics",
     "OffsetAndMetadata": "values",
@@ -84,7 +83,7 @@ _MODULES = {
     "RecordFailure": "producer.futures",
     "RecordMetadata": "producer.futures",
     "Records": "consumer.record",
-    "Results": "cluster.results",
+    "Results": "values",
     "TableDelivery": "producer.futures",
     "TopicDescription": "admin.topics",
     "TopicPartition": "values",

@@ -23,11 +23,10 @@ from sparkkafka.client.cluster import configs, offsets
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.configs import ConfigChanges, ConfigEntry, ConfigResource
 from sparkkafka.client.cluster.offsets import ListedOffset, OffsetSpec
-from sparkkafka.client.cluster.results import Listing, Results
 from sparkkafka.client.deadline import Deadline, deadline_of
 from sparkkafka.client.net.connecting import where
 from sparkkafka.client.transactions.inspection import TransactionDescription, TransactionListing
-from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
+from sparkkafka.client.values import Listing, OffsetAndMetadata, Results, TopicPartition
 from sparkkafka.config.client_settings import parse_admin_settings
 from sparkkafka.errors import KafkaError
 

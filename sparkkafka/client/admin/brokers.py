@@ -11,9 +11,8 @@ from sparkkafka.client.arguments import flag
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.lookups import ToAny, ToBroker, ToLeader
 from sparkkafka.client.cluster.requests import ApiHandler, Row, call_all, call_each
-from sparkkafka.client.cluster.results import Listing, Results
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.values import Broker, TopicPartition, by_topic
+from sparkkafka.client.values import Broker, Listing, Results, TopicPartition, by_topic
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, UnsupportedVersionError
 from sparkkafka.protocol.messages import (
     NO_AUTHORIZED_OPERATIONS,

@@ -13,7 +13,6 @@ from sparkkafka.client.arguments import partitions as partition_list
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.lookups import FOR_GROUP, ToCoordinator
 from sparkkafka.client.cluster.requests import Row, call_each
-from sparkkafka.client.cluster.results import Results
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.committed_offsets import (
     CommitOffsets,
@@ -23,7 +22,7 @@ from sparkkafka.client.group.committed_offsets import (
     coordinator_of,
     partition_rows,
 )
-from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, by_topic
+from sparkkafka.client.values import OffsetAndMetadata, Results, TopicPartition, by_topic
 from sparkkafka.errors import ErrorCode, KafkaError
 from sparkkafka.protocol.messages import (
     OffsetDeleteRequest,

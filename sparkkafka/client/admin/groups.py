@@ -16,9 +16,8 @@ from sparkkafka.client.arguments import flag, names, one_name
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.lookups import FOR_GROUP, ToCoordinator
 from sparkkafka.client.cluster.requests import ApiHandler, Row, call_each
-from sparkkafka.client.cluster.results import Listing, Results
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.values import TopicPartition
+from sparkkafka.client.values import Listing, Results, TopicPartition
 from sparkkafka.errors import (
     BrokerError,
     DecodeError,

@@ -11,9 +11,8 @@ from sparkkafka.client.cluster.cluster import UNKNOWN_TOPIC_GRACE_MS, Cluster
 from sparkkafka.client.cluster.lookups import ToController, ToLeader
 from sparkkafka.client.cluster.offsets import OffsetSpec, list_offsets_each
 from sparkkafka.client.cluster.requests import ApiHandler, Row, call_each
-from sparkkafka.client.cluster.results import Results
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.values import TopicPartition, by_topic
+from sparkkafka.client.values import Results, TopicPartition, by_topic
 from sparkkafka.errors import ErrorCode, KafkaError, OptionError
 from sparkkafka.protocol.messages import (
     CreatePartitionsAssignment,

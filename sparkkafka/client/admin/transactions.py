@@ -23,7 +23,6 @@ from sparkkafka.client.cluster.lookups import (
     find_coordinator,
 )
 from sparkkafka.client.cluster.requests import ApiHandler, Row, call_each
-from sparkkafka.client.cluster.results import Listing, Results
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.transactions.inspection import (
     DescribeTransactions,
@@ -32,7 +31,7 @@ from sparkkafka.client.transactions.inspection import (
     TransactionListing,
 )
 from sparkkafka.client.transactions.sender_transaction import MAX_TIMEOUT_CONFIG, max_timeout_ms
-from sparkkafka.client.values import TopicPartition, by_topic
+from sparkkafka.client.values import Listing, Results, TopicPartition, by_topic
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError
 from sparkkafka.protocol.messages import (
     DescribeProducersRequest,

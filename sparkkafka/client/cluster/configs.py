@@ -14,8 +14,8 @@ from sparkkafka.client.arguments import flag, mapping, names, objects, one_name,
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.lookups import ToBroker
 from sparkkafka.client.cluster.requests import ApiHandler, Row, call_each
-from sparkkafka.client.cluster.results import Results
 from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.values import Results
 from sparkkafka.errors import ErrorCode, OptionError
 from sparkkafka.protocol.messages import (
     AlterableConfig,

@@ -15,9 +15,8 @@ from sparkkafka.client.cluster.cluster import (
 )
 from sparkkafka.client.cluster.lookups import ToLeader
 from sparkkafka.client.cluster.requests import ApiHandler, Row, call_all, call_each
-from sparkkafka.client.cluster.results import Results
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, offset_number
+from sparkkafka.client.values import OffsetAndMetadata, Results, TopicPartition, offset_number
 from sparkkafka.errors import BrokerError, OptionError, UnsupportedVersionError
 from sparkkafka.protocol.messages import (
     ListOffsetsPartition,

@@ -14,10 +14,10 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeGuard, TypeVar
 
 from sparkkafka.client.cluster.cluster import UNKNOWN_TOPIC_GRACE_MS, Cluster, throttle
-from sparkkafka.client.cluster.results import Results
 from sparkkafka.client.deadline import Backoff, Deadline, Retry
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.net.pool import closed_if_interrupted
+from sparkkafka.client.values import Results
 from sparkkafka.errors import (
     BrokerError,
     EncodeError,

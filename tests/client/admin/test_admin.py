@@ -15,8 +15,7 @@ from sparkkafka.client.admin.topics import NewTopic
 from sparkkafka.client.cluster import requests
 from sparkkafka.client.cluster.configs import AlterConfigOp, ConfigResource
 from sparkkafka.client.cluster.offsets import OffsetSpec
-from sparkkafka.client.cluster.results import Listing, Results
-from sparkkafka.client.values import TopicPartition
+from sparkkafka.client.values import Listing, Results, TopicPartition
 from sparkkafka.errors import (
     BrokerError,
     EncodeError,
