@@ -79,7 +79,7 @@ def seconds_of(timeout_s: float) -> float:
 
 
 def deadline_of(timeout_s: float | None) -> Deadline | None:
-    """The same as a deadline; None, which is for ever, stays None. Raises OptionError."""
+    """The same as a deadline; None, which is no limit, stays None. Raises OptionError."""
     return None if timeout_s is None else Deadline(seconds_of(timeout_s) * 1000)
 
 
@@ -96,7 +96,7 @@ class CloseSignal:
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
     def close_in(self, remaining_s: float) -> None:
-        """All waits end in so many seconds, unless they were to end sooner."""
+        """All waits end in this many seconds, unless they end sooner anyway."""
         self.at_s = min(self.at_s, time.monotonic() + remaining_s)
         self._known.set()
 
@@ -112,7 +112,7 @@ class CloseSignal:
             self._sockets.add(sock)
 
     def cut_sockets(self) -> None:
-        """Shut all sockets down: whoever waits for one gets an error."""
+        """Shut down all sockets: a wait for one ends with an error."""
         with self._lock:
             for sock in list(self._sockets):
                 with contextlib.suppress(OSError):
@@ -138,7 +138,7 @@ class Waker:
             self._sender.send(b"\0")
 
     def drain(self) -> None:
-        """The thread is awake; only a later `wake` ends its next wait."""
+        """Forget earlier calls of `wake`: only a later one ends the next wait."""
         with contextlib.suppress(OSError):
             while self._receiver.recv(4096):
                 pass
@@ -200,7 +200,7 @@ class Retry:
         if not isinstance(error, KafkaTimeoutError):
             self._said = error
         elif self.deadline.expired:
-            # There was no time for this attempt: what was said before tells more.
+            # There was no time for this attempt: the error before it says more.
             error = self._said or error
         wait_s = self._backoff.next_ms() / 1000.0
         if self.deadline.remaining_s() <= wait_s:

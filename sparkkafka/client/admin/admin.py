@@ -32,7 +32,7 @@ from sparkkafka.errors import KafkaError
 
 
 class Admin:
-    """Looks after a Kafka cluster. The names are those of Java's Admin in snake_case.
+    """Administers a Kafka cluster. The names are those of Java's Admin in snake_case.
 
         with Admin({"bootstrap.servers": "broker:9092"}) as admin:
             admin.create_topics([NewTopic("orders", partitions=6)]).all()
@@ -95,7 +95,7 @@ class Admin:
     ) -> Results[str, None]:
         """Create topics and wait until all their partitions have leaders. By topic name.
 
-        `validate_only` creates nothing and tells whether it would work. Errors of items:
+        `validate_only` creates nothing, it only checks. Errors of items:
         TOPIC_ALREADY_EXISTS, INVALID_REPLICATION_FACTOR, INVALID_CONFIG, and so on. Raises
         OptionError for a name that is given twice.
         """
@@ -160,7 +160,7 @@ class Admin:
     ) -> Results[str, TopicDescription]:
         """Partitions with leaders, replicas, replicas in sync. By topic name.
 
-        A topic that does not exist is an UnknownTopicError at once.
+        A topic that does not exist is an UnknownTopicError, without a wait.
         """
         with self._call(timeout_s) as (cluster, deadline):
             return topics.describe_topics(
@@ -322,7 +322,7 @@ class Admin:
         """The group's committed offsets: all, or those of `partitions` (None: it has none).
 
         `require_stable` waits for open transactions that are about to change them. Raises
-        KafkaError if all are asked for and the coordinator does not tell.
+        KafkaError if all are asked for and the coordinator does not answer.
         """
         with self._call(timeout_s) as (cluster, deadline):
             return group_offsets.list_consumer_group_offsets(
@@ -336,7 +336,7 @@ class Admin:
         *,
         timeout_s: float | None = None,
     ) -> Results[TopicPartition, None]:
-        """Set where a group goes on reading. The group is made if need be, and has no members.
+        """Set where a group resumes reading. It is created if need be, and must have no members.
 
         Errors of items: UNKNOWN_MEMBER_ID if it has members, UnknownTopicError, and so on. Raises
         OptionError for a negative offset.

@@ -88,7 +88,7 @@ class _DescribeCluster(ApiHandler[str, ClusterDescription]):
 
 
 class _DescribeOldCluster(_DescribeCluster):
-    """Brokers before Kafka 2.8 tell the same by Metadata."""
+    """Brokers before Kafka 2.8 answer the same by Metadata."""
 
     request_type: ClassVar[Any] = MetadataRequest
 

@@ -65,8 +65,8 @@ class MemberDescription:
     """A member of a group.
 
     `assignment` is what it has, `target_assignment` what it is to have (KIP-848 only). `topics` are
-    those it subscribes to, `topic_pattern` a pattern that the brokers match (KIP-848).
-    `member_epoch` is KIP-848's. `is_classic` tells whether it speaks the classic protocol, None if
+    those it subscribes to, `topic_pattern` a pattern that the brokers evaluate (KIP-848).
+    `member_epoch` is KIP-848's. `is_classic`: it speaks the classic protocol, None if
     it is not known (a group of KIP-848 may have both kinds while it is upgraded).
     """
 
@@ -471,7 +471,7 @@ def list_consumer_groups(
     types = None if types is None else names(types, "types")
     api = _ListGroups(_known("state", GROUP_STATES, states), _known("type", GROUP_TYPES, types))
     found = list_of_all_brokers(cluster, api, deadline, "listing groups")
-    # Two brokers list a group whose coordinator moved meanwhile.
+    # A group whose coordinator moved meanwhile is listed twice.
     groups = {row.group_id: row for row in found if row.protocol_type in ("", "consumer")}
     return Listing([groups[key] for key in sorted(groups)], found.errors)
 

@@ -75,7 +75,7 @@ class _Grow(ApiHandler[str, None]):
         return f"ALTER on topic {item}"
 
     def done_before(self, item: str, code: int) -> bool:
-        """ "Topic already has so many": true of an earlier attempt if it is what was wanted."""
+        """INVALID_PARTITIONS because an earlier attempt succeeded: the count is the wanted one."""
         if code != ErrorCode.INVALID_PARTITIONS:
             return False
         total = self._wanted[item].total

@@ -343,7 +343,7 @@ def describe_topics(
     *,
     include_authorized_operations: bool = False,
 ) -> Results[str, TopicDescription]:
-    """Partitions, their leaders and replicas. A topic that does not exist is an error at once."""
+    """Partitions, their leaders and replicas. An unknown topic is an error, without a wait."""
     flag(include_authorized_operations, "include_authorized_operations")
     api = _Describe(include_authorized_operations)
     return call_each(cluster, names, api, ToAny(), deadline, "describing topics")

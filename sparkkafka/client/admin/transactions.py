@@ -1,8 +1,8 @@
 """Transactions from outside: what coordinators and leaders know of them, and how to end them.
 
 A hanging transaction is one that its coordinator does not know any more (a late write began it
-again): it stays open in a partition for ever, and readers of read_committed do not get past it.
-Only its leader can tell (`describe_producers`), and end it (`abort_transaction`), as
+again): it stays open in a partition forever, and readers of read_committed do not get past it.
+Only its leader knows it (`describe_producers`), and end it (`abort_transaction`), as
 kafka-transactions.sh does (KIP-664).
 """
 

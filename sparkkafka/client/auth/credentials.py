@@ -39,7 +39,7 @@ HANDSHAKE_VERSION = 1
 """With version 0 the tokens would travel bare, without error messages."""
 
 MOST_ROUNDS = 8
-"""SCRAM, the longest, takes two; a server could go on for ever."""
+"""SCRAM, the longest, takes two; a server could continue forever."""
 
 RENEW_SHARE = 0.85
 """Of a session's lifetime, after which it is renewed when nothing is in flight; Java does it

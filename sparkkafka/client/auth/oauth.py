@@ -73,7 +73,7 @@ class TokenSource:
 
     def __call__(self, deadline: Deadline) -> Secret:
         """Raises AuthenticationError, OptionError, KafkaTimeoutError or KafkaConnectionError if no
-        token can be had. One thread asks; others wait for it, or take the old one."""
+        token is available. One thread asks; others wait for it, or take the old one."""
         held, now_s = self._held, time.monotonic()
         if held is not None and now_s < held.renew_s:
             return held.text
@@ -88,7 +88,7 @@ class TokenSource:
             self._lock.release()
 
     def forget(self, token: Secret) -> None:
-        """A broker refuses this token: let the next one who asks have another."""
+        """A broker refuses this token: the next caller gets another."""
         held = self._held
         if held is not None and held.text == token:
             self._held = None
@@ -214,7 +214,7 @@ def _from_callback(settings: OAuthSettings, deadline: Deadline, once: bool) -> T
     try:
         token, kind = _as_token(call())
     except (Exception, SystemExit) as error:
-        # A thread that connects would end by SystemExit without a word. The words of either are
+        # A thread that connects would end by SystemExit without a message. The words of either are
         # the user's, but might hold what it worked with.
         raise AuthenticationError(
             f"the callable {name}, which is to give an OAuth token, raised {type(error).__name__}"

@@ -168,7 +168,7 @@ def _identify(context: ssl.SSLContext, settings: TlsSettings) -> None:
         certificates = "\n".join(_pem_of(row) for row in (loaded.cert, *loaded.additional_certs))
         password = Secret(secrets.token_urlsafe(24))
         key_pem = _encrypted(loaded.key, password)
-    # A callable: else OpenSSL asks at the terminal, and waits there for ever.
+    # A callable: else OpenSSL asks at the terminal, and waits there forever.
     asked: list[bool] = []
 
     def answer() -> str:

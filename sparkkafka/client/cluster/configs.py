@@ -84,7 +84,7 @@ class ConfigResource(NamedTuple):
 class ConfigEntry:
     """One setting.
 
-    `value` is None for a sensitive one. `source` tells where the value comes from, in Java's words
+    `value` is None for a sensitive one. `source` says where the value comes from, in Java's words
     (DYNAMIC_TOPIC_CONFIG: it was set for this topic; DEFAULT_CONFIG: nobody has set it).
     `synonyms` are all places that could set it, (name, value, source), the one that counts first,
     if they were asked for; so is `documentation` (Kafka 2.6).

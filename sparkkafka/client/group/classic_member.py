@@ -165,7 +165,7 @@ class ClassicMember:
         return self._thread
 
     def _wait(self, thread: ClassicMemberThread, deadline: Deadline) -> bool:
-        """Until something has changed, if a rebalance goes on: whether there is time left."""
+        """Wait for a change while a rebalance is in progress; returns whether time is left."""
         with thread.changed:
             if thread.phase not in IN_ROUND and thread.joined is None and thread.failure is None:
                 return False
@@ -189,7 +189,7 @@ class ClassicMember:
             self._hooks.after_lost(lost)
 
     def _begin_rebalance(self, thread: ClassicMemberThread) -> bool:
-        """Join if it is due and no rebalance goes on; whether something was done."""
+        """Join if due and no rebalance is in progress; returns whether anything was done."""
         wanted = self._wanted or frozenset()
         with thread.changed:
             if thread.lost or thread.phase in IN_ROUND:

@@ -54,7 +54,7 @@ from sparkkafka.protocol.messages.consumer_protocol import PROTOCOL_TYPE
 log = logging.getLogger(__name__)
 
 INSTANCE_ID_VERSION = 5  # of JoinGroup (Kafka 2.3)
-MEMBERS_VERSION = 3  # of LeaveGroup: several at once
+MEMBERS_VERSION = 3  # of LeaveGroup: several members
 
 JOIN_LAPSE_MS = 5_000
 """The coordinator answers a JoinGroup after max.poll.interval.ms at the latest; this much more is
@@ -118,7 +118,7 @@ class ClassicMemberThread(MemberThread):
     # --- called by the member --------------------------------------------------------------------
 
     def join(self, protocols: list[JoinGroupRequestProtocol], reason: str) -> None:
-        """Begin a rebalance. Not while one goes on."""
+        """Begin a rebalance, unless one is in progress."""
         with self.changed:
             self._protocols, self._reason = protocols, reason
             self.rejoin_reason = None

@@ -40,7 +40,7 @@ CommitCallback: TypeAlias = Callable[
 ]
 
 CUT_S = 1.0
-"""How long a thread may take to end."""
+"""The longest that a thread may take to end."""
 
 EPOCH_VERSION = 9  # for members under KIP-848
 
@@ -211,7 +211,7 @@ class AsyncCommits:
                 )
 
     def close(self) -> None:
-        """Give up what is not committed yet: its callbacks are told so, by `run_callbacks`."""
+        """Give up what is not committed yet; `run_callbacks` passes the error to its callbacks."""
         self._close_signal.close_in(0)
         if not self.wait(Deadline(CUT_S * 100)):
             self._close_signal.cut_sockets()

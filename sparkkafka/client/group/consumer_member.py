@@ -1,6 +1,6 @@
 """One member of a group whose partitions the brokers assign (group.protocol=consumer, KIP-848).
 
-No rebalance stops anybody here: the coordinator tells each member by itself what to let go of and
+No rebalance stops the whole group: the coordinator tells each member what to revoke and
 what to take over, and gives a partition away once its owner has said that it is free.
 """
 

@@ -224,7 +224,7 @@ class ConsumerMemberThread(MemberThread):
         """A heartbeat, and the topics and partitions that the coordinator knows after it."""
         options = self.options
         with self.changed:
-            # First: what comes up from here on goes into the next heartbeat, at once.
+            # First: what comes up from here on goes into the next heartbeat, immediately.
             self._next_heartbeat_s = time.monotonic() + self._interval_s
             topics, owned, epoch = self._topics, self._owned, self.epoch
             told_topics, told_owned = self._told_topics, self._told_owned

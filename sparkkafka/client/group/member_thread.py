@@ -53,7 +53,7 @@ class RebalanceHooks(Protocol):
     """What the consumer does in a rebalance. Called on the thread that called `poll`."""
 
     def before_revoke(self, partitions: frozenset[TopicPartition]) -> None:
-        """They are still this member's, and will not be: commit, tell the user. May raise."""
+        """They are about to be revoked: commit, call the user's listener. May raise."""
 
     def after_lost(self, partitions: frozenset[TopicPartition]) -> None:
         """They are no longer this member's, others may have them: do not commit. May raise."""
@@ -93,7 +93,7 @@ class GroupMember(Protocol):
         """The names of the wanted topics; may be called again, the next `poll` acts on it."""
 
     def poll(self, deadline: Deadline) -> None:
-        """Do what is due, as far as the deadline lets; what is begun goes on at the next call.
+        """Do what is due until the deadline; the next call continues what is begun.
 
         Returns soon when nothing is due. Raises what is final, and what hooks raise.
         """
@@ -208,7 +208,7 @@ class MemberThread(ABC):
         self._thread.start()
 
     def stop(self, deadline: Deadline, *, leave: bool) -> None:
-        """Leave the group if `leave` says so and end; what takes longer goes on in the background.
+        """End, and leave the group if `leave`; what takes longer continues in the background.
 
         The connection that waits for a JoinGroup is closed, whoever is at the other end.
         """
@@ -251,7 +251,7 @@ class MemberThread(ABC):
 
     @abstractmethod
     def leave(self, deadline: Deadline) -> None:
-        """Tell the group that this member goes."""
+        """Announce to the group that this member leaves."""
 
     @property
     def pending(self) -> Connection | None:
@@ -312,7 +312,7 @@ class MemberThread(ABC):
         return Deadline(self.options.client.request_timeout_ms)
 
     def coordinator(self, deadline: Deadline) -> int:
-        """The node id of the group's coordinator. One attempt to find it if it is not known."""
+        """The node id of the group's coordinator. One look-up if it is not known."""
         known = self.cluster.coordinators.get((FOR_GROUP, self.group_id))
         if known is not None:
             return known

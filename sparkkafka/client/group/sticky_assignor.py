@@ -106,7 +106,7 @@ def withhold_moving(
 ) -> tuple[Assignments, frozenset[TopicPartition]]:
     """The assignment of the first of two rounds, and what it withholds (KIP-429).
 
-    A member goes on with what it has through a cooperative rebalance. What it is to lose nobody
+    A member keeps reading what it has during a cooperative rebalance. What it is to lose nobody
     gets before it has let go and joined again; so with what several members claim.
     """
 

@@ -229,7 +229,7 @@ def first_to_answer(
 
     `reasons` is filled in with why an address failed; one that is handed in again keeps those of
     earlier attempts, as the last one may run out of time half-way. Raises KafkaConnectionError with
-    all of them, and what does not depend on the address, at once.
+    all of them; what does not depend on the address ends the series.
     """
     reasons = {} if reasons is None else reasons
     failures: list[KafkaError] = []
@@ -241,7 +241,7 @@ def first_to_answer(
         try:
             return open_one(*address, deadline.sooner(max(share_ms, MIN_SHARE_MS)))
         except (AuthenticationError, OptionError):
-            raise  # the others would be told the same wrong password, and an account locked
+            raise  # the others would refuse the same password, and the account might be locked
         except KafkaError as error:
             # Also a port that is not Kafka's: the other entries may be right.
             log.info("bootstrap: %s", error)

@@ -92,7 +92,7 @@ class Connection:
         self.host = host
         self.port = port
         self._request_timeout_ms = float(ClientOptions.request_timeout_ms)
-        self._hooks = NO_HOOKS  # told once it is open
+        self._hooks = NO_HOOKS  # the options' once it is open
         self._stage = Stage.OPENING
         self._options: ClientOptions | None = None
         self._session: Session | None = None
@@ -163,7 +163,7 @@ class Connection:
         self.features = {row.name: row.max_version_level for row in response.finalized_features}
 
     def _renew_session(self, session: Session, options: ClientOptions, deadline: Deadline) -> None:
-        """Authenticate again if it is time to (KIP-368)."""
+        """Authenticate again if it is due (KIP-368)."""
         now_s = time.monotonic()
         if now_s < session.renew_s or (self._framing.in_flight and now_s < session.latest_s):
             return
@@ -241,7 +241,7 @@ class Connection:
 
     @property
     def has_input(self) -> bool:
-        """Whether something has come that the socket's descriptor no longer tells of: look at this
+        """Whether input is buffered that the socket's descriptor no longer reports: look at this
         before select() and poll()."""
         return bool(self._early) or (
             isinstance(self._sock, ssl.SSLSocket) and self._sock.pending() > 0
@@ -250,13 +250,13 @@ class Connection:
     def expect_unattended(self, size_bytes: int) -> None:
         """Nobody waits for the next reply now, of some `size_bytes`: let it come all the same.
 
-        Before somebody waits for the descriptor, `expect_polled`; `receive` needs no such word.
+        Call `expect_polled` before waiting for the descriptor; `receive` does not need it.
         """
         if self._sock is not None:
             self._reader.expect_unattended(self._sock, size_bytes)
 
     def expect_polled(self) -> None:
-        """The descriptor is to tell of the next reply, after `expect_unattended`."""
+        """Let the descriptor report the next reply again, after `expect_unattended`."""
         if self._sock is not None:
             self._reader.expect_polled(self._sock)
 
@@ -288,7 +288,7 @@ class Connection:
             return False
 
     def fileno(self) -> int:
-        """The socket's descriptor, for select(), where `has_input` is to be looked at first.
+        """The socket's descriptor, for select(); look at `has_input` first.
 
         Raises KafkaConnectionError when closed.
         """
@@ -433,7 +433,7 @@ class Connection:
     def receive_ready(self, buffer: FrameBuffer) -> tuple[int, Any] | None:
         """`receive` as far as bytes are there, without waiting: None until the reply is whole.
 
-        For those who wait for several brokers at once (`fileno`, `has_input`). `buffer` is this
+        For callers that wait for several brokers together (`fileno`, `has_input`). `buffer` is this
         reply's until it is whole.
         """
         if self._early:

@@ -30,7 +30,7 @@ class FrameBuffer:
         self._data: Any = bytearray()
 
     def room(self, size_bytes: int) -> memoryview:
-        """So many writable bytes; what is in them means nothing."""
+        """Writable memory of this size; its content is undefined."""
         if len(self._data) < size_bytes:
             # Frames of one series differ a little. (Views of the old memory keep it alive.)
             self._data = _memory(size_bytes + size_bytes // 8)
@@ -49,10 +49,10 @@ def _memory(size_bytes: int) -> bytearray | mmap.mmap:
     return piece
 
 
-# The low-water mark (SO_RCVLOWAT): poll() and a recv() that waits see a socket only once so many
-# bytes are there. More weighty on Linux: bytes that nobody has read yet are acknowledged at once
-# only up to there, and the system makes room for twice as many. Else a broker stops after a
-# megabyte until its reader is back.
+# The low-water mark (SO_RCVLOWAT): poll() and a recv() that waits see a socket only once that many
+# bytes are there. More important on Linux: bytes that nobody has read yet are acknowledged without
+# delay only up to the mark, and the system makes room for twice as many. Otherwise a broker stops
+# after a megabyte until its reader is back.
 _MOST_MARKED_BYTES = 16 << 20
 _FEW_BYTES = 64 << 10  # fewer are not worth a call
 # Systems may fail to wake a reader at its mark (Linux did so under memory pressure until 2021).
@@ -64,7 +64,7 @@ class HungUpError(KafkaConnectionError):
 
 
 class _BegunReply(NamedTuple):
-    """A frame, or the prefix that tells its size, of which `done` bytes are there."""
+    """A frame, or the prefix with its size, of which `done` bytes have been read."""
 
     view: memoryview
     done: int
@@ -72,10 +72,9 @@ class _BegunReply(NamedTuple):
 
 
 class ReplyReader:
-    """Reads from one socket. `frame_length` makes the size of a prefix, and raises what there is to
-    say against it.
+    """Reads from one socket. `frame_length` reads the size from a prefix, or raises.
 
-    A reply that `read_ready` has begun goes on in either method. Both raise HungUpError, and what
+    Either method continues a reply that `read_ready` has begun. Both raise HungUpError, and what
     the socket raises.
     """
 
@@ -104,7 +103,7 @@ class ReplyReader:
             self._mark(sock, min(size_bytes, _MOST_MARKED_BYTES))
 
     def expect_polled(self, sock: socket.socket) -> None:
-        """Let the socket's descriptor tell of the first byte of the next reply."""
+        """Let the socket's descriptor report the first byte of the next reply."""
         if self._begun is None:
             self._mark(sock, 1)
 

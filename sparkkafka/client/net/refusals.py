@@ -59,7 +59,7 @@ _ALERTS: Final = {
     "TLSV1_UNRECOGNIZED_NAME": "it does not know the name that it was called by",
 }
 
-# The end of the stream without a word of TLS: a broker that died, or whose last word was lost since
+# The end of the stream without a TLS alert: a broker that died, or whose alert was lost since
 # we wrote to a connection that it had closed.
 _TLS_GONE = ssl.SSLEOFError | ssl.SSLSyscallError | ssl.SSLZeroReturnError
 
@@ -142,7 +142,7 @@ def failure(
 
 
 def _mistake(listener: Listener, stage: Stage, *, is_kafka: bool) -> str:
-    """Why who hung up will always do so, if that is certain; else empty."""
+    """Why the listener will always hang up, if that is certain; else empty."""
     peer, prefix = listener.peer, listener.prefix
     if peer is None:
         return ""
@@ -210,7 +210,7 @@ def sasl_mechanisms(peer: Peer, context: ssl.SSLContext | None, host: str) -> li
 
 
 def speaks_tls(peer: Peer) -> bool:
-    """Whether the listener answers to TLS with TLS, be it a refusal."""
+    """Whether the listener answers TLS with TLS, even if it is an alert."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     return is_tls(first_words(peer, context, LOOK_MS))
 

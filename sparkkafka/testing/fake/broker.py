@@ -186,7 +186,7 @@ class BrokerListener:
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         sock = socket.socket(family, socket.SOCK_STREAM)
         try:
-            # Without it the port could not be had again while old connections are in TIME_WAIT.
+            # Without it the port could not be bound again while old connections are in TIME_WAIT.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind((self.host, port))
         except BaseException:

@@ -213,7 +213,7 @@ class FakeCluster(TransactionControls, GroupControls):
         self._listeners[broker].up()
 
     def disconnect(self, broker: int) -> None:
-        """Close a broker's connections; it goes on accepting new ones."""
+        """Close a broker's connections; it still accepts new ones."""
         self._listeners[broker].disconnect()
 
     # --- topics ----------------------------------------------------------------------------------
@@ -343,13 +343,13 @@ class FakeCluster(TransactionControls, GroupControls):
             self._state.group(group_id).has_members = present
 
     def coordinator(self, key: str) -> int:
-        """The coordinator of a group or transactional id, -1 if none is up."""
+        """The coordinator of a group or transactional id, -1 if no broker is up."""
         with self._changed:
             found = self._state.coordinator(key)
             return -1 if found is None else found
 
     def move_coordinator(self, key: str, to: int) -> None:
-        """Make another broker the coordinator of the key, as long as it is up."""
+        """Make another broker the coordinator, as long as it is up."""
         with self._changed:
             self._state.coordinators[key] = to
 

@@ -168,7 +168,7 @@ class _Collected(NamedTuple):
 
 
 def fetch(call: Call) -> FetchResponse:
-    """Waits, bounded by max_wait_ms, until min_bytes are there or something is to be told."""
+    """Waits, bounded by max_wait_ms, until min_bytes are there or there is an error to report."""
     message: FetchRequest = call.message
     if call.top_level is not None:
         return FetchResponse(error_code=call.top_level.code)

@@ -75,7 +75,7 @@ class Delay:
 
 @dataclass(frozen=True, slots=True)
 class Throttle:
-    """Reply at once with throttle_time_ms, then read nothing more for so long (KIP-219)."""
+    """Reply immediately with throttle_time_ms, then read nothing for that time (KIP-219)."""
 
     ms: int
 

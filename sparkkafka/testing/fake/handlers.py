@@ -1,8 +1,8 @@
 """The handler table of the fake broker, and the answers about the cluster and its topics.
 
-A new API is a function here (or in fake_data.py, fake_groups.py, fake_admin.py,
-fake_transaction_apis.py) and a row in `HANDLERS`; the row also makes brokers offer it in
-ApiVersions (fake_versions.py says since which release).
+A new API is a function here (or in data.py, admin.py, groups/apis.py,
+transactions/apis.py) and a row in `HANDLERS`; the row also makes brokers offer it in
+ApiVersions (versions.py says since which release).
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ DELETE_TOPICS_VERSION_WITH_IDS = 6
 CREATE_TOPICS_VERSION_WITH_CONFIGS = 5
 NOT_A_CONTROLLER = "This is not the correct controller for this cluster."
 
-# What a broker tells of itself. Each is how the fake behaves.
+# Settings that a broker reports. Each is how the fake behaves.
 _BROKER_CONFIGS = {
     "auto.create.topics.enable": ConfigDefault(1, "false"),
     "default.replication.factor": ConfigDefault(TYPE_INT, str(DEFAULT_REPLICATION)),

@@ -180,7 +180,7 @@ class ClusterState:
         return self.groups.group(group_id)
 
     def coordinator(self, key: str) -> int | None:
-        """The coordinator of a group or transactional id: where it was put, or any."""
+        """The coordinator of a group or transactional id: where it was put, or any broker."""
         if self.coordinators.get(key) in self.live:
             return self.coordinators[key]
         live = sorted(self.live)

@@ -87,7 +87,7 @@ class KafkaCluster:
     KAFKA_JVM_PERFORMANCE_OPTS. `start_timeout_seconds` bounds every start. `say` shows progress;
     None is silence, except for downloads.
 
-    Raises `UnavailableError` when Java, jars or ports cannot be had or a broker does not start;
+    Raises `UnavailableError` when Java, jars or ports are not available or a broker does not start;
     the message then holds the end of its log.
     """
 
@@ -463,7 +463,7 @@ class KafkaCluster:
             broker = waiting[0]
             self._check_alive(brokers)
             with contextlib.suppress(OSError):
-                # Short: a port of a dead neighbour refuses at once, a starting one may hang.
+                # Short: a port of a dead neighbour refuses immediately, a starting one may hang.
                 seen = admin.view(broker.address, min(_CALL_SECONDS, 1.0)).broker_ids
                 if wanted <= seen:
                     waiting.pop(0)

@@ -20,7 +20,7 @@ _DEBIAN_PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless", "openj
 
 
 def say(text: str) -> None:
-    """Progress for a person: one line on standard error, visible at once."""
+    """Progress for a person: one line on standard error, flushed."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 

@@ -15,7 +15,7 @@ _LAUNCHER = Path(__file__).with_name("launcher.py")
 
 
 class UnavailableError(KafkaError):
-    """Java, Kafka's jars, a port or a broker cannot be had. The message says what to do."""
+    """Java, Kafka's jars, a port or a broker is not available. The message says what to do."""
 
 
 class LeashedProcess:

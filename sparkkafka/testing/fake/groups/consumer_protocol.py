@@ -40,7 +40,7 @@ class AssignedMember:
 
 @dataclass(slots=True)
 class ConsumerProtocolGroup:
-    """`interval_ms` is what members are told of heartbeats."""
+    """`interval_ms` is the heartbeat interval that members get."""
 
     members: dict[str, AssignedMember] = field(default_factory=dict)
     epoch: int = 0

@@ -65,7 +65,7 @@ class FakeGroup:
         if had_members and (member_id or generation_id >= 0):
             self.membership.check(member_id, instance_id, generation_id)
             if self.membership.state is GroupState.COMPLETING:
-                raise Refused(ErrorCode.REBALANCE_IN_PROGRESS, "a rebalance goes on")
+                raise Refused(ErrorCode.REBALANCE_IN_PROGRESS, "a rebalance is in progress")
             return
         if self.is_active:
             raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, "only members may commit")

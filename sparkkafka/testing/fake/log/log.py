@@ -1,6 +1,6 @@
 """One partition's log in a fake broker: what is stored, who wrote it, what a reader may see.
 
-What a producer may append is decided in fake_producers.py. The rules of a read are those of
+What a producer may append is decided in producers.py. The rules of a read are those of
 `LogSegment.read` and KIP-74: the first batch is whole, the last may be cut. Not safe for several
 threads by itself; the cluster's lock guards it.
 """

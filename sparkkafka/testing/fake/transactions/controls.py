@@ -69,7 +69,7 @@ class TransactionControls:
     def release_markers(self, topic: str | None = None, partition: int | None = None) -> None:
         """Write the markers that are held back, and end the holding.
 
-        With a topic, and perhaps a partition, only the markers there; the holding goes on.
+        With a topic, and perhaps a partition, only the markers there; others stay held back.
         """
         with self._changed:
             if topic is None:
