@@ -18,7 +18,7 @@ from sparkkafka.protocol.messages import (
     ListGroupsResponse,
 )
 from sparkkafka.testing.fake.call import Call
-from sparkkafka.testing.fake.groups.groups import group_error
+from sparkkafka.testing.fake.groups.apis import group_error
 
 HIGH_WATERMARK = -1
 

@@ -28,7 +28,7 @@ from sparkkafka.testing.fake.broker import BrokerListener
 from sparkkafka.testing.fake.call import Handler
 from sparkkafka.testing.fake.dispatch import Dispatcher
 from sparkkafka.testing.fake.faults import Action, Drop, Fault, RecordedRequest
-from sparkkafka.testing.fake.groups.member_apis import GroupControls
+from sparkkafka.testing.fake.groups.apis import GroupControls
 from sparkkafka.testing.fake.handlers import IMPLEMENTED
 from sparkkafka.testing.fake.log.log import PartitionLog
 from sparkkafka.testing.fake.log.producers import Refused

@@ -54,12 +54,14 @@ from sparkkafka.testing.fake.admin import (
 )
 from sparkkafka.testing.fake.call import Call, Handler
 from sparkkafka.testing.fake.data import fetch, list_offsets, produce
-from sparkkafka.testing.fake.groups.groups import find_coordinator, offset_commit, offset_fetch
-from sparkkafka.testing.fake.groups.member_apis import (
+from sparkkafka.testing.fake.groups.apis import (
     consumer_group_heartbeat,
+    find_coordinator,
     heartbeat,
     join_group,
     leave_group,
+    offset_commit,
+    offset_fetch,
     sync_group,
 )
 from sparkkafka.testing.fake.log.producers import Refused
@@ -79,8 +81,8 @@ from sparkkafka.testing.fake.transactions.apis import (
     end_txn,
     init_producer_id,
     list_transactions,
+    txn_offset_commit,
 )
-from sparkkafka.testing.fake.transactions.offsets import txn_offset_commit
 from sparkkafka.testing.fake.versions import VersionRange
 
 RESOURCE_TOPIC = 2
