@@ -13,7 +13,6 @@ import pytest
 from confluent_kafka.admin import OffsetSpec
 
 from sparkkafka.client.admin.brokers import describe_cluster
-from sparkkafka.client.admin.topics import create_topic, delete_topic
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.configs import topic_configs
 from sparkkafka.client.cluster.lookups import FOR_GROUP, FOR_TRANSACTION, find_coordinator
@@ -37,6 +36,7 @@ from sparkkafka.protocol.messages import (
     MetadataRequestTopic,
 )
 from tests.real.peers import WAIT_S, Record, confluent_write
+from tests.topics import create_topic, delete_topic
 
 pytestmark = pytest.mark.real
 

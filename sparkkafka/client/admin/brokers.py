@@ -24,7 +24,6 @@ from sparkkafka.protocol.messages import (
 
 log = logging.getLogger(__name__)
 
-ERROR_CODE_VERSION = 3  # of DescribeLogDirs
 OPERATIONS_VERSION = 8  # of Metadata
 _CLUSTER = "the cluster"
 

@@ -42,8 +42,6 @@ from sparkkafka.protocol.messages import (
     WriteTxnMarkersRequest,
 )
 
-NO_TRANSACTION = -1
-
 
 class ProducerState(NamedTuple):
     """A producer that wrote to a partition, as its leader knows it.

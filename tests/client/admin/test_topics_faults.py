@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sparkkafka.client.admin.topics import create_topic, delete_topic
 from sparkkafka.errors import BrokerError
 from sparkkafka.testing.fake.faults import Drop
 from tests.client.support import open_cluster
+from tests.topics import create_topic, delete_topic
 
 
 def test_a_lost_answer_to_create_is_not_an_error(fake_cluster):
