@@ -136,14 +136,14 @@ class _DeleteRecords(ApiHandler[TopicPartition, int]):
         self._timeout_ms = timeout_ms
 
     def build(self, items: Sequence[TopicPartition], version: int) -> DeleteRecordsRequest:
-        before = self._before
         return DeleteRecordsRequest(
             topics=[
                 DeleteRecordsTopic(
                     name=name,
                     partitions=[
                         DeleteRecordsPartition(
-                            partition_index=number, offset=before[TopicPartition(name, number)]
+                            partition_index=number,
+                            offset=self._before[TopicPartition(name, number)],
                         )
                         for number in numbers
                     ],
@@ -192,8 +192,7 @@ def delete_records(
     errors = ends.errors
     wanted |= {tp: row.offset for tp, row in ends.values_by_item.items()}
     able = [tp for tp in wanted if tp not in errors]
-    timeout_ms = int(min(cluster.options.request_timeout_ms, deadline.remaining_s() * 1000))
-    api = _DeleteRecords(wanted, timeout_ms)
+    api = _DeleteRecords(wanted, broker_timeout_ms(cluster, deadline))
     done = call_each(cluster, able, api, ToLeader(cluster), deadline, "deleting records")
     outcome: dict[TopicPartition, int | KafkaError] = {
         tp: errors.get(tp) or done.errors.get(tp) or done[tp] for tp in wanted
