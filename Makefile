@@ -31,7 +31,7 @@ demo: $(STAMP) ## one real broker, 1,000,000 rows written and read back by Spark
 # (PySpark 4.0 and 4.1 leave sockets of their own to the garbage collector.)
 test: $(STAMP) ## all tests, those with real brokers and Spark included, 20 to 25 minutes
 	@$(PY) -m sparkkafka.testing.kafka.jars connector
-	@$(PY) -m tests.quick_java
+	@$(PY) -m tests.quick_spark
 	@$(PY) -m pytest -m "not bench and not soak" -n $(JOBS)
 
 FAST := not real and not spark and not notebook and not slow and not bench and not soak

@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
         items[:] = in_turn(items)
     if any(item.get_closest_marker(mark) for item in items for mark in HEAVY):
-        from tests.quick_java import set_environment
+        from tests.quick_spark import set_environment
 
         folder: Path = config._tmp_path_factory.mktemp("java")  # type: ignore[attr-defined]
         set_environment(os.environ, folder)

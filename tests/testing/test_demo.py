@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.quick_java import outside
+from tests.quick_spark import outside
 
 pytestmark = [pytest.mark.real, pytest.mark.spark]
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sparkkafka.testing.pytest_plugin import KafkaClusterFactory
-from tests import quick_java
+from tests import quick_spark
 from tests.parallel import LONGEST, SHARE_NOTHING, LongestFirst, in_turn
 
 TESTS = Path(__file__).parents[1]
@@ -84,7 +84,7 @@ def test_one_row_names_the_ten_slowest(tmp_path: Path, processes: tuple[str, ...
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        env={**quick_java.outside({}), "PYTHONPATH": str(TESTS.parent), "PATH": "/usr/bin:/bin"},
+        env={**quick_spark.outside({}), "PYTHONPATH": str(TESTS.parent), "PATH": "/usr/bin:/bin"},
         timeout=120,
         check=False,
     )
@@ -95,12 +95,12 @@ def test_one_row_names_the_ten_slowest(tmp_path: Path, processes: tuple[str, ...
     assert "test_it[0]" not in row
 
 
-def test_programs_with_folders_of_their_own_have_the_quick_java_too(tmp_path: Path) -> None:
+def test_programs_with_folders_of_their_own_are_quick_too(tmp_path: Path) -> None:
     environment = {"HOME": "/home/x"}
-    quick_java.set_environment(environment, tmp_path / "java")
+    quick_spark.set_environment(environment, tmp_path / "java")
     assert environment["SPARK_LOCAL_DIRS"] == str(tmp_path / "java")
     assert f"-Djava.io.tmpdir={tmp_path / 'java' / 'tmp'}" in environment["SPARK_SUBMIT_OPTS"]
-    outside = quick_java.outside(environment)
+    outside = quick_spark.outside(environment)
     assert str(tmp_path) not in str(outside)
     assert outside["HOME"] == "/home/x"
     assert "-XX:TieredStopAtLevel=1" in outside["SPARK_SUBMIT_OPTS"]

@@ -1,15 +1,20 @@
-"""Java that starts quickly, for the brokers and the Sparks of the tests.
+"""Brokers and Sparks that start quickly, for the tests.
 
 Most of them live for seconds, in which Java loads classes and compiles them. So they use the first
 compiler only, a collector without threads, and an archive of classes that are loaded already
-(class data sharing), which `python -m tests.quick_java` makes once in this environment's folder.
+(class data sharing), which `python -m tests.quick_spark` makes once in this environment's folder.
 Without the archive all works as well, at twice the time.
+
+Spark's Python processes import PySpark from the archive pyspark.zip, which holds sources only: each
+process compiles them anew, for half a second or more. `SPARK_HOME` is a folder of links here in
+which that archive is a folder, so that they find PySpark compiled.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -40,6 +45,7 @@ _SPARK = """
 
 
 VARIABLES = (
+    "SPARK_HOME",
     "SPARK_LOCAL_DIRS",
     "SPARK_LAUNCHER_OPTS",
     "SPARK_SUBMIT_OPTS",
@@ -49,9 +55,11 @@ VARIABLES = (
 
 
 def set_environment(environment: MutableMapping[str, str], folder: Path) -> None:
-    """Makes all Java that is started from here quick, and keeps its temporary files in `folder`: a
-    driver that is killed removes none of them."""
+    """Makes all Java and Spark that is started from here quick, and keeps its temporary files in
+    `folder`: a driver that is killed removes none of them."""
     (folder / "tmp").mkdir(parents=True, exist_ok=True)
+    if (home := _home()).exists():
+        environment["SPARK_HOME"] = str(home)
     environment["SPARK_LOCAL_DIRS"] = str(folder)
     environment["SPARK_LAUNCHER_OPTS"] = " ".join([*QUICK, "-Xshare:auto"])
     spark = [*QUICK, *_sharing(_archive("spark")), f"-Djava.io.tmpdir={folder / 'tmp'}"]
@@ -64,6 +72,34 @@ def outside(environment: Mapping[str, str]) -> dict[str, str]:
     there = {name: value for name, value in environment.items() if name != "SPARK_LOCAL_DIRS"}
     words = there.get("SPARK_SUBMIT_OPTS", "").split()
     return there | {"SPARK_SUBMIT_OPTS": " ".join(w for w in words if "java.io.tmpdir" not in w)}
+
+
+def _home() -> Path:
+    """Where the Spark is whose archives of Python modules are folders with these modules."""
+    import pyspark
+
+    key = hashlib.sha256(pyspark.__file__.encode()).hexdigest()[:12]
+    return Path(sys.prefix) / "share" / "quick-spark" / f"{pyspark.__version__}-{key}"
+
+
+def _make_home(home: Path) -> None:
+    import py4j
+    import pyspark
+
+    installed = Path(pyspark.__file__).parent
+    making = home.with_name("new")
+    shutil.rmtree(making, ignore_errors=True)
+    (making / "python" / "lib").mkdir(parents=True)
+    for entry in installed.iterdir():
+        if entry.name != "python":
+            (making / entry.name).symlink_to(entry)
+    for archive in (installed / "python" / "lib").glob("*.zip"):
+        package = py4j if archive.name.startswith("py4j") else pyspark
+        source = Path(package.__file__).parent
+        modules = making / "python" / "lib" / archive.name
+        modules.mkdir()
+        (modules / source.name).symlink_to(source)
+    making.replace(home)
 
 
 def _sharing(archive: Path | None) -> list[str]:
@@ -93,6 +129,8 @@ def _archive(what: str) -> Path | None:
 def main() -> None:
     ensure_jars(kafka_jars())
     export_java_home(find_java())
+    if not (home := _home()).exists():
+        _make_home(home)
     makers: dict[str, Callable[[Path], None]] = {"kafka": _make_of_kafka, "spark": _make_of_spark}
     for what, make in makers.items():
         archive = _archive(what)
