@@ -60,7 +60,7 @@ class Seen:
     ended_alone: int = 0
 
 
-SHORT = Plan(tasks=8, drivers=2, brokers=0, aimed=1.0, fault_rate=0.03, per_second=100)
+SHORT = Plan(tasks=4, drivers=2, brokers=0, aimed=1.0, fault_rate=0.03, per_second=100)
 LONG = Plan(tasks=16, drivers=32, brokers=5, aimed=0.4, fault_rate=0.03, per_second=100)
 
 
