@@ -68,7 +68,7 @@ def test_a_run_without_incidents(query):
     query.assert_nothing_open()
 
 
-@pytest.mark.parametrize("step", [2, pytest.param(1, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("answered", BOTH, ids=["before", "after"])
 def test_a_driver_and_its_tasks_killed_at_any_request(query, answered, step):
     """Driver and tasks die together, at each request of the second micro-batch (in the short form
