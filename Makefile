@@ -12,6 +12,8 @@ STAMP := $(VENV)/.installed
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(PY)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Spark starts Python by the hundreds: each would compile our modules for itself.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test test-fast soak lint docs bench bench-quick broker clean
 .DEFAULT_GOAL := help
