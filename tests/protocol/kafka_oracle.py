@@ -160,6 +160,7 @@ JSON_NAMES = {
     "ProducersTopic": "TopicRequest",
     "ProducersTopicResponse": "TopicResponse",
     "ProducersPartitionResponse": "PartitionResponse",
+    "DescribedProducer": "ProducerState",
     "DescribedConsumerGroup": "DescribedGroup",
     "DescribedConsumer": "Member",
     "DescribedAssignment": "Assignment",

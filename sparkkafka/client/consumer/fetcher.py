@@ -32,7 +32,7 @@ from sparkkafka.client.consumer.fetch import (
 )
 from sparkkafka.client.consumer.leaders import AskedPartition, LeaderConnection, LeaderLookup
 from sparkkafka.client.consumer.partition_state import (
-    Assignment,
+    AssignedPartitions,
     FetchedRecords,
     Frame,
     PartitionState,
@@ -62,7 +62,9 @@ class Fetcher:
 
     `cluster` gives metadata; no request of this class uses its connections."""
 
-    def __init__(self, cluster: Cluster, options: FetchOptions, assignment: Assignment) -> None:
+    def __init__(
+        self, cluster: Cluster, options: FetchOptions, assignment: AssignedPartitions
+    ) -> None:
         self._cluster = cluster
         self._options = options
         self._assignment = assignment

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 from sparkkafka.client.cluster.cluster import Cluster, no_leader, no_partition
 from sparkkafka.client.consumer.fetch import IDLE_BACKOFF_MAX_MS, IDLE_BACKOFF_MS
-from sparkkafka.client.consumer.partition_state import Assignment, PartitionState
+from sparkkafka.client.consumer.partition_state import AssignedPartitions, PartitionState
 from sparkkafka.client.deadline import Backoff, Deadline
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.net.frames import FrameBuffer
@@ -164,7 +164,7 @@ class LeaderConnection:
 class LeaderLookup:
     """Finds the leaders of assigned partitions, and reports missing topics and partitions."""
 
-    def __init__(self, cluster: Cluster, assignment: Assignment) -> None:
+    def __init__(self, cluster: Cluster, assignment: AssignedPartitions) -> None:
         self._cluster = cluster
         self._assignment = assignment
         self._backoff = cluster.backoff()

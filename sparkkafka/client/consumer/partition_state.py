@@ -359,7 +359,7 @@ class PartitionState:
         return part.next_offset if part.is_decoded else int(piece.offsets[-1]) + 1
 
 
-class Assignment:
+class AssignedPartitions:
     """The partitions of a consumer, by name; it gives the ready ones to poll in turn."""
 
     def __init__(self, lease_ms: float, backoff: Callable[[], Backoff]) -> None:

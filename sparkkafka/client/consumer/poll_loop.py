@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from sparkkafka.client.consumer.fetcher import Fetcher
 from sparkkafka.client.consumer.offset_reset import StartingOffsets
-from sparkkafka.client.consumer.partition_state import Assignment, PartitionState
+from sparkkafka.client.consumer.partition_state import AssignedPartitions, PartitionState
 from sparkkafka.client.consumer.record import RECORD_SCHEMA, Records, TakenRows, to_arrow
 from sparkkafka.client.consumer.subscription import ConsumerGroup
 from sparkkafka.client.deadline import Deadline
@@ -49,7 +49,7 @@ class PollLoop:
     def __init__(
         self,
         options: ConsumerOptions,
-        assignment: Assignment,
+        assignment: AssignedPartitions,
         fetcher: Fetcher,
         group: ConsumerGroup,
         starting: StartingOffsets,

@@ -22,7 +22,7 @@ from sparkkafka.client.cluster.cluster import (
     Cluster,
     missing_topics,
 )
-from sparkkafka.client.consumer.partition_state import Assignment
+from sparkkafka.client.consumer.partition_state import AssignedPartitions
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.commits import AsyncCommits, CommitCallback
 from sparkkafka.client.group.committed_offsets import commit_stored, fetch_committed_stored
@@ -73,7 +73,7 @@ class ConsumerGroup:
         self,
         options: ConsumerOptions,
         cluster: Cluster,
-        assignment: Assignment,
+        assignment: AssignedPartitions,
         wake: Callable[[], None],
     ) -> None:
         """`wake` ends a wait of poll, from any thread."""

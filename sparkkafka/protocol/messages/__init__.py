@@ -90,7 +90,7 @@ _NAMES: Mapping[str, str] = {
         DescribeProducersResponse DescribeTransactionsRequest DescribeTransactionsResponse
         EndTxnRequest EndTxnResponse InitProducerIdRequest InitProducerIdResponse
         ListedTransactionState ListTransactionsRequest ListTransactionsResponse
-        ProducersPartitionResponse ProducerState TopicData ProducersTopic ProducersTopicResponse
+        ProducersPartitionResponse DescribedProducer TopicData ProducersTopic ProducersTopicResponse
         TxnOffsetCommitRequest TxnOffsetCommitRequestPartition TxnOffsetCommitRequestTopic
         TxnOffsetCommitResponse TxnOffsetCommitResponsePartition
         TxnOffsetCommitResponseTopic WritableTxnMarker WritableTxnMarkerPartitionResult

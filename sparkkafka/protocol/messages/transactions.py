@@ -284,7 +284,7 @@ class DescribeProducersRequest(Request["DescribeProducersResponse"]):
 
 
 @struct
-class ProducerState:
+class DescribedProducer:
     """A producer id in a partition; `current_txn_start_offset` is -1 without open transaction."""
 
     producer_id: int = int64()
@@ -302,7 +302,7 @@ class ProducersPartitionResponse:
     partition_index: int = int32()
     error_code: int = int16()
     error_message: str | None = nullable_string(None)
-    active_producers: list[ProducerState] = array(ProducerState)
+    active_producers: list[DescribedProducer] = array(DescribedProducer)
 
 
 @struct
