@@ -23,7 +23,7 @@ from sparkkafka.spark.registration import choose_worker_python, register
 
 if TYPE_CHECKING:
     from sparkkafka.spark.datasource import KafkaDataSource
-    from sparkkafka.spark.stream.progress import commit_to_group, lag
+    from sparkkafka.spark.stream.lag_and_commits import commit_to_group, lag
 
 __version__ = "0.1.0.dev0"
 __all__ = ["KafkaDataSource", "__version__", "commit_to_group", "lag", "register"]
@@ -31,8 +31,8 @@ __all__ = ["KafkaDataSource", "__version__", "commit_to_group", "lag", "register
 # Imported when they are first used, so that `import sparkkafka.client` does not import pyspark.
 _LATE = {
     "KafkaDataSource": "sparkkafka.spark.datasource",
-    "commit_to_group": "sparkkafka.spark.stream.progress",
-    "lag": "sparkkafka.spark.stream.progress",
+    "commit_to_group": "sparkkafka.spark.stream.lag_and_commits",
+    "lag": "sparkkafka.spark.stream.lag_and_commits",
 }
 
 

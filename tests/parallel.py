@@ -34,7 +34,6 @@ LONGEST: tuple[str, ...] = (
     "test_other_producers.py",
     "test_mixed_group.py",
     "test_stream_topics.py",
-    "test_stream_kills.py",
     "test_security.py",
     "test_group_member_real.py",
     "test_read_others.py",

@@ -26,9 +26,9 @@ def finished_more(job: Job, before: int) -> bool:
     return job.batches()[1] > before
 
 
-@pytest.mark.parametrize(
-    "kills", [pytest.param(2, id="2"), pytest.param(20, id="20", marks=pytest.mark.soak)]
-)
+# In `make test` notebook 3 and test_exactly_once_kills.py kill drivers of streams.
+@pytest.mark.soak
+@pytest.mark.parametrize("kills", [20])
 def test_no_row_is_lost_or_doubled(
     kills: int, spark: SparkSession, kafka_cluster, new_topic, tmp_path: Path
 ) -> None:

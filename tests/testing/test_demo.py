@@ -140,6 +140,7 @@ def test_it_is_stopped_while_it_writes(
     assert "Traceback" not in run.text.partition("interrupted:")[2]
 
 
+@pytest.mark.soak
 def test_it_fails_while_it_writes(tmp_path: Path, kafka_cluster: object) -> None:
     """Spark's JVM is gone at once, as when the machine runs out of memory."""
     with demo(tmp_path, MANY_ROWS) as run:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 from sparkkafka.client.arguments import flag
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.lookups import ToAny, ToBroker, ToLeader
-from sparkkafka.client.cluster.requests import ApiHandler, Row, call_all, call_each
+from sparkkafka.client.cluster.request_driver import ApiHandler, Row, call_all, call_each
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import Broker, Listing, Results, TopicPartition, by_topic
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, UnsupportedVersionError

@@ -12,7 +12,7 @@ from sparkkafka.client.arguments import flag, mapping, offset_to_commit, one_nam
 from sparkkafka.client.arguments import partitions as partition_list
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.lookups import FOR_GROUP, ToCoordinator
-from sparkkafka.client.cluster.requests import Row, call_each
+from sparkkafka.client.cluster.request_driver import Row, call_each
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.committed_offsets import (
     CommitOffsets,

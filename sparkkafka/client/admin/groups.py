@@ -15,7 +15,7 @@ from sparkkafka.client.admin.brokers import authorized_operations, list_of_all_b
 from sparkkafka.client.arguments import flag, names, one_name
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.lookups import FOR_GROUP, ToCoordinator
-from sparkkafka.client.cluster.requests import ApiHandler, Row, call_each
+from sparkkafka.client.cluster.request_driver import ApiHandler, Row, call_each
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import Listing, Results, TopicPartition
 from sparkkafka.errors import (

@@ -10,7 +10,7 @@ from sparkkafka.client.arguments import flag, mapping, numbers, one_name, partit
 from sparkkafka.client.cluster.cluster import UNKNOWN_TOPIC_GRACE_MS, Cluster
 from sparkkafka.client.cluster.lookups import ToController, ToLeader
 from sparkkafka.client.cluster.offsets import OffsetSpec, list_offsets_each
-from sparkkafka.client.cluster.requests import ApiHandler, Row, call_each
+from sparkkafka.client.cluster.request_driver import ApiHandler, Row, call_each
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import Results, TopicPartition, by_topic
 from sparkkafka.errors import ErrorCode, KafkaError, OptionError

@@ -24,7 +24,7 @@ from sparkkafka.client.arguments import (
 )
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.lookups import ToAny, ToController
-from sparkkafka.client.cluster.requests import ApiHandler, Row, call_each
+from sparkkafka.client.cluster.request_driver import ApiHandler, Row, call_each
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import Results
 from sparkkafka.errors import (

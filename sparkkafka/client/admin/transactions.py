@@ -22,7 +22,7 @@ from sparkkafka.client.cluster.lookups import (
     ToLeader,
     find_coordinator,
 )
-from sparkkafka.client.cluster.requests import ApiHandler, Row, call_each
+from sparkkafka.client.cluster.request_driver import ApiHandler, Row, call_each
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.transactions.inspection import (
     DescribeTransactions,

@@ -94,7 +94,7 @@ class Cluster:
         self.controller_id: int | None = None
         self.brokers: dict[int, Broker] = {}
         self.topic_errors: dict[str, int] = {}
-        # (kind, key) -> node id, as it was told; kept by `coordinator`.
+        # (kind, key) -> node id of the coordinator; `lookups.find_coordinators` fills it.
         self.coordinators: dict[tuple[int, str], int] = {}
         self._topics: dict[str, TopicMetadata] = {}
         self._distrusted: set[str] = set()
@@ -236,10 +236,9 @@ class Cluster:
                 raise
 
     def look_up(self, names: Iterable[str], deadline: Deadline) -> dict[str, int]:
-        """One answer about these topics into the cache: {topic: error code} of those without one.
+        """Ask once about these topics, without waiting for missing ones.
 
-        For those who have other things to do than to wait until a topic can be told. Raises what
-        `call` raises.
+        Returns {topic: error code} of those that have no metadata. Raises what `call` raises.
         """
         return self._refresh(list(names), deadline)
 
@@ -250,9 +249,9 @@ class Cluster:
     def all_topics(self, deadline: Deadline | None = None) -> dict[str, TopicMetadata]:
         """Metadata of every topic that this user may see.
 
-        Waits for topics whose metadata cannot be told at the moment (to the deadline). Those with
-        an error that does not pass are left out and stand in `topic_errors`, {name: error code};
-        topics that are being deleted are left out.
+        Waits (to the deadline) for topics with a retriable error. Topics with another error are
+        left out and stand in `topic_errors`, {name: error code}. Topics that are being deleted are
+        left out.
         """
         deadline = deadline or self.deadline()
         retry = self.retry(deadline, "metadata of all topics")

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from sparkkafka.client.arguments import flag, mapping, names, objects, one_name, setting_text
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.lookups import ToBroker
-from sparkkafka.client.cluster.requests import ApiHandler, Row, call_each
+from sparkkafka.client.cluster.request_driver import ApiHandler, Row, call_each
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import Results
 from sparkkafka.errors import ErrorCode, OptionError

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from sparkkafka.client.cluster.cluster import Cluster, no_leader, no_partition, no_topic
-from sparkkafka.client.cluster.requests import (
+from sparkkafka.client.cluster.request_driver import (
     ANY_BROKER,
     ApiHandler,
     Row,

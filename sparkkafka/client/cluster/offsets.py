@@ -14,7 +14,7 @@ from sparkkafka.client.cluster.cluster import (
     Cluster,
 )
 from sparkkafka.client.cluster.lookups import ToLeader
-from sparkkafka.client.cluster.requests import ApiHandler, Row, call_all, call_each
+from sparkkafka.client.cluster.request_driver import ApiHandler, Row, call_all, call_each
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import OffsetAndMetadata, Results, TopicPartition, offset_number
 from sparkkafka.errors import BrokerError, OptionError, UnsupportedVersionError

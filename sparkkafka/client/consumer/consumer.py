@@ -42,12 +42,12 @@ from sparkkafka.client.cluster.offsets import (
     list_offsets,
     starting_point,
 )
+from sparkkafka.client.consumer.consumer_group import Callback, ConsumerGroup, Topics
 from sparkkafka.client.consumer.fetcher import Fetcher, lease_ms
 from sparkkafka.client.consumer.offset_reset import StartingOffsets
 from sparkkafka.client.consumer.partition_state import AssignedPartitions
 from sparkkafka.client.consumer.poll_loop import PollLoop
 from sparkkafka.client.consumer.record import Records
-from sparkkafka.client.consumer.subscription import Callback, ConsumerGroup, Topics
 from sparkkafka.client.deadline import Deadline, deadline_of, seconds_of
 from sparkkafka.client.group.commits import CommitCallback
 from sparkkafka.client.group.member_thread import GroupMetadata

@@ -30,7 +30,11 @@ from sparkkafka.client.consumer.fetch import (
     required_fetch_bytes,
     take_batches,
 )
-from sparkkafka.client.consumer.leaders import AskedPartition, LeaderConnection, LeaderLookup
+from sparkkafka.client.consumer.leader_connections import (
+    AskedPartition,
+    LeaderConnection,
+    LeaderLookup,
+)
 from sparkkafka.client.consumer.partition_state import (
     AssignedPartitions,
     FetchedRecords,

@@ -10,11 +10,11 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from sparkkafka.client.consumer.consumer_group import ConsumerGroup
 from sparkkafka.client.consumer.fetcher import Fetcher
 from sparkkafka.client.consumer.offset_reset import StartingOffsets
 from sparkkafka.client.consumer.partition_state import AssignedPartitions, PartitionState
 from sparkkafka.client.consumer.record import RECORD_SCHEMA, Records, TakenRows, to_arrow
-from sparkkafka.client.consumer.subscription import ConsumerGroup
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.client_settings import ConsumerOptions
 from sparkkafka.errors import (

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.requests import call_all
+from sparkkafka.client.cluster.request_driver import call_all
 from sparkkafka.client.deadline import CloseSignal, Deadline
 from sparkkafka.client.group.committed_offsets import (
     INSTANCE_ID_VERSION,

@@ -11,7 +11,7 @@ from typing import Any
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.lookups import FOR_GROUP, ToCoordinator
-from sparkkafka.client.cluster.requests import ApiHandler, Row, call_all
+from sparkkafka.client.cluster.request_driver import ApiHandler, Row, call_all
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, by_topic, some_partitions
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, is_retriable

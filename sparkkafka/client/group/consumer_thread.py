@@ -52,7 +52,7 @@ Partitions = Mapping[TopicPartition, uuid.UUID]
 
 
 class ConsumerMemberThread(MemberThread):
-    """`changed` guards what is written here."""
+    """The lock `changed` guards its fields."""
 
     def __init__(self, options: ConsumerOptions, group_id: str) -> None:
         super().__init__(options, group_id)
@@ -61,15 +61,15 @@ class ConsumerMemberThread(MemberThread):
         self.inside = False
         """Joined, or about to: heartbeats are sent."""
         self.joining = False
-        """No answer has said yet what the member is to have."""
+        """No target assignment has come yet."""
         self.target: Partitions | None = None
-        """What the member is to have, until it takes that up."""
+        """The target assignment, until the member takes it."""
         self.lost = False
         self._topics: frozenset[str] = frozenset()
         self._owned: Partitions = {}
         self._names: dict[uuid.UUID, str] = {}
         self._unnamed: HeartbeatAssignment | None = None
-        # What the coordinator was last told; None: it may not know.
+        # What the last answered heartbeat said; None: the next one says it again.
         self._told_topics: frozenset[str] | None = None
         self._told_owned: Partitions | None = None
         self._interval_s = FIRST_INTERVAL_MS / 1000
@@ -99,13 +99,13 @@ class ConsumerMemberThread(MemberThread):
         return target
 
     def put_back(self, target: Partitions) -> None:
-        """It was not taken up; if there is a newer one, that is."""
+        """The member could not take this target: keep it, unless a newer one has come."""
         with self.changed:
             if self.target is None and self.inside:
                 self.target = target
 
     def acknowledge(self, owned: Partitions) -> None:
-        """This is what the member has, after it took up a target."""
+        """The member owns these partitions now: the next heartbeat says so, at once."""
         with self.changed:
             if self.lost or not self.inside:
                 return

@@ -1,6 +1,6 @@
 """One partition's unacknowledged batches, in order: sequence numbers and retries.
 
-No socket is touched here. The rules (kafka-protocol.md §3.1; Java's TransactionManager and
+No socket is touched here. The rules (KIP-98, KIP-360; Java's TransactionManager and
 Sender, broker's ProducerAppendInfo):
 
 - Sequence numbers count records per (producer id, partition) and wrap from 2147483647 to 0.

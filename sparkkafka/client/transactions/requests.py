@@ -3,7 +3,7 @@
 Kafka ties a transaction to no connection: whoever knows its id, producer id and epoch may end it.
 So one process can write in a transaction that another ends. By default requests of the first
 protocol version of transactions are used (Produce up to 11, EndTxn up to 4), which all brokers from
-2.1 to 4.x answer alike, and each may be repeated until its answer is known (kafka-protocol.md §3.3,
+2.1 to 4.x answer alike, and each may be repeated until its answer is known (KIP-98,
 TransactionCoordinator.scala).
 """
 
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.lookups import FOR_TRANSACTION, ToCoordinator
-from sparkkafka.client.cluster.requests import ApiHandler, Row, call_all, call_each
+from sparkkafka.client.cluster.request_driver import ApiHandler, Row, call_all, call_each
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.committed_offsets import (
     NO_GENERATION,

@@ -126,9 +126,9 @@ def commit_batch(options: WriteOptions, batch_id: int, reports: Sequence[TaskRep
             transactions=tuple(row.transaction for row in reports if row.transaction is not None),
         )
         first = before is None or before.run != names.run
-        # Without rows too, the first micro-batch of a run says in the group whose the prefix is: a
-        # later one could not tell an older query from one that runs now. What other runs have open
-        # is aborted only once none of them can have decided about it since it was looked up.
+        # The first micro-batch of a run is decided even without rows: the decision tells later
+        # runs which query owns the prefix. Only then are transactions of other runs aborted
+        # (`every`): no other run can have decided about them since they were looked up.
         decides = bool(own) or (first and bool(stored.places))
         if decides:
             _decide(cluster, names, decider, decision, stored.places, reports)

@@ -1,4 +1,4 @@
-"""Streams: offsets and admission of micro-batches, progress, and the streaming sink.
+"""Streams: offsets and limits of micro-batches, lag and commits to a group, the streaming sink.
 
-Begin with `reader.py` or `writer.py`.
+Begin with `reader.py` or `writer.py`; `reader.py` also makes the offsets of Spark's checkpoint.
 """

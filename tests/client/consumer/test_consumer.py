@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sparkkafka.client.cluster import requests
+from sparkkafka.client.cluster import request_driver
 from sparkkafka.client.cluster.offsets import OffsetSpec
 from sparkkafka.client.consumer.consumer import Consumer
 from sparkkafka.client.consumer.partition_state import PartitionState
@@ -425,13 +425,13 @@ def test_offsets_and_topics(fake_cluster):
 
 def test_both_ends_of_all_partitions_take_one_round(fake_cluster, monkeypatch):
     rounds = []
-    run = requests._Attempt.run
+    run = request_driver._Attempt.run
 
     def counted(attempt, by_node):
         rounds.append(len(by_node))
         run(attempt, by_node)
 
-    monkeypatch.setattr(requests._Attempt, "run", counted)
+    monkeypatch.setattr(request_driver._Attempt, "run", counted)
     fake_cluster.create_topic("t", partitions=6)
     write(fake_cluster, "t", 600, partitions=6, per_send=100)
     fake_cluster.advance_log_start("t", 2, 40)

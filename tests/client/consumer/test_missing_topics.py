@@ -11,7 +11,7 @@ import pytest
 
 from sparkkafka.client import Admin, Consumer, Producer
 from sparkkafka.client.cluster.cluster import Cluster, missing_topics
-from sparkkafka.client.consumer import subscription
+from sparkkafka.client.consumer import consumer_group
 from sparkkafka.config.client_settings import (
     parse_admin_settings,
     parse_consumer_settings,
@@ -54,8 +54,8 @@ def test_a_subscription_waits_for_what_may_come_and_says_so(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(subscription, "UNKNOWN_TOPIC_GRACE_MS", 200)
-    monkeypatch.setattr(subscription, "LOOK_AGAIN_S", 0.3)
+    monkeypatch.setattr(consumer_group, "UNKNOWN_TOPIC_GRACE_MS", 200)
+    monkeypatch.setattr(consumer_group, "LOOK_AGAIN_S", 0.3)
     fake_cluster.create_topic("here")
     write(fake_cluster, "here", 5)
     with subscribed(fake_cluster, protocol, "here", "later") as source:
@@ -96,7 +96,7 @@ def test_a_subscription_makes_topics_where_it_is_told_to(
 def test_brokers_that_make_none_are_named(
     fake_cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(subscription, "CREATED_S", 0.2)
+    monkeypatch.setattr(consumer_group, "CREATED_S", 0.2)
     with subscribed(fake_cluster, "classic", "new", **AUTO) as source:
         poll_until(source, lambda: bool(warnings(caplog)))
     words = "the brokers do not create it (auto.create.topics.enable"

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from sparkkafka.client.consumer.subscription import make_member
+from sparkkafka.client.consumer.consumer_group import make_member
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.classic_member import ClassicMember
 from sparkkafka.client.group.classic_thread import Phase

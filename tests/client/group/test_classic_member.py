@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from sparkkafka.client.consumer.subscription import make_member
+from sparkkafka.client.consumer.consumer_group import make_member
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.assignors import GroupAssignors
 from sparkkafka.client.group.classic_member import ClassicMember

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from sparkkafka.client.cluster.requests import ApiHandler
+from sparkkafka.client.cluster.request_driver import ApiHandler
 from sparkkafka.client.group.committed_offsets import commit_offsets, fetch_committed
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaTimeoutError, UnknownTopicError

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.client.cluster.requests import ApiHandler
+from sparkkafka.client.cluster.request_driver import ApiHandler
 from sparkkafka.client.group.member_thread import GroupMetadata
 from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.producer.transaction_steps import MOVES, Step

@@ -46,7 +46,7 @@ from tests.protocol.kafka_oracle import (
 
 EACH_VERSION = pytest.mark.parametrize(("cls", "version"), MESSAGE_VERSIONS, ids=name_version)
 
-# Lowest and highest version of each API (kafka-protocol.md, section 1).
+# Lowest and highest version of each API (Kafka's protocol guide).
 VERSIONS = {
     "Produce": (3, 12),
     "Fetch": (4, 12),

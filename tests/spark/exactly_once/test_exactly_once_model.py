@@ -72,7 +72,7 @@ def test_a_run_without_incidents(query):
 @pytest.mark.parametrize("answered", BOTH, ids=["before", "after"])
 def test_a_driver_and_its_tasks_killed_at_any_request(query, answered, step):
     """Driver and tasks die together, at each request of the second micro-batch (in the short form
-    at every other one: after one, and before the next); the next start plans the batch again, with
+    at every third one); the next start plans the batch again, with
     the rows in other tasks."""
     count = len(one_run(query))
     decided = 0

@@ -14,8 +14,8 @@ import sparkkafka
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import parse_group_options
 from sparkkafka.errors import OptionError
-from sparkkafka.spark.stream import progress as progress_module
-from sparkkafka.spark.stream.progress import (
+from sparkkafka.spark.stream import lag_and_commits as progress_module
+from sparkkafka.spark.stream.lag_and_commits import (
     GroupCommitter,
     commit_to_group,
     read_until,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sparkkafka.client.cluster import cluster as cluster_module
-from sparkkafka.client.consumer import subscription
+from sparkkafka.client.consumer import consumer_group
 from sparkkafka.client.consumer.consumer import Consumer
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.member_thread import (
@@ -103,7 +103,7 @@ def members(monkeypatch):
         made.append(StubMember(options, hooks))
         return made[-1]
 
-    monkeypatch.setattr(subscription, "make_member", make)
+    monkeypatch.setattr(consumer_group, "make_member", make)
     return made
 
 
@@ -295,7 +295,7 @@ def test_internal_topics_if_they_are_wanted(filled, members):
 
 
 def test_new_topics_are_found_when_metadata_is_old(filled, members, monkeypatch):
-    monkeypatch.setattr(subscription, "MIN_METADATA_AGE_MS", 50)
+    monkeypatch.setattr(consumer_group, "MIN_METADATA_AGE_MS", 50)
     monkeypatch.setattr(cluster_module, "MIN_METADATA_AGE_MS", 50)
     with consumer(filled, metadata_max_age_ms=50) as source:
         source.subscribe("^u")
