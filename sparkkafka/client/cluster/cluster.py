@@ -79,6 +79,10 @@ class Cluster:
 
     `try_first` (host, port) is asked before the bootstrap servers, once: a broker that the caller
     will need anyway. A call is over at the `close_signal`, whatever its deadline.
+
+    Metadata is asked for in three ways. `known_topic`, `known_leader` and `partition_count` read
+    the cache. `look_up` asks a broker once. `topics`, `all_topics` and `leader` retry until the
+    deadline.
     """
 
     def __init__(

@@ -94,26 +94,26 @@ def commit_batch(options: WriteOptions, batch_id: int, reports: Sequence[TaskRep
         # "fence": no other driver of this prefix can decide from here on.
         decider = _become_decider(cluster, names)
         stored = _read_decision(cluster, names)
-        before = stored.decision
-        if before is not None and before.query_id != query_id:
-            _finish_other_query(cluster, names, before, query_id, batch_id)
-        elif before is not None and before.batch_id > batch_id:
+        last = stored.decision
+        if last is not None and last.query_id != query_id:
+            _finish_other_query(cluster, names, last, query_id, batch_id)
+        elif last is not None and last.batch_id > batch_id:
             raise TransactionError(
-                f"batch {batch_id} is planned again although batch {before.batch_id} was decided: "
+                f"batch {batch_id} is planned again although batch {last.batch_id} was decided: "
                 "the checkpoint is older than what was written. Use the checkpoint that belongs to "
                 f"it, or delete the consumer group {names.decisions} to write again (rows of these "
                 "batches are then doubled)"
             )
-        elif before is not None and before.batch_id == batch_id:
+        elif last is not None and last.batch_id == batch_id:
             # "replay": what was written this time must never be seen.
-            decided = _decided(names, before)
+            decided = _decided_transactions(names, last)
             mine = [row for key, row in own.items() if key not in decided]
             end_transactions(cluster, mine, commit=False, deadline=cluster.deadline())
-            _finish(cluster, names, before, options.fail_on_data_loss)
-            clear_up(cluster, names, reports, every=True, before=before)
+            _finish(cluster, names, last, options.fail_on_data_loss)
+            clear_up(cluster, names, reports, every=True, before=last)
             return (
-                f"batch {batch_id} was decided by an earlier start of the query (run {before.run}):"
-                f" {len(before.transactions)} transactions of it committed, rows written this time "
+                f"batch {batch_id} was decided by an earlier start of the query (run {last.run}):"
+                f" {len(last.transactions)} transactions of it committed, rows written this time "
                 "left out"
             )
         check_open(cluster, own, reports)
@@ -121,11 +121,11 @@ def commit_batch(options: WriteOptions, batch_id: int, reports: Sequence[TaskRep
             query_id=query_id,
             run=names.run,
             batch_id=batch_id,
-            number=0 if before is None else before.number + 1,
+            number=0 if last is None else last.number + 1,
             application=socket.gethostname(),
             transactions=tuple(row.transaction for row in reports if row.transaction is not None),
         )
-        first = before is None or before.run != names.run
+        first = last is None or last.run != names.run
         # The first micro-batch of a run is decided even without rows: the decision tells later
         # runs which query owns the prefix. Only then are transactions of other runs aborted
         # (`every`): no other run can have decided about them since they were looked up.
@@ -133,7 +133,7 @@ def commit_batch(options: WriteOptions, batch_id: int, reports: Sequence[TaskRep
         if decides:
             _decide(cluster, names, decider, decision, stored.places, reports)
             _finish(cluster, names, decision, options.fail_on_data_loss)
-        clear_up(cluster, names, reports, every=first and decides, before=before)
+        clear_up(cluster, names, reports, every=first and decides, before=last)
         return f"batch {batch_id}: {len(own)} transactions committed"
 
 
@@ -160,8 +160,8 @@ def abort_batch(
     with Cluster(options.client) as cluster:
         # Taking the id over settles a decision that is half written, one way or the other.
         _become_decider(cluster, names)
-        before = _read_decision(cluster, names).decision
-        if before is not None and (before.query_id, before.batch_id, before.run) == (
+        last = _read_decision(cluster, names).decision
+        if last is not None and (last.query_id, last.batch_id, last.run) == (
             reports[0].query_id,
             batch_id,
             names.run,
@@ -257,7 +257,7 @@ def _finish(
     cluster: Cluster, names: WriterNames, decision: Decision, fail_on_data_loss: bool
 ) -> None:
     """Commit what was decided. Raises DataLossError for what Kafka does not have any more."""
-    transactions = _decided(names, decision)
+    transactions = _decided_transactions(names, decision)
     failed = failures(
         end_transactions(cluster, transactions.values(), commit=True, deadline=cluster.deadline())
     )
@@ -292,7 +292,7 @@ def _finish(
     log.warning("%s Going on without them (failOnDataLoss=false)", text)
 
 
-def _decided(names: WriterNames, decision: Decision) -> dict[str, Transaction]:
+def _decided_transactions(names: WriterNames, decision: Decision) -> dict[str, Transaction]:
     """The transactions of a decision by transactional id, in its order."""
     of_run = WriterNames(names.prefix, decision.run)
     rows = (transaction_of(of_run, row) for row in decision.transactions)
@@ -300,19 +300,19 @@ def _decided(names: WriterNames, decision: Decision) -> dict[str, Transaction]:
 
 
 def _finish_other_query(
-    cluster: Cluster, names: WriterNames, before: Decision, query_id: str, batch_id: int
+    cluster: Cluster, names: WriterNames, last: Decision, query_id: str, batch_id: int
 ) -> None:
     """A new checkpoint under an old prefix: finish what the old query decided."""
     if batch_id > 0:
         raise TransactionError(
             f"transactionalIdPrefix {names.prefix} is used by another query as well: "
-            f"{before.query_id} ({before.application}) decided its batch {before.batch_id} after "
+            f"{last.query_id} ({last.application}) decided its batch {last.batch_id} after "
             f"this one ({query_id}, batch {batch_id}) had begun. Give each query a prefix of its "
             "own; if the other one is gone for good, delete the consumer group "
             f"{names.decisions}"
         )
     try:
-        _finish(cluster, names, before, fail_on_data_loss=True)
+        _finish(cluster, names, last, fail_on_data_loss=True)
     except DataLossError as error:
         # Or its transactional ids have expired since, or it has committed them and goes on: that
         # cannot be told apart any more.
