@@ -45,7 +45,7 @@ class ConsumerMember:
         self._times_lost = 0
         self._owned: Partitions = {}
         self._settled = False
-        """A target was taken up since the member joined."""
+        """The member has reconciled a target since it joined."""
         self._closed = False
 
     @property
@@ -171,9 +171,9 @@ class ConsumerMember:
             self._hooks.after_lost(lost)
 
     def _reconcile(self, target: Partitions, thread: ConsumerMemberThread) -> None:
-        """Let go, take over, say so: all that also if a hook fails, as in Java."""
+        """Revoke, assign, acknowledge: each also if a hook fails, as in Java."""
         if self._settled and target == self._owned:
-            thread.acknowledge(target)  # what it was told again, after a lost answer
+            thread.acknowledge(target)  # the same target again, after a lost answer
             return
         self._settled = True
         errors: list[Exception] = []
@@ -185,12 +185,12 @@ class ConsumerMember:
                 self._hooks.before_revoke(gone)
             except Exception as error:
                 errors.append(error)
-            except BaseException:  # Ctrl-C: nothing was taken over yet, the next poll does it
+            except BaseException:  # Ctrl-C: nothing was assigned yet, the next poll does it
                 thread.put_back(target)
                 raise
             finally:
                 self._owned = {tp: row for tp, row in self._owned.items() if tp not in gone}
-            if self._closed:  # the hook did it: nobody is left who could own anything
+            if self._closed:  # by the hook: it owns nothing any more
                 if errors:
                     raise errors[0]
                 return

@@ -1,8 +1,9 @@
-"""The thread of a member whose partitions the brokers assign (KIP-848): one kind of heartbeat.
+"""The thread of a member whose partitions the brokers assign (KIP-848).
 
-A heartbeat says what has changed here, its answer what the member is to have. The member (on the
-user's thread) lets go and takes over, and says so with `acknowledge`; then the next heartbeat goes
-out at once. Java's ConsumerHeartbeatRequestManager and ConsumerMembershipManager.
+Its heartbeat reports what has changed: subscription, owned partitions. The answer brings a target
+assignment. The member reconciles on the user's thread (revokes, then takes partitions) and calls
+`acknowledge`; the next heartbeat goes out at once. Java's ConsumerHeartbeatRequestManager and
+ConsumerMembershipManager.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ class ConsumerMemberThread(MemberThread):
         self._names: dict[uuid.UUID, str] = {}
         self._unnamed: HeartbeatAssignment | None = None
         # What the last answered heartbeat said; None: the next one says it again.
-        self._told_topics: frozenset[str] | None = None
-        self._told_owned: Partitions | None = None
+        self._reported_topics: frozenset[str] | None = None
+        self._reported_owned: Partitions | None = None
         self._interval_s = FIRST_INTERVAL_MS / 1000
         self._next_heartbeat_s = 0.0
         self._next_look_s = 0.0
@@ -129,12 +130,12 @@ class ConsumerMemberThread(MemberThread):
         self.lost = lost
         self._unnamed = None
         self._owned = {}
-        self._forget_told()
+        self._report_again()
         self.changed.notify_all()
 
-    def _forget_told(self) -> None:
-        self._told_topics = None
-        self._told_owned = None
+    def _report_again(self) -> None:
+        self._reported_topics = None
+        self._reported_owned = None
 
     # --- the thread ------------------------------------------------------------------------------
 
@@ -157,7 +158,7 @@ class ConsumerMemberThread(MemberThread):
         passing = error.retriable or isinstance(error, KafkaTimeoutError)
         topics_only = getattr(error, "code", 0) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
         with self.changed:
-            self._forget_told()
+            self._report_again()
             if not passing:
                 self.fail(error)
             if not passing and not topics_only:
@@ -187,7 +188,7 @@ class ConsumerMemberThread(MemberThread):
 
     def _leave_slow_poller(self) -> None:
         with self.changed:
-            if not self.poll_overdue:  # it came just now
+            if not self.poll_overdue:  # a poll came just now
                 return
             self._reset(POLL_OVERDUE)
         self.leave_late(self._send_leave)
@@ -209,7 +210,7 @@ class ConsumerMemberThread(MemberThread):
             words = self._refusal(code, response.error_message)
             raise self.refused(code, request.API_NAME, words)
         self.succeeded()
-        self._take(response, topics, owned)
+        self._take_response(response, topics, owned)
 
     def _check_version(self, deadline: Deadline) -> None:
         try:
@@ -224,10 +225,10 @@ class ConsumerMemberThread(MemberThread):
         """A heartbeat, and the topics and partitions that the coordinator knows after it."""
         options = self.options
         with self.changed:
-            # First: what comes up from here on goes into the next heartbeat, immediately.
+            # First: a change from here on goes into the next heartbeat, at once.
             self._next_heartbeat_s = time.monotonic() + self._interval_s
             topics, owned, epoch = self._topics, self._owned, self.epoch
-            told_topics, told_owned = self._told_topics, self._told_owned
+            reported_topics, reported_owned = self._reported_topics, self._reported_owned
         request = ConsumerGroupHeartbeatRequest(
             group_id=self.group_id,
             member_id=self.member_id,
@@ -237,20 +238,20 @@ class ConsumerMemberThread(MemberThread):
         joining = epoch == JOIN_EPOCH
         if joining:
             log.info("group %s: joining as %s", self.group_id, self.member_id)
-        if joining or told_topics is None:
+        if joining or reported_topics is None:
             request.rack_id = options.fetch.client_rack or None
             request.rebalance_timeout_ms = options.max_poll_interval_ms
             request.server_assignor = options.group_remote_assignor
-        if joining or told_topics != topics:
+        if joining or reported_topics != topics:
             request.subscribed_topic_names = sorted(topics)
         if joining:
             owned = {}
             request.topic_partitions = []
-        elif told_owned != owned:
+        elif reported_owned != owned:
             request.topic_partitions = _by_topic_id(owned)
         return request, topics, owned
 
-    def _take(
+    def _take_response(
         self, response: ConsumerGroupHeartbeatResponse, topics: frozenset[str], owned: Partitions
     ) -> None:
         with self.changed:
@@ -265,15 +266,15 @@ class ConsumerMemberThread(MemberThread):
             if response.member_id:
                 self.member_id = response.member_id
             self.joining = self.joining and response.assignment is not None
-            self._told_topics, self._told_owned = topics, owned
+            self._reported_topics, self._reported_owned = topics, owned
             self._interval_s = max(response.heartbeat_interval_ms, 1) / 1000
-            if self._next_heartbeat_s > 0:  # nothing has come up
+            if self._next_heartbeat_s > 0:  # no change since
                 self._next_heartbeat_s = time.monotonic() + self._interval_s
             self.changed.notify_all()
         if response.assignment is not None:
-            self._take_assignment(response.assignment)
+            self._take_target(response.assignment)
 
-    def _take_assignment(self, assignment: HeartbeatAssignment) -> None:
+    def _take_target(self, assignment: HeartbeatAssignment) -> None:
         named = self._named(assignment)
         if named is None:
             self._look_up_names(assignment)
@@ -308,7 +309,7 @@ class ConsumerMemberThread(MemberThread):
         ids = {name: self.cluster.topic_id(name) for name in names if name not in failed}
         self._names = {uuid.UUID(bytes=row): name for name, row in ids.items() if row is not None}
         if self._named(assignment) is not None:
-            self._take_assignment(assignment)
+            self._take_target(assignment)
         else:
             log.info("group %s: not all assigned topics are known here yet", self.group_id)
 
