@@ -3,7 +3,7 @@
 # installed. `make PYTHON=/path/to/python3.12` chooses the Python of a new .venv.
 
 PYTHON ?=
-JOBS ?= 3
+JOBS ?= 4
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
@@ -24,14 +24,14 @@ help: ## this list
 demo: $(STAMP) ## one real broker, 1,000,000 rows written and read back by Spark, then all removed
 	@$(PY) -m tests.tools.demo
 
-# Tests run in JOBS processes, one for a core of a small machine: deadlines get short with more, and a Spark
-# that gets too small a share of a core gives its Python workers up. With an older Spark, in a virtual
+# Tests run in JOBS processes: four keep two cores busy, as many tests wait. Deadlines get short with more,
+# and a Spark that gets too small a share of a core gives its Python workers up. With an older Spark, in a virtual
 # environment of its own:
 #     pip install -e '.[dev]' && pip install 'pyspark[connect]==4.0.5'
 #     python -m pytest -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning \
 #       tests/spark/stream/test_streams.py
 # (PySpark 4.0 and 4.1 leave sockets of their own to the garbage collector.)
-test: $(STAMP) ## all tests, those with real brokers and Spark included, 20 to 25 minutes
+test: $(STAMP) ## all tests, those with real brokers and Spark included, a quarter of an hour
 	@$(PY) -m sparkkafka.testing.kafka.jars connector
 	@$(PY) -m tests.quick_spark
 	@$(PY) -m pytest -m "not bench and not soak" -n $(JOBS)
