@@ -4,6 +4,7 @@
 
 PYTHON ?=
 JOBS ?= 4
+FAST_JOBS ?= 7
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
@@ -24,7 +25,7 @@ help: ## this list
 demo: $(STAMP) ## one real broker, 1,000,000 rows written and read back by Spark, then all removed
 	@$(PY) -m tests.tools.demo
 
-# Tests run in JOBS processes: four keep two cores busy, as many tests wait. Deadlines get short with more,
+# Tests run in JOBS processes: four keep two cores busy, as many tests wait (those of test-fast wait most). Deadlines get short with more,
 # and a Spark that gets too small a share of a core gives its Python workers up. With an older Spark, in a virtual
 # environment of its own:
 #     pip install -e '.[dev]' && pip install 'pyspark[connect]==4.0.5'
@@ -37,8 +38,8 @@ test: $(STAMP) ## all tests, those with real brokers and Spark included, a quart
 	@$(PY) -m pytest -m "not bench and not soak" -n $(JOBS)
 
 FAST := not real and not spark and not notebook and not slow and not bench and not soak
-test-fast: $(STAMP) ## the tests without broker and Spark but the slowest of them, a minute
-	@$(PY) -m pytest -m "$(FAST)" --ignore tests/real -n $(JOBS)
+test-fast: $(STAMP) ## the tests without broker and Spark but the slowest of them, a minute and a half
+	@$(PY) -m pytest -m "$(FAST)" --ignore tests/real -n $(FAST_JOBS)
 
 soak: $(STAMP) ## the long forms of tests, most of an hour: killed drivers and brokers, 2,000 micro-batches
 	@$(PY) -m pytest -m soak -s

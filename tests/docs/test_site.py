@@ -46,6 +46,7 @@ def test_a_sound_page_is_built(tmp_path: Path) -> None:
     assert build(tmp_path, text) == (0, [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     ["[a](none.md)", "[a](#none)", "::: module.none", "[a][none.such]", '--8<-- "none.md"'],

@@ -136,6 +136,7 @@ def test_errors_of_a_whole_reply(one: FakeCluster) -> None:
         assert client.call(DescribeClusterRequest()).error_code == 0
 
 
+@pytest.mark.slow
 def test_delays(one: FakeCluster) -> None:
     one.fault(Delay(2000), api="Produce")
     one.fault(Delay(2000, before=True), api="Produce")

@@ -71,6 +71,7 @@ def test_one_process_begins_at_the_end(pytestconfig: pytest.Config) -> None:
     assert [tests[index] for index in last.given] == tests[-4:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [(), ("-n", "2")], ids=["one process", "two"])
 def test_one_row_names_the_ten_slowest(tmp_path: Path, processes: tuple[str, ...]) -> None:
     (tmp_path / "conftest.py").write_text(

@@ -325,6 +325,7 @@ def test_bad_arguments_are_told_before_anything_is_sent(fake_cluster, act, words
 # --- records and offsets ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_records_go_up_to_what_was_there_when_they_were_to_be_deleted(fake_cluster, impatient):
     """The high watermark is looked up first: a repeat must not delete what came after."""
     fake_cluster.create_topic("t", partitions=2)
@@ -382,6 +383,7 @@ def test_what_a_broker_would_take_for_a_time_is_not_asked(fake_cluster_factory):
 # --- groups -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_offsets_of_a_group_are_set_and_listed_where_it_is_coordinated(fake_cluster, impatient):
     fake_cluster.create_topic("t", partitions=2)
     tps = [TopicPartition("t", number) for number in range(2)]

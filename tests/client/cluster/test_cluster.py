@@ -192,6 +192,7 @@ def test_a_topic_with_a_lasting_error_is_not_left_out_of_a_pattern(fake_cluster)
         KafkaBatchReader(parse_read_options(options)).partitions()
 
 
+@pytest.mark.slow
 def test_bootstrap_servers_that_never_answer_leave_time_for_the_others(fake_cluster_factory):
     good, silent = fake_cluster_factory(1), fake_cluster_factory(2)
     good.create_topic("t")

@@ -231,6 +231,7 @@ def test_a_cluster_that_is_away_for_a_while(filled):
     assert by_partition(found) == ALL
 
 
+@pytest.mark.slow
 def test_polls_keep_their_time_while_brokers_are_away_and_commit_later(filled):
     config = {"group_id": "g", "auto_commit_interval_ms": 100, "max_poll_records": 10}
     with reading(filled, 1, **config, **SMALL) as source:

@@ -278,6 +278,7 @@ def test_a_topic_made_again_with_as_many_records_is_known_by_its_id(filled, capl
         assert read_range(cluster, "t", 0, 1_000, topic_id=topic_id(filled)) == numbers(1_000)
 
 
+@pytest.mark.slow
 def test_a_topic_that_is_unknown_for_a_while_loses_nothing(filled, caplog):
     """Also with failOnDataLoss=false: brokers that start may not know a topic for seconds."""
     since: list[float] = []

@@ -80,6 +80,7 @@ def committed(cluster: FakeCluster) -> list[int]:
     ]
 
 
+@pytest.mark.slow
 def test_it_does_not_wait_and_callbacks_run_in_poll(filled: FakeCluster, member: Consumer) -> None:
     told = Told()
     filled.fault(Delay(2_000), api="OffsetCommit", times=1)
@@ -201,6 +202,7 @@ def test_a_refusal_is_for_the_callback_or_the_log(
     assert "the asynchronous commit of t-0 failed" in row
 
 
+@pytest.mark.slow
 def test_what_is_lost_by_then_is_not_committed(filled: FakeCluster, member: Consumer) -> None:
     """As the member that it was: the coordinator refuses, whoever has the partition by then."""
     if not member.group_metadata().member_id:

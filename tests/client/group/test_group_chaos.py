@@ -14,6 +14,8 @@ from sparkkafka.errors import ErrorCode
 from sparkkafka.testing.fake.faults import Delay, Drop
 from tests.client.group.members import TestMember, is_settled, poll_until
 
+pytestmark = pytest.mark.slow
+
 PARTITIONS = 12
 STEPS = 20
 APIS = ["FindCoordinator", "JoinGroup", "SyncGroup", "Heartbeat", "ConsumerGroupHeartbeat"]

@@ -665,6 +665,7 @@ def nobody_accepts() -> Iterator[str]:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["refuses", "is silent", "accepts nobody"])
 @pytest.mark.parametrize("transactional", [False, True])
 def test_close_ends_in_its_time_whatever_the_thread_waits_for(

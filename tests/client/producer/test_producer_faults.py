@@ -367,6 +367,7 @@ def test_too_large_after_a_lost_answer_still_goes_in_parts(fake_cluster):
     assert log_values(fake_cluster, "t") == numbers(500)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_random_faults_over_partitions_and_brokers(fake_cluster_factory, seed):
     """Whatever goes wrong, each partition holds its records once and in order."""

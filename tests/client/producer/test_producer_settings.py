@@ -309,6 +309,7 @@ def test_the_level_of_another_codec_changes_nothing(fake_cluster):
 # --- memory, and waiting for it ------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_slow_broker_makes_the_caller_wait_not_the_memory_grow(fake_cluster):
     fake_cluster.create_topic("t")
     fake_cluster.fault(Delay(20), api="Produce", times=None)
@@ -326,6 +327,7 @@ def test_a_slow_broker_makes_the_caller_wait_not_the_memory_grow(fake_cluster):
     assert log_values(fake_cluster, "t") == numbers(4_000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [2_000, 10_000])
 def test_buffer_memory_is_what_brokers_have_not_acknowledged(fake_cluster, limit):
     """As the broker sees it: bytes of batches that came, less those that it has answered."""

@@ -121,6 +121,7 @@ def test_a_refusal_is_told_although_others_are_not_ready(fake, cluster, api, ref
         list_open_transactions(cluster, soon(cluster, 1_000))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ask", [describe_transactions, list_open_transactions])
 def test_states_that_nobody_tells_in_time(fake, cluster, ask):
     open_all(cluster)

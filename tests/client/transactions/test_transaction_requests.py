@@ -383,6 +383,7 @@ def test_a_deadline_gives_each_key_its_last_failure(fake, cluster):
         assert error.__cause__.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", APIS)
 def test_every_call_ends_at_its_deadline(fake, cluster, api):
     (row,) = init(cluster, "x")

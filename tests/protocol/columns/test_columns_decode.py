@@ -89,6 +89,7 @@ def build(shape: str, content: str) -> list[list[Record]]:
     return groups
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", CONTENT)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_shapes_of_batches(shape: str, content: str) -> None:

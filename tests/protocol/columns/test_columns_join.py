@@ -76,6 +76,7 @@ def test_any_rows(values, keys, deltas, max_batch_bytes):
     check(pytest.MonkeyPatch(), columns, max_batch_bytes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key_bytes", [None, 0, 8, 12, 13, 40])
 @pytest.mark.parametrize("value_bytes", [0, 10, 12, 13, 100, 1000, 10_000])
 def test_usual_rows_take_the_fast_way(monkeypatch, key_bytes, value_bytes):

@@ -30,6 +30,8 @@ from tests.protocol.record_cases import (
     to_records,
 )
 
+pytestmark = pytest.mark.slow
+
 END = 2**62
 MIB = 1 << 20
 

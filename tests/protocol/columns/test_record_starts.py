@@ -97,6 +97,7 @@ def test_any_batches(data: st.DataObject) -> None:
     same_as_slow(batches)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_large_batches_beside_small_ones(data: st.DataObject) -> None:

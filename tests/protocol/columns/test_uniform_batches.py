@@ -19,6 +19,8 @@ from sparkkafka.protocol.columns.decode import decode_batches, decode_chunks
 from sparkkafka.protocol.records.batches import RecordBatch
 from tests.protocol.record_cases import NOW, equal_records, response, to_records
 
+pytestmark = pytest.mark.slow
+
 END = 2**62
 
 TIMES_MS = {

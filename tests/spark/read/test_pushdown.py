@@ -267,6 +267,7 @@ def test_disorder_of() -> None:
     assert [disorder_of(times) for times in ([], [1, 2], [5, 1, 9, 7])] == [0, -1, 4]
 
 
+@pytest.mark.slow
 @settings(max_examples=600, deadline=None)
 @given(PARTITIONS, FILTERS, st.data())
 def test_no_row_is_lost(
@@ -393,6 +394,7 @@ def mixed() -> Iterator[Any]:
         yield cluster
 
 
+@pytest.mark.slow
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

@@ -377,6 +377,7 @@ def test_available_now_when_the_log_gets_shorter(fake: FakeCluster) -> None:
     assert batches(source, end) == [{"t": {"0": 50}}]
 
 
+@pytest.mark.slow
 def test_a_topic_that_is_deleted_while_its_end_is_looked_up(fake: FakeCluster) -> None:
     for topic in "tu":
         fake.create_topic(topic)
@@ -430,6 +431,7 @@ def test_a_line_for_each_batch(fake: FakeCluster, caplog: pytest.LogCaptureFixtu
 # --- size ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_ten_thousand_partitions(fake: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planning is a few requests whatever the number, and the driver's memory small."""
     topics = [f"many{number:03}" for number in range(100)]

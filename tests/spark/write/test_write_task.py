@@ -250,6 +250,7 @@ def buffered(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     yield seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("row_bytes", "rows"), [(100, 40_000), (100_000, 300), (700_000, 60)])
 def test_a_slow_broker_holds_the_task_back(
     fake_cluster: Any, buffered: list[int], row_bytes: int, rows: int

@@ -358,6 +358,7 @@ row = st.tuples(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(row, min_size=1, max_size=40), st.integers(1, 200))
 def test_no_row_is_lost_doubled_or_reordered(data: list[Any], sticky_bytes: int) -> None:
