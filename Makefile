@@ -25,9 +25,9 @@ help: ## this list
 demo: $(STAMP) ## one real broker, 1,000,000 rows written and read back by Spark, then all removed
 	@$(PY) -m tests.tools.demo
 
-# Tests run in JOBS processes: four keep two cores busy, as many tests wait (those of test-fast wait most). Deadlines get short with more,
-# and a Spark that gets too small a share of a core gives its Python workers up. With an older Spark, in a virtual
-# environment of its own:
+# Tests run in JOBS processes: four keep two cores busy, as many tests wait (those of test-fast wait most).
+# Deadlines get short with more, and a Spark that gets too small a share of a core gives its Python workers
+# up. With an older Spark, in a virtual environment of its own:
 #     pip install -e '.[dev]' && pip install 'pyspark[connect]==4.0.5'
 #     python -m pytest -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning \
 #       tests/spark/stream/test_streams.py

@@ -115,11 +115,13 @@ def test_brokers_take_javas_options_of_the_environment(
     cluster = kafka_cluster_factory(1)
     import psutil
 
+    # What a process that has ended says of itself is None.
     (java,) = [
-        process
-        for process in psutil.Process().children(recursive=True)
-        if str(cluster._folder) in " ".join(process.cmdline()) and "java" in process.name()
+        process.info["cmdline"]
+        for process in psutil.process_iter(["cmdline", "name"])
+        if process.info["name"] == "java"
+        and str(cluster._folder) in " ".join(process.info["cmdline"] or ())
     ]
-    assert "-Dthe.words=two words" in java.cmdline()
-    assert "-XX:+UseSerialGC" in java.cmdline()
-    assert "-XX:+UseG1GC" not in java.cmdline()
+    assert "-Dthe.words=two words" in java
+    assert "-XX:+UseSerialGC" in java
+    assert "-XX:+UseG1GC" not in java
