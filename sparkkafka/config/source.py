@@ -33,7 +33,7 @@ MAX_PARTITION = 2**31 - 1
 PartitionKey = tuple[str, int]
 """(topic, partition). A client `TopicPartition` compares and hashes equal to it."""
 
-_OFFSETS_EXAMPLE = '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}'
+_OFFSETS_EXAMPLE = '{"topicA":{"0":23,"1":4500},"topicB":{"0":7}}'
 _TIMESTAMPS_EXAMPLE = '{"topicA":{"0":123456789,"1":123456789},"topicB":{"0":123456789}}'
 _ASSIGN_EXAMPLE = '{"topicA":[0,1],"topicB":[0,1]}'
 _PARTITION = re.compile(r"[0-9]{1,10}")
@@ -103,6 +103,11 @@ def parse_subscription(raw: Mapping[str, str]) -> Subscription:
             raise OptionError(
                 f"No topics to subscribe to as specified value for option 'subscribe' is '{text}'"
             )
+        if text.lstrip().startswith("["):  # Spark makes text of a Python list
+            raise OptionError(
+                f"subscribe names topics in one text, with commas between them: topicA,topicB; got "
+                f"a list, {text}"
+            )
         return Subscription("subscribe", topics=topics)
     if strategy == "subscribePattern":
         if not text.strip():
@@ -154,7 +159,8 @@ def parse_bound(
     word = text.lower()
     if banned and word == banned:
         raise OptionError(
-            f"{end} offset can't be {banned} for batch queries on Kafka ({option}={banned})"
+            f"{end} offset can't be {banned} for batch queries on Kafka ({option}={banned}): "
+            f"nothing would be read; name {words[0]}, offsets or a timestamp"
         )
     for known in words:
         if word == known:

@@ -372,20 +372,20 @@ KAFKA: tuple[Option, ...] = (
     ),
     _used(
         "buffer.memory", _WRITE, "producer.buffer_memory", integer(1, INT64_MAX),
-        "Bytes of records in a task that wait to be sent or answered. One piece of an Arrow batch, "
-        "of about that size, comes on top.",
+        "Bytes of records that wait to be sent or answered. In Spark this is for each task, and "
+        "one piece of an Arrow batch, of about that size, comes on top.",
     ),
     _used(
         "max.block.ms", _WRITE, "producer.max_block_ms", long_ms(1),
-        "How long a task waits for metadata or for room in buffer.memory.",
+        "The longest wait for metadata, or for room in buffer.memory.",
     ),
     _used(
         "partitioner.class", _WRITE, "producer.partitioner", PARTITIONER,
-        "Which partition a key goes to, and rows without one: see Partitioners.",
+        "Which partition a key goes to, and records without one: see Partitioners.",
     ),
     _used(
         "partitioner.ignore.keys", _WRITE, "producer.partitioner_ignore_keys", BOOLEAN,
-        "true: the default partitioner spreads rows with keys as those without. No effect if "
+        "true: the default partitioner spreads records with keys as those without. No effect if "
         "partitioner.class is set, as in Java.",
     ),
     _used(

@@ -417,6 +417,19 @@ def test_bounds_of_a_batch(option: str, text: str, words: str) -> None:
     assert words in str(caught.value)
 
 
+@pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
+def test_the_example_for_offsets_is_taken_as_they_are(option: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        parse_read_options({**READ, option: "{"})
+    example = re.search(r"e\.g\. (\{.*?\}\})", str(caught.value))[1]
+    assert parse_read_options({**READ, option: example})
+
+
+def test_a_list_of_topics_in_subscribe_is_told_how_it_is_written() -> None:
+    with pytest.raises(OptionError, match=r"commas between them: topicA,topicB; got a list, \['a"):
+        parse_read_options({**SERVERS, "subscribe": str(["a", "b"])})
+
+
 def test_specific_offsets() -> None:
     bounds = read(startingOffsets='{"t":{"0":-2,"1":5}}', endingOffsets='{"t":{"0":-1,"1":9}}')
     assert bounds.starting.offsets == {("t", 0): -2, ("t", 1): 5}

@@ -78,7 +78,7 @@ def test_bad_offsets_name_the_culprit(text: str, culprit: str) -> None:
         parse_offsets(text, "startingOffsets")
     message = str(caught.value)
     assert (
-        'option startingOffsets: Expected e.g. {"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}, got'
+        'option startingOffsets: Expected e.g. {"topicA":{"0":23,"1":4500},"topicB":{"0":7}}, got'
         in message
     )
     assert culprit in message

@@ -105,5 +105,9 @@ def test_ci_runs_lint_and_tests() -> None:
 
 
 def test_a_broker_without_topics_says_so() -> None:
-    assert "has no topics yet." in _instructions("h:1", [])
-    assert "has these topics: a, b." in _instructions("h:1", ["a", "b"])
+    none = _instructions("h:1", [])
+    assert "has no topics yet." in none
+    assert '.option("topic", "orders").option("createTopic", "true")' in none
+    two = _instructions("h:1", ["a", "b"])
+    assert "has these topics: a, b." in two
+    assert "createTopic" not in two

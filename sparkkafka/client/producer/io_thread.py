@@ -306,7 +306,7 @@ class ProducerLoop:
         doubtful = self.cluster.distrusts
         unknown = [name for name in self._unrouted if known(name) is None or doubtful(name)]
         if unknown:
-            for topic, error in self._lookup.look(unknown).items():
+            for topic, error in self._lookup.look(unknown, self._look_ms(unknown)).items():
                 for chunk in self._unrouted.pop(topic):
                     self._fail(chunk, error)
         for topic in list(self._unrouted):
@@ -316,9 +316,19 @@ class ProducerLoop:
             for chunk in self._unrouted.pop(topic):
                 self._cut(chunk)
 
+    @property
+    def _metadata_limit_ms(self) -> int:
+        return min(self._options.max_block_ms, self._options.delivery_timeout_ms)
+
+    def _look_ms(self, topics: Sequence[str]) -> float:
+        """How long a look-up may wait: until the oldest record is given up."""
+        oldest_s = min(self._unrouted[topic][0].since_s for topic in topics)
+        left_ms = self._metadata_limit_ms - (time.monotonic() - oldest_s) * 1000
+        return max(LEAST_LOOK_MS, left_ms)
+
     def _expire(self, topic: str) -> None:
         """Give up chunks that have waited for metadata for max.block.ms. (Java waits in `send`.)"""
-        limit_ms = min(self._options.max_block_ms, self._options.delivery_timeout_ms)
+        limit_ms = self._metadata_limit_ms
         chunks = self._unrouted[topic]
         while chunks and (time.monotonic() - chunks[0].since_s) * 1000 > limit_ms:
             cause = self._lookup.last_error(topic)

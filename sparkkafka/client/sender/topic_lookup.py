@@ -56,8 +56,9 @@ class TopicLookup:
         self._cluster = cluster
         self._missing: dict[str, _Missing] = {}
 
-    def look(self, names: Iterable[str]) -> dict[str, KafkaError]:
-        """One look-up, if it is due. Returns the topics with a final error.
+    def look(self, names: Iterable[str], within_ms: float = math.inf) -> dict[str, KafkaError]:
+        """One look-up, if it is due, that waits `within_ms` at most. Returns the topics with a
+        final error.
 
         UnknownTopicError if it stays unknown for UNKNOWN_TOPIC_GRACE_MS (KNOWN_TOPIC_GRACE_MS if it
         was there once), BrokerError for what does not pass (not authorised).
@@ -70,7 +71,7 @@ class TopicLookup:
                 due.append(name)
         if not due:
             return {}
-        deadline = Deadline(self._look_ms)
+        deadline = Deadline(min(self._look_ms, within_ms))
         try:
             failed = self._cluster.look_up(due, deadline)
         except KafkaError as error:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
@@ -137,9 +137,16 @@ def input_columns(schema: StructType, topic: str | None) -> InputColumns:
     missing = {
         "topic": "topic option required when no 'topic' attribute is present. "
         f"Use the topic option for setting a topic.{near('topic')}",
-        "value": f"Required attribute 'value' not found{near('value')}",
+        "value": f"Required attribute 'value' not found{near('value') or _value_advice(names)}",
     }
     return find_columns(names, topic, fits, missing)
+
+
+def _value_advice(names: Sequence[str]) -> str:
+    return (
+        f": the columns are {', '.join(names) or 'none'}. Name the one to write "
+        "('… AS value'), or write all as to_json(struct(*)) AS value"
+    )
 
 
 def _is_text(kind: DataType) -> bool:

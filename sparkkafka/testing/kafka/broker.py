@@ -108,6 +108,7 @@ def _topics_text(topics: Sequence[str]) -> str:
 
 def _instructions(bootstrap_servers: str, topics: Sequence[str]) -> str:
     topic = topics[0] if topics else "orders"
+    create = "" if topics else '.option("createTopic", "true")'
     servers = f'.option("kafka.bootstrap.servers", "{bootstrap_servers}")'
     pyspark = Path(sys.executable).with_name("pyspark")
     return f"""
@@ -121,7 +122,7 @@ Start Spark in another terminal:
 and paste a line that writes, then a line that reads:
 
   spark.range(10).selectExpr("cast(id as string) as value").write.format("pykafka"){servers}\
-.option("topic", "{topic}").mode("append").save()
+.option("topic", "{topic}"){create}.mode("append").save()
   spark.read.format("pykafka"){servers}.option("subscribe", "{topic}").load().show()
 """
 

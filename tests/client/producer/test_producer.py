@@ -20,9 +20,12 @@ import pyarrow as pa
 import pytest
 
 from sparkkafka.client.admin.admin import Admin
+from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.consumer.consumer import Consumer
+from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.producer import producer as producer_module
 from sparkkafka.client.producer.futures import WrittenRange
+from sparkkafka.client.producer.io_thread import LEAST_LOOK_MS
 from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.sender import topic_lookup
 from sparkkafka.client.sender.produce_errors import too_large
@@ -444,11 +447,28 @@ def test_a_moved_leader_is_found(fake_cluster: FakeCluster) -> None:
 def test_one_look_for_a_topic_takes_no_longer_than_max_block_ms() -> None:
     with opened("127.0.0.1:1", max_block_ms=1_100) as producer:
         began_s = time.monotonic()
-        with pytest.raises(KafkaTimeoutError, match=r"for 1\.1 s \(max\.block\.ms\).* 1\.1 s and"):
+        with pytest.raises(KafkaTimeoutError, match=r"for 1\.1 s \(max\.block\.ms\).* 1\S* s and"):
             producer.send("t", b"").result(WAIT_S)
         assert time.monotonic() - began_s < 15
         words = str(too_large("t", None, 9, producer._settings.producer))
         assert words.startswith("topic t: a record takes 9 bytes")
+
+
+def test_the_last_look_for_a_topic_ends_with_max_block_ms(monkeypatch: Any) -> None:
+    """A look-up that is begun just before the end would wait as long again."""
+    waits_ms: list[float] = []
+    with opened("127.0.0.1:1", max_block_ms=3_000) as producer:
+
+        def look_up(self: Cluster, names: Any, deadline: Deadline) -> dict[str, int]:
+            waits_ms.append(deadline.total_ms)
+            time.sleep(0.8)
+            raise KafkaTimeoutError("nobody answers")
+
+        monkeypatch.setattr(Cluster, "look_up", look_up)
+        with pytest.raises(KafkaTimeoutError, match=r"for 3 s \(max\.block\.ms\)"):
+            producer.send("t", b"").result(WAIT_S)
+    assert waits_ms == sorted(waits_ms, reverse=True)
+    assert LEAST_LOOK_MS <= waits_ms[-1] < waits_ms[0] < 3_000
 
 
 def test_no_brokers_and_then_there_are(fake_cluster: FakeCluster) -> None:

@@ -83,7 +83,7 @@ def routed(router: Router, batch: Rows) -> dict[TopicPartition, list[bytes | Non
 @pytest.mark.parametrize(
     ("schema", "topic", "words"),
     [
-        ("key string", "t", "Required attribute 'value' not found"),
+        ("key string", "t", "'value' not found: the columns are key. Name the one"),
         ("Value string", "t", "the column 'Value' must be written 'value'"),
         (
             "value string",
