@@ -26,9 +26,9 @@ if TYPE_CHECKING:
         Delivery,
         RecordFailure,
         RecordMetadata,
-        TableDelivery,
     )
     from sparkkafka.client.producer.producer import Producer
+    from sparkkafka.client.producer.tables import TableDelivery
     from sparkkafka.client.transactions.inspection import TransactionDescription
     from sparkkafka.client.values import Listing, OffsetAndMetadata, Results, TopicPartition
 
@@ -84,7 +84,7 @@ _MODULES = {
     "RecordMetadata": "producer.futures",
     "Records": "consumer.record",
     "Results": "values",
-    "TableDelivery": "producer.futures",
+    "TableDelivery": "producer.tables",
     "TopicDescription": "admin.topics",
     "TopicPartition": "values",
     "TransactionDescription": "transactions.inspection",

@@ -1,17 +1,19 @@
 """The outcomes of a Producer's records, and the handles that users ask for them.
 
 Records of one chunk share a `RecordFutures`: arrays with a place for each record, so that the
-outcome of thousands is noted in a few steps. A handle is a place in them.
+outcome of thousands is noted in a few steps. A handle is a place in them. Batches have pieces of
+chunks, and pass their outcome on to them.
 """
 
 from __future__ import annotations
 
 import copy
+import itertools
 import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -25,7 +27,7 @@ from sparkkafka.errors import KafkaError, KafkaTimeoutError, OptionError, Produc
 log = logging.getLogger(__name__)
 
 NO_OFFSET = -1
-_PENDING = -2
+PENDING = -2
 _FAILED = -3  # and below: the number of the failure
 
 WHOLE = -1
@@ -226,12 +228,12 @@ class RecordFutures:
         self._times_ms = times_ms
         self._partitions = np.full(len(times_ms), -1, np.int32)
         self.left = len(times_ms)
-        self._offsets = np.full(len(times_ms), _PENDING, np.int64)
+        self._offsets = np.full(len(times_ms), PENDING, np.int64)
 
     def open_places(self) -> NDArray[np.int64]:
         if self._offsets is None:
             return np.zeros(0, np.int64)
-        return np.flatnonzero(self._offsets == _PENDING)
+        return np.flatnonzero(self._offsets == PENDING)
 
     def errors(self) -> list[KafkaError]:
         return [failure.error for failure in self._failures]
@@ -302,11 +304,11 @@ class RecordFutures:
         if place == WHOLE:
             return self.left == 0
         offsets = self._offsets
-        return offsets is not None and int(offsets[place]) != _PENDING
+        return offsets is not None and int(offsets[place]) != PENDING
 
     def _failure(self, place: int) -> Failure | None:
         offsets = self._offsets
-        code = _PENDING if offsets is None else int(offsets[place])
+        code = PENDING if offsets is None else int(offsets[place])
         return self._failures[_FAILED - code] if code <= _FAILED else None
 
     def error_of(self, place: int) -> KafkaError | None:
@@ -357,6 +359,84 @@ class RecordFutures:
         run_callback(callback, handle)
 
 
+# --- batches to records ---
+
+
+class Piece(NamedTuple):
+    """Some records of a chunk that go to one partition."""
+
+    chunk: RecordFutures
+    places: Places
+
+
+class BatchPieces:
+    """The owner of a batch: passes its outcome on to its records' chunks."""
+
+    __slots__ = ("_on_failure", "_pieces", "_tp")
+
+    def __init__(
+        self,
+        tp: TopicPartition,
+        pieces: Sequence[Piece],
+        on_failure: Callable[[ProduceError], KafkaError],
+    ) -> None:
+        self._tp = tp
+        self._pieces = pieces
+        self._on_failure = on_failure
+
+    def delivered(self, base_offset: int, log_append_time_ms: int) -> None:
+        at = base_offset
+        for chunk, places in self._pieces:
+            chunk.delivered(self._tp, places, at, log_append_time_ms)
+            if base_offset >= 0:
+                at += len(places)
+
+    def failed(self, error: ProduceError, record_messages: Mapping[int, str | None]) -> None:
+        told = self._on_failure(error)
+        first = 0
+        for chunk, places in self._pieces:
+            single = {
+                int(places[index - first]): words
+                for index, words in record_messages.items()
+                if first <= index < first + len(places)
+            }
+            if record_messages and not single:
+                single = {-1: None}  # the reason is in records of another chunk
+            chunk.failed(places, told, single, partition=self._tp.partition)
+            first += len(places)
+
+    def split(self, counts: Sequence[int]) -> list[BatchPieces]:
+        return [
+            BatchPieces(self._tp, pieces, self._on_failure)
+            for pieces in cut_pieces(self._pieces, counts)
+        ]
+
+
+def cut_pieces(pieces: Sequence[Piece], counts: Sequence[int]) -> Iterator[list[Piece]]:
+    """The pieces in order, cut into parts that have `counts` records."""
+    if len(counts) == 1:
+        yield list(pieces)
+        return
+    ends = list(itertools.accumulate(counts))
+    begin = 0
+    left = list(reversed(pieces))
+    for end in ends:
+        part: list[Piece] = []
+        while begin < end:
+            chunk, places = left.pop()
+            size = min(len(places), end - begin)
+            part.append(Piece(chunk, places[:size]))
+            if size < len(places):
+                left.append(Piece(chunk, places[size:]))
+            begin += size
+        yield part
+    if begin != sum(len(piece.places) for piece in pieces):
+        raise RuntimeError("the batches have other records than their pieces")
+
+
+# --- handles ---
+
+
 class Delivery:
     """A record that was sent: `result` waits for it. Made by `Producer.send`."""
 
@@ -387,102 +467,24 @@ class Delivery:
 
     def exception(self, timeout_s: float | None = None) -> KafkaError | None:
         """Wait as `result`; the record's error, None if it is written."""
-        _await(self._futures.board, self.done, timeout_s, "the record is not acknowledged")
+        await_outcome(self._futures.board, self.done, timeout_s, "the record is not acknowledged")
         return self._futures.error_of(self._place)
 
     def add_callback(self, callback: Callable[[Delivery], object]) -> None:
         """Call `callback(delivery)` once it is done: in the producer's I/O thread, so it must be
         quick and must not wait; here and now if it is done already."""
-        _checked_callback(callback)
+        checked_callback(callback)
         self._futures.add_callback(self._place, callback, self)
 
 
-def _checked_callback(callback: Any) -> None:
+def checked_callback(callback: Any) -> None:
     """Raises OptionError. (In the producer's thread the error would only be logged.)"""
     if not callable(callback):
         raise OptionError(f"callback is a function of the delivery, got {callback!r}")
 
 
-def _await(
+def await_outcome(
     board: NoticeBoard, done: Callable[[], bool], timeout_s: float | None, what: str
 ) -> None:
     if not board.wait(done, deadline_of(timeout_s), "waiting for a delivery"):
         raise KafkaTimeoutError(f"{what} after {timeout_s:g} s; it may still be written")
-
-
-class WrittenRange(NamedTuple):
-    """Records of one partition that were written. Others' may lie between first and last."""
-
-    first_offset: int
-    last_offset: int
-    record_count: int
-
-
-class TableDelivery:
-    """All records of a table or series: made by `Producer.send_table` and `Producer.send_many`."""
-
-    __slots__ = ("_board", "_parts")
-
-    def __init__(self, board: NoticeBoard, parts: list[RecordFutures]) -> None:
-        self._board = board
-        self._parts = parts
-
-    def __repr__(self) -> str:
-        return f"<TableDelivery {'done' if self.done() else 'pending'}>"
-
-    def done(self) -> bool:
-        """Whether each record is written or given up. Never waits."""
-        return all(part.all_done for part in self._parts)
-
-    def exception(self, timeout_s: float | None = None) -> KafkaError | None:
-        """Wait until all are done; the first error, None if all are written."""
-        _await(self._board, self.done, timeout_s, "the records are not all acknowledged")
-        errors = [error for part in self._parts for error in part.failures()]
-        return errors[0] if errors else None
-
-    def result(self, timeout_s: float | None = None) -> dict[TopicPartition, WrittenRange]:
-        """Wait until all are written, and return where. Raises as `Delivery.result` if one is not;
-        the others are written all the same (`written`)."""
-        error = self.exception(timeout_s)
-        if error is not None:
-            raise copy.copy(error) from error.__cause__
-        return self.written()
-
-    def failures(self, timeout_s: float | None = None) -> list[RecordFailure]:
-        """Wait until all are done; the records that were given up, in their order. [] if all are
-        written. Raises KafkaTimeoutError after `timeout_s`."""
-        _await(self._board, self.done, timeout_s, "the records are not all acknowledged")
-        found = [failure for part in self._parts for failure in part.failed_records()]
-        return sorted(found, key=lambda failure: failure.index)
-
-    def written(self) -> dict[TopicPartition, WrittenRange]:
-        """What is written by now. Offsets are -1 if the broker did not return them."""
-        found: dict[TopicPartition, WrittenRange] = {}
-        for part in self._parts:
-            partitions, offsets = part.places()
-            for number in np.unique(partitions[offsets > _PENDING]).tolist():
-                rows = offsets[(partitions == number) & (offsets > _PENDING)]
-                tp = TopicPartition(part.topic, number)
-                new = WrittenRange(int(rows.min()), int(rows.max()), len(rows))
-                old = found.get(tp, new._replace(record_count=0))
-                found[tp] = WrittenRange(
-                    min(old.first_offset, new.first_offset),
-                    max(old.last_offset, new.last_offset),
-                    old.record_count + new.record_count,
-                )
-        return found
-
-    def add_callback(self, callback: Callable[[TableDelivery], object]) -> None:
-        """As `Delivery.add_callback`, once all of it is done."""
-        _checked_callback(callback)
-        left = [len(self._parts)]
-
-        def part_done(_: object) -> None:
-            left[0] -= 1
-            if not left[0]:
-                run_callback(callback, self)
-
-        if not self._parts:
-            run_callback(callback, self)
-        for part in self._parts:
-            part.add_callback(WHOLE, part_done, self)

@@ -22,18 +22,18 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from sparkkafka.client.deadline import CloseSignal, Deadline, deadline_of
 from sparkkafka.client.net.connecting import where
-from sparkkafka.client.producer.accumulator import Chunk, RecordBuffer
-from sparkkafka.client.producer.futures import Delivery, NoticeBoard, TableDelivery
-from sparkkafka.client.producer.io_thread import CLOSE_IN_ERROR_S, ProducerLoop, let_go
-from sparkkafka.client.producer.records import (
+from sparkkafka.client.producer.accumulator import (
     BATCH_BYTES,
     RECORD_BYTES,
+    Chunk,
+    RecordBuffer,
     as_bytes,
     checked_headers,
     checked_number,
-    series_chunks,
-    table_chunks,
 )
+from sparkkafka.client.producer.futures import Delivery, NoticeBoard
+from sparkkafka.client.producer.io_thread import CLOSE_IN_ERROR_S, ProducerLoop, let_go
+from sparkkafka.client.producer.tables import TableDelivery, series_chunks, table_chunks
 from sparkkafka.client.producer.transaction_steps import LEAST_ABORT_S, TransactionSteps
 from sparkkafka.client.sender.deliveries import ProducerMetrics
 from sparkkafka.client.sender.produce_errors import too_large

@@ -1,11 +1,8 @@
-"""From chunks of records to runs of one partition each, and from batches back to their records."""
+"""From chunks of records to runs of one partition each."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow.compute as pc
@@ -14,11 +11,10 @@ from numpy.typing import NDArray
 from sparkkafka.client.cluster.cluster import Cluster, no_partition
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.producer.accumulator import Chunk
-from sparkkafka.client.producer.futures import Places
 from sparkkafka.client.sender.rows import Block, Router, Rows
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import ProducerSettings
-from sparkkafka.errors import KafkaError, OptionError, ProduceError
+from sparkkafka.errors import KafkaError, OptionError
 from sparkkafka.protocol.partitioning.partitioner import NO_PARTITION
 from sparkkafka.protocol.records.arrow import from_numpy
 
@@ -124,75 +120,3 @@ def _take(rows: Rows, kept: NDArray[np.int64]) -> Rows:
         values=pc.take(rows.values, at),
         headers=None if rows.headers is None else pc.take(rows.headers, at),
     )
-
-
-class Piece(NamedTuple):
-    """Some records of a chunk that go to one partition."""
-
-    chunk: Chunk
-    places: Places
-
-
-class BatchPieces:
-    """The owner of a batch: passes its outcome on to its records' chunks."""
-
-    __slots__ = ("_on_failure", "_pieces", "_tp")
-
-    def __init__(
-        self,
-        tp: TopicPartition,
-        pieces: Sequence[Piece],
-        on_failure: Callable[[ProduceError], KafkaError],
-    ) -> None:
-        self._tp = tp
-        self._pieces = pieces
-        self._on_failure = on_failure
-
-    def delivered(self, base_offset: int, log_append_time_ms: int) -> None:
-        at = base_offset
-        for chunk, places in self._pieces:
-            chunk.delivered(self._tp, places, at, log_append_time_ms)
-            if base_offset >= 0:
-                at += len(places)
-
-    def failed(self, error: ProduceError, record_messages: Mapping[int, str | None]) -> None:
-        told = self._on_failure(error)
-        first = 0
-        for chunk, places in self._pieces:
-            single = {
-                int(places[index - first]): words
-                for index, words in record_messages.items()
-                if first <= index < first + len(places)
-            }
-            if record_messages and not single:
-                single = {-1: None}  # the reason is in records of another chunk
-            chunk.failed(places, told, single, partition=self._tp.partition)
-            first += len(places)
-
-    def split(self, counts: Sequence[int]) -> list[BatchPieces]:
-        return [
-            BatchPieces(self._tp, pieces, self._on_failure)
-            for pieces in cut_pieces(self._pieces, counts)
-        ]
-
-
-def cut_pieces(pieces: Sequence[Piece], counts: Sequence[int]) -> Iterator[list[Piece]]:
-    """The pieces in order, cut into parts that have `counts` records."""
-    if len(counts) == 1:
-        yield list(pieces)
-        return
-    ends = list(itertools.accumulate(counts))
-    begin = 0
-    left = list(reversed(pieces))
-    for end in ends:
-        part: list[Piece] = []
-        while begin < end:
-            chunk, places = left.pop()
-            size = min(len(places), end - begin)
-            part.append(Piece(chunk, places[:size]))
-            if size < len(places):
-                left.append(Piece(chunk, places[size:]))
-            begin += size
-        yield part
-    if begin != sum(len(piece.places) for piece in pieces):
-        raise RuntimeError("the batches have other records than their pieces")

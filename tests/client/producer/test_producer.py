@@ -24,9 +24,9 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.consumer.consumer import Consumer
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.producer import producer as producer_module
-from sparkkafka.client.producer.futures import WrittenRange
 from sparkkafka.client.producer.io_thread import LEAST_LOOK_MS
 from sparkkafka.client.producer.producer import Producer
+from sparkkafka.client.producer.tables import WrittenRange
 from sparkkafka.client.sender import topic_lookup
 from sparkkafka.client.sender.produce_errors import too_large
 from sparkkafka.client.values import TopicPartition

@@ -1,4 +1,4 @@
-"""Checks the arguments of `send`, `send_many` and `send_table`; makes chunks of series and tables.
+"""`send_many` and `send_table`: series and tables become chunks of checked records.
 
 A table has the columns and types of the Spark sink: value, key, headers, topic, partition,
 timestamp. No Python object is made for a row.
@@ -6,24 +6,42 @@ timestamp. No Python object is made for a row.
 
 from __future__ import annotations
 
-import operator
+import copy
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sparkkafka.client.producer.accumulator import Chunk, Headers, RecordChunk
-from sparkkafka.client.producer.futures import NoticeBoard
+from sparkkafka.client.producer.accumulator import (
+    BATCH_BYTES,
+    RECORD_BYTES,
+    Chunk,
+    Headers,
+    RecordChunk,
+    as_bytes,
+    checked_headers,
+    checked_number,
+)
+from sparkkafka.client.producer.futures import (
+    PENDING,
+    WHOLE,
+    NoticeBoard,
+    RecordFailure,
+    RecordFutures,
+    await_outcome,
+    checked_callback,
+    run_callback,
+)
 from sparkkafka.client.sender.produce_errors import too_large
 from sparkkafka.client.sender.rows import Rows, check_headers, row_times_ms
 from sparkkafka.client.sender.table_columns import InputColumns, find_columns
-from sparkkafka.client.values import checked_topic
+from sparkkafka.client.values import TopicPartition, checked_topic
 from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.config.options import ProducerOptions
-from sparkkafka.errors import EncodeError, OptionError
+from sparkkafka.errors import EncodeError, KafkaError, OptionError
 from sparkkafka.protocol.columns.encode import record_sizes, size_estimate
 from sparkkafka.protocol.partitioning.partitioner import NO_PARTITION
 from sparkkafka.protocol.records.arrow import from_numpy, is_valid, to_numpy
@@ -32,62 +50,6 @@ from sparkkafka.protocol.records.batches import HEADER_BYTES
 PIECE_BYTES = 2**20
 """The size of a table's chunks, about: the first are sent while others are made, within
 buffer.memory."""
-
-HEADER_PAIRS = "(key, value) pairs: a str, and bytes or a str (sent as UTF-8) or None"
-RECORD_BYTES = 21  # the most that a record's own numbers take (Java's MAX_RECORD_OVERHEAD)
-BATCH_BYTES = 61
-HEADER_NUMBERS_BYTES = 10  # the most that the lengths of one header take
-
-
-def as_bytes(name: str, given: Any) -> bytes:
-    """The bytes to send. Raises OptionError for what is neither text nor bytes."""
-    if isinstance(given, str):
-        try:
-            return given.encode()
-        except UnicodeEncodeError as error:
-            raise OptionError(f"{name} is text that UTF-8 cannot express: {error}") from error
-    if isinstance(given, bytes | bytearray | memoryview):
-        return bytes(given)
-    raise OptionError(
-        f"{name} must be bytes, bytearray, memoryview, str or None, got {type(given).__name__}: "
-        "convert it first"
-    )
-
-
-def checked_headers(headers: Any) -> tuple[list[tuple[str, bytes | None]], int]:
-    """Headers as (str, bytes or None) pairs, and the bytes that they take at most. Raises
-    OptionError."""
-    if isinstance(headers, Mapping):
-        headers = list(headers.items())
-    if isinstance(headers, str | bytes) or not isinstance(headers, Sequence):
-        raise OptionError(
-            f"headers must be a dict or a list of {HEADER_PAIRS}, got {type(headers).__name__}"
-        )
-    checked: list[tuple[str, bytes | None]] = []
-    size_bytes = 0
-    for header in headers:
-        if not isinstance(header, tuple | list) or len(header) != 2:
-            raise OptionError(f"headers must be {HEADER_PAIRS}, got {header!r}")
-        name, content = header
-        if not isinstance(name, str):
-            raise OptionError(f"the key of a header must be str, got {type(name).__name__}")
-        content = None if content is None else as_bytes(f"header {name!r}", content)
-        checked.append((name, content))
-        size_bytes += len(as_bytes("the key of a header", name)) + HEADER_NUMBERS_BYTES
-        size_bytes += len(content or b"")
-    return checked, size_bytes
-
-
-def checked_number(name: str, given: Any, most: int) -> int:
-    """A whole number of 0 or more. Raises OptionError."""
-    try:
-        number = operator.index(given)
-    except TypeError:
-        raise OptionError(f"{name} must be a whole number, got {given!r}") from None
-    if isinstance(given, bool) or not 0 <= number <= most:
-        raise OptionError(f"{name} must be a whole number from 0 to {most}, got {given!r}")
-    return number
-
 
 FIELDS = ("value", "key", "headers", "partition", "timestamp_ms")
 _FIELDS = frozenset(FIELDS)
@@ -414,3 +376,84 @@ _KINDS: Mapping[str, tuple[Callable[[pa.DataType], bool], str]] = {
     "partition": (pa.types.is_integer, "an integer"),
     "timestamp": (pa.types.is_timestamp, "a timestamp"),
 }
+
+
+# --- their outcome ---
+
+
+class WrittenRange(NamedTuple):
+    """Records of one partition that were written. Others' may lie between first and last."""
+
+    first_offset: int
+    last_offset: int
+    record_count: int
+
+
+class TableDelivery:
+    """All records of a table or series: made by `Producer.send_table` and `Producer.send_many`."""
+
+    __slots__ = ("_board", "_parts")
+
+    def __init__(self, board: NoticeBoard, parts: list[RecordFutures]) -> None:
+        self._board = board
+        self._parts = parts
+
+    def __repr__(self) -> str:
+        return f"<TableDelivery {'done' if self.done() else 'pending'}>"
+
+    def done(self) -> bool:
+        """Whether each record is written or given up. Never waits."""
+        return all(part.all_done for part in self._parts)
+
+    def exception(self, timeout_s: float | None = None) -> KafkaError | None:
+        """Wait until all are done; the first error, None if all are written."""
+        await_outcome(self._board, self.done, timeout_s, "the records are not all acknowledged")
+        errors = [error for part in self._parts for error in part.failures()]
+        return errors[0] if errors else None
+
+    def result(self, timeout_s: float | None = None) -> dict[TopicPartition, WrittenRange]:
+        """Wait until all are written, and return where. Raises as `Delivery.result` if one is not;
+        the others are written all the same (`written`)."""
+        error = self.exception(timeout_s)
+        if error is not None:
+            raise copy.copy(error) from error.__cause__
+        return self.written()
+
+    def failures(self, timeout_s: float | None = None) -> list[RecordFailure]:
+        """Wait until all are done; the records that were given up, in their order. [] if all are
+        written. Raises KafkaTimeoutError after `timeout_s`."""
+        await_outcome(self._board, self.done, timeout_s, "the records are not all acknowledged")
+        found = [failure for part in self._parts for failure in part.failed_records()]
+        return sorted(found, key=lambda failure: failure.index)
+
+    def written(self) -> dict[TopicPartition, WrittenRange]:
+        """What is written by now. Offsets are -1 if the broker did not return them."""
+        found: dict[TopicPartition, WrittenRange] = {}
+        for part in self._parts:
+            partitions, offsets = part.places()
+            for number in np.unique(partitions[offsets > PENDING]).tolist():
+                rows = offsets[(partitions == number) & (offsets > PENDING)]
+                tp = TopicPartition(part.topic, number)
+                new = WrittenRange(int(rows.min()), int(rows.max()), len(rows))
+                old = found.get(tp, new._replace(record_count=0))
+                found[tp] = WrittenRange(
+                    min(old.first_offset, new.first_offset),
+                    max(old.last_offset, new.last_offset),
+                    old.record_count + new.record_count,
+                )
+        return found
+
+    def add_callback(self, callback: Callable[[TableDelivery], object]) -> None:
+        """As `Delivery.add_callback`, once all of it is done."""
+        checked_callback(callback)
+        left = [len(self._parts)]
+
+        def part_done(_: object) -> None:
+            left[0] -= 1
+            if not left[0]:
+                run_callback(callback, self)
+
+        if not self._parts:
+            run_callback(callback, self)
+        for part in self._parts:
+            part.add_callback(WHOLE, part_done, self)
