@@ -67,5 +67,5 @@ def _run(hook: Callable[..., object] | None, name: str, broker: str, *more: obje
         return
     try:
         hook(broker, *more)
-    except Exception:
+    except (Exception, SystemExit):  # the thread may not be the user's
         log.warning("%s: the hook %s failed; the client goes on", broker, name, exc_info=True)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import importlib.util
 import itertools
 import os
 import signal
 import sys
+import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,6 +65,22 @@ def new_topic(kafka_cluster: Any) -> Callable[..., str]:
         return name
 
     return make
+
+
+@pytest.fixture
+def connect_port() -> Iterator[None]:
+    """Spark's local Connect server always has the same port: one test of this user at a time."""
+    path = Path(tempfile.gettempdir(), f"sparkkafka-connect-{os.getuid()}.lock")
+    until_s = time.monotonic() + 900
+    with path.open("w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                assert time.monotonic() < until_s, f"{path} is locked by somebody else"
+                time.sleep(0.2)
+        yield
 
 
 @pytest.fixture(scope="session")

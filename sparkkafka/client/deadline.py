@@ -17,7 +17,12 @@ import threading
 import time
 import weakref
 
-from sparkkafka.errors import KafkaError, KafkaTimeoutError, OptionError
+from sparkkafka.errors import (
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+    OptionError,
+)
 
 log = logging.getLogger(__name__)
 
@@ -197,11 +202,11 @@ class Retry:
         if not error.retriable:
             raise error
         self.failures += 1
-        if not isinstance(error, KafkaTimeoutError):
-            self._said = error
-        elif self.deadline.expired:
+        if self.deadline.expired and isinstance(error, KafkaTimeoutError | KafkaConnectionError):
             # There was no time for this attempt: the error before it says more.
             error = self._said or error
+        elif not isinstance(error, KafkaTimeoutError):
+            self._said = error
         wait_s = self._backoff.next_ms() / 1000.0
         if self.deadline.remaining_s() <= wait_s:
             raise KafkaTimeoutError(

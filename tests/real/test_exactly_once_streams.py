@@ -376,6 +376,7 @@ def test_each_batch_of_foreach_batch_is_all_or_nothing(streams: Streams) -> None
     assert streams.visible() == list(range(100))
 
 
+@pytest.mark.usefixtures("connect_port")
 def test_spark_connect(streams: Streams, tmp_path: Path) -> None:
     streams.fill(range(100))
     process = start_script(

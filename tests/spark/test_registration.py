@@ -192,6 +192,7 @@ CONNECT = """
         pytest.param(CONNECT, id="Connect, without a call"),
     ],
 )
+@pytest.mark.usefixtures("connect_port")
 def test_write_and_read(kafka_cluster: Any, new_topic: Callable[..., str], start: str) -> None:
     script = textwrap.dedent(start) + textwrap.dedent(ROUND_TRIP)
     topic = new_topic(partitions=2)

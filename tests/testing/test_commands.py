@@ -38,7 +38,10 @@ def test_a_broker_runs_until_it_is_told_to_stop(
         assert f"Kafka answers at 127.0.0.1:{port} and has these topics: orders, shouted" in told
         socket.create_connection((LOOPBACK, port), 5).close()
         run.send_signal(number)
-        assert "stopped, and its data removed" in run.communicate(timeout=60)[1]
+        try:
+            assert "stopped, and its data removed" in run.communicate(timeout=120)[1]
+        finally:
+            run.kill()
     assert run.returncode == 0
     with ReservedPorts() as ports:
         ports.take(port)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from sparkkafka.testing.kafka import process as launched
 from sparkkafka.testing.kafka.process import LeashedProcess
 
 # A parent that starts a leashed `sleep`, writes the pids, and waits to be killed.
@@ -107,6 +108,17 @@ def test_exit_status_and_signals_come_through() -> None:
     assert process.wait(10) == 128 + signal.SIGTERM
     process.close()
     process.close()  # again is fine
+
+
+def test_close_ends_though_an_interrupt_left_the_lock_of_popen_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ctrl-C inside Popen.poll, between taking its lock and `try`."""
+    monkeypatch.setattr(launched, "END_S", 0.1)
+    process = LeashedProcess(["sleep", "600"], output=subprocess.DEVNULL)
+    process._popen._waitpid_lock.acquire()  # type: ignore[attr-defined]
+    process.close()
+    assert process._popen.returncode == 128 + signal.SIGKILL
 
 
 def test_a_command_that_does_not_exist_is_named() -> None:

@@ -6,6 +6,7 @@ from the next connection on. TLS contexts and secrets are never pickled.
 
 from __future__ import annotations
 
+import re
 import ssl
 import time
 from collections.abc import Callable, Mapping
@@ -33,13 +34,18 @@ from sparkkafka.protocol.sasl import (
     printable,
     scram,
 )
-from sparkkafka.secret import NO_SECRET, Secret
+from sparkkafka.secret import NO_SECRET, Secret, SecretBytes
 
 HANDSHAKE_VERSION = 1
 """With version 0 the tokens would travel bare, without error messages."""
 
 MOST_ROUNDS = 8
 """SCRAM, the longest, takes two; a server could continue forever."""
+
+MOST_WORDS = 300
+"""Characters of what a broker says of a failure."""
+LEAST_HIDDEN = 4
+"""Shorter words of ours may stand in the broker's by chance."""
 
 RENEW_SHARE = 0.85
 """Of a session's lifetime, after which it is renewed when nothing is in flight; Java does it
@@ -190,6 +196,17 @@ def authenticate(
     )
 
 
+def _broker_words(text: str, said: SecretBytes, username: str) -> str:
+    """What the broker says of the failure, without the password or token that it may repeat."""
+    for part in re.split("[\0\1]|auth=Bearer ", said.reveal().decode(errors="replace")):
+        if len(part) >= LEAST_HIDDEN and part != username:
+            text = text.replace(part, "[hidden]")
+    words = printable(text)
+    if len(words) > MOST_WORDS:
+        words = f"{words[:MOST_WORDS]}…"
+    return words or "the broker does not say why"
+
+
 def _converse(connection: Caller, settings: SaslSettings, deadline: Deadline) -> int:
     conversation = settings.conversation(deadline)
     said, lifetime_ms = next(conversation), 0
@@ -197,7 +214,7 @@ def _converse(connection: Caller, settings: SaslSettings, deadline: Deadline) ->
         # Revealed here alone: the message's repr hides it, and `said` may be seen.
         answer = connection.call(SaslAuthenticateRequest(auth_bytes=said.reveal()), deadline)
         if answer.error_code:
-            words = printable(answer.error_message or "") or "the broker does not say why"
+            words = _broker_words(answer.error_message or "", said, settings.username)
             if answer.error_code != ErrorCode.SASL_AUTHENTICATION_FAILED:
                 raise BrokerError(answer.error_code, f"SaslAuthenticate @ {connection}", words)
             raise AuthenticationError(

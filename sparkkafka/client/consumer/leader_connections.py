@@ -171,11 +171,14 @@ class LeaderLookup:
         self.not_before_s = 0.0
         self._unknown_since_s: dict[str, float] = {}
         self._lacking_since_s: dict[TopicPartition, float] = {}
+        self._topic_ids: dict[str, bytes] = {}
 
     def refresh(self, topics: Iterable[str], deadline: Deadline) -> None:
         """Ask once for the metadata of these topics. Raises what no retry can fix; the next call
         retries the rest."""
         names = sorted(topics)
+        for name in names:
+            self._note_id(name)
         try:
             failed = self._cluster.look_up(names, deadline)
         except KafkaError as error:
@@ -192,6 +195,7 @@ class LeaderLookup:
         for name in names:
             if name not in failed:
                 self._unknown_since_s.pop(name, None)
+                self._note_id(name)
         for tp in [tp for tp in self._lacking_since_s if tp not in self._assignment]:
             del self._lacking_since_s[tp]
         for state in self._assignment:
@@ -238,6 +242,19 @@ class LeaderLookup:
                     f"no broker has known it for {GONE_TOPIC_MS / 1000:g} s: it was deleted, or "
                     "never was, or this user may not see it (needs DESCRIBE on the topic)",
                 ),
+            )
+
+    def _note_id(self, topic: str) -> None:
+        """As in Java's client, reading goes on where it was; but not in silence."""
+        found = self._cluster.topic_id(topic)
+        if found is None:
+            return
+        if self._topic_ids.setdefault(topic, found) != found:
+            self._topic_ids[topic] = found
+            log.warning(
+                "topic %s has been deleted and made again: it is read from the offsets that were "
+                "next in the old one; seek_to_beginning reads all of the new one",
+                topic,
             )
 
     def _note_leaderless(self, state: PartitionState, now_s: float) -> None:

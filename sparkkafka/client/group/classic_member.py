@@ -70,7 +70,7 @@ class ClassicMember:
         thread = self._thread
         if thread is None:
             return GroupMetadata(self._group_id, group_instance_id=self._options.group_instance_id)
-        with thread.changed:
+        with thread.lock:
             generation, phase = thread.generation, thread.phase
         # During a rebalance it is the last generation that is over.
         known = generation.generation_id if phase is Phase.JOINED else self._last_generation_id
@@ -87,7 +87,7 @@ class ClassicMember:
         thread = self._started_thread()
         while not self._closed:  # a hook may have done it
             thread.mark_polled()
-            with thread.changed:
+            with thread.lock:
                 lost, thread.lost = thread.lost, False
                 failure = None if lost else thread.take_failure()
                 joined = None
@@ -114,7 +114,7 @@ class ClassicMember:
         thread = self._thread
         if thread is None:
             raise commit_failed(ErrorCode.UNKNOWN_MEMBER_ID, self._group_id)
-        with thread.changed:
+        with thread.lock:
             generation, phase = thread.generation, thread.phase
         if phase is not Phase.JOINED:
             code = (
@@ -166,7 +166,7 @@ class ClassicMember:
 
     def _wait(self, thread: ClassicMemberThread, deadline: Deadline) -> bool:
         """Wait for a change while a rebalance is in progress; returns whether time is left."""
-        with thread.changed:
+        with thread.lock:
             if thread.phase not in IN_ROUND and thread.joined is None and thread.failure is None:
                 return False
             if deadline.expired:
@@ -191,7 +191,7 @@ class ClassicMember:
     def _begin_rebalance(self, thread: ClassicMemberThread) -> bool:
         """Join if due and no rebalance is in progress; returns whether anything was done."""
         wanted = self._wanted or frozenset()
-        with thread.changed:
+        with thread.lock:
             if thread.lost or thread.phase in IN_ROUND:
                 return thread.lost
             reason = thread.rejoin_reason
@@ -206,7 +206,7 @@ class ClassicMember:
             raise error
         if self._closed or self._wanted != wanted:  # the hook did it
             return True
-        with thread.changed:
+        with thread.lock:
             if thread.lost:  # while the hook ran
                 return True
         thread.join(

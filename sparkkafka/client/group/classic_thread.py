@@ -119,7 +119,7 @@ class ClassicMemberThread(MemberThread):
 
     def join(self, protocols: list[JoinGroupRequestProtocol], reason: str) -> None:
         """Begin a rebalance, unless one is in progress."""
-        with self.changed:
+        with self.lock:
             self._protocols, self._reason = protocols, reason
             self.rejoin_reason = None
             self.joined = None
@@ -128,13 +128,13 @@ class ClassicMemberThread(MemberThread):
 
     def ask_to_rejoin(self, reason: str, *, pause_ms: float = 0) -> None:
         """With the next `join`, which is sent after the pause."""
-        with self.changed:
+        with self.lock:
             self._join_not_before_s = time.monotonic() + pause_ms / 1000
             self._ask_to_rejoin(reason)
 
     def lose_membership(self, generation: Generation, code: int, where: str) -> None:
         """The coordinator says so of `generation`; nothing happens if there is a newer one."""
-        with self.changed:
+        with self.lock:
             if generation == self.generation:
                 if code == ErrorCode.FENCED_INSTANCE_ID:  # joining again would fence the other one
                     self.failure = group_error(code, self.group_id, where)
@@ -208,7 +208,7 @@ class ClassicMemberThread(MemberThread):
             self._next_heartbeat_s = time.monotonic() + wait_s
             return wait_s
         self._close_connection()
-        with self.changed:
+        with self.lock:
             if self.phase in IN_ROUND:
                 self.phase = Phase.TO_JOIN if passing else Phase.OUTSIDE
             if not passing:
@@ -292,7 +292,7 @@ class ClassicMemberThread(MemberThread):
         connection.send(request, deadline)
         lapse_ms = min(options.max_poll_interval_ms + JOIN_LAPSE_MS, INT32_MAX)
         self._answer_due = Deadline(max(options.client.request_timeout_ms, lapse_ms))
-        with self.changed:
+        with self.lock:
             if self.phase is Phase.TO_JOIN:
                 self.phase = Phase.JOINING
 
@@ -318,7 +318,7 @@ class ClassicMemberThread(MemberThread):
         generation = Generation(
             response.generation_id, response.member_id, response.protocol_name or ""
         )
-        with self.changed:
+        with self.lock:
             self.generation = generation
             self.phase = Phase.SYNCING
             self._watch = None
@@ -359,7 +359,7 @@ class ClassicMemberThread(MemberThread):
 
     def _join_refused(self, code: int, member_id: str) -> None:
         if code == ErrorCode.MEMBER_ID_REQUIRED:  # KIP-394
-            with self.changed:
+            with self.lock:
                 self.generation = Generation(member_id=member_id)
                 self.phase = Phase.TO_JOIN
             self._given_id = True
@@ -389,14 +389,14 @@ class ClassicMemberThread(MemberThread):
             return
         if code == ErrorCode.REBALANCE_IN_PROGRESS:
             log.info("group %s: the next rebalance began before this one ended", self.group_id)
-            with self.changed:
+            with self.lock:
                 self.phase = Phase.TO_JOIN
             return
         if code:
             raise self.refused(code, "SyncGroup")
         self._check_type(response.protocol_type, "SyncGroup")
         self.succeeded()
-        with self.changed:
+        with self.lock:
             if self.phase is Phase.SYNCING:  # and no heartbeat has said that we are out
                 self.phase = Phase.JOINED
                 self.joined = Joined(self.generation, bytes(response.assignment))
@@ -404,7 +404,7 @@ class ClassicMemberThread(MemberThread):
 
     def _lost_in_round(self, code: int, where: str) -> None:
         self.succeeded()
-        with self.changed:
+        with self.lock:
             self._lose(code, where)
 
     def _check_type(self, protocol_type: str | None, where: str) -> None:
@@ -465,7 +465,7 @@ class ClassicMemberThread(MemberThread):
             self.succeeded()
         elif code == ErrorCode.REBALANCE_IN_PROGRESS:
             self.succeeded()
-            with self.changed:
+            with self.lock:
                 if self.phase is Phase.JOINED:
                     self._ask_to_rejoin("the group is rebalancing")
         elif code in (*_LOST, ErrorCode.FENCED_INSTANCE_ID):
@@ -476,7 +476,7 @@ class ClassicMemberThread(MemberThread):
 
     def _leave_slow_poller(self) -> None:
         member_id = self.generation.member_id
-        with self.changed:
+        with self.lock:
             if not self.poll_overdue:  # it came just now
                 return
             self._reset(NO_MEMBER_ID, POLL_OVERDUE)
@@ -492,6 +492,6 @@ class ClassicMemberThread(MemberThread):
         except KafkaError as error:
             log.info("group %s: looking at the topics failed: %s", self.group_id, error)
             return
-        with self.changed:
+        with self.lock:
             if changed and self.phase is Phase.JOINED:
                 self._ask_to_rejoin(f"the partitions of {some_topics(changed)} changed")

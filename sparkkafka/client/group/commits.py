@@ -175,7 +175,8 @@ class AsyncCommits:
         self._close_signal = CloseSignal()
         self._cluster = Cluster(options, close_signal=self._close_signal)
         self._tell = done
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # taken by itself: see MemberThread
+        self._changed = threading.Condition(self._lock)
         self._jobs: deque[_Job] = deque()  # the first one is under way
         self._ended: deque[tuple[_Job, Exception | None]] = deque()
         self._runs = False
@@ -184,7 +185,7 @@ class AsyncCommits:
         self, commit: Commit, offsets: Offsets, deadline: Deadline, callback: CommitCallback | None
     ) -> None:
         """Commit when all that was submitted before has come to its end."""
-        with self._changed:
+        with self._lock:
             self._jobs.append(_Job(commit, offsets, deadline, callback))
             if self._runs:
                 return
@@ -195,7 +196,7 @@ class AsyncCommits:
         """Whether all have come to their end, within the deadline."""
         if not self._runs:
             return True
-        with self._changed:
+        with self._lock:
             return self._changed.wait_for(lambda: not self._runs, deadline.remaining_s())
 
     def run_callbacks(self) -> None:
@@ -220,7 +221,7 @@ class AsyncCommits:
 
     def _run(self) -> None:
         while True:
-            with self._changed:
+            with self._lock:
                 if not self._jobs:
                     self._runs = False
                     self._changed.notify_all()
@@ -234,7 +235,7 @@ class AsyncCommits:
             except Exception as bug:
                 log.exception("an asynchronous commit failed")
                 error = bug
-            with self._changed:
+            with self._lock:
                 self._jobs.popleft()
                 self._ended.append((job, error))
             self._tell()

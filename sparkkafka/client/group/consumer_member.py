@@ -57,7 +57,7 @@ class ConsumerMember:
         thread = self._thread
         epoch, member_id = NO_GENERATION, NO_MEMBER_ID
         if thread is not None:
-            with thread.changed:
+            with thread.lock:
                 epoch, member_id = thread.epoch or NO_GENERATION, thread.member_id
         return GroupMetadata(self._group_id, epoch, member_id, self._options.group_instance_id)
 
@@ -74,7 +74,7 @@ class ConsumerMember:
         thread = self._thread
         while not self._closed:  # a hook may have done it
             thread.mark_polled()
-            with thread.changed:
+            with thread.lock:
                 lost, thread.lost = thread.lost, False
                 inside = thread.inside
                 failure = None if lost else thread.take_failure()
@@ -154,7 +154,7 @@ class ConsumerMember:
 
     def _wait(self, thread: ConsumerMemberThread, deadline: Deadline) -> bool:
         """Until something has changed, while the member joins: whether there is time left."""
-        with thread.changed:
+        with thread.lock:
             if thread.failure is not None or thread.target is not None or thread.lost:
                 return True
             if not thread.joining or deadline.expired:

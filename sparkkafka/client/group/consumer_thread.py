@@ -80,7 +80,7 @@ class ConsumerMemberThread(MemberThread):
     # --- called by the member --------------------------------------------------------------------
 
     def join(self, topics: frozenset[str]) -> None:
-        with self.changed:
+        with self.lock:
             self.inside = self.joining = True
             self.epoch = JOIN_EPOCH
             self._topics = topics
@@ -89,25 +89,25 @@ class ConsumerMemberThread(MemberThread):
         self.wake()
 
     def subscribe(self, topics: frozenset[str]) -> None:
-        with self.changed:
+        with self.lock:
             self._topics = topics
             self._next_heartbeat_s = 0.0
         self.wake()
 
     def take_target(self) -> Partitions | None:
-        with self.changed:
+        with self.lock:
             target, self.target = self.target, None
         return target
 
     def put_back(self, target: Partitions) -> None:
         """The member could not take this target: keep it, unless a newer one has come."""
-        with self.changed:
+        with self.lock:
             if self.target is None and self.inside:
                 self.target = target
 
     def acknowledge(self, owned: Partitions) -> None:
         """The member owns these partitions now: the next heartbeat says so, at once."""
-        with self.changed:
+        with self.lock:
             if self.lost or not self.inside:
                 return
             self._owned = dict(owned)
@@ -116,7 +116,7 @@ class ConsumerMemberThread(MemberThread):
 
     def hurry(self) -> None:
         """Send the next heartbeat now: a refused commit says that something has changed."""
-        with self.changed:
+        with self.lock:
             self._next_heartbeat_s = 0.0
         self.wake()
 
@@ -157,7 +157,7 @@ class ConsumerMemberThread(MemberThread):
     def failed(self, error: KafkaError) -> float:
         passing = error.retriable or isinstance(error, KafkaTimeoutError)
         topics_only = getattr(error, "code", 0) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        with self.changed:
+        with self.lock:
             self._report_again()
             if not passing:
                 self.fail(error)
@@ -187,7 +187,7 @@ class ConsumerMemberThread(MemberThread):
             )
 
     def _leave_slow_poller(self) -> None:
-        with self.changed:
+        with self.lock:
             if not self.poll_overdue:  # a poll came just now
                 return
             self._reset(POLL_OVERDUE)
@@ -203,7 +203,7 @@ class ConsumerMemberThread(MemberThread):
         code = response.error_code
         if code in (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID):
             self.succeeded()
-            with self.changed:
+            with self.lock:
                 self._reset(f"a heartbeat was answered with {error_name(code)}")
             return
         if code:
@@ -224,7 +224,7 @@ class ConsumerMemberThread(MemberThread):
     def _request(self) -> tuple[ConsumerGroupHeartbeatRequest, frozenset[str], Partitions]:
         """A heartbeat, and the topics and partitions that the coordinator knows after it."""
         options = self.options
-        with self.changed:
+        with self.lock:
             # First: a change from here on goes into the next heartbeat, at once.
             self._next_heartbeat_s = time.monotonic() + self._interval_s
             topics, owned, epoch = self._topics, self._owned, self.epoch
@@ -254,7 +254,7 @@ class ConsumerMemberThread(MemberThread):
     def _take_response(
         self, response: ConsumerGroupHeartbeatResponse, topics: frozenset[str], owned: Partitions
     ) -> None:
-        with self.changed:
+        with self.lock:
             if self.epoch != response.member_epoch:
                 log.info(
                     "group %s: member %s has epoch %d",
@@ -279,7 +279,7 @@ class ConsumerMemberThread(MemberThread):
         if named is None:
             self._look_up_names(assignment)
             return
-        with self.changed:
+        with self.lock:
             if self.inside:
                 self._unnamed = None
                 self.joining = False

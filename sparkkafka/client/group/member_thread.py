@@ -186,7 +186,9 @@ class MemberThread(ABC):
     def __init__(self, options: ConsumerOptions, group_id: str) -> None:
         self.options = options
         self.group_id = group_id
-        self.changed = threading.Condition()
+        # Taken by itself: Ctrl-C inside Condition.__enter__, which is Python, could leave it taken.
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
         self.failure: Exception | None = None
         """What is final, for `poll` to raise, once."""
         self._bug: Exception | None = None
@@ -212,7 +214,7 @@ class MemberThread(ABC):
 
         The connection that waits for a JoinGroup is closed, whoever is at the other end.
         """
-        with self.changed:
+        with self.lock:
             self._stopping = (deadline, leave)
         self._waker.wake()
         self._thread.join(deadline.remaining_s())
@@ -232,7 +234,7 @@ class MemberThread(ABC):
         self._waker.wake()
 
     def take_failure(self) -> Exception | None:
-        with self.changed:
+        with self.lock:
             failure, self.failure = self.failure, None
         return self._bug or failure
 
@@ -269,7 +271,7 @@ class MemberThread(ABC):
 
     def fail(self, error: Exception) -> None:
         """Let `poll` raise it."""
-        with self.changed:
+        with self.lock:
             self.failure = error
             self.changed.notify_all()
 

@@ -191,7 +191,9 @@ class RecordChunk(Chunk):
 class RecordBuffer:
     """Open chunks by topic, and chunks that are ready for the I/O thread.
 
-    `lock` guards all of it. The I/O thread takes a chunk that is full, has waited for linger.ms, or
+    `lock` guards all of it. Ctrl-C may come between any two steps of a user's thread: then a chunk
+    may be both open and ready, or not be counted, until `take` puts that right. It is never in
+    neither place. The I/O thread takes a chunk that is full, has waited for linger.ms, or
     fills a batch, and all chunks on a flush. While it is busy, chunks grow: the busier it is, the
     less each record costs.
     """
@@ -256,8 +258,8 @@ class RecordBuffer:
         return self._full_bytes.get(topic, self._largest_chunk_bytes)
 
     def full(self, topic: str, chunk: RecordChunk) -> None:
-        del self.open[topic]
         self.ready.append(chunk)
+        del self.open[topic]
         self.wake()
 
     def worth_waking(self) -> None:
@@ -273,8 +275,8 @@ class RecordBuffer:
         """Add a whole chunk, behind all earlier records."""
         self.check()
         self.roll_all()
-        self.unfinished.add(chunk)
         self.ready.append(chunk)
+        self.unfinished.add(chunk)
         self.used_bytes += chunk.size_bytes
         self.wake()
 
@@ -353,11 +355,14 @@ class RecordBuffer:
                 if self._is_due(open_chunk, now_s):
                     del self.open[topic]
                     self.ready.append(open_chunk)
-            taken = list(self.ready)
+            taken = list(dict.fromkeys(self.ready))
             self.ready.clear()
-            size_bytes = sum(chunk.size_bytes for chunk in taken)
-            self.io_bytes += size_bytes
-            self.used_bytes -= size_bytes
+            for chunk in taken:
+                if self.open.get(chunk.topic) is chunk:
+                    del self.open[chunk.topic]
+            self.unfinished.update(taken)
+            self.io_bytes += sum(chunk.size_bytes for chunk in taken)
+            self.used_bytes = sum(chunk.size_bytes for chunk in self.open.values())
         for chunk in taken:
             chunk.close()
         return taken

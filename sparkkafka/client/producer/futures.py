@@ -99,7 +99,9 @@ class NoticeBoard:
     """Wakes threads that wait for outcomes, runs callbacks, keeps failures until the user asks."""
 
     def __init__(self) -> None:
-        self.changed = threading.Condition()
+        # Taken by itself: Ctrl-C inside Condition.__enter__, which is Python, could leave it taken.
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
         self.waiting = 0
         self.io_thread: threading.Thread | None = None
         self._called: deque[tuple[Callable[[Any], object], Any]] = deque()
@@ -122,7 +124,7 @@ class NoticeBoard:
             raise KafkaError(
                 f"{what}: not in a callback, which runs in the thread that is waited for"
             )
-        with self.changed:
+        with self.lock:
             self.waiting += 1
             try:
                 return self.changed.wait_for(
@@ -148,13 +150,15 @@ class NoticeBoard:
         while self._called:
             try:
                 run_callback(*self._called.popleft())
+            except SystemExit:
+                log.error("a delivery callback called sys.exit, in a thread where it ends nothing")
             finally:
                 self._ran_count += 1
         self._wake()
 
     def _wake(self) -> None:
         if self.waiting:
-            with self.changed:
+            with self.lock:
                 self.changed.notify_all()
 
     def call(self, callbacks: list[tuple[Callable[[Any], object], Any]]) -> None:
@@ -283,7 +287,7 @@ class RecordFutures:
         self._done(places)
 
     def _done(self, places: Places) -> None:
-        with self.board.changed:
+        with self.board.lock:
             left = self.left - len(places)
             if self._callbacks:
                 done = places if isinstance(places, range) else set(places.tolist())
@@ -346,7 +350,7 @@ class RecordFutures:
     def add_callback(self, place: int, callback: Callable[[Any], object], handle: Any) -> None:
         """Call when the record is done (`WHOLE`: all are): in the I/O thread, or here and now."""
         waiting = (callback, handle)
-        with self.board.changed:
+        with self.board.lock:
             self._callbacks.setdefault(place, []).append(waiting)
             # The I/O thread looks for callbacks after it has noted an outcome, under this lock: for
             # a record that is done it may have looked before.

@@ -139,6 +139,7 @@ class ProducerLoop:
         """
         buffer = self._buffer
         with buffer.lock:
+            buffer.unfinished.update(buffer.open.values(), buffer.ready)
             waited_for = list(buffer.unfinished)
             buffer.flushes += 1
             buffer.wake()

@@ -78,7 +78,7 @@ class RecordRouter:
             error: KafkaError | None = None
             try:
                 chosen = partitioner(topic, key, rows.values[place].as_py(), count)  # type: ignore[misc]
-            except Exception as failure:
+            except (Exception, SystemExit) as failure:
                 error = OptionError(
                     f"the callable partitioner.class failed for a record of topic {topic}: "
                     f"{type(failure).__name__}: {failure}"

@@ -48,6 +48,14 @@ def raise_on_sigterm() -> None:
     signal.signal(signal.SIGTERM, stop)
 
 
+def _interrupts() -> list[int]:
+    """The signals that ask for the end from now on, once they have come."""
+    found: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _frame: found.append(number))
+    return found
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs until Ctrl-C or SIGTERM, or until a broker dies by itself (status 1)."""
     parser = argparse.ArgumentParser(
@@ -76,8 +84,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for topic in topics:
                 cluster.create_topic(topic, options.partitions, min(options.brokers, 3))
             say(_instructions(cluster.bootstrap_servers, topics))
+            # An interrupt between the looks only: inside one it could leave a lock taken.
+            interrupted = _interrupts()
             while all(map(cluster.is_running, cluster.broker_ids)):
-                time.sleep(0.5)
+                time.sleep(0.2)
+                if interrupted:
+                    raise KeyboardInterrupt
             for broker_id in cluster.broker_ids:
                 if not cluster.is_running(broker_id):
                     say(f"broker {broker_id} ended by itself:\n{cluster.log_tail(broker_id)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,8 @@ from typing import IO
 from sparkkafka.errors import KafkaError
 
 _LAUNCHER = Path(__file__).with_name("launcher.py")
+END_S = 10.0
+"""How long a command that was killed may take to end."""
 
 
 class UnavailableError(KafkaError):
@@ -77,12 +80,22 @@ class LeashedProcess:
     def close(self) -> None:
         """Kills the command if it still runs, waits for its end and closes its streams."""
         self.kill()
-        self._popen.wait()
+        self._reap()
         for stream in (self._popen.stdin, self._popen.stdout):
             if stream is not None:
                 # A leash whose last letter could not be delivered complains again on close.
                 with contextlib.suppress(OSError):
                     stream.close()
+
+    def _reap(self) -> None:
+        """Wait for the end of a command that was killed."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._popen.wait(END_S)
+            return
+        # Ctrl-C or SIGTERM inside Popen.poll may have left Popen's lock taken, for good.
+        with contextlib.suppress(ChildProcessError):
+            _, status = os.waitpid(self._popen.pid, 0)
+            self._popen.returncode = os.waitstatus_to_exitcode(status)
 
     def _order(self, letter: bytes) -> None:
         leash = self._popen.stdin

@@ -71,6 +71,24 @@ def failure(answers: Iterable[Any], settings: SaslSettings, kind: type[Exception
     return str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("settings", "echoed"),
+    [
+        (PLAIN, "no \0alice\0hush, alice"),
+        (SaslSettings("OAUTHBEARER", token=lambda _: Secret("hush.hush==")), "got hush.hush=="),
+    ],
+)
+def test_a_broker_that_repeats_the_secret_does_not_bring_it_into_the_message(
+    settings: SaslSettings, echoed: str
+) -> None:
+    code = ErrorCode.SASL_AUTHENTICATION_FAILED
+    answers = [OFFERED, refused(code, echoed + " x" * 5_000)]
+    text = failure(answers, settings, AuthenticationError)
+    assert "[hidden]" in text
+    assert len(text) < 500
+    assert ("alice" in text) == (settings is PLAIN)
+
+
 def test_plain_is_one_round() -> None:
     script = Script(OFFERED, said())
     assert run(script) is None

@@ -378,6 +378,20 @@ def test_a_deleted_topic_is_told_when_it_does_not_come_back(filled, monkeypatch)
             take(source, 1)
 
 
+def test_a_topic_made_again_is_told(filled, caplog):
+    """Reading goes on at the same offsets, as in Java; not in silence."""
+    with reading(filled, 3) as source:
+        take(source, 1_500)
+        filled.delete_topic("t")
+        source.poll(0.3)
+        filled.create_topic("t", partitions=3)
+        write(filled, "t", 3_000, partitions=3)
+        until_s = time.monotonic() + WAIT_S
+        while not any("made again" in row.getMessage() for row in caplog.records):
+            assert time.monotonic() < until_s
+            source.poll(0.1)
+
+
 def test_partitions_that_never_come_are_told(filled, monkeypatch):
     monkeypatch.setattr(leader_connections, "NO_PARTITION_MS", 300)
     with reading(filled, 5) as source:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -86,6 +87,17 @@ def test_a_call_while_another_thread_closes_is_told_of_the_end(fake_cluster: Fak
         gate.go.set()
         closing.join(WAIT_S)
         assert not closing.is_alive()
+
+
+def test_a_callback_that_calls_sys_exit_ends_nothing(
+    fake_cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake_cluster.create_topic("t")
+    with opened(fake_cluster) as producer:
+        producer.send("t", b"0").add_callback(lambda _: sys.exit(3))
+        producer.flush(WAIT_S)
+        assert producer.send("t", b"1").result(WAIT_S).offset == 1
+    assert "a delivery callback called sys.exit" in caplog.text
 
 
 def test_close_in_a_callback_and_then_outside(

@@ -433,6 +433,7 @@ spark.stop()
 """
 
 
+@pytest.mark.usefixtures("connect_port")
 def test_flush_and_lag_over_connect(
     new_topic: Any, produce: Any, kafka_cluster: Any, tmp_path: Path
 ) -> None:
