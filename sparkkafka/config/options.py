@@ -139,6 +139,7 @@ class StreamOptions(Masked):
     max_bytes_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_ms: int = 900_000
+    max_ranges_per_task: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

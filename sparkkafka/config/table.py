@@ -195,6 +195,13 @@ CONNECTOR: tuple[Option, ...] = (
         "maxTriggerDelay", _READ, "stream.max_trigger_delay_ms", DURATION_MS,
         "Streams: longest wait for minOffsetsPerTrigger.", default_text="15m",
     ),
+    _used(
+        "maxRangesPerTask", _READ, "stream.max_ranges_per_task", integer(1),
+        "Streams: how many partitions one task reads at most, of those with few new records. 1: "
+        "each partition has a task of its own. minPartitions and maxRecordsPerPartition have the "
+        "same effect as 1.",
+        default_text="as many as are small",
+    ),
     *_each(
         Status.IGNORED, _READ, "groupIdPrefix",
         "no consumer group is formed, so there is no id to be made up",

@@ -64,14 +64,22 @@ log = logging.getLogger(__name__)
 class Fetcher:
     """Keeps the partitions of `assignment` supplied with records. For one thread, except `wake`.
 
-    `cluster` gives metadata; no request of this class uses its connections."""
+    `cluster` gives metadata; no request of this class uses its connections. `for_task`: the
+    connection that metadata came by is taken over, which saves a short task a new one.
+    """
 
     def __init__(
-        self, cluster: Cluster, options: FetchOptions, assignment: AssignedPartitions
+        self,
+        cluster: Cluster,
+        options: FetchOptions,
+        assignment: AssignedPartitions,
+        *,
+        for_task: bool = False,
     ) -> None:
         self._cluster = cluster
         self._options = options
         self._assignment = assignment
+        self._for_task = for_task
         self._leaders: dict[int, LeaderConnection] = {}
         self._lookup = LeaderLookup(cluster, assignment)
         self._waker = Waker()
@@ -119,7 +127,10 @@ class Fetcher:
             if leader.asked or now_s < leader.not_before_s:
                 continue
             try:
-                connection = leader.open(self._cluster.brokers[node_id], self._cluster, self.wake)
+                broker = self._cluster.brokers[node_id]
+                if self._for_task and leader.connection is None:
+                    leader.connection = self._cluster.give_away(broker)
+                connection = leader.open(broker, self._cluster, self.wake)
                 if connection is not None:
                     self._ask(leader, connection, states)
             except KafkaError as error:
@@ -349,7 +360,7 @@ class Fetcher:
             return False
         damage: CorruptRecordError | None = None
         try:
-            taken = take_batches(row, self._options)
+            taken = take_batches(row, self._options, state.wanted.end_offset)
             if taken is None:
                 state.required_bytes = required_fetch_bytes(row.records, state.required_bytes)
                 return True
@@ -372,6 +383,7 @@ class Fetcher:
                     next_offset,
                     frame,
                     damage,
+                    wanted=state.wanted,
                     max_payload_bytes=self._options.max_decompressed_batch_bytes,
                 )
             )

@@ -61,6 +61,7 @@ class FetchedRecords:
         frame: Frame,
         damage: CorruptRecordError | None = None,
         *,
+        wanted: Selection,
         max_payload_bytes: int,
     ) -> None:
         self._tp = tp
@@ -69,6 +70,7 @@ class FetchedRecords:
         self._last_offset = batches[-1].last_offset if batches else -1
         self._decoded_to = start_offset
         self._damage = damage
+        self._wanted = wanted
         self._max_payload_bytes = max_payload_bytes
         self.next_offset = next_offset
         self._pieces: Iterator[DecodedRecords] | None = self._decode()
@@ -162,7 +164,7 @@ class FetchedRecords:
     def _read(self, batches: list[RecordBatch]) -> Iterator[DecodedRecords]:
         for piece in decode_chunks(
             batches,
-            Selection(self._decoded_to),
+            self._wanted._replace(start_offset=self._decoded_to),
             max_payload_bytes=self._max_payload_bytes,
             pauses=True,
         ):
@@ -200,6 +202,8 @@ class PartitionState:
         self.position: int | None = None
         self.fetch_offset: int | None = None
         self.lookup: int | None = None
+        self.wanted = Selection()
+        """The records and columns that are decoded; its start does not count."""
         self.paused = False
         self.error: KafkaError | None = None
         """The error that poll will raise."""

@@ -26,6 +26,12 @@ from sparkkafka.errors import DataLossError, OptionError, some
 MOST_SHOWN = 10
 """How many partitions an error message lists."""
 
+ROWS_OF_A_GROUP = 20_000
+BYTES_OF_A_GROUP = 4 * 2**20
+ROWS_OF_A_RANGE = 150
+"""What a range costs a task besides its rows, in rows."""
+UNKNOWN_OFFSET_BYTES = 1_024
+
 
 @dataclass(frozen=True)
 class KafkaInputPartition(InputPartition):
@@ -52,6 +58,13 @@ class KafkaInputPartition(InputPartition):
     def count(self) -> int:
         """The number of offsets; some may have no record."""
         return self.end - self.start
+
+
+@dataclass(frozen=True)
+class SmallRanges(InputPartition):
+    """Ranges of several partitions for one task of a micro-batch."""
+
+    ranges: tuple[KafkaInputPartition, ...]
 
 
 class Loss(NamedTuple):
@@ -322,6 +335,34 @@ def _pieces_of(whole: KafkaInputPartition, count: int) -> Iterator[KafkaInputPar
         end = start + -(-(whole.end - start) // left)
         yield replace(whole, start=start, end=end)
         start = end
+
+
+def grouped(
+    ranges: Sequence[KafkaInputPartition],
+    offset_bytes: Mapping[TopicPartition, float],
+    most_ranges: int | None = None,
+) -> list[InputPartition]:
+    """The ranges as tasks of a micro-batch: small ones travel together, large ones alone.
+
+    A task costs Spark some 40 ms, whatever it reads. Together are at most `most_ranges`
+    (maxRangesPerTask) and about what one core reads in that time: ROWS_OF_A_GROUP, of
+    BYTES_OF_A_GROUP by `offset_bytes`, the mean size of an offset by partition. Ranges of one
+    leader come together, since a task has a connection to each leader of its own.
+    """
+    groups: list[list[KafkaInputPartition]] = []
+    room = 0.0
+    for one in sorted(ranges, key=lambda one: (one.leader or ("", 0), one.topic, one.partition)):
+        each_bytes = offset_bytes.get(one.tp, UNKNOWN_OFFSET_BYTES)
+        share = max(
+            (one.count + ROWS_OF_A_RANGE) / ROWS_OF_A_GROUP,
+            one.count * each_bytes / BYTES_OF_A_GROUP,
+        )
+        if share > room or len(groups[-1]) == most_ranges:
+            groups.append([])
+            room = 1.0
+        groups[-1].append(one)
+        room -= share
+    return [group[0] if len(group) == 1 else SmallRanges(tuple(group)) for group in groups]
 
 
 # --- losses ----------------------------------------------------------------------------------

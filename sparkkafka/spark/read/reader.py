@@ -25,7 +25,7 @@ from sparkkafka.config.source import EARLIEST_OFFSET, LATEST_OFFSET, OffsetBound
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, KafkaTimeoutError, OptionError
 from sparkkafka.spark.logs import EXECUTOR, set_up_logging
 from sparkkafka.spark.read import planning
-from sparkkafka.spark.read.planning import KafkaInputPartition
+from sparkkafka.spark.read.planning import KafkaInputPartition, SmallRanges
 from sparkkafka.spark.schema import ReadColumn, default_columns
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class KafkaBatchReader(DataSourceReader):
             # After the ends of the logs are known: records appended in between may be later than
             # any that were there before.
             ranges = self.narrowed(cluster, ranges)
-            return input_partitions(cluster, options, ranges, topic_ids)
+            return list(task_ranges(cluster, options, ranges, topic_ids))
 
     def narrowed(
         self, cluster: Cluster, ranges: list[KafkaInputPartition]
@@ -80,13 +80,13 @@ class KafkaBatchReader(DataSourceReader):
         return read_partition(self.options, self.columns, partition)
 
 
-def input_partitions(
+def task_ranges(
     cluster: Cluster,
     options: ReadOptions,
     ranges: list[KafkaInputPartition],
     topic_ids: Mapping[str, bytes | None],
-) -> list[InputPartition]:
-    """The tasks that read the ranges of a batch read or of a micro-batch."""
+) -> list[KafkaInputPartition]:
+    """The ranges that tasks read, of a batch read or of a micro-batch."""
     pieces = planning.split_ranges(
         ranges, min_partitions=options.min_partitions, max_records=options.max_records_per_partition
     )
@@ -100,13 +100,15 @@ def read_partition(
     options: ReadOptions, columns: tuple[ReadColumn, ...], partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
     """The records of one input partition, of a batch read or of a stream, as Arrow batches."""
-    if not isinstance(partition, KafkaInputPartition):
+    if not isinstance(partition, KafkaInputPartition | SmallRanges):
         # Spark turns an empty list of partitions into one InputPartition(None).
         return iter(())
     # Here, not above: the process that plans a read needs no codec.
-    from sparkkafka.spark.read.read_task import read_range
+    from sparkkafka.spark.read.read_task import read_range, read_ranges
 
     set_up_logging(EXECUTOR)
+    if isinstance(partition, SmallRanges):
+        return read_ranges(options, columns, partition.ranges)
     return read_range(options, columns, partition)
 
 

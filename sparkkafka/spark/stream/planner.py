@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from sparkkafka.client.cluster.cluster import Cluster, TopicMetadata
@@ -41,8 +41,10 @@ _T = TypeVar("_T")
 
 SIZES_MAX_AGE_S = 60.0
 """How long mean sizes of records are used for maxBytesPerTrigger and for the log."""
-SIZES_FOR_LOG_MS = 2_000
-"""How long a batch waits for sizes that only its log line needs."""
+SIZES_LIMIT_MS = 2_000
+"""How long a batch waits for sizes that it could do without."""
+FEW_OFFSETS = 64
+"""So few share a task, however large the records."""
 
 
 class _Batch(NamedTuple):
@@ -80,6 +82,7 @@ class StreamOffsets:
         self._last_trigger_s: float | None = None
         self._offset_bytes: dict[TopicPartition, float] = {}
         self._sizes_s: float | None = None
+        self._next_sizes_s = 0.0
         self._batch: _Batch | None = None
 
     def close(self) -> None:
@@ -157,8 +160,16 @@ class StreamOffsets:
                 topic,
                 planning.listed(partitions),
             )
+        options = self._options
+        ranges = reader.task_ranges(self._cluster, options, plan.ranges, self._topic_ids)
+        if options.min_partitions is not None or options.max_records_per_partition is not None:
+            tasks: list[InputPartition] = list(ranges)
+        else:
+            tasks = planning.grouped(
+                ranges, self._sizes_of(plan.ranges), options.stream.max_ranges_per_task
+            )
         self._begin_batch(plan, end)
-        return reader.input_partitions(self._cluster, self._options, plan.ranges, self._topic_ids)
+        return tasks
 
     # --- ends -------------------------------------------------------------------------------------
 
@@ -378,6 +389,25 @@ class StreamOffsets:
         times = dict.fromkeys(partitions, time_ms)
         return reader.offsets_at(self._cluster, self._options, times, deadline)
 
+    def _sizes_of(
+        self, ranges: Sequence[planning.KafkaInputPartition]
+    ) -> Mapping[TopicPartition, float]:
+        """What is known of the mean sizes of offsets, so that large records share no task."""
+        now_s = time.monotonic()
+        if (
+            len(ranges) > 1
+            and sum(one.count for one in ranges) > FEW_OFFSETS
+            and now_s >= self._next_sizes_s
+        ):
+            self._next_sizes_s = now_s + SIZES_MAX_AGE_S  # also if the user may not ask
+            try:
+                # Of all partitions, not only this batch's: other batches will ask for the others.
+                backlog = {one.tp: one.count for one in ranges}
+                self._refresh_sizes(self.latest, backlog, Deadline(SIZES_LIMIT_MS))
+            except KafkaError as error:
+                log.debug("no sizes of partitions: %s", error)
+        return self._offset_bytes
+
     def _refresh_sizes(
         self, latest: Offsets, backlog: Mapping[TopicPartition, int], deadline: Deadline
     ) -> None:
@@ -406,7 +436,7 @@ class StreamOffsets:
         size_bytes = None
         try:
             # Of all partitions, not only this batch's: other batches will ask for the others.
-            self._refresh_sizes(self.latest, sizes, Deadline(SIZES_FOR_LOG_MS))
+            self._refresh_sizes(self.latest, sizes, Deadline(SIZES_LIMIT_MS))
             size_bytes = sum(size * self._offset_bytes[tp] for tp, size in sizes.items())
         except (KafkaError, KeyError) as error:
             log.debug("no sizes of partitions for the log: %s", error)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sparkkafka.config.options import parse_stream_options
-from sparkkafka.spark.read.planning import KafkaInputPartition
+from sparkkafka.spark.read.planning import KafkaInputPartition, SmallRanges
 from sparkkafka.spark.schema import default_columns
 from sparkkafka.spark.stream.reader import LimitedStreamReader
 from sparkkafka.testing.fake.cluster import FakeCluster
@@ -72,8 +72,17 @@ def reader(cluster: FakeCluster, kind: Any = LimitedStreamReader, **options: str
     return opened[-1]
 
 
-def ranges(partitions: list[KafkaInputPartition]) -> list[tuple[str, int, int, int]]:
-    return [(p.topic, p.partition, p.start, p.end) for p in partitions]
+def flat(planned: list[KafkaInputPartition | SmallRanges]) -> list[KafkaInputPartition]:
+    """The ranges of all tasks."""
+    found = [one.ranges if isinstance(one, SmallRanges) else (one,) for one in planned]
+    return [one for group in found for one in group]
+
+
+def ranges(
+    planned: list[KafkaInputPartition | SmallRanges],
+) -> list[tuple[str, int, int, int]]:
+    """The ranges of all tasks, in order of topic and partition."""
+    return sorted((p.topic, p.partition, p.start, p.end) for p in flat(planned))
 
 
 def batches(source: Any, start: Tree, limit: Any = None, most: int = 100) -> list[Tree]:

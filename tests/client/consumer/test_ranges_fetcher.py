@@ -1,0 +1,234 @@
+"""Ranges of several partitions at once: whatever happens, each record comes once, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from sparkkafka.client.admin.admin import Admin
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.consumer import ranges_fetcher
+from sparkkafka.client.consumer.ranges_fetcher import RangesFetcher, WantedRange
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.errors import BrokerError, DecodeError, ErrorCode
+from sparkkafka.protocol.columns.columns import Selection
+from sparkkafka.testing.fake.cluster import FakeCluster
+from sparkkafka.testing.fake.faults import Answer, CutFrame, Drop, Garbage, Throttle
+from tests.client.support import fetcher, numbers, open_cluster, read_range, settings, write
+from tests.options import parse_fetch_options
+
+PARTITIONS = 6
+COUNT = 1_200
+BATCHES = {"batch_size": 500, "linger_ms": 0}
+SMALL_FETCH = {"max_partition_fetch_bytes": 1_200}
+
+
+@pytest.fixture(autouse=True)
+def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranges_fetcher, "PATIENCE_MS", 300)
+
+
+@pytest.fixture
+def filled(fake_cluster: FakeCluster) -> FakeCluster:
+    fake_cluster.create_topic("t", partitions=PARTITIONS)
+    write(fake_cluster, "t", COUNT, partitions=PARTITIONS, **BATCHES)
+    fake_cluster.clear_requests()
+    return fake_cluster
+
+
+def expected(partition: int) -> list[bytes]:
+    """As `write` spreads them, 50 in turn."""
+    turns = [numbers(COUNT)[at : at + 50] for at in range(0, COUNT, 50)]
+    return [value for turn in turns[partition::PARTITIONS] for value in turn]
+
+
+def wanted(start: int = 0, end: int = 200, **more: Any) -> dict[TopicPartition, WantedRange]:
+    return {
+        TopicPartition("t", at): WantedRange(Selection(start, end), **more)
+        for at in range(PARTITIONS)
+    }
+
+
+def opened(
+    cluster: Cluster, ranges: dict[TopicPartition, WantedRange], **config: Any
+) -> RangesFetcher:
+    return RangesFetcher(cluster, ranges, parse_fetch_options(settings("unused:1", **config)))
+
+
+def read_all(
+    cluster: Cluster, ranges: dict[TopicPartition, WantedRange], **config: Any
+) -> tuple[dict[int, list[bytes]], dict[TopicPartition, int]]:
+    """The values of each partition, what is left read by itself; and what was left."""
+    found: dict[int, list[bytes]] = {tp.partition: [] for tp in ranges}
+    with opened(cluster, ranges, **config) as source:
+        for tp, records in source:
+            assert len(records)
+            found[tp.partition] += records.values.to_pylist()
+    for tp, start in source.left.items():
+        end = ranges[tp].selection.end_offset
+        found[tp.partition] += read_range(
+            cluster, "t", start, end, partition=tp.partition, **config
+        )
+    return found, source.left
+
+
+def everything() -> dict[int, list[bytes]]:
+    return {at: expected(at) for at in range(PARTITIONS)}
+
+
+def test_one_request_to_each_leader(filled: FakeCluster) -> None:
+    with open_cluster(filled) as cluster:
+        assert read_all(cluster, wanted()) == (everything(), {})
+    fetches = [request for request in filled.requests if request.api == "Fetch"]
+    assert len(fetches) == 3
+    asked = sum(len(topic.partitions) for one in fetches for topic in one.message.topics)
+    assert asked == PARTITIONS
+
+
+def test_the_connection_that_metadata_came_by_is_used(filled: FakeCluster) -> None:
+    with open_cluster(filled) as cluster:
+        read_all(cluster, wanted())
+    assert len([one for one in filled.requests if one.api == "ApiVersions"]) == 3
+
+
+def test_ranges_are_cut_at_both_ends(filled: FakeCluster) -> None:
+    ranges = wanted(13, 117)
+    with open_cluster(filled) as cluster:
+        found, left = read_all(cluster, ranges, **SMALL_FETCH)
+    assert found == {at: expected(at)[13:117] for at in range(PARTITIONS)}
+    assert not left
+
+
+def test_only_the_chosen_columns_are_decoded(filled: FakeCluster) -> None:
+    chosen = {TopicPartition("t", 0): WantedRange(Selection(0, 200, frozenset({"timestamp"})))}
+    with open_cluster(filled) as cluster, opened(cluster, chosen) as source:
+        pieces = [records for _, records in source]
+    assert sum(map(len, pieces)) == 200
+    assert all(piece.values is None and piece.timestamps_ms is not None for piece in pieces)
+
+
+@pytest.mark.parametrize("nth", [1, 2, 5])
+@pytest.mark.parametrize(
+    "action",
+    [Drop.BEFORE, Drop.AFTER, CutFrame(0), CutFrame(4), CutFrame(40), CutFrame(-1), Throttle(50)],
+    ids=repr,
+)
+def test_a_lost_connection_loses_and_doubles_nothing(
+    filled: FakeCluster, action: Any, nth: int
+) -> None:
+    rule = filled.fault(action, api="Fetch", nth=nth)
+    with open_cluster(filled) as cluster:
+        assert read_all(cluster, wanted(), **SMALL_FETCH)[0] == everything()
+    assert rule.fired == 1
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+    ],
+    ids=lambda code: code.name,
+)
+def test_passing_errors_lose_and_double_nothing(filled: FakeCluster, code: ErrorCode) -> None:
+    filled.fault(code, api="Fetch", nth=2, times=3)
+    with open_cluster(filled) as cluster:
+        assert read_all(cluster, wanted(), **SMALL_FETCH)[0] == everything()
+
+
+def test_what_no_retry_mends_is_left_and_then_an_error(filled: FakeCluster) -> None:
+    filled.fault(Answer(ErrorCode.TOPIC_AUTHORIZATION_FAILED), api="Fetch", times=None)
+    with open_cluster(filled) as cluster, opened(cluster, wanted()) as source:
+        assert not list(source)
+        assert source.left == dict.fromkeys(wanted(), 0)
+        with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
+            read_range(cluster, "t", 0, 200)
+
+
+def test_garbage_is_a_decode_error_that_names_the_broker(filled: FakeCluster) -> None:
+    filled.fault(Garbage(b"\x00\x00\x00\x10" + b"\xff" * 16), api="Fetch")
+    with (
+        open_cluster(filled) as cluster,
+        opened(cluster, wanted()) as source,
+        pytest.raises(DecodeError, match=r"127\.0\.0\.1:\d+"),
+    ):
+        list(source)
+
+
+def test_a_damaged_batch_is_left_behind_the_sound_ones(filled: FakeCluster) -> None:
+    raw = bytearray(filled.log("t", 0).raw())
+    raw[-30] ^= 4
+    filled.create_topic("bad", partitions=1)
+    filled.append("bad", 0, bytes(raw), end_offset=200)
+    tp = TopicPartition("bad", 0)
+    ranges = {tp: WantedRange(Selection(0, 200)), **wanted()}
+    found: dict[TopicPartition, list[bytes]] = {one: [] for one in ranges}
+    with open_cluster(filled) as cluster, opened(cluster, ranges) as source:
+        for one, records in source:
+            found[one] += records.values.to_pylist()
+    assert list(source.left) == [tp]
+    assert found[tp] == expected(0)[: source.left[tp]]
+    assert len(found[tp]) >= 100
+    assert all(found[one] == expected(one.partition) for one in wanted())
+
+
+def test_offsets_that_are_gone_are_left(filled: FakeCluster) -> None:
+    with Admin(settings(filled)) as admin:
+        admin.delete_records({TopicPartition("t", 2): 150}).all()
+    with open_cluster(filled) as cluster, opened(cluster, wanted()) as source:
+        partitions = {tp.partition for tp, _ in source}
+    assert source.left == {TopicPartition("t", 2): 0}
+    assert partitions == {0, 1, 3, 4, 5}
+
+
+def test_a_topic_made_again_is_left(filled: FakeCluster) -> None:
+    with open_cluster(filled) as cluster:
+        cluster.topics(["t"])
+        topic_id = cluster.topic_id("t")
+    with open_cluster(filled) as cluster:
+        assert not read_all(cluster, wanted(topic_id=topic_id))[1]
+    filled.delete_topic("t")
+    filled.create_topic("t", partitions=PARTITIONS)
+    write(filled, "t", COUNT, partitions=PARTITIONS, **BATCHES)
+    with open_cluster(filled) as cluster, opened(cluster, wanted(topic_id=topic_id)) as source:
+        assert not list(source)
+        assert len(source.left) == PARTITIONS
+
+
+def test_a_partition_that_gives_nothing_does_not_keep_the_others(filled: FakeCluster) -> None:
+    beyond = wanted() | {TopicPartition("t", 3): WantedRange(Selection(0, 250))}
+    with open_cluster(filled) as cluster, opened(cluster, beyond, fetch_max_wait_ms=50) as source:
+        rows = sum(len(records) for _, records in source)
+    assert rows == PARTITIONS * 200
+    assert source.left == {TopicPartition("t", 3): 200}
+
+
+def test_a_moved_leader_is_found(filled: FakeCluster) -> None:
+    def move(request: Any) -> None:
+        filled.move_leader("t", 0, (filled.leader("t", 0) + 1) % 3)
+
+    filled.fault(move, api="Fetch", nth=2)
+    with open_cluster(filled) as cluster:
+        assert read_all(cluster, wanted(), **SMALL_FETCH)[0] == everything()
+
+
+def test_leaving_early_closes_all_connections(filled: FakeCluster) -> None:
+    with open_cluster(filled) as cluster, opened(cluster, wanted(), **SMALL_FETCH) as source:
+        rows: Iterator[Any] = iter(source)
+        next(rows)
+    assert source._fetcher.is_closed
+
+
+def test_a_single_range_reads_the_same(filled: FakeCluster) -> None:
+    with open_cluster(filled) as cluster:
+        with fetcher(cluster, "t", 20, 90, partition=4) as single:
+            values = [value for records in single for value in records.values.to_pylist()]
+        assert read_all(cluster, {TopicPartition("t", 4): wanted(20, 90)[TopicPartition("t", 4)]})[
+            0
+        ] == {4: values}
