@@ -546,3 +546,24 @@ def test_a_checkpoint_of_another_source(streams: Streams, spark: Any, new_topic:
     query.stop()
     with pytest.raises(StreamingQueryException, match="it belongs to another source"):
         streams.run(streams.frame(subscribe=new_topic()))
+
+
+def test_small_ranges_share_a_task_and_its_rows_are_the_same(
+    streams: Streams, new_topic: Any, produce: Any
+) -> None:
+    topic = new_topic(partitions=12)
+    for partition in range(12):
+        produce(topic, partition, first=partition * 100, count=partition)
+    tasks: dict[str, set[int]] = {}
+    for name, options in (("together", {}), ("alone", {"maxRangesPerTask": "1"})):
+        frame = streams.frame(subscribe=topic, **options)
+        streams.run(frame.selectExpr("*", "spark_partition_id() AS task"), name)
+        tasks[name] = {row.task for row in streams.rows(name).select("task").collect()}
+    assert len(tasks["together"]) == 1
+    assert len(tasks["alone"]) == 11
+    assert_df_equality(
+        streams.rows("together").drop("task"),
+        streams.rows("alone").drop("task"),
+        ignore_row_order=True,
+    )
+    assert streams.values("together") == [p * 100 + n for p in range(12) for n in range(p)]
