@@ -238,6 +238,9 @@ def _rows(side: Side | None, own: tuple[Option, ...]) -> dict[str, Option]:
     for name in _CONVERTERS.split():
         doc = "Keys and values are bytes: convert them before send, or after poll."
         rows[name] = dataclasses.replace(rows[name], status=Status.REFUSED, doc=doc)
+    idle = rows["connections.max.idle.ms"]
+    doc = "Connections stay open as long as the client does, or until the broker closes them."
+    rows[idle.key] = dataclasses.replace(idle, status=Status.IGNORED, doc=doc)
     return rows | {row.key: row for row in own}
 
 

@@ -75,6 +75,7 @@ class ClientOptions(Masked):
     reconnect_backoff_ms: int = 50
     reconnect_backoff_max_ms: int = 1_000
     socket_connection_setup_timeout_ms: int = 10_000
+    connections_max_idle_ms: int = 10_000
     metadata_max_age_ms: int = 300_000
     client_dns_lookup: str = "use_all_dns_ips"
     address_family: str = "any"

@@ -263,6 +263,11 @@ KAFKA: tuple[Option, ...] = (
         long_ms(1), "How long a connection may take to be made.",
     ),
     _used(
+        "connections.max.idle.ms", _BOTH, "client.connections_max_idle_ms", long_ms(0),
+        "How long a Python worker keeps the connections of a task for its next one, with the same "
+        "settings and credentials. 0: each task makes its own.",
+    ),
+    _used(
         "metadata.max.age.ms", _BOTH, "client.metadata_max_age_ms", long_ms(0),
         "Age at which metadata are asked for again without a reason.",
     ),
@@ -449,7 +454,7 @@ KAFKA: tuple[Option, ...] = (
     ),
     *_each(
         Status.IGNORED, _BOTH,
-        "auto.include.jmx.reporter connections.max.idle.ms enable.metrics.push "
+        "auto.include.jmx.reporter enable.metrics.push "
         "metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy metric.reporters "
         "metrics.num.samples metrics.recording.level metrics.sample.window.ms "
         "socket.connection.setup.timeout.max.ms",

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 
 from sparkkafka.client.deadline import Backoff, CloseSignal, Deadline, Retry
 from sparkkafka.client.net.connection import Connection
-from sparkkafka.client.net.pool import Connections
+from sparkkafka.client.net.pool import KEPT, Connections
 from sparkkafka.client.values import Address, Broker, TopicPartition, some_topics
 from sparkkafka.config.options import ClientOptions
 from sparkkafka.errors import (
@@ -41,10 +41,8 @@ log = logging.getLogger(__name__)
 UNKNOWN_TOPIC_GRACE_MS = 5_000
 KNOWN_TOPIC_GRACE_MS = 30_000
 
-# An answer may be used for this long whatever metadata.max.age.ms says: with an age of 0 it would
-# be too old before its first use.
+# An answer may be used for so long: with metadata.max.age.ms=0 it would be too old at once.
 MIN_METADATA_AGE_MS = 1_000
-
 
 NO_LEADER = -1
 
@@ -78,7 +76,8 @@ class Cluster:
     """A Kafka cluster, found through `options.bootstrap_servers`. Use it under `with`.
 
     `try_first` (host, port) is asked before the bootstrap servers, once: a broker that the caller
-    will need anyway. A call is over at the `close_signal`, whatever its deadline.
+    will need anyway. A call is over at the `close_signal`, whatever its deadline. `for_task`: from
+    task to task of this process the connections are kept (`KeptConnections`).
 
     Metadata is asked for in three ways. `known_topic`, `known_leader` and `partition_count` read
     the cache. `look_up` asks a broker once. `topics`, `all_topics` and `leader` retry until the
@@ -91,8 +90,10 @@ class Cluster:
         *,
         try_first: Address | None = None,
         close_signal: CloseSignal | None = None,
+        for_task: bool = False,
     ) -> None:
         self.options = options
+        self._for_task = for_task
         self.close_signal = close_signal
         self.cluster_id: str | None = None
         self.controller_id: int | None = None
@@ -102,7 +103,9 @@ class Cluster:
         self.coordinators: dict[tuple[int, str], int] = {}
         self._topics: dict[str, TopicMetadata] = {}
         self._distrusted: set[str] = set()
-        self._connections = Connections(options, try_first=try_first, close_signal=close_signal)
+        self._connections = (KEPT.take(options) if for_task else None) or Connections(
+            options, try_first=try_first, close_signal=close_signal
+        )
         self._known_topics: set[str] = set()
         self._leaders: dict[TopicPartition, int] = {}
         self.failing: KafkaError | None = None
@@ -111,7 +114,9 @@ class Cluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc_info: object) -> None:
+    def __exit__(self, exc_type: type[BaseException] | None, *exc_info: object) -> None:
+        if self._for_task and exc_type is None:
+            return KEPT.keep(self._connections)
         self.close()
 
     def close(self) -> None:
@@ -154,8 +159,12 @@ class Cluster:
         return self._connections.to_any(self.brokers.values(), deadline)
 
     def give_away(self, broker: Broker) -> Connection | None:
-        """The idle connection that metadata came by: see `Connections.give_away`."""
+        """An idle connection to this broker: see `Connections.give_away`."""
         return self._connections.give_away(broker)
+
+    def take_back(self, node_id: int, connection: Connection) -> None:
+        """A connection that was given away or opened: see `Connections.take_back`."""
+        self._connections.take_back(node_id, connection)
 
     # --- requests -------------------------------------------------------------------------------
 

@@ -86,6 +86,9 @@ class Fetcher:
 
     def close(self) -> None:
         for leader in self._leaders.values():
+            if self._for_task and leader.connection is not None and not leader.asked:
+                self._cluster.take_back(leader.node_id, leader.connection)
+                leader.connection = None
             leader.close()
         self._leaders.clear()
         self._waker.close()

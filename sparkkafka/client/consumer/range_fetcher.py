@@ -110,6 +110,7 @@ class RangeFetcher:
         self._required_bytes: int | None = None
         self._idle = Backoff(IDLE_BACKOFF_MS, IDLE_BACKOFF_MAX_MS)
         self._connection: Connection | None = None
+        self._node_id: int | None = None  # whom it leads to
         self._replica = ReadReplica(
             max(cluster.options.metadata_max_age_ms, MIN_METADATA_AGE_MS)  # as in Java
         )
@@ -119,7 +120,10 @@ class RangeFetcher:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc_info: object) -> None:
+    def __exit__(self, exc_type: type[BaseException] | None, *exc_info: object) -> None:
+        if exc_type is None and self._connection is not None and self._node_id is not None:
+            self._cluster.take_back(self._node_id, self._connection)
+            self._connection = None
         self.close()
 
     def close(self) -> None:
@@ -282,6 +286,7 @@ class RangeFetcher:
             raise BrokerError(
                 ErrorCode.REPLICA_NOT_AVAILABLE, f"Metadata of {self._tp} for broker {self._at}"
             )
+        self._node_id = broker.node_id
         return self._cluster.give_away(broker) or self._cluster.open(
             broker.host, broker.port, deadline
         )

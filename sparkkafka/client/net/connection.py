@@ -13,6 +13,7 @@ if that does not happen in time, after the answers in flight have been read and 
 from __future__ import annotations
 
 import logging
+import select
 import socket
 import ssl
 import time
@@ -238,6 +239,17 @@ class Connection:
     def in_flight(self) -> int:
         """Requests sent whose answer has not been received by the caller."""
         return self._framing.in_flight + len(self._early)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether it is open, no answer is to come, and the broker has said nothing: an idle
+        connection has input only when it was closed, or is good for nothing."""
+        if self._sock is None or self.in_flight or self.has_input:
+            return False
+        self._reader.expect_polled(self._sock)
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        return not poll.poll(0)
 
     @property
     def has_input(self) -> bool:

@@ -1,13 +1,15 @@
 """A client's connections to the brokers: one a broker, and how soon to try one again.
 
 A broker that cannot be reached is left alone for a while, and after a refused password so is every
-broker.
+broker. Those of a task that has ended are kept for the next.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import random
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -44,7 +46,7 @@ class Connections:
     def __init__(
         self, options: ClientOptions, *, try_first: Address | None, close_signal: CloseSignal | None
     ) -> None:
-        self._options = options
+        self.options = options
         self._close_signal = close_signal
         self._by_node: dict[int, Connection] = {}
         self._servers = BootstrapServers(options)
@@ -53,6 +55,7 @@ class Connections:
         self._bootstrap_failures: dict[tuple[str, int], str] = {}
         self._unreachable: dict[int, _Unreachable] = {}
         self._refused: tuple[float, str] | None = None
+        self._made_s = time.monotonic()
 
     def close(self) -> None:
         for connection in self._by_node.values():
@@ -98,9 +101,9 @@ class Connections:
         if self._refused is not None and time.monotonic() < self._refused[0]:
             raise AuthenticationError(self._refused[1])
         try:
-            return Connection.open(host, port, self._options, deadline.until(self._close_signal))
+            return Connection.open(host, port, self.options, deadline.until(self._close_signal))
         except AuthenticationError as error:
-            wait_s = max(self._options.reconnect_backoff_max_ms, MIN_REFUSED_MS) / 1000
+            wait_s = max(self.options.reconnect_backoff_max_ms, MIN_REFUSED_MS) / 1000
             self._refused = time.monotonic() + wait_s, str(error)
             raise
 
@@ -109,7 +112,7 @@ class Connections:
         backoff = (
             known.backoff
             if known is not None
-            else Backoff(self._options.reconnect_backoff_ms, self._options.reconnect_backoff_max_ms)
+            else Backoff(self.options.reconnect_backoff_ms, self.options.reconnect_backoff_max_ms)
         )
         until_s = time.monotonic() + backoff.next_ms() / 1000
         self._unreachable[node_id] = _Unreachable(until_s, reason, backoff)
@@ -137,15 +140,19 @@ class Connections:
         addresses = list(dict.fromkeys(self._try_first + known + first))
         self._try_first = []
         self._bootstrap = first_to_answer(
-            addresses, self.open, deadline, self._options.prefix, self._bootstrap_failures
+            addresses, self.open, deadline, self.options.prefix, self._bootstrap_failures
         )
         return self._bootstrap
 
     def give_away(self, broker: Broker) -> Connection | None:
-        """The idle connection that metadata came by, if it leads to this broker; now the caller's.
+        """An idle connection to this broker, if there is one; now the caller's. `take_back` takes
+        it again.
 
-        A new one would cost two round trips (connect, ApiVersions).
+        A new one would cost two round trips (connect, ApiVersions), and those of TLS and SASL.
         """
+        kept = self.open_to(broker.node_id)
+        if kept is not None and not kept.in_flight and (kept.host, kept.port) == broker[1:3]:
+            return self._by_node.pop(broker.node_id)
         given = self._bootstrap
         if given is None or not given.is_open or given.in_flight:
             return None
@@ -153,6 +160,121 @@ class Connections:
             return None
         self._bootstrap = None
         return given
+
+    def take_back(self, node_id: int, connection: Connection) -> None:
+        """A connection that its owner needs no longer; closed if it cannot be used again."""
+        if connection.in_flight or not connection.is_open or self.open_to(node_id) is not None:
+            connection.close()
+        else:
+            self._by_node[node_id] = connection
+
+    @property
+    def count(self) -> int:
+        """How many connections there are."""
+        return len(self._by_node) + (self._bootstrap is not None)
+
+    @property
+    def age_s(self) -> float:
+        return time.monotonic() - self._made_s
+
+    def drop_unusable(self) -> int:
+        """Close what has an answer to come, or was closed by its broker; returns how many are
+        left."""
+        for node_id, connection in list(self._by_node.items()):
+            if not connection.is_quiet:
+                connection.close()
+                del self._by_node[node_id]
+        if self._bootstrap is not None and not self._bootstrap.is_quiet:
+            self._bootstrap.close()
+            self._bootstrap = None
+        return self.count
+
+
+MOST_KEPT = 64
+"""Connections that a process keeps."""
+OLDEST_KEPT_S = 600.0
+"""How old connections may get by being kept: a later one has newer credentials."""
+
+
+class _Kept(NamedTuple):
+    until_s: float
+    connections: Connections
+
+
+class KeptConnections:
+    """The connections of tasks that have ended, for later tasks of this process.
+
+    Only for the same options, and these hold all that makes a connection: brokers, user,
+    credentials, trust. They are closed after connections.max.idle.ms.
+    """
+
+    def __init__(self) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
+        self._lock = threading.Lock()
+        self._rows: list[_Kept] = []
+        self._timer: threading.Timer | None = None
+
+    def take(self, options: ClientOptions) -> Connections | None:
+        """Connections that are open; None if there are none."""
+        with self._lock:
+            for row in reversed(self._rows):
+                if row.connections.options == options:
+                    self._rows.remove(row)
+                    if row.connections.drop_unusable():
+                        return row.connections
+        return None
+
+    def keep(self, connections: Connections) -> None:
+        """Connections that nobody uses now; closed if they cannot be kept."""
+        idle_s = connections.options.connections_max_idle_ms / 1000
+        count = connections.drop_unusable()
+        if not idle_s or not count or connections.age_s > OLDEST_KEPT_S:
+            connections.close()
+            return
+        with self._lock:
+            self._rows.append(_Kept(time.monotonic() + idle_s, connections))
+            while sum(row.connections.count for row in self._rows) > MOST_KEPT:
+                self._rows.pop(0).connections.close()
+            self._close_later()
+
+    def close_all(self) -> None:
+        with self._lock:
+            for row in self._rows:
+                row.connections.close()
+            self._rows.clear()
+            self._close_later()
+
+    def _close_old(self) -> None:
+        with self._lock:
+            now_s = time.monotonic()
+            for row in [row for row in self._rows if row.until_s <= now_s]:
+                self._rows.remove(row)
+                row.connections.close()
+            self._close_later()
+
+    def _close_later(self) -> None:
+        """With the lock: a timer for the row that is due first."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._rows:
+            first_s = min(row.until_s for row in self._rows)
+            self._timer = threading.Timer(max(0.0, first_s - time.monotonic()), self._close_old)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def after_fork(self) -> None:
+        """The parent's connections are not the child's."""
+        rows = self._rows
+        self._forget()
+        for row in rows:
+            row.connections.close()
+
+
+KEPT = KeptConnections()
+os.register_at_fork(after_in_child=KEPT.after_fork)
 
 
 @contextmanager

@@ -36,7 +36,7 @@ def read_range(
     Raises what `RangeFetcher` says, and DecodeError for a timestamp or text that Spark cannot hold.
     """
     # The last known leader gives the metadata; the same connection then fetches.
-    with Cluster(options.client, try_first=partition.leader) as cluster:
+    with Cluster(options.client, try_first=partition.leader, for_task=True) as cluster:
         yield from _read_range(cluster, options, columns, partition)
 
 
@@ -48,7 +48,7 @@ def read_ranges(
     """The records of small ranges of several partitions. Raises as `read_range`."""
     by_tp = {one.tp: one for one in ranges}
     wanted = {tp: WantedRange(_selection(columns, one), one.topic_id) for tp, one in by_tp.items()}
-    with Cluster(options.client, try_first=ranges[0].leader) as cluster:
+    with Cluster(options.client, try_first=ranges[0].leader, for_task=True) as cluster:
         with RangesFetcher(cluster, wanted, options.fetch) as fetcher:
             shapers = {tp: _shaper(options, columns, one) for tp, one in by_tp.items()}
             yield from _joined(

@@ -60,7 +60,7 @@ def write_rows(
         transaction = None
         if place is not None:
             transaction = stack.enter_context(task_transaction(place, options))
-        cluster = stack.enter_context(Cluster(options.client))
+        cluster = stack.enter_context(Cluster(options.client, for_task=True))
         producer = stack.enter_context(ColumnProducer(cluster, options.producer, transaction))
         task = _Task(cluster, producer, columns, options)
         task.write(first)

@@ -522,7 +522,7 @@ class FakeProducer:
 
 
 class FakeCluster:
-    def __init__(self, options: Any) -> None:
+    def __init__(self, options: Any, **rest: Any) -> None:
         pass
 
     def __enter__(self) -> FakeCluster:
