@@ -123,7 +123,8 @@ class Stream:
     """A streaming query that takes `batch_rows` rows of 100 B in each micro-batch, and two rows of
     the table about it: median and 95th percentile of `durationMs.triggerExecution`. The rows go
     nowhere, or `to_kafka` to a topic of as many partitions: with exactly-once on our side.
-    `target`: how many ms our median may be above the rival's."""
+    `live`: the rows come while the query waits for them, one transaction for each micro-batch, not
+    before it begins. `target`: how many ms our median may be above the rival's."""
 
     batch_rows: int
     partitions: int
@@ -132,6 +133,7 @@ class Stream:
     """Not counted: Java compiles, workers are forked."""
     pairs: int = 2
     to_kafka: bool = False
+    live: bool = False
     rival: str = JVM
     target: float | None = None
 
@@ -141,13 +143,15 @@ class Stream:
 
     @property
     def topic(self) -> Topic:
-        rows = self.batch_rows * (self.first_batches + self.batches)
+        rows = 0 if self.live else self.batch_rows * (self.first_batches + self.batches)
         return Topic(100, rows, partitions=self.partitions)
 
     @property
     def name(self) -> str:
         rows = f"{self.batch_rows:,} row{'s' * (self.batch_rows > 1)} of 100 B"
         name = f"{rows} of {self.partitions} partition{'s' * (self.partitions > 1)}"
+        if self.live:
+            name = f"live end, {name}"
         if self.to_kafka:
             name = f"micro-batches, {name}"
             name += ", JVM source and sink" * (self.rival == JVM)
@@ -328,6 +332,10 @@ def writes(*, quick: bool) -> Iterator[Write]:
             )
 
 
+#: Partitions with a new row each -> micro-batches that count.
+LIVE_BATCHES = {1: 20, 4: 20, 16: 8, 64: 4}
+
+
 def one_row_pairs(*, quick: bool) -> int:
     return 3 if quick else 7
 
@@ -338,6 +346,9 @@ def streams(*, quick: bool) -> Iterator[Stream]:
     if not quick:
         yield Stream(1, 1, 30)
         yield Stream(10_000, 4, 30)
+        for partitions, batches in LIVE_BATCHES.items():
+            yield Stream(partitions, partitions, batches, 4, live=True)
+        yield Stream(10_000, 4, 15, 4, live=True)
     to_kafka = Stream(
         *(400, 4, 10 if quick else 30),
         pairs=1 if quick else 3,

@@ -1,8 +1,9 @@
 """Measures micro-batches: what Spark says of each (`recentProgress`), both formats in turns.
 
-Trigger.AvailableNow with a cap works through a topic that was filled before, so batches follow
-each other without a pause and all have the same size. What Spark itself does for every batch (a
-plan, and two files of the checkpoint) counts for both.
+At the live end of a topic, rows come while the query waits, and the next batch begins as soon as one
+is over. Otherwise Trigger.AvailableNow with a cap works through a topic that was filled before, so
+batches follow each other without a pause and all have the same size. What Spark itself does for
+every batch (a plan, and two files of the checkpoint) counts for both.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from __future__ import annotations
 import contextlib
 import math
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
+from sparkkafka.client import Producer
 from tests.bench import data
 from tests.bench.cases import AT_LEAST_ONCE, IN_TRANSACTIONS, PYKAFKA, Stream
 from tests.bench.results import Row
@@ -21,6 +25,7 @@ from tests.bench.worker_memory import WorkerMemory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 #: How many batches Spark remembers (100 unless told).
@@ -44,7 +49,11 @@ def micro_batches(
     median, high = (Row(case.group, name, "ms", case.rival) for name in case.names)
     if case.target is not None:
         median.target, median.target_kind = case.target, "difference"
-    data.write_topic(bootstrap_servers, case.topic)
+    if case.live:
+        with data.open_cluster(bootstrap_servers) as cluster:
+            data.make_topic(cluster, case.topic.name, case.partitions)
+    else:
+        data.write_topic(bootstrap_servers, case.topic)
     try:
         memory.renew_workers()
         memory.reset()
@@ -74,14 +83,19 @@ def _run(
     spark: SparkSession, bootstrap_servers: str, case: Stream, name: str, checkpoint: Path
 ) -> list[float]:
     """One query; how long each of its batches took in ms, without the first ones."""
+    more = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": str(case.batch_rows)}
+    if case.live:  # a transaction's rows are there all at once
+        more = {"startingOffsets": "latest", "kafka.isolation.level": "read_committed"}
     rows = (
         spark.readStream.format(_format(name))
         .option("kafka.bootstrap.servers", bootstrap_servers)
         .option("subscribe", case.topic.name)
-        .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", str(case.batch_rows))
+        .options(**more)
         .load()
     )
+    if case.live:
+        writer = rows.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
+        return _live_durations_ms(writer, bootstrap_servers, case, name)
     with _sink(bootstrap_servers, case, name) as (sink, options):
         return _durations_ms(
             (rows.select("value") if case.to_kafka else rows)
@@ -106,6 +120,47 @@ def _durations_ms(writer: DataStreamWriter, case: Stream, name: str) -> list[flo
     if not ended or rows != [case.batch_rows] * (case.first_batches + case.batches):
         raise UnfinishedStreamError(f"{name}: batches of {rows} rows in {case.name}")
     return [float(batch.durationMs["triggerExecution"]) for batch in batches[case.first_batches :]]
+
+
+def _live_durations_ms(
+    writer: DataStreamWriter, bootstrap_servers: str, case: Stream, name: str
+) -> list[float]:
+    """As `_durations_ms`, of the batches that have all rows of a transaction and no others."""
+    settings = {"bootstrap.servers": bootstrap_servers, "transactional.id": f"bench-{uuid4()}"}
+    query = writer.start()
+    try:
+        query.processAllAvailable()
+        with Producer(settings) as producer:
+            producer.init_transactions()
+            for number in range(case.first_batches + case.batches):
+                producer.begin_transaction()
+                for row in range(case.batch_rows):
+                    producer.send(case.topic.name, bytes(100), partition=row % case.partitions)
+                producer.commit_transaction()
+                _await_rows(query, (number + 1) * case.batch_rows)
+        batches = [batch for batch in query.recentProgress if batch.numInputRows]
+    finally:
+        query.stop()
+    whole = [batch for batch in batches if batch.numInputRows == case.batch_rows]
+    counted = whole[case.first_batches :]
+    if len(counted) < case.batches / 2:
+        rows = [batch.numInputRows for batch in batches]
+        raise UnfinishedStreamError(f"{name}: batches of {rows} rows in {case.name}")
+    return [float(batch.durationMs["triggerExecution"]) for batch in counted]
+
+
+def _await_rows(query: StreamingQuery, rows: int) -> None:
+    end_s = time.monotonic() + _TIMEOUT_S
+    seen = -1
+    while True:
+        last = query.lastProgress
+        if last is not None and last.batchId != seen:
+            seen = last.batchId
+            if sum(batch.numInputRows for batch in query.recentProgress) >= rows:
+                return
+        if time.monotonic() > end_s or not query.isActive:
+            raise UnfinishedStreamError(f"no {rows} rows: {query.status}, {query.exception()}")
+        time.sleep(0.05)
 
 
 @contextlib.contextmanager
