@@ -1,8 +1,8 @@
 """Measures micro-batches: what Spark says of each (`recentProgress`), both formats in turns.
 
-At the live end of a topic, rows come while the query waits, and the next batch begins as soon as one
-is over. Otherwise Trigger.AvailableNow with a cap works through a topic that was filled before, so
-batches follow each other without a pause and all have the same size. What Spark itself does for
+At the live end of a topic, rows come while the query waits, and the next batch begins as soon as
+one is over. Otherwise Trigger.AvailableNow with a cap works through a topic that was filled before,
+so batches follow each other without a pause and all have the same size. What Spark itself does for
 every batch (a plan, and two files of the checkpoint) counts for both.
 """
 
