@@ -123,8 +123,8 @@ class Stream:
     """A streaming query that takes `batch_rows` rows of 100 B in each micro-batch, and two rows of
     the table about it: median and 95th percentile of `durationMs.triggerExecution`. The rows go
     nowhere, or `to_kafka` to a topic of as many partitions: with exactly-once on our side.
-    `live`: the rows come while the query waits for them, one transaction for each micro-batch, not
-    before it begins. `target`: how many ms our median may be above the rival's."""
+    `live`: the rows come while the query waits for them, those of each micro-batch in one request.
+    `target`: how many ms our median may be above the rival's."""
 
     batch_rows: int
     partitions: int

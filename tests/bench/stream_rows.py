@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 from sparkkafka.client import Producer
 from tests.bench import data
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 #: How many batches Spark remembers (100 unless told).
 _REMEMBERED = "spark.sql.streaming.numRecentProgressUpdates"
 _TIMEOUT_S = 300
+_ONE_REQUEST = {"linger.ms": 60_000, "batch.size": 4 << 20, "max.request.size": 8 << 20}
 
 
 class UnfinishedStreamError(AssertionError):
@@ -84,8 +84,8 @@ def _run(
 ) -> list[float]:
     """One query; how long each of its batches took in ms, without the first ones."""
     more = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": str(case.batch_rows)}
-    if case.live:  # a transaction's rows are there all at once
-        more = {"startingOffsets": "latest", "kafka.isolation.level": "read_committed"}
+    if case.live:
+        more = {"startingOffsets": "latest"}
     rows = (
         spark.readStream.format(_format(name))
         .option("kafka.bootstrap.servers", bootstrap_servers)
@@ -125,18 +125,17 @@ def _durations_ms(writer: DataStreamWriter, case: Stream, name: str) -> list[flo
 def _live_durations_ms(
     writer: DataStreamWriter, bootstrap_servers: str, case: Stream, name: str
 ) -> list[float]:
-    """As `_durations_ms`, of the batches that have all rows of a transaction and no others."""
-    settings = {"bootstrap.servers": bootstrap_servers, "transactional.id": f"bench-{uuid4()}"}
+    """As `_durations_ms`, of the batches that have all rows of a turn and no others."""
+    # All rows of a turn come in one request.
+    settings = {"bootstrap.servers": bootstrap_servers, **_ONE_REQUEST}
     query = writer.start()
     try:
         query.processAllAvailable()
         with Producer(settings) as producer:
-            producer.init_transactions()
             for number in range(case.first_batches + case.batches):
-                producer.begin_transaction()
                 for row in range(case.batch_rows):
                     producer.send(case.topic.name, bytes(100), partition=row % case.partitions)
-                producer.commit_transaction()
+                producer.flush()
                 _await_rows(query, (number + 1) * case.batch_rows)
         batches = [batch for batch in query.recentProgress if batch.numInputRows]
     finally:
