@@ -333,7 +333,7 @@ def writes(*, quick: bool) -> Iterator[Write]:
 
 
 #: Partitions with a new row each -> micro-batches that count.
-LIVE_BATCHES = {1: 20, 4: 20, 16: 8, 64: 4}
+LIVE_BATCHES = {1: 20, 4: 20, 16: 6, 64: 2}
 
 
 def one_row_pairs(*, quick: bool) -> int:
@@ -347,8 +347,8 @@ def streams(*, quick: bool) -> Iterator[Stream]:
         yield Stream(1, 1, 30)
         yield Stream(10_000, 4, 30)
         for partitions, batches in LIVE_BATCHES.items():
-            yield Stream(partitions, partitions, batches, 4, live=True)
-        yield Stream(10_000, 4, 15, 4, live=True)
+            yield Stream(partitions, partitions, batches, 2, live=True)
+        yield Stream(10_000, 4, 15, 2, live=True)
     to_kafka = Stream(
         *(400, 4, 10 if quick else 30),
         pairs=1 if quick else 3,
