@@ -33,7 +33,7 @@ README_ROWS: tuple[tuple[str, ...], ...] = (
     ("write", "1 KB, tuned"),
     ("latency", "one row of one partition, collect()"),
     ("micro-batches", "10,000 rows of 100 B of 4 partitions, p50"),
-    ("client", "read 100 B, 16 KB batches, 4 partitions, rival tuned"),
+    ("micro-batches", "live end, 4 rows of 100 B of 4 partitions, p50"),
     ("client", "write 100 B, 4 partitions", "confluent-kafka"),
 )
 
