@@ -302,7 +302,7 @@ def _outcomes_text(partitions: Mapping[tuple[str, int], PartitionOutcome]) -> st
     """The totals, and the first partitions of which not all is written."""
     total = PartitionOutcome(*map(sum, zip(*partitions.values(), strict=True)))
     count = len(partitions)
-    text = f"{count} partition{'s' if count > 1 else ''} so far: {_counts_text(total)}"
+    text = f"{counted(count, 'partition')} so far: {_counts_text(total)}"
     short = {key: row for key, row in sorted(partitions.items()) if row[1:] != (0, 0)}
     shown = some(
         f"{topic}-{partition} ({_counts_text(row)})" for (topic, partition), row in short.items()
@@ -321,6 +321,11 @@ def some(values: Iterable[object], most: int = 5, between: str = ", ") -> str:
     rows = list(values)
     more = f" and {len(rows) - most} more" if len(rows) > most else ""
     return between.join(map(str, rows[:most])) + more
+
+
+def counted(count: int, what: str) -> str:
+    """ "1 record", "2 records"."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _where(topic: str | None, partition: int | None) -> str:

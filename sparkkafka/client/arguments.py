@@ -5,13 +5,25 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, offset_number
 from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.errors import OptionError
 
 T = TypeVar("T")
+
+
+class NotPickled:
+    """A client: its connections and threads stay where they are."""
+
+    def __reduce__(self) -> NoReturn:
+        name = type(self).__name__
+        raise TypeError(
+            f"{'an' if name[0] in 'AEIOU' else 'a'} {name} cannot be pickled or copied: it has "
+            "connections. Make one where it is used (in the task or the process), from the same "
+            "settings"
+        )
 
 
 def one_name(given: str, what: str) -> str:

@@ -119,7 +119,7 @@ def parse_subscription(raw: Mapping[str, str]) -> Subscription:
     if not text.strip().startswith("{"):
         raise OptionError(
             "No topicpartitions to assign as specified value for option 'assign' is "
-            f'{text}: expected JSON like {{"topicA":[0,1]}}'
+            f'{text[:200]}: expected JSON like {{"topicA":[0,1]}}'
         )
     return Subscription("assign", partitions=parse_assign(text))
 

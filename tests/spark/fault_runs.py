@@ -287,7 +287,7 @@ _CHANGING = [
     (re.compile(r"127\.0\.0\.1:\d+"), "host:port"),
     (re.compile(r" from \w+( of (group )?'[\w…-]+'( for out-\d+)?)?(?=:)"), ""),
     (re.compile(r"(broker|partition) \d+"), r"\1 N"),
-    (re.compile(r"\d+ (attempts|failed attempts)"), r"N \1"),
+    (re.compile(r"\d+ (failed )?attempts?"), r"N \1attempts"),
     (re.compile(r"(epoch|producer) \d+"), r"\1 N"),
     (re.compile(QUERY_ID), "ID"),
     (re.compile(r"ID-[0-9a-f]{12}-\d+-\d+"), "ID-…"),

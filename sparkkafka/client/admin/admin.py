@@ -18,7 +18,7 @@ from sparkkafka.client.admin.groups import ConsumerGroupDescription, GroupListin
 from sparkkafka.client.admin.partitions import NewPartitions
 from sparkkafka.client.admin.topics import NewTopic, TopicDescription, TopicListing
 from sparkkafka.client.admin.transactions import FencedProducer, ProducerState
-from sparkkafka.client.arguments import names, numbers
+from sparkkafka.client.arguments import NotPickled, names, numbers
 from sparkkafka.client.cluster import configs, offsets
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.configs import ConfigChanges, ConfigEntry, ConfigResource
@@ -31,7 +31,7 @@ from sparkkafka.config.client_settings import parse_admin_settings
 from sparkkafka.errors import KafkaError
 
 
-class Admin:
+class Admin(NotPickled):
     """Administers a Kafka cluster. The names are those of Java's Admin in snake_case.
 
         with Admin({"bootstrap.servers": "broker:9092"}) as admin:

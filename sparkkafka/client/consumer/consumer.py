@@ -20,6 +20,7 @@ from typing import Any, Self, TypeAlias
 import pyarrow as pa
 
 from sparkkafka.client.arguments import (
+    NotPickled,
     flag,
     function,
     mapping,
@@ -60,7 +61,7 @@ CLOSE_TIMEOUT_S = 30.0
 StartOffset: TypeAlias = int | OffsetAndMetadata | OffsetSpec
 
 
-class Consumer:
+class Consumer(NotPickled):
     """A consumer; `config` has Java's names, bootstrap.servers at least. Use it under `with`.
 
     One thread at a time may call it (ConsumerStateError says so), except `wakeup`. All methods

@@ -26,7 +26,7 @@ from sparkkafka.client.sender.topic_lookup import TopicLookup
 from sparkkafka.client.transactions.sender_transaction import SenderTransaction
 from sparkkafka.client.values import TopicPartition, some_topics
 from sparkkafka.config.client_settings import ProducerSettings
-from sparkkafka.errors import KafkaError, KafkaTimeoutError, some
+from sparkkafka.errors import KafkaError, KafkaTimeoutError, counted, some
 from sparkkafka.protocol.columns.encode import EncodedBatch, run_sizes
 
 log = logging.getLogger(__name__)
@@ -184,7 +184,7 @@ class ProducerLoop:
             counts[chunk.topic] = counts.get(chunk.topic, 0) + chunk.open_count
         total = sum(counts.values())
         topics = sorted(counts, key=lambda topic: -counts[topic])
-        words = f"{total} record{'s' if total != 1 else ''} of {some_topics(topics, MOST_NAMED)}"
+        words = f"{counted(total, 'record')} of {some_topics(topics, MOST_NAMED)}"
         queued = []
         for tp in self.sender.deliveries.waiting():
             if tp.topic in counts:
@@ -440,7 +440,7 @@ class ProducerLoop:
             for chunk in self._taken:
                 chunk.failed(chunk.open_places(), error)
             if lost:
-                log.warning("%d records were not delivered: %s", lost, reason)
+                log.warning("%s not delivered: %s", counted(lost, "record"), reason)
             self._tell()
             self.cluster.close()
             self._buffer.close()

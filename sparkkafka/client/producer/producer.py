@@ -18,8 +18,9 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Self
 
+from sparkkafka.client.arguments import NotPickled
 from sparkkafka.client.deadline import CloseSignal, Deadline, deadline_of
 from sparkkafka.client.net.connecting import where
 from sparkkafka.client.producer.accumulator import (
@@ -61,7 +62,7 @@ Headers = (
 _producers: weakref.WeakSet[Producer] = weakref.WeakSet()
 
 
-class Producer:
+class Producer(NotPickled):
     """Sends records to Kafka. Settings and defaults are those of Java's KafkaProducer.
 
     All methods may be called from any thread, those of transactions from one at a time. Values and
@@ -119,12 +120,6 @@ class Producer:
     def __repr__(self) -> str:
         servers = ",".join(where(*at) for at in self._settings.client.bootstrap_servers)
         return f"<Producer {servers}{' closed' if self._closed else ''}>"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            "a Producer cannot be pickled: it has connections and a thread. Make one where it is "
-            "used (in the task or the process), from the same settings"
-        )
 
     def __enter__(self) -> Self:
         return self

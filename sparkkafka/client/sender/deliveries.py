@@ -39,6 +39,7 @@ from sparkkafka.errors import (
     KafkaTimeoutError,
     PartitionOutcome,
     ProduceError,
+    counted,
 )
 from sparkkafka.protocol.columns.encode import EncodedBatch, split_encoded
 from sparkkafka.protocol.messages import InitProducerIdRequest, ProduceResponse
@@ -339,7 +340,7 @@ class Deliveries:
             queue.failed(batch, maybe_written=True)
             touched.append(queue)
             if batch.attempts > self._options.retries:
-                text = f"{error} ({batch.attempts} attempts, {self._retries_text()})"
+                text = f"{error} ({counted(batch.attempts, 'attempt')}, {self._retries_text()})"
                 self.give_up(queue, batch, batch_error(queue, batch, text, perhaps=True), error)
         for queue in dict.fromkeys(touched):
             queue.back_off(error)
@@ -368,7 +369,8 @@ class Deliveries:
                 batch = queue.batches[0]
                 text = (
                     f"not acknowledged within {self._cluster.options.prefix}delivery.timeout.ms="
-                    f"{self._options.delivery_timeout_ms} after {batch.attempts} attempts"
+                    f"{self._options.delivery_timeout_ms} after "
+                    f"{counted(batch.attempts, 'attempt')}"
                 )
                 error = batch_error(queue, batch, text, perhaps=batch.open_outcome)
                 self.give_up(queue, batch, error, queue.last_error)

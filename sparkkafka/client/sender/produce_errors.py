@@ -21,6 +21,7 @@ from sparkkafka.errors import (
     KafkaError,
     ProduceError,
     Written,
+    counted,
     is_retriable,
 )
 
@@ -162,11 +163,11 @@ def refusal_text(batch: ProducerBatch, error: BrokerError, retries: str, facts: 
         )
     elif error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
         text += (
-            ": the partition lost records that it had acknowledged (an unclean leader "
-            "election?); records before this batch are missing"
+            ": the partition lost records that it had acknowledged (an unclean leader election? "
+            "a topic that was made again?); records before this batch are missing"
         )
     elif is_retriable(error.code):
-        text += f" ({batch.attempts} attempts, {retries})"
+        text += f" ({counted(batch.attempts, 'attempt')}, {retries})"
     return text + facts
 
 
