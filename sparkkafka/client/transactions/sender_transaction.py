@@ -77,8 +77,10 @@ class SenderTransaction(ABC):
         attempt_ms: int,
         words: Mapping[int, str] = EXPLANATIONS,
         close_signal: CloseSignal | None = None,
+        *,
+        for_task: bool = False,
     ) -> None:
-        self._cluster = Cluster(options, close_signal=close_signal)
+        self._cluster = Cluster(options, close_signal=close_signal, for_task=for_task)
         self._attempt_ms = attempt_ms
         self._words = words
         self.transactional_id = transactional_id
@@ -137,7 +139,7 @@ class ProducerTransaction(SenderTransaction):
         other_ids: Iterable[str] = (),
         words: Mapping[int, str] = EXPLANATIONS,
     ) -> None:
-        super().__init__(options, transactional_id, attempt_ms, words)
+        super().__init__(options, transactional_id, attempt_ms, words, for_task=True)
         self._timeout_ms = timeout_ms
         self._other_ids = list(other_ids)
 
@@ -153,7 +155,7 @@ class ProducerTransaction(SenderTransaction):
             if exc_type is not None and self._has_parts and not fenced:
                 self._abort()
         finally:
-            self._cluster.close()
+            self._cluster.__exit__(exc_type)
 
     def begin(self) -> Transaction:
         """Take over the transactional id (once), or the first of the others under which nothing is

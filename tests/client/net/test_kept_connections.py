@@ -13,13 +13,16 @@ import pytest
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.net import pool
 from sparkkafka.client.net.pool import KEPT
+from sparkkafka.client.sender.arrow_producer import ColumnProducer
+from sparkkafka.client.transactions.sender_transaction import ProducerTransaction
 from sparkkafka.config.options import parse_read_options
 from sparkkafka.spark.read.planning import KafkaInputPartition
 from sparkkafka.spark.read.read_task import read_range, read_ranges
 from sparkkafka.spark.schema import default_columns
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Drop
-from tests.client.support import QUICK, write
+from tests.client.support import QUICK, settings, values_of, write
+from tests.options import parse_producer_options
 
 ROWS = 60
 COLUMNS = default_columns(include_headers=False)
@@ -212,6 +215,31 @@ def test_a_fork_has_none_of_them(filled: FakeCluster) -> None:
     filled.clear_requests()
     assert read(given, 0) == 20
     assert opened(filled) == 0
+
+
+def test_the_next_writer_makes_none(filled: FakeCluster) -> None:
+    """A producer and its transaction are two clients of a task."""
+    client = options(filled).client
+    given = parse_producer_options(settings(filled))
+
+    def task(number: int) -> None:
+        with (
+            ProducerTransaction(client, f"tid-{number}", 60_000, 5_000) as transaction,
+            Cluster(client, for_task=True) as cluster,
+            ColumnProducer(cluster, given, transaction) as producer,
+        ):
+            producer.send("t", number % 3, values_of(range(10)))
+            producer.flush()
+
+    for number in range(4):  # until there are connections to all that tasks need
+        task(number)
+    made = opened(filled)
+    filled.clear_requests()
+    for number in range(4):
+        task(number)
+    assert made > 2
+    assert opened(filled) == 0
+    assert len(filled.requests_of("Produce")) == 4
 
 
 def test_a_topic_made_again_between_two_tasks_is_noticed(filled: FakeCluster) -> None:
