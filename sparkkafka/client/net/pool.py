@@ -20,6 +20,7 @@ from sparkkafka.client.net.connecting import BootstrapServers, first_to_answer
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.values import Address, Broker
 from sparkkafka.config.options import ClientOptions
+from sparkkafka.config.security.options import SecureSettings, secure_settings
 from sparkkafka.errors import (
     AuthenticationError,
     KafkaConnectionError,
@@ -56,6 +57,7 @@ class Connections:
         self._unreachable: dict[int, _Unreachable] = {}
         self._refused: tuple[float, str] | None = None
         self._made_s = time.monotonic()
+        self.looked_up: SecureSettings | None = None
 
     def close(self) -> None:
         for connection in self._by_node.values():
@@ -100,6 +102,8 @@ class Connections:
         """
         if self._refused is not None and time.monotonic() < self._refused[0]:
             raise AuthenticationError(self._refused[1])
+        if self.looked_up is None:
+            self.looked_up = _looked_up(self.options)
         try:
             return Connection.open(host, port, self.options, deadline.until(self._close_signal))
         except AuthenticationError as error:
@@ -196,6 +200,22 @@ OLDEST_KEPT_S = 600.0
 """How old connections may get by being kept: a later one has newer credentials."""
 
 
+def _looked_up(options: ClientOptions) -> SecureSettings | None:
+    """What references in security settings stand for now; None without references."""
+    if not options.security.has_references:
+        return None
+    return secure_settings(options.security, options.bootstrap_servers)
+
+
+def _has_changed(connections: Connections) -> bool:
+    """Whether a reference stands for something else now, so that nobody could say of a connection
+    whose it is."""
+    try:
+        return _looked_up(connections.options) != connections.looked_up
+    except OptionError:
+        return True
+
+
 class _Kept(NamedTuple):
     until_s: float
     connections: Connections
@@ -205,7 +225,8 @@ class KeptConnections:
     """The connections of tasks that have ended, for later tasks of this process.
 
     Only for the same options, and these hold all that makes a connection: brokers, user,
-    credentials, trust. They are closed after connections.max.idle.ms.
+    credentials, trust; references in them must stand for the same as before. They are closed after
+    connections.max.idle.ms.
     """
 
     def __init__(self) -> None:
@@ -217,20 +238,25 @@ class KeptConnections:
         self._timer: threading.Timer | None = None
 
     def take(self, options: ClientOptions) -> Connections | None:
-        """Connections that are open; None if there are none."""
+        """Connections that are open; None if there are none.
+
+        Raises OptionError for a reference that cannot be looked up.
+        """
+        looked_up = _looked_up(options)
         with self._lock:
             for row in reversed(self._rows):
-                if row.connections.options == options:
+                kept = row.connections
+                if kept.options == options and kept.looked_up == looked_up:
                     self._rows.remove(row)
-                    if row.connections.drop_unusable():
-                        return row.connections
+                    if kept.drop_unusable():
+                        return kept
         return None
 
     def keep(self, connections: Connections) -> None:
         """Connections that nobody uses now; closed if they cannot be kept."""
         idle_s = connections.options.connections_max_idle_ms / 1000
-        count = connections.drop_unusable()
-        if not idle_s or not count or connections.age_s > OLDEST_KEPT_S:
+        old = not idle_s or connections.age_s > OLDEST_KEPT_S
+        if old or not connections.drop_unusable() or _has_changed(connections):
             connections.close()
             return
         with self._lock:

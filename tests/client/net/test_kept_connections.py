@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from sparkkafka.client.net.pool import KEPT
 from sparkkafka.client.sender.arrow_producer import ColumnProducer
 from sparkkafka.client.transactions.sender_transaction import ProducerTransaction
 from sparkkafka.config.options import parse_read_options
+from sparkkafka.errors import OptionError
 from sparkkafka.spark.read.planning import KafkaInputPartition
 from sparkkafka.spark.read.read_task import read_range, read_ranges
 from sparkkafka.spark.schema import default_columns
@@ -107,6 +110,60 @@ def test_another_password_is_another_user(filled: FakeCluster) -> None:
 
     assert sasl("a") == sasl("a")
     assert sasl("a") != sasl("b")
+
+
+@pytest.fixture
+def by_reference(tmp_path: Path) -> Iterator[tuple[Path, Any]]:
+    """A file of a user and password, and the options of a task that refer to it."""
+    file = tmp_path / "kafka.properties"
+    file.write_text("user=alice\npassword=hush\n")
+    with FakeCluster(1, sasl_users={"alice": "hush", "bob": "hush-hush"}) as cluster:
+        cluster.create_topic("t", partitions=3)
+        yield (
+            file,
+            options(
+                cluster,
+                security_protocol="SASL_PLAINTEXT",
+                sasl_mechanism="PLAIN",
+                sasl_username=f"${{file:{file}:user}}",
+                sasl_password=f"${{file:{file}:password}}",
+            ).client,
+        )
+
+
+def task(given: Any) -> None:
+    with Cluster(given, for_task=True) as cluster:
+        cluster.topics(["t"])
+
+
+def test_references_that_stand_for_the_same(by_reference: tuple[Path, Any]) -> None:
+    _, given = by_reference
+    task(given)
+    kept = KEPT.take(given)
+    assert kept is not None
+    KEPT.keep(kept)
+
+
+def test_a_reference_that_stands_for_another_user(by_reference: tuple[Path, Any]) -> None:
+    file, given = by_reference
+    task(given)
+    file.write_text("user=bob\npassword=hush-hush\n")
+    assert KEPT.take(given) is None
+    file.write_text("user=alice\npassword=hush\n")
+    kept = KEPT.take(given)
+    assert kept is not None
+    file.write_text("user=bob\npassword=hush-hush\n")
+    KEPT.keep(kept)
+    file.write_text("user=alice\npassword=hush\n")
+    assert KEPT.take(given) is None
+
+
+def test_a_reference_that_is_gone(by_reference: tuple[Path, Any]) -> None:
+    file, given = by_reference
+    task(given)
+    file.unlink()
+    with pytest.raises(OptionError, match=re.escape(str(file))):
+        task(given)
 
 
 def test_a_task_that_failed_leaves_nothing(filled: FakeCluster) -> None:
