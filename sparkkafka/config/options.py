@@ -132,7 +132,7 @@ class ProducerOptions(Masked):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class StreamOptions(Masked):
-    """How much a micro-batch reads. None: no limit."""
+    """How much a micro-batch reads, and who. None: no limit."""
 
     GROUP = "stream"
 
@@ -141,6 +141,7 @@ class StreamOptions(Masked):
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_ms: int = 900_000
     max_ranges_per_task: int | None = None
+    max_records_read_by_driver: int = 10_000
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -202,6 +202,11 @@ CONNECTOR: tuple[Option, ...] = (
         "same effect as 1.",
         default_text="as many as are small",
     ),
+    _used(
+        "maxRecordsReadByDriver", _READ, "stream.max_records_read_by_driver", integer(0),
+        "Streams: a micro-batch of at most so many records and 4 MiB is read by the driver and "
+        "handed over with its plan, so that no Python task starts. 0: tasks read each batch.",
+    ),
     *_each(
         Status.IGNORED, _READ, "groupIdPrefix",
         "no consumer group is formed, so there is no id to be made up",

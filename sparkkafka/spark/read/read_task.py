@@ -13,7 +13,8 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.consumer.range_fetcher import RangeFetcher, RangeWords
 from sparkkafka.client.consumer.ranges_fetcher import RangesFetcher, WantedRange
 from sparkkafka.client.consumer.record import times_as_us
-from sparkkafka.config.options import ReadOptions
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.config.options import FetchOptions, ReadOptions
 from sparkkafka.errors import DataLossError, DecodeError
 from sparkkafka.protocol.columns.columns import ALL_COLUMNS, HEADERS_TYPE, DecodedRecords, Selection
 from sparkkafka.protocol.records.arrow import from_numpy, repeat_text
@@ -24,6 +25,9 @@ ROWS_PER_BATCH = 8192
 """Rows of an Arrow batch handed to Spark. 64K rows were slower at 1 KB a row (measured)."""
 BYTES_PER_BATCH = 4 * 2**20
 """Keys and values of an Arrow batch; large records make it shorter than ROWS_PER_BATCH."""
+
+LEAST_ANSWER_BYTES = 64 * 2**10
+"""Of a leader's answer when several share a limit."""
 
 _WORDS = RangeWords("kafkaConsumer.pollTimeoutMs", "failOnDataLoss=false")
 
@@ -46,16 +50,72 @@ def read_ranges(
     ranges: Sequence[KafkaInputPartition],
 ) -> Iterator[pa.RecordBatch]:
     """The records of small ranges of several partitions. Raises as `read_range`."""
-    by_tp = {one.tp: one for one in ranges}
-    wanted = {tp: WantedRange(_selection(columns, one), one.topic_id) for tp, one in by_tp.items()}
     with Cluster(options.client, try_first=ranges[0].leader, for_task=True) as cluster:
-        with RangesFetcher(cluster, wanted, options.fetch) as fetcher:
-            shapers = {tp: _shaper(options, columns, one) for tp, one in by_tp.items()}
-            yield from _joined(
-                batch for tp, records in fetcher for batch in shapers[tp].batches(records)
-            )
-        for tp, start in fetcher.left.items():
-            yield from _read_range(cluster, options, columns, replace(by_tp[tp], start=start))
+        with _ranges_fetcher(cluster, options.fetch, columns, ranges) as fetcher:
+            yield from _joined(_shaped(fetcher, options, columns, ranges))
+        for one in ranges:
+            if one.tp in fetcher.left:
+                left = replace(one, start=fetcher.left[one.tp])
+                yield from _read_range(cluster, options, columns, left)
+
+
+def read_at_once(
+    cluster: Cluster,
+    options: ReadOptions,
+    columns: tuple[ReadColumn, ...],
+    ranges: Sequence[KafkaInputPartition],
+    *,
+    most_bytes: int,
+    limit_ms: int,
+) -> list[pa.RecordBatch] | None:
+    """All records of small ranges, if they come smoothly: within these Arrow bytes and this time.
+
+    None if not, or if there is anything to say of a range: `read_ranges` knows how.
+    """
+    each_leader = max(most_bytes // len({one.leader for one in ranges}), LEAST_ANSWER_BYTES)
+    fetch = replace(
+        options.fetch,
+        fetch_max_bytes=min(options.fetch.fetch_max_bytes, each_leader),
+        max_decompressed_batch_bytes=min(
+            options.fetch.max_decompressed_batch_bytes, 4 * most_bytes
+        ),
+    )
+    deadline = Deadline(limit_ms)
+    found: list[pa.RecordBatch] = []
+    size_bytes = 0
+    with _ranges_fetcher(cluster, fetch, columns, ranges) as fetcher:
+        for batch in _shaped(fetcher, options, columns, ranges):
+            found.append(batch)
+            size_bytes += batch.nbytes
+            if fetcher.left or size_bytes > most_bytes or deadline.expired:
+                return None
+    if fetcher.left:
+        return None
+    # Afterwards: while a topic has its id, what was read of it before was its own.
+    cluster.topics(sorted({one.topic for one in ranges}), deadline)
+    if any(one.topic_id not in (None, cluster.topic_id(one.topic)) for one in ranges):
+        return None
+    return list(_joined(found))
+
+
+def _ranges_fetcher(
+    cluster: Cluster,
+    options: FetchOptions,
+    columns: tuple[ReadColumn, ...],
+    ranges: Sequence[KafkaInputPartition],
+) -> RangesFetcher:
+    wanted = {one.tp: WantedRange(_selection(columns, one), one.topic_id) for one in ranges}
+    return RangesFetcher(cluster, wanted, options)
+
+
+def _shaped(
+    fetcher: RangesFetcher,
+    options: ReadOptions,
+    columns: tuple[ReadColumn, ...],
+    ranges: Sequence[KafkaInputPartition],
+) -> Iterator[pa.RecordBatch]:
+    shapers = {one.tp: _shaper(options, columns, one) for one in ranges}
+    return (batch for tp, records in fetcher for batch in shapers[tp].batches(records))
 
 
 def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

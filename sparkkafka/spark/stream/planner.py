@@ -62,7 +62,7 @@ class StreamOffsets:
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._cluster = Cluster(options.client)
+        self.cluster = Cluster(options.client)
         self.latest: Offsets = {}
         self._stops = False  # Trigger.AvailableNow
         self._target: Offsets | None = None  # where it stops, once that was looked up
@@ -80,14 +80,14 @@ class StreamOffsets:
         self._gone: set[str] = set()
         self._after: TopicPartition | None = None
         self._last_trigger_s: float | None = None
-        self._offset_bytes: dict[TopicPartition, float] = {}
+        self.offset_bytes: dict[TopicPartition, float] = {}
         self._sizes_s: float | None = None
         self._next_sizes_s = 0.0
         self._batch: _Batch | None = None
 
     def close(self) -> None:
         self.finish_batch()
-        self._cluster.close()
+        self.cluster.close()
 
     # --- the questions ----------------------------------------------------------------------------
 
@@ -103,10 +103,10 @@ class StreamOffsets:
             return self._initial
 
         def look(deadline: Deadline) -> Offsets:
-            chosen = reader.subscribed_partitions(self._cluster, self._options, deadline)
+            chosen = reader.subscribed_partitions(self.cluster, self._options, deadline)
             self._remember_ids(chosen)
             start, self._pinned = reader.start_offsets(
-                self._cluster, self._options, chosen, deadline
+                self.cluster, self._options, chosen, deadline
             )
             return start
 
@@ -161,7 +161,7 @@ class StreamOffsets:
                 planning.listed(partitions),
             )
         options = self._options
-        ranges = reader.task_ranges(self._cluster, options, plan.ranges, self._topic_ids)
+        ranges = reader.task_ranges(self.cluster, options, plan.ranges, self._topic_ids)
         if options.min_partitions is not None or options.max_records_per_partition is not None:
             tasks: list[InputPartition] = list(ranges)
         else:
@@ -240,7 +240,7 @@ class StreamOffsets:
         if limits.max_bytes_per_trigger:
             self._refresh_sizes(latest, backlog, deadline)
             cap_bytes = limits.max_bytes_per_trigger
-            caps.append(offsets_within(backlog, self._offset_bytes, cap_bytes))
+            caps.append(offsets_within(backlog, self.offset_bytes, cap_bytes))
         if not caps or total <= min(caps):
             return latest
         if self._after is None:
@@ -277,11 +277,11 @@ class StreamOffsets:
         subscription = self._options.subscription
         known = {tp.topic for tp in start}
         for topic in known:
-            self._cluster.expect(topic)
+            self.cluster.expect(topic)
         seen = known | set(self._topic_ids)
         if subscription.strategy == "subscribePattern":
             pattern = planning.compile_pattern(subscription.pattern)
-            topics = reader.topics_of_pattern(self._cluster, pattern, deadline)
+            topics = reader.topics_of_pattern(self.cluster, pattern, deadline)
             hidden = {tp.topic for tp in start if pattern.search(tp.topic)} - set(topics)
             topics |= self._existing(hidden, seen, deadline)
             return reader.partitions_of(topics)
@@ -308,7 +308,7 @@ class StreamOffsets:
         topics: dict[str, TopicMetadata] = {}
         while wanted:
             try:
-                topics = self._cluster.topics(sorted(wanted), deadline)
+                topics = self.cluster.topics(sorted(wanted), deadline)
                 break
             except UnknownTopicError as error:
                 missing = set(error.topics)
@@ -319,7 +319,7 @@ class StreamOffsets:
                 wanted -= missing
         for name in sorted(self._gone & set(names)):
             try:
-                topics |= self._cluster.topics([name], deadline, grace_ms=0)
+                topics |= self.cluster.topics([name], deadline, grace_ms=0)
             except UnknownTopicError:
                 continue
             log.warning("topic %s is there again", name)
@@ -328,7 +328,7 @@ class StreamOffsets:
 
     def _remember_ids(self, partitions: Collection[TopicPartition]) -> None:
         for topic in {tp.topic for tp in partitions}:
-            found = self._cluster.topic_id(topic)
+            found = self.cluster.topic_id(topic)
             if found is not None and found not in self._former_ids:
                 self._topic_ids[topic] = found
 
@@ -340,7 +340,7 @@ class StreamOffsets:
             if {tp: at for tp, at in start.items() if tp.topic == topic} != noticed:
                 del self._recreated[topic]
         for topic in sorted({tp.topic for tp in partitions}):
-            found, before = self._cluster.topic_id(topic), self._topic_ids.get(topic)
+            found, before = self.cluster.topic_id(topic), self._topic_ids.get(topic)
             if found is None or before is None or found == before or found in self._former_ids:
                 continue  # a former id comes from a broker that has not heard of the new topic
             self._former_ids.add(before)
@@ -381,13 +381,13 @@ class StreamOffsets:
     # --- asking -----------------------------------------------------------------------------------
 
     def _attempts(self, what: str, action: Callable[[Deadline], _T]) -> _T:
-        return reader.with_attempts(self._cluster, self._options, what, action)
+        return reader.with_attempts(self.cluster, self._options, what, action)
 
     def _offsets_at(
         self, time_ms: int, partitions: Collection[TopicPartition], deadline: Deadline
     ) -> Offsets:
         times = dict.fromkeys(partitions, time_ms)
-        return reader.offsets_at(self._cluster, self._options, times, deadline)
+        return reader.offsets_at(self.cluster, self._options, times, deadline)
 
     def _sizes_of(
         self, ranges: Sequence[planning.KafkaInputPartition]
@@ -406,21 +406,21 @@ class StreamOffsets:
                 self._refresh_sizes(self.latest, backlog, Deadline(SIZES_LIMIT_MS))
             except KafkaError as error:
                 log.debug("no sizes of partitions: %s", error)
-        return self._offset_bytes
+        return self.offset_bytes
 
     def _refresh_sizes(
         self, latest: Offsets, backlog: Mapping[TopicPartition, int], deadline: Deadline
     ) -> None:
         """Mean bytes of an offset by partition, from the sizes of the logs on disk."""
-        unknown = any(size and tp not in self._offset_bytes for tp, size in backlog.items())
+        unknown = any(size and tp not in self.offset_bytes for tp, size in backlog.items())
         old = self._sizes_s is None or time.monotonic() - self._sizes_s > SIZES_MAX_AGE_S
         if not (old or unknown):
             return
         from sparkkafka.client.admin.brokers import partition_sizes
 
-        sizes = partition_sizes(self._cluster, latest, deadline=deadline)
+        sizes = partition_sizes(self.cluster, latest, deadline=deadline)
         earliest = self._offsets_at(EARLIEST, sizes, deadline)
-        self._offset_bytes = {
+        self.offset_bytes = {
             tp: size_bytes / (latest[tp] - earliest[tp])
             for tp, size_bytes in sizes.items()
             if size_bytes and latest[tp] > earliest[tp]
@@ -437,7 +437,7 @@ class StreamOffsets:
         try:
             # Of all partitions, not only this batch's: other batches will ask for the others.
             self._refresh_sizes(self.latest, sizes, Deadline(SIZES_LIMIT_MS))
-            size_bytes = sum(size * self._offset_bytes[tp] for tp, size in sizes.items())
+            size_bytes = sum(size * self.offset_bytes[tp] for tp, size in sizes.items())
         except (KafkaError, KeyError) as error:
             log.debug("no sizes of partitions for the log: %s", error)
         lag = sum(max(0, at - end.get(tp, 0)) for tp, at in self.latest.items())

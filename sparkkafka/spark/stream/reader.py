@@ -23,7 +23,16 @@ from sparkkafka.spark.schema import ReadColumn
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from sparkkafka.spark.stream.driver_read import DriverReads
     from sparkkafka.spark.stream.planner import StreamOffsets
+
+try:
+    # Spark asks `isinstance` of it whether rows come with a plan.
+    from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
+
+    ReadsOnDriver: type | None = _SimpleStreamReaderWrapper
+except ImportError:  # a Spark that has it elsewhere: tasks read all rows
+    ReadsOnDriver = None
 
 Tree = dict[str, dict[str, int]]
 
@@ -35,18 +44,29 @@ class KafkaStreamReader(DataSourceStreamReader):
         self.options = options
         self.columns = columns
         self._live: StreamOffsets | None = None
+        self._driver_reads: DriverReads | None = None
+        self._rows: list[pa.RecordBatch] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_live": None}  # sockets stay where they are
+        # Sockets stay where they are.
+        return {**self.__dict__, "_live": None, "_driver_reads": None, "_rows": None}
+
+    @property  # type: ignore[misc]  # an object's class can be set, this cannot
+    def __class__(self) -> type:
+        """While the rows of a plan wait to be taken, what Spark takes rows from."""
+        return type(self) if self._rows is None or ReadsOnDriver is None else ReadsOnDriver
 
     @property
     def _offsets(self) -> StreamOffsets:
         if self._live is None:
             # Here, not above: executors do not need it.
+            from sparkkafka.spark.stream.driver_read import DriverReads
             from sparkkafka.spark.stream.planner import StreamOffsets
 
             set_up_logging()
             self._live = StreamOffsets(self.options)
+            if ReadsOnDriver is not None:
+                self._driver_reads = DriverReads(self._live.cluster, self.options, self.columns)
         return self._live
 
     def initialOffset(self) -> Tree:
@@ -55,7 +75,20 @@ class KafkaStreamReader(DataSourceStreamReader):
 
     def partitions(self, start: Tree, end: Tree) -> Sequence[InputPartition]:
         """The tasks of the micro-batch that reads from `start` to `end`."""
-        return self._offsets.plan(offsets_of(start), offsets_of(end))
+        offsets = self._offsets
+        tasks = offsets.plan(offsets_of(start), offsets_of(end))
+        if self._driver_reads is None:
+            return tasks
+        small = self._driver_reads.of(tasks, offsets.offset_bytes)
+        if small is None:
+            return tasks
+        self._rows = small.rows
+        return [small.partition]
+
+    def getCache(self, start: Tree, end: Tree) -> Iterator[pa.RecordBatch] | None:
+        """The rows of the plan that was just made. Spark asks for them after `partitions`."""
+        rows, self._rows = self._rows, None
+        return None if rows is None else iter(rows)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The range's records as Arrow batches. Runs on an executor."""

@@ -24,6 +24,7 @@ QUICK = {
     "kafka.reconnect.backoff.ms": "5",
     "kafka.reconnect.backoff.max.ms": "40",
     "fetchOffset.retryIntervalMs": "20",
+    "maxRecordsReadByDriver": "0",  # what `fill` makes has offsets only
 }
 Tree = dict[str, dict[str, int]]
 

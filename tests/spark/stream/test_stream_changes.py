@@ -199,7 +199,7 @@ def test_a_broker_that_has_not_heard_of_the_new_topic(
     source = reader(fake, failOnDataLoss="false")
     start = source.initialOffset()
     end = source.latestOffset(start, ReadAllAvailable())
-    cluster = source._offsets._cluster
+    cluster = source._offsets.cluster
     old_id = cluster.topic_id("t")
     fake.recreate_topic("t")
     fill(fake, "t", 5)

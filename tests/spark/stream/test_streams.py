@@ -555,15 +555,73 @@ def test_small_ranges_share_a_task_and_its_rows_are_the_same(
     for partition in range(12):
         produce(topic, partition, first=partition * 100, count=partition)
     tasks: dict[str, set[int]] = {}
-    for name, options in (("together", {}), ("alone", {"maxRangesPerTask": "1"})):
+    ways = {
+        "driver": {},
+        "together": {"maxRecordsReadByDriver": "0"},
+        "alone": {"maxRangesPerTask": "1"},
+    }
+    for name, options in ways.items():
         frame = streams.frame(subscribe=topic, **options)
         streams.run(frame.selectExpr("*", "spark_partition_id() AS task"), name)
         tasks[name] = {row.task for row in streams.rows(name).select("task").collect()}
-    assert len(tasks["together"]) == 1
-    assert len(tasks["alone"]) == 11
-    assert_df_equality(
-        streams.rows("together").drop("task"),
-        streams.rows("alone").drop("task"),
-        ignore_row_order=True,
+    assert {name: len(found) for name, found in tasks.items()} == {
+        "driver": 1,
+        "together": 1,
+        "alone": 11,
+    }
+    for name in ("driver", "together"):
+        assert_df_equality(
+            streams.rows(name).drop("task"),
+            streams.rows("alone").drop("task"),
+            ignore_row_order=True,
+        )
+        assert streams.values(name) == [p * 100 + n for p in range(12) for n in range(p)]
+
+
+def block_manager(jvm: Any) -> Any:
+    """Of Spark's driver. (py4j's own way loads classes that pip's Spark does not have.)"""
+    look_up = jvm.java.lang.invoke.MethodHandles.publicLookup()
+    method_type = jvm.java.lang.invoke.MethodType.methodType
+    env_class = jvm.java.lang.Class.forName("org.apache.spark.SparkEnv")
+    made = jvm.java.lang.Class.forName("org.apache.spark.storage.BlockManager")
+    env = look_up.findStatic(env_class, "get", method_type(env_class)).invokeWithArguments([])
+    return look_up.findVirtual(env_class, "blockManager", method_type(made)).invokeWithArguments(
+        [env]
     )
-    assert streams.values("together") == [p * 100 + n for p in range(12) for n in range(p)]
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["block", "no block"])
+def test_rows_of_the_driver_and_a_task_if_they_are_lost(
+    streams: Streams, spark: Any, new_topic: Any, produce: Any, lost: bool
+) -> None:
+    """Spark keeps them as a block; without it the task reads the range."""
+    topic = new_topic(partitions=3)
+    block_id = spark._jvm.org.apache.spark.storage.PythonStreamBlockId
+    blocks = block_manager(spark._jvm)
+    found: list[int] = []
+    removed: list[Any] = []
+
+    def each(frame: Any, number: int) -> None:
+        if lost:
+            for stream in range(1, 400):
+                for block in range(1, 4):
+                    one = block_id(stream, block)
+                    if blocks.getStatus(one).isDefined():
+                        blocks.removeBlock(one, True)
+                        removed.append(one)
+        found.extend(int(row.value) for row in frame.collect())
+
+    for turn in range(3):
+        for partition in range(3):
+            produce(topic, partition, first=turn * 30 + partition * 10, count=10)
+        frame = streams.frame(subscribe=topic, includeHeaders="true")
+        query = (
+            frame.writeStream.foreachBatch(each)
+            .option("checkpointLocation", str(streams.folder / "each"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(WAIT_S)
+        assert sum(one.numInputRows for one in query.recentProgress) == 30
+    assert sorted(found) == list(range(90))
+    assert bool(removed) is lost

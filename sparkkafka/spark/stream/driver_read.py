@@ -1,0 +1,116 @@
+"""Small micro-batches are read by the driver, and their rows go to Spark with the plan.
+
+A Python task costs Spark more than reading some thousand rows does. For data sources that read on
+the driver (SimpleDataSourceStreamReader) Spark has a way without: the rows that come with a plan
+become a block, which the batch's one task takes. If the block is lost, that task reads its
+InputPartition, as any other. So the rows are an addition to the plan, and whatever is not smooth is
+left to tasks, which know how to wait, to retry and to explain.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyspark.sql.datasource import InputPartition
+
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.config.options import ReadOptions
+from sparkkafka.errors import KafkaError
+from sparkkafka.spark.read.planning import (
+    KafkaInputPartition,
+    SmallRanges,
+)
+from sparkkafka.spark.schema import ReadColumn
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger(__name__)
+
+MOST_BYTES = 4 * 2**20
+"""Of the rows as Arrow batches; Spark's driver keeps those of the last such batch."""
+MOST_RANGES = 1_000
+LIMIT_MS = 2_000
+NOT_AGAIN_S = 60.0
+"""How long tasks read after an attempt that was in vain."""
+
+
+class SmallBatch(NamedTuple):
+    """A micro-batch with its rows; `partition` says where they come from."""
+
+    partition: InputPartition
+    rows: list[pa.RecordBatch]
+
+
+class DriverReads:
+    """Reads the small micro-batches of one streaming query, with the connections of its plans."""
+
+    def __init__(
+        self, cluster: Cluster, options: ReadOptions, columns: tuple[ReadColumn, ...]
+    ) -> None:
+        self._cluster = cluster
+        self._options = options
+        self._columns = columns
+        self._not_before_s = 0.0
+
+    def of(
+        self, tasks: Sequence[InputPartition], offset_bytes: Mapping[TopicPartition, float]
+    ) -> SmallBatch | None:
+        """The batch of these tasks; None if it is not small, or tasks had better read it."""
+        ranges = [one for task in tasks for one in _ranges_of(task)]
+        if not self._is_small(ranges, len(tasks), offset_bytes):
+            return None
+        # Here, not above: a query whose batches are large needs no codec on the driver.
+        from sparkkafka.spark.read.read_task import read_at_once
+
+        why = "it is larger than it seemed, or takes long"
+        try:
+            rows = read_at_once(
+                self._cluster,
+                self._options,
+                self._columns,
+                ranges,
+                most_bytes=MOST_BYTES,
+                limit_ms=LIMIT_MS,
+            )
+        except KafkaError as error:
+            rows, why = None, str(error)
+        if rows is None:
+            self._not_before_s = time.monotonic() + NOT_AGAIN_S
+            log.info("tasks read this micro-batch, and those of a minute: %s", why)
+            return None
+        partition = ranges[0] if len(ranges) == 1 else SmallRanges(tuple(ranges))
+        return SmallBatch(partition, rows)
+
+    def _is_small(
+        self,
+        ranges: Sequence[KafkaInputPartition],
+        tasks: int,
+        offset_bytes: Mapping[TopicPartition, float],
+    ) -> bool:
+        options = self._options
+        most_ranges = options.stream.max_ranges_per_task
+        if tasks > 1 and (
+            options.min_partitions is not None
+            or options.max_records_per_partition is not None
+            or (most_ranges is not None and len(ranges) > most_ranges)
+        ):
+            return False  # so many tasks were asked for
+        # An attempt ends at MOST_BYTES, so what is not known may be tried.
+        size_bytes = sum(one.count * offset_bytes.get(one.tp, 0.0) for one in ranges)
+        return (
+            0 < len(ranges) <= MOST_RANGES
+            and sum(one.count for one in ranges) <= options.stream.max_records_read_by_driver
+            and size_bytes <= MOST_BYTES
+            and time.monotonic() >= self._not_before_s
+        )
+
+
+def _ranges_of(task: InputPartition) -> Sequence[KafkaInputPartition]:
+    if isinstance(task, SmallRanges):
+        return task.ranges
+    return (task,) if isinstance(task, KafkaInputPartition) else ()

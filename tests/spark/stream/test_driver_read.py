@@ -1,0 +1,288 @@
+"""Small micro-batches whose rows come with the plan, without Spark.
+
+`take` does what pyspark.sql.streaming.python_streaming_source_runner does with a plan.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import time
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
+
+from sparkkafka.client.admin.admin import Admin
+from sparkkafka.client.consumer import ranges_fetcher
+from sparkkafka.client.producer.producer import Producer
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.errors import CorruptRecordError, DataLossError, ErrorCode
+from sparkkafka.spark.read.planning import KafkaInputPartition, SmallRanges
+from sparkkafka.spark.stream import driver_read
+from sparkkafka.spark.stream import reader as stream_reader
+from sparkkafka.testing.fake.cluster import FakeCluster
+from sparkkafka.testing.fake.faults import Answer, CutFrame, Delay, Drop, Garbage
+from tests.client.support import settings, write
+from tests.spark.stream.stream_support import fake, flat, reader, stop_readers  # noqa: F401
+
+PARTITIONS = 4
+ROWS = 200
+
+
+@pytest.fixture(autouse=True)
+def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranges_fetcher, "PATIENCE_MS", 300)
+
+
+@pytest.fixture
+def cluster(fake: FakeCluster) -> FakeCluster:  # noqa: F811
+    fake.create_topic("s", partitions=PARTITIONS)
+    write(fake, "s", ROWS, partitions=PARTITIONS, per_send=10)
+    return fake
+
+
+def opened(cluster: FakeCluster, topic: str = "s", **options: str) -> Any:
+    if "assign" not in options:
+        options["subscribe"] = topic
+    return reader(cluster, **{"maxRecordsReadByDriver": "10000", **options})
+
+
+def plan(source: Any) -> list[KafkaInputPartition | SmallRanges]:
+    start = source.initialOffset()
+    return source.partitions(start, source.latestOffset(start, source.getDefaultReadLimit()))
+
+
+def take(source: Any) -> list[pa.RecordBatch] | None:
+    """The rows that came with the plan just made; None if tasks are to read."""
+    if not isinstance(source, _SimpleStreamReaderWrapper):
+        return None
+    rows = source.getCache({}, {})
+    assert not isinstance(source, _SimpleStreamReaderWrapper)
+    return list(rows)
+
+
+def numbers(batches: list[pa.RecordBatch] | None) -> list[int]:
+    assert batches is not None
+    return sorted(int(value) for batch in batches for value in batch["value"].to_pylist())
+
+
+def test_the_rows_come_with_the_plan_and_are_those_of_a_task(cluster: FakeCluster) -> None:
+    source = opened(cluster)
+    (task,) = plan(source)
+    rows = take(source)
+    assert numbers(rows) == list(range(ROWS))
+    assert pa.Table.from_batches(rows) == pa.Table.from_batches(source.read(task))
+    assert take(source) is None
+
+
+def test_batch_after_batch_with_the_connections_of_the_plans(cluster: FakeCluster) -> None:
+    source = opened(cluster)
+    start = source.initialOffset()
+    limit = source.getDefaultReadLimit()
+    for turn in range(5):
+        end = source.latestOffset(start, limit)
+        source.partitions(start, end)
+        assert numbers(take(source)) == list(range(ROWS if not turn else 8))
+        start = end
+        write(cluster, "s", 8, partitions=PARTITIONS, per_send=2)
+        if turn == 1:
+            cluster.clear_requests()
+    mine = [row for row in cluster.requests if row.api == "ApiVersions"]
+    assert len(mine) <= 2 * 4  # those of `write`
+    assert cluster.requests_of("Fetch")
+
+
+@pytest.mark.parametrize(
+    ("options", "tasks"),
+    [
+        ({"maxRecordsReadByDriver": "199"}, 1),
+        ({"maxRecordsReadByDriver": "0"}, 1),
+        ({"minPartitions": "4"}, 4),
+        ({"maxRecordsPerPartition": "50"}, 4),
+        ({"maxRangesPerTask": "1"}, 4),
+        ({"maxRangesPerTask": "3"}, 2),
+    ],
+)
+def test_what_options_leave_to_tasks(
+    cluster: FakeCluster, options: dict[str, str], tasks: int
+) -> None:
+    source = opened(cluster, **options)
+    cluster.clear_requests()
+    planned = plan(source)
+    assert len(planned) == tasks
+    assert sum(one.count for one in flat(planned)) == ROWS
+    assert take(source) is None
+    assert not cluster.requests_of("Fetch")
+
+
+@pytest.mark.parametrize("option", ["minPartitions", "maxRangesPerTask"])
+def test_options_that_leave_one_task(cluster: FakeCluster, option: str) -> None:
+    source = opened(cluster, assign='{"s": [2]}', **{option: "1"})
+    assert len(plan(source)) == 1
+    assert len(numbers(take(source))) == ROWS // PARTITIONS
+
+
+def test_more_ranges_than_one_task_would_have(fake: FakeCluster) -> None:  # noqa: F811
+    fake.create_topic("wide", partitions=300)
+    write(fake, "wide", 300, partitions=300, per_send=1)
+    source = opened(fake, "wide")
+    (task,) = plan(source)
+    assert len(task.ranges) == 300
+    assert numbers(take(source)) == list(range(300))
+
+
+def test_nothing_to_read(cluster: FakeCluster) -> None:
+    source = opened(cluster, startingOffsets="latest")
+    start = source.initialOffset()
+    assert source.partitions(start, start) == []
+    assert take(source) is None
+
+
+def test_offsets_without_records(cluster: FakeCluster) -> None:
+    """As of an aborted transaction: a batch of no rows is one all the same."""
+    source = opened(cluster)
+    plan(source)
+    take(source)
+    at = {"s": dict.fromkeys(map(str, range(PARTITIONS)), ROWS // PARTITIONS)}
+    log = cluster.log("s", 1)
+    log.append(log.raw()[: len(log.raw())], end_offset=log.end_offset + 3)
+    end = source.latestOffset(at, source.getDefaultReadLimit())
+    source.partitions(at, end)
+    assert take(source) in (None, [])
+
+
+def test_rows_larger_than_they_seemed(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(driver_read, "MOST_BYTES", 500)
+    source = opened(cluster, assign='{"s": [0]}')  # of one range, sizes are not asked for
+    with caplog.at_level(logging.INFO, driver_read.log.name):
+        planned = plan(source)
+    assert take(source) is None
+    assert "it is larger than it seemed" in caplog.text
+    assert len(numbers(list(source.read(planned[0])))) == ROWS // PARTITIONS
+    # Not tried again soon, but later.
+    cluster.clear_requests()
+    plan(source)
+    assert not cluster.requests_of("Fetch")
+    monkeypatch.setattr(driver_read, "MOST_BYTES", 4 * 2**20)
+    monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + 61)
+    plan(source)
+    assert len(numbers(take(source))) == ROWS // PARTITIONS
+
+
+def test_large_answers_are_not_asked_for(fake: FakeCluster) -> None:  # noqa: F811
+    fake.create_topic("large", partitions=6)
+    with Producer(settings(fake)) as producer:
+        for number in range(60):
+            producer.send("large", bytes(250_000), partition=number % 6)
+    source = opened(fake, "large")
+    fake.clear_requests()
+    plan(source)
+    assert take(source) is None
+    asked = [row.message.max_bytes for row in fake.requests_of("Fetch")]
+    assert asked
+    assert max(asked) <= 2 * 2**20  # of two leaders
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        Answer(ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        Answer(ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+        Answer(ErrorCode.KAFKA_STORAGE_ERROR),
+        Drop.BEFORE,
+        Drop.AFTER,
+        CutFrame(40),
+        Garbage(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
+        Delay(5_000),
+    ],
+    ids=str,
+)
+def test_what_is_not_smooth_is_for_tasks_or_mended(cluster: FakeCluster, action: Any) -> None:
+    source = opened(cluster)
+    start = source.initialOffset()
+    end = source.latestOffset(start, source.getDefaultReadLimit())
+    cluster.fault(action, api="Fetch")
+    began_s = time.monotonic()
+    (task,) = source.partitions(start, end)
+    assert time.monotonic() - began_s < 60
+    rows = take(source)
+    if rows is None:
+        rows = list(source.read(task))
+    assert numbers(rows) == list(range(ROWS))
+    # The connections are fit for the next questions.
+    assert source.latestOffset(end, source.getDefaultReadLimit()) == end
+
+
+def test_tasks_say_what_is_wrong(cluster: FakeCluster) -> None:
+    raw = bytearray(cluster.log("s", 0).raw())
+    raw[-30] ^= 4
+    cluster.create_topic("bad", partitions=2)
+    cluster.append("bad", 0, bytes(cluster.log("s", 1).raw()), end_offset=50)
+    cluster.append("bad", 1, bytes(raw), end_offset=50)
+    source = opened(cluster, "bad")
+    (task,) = plan(source)
+    assert take(source) is None
+    with pytest.raises(CorruptRecordError, match="topic bad partition 1"):
+        list(source.read(task))
+
+
+def test_records_that_go_meanwhile(cluster: FakeCluster) -> None:
+    source = opened(cluster)
+    start = source.initialOffset()
+    end = source.latestOffset(start, source.getDefaultReadLimit())
+    planned = source._offsets.plan
+
+    def deleted_after(*given: Any) -> Any:
+        tasks = planned(*given)
+        with Admin(settings(cluster)) as admin:
+            admin.delete_records({TopicPartition("s", 1): 30}).all()
+        return tasks
+
+    source._offsets.plan = deleted_after
+    (task,) = source.partitions(start, end)
+    assert take(source) is None
+    with pytest.raises(DataLossError, match="0 to 29 are gone"):
+        list(source.read(task))
+
+
+def test_a_topic_that_is_made_again_meanwhile(cluster: FakeCluster) -> None:
+    source = opened(cluster)
+    start = source.initialOffset()
+    end = source.latestOffset(start, source.getDefaultReadLimit())
+    planned = source._offsets.plan
+
+    def made_again(*given: Any) -> Any:
+        tasks = planned(*given)
+        cluster.delete_topic("s")
+        cluster.create_topic("s", partitions=PARTITIONS)
+        write(cluster, "s", ROWS, partitions=PARTITIONS, per_send=10)
+        return tasks
+
+    source._offsets.plan = made_again
+    (task,) = source.partitions(start, end)
+    assert take(source) is None
+    with pytest.raises(DataLossError, match="deleted and recreated"):
+        list(source.read(task))
+
+
+def test_a_spark_without_that_way(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_reader, "ReadsOnDriver", None)
+    source = opened(cluster)
+    (task,) = plan(source)
+    assert source._rows is None
+    assert numbers(list(source.read(task))) == list(range(ROWS))
+
+
+def test_rows_that_wait_do_not_travel(cluster: FakeCluster) -> None:
+    source = opened(cluster)
+    plan(source)
+    rows = take(source)
+    source._rows = rows
+    source.__getstate__()
+    assert source.__getstate__()["_rows"] is None
+    source._rows = None
+    assert pickle.loads(pickle.dumps(source)).options == source.options
