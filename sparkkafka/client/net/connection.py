@@ -33,7 +33,7 @@ from sparkkafka.client.net.connecting import (
     first_to_answer,
     where,
 )
-from sparkkafka.client.net.frames import FrameBuffer, ReplyReader, write_parts
+from sparkkafka.client.net.frames import FrameBuffer, ReplyReader, RequestWriter
 from sparkkafka.client.net.refusals import (
     MAX_OPENING_FRAME_BYTES,
     Listener,
@@ -90,6 +90,7 @@ class Connection:
         self._listener = Listener(where(host, port), host, peer_of(sock), protocol, context, prefix)
         self._framing = framing
         self._reader = ReplyReader(framing.frame_length)
+        self._writer = RequestWriter()
         self.host = host
         self.port = port
         self._request_timeout_ms = float(ClientOptions.request_timeout_ms)
@@ -327,6 +328,7 @@ class Connection:
         if sock is None:
             return
         sock.close()
+        self._writer.clear()
         if error is not None:
             self._hooks.failed(str(self), error)
         self._hooks.disconnected(str(self))
@@ -361,8 +363,12 @@ class Connection:
         *,
         version: int | None = None,
         expect_reply: bool = True,
+        patience_s: float | None = None,
     ) -> int:
         """Write a request; returns its correlation id. `version` None: the highest common one.
+
+        With `patience_s` the rest is left when the broker takes nothing for so long (`has_unsent`,
+        `send_rest`; the next request, and `receive`, send it first).
 
         Raises OptionError for what is no request, EncodeError or UnsupportedVersionError before
         anything is sent, KafkaConnectionError or KafkaTimeoutError after which the connection is
@@ -387,16 +393,35 @@ class Connection:
         if wire_log.isEnabledFor(logging.DEBUG):
             size = sum(map(len, parts))
             wire_log.debug("%s <- %s #%d, %d bytes", self, request.API_NAME, correlation_id, size)
+        with self._closed_by(f"sending {request.API_NAME}"):
+            self._writer.write(sock, parts, deadline, patience_s)
+        return correlation_id
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether a part of a request is still to be sent."""
+        return self._writer.has_unsent
+
+    def send_rest(self, deadline: Deadline, patience_s: float = 0.0) -> None:
+        """Send what `send` has left, as far as the broker takes it. Raises as `send`."""
+        sock = self._open_socket()
+        with self._closed_by("sending a request"):
+            self._writer.go_on(sock, deadline, patience_s)
+
+    @contextmanager
+    def _closed_by(self, doing: str) -> Iterator[None]:
+        """Whatever is raised in here closes the connection; what the socket raises, in words."""
         started_s = time.monotonic()
         try:
-            write_parts(sock, parts, deadline)
+            yield
+        except DecodeError as error:
+            raise self._broken(DecodeError(f"{self}: {error}")) from error
         except OSError as error:
-            parts.clear()  # an error's frames may be shown with their variables
-            raise self._failed(f"sending {request.API_NAME}", error, started_s) from error
+            # KafkaConnectionError is an OSError: the end of the stream comes through here too.
+            raise self._failed(doing, error, started_s) from error
         except BaseException:
             self.close()
             raise
-        return correlation_id
 
     def receive(
         self, deadline: Deadline | None = None, buffer: FrameBuffer | None = None
@@ -430,17 +455,9 @@ class Connection:
 
     def _receive(self, deadline: Deadline, buffer: FrameBuffer) -> tuple[int, Any]:
         sock = self._open_socket()
-        started_s = time.monotonic()
-        try:
+        with self._closed_by("waiting for a reply"):
+            self._writer.go_on(sock, deadline)
             return self._framing.receive(self._reader.read(sock, buffer, deadline))
-        except DecodeError as error:
-            raise self._broken(DecodeError(f"{self}: {error}")) from error
-        except OSError as error:
-            # KafkaConnectionError is an OSError: the end of the stream comes through here too.
-            raise self._failed("waiting for a reply", error, started_s) from error
-        except BaseException:
-            self.close()
-            raise
 
     def receive_ready(self, buffer: FrameBuffer) -> tuple[int, Any] | None:
         """`receive` as far as bytes are there, without waiting: None until the reply is whole.
@@ -451,16 +468,9 @@ class Connection:
         if self._early:
             return self._early.popleft()
         sock = self._open_socket()
-        try:
+        with self._closed_by("waiting for a reply"):
             reply = self._reader.read_ready(sock, buffer)
             return None if reply is None else self._proved(self._framing.receive(reply))
-        except DecodeError as error:
-            raise self._broken(DecodeError(f"{self}: {error}")) from error
-        except OSError as error:
-            raise self._failed("waiting for a reply", error, time.monotonic()) from error
-        except BaseException:
-            self.close()
-            raise
 
     def _open_socket(self) -> socket.socket:
         if self._sock is None:

@@ -195,30 +195,69 @@ class ReplyReader:
 TLS_PIECE_BYTES = 16 * 1024
 """A record of TLS. Smaller parts of a request are joined up to it."""
 
+TLS_CALL_BYTES = 16 * TLS_PIECE_BYTES
 _PARTS_AT_ONCE = 64  # far below what systems allow in one call (IOV_MAX, 1024)
 
 
-def write_parts(sock: socket.socket, parts: list[BytesLike], deadline: Deadline) -> None:
-    """Send all parts as one stream of bytes; records go to the kernel from where they lie.
+class RequestWriter:
+    """Writes into one socket. Both methods raise what the socket raises, TimeoutError among it.
 
-    Raises what the socket raises.
+    With a patience they leave the rest where it is when the other side takes nothing for so long;
+    what is written later goes behind it.
     """
-    left = deque(map(byte_view, parts))
-    if isinstance(sock, ssl.SSLSocket):
-        for piece in tls_pieces(left):
-            sock.settimeout(max(deadline.remaining_s(), 0.001))
-            sock.sendall(piece)
-        return
-    while left:
-        sock.settimeout(max(deadline.remaining_s(), 0.001))
-        sent = sock.sendmsg(itertools.islice(left, _PARTS_AT_ONCE))
-        while left and sent >= len(left[0]):
-            sent -= len(left.popleft())
-        if sent:
-            left[0] = left[0][sent:]
+
+    def __init__(self) -> None:
+        self._left: deque[memoryview] = deque()
+
+    @property
+    def has_unsent(self) -> bool:
+        return bool(self._left)
+
+    def write(
+        self,
+        sock: socket.socket,
+        parts: list[BytesLike],
+        deadline: Deadline,
+        patience_s: float | None = None,
+    ) -> None:
+        """Send all parts as one stream of bytes; records go to the kernel from where they lie.
+
+        The list is emptied: an error's frames may be shown with their variables.
+        """
+        views = map(byte_view, parts)
+        self._left += tls_pieces(views) if isinstance(sock, ssl.SSLSocket) else views
+        parts.clear()
+        self.go_on(sock, deadline, patience_s)
+
+    def go_on(
+        self, sock: socket.socket, deadline: Deadline, patience_s: float | None = None
+    ) -> None:
+        """Send what is left."""
+        left = self._left
+        while left:
+            remaining_s = max(deadline.remaining_s(), 0.001)
+            is_short = patience_s is not None and patience_s < remaining_s
+            sock.settimeout(patience_s if is_short else remaining_s)
+            try:
+                if isinstance(sock, ssl.SSLSocket):
+                    # After a timeout OpenSSL takes nothing but the same bytes again.
+                    sent = sock.send(left[0][:TLS_CALL_BYTES])
+                else:
+                    sent = sock.sendmsg(itertools.islice(left, _PARTS_AT_ONCE))
+            except (TimeoutError, BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
+                if is_short:
+                    return
+                raise
+            while left and sent >= len(left[0]):
+                sent -= len(left.popleft())
+            if sent:
+                left[0] = left[0][sent:]
+
+    def clear(self) -> None:
+        self._left.clear()
 
 
-def tls_pieces(parts: Iterable[memoryview]) -> Iterator[BytesLike]:
+def tls_pieces(parts: Iterable[memoryview]) -> Iterator[memoryview]:
     """Large parts as they are, others joined: each piece is a record of TLS of its own at least."""
     # Yields views, whose repr does not show what may be a password.
     small = bytearray()

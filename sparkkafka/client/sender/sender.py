@@ -44,6 +44,8 @@ log = logging.getLogger(__name__)
 BUSY_CONNECT_MS = 3_000  # how long connecting may take while other brokers are being written to
 AWAY_S = 0.2  # a caller that comes back after longer has left answers unread
 LONGEST_WAIT_S = 1.0
+PATIENCE_S = 0.1
+"""A leader that takes nothing of a request for so long holds nobody else up: the rest waits."""
 ZSTD_PRODUCE_VERSION = 7  # KIP-110
 
 
@@ -167,7 +169,10 @@ class Sender:
                 return
 
     def _has_room(self, node_id: int) -> bool:
-        return len(self._sent.get(node_id, ())) < self._options.max_in_flight
+        if len(self._sent.get(node_id, ())) >= self._options.max_in_flight:
+            return False
+        connection = self._cluster.open_connection(node_id)
+        return connection is None or not connection.has_unsent
 
     def _join(
         self, transaction: SenderTransaction, by_leader: Mapping[int, Iterable[Sent]]
@@ -249,6 +254,8 @@ class Sender:
                 deadline,
                 version=None if self._transaction is None else self._transaction.produce_version,
                 expect_reply=self._options.acks != 0,
+                # Without answers a request is done when it is sent.
+                patience_s=PATIENCE_S if self._options.acks else None,
             )
         except KafkaError as error:
             if connection.is_open:  # it could not be encoded, no byte was sent
@@ -328,8 +335,10 @@ class Sender:
     # --- answers --------------------------------------------------------------------------------
 
     def _readable(self, wait_s: float) -> list[int]:
-        """Brokers whose next answer begins to arrive, or whose connection or deadline has ended."""
+        """Brokers whose next answer begins to arrive, who take more of a request that they have not
+        taken whole, or whose connection or deadline has ended."""
         sockets: dict[int, int] = {}
+        events: dict[int, int] = {}
         wake_fd = self._wake_fd
         over: list[int] = []
         here: list[int] = []
@@ -343,13 +352,14 @@ class Sender:
                 here.append(node_id)
             else:
                 sockets[connection.fileno()] = node_id
+                events[connection.fileno()] = select.POLLIN | connection.has_unsent * select.POLLOUT
         if over or not (sockets or (wake_fd is not None and wait_s > 0)):
             if not over and not here and wait_s > 0:
                 time.sleep(wait_s)
             return over + here
         poll = select.poll()
         for descriptor in sockets:
-            poll.register(descriptor, select.POLLIN)
+            poll.register(descriptor, events[descriptor])
         if wake_fd is not None:
             poll.register(wake_fd, select.POLLIN)
         ready = (descriptor for descriptor, _ in poll.poll(0 if here else wait_s * 1000))
@@ -377,6 +387,8 @@ class Sender:
             # request's.
             answer = connection.receive(deadline)
         else:
+            if connection.has_unsent:
+                connection.send_rest(deadline)
             # The rest of this answer does not hold up other brokers' answers.
             found = connection.receive_ready(self._buffers.setdefault(node_id, FrameBuffer()))
             if found is None:
