@@ -35,14 +35,17 @@ demo: $(STAMP) ## one real broker, 1,000,000 rows written and read back by Spark
 test: $(STAMP) ## all tests, those with real brokers and Spark included, a quarter of an hour
 	@$(PY) -m sparkkafka.testing.kafka.jars connector
 	@$(PY) -m tests.quick_spark
-	@$(PY) -m pytest -m "not bench and not soak" -n $(JOBS)
+	@$(PY) -m pytest -m "not bench and not soak and not soak_long" -n $(JOBS)
 
-FAST := not real and not spark and not notebook and not slow and not bench and not soak
+FAST := not real and not spark and not notebook and not slow and not bench and not soak and not soak_long
 test-fast: $(STAMP) ## the tests without broker and Spark but the slowest of them, a minute and a half
 	@$(PY) -m pytest -m "$(FAST)" --ignore tests/real -n $(FAST_JOBS)
 
 soak: $(STAMP) ## the long forms of tests, most of an hour: killed drivers and brokers, 2,000 micro-batches
 	@$(PY) -m pytest -m soak -s
+
+soak-long: $(STAMP) ## one hour on three brokers under all faults at once (SPARKKAFKA_SOAK_MINUTES=60)
+	@$(PY) -m pytest -m soak_long -s
 
 lint: $(STAMP) ## ruff and mypy
 	@$(PY) -m ruff check

@@ -74,6 +74,7 @@ class SteadyWriter:
                 "bootstrap.servers": bootstrap,
                 "enable.idempotence": True,
                 "linger.ms": linger_ms,
+                "topic.metadata.refresh.interval.ms": 1000,
                 "reconnect.backoff.max.ms": 500,
                 "log_level": 0,
             }
@@ -90,6 +91,7 @@ class SteadyWriter:
 
     def stop(self) -> int:
         """How many were written, all of them acknowledged."""
+        assert self._thread.is_alive(), "the writer has ended by itself"
         self._over.set()
         self._thread.join(WAIT_S)
         assert not self._thread.is_alive(), "the writer does not stop"
