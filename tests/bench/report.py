@@ -326,7 +326,7 @@ How it is measured:
   `noop`, checkpoint on the local disk) over a topic that is full already: median and 95th
   percentile of `durationMs.triggerExecution` of 30 batches, the first 8 left out. Two queries of
   each side in turns make two pairs. Most of such a time is Spark's: a plan and two files for each
-  batch on both sides, and for us a task in Python
+  batch on both sides, and for us words with a Python process
   ([where the time goes](performance.md#micro-batches)).
 - "Live end": the rows of a micro-batch come in one request while the query waits for them, and the
   next ones when it is over. There the JVM connector looks up offsets behind a fetch of its own that
