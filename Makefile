@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Spark starts Python by the hundreds: each would compile our modules for itself.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-fast soak lint docs bench bench-quick broker clean
+.PHONY: help demo test test-fast soak soak-long lint docs bench bench-quick broker clean
 .DEFAULT_GOAL := help
 
 help: ## this list

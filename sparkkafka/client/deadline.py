@@ -75,12 +75,12 @@ class Deadline:
         return other
 
 
-def seconds_of(timeout_s: float) -> float:
-    """A user's argument `timeout_s`, none longer than a wait can be. Raises OptionError."""
+def seconds_of(timeout_s: float, what: str = "timeout_s") -> float:
+    """A user's argument of this name, none longer than a wait can be. Raises OptionError."""
     # A NaN is not at least 0 either.
     if isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool) and timeout_s >= 0:
         return min(timeout_s, LONGEST_S)
-    raise OptionError(f"timeout_s is a number of seconds, at least 0; got {timeout_s!r}")
+    raise OptionError(f"{what} is a number of seconds, at least 0; got {timeout_s!r}")
 
 
 def deadline_of(timeout_s: float | None) -> Deadline | None:

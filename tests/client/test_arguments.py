@@ -284,7 +284,8 @@ CALLS: Mapping[type, Mapping[str, Mapping[str, Kind]]] = {
     },
     Connection: {
         "call": {"request": REQUEST},
-        "send": {"request": REQUEST, "expect_reply": FLAG},
+        "send": {"request": REQUEST, "expect_reply": FLAG, "patience_s": optional(SECONDS)},
+        "send_rest": {"patience_s": SECONDS},
         "receive": {"buffer": NOT_CHECKED_HERE},
         "choose": {},
         "supports": {"version": WHOLE},

@@ -25,7 +25,7 @@ from typing import Any, Self, TypeVar
 from sparkkafka import __version__
 from sparkkafka.client.arguments import flag, whole
 from sparkkafka.client.auth.credentials import Session, authenticate, connection_security
-from sparkkafka.client.deadline import Deadline, deadline_of
+from sparkkafka.client.deadline import Deadline, deadline_of, seconds_of
 from sparkkafka.client.net.connecting import (
     BootstrapServers,
     connect,
@@ -380,6 +380,8 @@ class Connection:
                 f"MetadataRequest(topics=None); got {request!r}"
             )
         flag(expect_reply, "expect_reply")
+        if patience_s is not None:
+            patience_s = seconds_of(patience_s, "patience_s")
         if version is not None:
             whole(version, "version")
         deadline = self._checked_deadline(deadline)
@@ -402,8 +404,10 @@ class Connection:
         """Whether a part of a request is still to be sent."""
         return self._writer.has_unsent
 
-    def send_rest(self, deadline: Deadline, patience_s: float = 0.0) -> None:
+    def send_rest(self, deadline: Deadline | None = None, patience_s: float = 0.0) -> None:
         """Send what `send` has left, as far as the broker takes it. Raises as `send`."""
+        patience_s = seconds_of(patience_s, "patience_s")
+        deadline = self._checked_deadline(deadline)
         sock = self._open_socket()
         with self._closed_by("sending a request"):
             self._writer.go_on(sock, deadline, patience_s)
