@@ -32,7 +32,10 @@ limited_to_the_end = pytest.mark.skipif(
 
 
 def records(first: int, count: int) -> list[Record]:
-    return [Record(b"k%d" % n, b"%d" % n, (("h", b"x"),)) for n in range(first, first + count)]
+    def headers(n: int) -> tuple[tuple[str, bytes], ...]:
+        return tuple((f"h{turn}", b"%d-%d" % (n, turn)) for turn in range(n % 3))
+
+    return [Record(b"k%d" % n, b"%d" % n, headers(n)) for n in range(first, first + count)]
 
 
 @pytest.fixture
