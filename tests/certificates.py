@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from cryptography import x509
@@ -34,6 +36,14 @@ class Identity:
     def key_pem(self, password: str = "", form: PrivateFormat = PrivateFormat.PKCS8) -> str:
         how = BestAvailableEncryption(password.encode()) if password else NoEncryption()
         return str(self.key.private_bytes(Encoding.PEM, form, how).decode())
+
+    def server_context(self, folder: Path) -> ssl.SSLContext:
+        """For a server; its file goes into the folder."""
+        file = folder / "server.pem"
+        file.write_text(self.pem + self.key_pem())
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(file)
+        return context
 
     def pkcs12(self, password: str, chain: Sequence[Identity] = ()) -> bytes:
         """A store with key, certificate and those who signed it."""

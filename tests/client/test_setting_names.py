@@ -87,10 +87,7 @@ def check(library: str, spark: str, names: tuple[str, ...]) -> None:
 def server_context(
     folder: Path, identity: Identity, *, wants_certificate: bool = False
 ) -> ssl.SSLContext:
-    path = folder / "server.pem"
-    path.write_text(identity.pem + identity.key_pem())
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(path)
+    context = identity.server_context(folder)
     context.load_verify_locations(cadata=AUTHORITY.pem)
     if wants_certificate:
         context.verify_mode = ssl.CERT_REQUIRED

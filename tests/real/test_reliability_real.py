@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
-import signal
 import threading
 import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import confluent_kafka
 import confluent_kafka.admin
-import psutil
 import pyarrow as pa
 import pytest
 
@@ -34,6 +30,7 @@ from sparkkafka.spark.exactly_once.task import TaskPlace
 from sparkkafka.spark.write.write_task import write_rows
 from sparkkafka.testing.kafka import admin
 from tests.client.support import open_cluster, read
+from tests.real.processes import stands_still
 
 pytestmark = pytest.mark.real
 
@@ -133,25 +130,6 @@ def assert_truthful(brokers: Any, topic: str, error: KafkaError) -> None:
 def leader(brokers: Any, topic: str, partition: int = 0) -> int:
     running = next(number for number in brokers.broker_ids if brokers.is_running(number))
     return int(admin.view(brokers.address(running), 5.0).leaders[topic][partition])
-
-
-@contextmanager
-def stands_still(brokers: Any, number: int) -> Iterator[None]:
-    """SIGSTOP for a broker's Java, SIGCONT at the end."""
-    _, port = brokers.address(number)
-    (java,) = (
-        process
-        for process in psutil.Process().children(recursive=True)
-        if any(
-            row.status == psutil.CONN_LISTEN and row.laddr.port == port
-            for row in process.net_connections("tcp")
-        )
-    )
-    os.kill(java.pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(java.pid, signal.SIGCONT)
 
 
 def wait_until_in_sync(brokers: Any, topic: str) -> None:

@@ -12,8 +12,8 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from subprocess import Popen
@@ -30,6 +30,7 @@ from sparkkafka.client.values import TopicPartition
 from sparkkafka.testing.kafka.cluster import KafkaCluster
 from tests.real.drivers import driver, log_of, wait_for_start
 from tests.real.peers import confluent_read
+from tests.real.processes import RUNNER, Held, held_by, stands_still
 from tests.real.streams import Job, SteadyWriter, administer, assert_each_once, ends, wait_until
 from tests.real.transactions import held_back, open_ids
 
@@ -45,14 +46,11 @@ DRIVER_LIVES_S = (60.0, 900.0)
 """The longest is long enough to see a process grow."""
 WAIT_S = 240.0
 GROWTH_BYTES = 60_000_000
-RUNNER = "python_streaming_source_runner"
 
 
-class Held(NamedTuple):
-    seconds: float
-    rss_bytes: int
-    threads: int
-    open_files: int
+class Seen(NamedTuple):
+    at_s: float
+    held: Held
 
 
 def test_an_hour_of_faults(spark: SparkSession, tmp_path: Path) -> None:
@@ -76,7 +74,7 @@ class Run:
         self.cluster, self.folder, self.luck = cluster, folder, luck
         self.bootstrap = cluster.bootstrap_servers
         self.happened: Counter[str] = Counter()
-        self.held: list[dict[str, list[Held]]] = []  # of each driver, by process
+        self.held: list[dict[str, list[Seen]]] = []  # of each driver, by process
         cluster.create_topic(SOURCE, FIRST_PARTITIONS, replication_factor=3)
         cluster.create_topic(SINK, SINK_PARTITIONS, replication_factor=3)
         self.partitions = FIRST_PARTITIONS
@@ -118,8 +116,8 @@ class Run:
                 before = self.job.last_finished()
                 name, fault = self.luck.choice(self._faults(process))
                 print(f"{time.strftime('%H:%M:%S')} driver {number}, batch {before}: {name}")
-                with fault():
-                    self.happened[name] += 1
+                fault()
+                self.happened[name] += 1
                 time.sleep(self.luck.uniform(0, 10))
                 if process.poll() is not None:
                     # A query may give up, as when brokers are away for too long: it goes on anew.
@@ -138,86 +136,63 @@ class Run:
 
     # --- what happens -----------------------------------------------------------------------------
 
-    def _faults(self, process: Popen[bytes]) -> list[tuple[str, Callable[[], object]]]:
-        @contextmanager
-        def broker_dies() -> Iterator[None]:
-            broker = self.luck.choice(self.cluster.broker_ids)
-            self.cluster.kill(broker)
-            time.sleep(self.luck.uniform(0, 20))
-            yield
-            self.cluster.start(broker)
-
-        @contextmanager
-        def broker_is_paused() -> Iterator[None]:
-            with self._stopped(self.luck.choice(self.cluster.broker_ids)):
-                time.sleep(self.luck.uniform(2, 25))
-                yield
-
-        @contextmanager
-        def broker_is_slow() -> Iterator[None]:
-            broker = self.luck.choice(self.cluster.broker_ids)
-            for _ in range(40):
-                with self._stopped(broker):
-                    time.sleep(0.2)
-                time.sleep(0.05)
-            yield
-
-        @contextmanager
-        def worker_dies() -> Iterator[None]:
-            workers = [row for row in _python(process) if RUNNER not in " ".join(row.cmdline())]
-            if workers:
-                self.luck.choice(workers).send_signal(signal.SIGKILL)
-            yield
-
-        @contextmanager
-        def leaders_move() -> Iterator[None]:
-            places = [confluent_kafka.TopicPartition(SOURCE, n) for n in range(self.partitions)]
-            kind = confluent_kafka.ElectionType.PREFERRED
-            admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": self.bootstrap})
-            admin.elect_leaders(kind, places).result(60)
-            yield
-
-        @contextmanager
-        def partition_is_added() -> Iterator[None]:
-            if self.partitions < MOST_PARTITIONS:
-                self.partitions += 1
-                wanted = [confluent_kafka.admin.NewPartitions(SOURCE, self.partitions)]
-                administer(self.bootstrap, lambda admin: admin.create_partitions(wanted))
-                time.sleep(5)  # until the writer has heard of it
-                self.writer._partitions = self.partitions
-            yield
-
-        @contextmanager
-        def read_records_are_deleted() -> Iterator[None]:
-            done = self._finished_offsets()
-            if done:
-                with Admin({"bootstrap.servers": self.bootstrap}) as admin:
-                    admin.delete_records(done).all()
-            yield
-
-        @contextmanager
-        def nothing() -> Iterator[None]:
-            yield
-
+    def _faults(self, process: Popen[bytes]) -> list[tuple[str, Callable[[], None]]]:
         return [
-            ("a broker dies", broker_dies),
-            ("a broker is paused", broker_is_paused),
-            ("a broker is slow", broker_is_slow),
-            ("a Python worker dies", worker_dies),
-            ("leaders move", leaders_move),
-            ("a partition is added", partition_is_added),
-            ("records that were read are deleted", read_records_are_deleted),
-            ("nothing", nothing),
+            ("a broker dies", self._kill_broker),
+            ("a broker is paused", self._pause_broker),
+            ("a broker is slow", self._slow_broker),
+            ("a Python worker dies", lambda: self._kill_worker(process)),
+            ("leaders move", self._move_leaders),
+            ("a partition is added", self._add_partition),
+            ("records that were read are deleted", self._delete_read_records),
+            ("nothing", lambda: None),
         ]
 
-    @contextmanager
-    def _stopped(self, broker: int) -> Iterator[None]:
-        process = _java_of(self.cluster, broker)
-        process.send_signal(signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            process.send_signal(signal.SIGCONT)
+    def _kill_broker(self) -> None:
+        broker = self.luck.choice(self.cluster.broker_ids)
+        self.cluster.kill(broker)
+        time.sleep(self.luck.uniform(0, 20))
+        self.cluster.start(broker)
+
+    def _pause_broker(self) -> None:
+        with stands_still(self.cluster, self.luck.choice(self.cluster.broker_ids)):
+            time.sleep(self.luck.uniform(2, 25))
+
+    def _slow_broker(self) -> None:
+        broker = self.luck.choice(self.cluster.broker_ids)
+        for _ in range(40):
+            with stands_still(self.cluster, broker):
+                time.sleep(0.2)
+            time.sleep(0.05)
+
+    def _kill_worker(self, process: Popen[bytes]) -> None:
+        workers = _processes(process)[1:]
+        self.luck.shuffle(workers)
+        for row in workers:
+            with suppress(psutil.Error):
+                if RUNNER not in row.cmdline():
+                    row.send_signal(signal.SIGKILL)
+                    return
+
+    def _move_leaders(self) -> None:
+        places = [confluent_kafka.TopicPartition(SOURCE, n) for n in range(self.partitions)]
+        kind = confluent_kafka.ElectionType.PREFERRED
+        admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": self.bootstrap})
+        admin.elect_leaders(kind, places).result(60)
+
+    def _add_partition(self) -> None:
+        if self.partitions < MOST_PARTITIONS:
+            self.partitions += 1
+            wanted = [confluent_kafka.admin.NewPartitions(SOURCE, self.partitions)]
+            administer(self.bootstrap, lambda admin: admin.create_partitions(wanted))
+            time.sleep(5)  # until the writer has heard of it
+            self.writer._partitions = self.partitions
+
+    def _delete_read_records(self) -> None:
+        done = self._finished_offsets()
+        if done:
+            with Admin({"bootstrap.servers": self.bootstrap}) as admin:
+                admin.delete_records(done).all()
 
     def _finished_offsets(self) -> dict[TopicPartition, int]:
         """Up to which offsets micro-batches are finished."""
@@ -231,27 +206,25 @@ class Run:
     # --- what is held -----------------------------------------------------------------------------
 
     def _note(self, process: Popen[bytes], now_s: float) -> None:
-        for row in [psutil.Process(process.pid), *_python(process)]:
-            try:
-                name = f"{row.pid} {'runner' if RUNNER in ' '.join(row.cmdline()) else 'python'}"
-                held = Held(now_s, row.memory_info().rss, row.num_threads(), row.num_fds())
-            except psutil.Error:
-                continue
-            self.held[-1].setdefault(name, []).append(held)
+        for row in _processes(process):
+            with suppress(psutil.Error):
+                name = f"{row.pid} {'runner' if RUNNER in row.cmdline() else 'python'}"
+                self.held[-1].setdefault(name, []).append(Seen(now_s, held_by(row)))
 
     def grown(self) -> list[str]:
         """Processes that hold more at their end than in the middle of their lives."""
         found = []
         for number, processes in enumerate(self.held):
             for name, rows in processes.items():
-                lived_s = rows[-1].seconds - rows[0].seconds
+                lived_s = rows[-1].at_s - rows[0].at_s
                 if lived_s < 300:
                     continue
-                middle, last = rows[len(rows) // 2], rows[-1]
+                earlier = [row.held for row in rows[: len(rows) // 2]]
+                middle, last = rows[len(rows) // 2].held, rows[-1].held
                 if (
                     last.rss_bytes - middle.rss_bytes > GROWTH_BYTES
-                    or last.threads > max(row.threads for row in rows[: len(rows) // 2]) + 2
-                    or last.open_files > max(row.open_files for row in rows[: len(rows) // 2]) + 8
+                    or last.threads > max(held.threads for held in earlier) + 2
+                    or last.open_files > max(held.open_files for held in earlier) + 8
                 ):
                     found.append(f"driver {number}: {name}: {middle} -> {last}")
         return found
@@ -263,9 +236,9 @@ class Run:
         for number, processes in enumerate(self.held):
             for name, rows in processes.items():
                 if len(rows) > 5:
-                    first, last = rows[0], rows[-1]
+                    first, last = rows[0].held, rows[-1].held
                     lines.append(
-                        f"driver {number}, {name}, {last.seconds - first.seconds:.0f} s: "
+                        f"driver {number}, {name}, {rows[-1].at_s - rows[0].at_s:.0f} s: "
                         f"{first.rss_bytes / 1e6:.0f} -> {last.rss_bytes / 1e6:.0f} MB, "
                         f"{first.threads} -> {last.threads} threads, "
                         f"{first.open_files} -> {last.open_files} files"
@@ -275,24 +248,14 @@ class Run:
         return "\n".join(lines)
 
 
-def _python(process: Popen[bytes]) -> list[psutil.Process]:
-    """Spark's Python processes of a driver: its planner, and workers in an executor's role."""
-    found = []
-    for row in psutil.Process(process.pid).children(recursive=True):
-        try:
+def _processes(process: Popen[bytes]) -> list[psutil.Process]:
+    """A driver, and below it Spark's Python: the planner, and workers in an executor's role."""
+    if process.poll() is not None:
+        return []
+    driver = psutil.Process(process.pid)
+    found = [driver]
+    for row in driver.children(recursive=True):
+        with suppress(psutil.Error):
             if "pyspark" in " ".join(row.cmdline()) and "java" not in row.name():
                 found.append(row)
-        except psutil.Error:
-            continue
     return found
-
-
-def _java_of(cluster: KafkaCluster, broker: int) -> psutil.Process:
-    config = str(cluster._broker(broker).config)
-    for row in psutil.Process().children(recursive=True):
-        try:
-            if row.name() == "java" and config in row.cmdline():
-                return row
-        except psutil.Error:
-            continue
-    raise AssertionError(f"broker {broker} has no process")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import psutil
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.real.processes import RUNNER, held_by
 from tests.real.streams import position, stream_of, wait_until, write_values
 
 pytestmark = [pytest.mark.real, pytest.mark.spark]
@@ -18,23 +19,6 @@ WARM_UP = 20
 PER_BATCH = 4
 PARTITIONS = 2
 GROWTH_BYTES = 20_000_000
-RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"
-
-
-class Held(NamedTuple):
-    rss_bytes: int
-    threads: int
-    open_files: int
-    connections: int
-
-
-def held_by(process: psutil.Process) -> Held:
-    return Held(
-        process.memory_info().rss,
-        process.num_threads(),
-        process.num_fds(),
-        len(process.net_connections("inet")),
-    )
 
 
 def runners() -> set[psutil.Process]:

@@ -104,7 +104,7 @@ class Cluster:
         self._topics: dict[str, TopicMetadata] = {}
         self._distrusted: set[str] = set()
         self._connections = (KEPT.take(options) if for_task else None) or Connections(
-            options, try_first=try_first, close_signal=close_signal
+            options, try_first=try_first, close_signal=close_signal, for_task=for_task
         )
         self._known_topics: set[str] = set()
         self._leaders: dict[TopicPartition, int] = {}

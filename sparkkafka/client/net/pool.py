@@ -42,10 +42,15 @@ class _Unreachable(NamedTuple):
 
 
 class Connections:
-    """Opened when first needed, and again after they broke. `try_first` is as in `Cluster`."""
+    """Opened when first needed, again after they broke. The arguments are those of `Cluster`."""
 
     def __init__(
-        self, options: ClientOptions, *, try_first: Address | None, close_signal: CloseSignal | None
+        self,
+        options: ClientOptions,
+        *,
+        try_first: Address | None,
+        close_signal: CloseSignal | None,
+        for_task: bool,
     ) -> None:
         self.options = options
         self._close_signal = close_signal
@@ -57,7 +62,7 @@ class Connections:
         self._unreachable: dict[int, _Unreachable] = {}
         self._refused: tuple[float, str] | None = None
         self._made_s = time.monotonic()
-        self.looked_up: SecureSettings | None = None
+        self.looked_up = _looked_up(options) if for_task else None
 
     def close(self) -> None:
         for connection in self._by_node.values():
@@ -102,8 +107,6 @@ class Connections:
         """
         if self._refused is not None and time.monotonic() < self._refused[0]:
             raise AuthenticationError(self._refused[1])
-        if self.looked_up is None:
-            self.looked_up = _looked_up(self.options)
         try:
             return Connection.open(host, port, self.options, deadline.until(self._close_signal))
         except AuthenticationError as error:
@@ -208,8 +211,8 @@ def _looked_up(options: ClientOptions) -> SecureSettings | None:
 
 
 def _has_changed(connections: Connections) -> bool:
-    """Whether a reference stands for something else now, so that nobody could say of a connection
-    whose it is."""
+    """Whether a reference stands for something else now, or nothing, so that nobody could say of a
+    connection whose it is."""
     try:
         return _looked_up(connections.options) != connections.looked_up
     except OptionError:
@@ -238,15 +241,11 @@ class KeptConnections:
         self._timer: threading.Timer | None = None
 
     def take(self, options: ClientOptions) -> Connections | None:
-        """Connections that are open; None if there are none.
-
-        Raises OptionError for a reference that cannot be looked up.
-        """
-        looked_up = _looked_up(options)
+        """Connections that are open; None if there are none."""
         with self._lock:
             for row in reversed(self._rows):
                 kept = row.connections
-                if kept.options == options and kept.looked_up == looked_up:
+                if kept.options == options and not _has_changed(kept):
                     self._rows.remove(row)
                     if kept.drop_unusable():
                         return kept

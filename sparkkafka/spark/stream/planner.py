@@ -400,13 +400,18 @@ class StreamOffsets:
             and now_s >= self._next_sizes_s
         ):
             self._next_sizes_s = now_s + SIZES_MAX_AGE_S  # also if the user may not ask
-            try:
-                # Of all partitions, not only this batch's: other batches will ask for the others.
-                backlog = {one.tp: one.count for one in ranges}
-                self._refresh_sizes(self.latest, backlog, Deadline(SIZES_LIMIT_MS))
-            except KafkaError as error:
-                log.debug("no sizes of partitions: %s", error)
+            self._try_sizes({one.tp: one.count for one in ranges})
         return self.offset_bytes
+
+    def _try_sizes(self, backlog: Mapping[TopicPartition, int]) -> bool:
+        """Ask for sizes that a batch can do without; whether that went well."""
+        try:
+            # Of all partitions, not only this batch's: other batches will ask for the others.
+            self._refresh_sizes(self.latest, backlog, Deadline(SIZES_LIMIT_MS))
+        except KafkaError as error:
+            log.debug("no sizes of partitions: %s", error)
+            return False
+        return True
 
     def _refresh_sizes(
         self, latest: Offsets, backlog: Mapping[TopicPartition, int], deadline: Deadline
@@ -434,12 +439,8 @@ class StreamOffsets:
             return
         sizes = {one.tp: one.count for one in plan.ranges}
         size_bytes = None
-        try:
-            # Of all partitions, not only this batch's: other batches will ask for the others.
-            self._refresh_sizes(self.latest, sizes, Deadline(SIZES_LIMIT_MS))
+        if self._try_sizes(sizes) and all(tp in self.offset_bytes for tp in sizes):
             size_bytes = sum(size * self.offset_bytes[tp] for tp, size in sizes.items())
-        except (KafkaError, KeyError) as error:
-            log.debug("no sizes of partitions for the log: %s", error)
         lag = sum(max(0, at - end.get(tp, 0)) for tp, at in self.latest.items())
         self._batch = _Batch(sum(sizes.values()), len(sizes), size_bytes, lag, time.monotonic())
 

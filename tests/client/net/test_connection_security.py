@@ -66,9 +66,7 @@ USERS = {"alice": "hush-hush"}
 
 
 def server_context(folder: Path, identity: Identity = SERVER, **more: Any) -> ssl.SSLContext:
-    (folder / "server.pem").write_text(identity.pem + identity.key_pem())
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "server.pem")
+    context = identity.server_context(folder)
     context.load_verify_locations(cadata=AUTHORITY.pem)
     for name, value in more.items():
         setattr(context, name, value)

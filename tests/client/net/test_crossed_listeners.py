@@ -30,11 +30,7 @@ BROKER = signed("broker")
 
 @pytest.fixture
 def tls(tmp_path: Path) -> ssl.SSLContext:
-    pem = tmp_path / "broker.pem"
-    pem.write_text(BROKER.pem + BROKER.key_pem())
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(pem)
-    return context
+    return BROKER.server_context(tmp_path)
 
 
 def trusting(config: dict[str, str]) -> dict[str, str]:

@@ -7,7 +7,6 @@ import ssl
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -49,11 +48,7 @@ def sasl_tls(mechanism: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def server_context(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
-    path: Path = tmp_path_factory.mktemp("tls") / "server.pem"
-    path.write_text(SERVER.pem + SERVER.key_pem())
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(path)
-    return context
+    return SERVER.server_context(tmp_path_factory.mktemp("tls"))
 
 
 def connect(server: HostileServer, config: dict[str, str], total_ms: float = 20_000) -> Connection:

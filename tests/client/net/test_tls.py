@@ -37,10 +37,7 @@ TRUST = TlsSettings(truststore=Store("ssl.truststore.certificates", text=Secret(
 
 @pytest.fixture(scope="module")
 def server_context(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
-    folder = tmp_path_factory.mktemp("server")
-    (folder / "server.pem").write_text(SERVER.pem + SERVER.key_pem())
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "server.pem")
+    context = SERVER.server_context(tmp_path_factory.mktemp("server"))
     context.verify_mode = ssl.CERT_OPTIONAL
     context.load_verify_locations(cadata=AUTHORITY.pem)
     return context

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -50,9 +49,7 @@ def paused(request: Any, fake_cluster_factory: Any, tmp_path: Path) -> Iterator[
     config: dict[str, str] = {}
     context = None
     if request.param == "tls":
-        (tmp_path / "server.pem").write_text(SERVER.pem + SERVER.key_pem())
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(tmp_path / "server.pem")
+        context = SERVER.server_context(tmp_path)
         config = {"security.protocol": "SSL", "ssl.truststore.certificates": AUTHORITY.pem}
     cluster = fake_cluster_factory(2, tls_context=context, configs={"max.message.bytes": 32 * MIB})
     cluster.create_topic("t", partitions=2)

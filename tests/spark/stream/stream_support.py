@@ -47,6 +47,12 @@ def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of ranges that are read together."""
+    monkeypatch.setattr("sparkkafka.client.consumer.ranges_fetcher.PATIENCE_MS", 300)
+
+
+@pytest.fixture
 def fake() -> Iterator[FakeCluster]:
     with FakeCluster(brokers=2) as cluster:
         yield cluster
@@ -71,6 +77,13 @@ def reader(cluster: FakeCluster, kind: Any = LimitedStreamReader, **options: str
     }
     opened.append(kind(parse_stream_options(given), default_columns(include_headers=False)))
     return opened[-1]
+
+
+def plan(source: Any) -> list[KafkaInputPartition | SmallRanges]:
+    """The first micro-batch of a reader."""
+    start = source.initialOffset()
+    end = source.latestOffset(start, source.getDefaultReadLimit())
+    return list(source.partitions(start, end))
 
 
 def flat(planned: list[KafkaInputPartition | SmallRanges]) -> list[KafkaInputPartition]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import pickle
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -15,25 +16,28 @@ import pytest
 from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 
 from sparkkafka.client.admin.admin import Admin
-from sparkkafka.client.consumer import ranges_fetcher
 from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import CorruptRecordError, DataLossError, ErrorCode
-from sparkkafka.spark.read.planning import KafkaInputPartition, SmallRanges
 from sparkkafka.spark.stream import driver_read
 from sparkkafka.spark.stream import reader as stream_reader
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Answer, CutFrame, Delay, Drop, Garbage
 from tests.client.support import settings, write
-from tests.spark.stream.stream_support import fake, flat, reader, stop_readers  # noqa: F401
+from tests.spark.stream.stream_support import (  # noqa: F401
+    fake,
+    flat,
+    little_patience,
+    plan,
+    reader,
+    stop_readers,
+)
 
 PARTITIONS = 4
 ROWS = 200
 
 
-@pytest.fixture(autouse=True)
-def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranges_fetcher, "PATIENCE_MS", 300)
+pytestmark = pytest.mark.usefixtures("little_patience")
 
 
 @pytest.fixture
@@ -47,11 +51,6 @@ def opened(cluster: FakeCluster, topic: str = "s", **options: str) -> Any:
     if "assign" not in options:
         options["subscribe"] = topic
     return reader(cluster, **{"maxRecordsReadByDriver": "10000", **options})
-
-
-def plan(source: Any) -> list[KafkaInputPartition | SmallRanges]:
-    start = source.initialOffset()
-    return source.partitions(start, source.latestOffset(start, source.getDefaultReadLimit()))
 
 
 def take(source: Any) -> list[pa.RecordBatch] | None:
@@ -141,16 +140,15 @@ def test_nothing_to_read(cluster: FakeCluster) -> None:
 
 
 def test_offsets_without_records(cluster: FakeCluster) -> None:
-    """As of an aborted transaction: a batch of no rows is one all the same."""
+    """A transaction's marker: a batch of no rows is one all the same."""
     source = opened(cluster)
     plan(source)
     take(source)
     at = {"s": dict.fromkeys(map(str, range(PARTITIONS)), ROWS // PARTITIONS)}
-    log = cluster.log("s", 1)
-    log.append(log.raw()[: len(log.raw())], end_offset=log.end_offset + 3)
+    cluster.append_marker("s", 1, producer_id=7, producer_epoch=0, commit=False)
     end = source.latestOffset(at, source.getDefaultReadLimit())
     source.partitions(at, end)
-    assert take(source) in (None, [])
+    assert take(source) == []
 
 
 def test_rows_larger_than_they_seemed(
@@ -230,40 +228,40 @@ def test_tasks_say_what_is_wrong(cluster: FakeCluster) -> None:
         list(source.read(task))
 
 
-def test_records_that_go_meanwhile(cluster: FakeCluster) -> None:
-    source = opened(cluster)
-    start = source.initialOffset()
-    end = source.latestOffset(start, source.getDefaultReadLimit())
+def plan_while(source: Any, happens: Callable[[], None]) -> Any:
+    """The one task of a first micro-batch; something happens before the driver reads it."""
     planned = source._offsets.plan
 
-    def deleted_after(*given: Any) -> Any:
+    def plan_and(*given: Any) -> Any:
         tasks = planned(*given)
-        with Admin(settings(cluster)) as admin:
-            admin.delete_records({TopicPartition("s", 1): 30}).all()
+        happens()
         return tasks
 
-    source._offsets.plan = deleted_after
-    (task,) = source.partitions(start, end)
+    source._offsets.plan = plan_and
+    (task,) = plan(source)
+    return task
+
+
+def test_records_that_go_meanwhile(cluster: FakeCluster) -> None:
+    def delete() -> None:
+        with Admin(settings(cluster)) as admin:
+            admin.delete_records({TopicPartition("s", 1): 30}).all()
+
+    source = opened(cluster)
+    task = plan_while(source, delete)
     assert take(source) is None
     with pytest.raises(DataLossError, match="0 to 29 are gone"):
         list(source.read(task))
 
 
 def test_a_topic_that_is_made_again_meanwhile(cluster: FakeCluster) -> None:
-    source = opened(cluster)
-    start = source.initialOffset()
-    end = source.latestOffset(start, source.getDefaultReadLimit())
-    planned = source._offsets.plan
-
-    def made_again(*given: Any) -> Any:
-        tasks = planned(*given)
+    def make_again() -> None:
         cluster.delete_topic("s")
         cluster.create_topic("s", partitions=PARTITIONS)
         write(cluster, "s", ROWS, partitions=PARTITIONS, per_send=10)
-        return tasks
 
-    source._offsets.plan = made_again
-    (task,) = source.partitions(start, end)
+    source = opened(cluster)
+    task = plan_while(source, make_again)
     assert take(source) is None
     with pytest.raises(DataLossError, match="deleted and recreated"):
         list(source.read(task))
@@ -282,7 +280,6 @@ def test_rows_that_wait_do_not_travel(cluster: FakeCluster) -> None:
     plan(source)
     rows = take(source)
     source._rows = rows
-    source.__getstate__()
     assert source.__getstate__()["_rows"] is None
     source._rows = None
     assert pickle.loads(pickle.dumps(source)).options == source.options

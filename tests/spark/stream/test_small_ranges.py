@@ -9,29 +9,30 @@ import pyarrow as pa
 import pytest
 
 from sparkkafka.client.admin.admin import Admin
-from sparkkafka.client.consumer import ranges_fetcher
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import CorruptRecordError, DataLossError
 from sparkkafka.spark.read.planning import SmallRanges
 from sparkkafka.testing.fake.cluster import FakeCluster
 from tests.client.support import settings, write
-from tests.spark.stream.stream_support import fake, reader, stop_readers  # noqa: F401
+from tests.spark.stream.stream_support import (  # noqa: F401
+    fake,
+    little_patience,
+    plan,
+    reader,
+    stop_readers,
+)
 
 PARTITIONS = 8
 
 
-@pytest.fixture(autouse=True)
-def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranges_fetcher, "PATIENCE_MS", 300)
+pytestmark = pytest.mark.usefixtures("little_patience")
 
 
 def planned(fake: FakeCluster, **options: str) -> tuple[Any, SmallRanges]:  # noqa: F811
     fake.create_topic("s", partitions=PARTITIONS)
     write(fake, "s", 400, partitions=PARTITIONS, per_send=10)
     source = reader(fake, subscribe="s", **options)
-    start = source.initialOffset()
-    end = source.latestOffset(start, source.getDefaultReadLimit())
-    (task,) = source.partitions(start, end)
+    (task,) = plan(source)
     assert isinstance(task, SmallRanges)
     return source, task
 
@@ -62,9 +63,7 @@ def test_options_about_tasks_win(fake: FakeCluster, option: str) -> None:  # noq
     fake.create_topic("s", partitions=PARTITIONS)
     write(fake, "s", 400, partitions=PARTITIONS, per_send=10)
     source = reader(fake, subscribe="s", **{option: "8" if option == "minPartitions" else "50"})
-    start = source.initialOffset()
-    tasks = source.partitions(start, source.latestOffset(start, source.getDefaultReadLimit()))
-    assert len(tasks) == PARTITIONS
+    assert len(plan(source)) == PARTITIONS
 
 
 def test_records_that_are_gone_by_then_fail_the_task(fake: FakeCluster) -> None:  # noqa: F811
@@ -89,7 +88,6 @@ def test_damage_is_named_with_its_partition(fake: FakeCluster) -> None:  # noqa:
         data = raw if partition == 3 else fake.log("s", 0).raw()
         fake.append("bad", partition, bytes(data), end_offset=50)
     source = reader(fake, subscribe="bad")
-    start = source.initialOffset()
-    (task,) = source.partitions(start, source.latestOffset(start, source.getDefaultReadLimit()))
+    (task,) = plan(source)
     with pytest.raises(CorruptRecordError, match="topic bad partition 3"):
         list(source.read(task))

@@ -1,0 +1,58 @@
+"""Processes as the system sees them: a broker that stands still, what a process holds."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import psutil
+
+RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"
+"""The module of the process in which a stream's reader lives on the driver."""
+
+
+class Held(NamedTuple):
+    rss_bytes: int
+    threads: int
+    open_files: int
+    connections: int
+
+
+def held_by(process: psutil.Process) -> Held:
+    """Between two fetches: one that reads has a pair of sockets of its own to be woken by."""
+    moments = []
+    for _ in range(20):
+        moments.append(_held_now(process))
+        time.sleep(0.003)
+    return min(moments, key=lambda held: held[1:])
+
+
+def _held_now(process: psutil.Process) -> Held:
+    return Held(
+        process.memory_info().rss,
+        process.num_threads(),
+        process.num_fds(),
+        len(process.net_connections("inet")),
+    )
+
+
+@contextmanager
+def stands_still(brokers: Any, number: int) -> Iterator[None]:
+    """SIGSTOP for a broker's Java, SIGCONT at the end."""
+    _, port = brokers.address(number)
+    (java,) = (
+        process
+        for process in psutil.Process().children(recursive=True)
+        if any(
+            row.status == psutil.CONN_LISTEN and row.laddr.port == port
+            for row in process.net_connections("tcp")
+        )
+    )
+    java.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        java.send_signal(signal.SIGCONT)
