@@ -287,6 +287,7 @@ _CHANGING = [
     (re.compile(r"127\.0\.0\.1:\d+"), "host:port"),
     (re.compile(r" from \w+( of (group )?'[\w…-]+'( for out-\d+)?)?(?=:)"), ""),
     (re.compile(r"(broker|partition) \d+"), r"\1 N"),
+    (re.compile(r"out-\d+((,| and) out-\d+)*(?=: )"), "out-N"),
     (re.compile(r"\d+ (failed )?attempts?"), r"N \1attempts"),
     (re.compile(r"(epoch|producer) \d+"), r"\1 N"),
     (re.compile(QUERY_ID), "ID"),

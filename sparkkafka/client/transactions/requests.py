@@ -25,12 +25,18 @@ from sparkkafka.client.group.committed_offsets import (
     offsets_in_parts,
     partition_rows,
 )
-from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, by_topic
+from sparkkafka.client.values import (
+    OffsetAndMetadata,
+    TopicPartition,
+    by_topic,
+    some_partitions,
+)
 from sparkkafka.errors import (
     BrokerError,
     CommitFailedError,
     ErrorCode,
     KafkaError,
+    error_description,
     is_retriable,
 )
 from sparkkafka.protocol.messages import (
@@ -296,14 +302,19 @@ def add_partitions(
 
 class _AddPartitions(_RequestEach):
     def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
-        codes = {
-            row.partition_error_code
-            for topic in response.results_by_topic_v3_and_below
-            for row in topic.results_by_partition
-        }
+        refused: dict[int, list[TopicPartition]] = {}
+        for topic in response.results_by_topic_v3_and_below:
+            for row in topic.results_by_partition:
+                tp = TopicPartition(topic.name, row.partition_index)
+                refused.setdefault(row.partition_error_code, []).append(tp)
         # If one partition is refused, the others come back as not attempted.
-        codes -= {ErrorCode.NONE, ErrorCode.OPERATION_NOT_ATTEMPTED}
-        return [(items[0], Row(min(codes, key=is_retriable, default=0)))]
+        for passed in (ErrorCode.NONE, ErrorCode.OPERATION_NOT_ATTEMPTED):
+            refused.pop(passed, None)
+        if not refused:
+            return [(items[0], Row(0))]
+        code = min(refused, key=is_retriable)
+        words = f"{some_partitions(refused[code])}: {error_description(code, self._prefix)}"
+        return [(items[0], Row(code, None, words))]
 
 
 def add_partitions_each(

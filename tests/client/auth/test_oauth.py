@@ -238,7 +238,7 @@ def test_the_read_timeout_is_one_of_many_tries(server: TokenServer) -> None:
         assert fetch(settings(server, read_timeout_ms=50))
     finally:
         go_on.set()
-    assert len(server.asked) == 2
+    assert len(server.asked) >= 2  # on a slow machine the second one may be too late as well
 
 
 def test_nobody_is_there() -> None:

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.committed_offsets import (
     commit_offsets,
     fetch_committed,
@@ -27,10 +28,11 @@ from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.errors import (
     BrokerError,
     ErrorCode,
+    KafkaError,
     KafkaTimeoutError,
     UnknownTopicError,
 )
-from sparkkafka.testing.fake.faults import Delay, Drop
+from sparkkafka.testing.fake.faults import Answer, Delay, Drop
 from tests.client.support import open_cluster
 
 MINUTE_MS = 60_000
@@ -174,6 +176,20 @@ def test_to_add_again_tells_whether_it_is_open(fake, cluster):
     outcome = add_partitions_each(cluster, parts, cluster.deadline())
     assert [outcome[key] is None for key in IDS[:3]] == [True, False, True]
     assert outcome[IDS[1]].code in FENCED
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, "t-1: this user has no permission on the topic"),
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "t-1: the topic or partition does not exist"),
+    ],
+)
+def test_a_partition_that_is_refused_is_named(fake, cluster, code, words):
+    (row,) = init(cluster, "x")
+    fake.fault(Answer(code), api="AddPartitionsToTxn", partition=1, times=None)
+    with pytest.raises(KafkaError, match=words):
+        add_partitions(cluster, row, TPS[1:2], Deadline(500))
 
 
 def test_nothing_to_do_asks_nobody(fake, cluster):

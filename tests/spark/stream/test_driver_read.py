@@ -37,7 +37,11 @@ PARTITIONS = 4
 ROWS = 200
 
 
-pytestmark = pytest.mark.usefixtures("little_patience")
+@pytest.fixture(autouse=True)
+def time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow machine is no reason to leave a batch to tasks; tests of that set less."""
+    monkeypatch.setattr("sparkkafka.client.consumer.ranges_fetcher.PATIENCE_MS", 30_000)
+    monkeypatch.setattr(driver_read, "LIMIT_MS", 30_000)
 
 
 @pytest.fixture
@@ -126,7 +130,8 @@ def test_options_that_leave_one_task(cluster: FakeCluster, option: str) -> None:
 def test_more_ranges_than_one_task_would_have(fake: FakeCluster) -> None:  # noqa: F811
     fake.create_topic("wide", partitions=300)
     write(fake, "wide", 300, partitions=300, per_send=1)
-    source = opened(fake, "wide")
+    timeouts = {"kafka.request.timeout.ms": "30000", "kafka.default.api.timeout.ms": "60000"}
+    source = opened(fake, "wide", **timeouts)
     (task,) = plan(source)
     assert len(task.ranges) == 300
     assert numbers(take(source)) == list(range(300))
@@ -185,6 +190,7 @@ def test_large_answers_are_not_asked_for(fake: FakeCluster) -> None:  # noqa: F8
     assert max(asked) <= 2 * 2**20  # of two leaders
 
 
+@pytest.mark.usefixtures("little_patience")
 @pytest.mark.parametrize(
     "action",
     [
