@@ -389,8 +389,9 @@ KAFKA: tuple[Option, ...] = (
     ),
     _used(
         "buffer.memory", _WRITE, "producer.buffer_memory", integer(1, INT64_MAX),
-        "Bytes of records that wait to be sent or answered. In Spark this is for each task, and "
-        "one piece of an Arrow batch, of about that size, comes on top.",
+        "Bytes of records that wait to be sent or answered. In Spark this is for each task; "
+        "Spark's Arrow batches in hand count too, up to half of it, and one piece of them, of "
+        "about that size, comes on top.",
     ),
     _used(
         "max.block.ms", _WRITE, "producer.max_block_ms", long_ms(1),

@@ -60,6 +60,9 @@ Piece = TypeVar("Piece")
 _TOGETHER_BYTES = 4 << 20
 """Encoded together at most. All its batches stay in memory until the last is acknowledged."""
 
+_HELD_SHARE = 0.5
+"""Of buffer.memory: the rest is for records on their way, however large the columns are."""
+
 _ALONE_BYTES = 256 << 10
 """A partition's rows of this size are encoded by themselves, which saves a copy."""
 
@@ -301,6 +304,8 @@ class ColumnProducer:
         )
         self._next_step_s = 0.0
         self._failure: KafkaError | None = None
+        self.held_bytes = 0
+        """What the caller holds of columns. It counts as buffered, up to `_HELD_SHARE`."""
 
     @property
     def metrics(self) -> ProducerMetrics:
@@ -308,7 +313,7 @@ class ColumnProducer:
 
     @property
     def buffered_bytes(self) -> int:
-        """What buffer.memory bounds: records that are not acknowledged yet."""
+        """Records that are not acknowledged yet; with `held_bytes`, what buffer.memory bounds."""
         return self._batcher.pending_bytes + self._deliveries.queued_bytes
 
     def __enter__(self) -> Self:
@@ -325,9 +330,9 @@ class ColumnProducer:
     def send(self, topic: str, partition: int, columns: RecordColumns) -> None:
         """Queue records of one partition, in order, and send what is ready.
 
-        Waits while more than buffer.memory is queued, at most max.block.ms. Raises ProduceError if
-        a record is larger than max.request.size (before any of `columns` is sent) or an earlier
-        record failed; KafkaTimeoutError after max.block.ms.
+        Waits while more than buffer.memory is queued and held, at most max.block.ms. Raises
+        ProduceError if a record is larger than max.request.size (before any of `columns` is sent)
+        or an earlier record failed; KafkaTimeoutError after max.block.ms.
         """
         size_bytes, largest_bytes = size_estimate(columns)
         if not size_bytes:
@@ -385,7 +390,8 @@ class ColumnProducer:
         self._sender.finish()
 
     def _make_room(self) -> None:
-        limit = self._options.buffer_memory
+        most = self._options.buffer_memory
+        limit = most - min(self.held_bytes, int(most * _HELD_SHARE))
         now_s = time.monotonic()
         if self.buffered_bytes <= limit:
             # A step visits every partition with something to send, and there can be thousands: not
@@ -401,8 +407,8 @@ class ColumnProducer:
             if deadline.expired:
                 raise KafkaTimeoutError(
                     "the brokers take records too slowly: "
-                    f"{self._deliveries.queued_bytes} bytes wait, more than "
-                    f"{self._prefix}buffer.memory={limit}, for longer than "
+                    f"{self._deliveries.queued_bytes} bytes wait, more than {limit} of "
+                    f"{self._prefix}buffer.memory={most}, for longer than "
                     f"{self._prefix}max.block.ms={self._options.max_block_ms}"
                     f"{self._deliveries.last_errors()}"
                 )

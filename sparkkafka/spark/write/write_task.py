@@ -105,6 +105,8 @@ class _Task:
         """Sends an Arrow batch's rows, after all of them are checked."""
         # Java stamps a record when send() is called; here that is one moment per Arrow batch.
         now_ms = time.time_ns() // 1_000_000
+        # Spark reads the next batch while its reader still refers to this one.
+        self._producer.held_bytes = 2 * batch.nbytes
         pieces = [Rows.of(piece, self._columns) for piece in _pieces(batch, self._piece_bytes)]
         routed = [self._router.route(rows, now_ms) for rows in pieces]  # checks, copies nothing
         for number, rows in enumerate(pieces):

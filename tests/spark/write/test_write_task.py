@@ -271,11 +271,11 @@ def test_a_slow_broker_holds_the_task_back(
     )
     assert message.rows == 2 * rows
     assert slow.fired > 4
-    assert max(buffered) > limit, "the limit is never reached"
-    # One piece of an Arrow batch, of about buffer.memory as well, comes on top; numbers before each
-    # record too.
-    assert max(buffered) < 2.3 * limit
-    assert min(buffered[-20:]) <= limit
+    assert max(buffered) > limit / 2, "the limit is never reached"
+    # The Arrow batch in hand takes half of buffer.memory. One piece of it, of about buffer.memory
+    # as well, comes on top; numbers before each record too.
+    assert max(buffered) < 1.8 * limit
+    assert min(buffered[-20:]) <= limit / 2
 
 
 # --- what the task reports -------------------------------------------------------------------
