@@ -242,6 +242,19 @@ def _oauth(values: Mapping[str, Any], name_of: Names, jaas: LoginModule) -> OAut
             f"{CALLBACK_OPTION}=module:function, or sasl.oauthbearer.token"
         )
     common = _timing(values) | {"extensions": _extensions(values, name_of, jaas)}
+    scope = chosen("oauth_scope", "scope")
+    if not url:
+        for field, name, value in (
+            ("oauth_client_id", "clientId", client_id),
+            ("oauth_client_secret", "clientSecret", secret),
+            ("oauth_scope", "scope", scope),
+        ):
+            if value:
+                name = name_of(field) if values[field] else f"{name} in {_JAAS}"
+                raise OptionError(
+                    f"{name} is for {name_of('oauth_token_endpoint_url')}, and the token comes "
+                    f"from {ways[0]}: remove one of them"
+                )
     if token:
         return OAuthSettings(method=GIVEN_TOKEN, token=token, **common)
     if callback:
@@ -264,7 +277,7 @@ def _oauth(values: Mapping[str, Any], name_of: Names, jaas: LoginModule) -> OAut
         token_endpoint_url=url.reveal(),
         client_id=client_id,
         client_secret=secret,
-        scope=chosen("oauth_scope", "scope"),
+        scope=scope,
         header_urlencode=values["oauth_header_urlencode"],
         tls=TlsSettings(truststore=_endpoint_truststore(values, name_of, jaas)),
         **common,
@@ -311,20 +324,102 @@ _AWS_HOST = re.compile(
 )
 
 
+_AWS_ROLE = ("awsRoleSessionName", "awsRoleExternalId")
+_AWS_KEYS = ("awsRoleAccessKeyId", "awsRoleSecretAccessKey")
+_AWS_KEY_TOKEN = "awsRoleSessionToken"  # noqa: S105
+_AWS_FLAGS = ("awsShouldUseFips", "awsAddDefaultProviders", "awsDebugCreds")
+_AWS_NUMBERS = ("awsMaxRetries", "awsMaxBackOffTimeMs")
+AWS_OPTIONS: Final = (
+    "awsProfileName",
+    "awsRoleArn",
+    *_AWS_ROLE,
+    *_AWS_KEYS,
+    _AWS_KEY_TOKEN,
+    "awsStsRegion",
+    "awsRegion",
+    *_AWS_FLAGS,
+    *_AWS_NUMBERS,
+)
+"""Those of Amazon's MSKCredentialProvider for Java, and awsRegion."""
+
+
 def _aws(
     values: Mapping[str, Any], jaas: LoginModule, servers: tuple[tuple[str, int], ...]
 ) -> OAuthSettings:
+    """Raises OptionError for what would sign as another identity than the options name."""
+    options = jaas.options
+    _check_aws(options)
     regions = {match[1].lower() for host, _ in servers if (match := _AWS_HOST.fullmatch(host))}
+    timing = _timing(values)
+    if "awsMaxBackOffTimeMs" in options:
+        timing["retry_backoff_max_ms"] = int(options["awsMaxBackOffTimeMs"])
+        timing["retry_backoff_ms"] = min(timing["retry_backoff_ms"], timing["retry_backoff_max_ms"])
     return OAuthSettings(
         method=AWS_MSK_IAM,
-        aws_region=jaas.options.get("awsRegion", "")
-        or (regions.pop() if len(regions) == 1 else ""),
-        aws_profile=jaas.options.get("awsProfileName", ""),
-        aws_role_arn=jaas.options.get("awsRoleArn", ""),
-        aws_role_session_name=jaas.options.get("awsRoleSessionName", ""),
-        aws_sts_region=jaas.options.get("awsStsRegion", ""),
-        **_timing(values),
+        aws_region=options.get("awsRegion", "") or (regions.pop() if len(regions) == 1 else ""),
+        aws_profile=options.get("awsProfileName", ""),
+        aws_role_arn=options.get("awsRoleArn", ""),
+        aws_role_session_name=options.get("awsRoleSessionName", ""),
+        aws_role_external_id=options.get("awsRoleExternalId", ""),
+        aws_role_access_key_id=options.get("awsRoleAccessKeyId", ""),
+        aws_role_secret_access_key=Secret(options.get("awsRoleSecretAccessKey", "")),
+        aws_role_session_token=Secret(options.get(_AWS_KEY_TOKEN, "")),
+        aws_sts_region=options.get("awsStsRegion", ""),
+        aws_use_fips=options.get("awsShouldUseFips") == "true",
+        aws_max_retries=int(options.get("awsMaxRetries", 3)),
+        **timing,
     )
+
+
+def _check_aws(options: Mapping[str, str]) -> None:
+    for name in options:
+        if name == "awsMskRegionProvider":
+            raise OptionError(
+                f"{name} in {_JAAS} names a Java class, which cannot run here: say the region with "
+                "awsRegion"
+            )
+        if name not in AWS_OPTIONS:
+            # Not shown: in a garbled text it may be a secret.
+            raise OptionError(
+                f"{_JAAS} has an option that is unknown for AWS_MSK_IAM; there are "
+                f"{_listed(AWS_OPTIONS)}"
+            )
+    for name in AWS_OPTIONS:
+        if options.get(name) == "" and not name.startswith("awsMax"):
+            raise OptionError(f"{name} in {_JAAS} is empty: remove it, or give it a value")
+    if "awsRoleArn" not in options:
+        for name in (*_AWS_ROLE, *_AWS_KEYS, _AWS_KEY_TOKEN):
+            if name in options:
+                raise OptionError(f"{name} in {_JAAS} is for a role: awsRoleArn is missing")
+    keys = [name for name in _AWS_KEYS if name in options]
+    if len(keys) == 1 or (_AWS_KEY_TOKEN in options and not keys):
+        given = keys[0] if keys else _AWS_KEY_TOKEN
+        missing = [name for name in _AWS_KEYS if name not in options]
+        raise OptionError(f"{given} in {_JAAS} needs {' and '.join(missing)}, too")
+    named = "awsProfileName" in options or "awsRoleArn" in options
+    if options.get("awsAddDefaultProviders") == "true" and named:
+        raise OptionError(
+            f"awsAddDefaultProviders=true in {_JAAS} would sign as whoever the machine is when the "
+            "profile or role fails: remove it, or the profile and role"
+        )
+    if options.get("awsAddDefaultProviders") == "false" and not named:
+        raise OptionError(
+            f"awsAddDefaultProviders=false in {_JAAS} leaves nobody to sign as: give "
+            "awsProfileName or awsRoleArn"
+        )
+    if options.get("awsShouldUseFips") == "true":
+        for name in ("awsRoleArn", "awsStsRegion"):
+            if name not in options:
+                raise OptionError(
+                    f"awsShouldUseFips=true in {_JAAS} is for the token service of a region: "
+                    f"{name} is missing"
+                )
+    for name in _AWS_FLAGS:
+        if options.get(name, "true") not in ("true", "false"):
+            raise OptionError(f"{name} in {_JAAS} must be true or false")
+    for name in _AWS_NUMBERS:
+        if not re.fullmatch("[0-9]{1,7}", options.get(name, "0")):
+            raise OptionError(f"{name} in {_JAAS} must be a whole number from 0 to 9999999")
 
 
 def _listed(names: Any) -> str:

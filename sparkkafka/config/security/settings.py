@@ -64,7 +64,8 @@ class OAuthSettings:
     GIVEN_TOKEN: `token`. TOKEN_FILE: the content of the file `token_path`, read each time.
     CALLBACK: a callable without arguments, or "module:function" to import, that returns the token,
     or (token, seconds since 1970 at which it ends).
-    AWS_MSK_IAM: Amazon's signer with `aws_…`; an empty one is as the AWS SDK has it.
+    AWS_MSK_IAM: Amazon's signer with `aws_…`; an empty one is as the AWS SDK has it. The role
+    `aws_role_arn` is assumed as `aws_role_access_key_id`, if there is one.
     """
 
     method: str
@@ -81,7 +82,13 @@ class OAuthSettings:
     aws_profile: str = ""
     aws_role_arn: str = ""
     aws_role_session_name: str = ""
+    aws_role_external_id: str = ""
+    aws_role_access_key_id: str = field(default="", repr=False)
+    aws_role_secret_access_key: Secret = NO_SECRET
+    aws_role_session_token: Secret = NO_SECRET
     aws_sts_region: str = ""
+    aws_use_fips: bool = False
+    aws_max_retries: int = 3
     connect_timeout_ms: int = 10_000
     read_timeout_ms: int = 10_000
     retry_backoff_ms: int = 100

@@ -482,12 +482,29 @@ def test_other_ways_to_a_token() -> None:
 MSK = "b-1.x.y1.c2.kafka.eu-west-1.amazonaws.com:9198"
 
 
+def amazon(**options: str) -> OAuthSettings:
+    return oauth("AWS_MSK_IAM", sasl_jaas_config=jaas("IAMLoginModule", **options))
+
+
 def test_amazon() -> None:
-    text = (
-        'software.amazon.msk.auth.iam.IAMLoginModule required awsProfileName="p" awsRoleArn="r" '
-        'awsRoleSessionName="s" awsStsRegion="us-east-1";'
-    )
+    """Every option of Amazon's library for Java."""
     handler = "software.amazon.msk.auth.iam.IAMClientCallbackHandler"
+    text = jaas(
+        "software.amazon.msk.auth.iam.IAMLoginModule",
+        awsProfileName="p",
+        awsRoleArn="r",
+        awsRoleSessionName="s",
+        awsRoleExternalId="e",
+        awsRoleAccessKeyId="k",
+        awsRoleSecretAccessKey="hush",
+        awsRoleSessionToken="hush-2",
+        awsStsRegion="us-east-1",
+        awsShouldUseFips="true",
+        awsAddDefaultProviders="false",
+        awsDebugCreds="true",
+        awsMaxRetries="7",
+        awsMaxBackOffTimeMs="50",
+    )
     found = oauth(
         "AWS_MSK_IAM",
         bootstrap_servers=f"{MSK},{MSK.replace('b-1', 'b-2')}",
@@ -500,8 +517,17 @@ def test_amazon() -> None:
         aws_profile="p",
         aws_role_arn="r",
         aws_role_session_name="s",
+        aws_role_external_id="e",
+        aws_role_access_key_id="k",
+        aws_role_secret_access_key=Secret("hush"),
+        aws_role_session_token=Secret("hush-2"),
         aws_sts_region="us-east-1",
+        aws_use_fips=True,
+        aws_max_retries=7,
+        retry_backoff_ms=50,
+        retry_backoff_max_ms=50,
     )
+    assert "hush" not in repr(found)
     login = "software.amazon.msk.auth.iam.IAMOAuthBearerLoginCallbackHandler"
     other = oauth(sasl_login_callback_handler_class=login, sasl_jaas_config=jaas(OAUTH_MODULE))
     assert (other.method, other.aws_region) == (AWS_MSK_IAM, "")
@@ -509,10 +535,64 @@ def test_amazon() -> None:
     assert oauth("AWS_MSK_IAM", bootstrap_servers=serverless).aws_region == "us-east-2"
 
 
+KEYS = {"awsRoleAccessKeyId": "k", "awsRoleSecretAccessKey": "hush"}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"awsRoleExternalId": "hush"}, "awsRoleExternalId in sasl.jaas.config is for a role"),
+        ({"awsRoleSessionName": "s"}, "is for a role: awsRoleArn is missing"),
+        (KEYS, "awsRoleAccessKeyId in sasl.jaas.config is for a role"),
+        ({"awsRoleArn": "r", "awsRoleAccessKeyId": "k"}, "needs awsRoleSecretAccessKey, too"),
+        ({"awsRoleArn": "r", "awsRoleSecretAccessKey": "hush"}, "needs awsRoleAccessKeyId, too"),
+        (
+            {"awsRoleArn": "r", "awsRoleSessionToken": "hush"},
+            "awsRoleSessionToken in sasl.jaas.config needs awsRoleAccessKeyId and awsRoleSecretAcc",
+        ),
+        ({"awsRoleARN": "hush"}, "unknown for AWS_MSK_IAM; there are awsProfileName, awsRoleArn"),
+        ({"awsRoleArn": ""}, "awsRoleArn in sasl.jaas.config is empty"),
+        ({"awsRoleArn": "r", "awsAddDefaultProviders": "true"}, "sign as whoever the machine is"),
+        ({"awsAddDefaultProviders": "false"}, "leaves nobody to sign as: give awsProfileName"),
+        ({"awsMskRegionProvider": "com.x.Hush"}, "names a Java class, which cannot run here"),
+        ({"awsDebugCreds": "hush"}, "awsDebugCreds in sasl.jaas.config must be true or false"),
+        ({"awsMaxRetries": "-1"}, "awsMaxRetries in sasl.jaas.config must be a whole number"),
+        ({"awsMaxBackOffTimeMs": ""}, "awsMaxBackOffTimeMs in sasl.jaas.config must be a whole"),
+        (
+            {"awsRoleArn": "r", "awsShouldUseFips": "true"},
+            "token service of a region: awsStsRegion is missing",
+        ),
+    ],
+)
+def test_nothing_that_names_an_identity_of_amazon_is_dropped(
+    options: dict[str, str], words: str
+) -> None:
+    with pytest.raises(OptionError) as caught:
+        amazon(**options)
+    assert words in str(caught.value)
+    assert "hush" not in str(caught.value).lower()
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
         ({}, "needs a token: set sasl.oauthbearer.token.endpoint.url"),
+        (
+            {"sasl_oauthbearer_token": "hush", "sasl_oauthbearer_client_id": "me"},
+            "sasl.oauthbearer.client.id is for sasl.oauthbearer.token.endpoint.url, and the token "
+            "comes from sasl.oauthbearer.token: remove one",
+        ),
+        (
+            {"sasl_jaas_config": jaas(OAUTH_MODULE, token="hush", clientSecret="hush")},
+            "clientSecret in sasl.jaas.config is for sasl.oauthbearer.token.endpoint.url",
+        ),
+        (
+            {
+                "sasl_login_callback_handler_class": "my.module:token",
+                "sasl_jaas_config": jaas(OAUTH_MODULE, scope="s"),
+            },
+            "scope in sasl.jaas.config is for",
+        ),
         ({"sasl_oauthbearer_token_endpoint_url": URL}, "needs a client id"),
         (
             {"sasl_oauthbearer_token_endpoint_url": URL, "sasl_oauthbearer_client_id": "me"},
