@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 from sparkkafka.client.admin import brokers as broker_calls
-from sparkkafka.client.admin import group_offsets, groups, topics, transactions
+from sparkkafka.client.admin import groups, topics, transactions
 from sparkkafka.client.admin import partitions as partition_calls
 from sparkkafka.client.admin.brokers import ClusterDescription, LogDirDescription
 from sparkkafka.client.admin.groups import ConsumerGroupDescription, GroupListing
@@ -24,6 +24,7 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.configs import ConfigChanges, ConfigEntry, ConfigResource
 from sparkkafka.client.cluster.offsets import ListedOffset, OffsetSpec
 from sparkkafka.client.deadline import Deadline, deadline_of
+from sparkkafka.client.group import committed_offsets
 from sparkkafka.client.net.connecting import where
 from sparkkafka.client.transactions.inspection import TransactionDescription, TransactionListing
 from sparkkafka.client.values import Listing, OffsetAndMetadata, Results, TopicPartition
@@ -325,7 +326,7 @@ class Admin(NotPickled):
         KafkaError if all are asked for and the coordinator does not answer.
         """
         with self._call(timeout_s) as (cluster, deadline):
-            return group_offsets.list_consumer_group_offsets(
+            return committed_offsets.list_consumer_group_offsets(
                 cluster, group_id, partitions, deadline, require_stable=require_stable
             )
 
@@ -342,7 +343,9 @@ class Admin(NotPickled):
         OptionError for a negative offset.
         """
         with self._call(timeout_s) as (cluster, deadline):
-            return group_offsets.alter_consumer_group_offsets(cluster, group_id, offsets, deadline)
+            return committed_offsets.alter_consumer_group_offsets(
+                cluster, group_id, offsets, deadline
+            )
 
     def delete_consumer_group_offsets(
         self,
@@ -357,7 +360,7 @@ class Admin(NotPickled):
         GROUP_ID_NOT_FOUND, UnsupportedVersionError before Kafka 2.4, and so on.
         """
         with self._call(timeout_s) as (cluster, deadline):
-            return group_offsets.delete_consumer_group_offsets(
+            return committed_offsets.delete_consumer_group_offsets(
                 cluster, group_id, partitions, deadline
             )
 

@@ -10,8 +10,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.consumer.range_fetcher import RangeFetcher, RangeWords
-from sparkkafka.client.consumer.ranges_fetcher import RangesFetcher, WantedRange
+from sparkkafka.client.consumer.range_fetcher import (
+    RangeFetcher,
+    RangeWords,
+    SmallRangesFetcher,
+    WantedRange,
+)
 from sparkkafka.client.consumer.record import times_as_us
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.options import FetchOptions, ReadOptions
@@ -51,7 +55,7 @@ def read_ranges(
 ) -> Iterator[pa.RecordBatch]:
     """The records of small ranges of several partitions. Raises as `read_range`."""
     with Cluster(options.client, try_first=ranges[0].leader, for_task=True) as cluster:
-        with _ranges_fetcher(cluster, options.fetch, columns, ranges) as fetcher:
+        with _small_ranges_fetcher(cluster, options.fetch, columns, ranges) as fetcher:
             yield from _joined(_shaped(fetcher, options, columns, ranges))
         for one in ranges:
             if one.tp in fetcher.left:
@@ -83,7 +87,7 @@ def read_at_once(
     deadline = Deadline(limit_ms)
     found: list[pa.RecordBatch] = []
     size_bytes = 0
-    with _ranges_fetcher(cluster, fetch, columns, ranges) as fetcher:
+    with _small_ranges_fetcher(cluster, fetch, columns, ranges) as fetcher:
         for batch in _shaped(fetcher, options, columns, ranges):
             found.append(batch)
             size_bytes += batch.nbytes
@@ -98,18 +102,18 @@ def read_at_once(
     return list(_joined(found))
 
 
-def _ranges_fetcher(
+def _small_ranges_fetcher(
     cluster: Cluster,
     options: FetchOptions,
     columns: tuple[ReadColumn, ...],
     ranges: Sequence[KafkaInputPartition],
-) -> RangesFetcher:
+) -> SmallRangesFetcher:
     wanted = {one.tp: WantedRange(_selection(columns, one), one.topic_id) for one in ranges}
-    return RangesFetcher(cluster, wanted, options)
+    return SmallRangesFetcher(cluster, wanted, options)
 
 
 def _shaped(
-    fetcher: RangesFetcher,
+    fetcher: SmallRangesFetcher,
     options: ReadOptions,
     columns: tuple[ReadColumn, ...],
     ranges: Sequence[KafkaInputPartition],

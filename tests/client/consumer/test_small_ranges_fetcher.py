@@ -9,8 +9,8 @@ import pytest
 
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.consumer import ranges_fetcher
-from sparkkafka.client.consumer.ranges_fetcher import RangesFetcher, WantedRange
+from sparkkafka.client.consumer import range_fetcher
+from sparkkafka.client.consumer.range_fetcher import SmallRangesFetcher, WantedRange
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import BrokerError, DecodeError, ErrorCode
 from sparkkafka.protocol.columns.columns import Selection
@@ -27,7 +27,7 @@ SMALL_FETCH = {"max_partition_fetch_bytes": 1_200}
 
 @pytest.fixture(autouse=True)
 def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranges_fetcher, "PATIENCE_MS", 300)
+    monkeypatch.setattr(range_fetcher, "PATIENCE_MS", 300)
 
 
 @pytest.fixture
@@ -53,8 +53,8 @@ def wanted(start: int = 0, end: int = 200, **more: Any) -> dict[TopicPartition, 
 
 def opened(
     cluster: Cluster, ranges: dict[TopicPartition, WantedRange], **config: Any
-) -> RangesFetcher:
-    return RangesFetcher(cluster, ranges, parse_fetch_options(settings("unused:1", **config)))
+) -> SmallRangesFetcher:
+    return SmallRangesFetcher(cluster, ranges, parse_fetch_options(settings("unused:1", **config)))
 
 
 def read_all(
