@@ -395,8 +395,8 @@ class WantedRange(NamedTuple):
 class SmallRangesFetcher:
     """Iterates over the wanted records of several partitions, from all their leaders at once.
 
-    Use it under `with`. It knows the smooth way only. What needs care is left to `RangeFetcher`, one
-    range after the other: an error of a partition, offsets that are gone, a topic that was made
+    Use it under `with`. It knows the smooth way only. What needs care is left to `RangeFetcher`,
+    one range after the other: an error of a partition, offsets that are gone, a topic that was made
     again, a damaged batch, a partition from which nothing comes for a while.
 
     Each partition's records come in order. `left` has the ranges that were not read to their end,
