@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import ssl
-from collections.abc import Sequence
+import subprocess
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,3 +93,38 @@ def _general(host: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         return x509.DNSName(host)
+
+
+def keytool(folder: Path, *arguments: str) -> None:
+    """Java's own tool; file names are of the folder."""
+    done = subprocess.run(
+        ["keytool", *arguments, "-noprompt"], cwd=folder, capture_output=True, timeout=120
+    )
+    assert done.returncode == 0, done.stdout.decode()
+
+
+def java_keystore(
+    folder: Path, kind: str, password: str, keys: Mapping[str, Identity], key_password: str = ""
+) -> bytes:
+    """A store of Java's, written by keytool, with the keys by their aliases."""
+    for alias, identity in keys.items():
+        given = folder / f"{alias}.p12"
+        given.write_bytes(identity.pkcs12(password))
+        keytool(
+            folder, "-importkeystore", "-srckeystore", given.name, "-srcstorepass", password,
+            "-srcalias", "me", "-destalias", alias, "-destkeystore", "keys", "-deststoretype", kind,
+            "-deststorepass", password, "-destkeypass", key_password or password,
+        )  # fmt: skip
+    return (folder / "keys").read_bytes()
+
+
+def java_truststore(folder: Path, kind: str, password: str, *trusted: Identity) -> bytes:
+    """The same of certificates."""
+    for number, identity in enumerate(trusted):
+        given = folder / f"{number}.pem"
+        given.write_text(identity.pem)
+        keytool(
+            folder, "-importcert", "-alias", f"ca{number}", "-file", given.name, "-keystore", "ca",
+            "-storetype", kind, "-storepass", password,
+        )  # fmt: skip
+    return (folder / "ca").read_bytes()

@@ -1,9 +1,9 @@
 """TLS: stores of certificates and keys, as Java names them -> an ssl.SSLContext.
 
-Stores are PEM (files or text) or PKCS#12; which of them, their content says, since keytool writes
-PKCS#12 into files that people call .jks. A real JKS file is refused with the command that converts
-it. Python's ssl takes keys from files only, so a key that was text, or in PKCS#12, is in a file of
-its own for the moment in which it is loaded: mode 0600, encrypted if it came so or from PKCS#12.
+Stores are PEM (files or text), PKCS#12, JKS or JCEKS; which of them, their content says, since
+keytool writes PKCS#12 into files that people call .jks. Python's ssl takes keys from files only, so
+a key that was text, or in a store, is in a file of its own for the moment in which it is loaded:
+mode 0600, encrypted if it came so or from a store.
 
 A context takes long to make (authorities are parsed), so each is kept as long as its settings and
 its files are the same.
@@ -11,6 +11,8 @@ its files are the same.
 
 from __future__ import annotations
 
+import datetime
+import logging
 import os
 import re
 import secrets
@@ -18,16 +20,26 @@ import ssl
 import tempfile
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from sparkkafka.client.auth.java_keystore import (
+    JavaKeystore,
+    KeystoreError,
+    PrivateKey,
+    WrongPasswordError,
+    is_java_keystore,
+    open_java_keystore,
+    unprotected,
+)
 from sparkkafka.config.security.settings import TLS_VERSIONS, Store, TlsSettings
 from sparkkafka.errors import OptionError
 from sparkkafka.secret import Secret, SecretBytes
 
-JKS_MAGIC: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
+log = logging.getLogger(__name__)
+
 MOST_STORE_BYTES = 16 * 2**20
 """Of a store; a bundle of all the world's authorities has 250 KB."""
 
@@ -162,12 +174,10 @@ def _identify(context: ssl.SSLContext, settings: TlsSettings) -> None:
             raise OptionError(f"{_name(key)} has no PRIVATE KEY in it")
         key_pem = keys[0]
     else:
-        loaded = _pkcs12(store, content)
-        if loaded.key is None or loaded.cert is None:
-            raise OptionError(f"{_name(store)} has no key with its certificate in it")
-        certificates = "\n".join(_pem_of(row) for row in (loaded.cert, *loaded.additional_certs))
+        identity = _identity(store, content, password)
+        certificates = "\n".join(identity.chain)
         password = Secret(secrets.token_urlsafe(24))
-        key_pem = _encrypted(loaded.key, password)
+        key_pem = _encrypted(identity.key, password)
     # A callable: else OpenSSL asks at the terminal, and waits there forever.
     asked: list[bool] = []
 
@@ -196,6 +206,10 @@ def _certificates_of(store: Store) -> str:
     content = _read(store)
     if _is_pem(content):
         pem = "\n".join(_found(_CERTIFICATES, content))
+    elif is_java_keystore(content.reveal()):
+        opened = _java_keystore(store, content)
+        # As Java's PKIX: of a key's chain its own certificate.
+        pem = "\n".join([*opened.certificates, *(row.chain[0] for row in opened.keys if row.chain)])
     else:
         loaded = _pkcs12(store, content)
         rows = [row for row in (loaded.cert, *loaded.additional_certs) if row is not None]
@@ -219,12 +233,6 @@ def _read(store: Store) -> SecretBytes:
         ) from None
     if len(content) > MOST_STORE_BYTES:
         raise OptionError(f"{_name(store)} is larger than {MOST_STORE_BYTES} bytes")
-    if content.reveal().startswith(JKS_MAGIC):
-        path = store.path
-        raise OptionError(
-            f"{_name(store)} is a JKS store, which only Java reads. Convert it: keytool "
-            f"-importkeystore -srckeystore {path} -destkeystore {path}.p12 -deststoretype PKCS12"
-        )
     return content
 
 
@@ -245,20 +253,99 @@ def _in_lines(block: str) -> str:
     return "\n".join([begin, *body.split(), end])
 
 
-def _pkcs12(store: Store, content: SecretBytes) -> Any:
+class _Identity(NamedTuple):
+    """A private key of `cryptography`, and its certificate with the chain, PEM."""
+
+    key: Any
+    chain: list[str]
+
+
+def _identity(store: Store, content: SecretBytes, key_password: Secret) -> _Identity:
+    if is_java_keystore(content.reveal()):
+        entry = _key_entry(store, _java_keystore(store, content).keys)
+        # As in Java: a store's password is the one of its keys, unless they have another.
+        try:
+            der = unprotected(entry, key_password or store.password)
+            return _Identity(
+                _serialization(store).load_der_private_key(der.reveal(), None), list(entry.chain)
+            )
+        except WrongPasswordError as error:
+            wrong = "is wrong" if key_password else "is missing"
+            raise OptionError(
+                f"{_name(store)}: the key {entry.alias!r} cannot be had: {error}: ssl.key.password "
+                f"{wrong}"
+            ) from None
+        except KeystoreError as error:
+            raise OptionError(f"{_name(store)}: the key {entry.alias!r}: {error}") from None
+        except (ValueError, TypeError):
+            raise OptionError(
+                f"{_name(store)}: the key {entry.alias!r} is of a kind that OpenSSL does not know"
+            ) from None
+    loaded = _pkcs12(store, content)
+    if loaded.key is None or loaded.cert is None:
+        raise OptionError(f"{_name(store)} has no key with its certificate in it")
+    chain = [_pem_of(row) for row in (loaded.cert, *loaded.additional_certs)]
+    return _Identity(loaded.key, chain)
+
+
+def _key_entry(store: Store, keys: Sequence[PrivateKey]) -> PrivateKey:
+    """The one to show to brokers. Java takes any that fits the broker's authorities."""
+    keys = [row for row in keys if row.chain]
+    if not keys:
+        raise OptionError(f"{_name(store)} has no key with its certificate in it")
+    chosen = next(filter(_is_valid_now, keys), keys[0])
+    if len(keys) > 1:
+        log.warning(
+            "%s has %d keys (%s): %r is shown to brokers. Put the one that is meant into a store "
+            "of its own",
+            _name(store),
+            len(keys),
+            ", ".join(repr(row.alias) for row in keys[:5]),
+            chosen.alias,
+        )
+    return chosen
+
+
+def _is_valid_now(key: PrivateKey) -> bool:
+    from cryptography.x509 import load_pem_x509_certificate
+
     try:
-        from cryptography.hazmat.primitives.serialization import pkcs12
+        found = load_pem_x509_certificate(key.chain[0].encode())
+        now = datetime.datetime.now(datetime.UTC)
+        return found.not_valid_before_utc <= now <= found.not_valid_after_utc
+    except ValueError:
+        return False
+
+
+def _java_keystore(store: Store, content: SecretBytes) -> JavaKeystore:
+    try:
+        return open_java_keystore(content, store.password)
+    except KeystoreError as error:
+        raise OptionError(f"{_name(store)} is a JKS store that cannot be read: {error}") from None
+
+
+def _serialization(store: Store) -> Any:
+    """The module of `cryptography` that reads keys."""
+    try:
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.serialization import pkcs12  # noqa: F401
     except ImportError:
         raise OptionError(
-            f"{_name(store)} is not PEM, and to read PKCS#12 needs a library: pip install "
-            "'sparkkafka[tls]', or convert it: openssl pkcs12 -in STORE -out STORE.pem"
+            f"{_name(store)} is not PEM, and reading it needs a library that is missing on this "
+            "machine: pip install cryptography, or convert it: openssl pkcs12 -in STORE -out "
+            "STORE.pem"
         ) from None
+    return serialization
+
+
+def _pkcs12(store: Store, content: SecretBytes) -> Any:
+    load = _serialization(store).pkcs12.load_pkcs12
     try:
-        return pkcs12.load_pkcs12(content.reveal(), store.password.reveal().encode() or None)
+        return load(content.reveal(), store.password.reveal().encode() or None)
     except Exception:  # of several kinds, and words of OpenSSL that help nobody
         raise OptionError(
             f"{_name(store)} cannot be opened: its password is "
-            f"{'wrong' if store.password else 'missing'}, or it is neither PEM nor PKCS#12"
+            f"{'wrong' if store.password else 'missing'}, or it is neither PEM, PKCS#12 nor JKS"
         ) from None
 
 

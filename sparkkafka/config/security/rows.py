@@ -189,8 +189,8 @@ SECURITY: tuple[Option, ...] = (
     ),
     *_row(
         "ssl.truststore.location", "truststore_location", _PATH,
-        "Authorities that brokers' certificates are checked against: PEM or PKCS#12, on the driver "
-        "and each executor.", also="ssl.ca.location",
+        "Authorities that brokers' certificates are checked against: PEM, PKCS#12 or JKS, on the "
+        "driver and each executor.", also="ssl.ca.location",
     ),
     *_row(
         "ssl.truststore.certificates", "truststore_certificates", _PEM,
@@ -198,11 +198,11 @@ SECURITY: tuple[Option, ...] = (
     ),
     *_row(
         "ssl.truststore.password", "truststore_password", TEXT,
-        "Password of a PKCS#12 truststore.", secret=True,
+        "Password of a truststore of PKCS#12 or JKS.", secret=True,
     ),
     *_row(
         "ssl.keystore.location", "keystore_location", _PATH,
-        "The client's certificate, its chain, and its key: PEM or PKCS#12.",
+        "The client's certificate, its chain, and its key: PEM, PKCS#12 or JKS.",
     ),
     *_row(
         "ssl.keystore.certificate.chain", "keystore_certificate_chain", _PEM,
@@ -215,7 +215,7 @@ SECURITY: tuple[Option, ...] = (
     ),
     *_row(
         "ssl.keystore.password", "keystore_password", TEXT,
-        "Password of a PKCS#12 keystore.", secret=True,
+        "Password of a keystore of PKCS#12 or JKS.", secret=True,
     ),
     *_row(
         "ssl.certificate.location", "certificate_location", _PATH,
@@ -346,7 +346,7 @@ SECURITY: tuple[Option, ...] = (
     ),
     *each(
         Status.IGNORED, Side.BOTH, "ssl.keystore.type ssl.truststore.type",
-        "whether a store is PEM or PKCS#12, its content says",
+        "whether a store is PEM, PKCS#12 or JKS, its content says",
     ),
     *each(
         Status.IGNORED, Side.BOTH, "ssl.protocol",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import socket
 import ssl
+import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,7 +25,7 @@ from sparkkafka.client.auth.tls_context import MOST_STORE_BYTES, tls_context
 from sparkkafka.config.security.settings import Store, TlsSettings
 from sparkkafka.errors import OptionError
 from sparkkafka.secret import Secret
-from tests.certificates import signed
+from tests.certificates import java_keystore, java_truststore, signed
 from tests.frames import variables_of
 
 HUSH = "hush-hush"
@@ -33,6 +36,19 @@ SERVER = signed("broker.example", AUTHORITY)
 CLIENT = signed("client", AUTHORITY, rsa.generate_private_key(65537, 2048))
 STRANGER = signed("authority")
 TRUST = TlsSettings(truststore=Store("ssl.truststore.certificates", text=Secret(AUTHORITY.pem)))
+EXPIRED = signed("expired", AUTHORITY, days=(-2, -1))
+OWN = "hush-own"
+
+
+@functools.cache
+def of_java(kind: str, *keys: str, key_password: str = "") -> bytes:
+    """A store by keytool: of these keys, or of the authority."""
+    known = {"client": CLIENT, "expired": EXPIRED}
+    with tempfile.TemporaryDirectory() as folder:
+        if not keys:
+            return java_truststore(Path(folder), kind, HUSH, signed("another"), AUTHORITY)
+        named = {name: known[name] for name in keys}
+        return java_keystore(Path(folder), kind, HUSH, named, key_password)
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +118,12 @@ def stores(folder: Path) -> dict[str, Store]:
             "ssl.truststore.certificates", text=Secret(pem.replace("\n", " "))
         ),
         "PKCS#12": Store(option, file(folder, "ca.p12", p12), password=Secret(HUSH)),
+        "PKCS#12 by keytool": Store(
+            option, file(folder, "ca12.jks", of_java("PKCS12")), password=Secret(HUSH)
+        ),
+        "JKS": Store(option, file(folder, "trust.jks", of_java("JKS")), password=Secret(HUSH)),
+        "JKS without its password": Store(option, file(folder, "trust.jks", of_java("JKS"))),
+        "JCEKS": Store(option, file(folder, "trust", of_java("JCEKS")), password=Secret(HUSH)),
     }
 
 
@@ -113,6 +135,10 @@ STORES = (
     "text",
     "text in one line",
     "PKCS#12",
+    "PKCS#12 by keytool",
+    "JKS",
+    "JKS without its password",
+    "JCEKS",
 )
 
 
@@ -160,6 +186,14 @@ def identities(folder: Path) -> dict[str, TlsSettings]:
     text = Store("ssl.keystore.certificate.chain", text=Secret(CLIENT.pem.replace("\n", " ")))
     key = Store("ssl.keystore.key", text=Secret(CLIENT.key_pem(HUSH).replace("\n", " ")))
     apart = Store("ssl.key.location", file(folder, "key.pem", CLIENT.key_pem()))
+
+    def java(kind: str, key_password: str = "") -> TlsSettings:
+        name = f"{kind}{key_password}"
+        content = of_java(kind, "client", key_password=key_password)
+        store = Store(option, file(folder, name, content), password=Secret(HUSH))
+        given = Secret(key_password)
+        return replace(TRUST, certificates=store, key=store, key_password=given)
+
     return {
         "one PEM file": replace(TRUST, certificates=together, key=together),
         "an encrypted key": replace(
@@ -171,6 +205,11 @@ def identities(folder: Path) -> dict[str, TlsSettings]:
         "text": replace(TRUST, certificates=text, key=key, key_password=Secret(HUSH)),
         "two files": replace(TRUST, certificates=together, key=apart),
         "PKCS#12": replace(TRUST, certificates=store, key=store),
+        "PKCS#12 by keytool": java("PKCS12"),
+        "JKS": java("JKS"),
+        "JKS, another key password": java("JKS", OWN),
+        "JCEKS": java("JCEKS"),
+        "JCEKS, another key password": java("JCEKS", OWN),
     }
 
 
@@ -181,6 +220,11 @@ IDENTITIES = (
     "text",
     "two files",
     "PKCS#12",
+    "PKCS#12 by keytool",
+    "JKS",
+    "JKS, another key password",
+    "JCEKS",
+    "JCEKS, another key password",
 )
 
 
@@ -193,6 +237,19 @@ def test_a_client_certificate(
     monkeypatch.setattr("tempfile.tempdir", str(kept))
     assert shake(identities(tmp_path)[kind]) == ("TLSv1.3", "client")
     assert list(kept.iterdir()) == []
+
+
+def test_of_several_keys_the_one_that_has_not_ended_is_shown(
+    tmp_path: Path, shake: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    content = of_java("JKS", "expired", "client")
+    path = file(tmp_path, "two.jks", content)
+    store = Store("ssl.keystore.location", path, password=Secret(HUSH))
+    with caplog.at_level(logging.WARNING):
+        assert shake(replace(TRUST, certificates=store, key=store))[1] == "client"
+    (message,) = caplog.messages
+    assert message.startswith(f"ssl.keystore.location={path} has 2 keys ('")
+    assert "): 'client' is shown to brokers. Put the one that is meant" in message
 
 
 # --- versions and ciphers ------------------------------------------------------------------------
@@ -245,7 +302,7 @@ def wrong(folder: Path) -> dict[str, tuple[TlsSettings, str]]:
     locked, p12 = known["an encrypted key"], known["PKCS#12"]
     no_key = Store("ssl.keystore.location", file(folder, "no-key.pem", CLIENT.pem))
     only_key = Store("ssl.keystore.location", file(folder, "only-key.pem", CLIENT.key_pem()))
-    jks = Store(option, file(folder, "trust.jks", b"\xfe\xed\xfe\xed\x00\x00\x00\x02" + b"x" * 99))
+    own = known["JKS, another key password"]
     broken = Store(option, file(folder, "broken.pem", AUTHORITY.pem.replace("M", "-", 3)))
     other = signed("client", AUTHORITY)
     other_key = Store("ssl.keystore.key", text=Secret(other.key_pem()))
@@ -260,13 +317,31 @@ def wrong(folder: Path) -> dict[str, tuple[TlsSettings, str]]:
         ),
         "a folder": (trusting(Store(option, str(folder))), "Is a directory"),
         "NUL in the path": (trusting(Store(option, "a\0b")), "cannot be read"),
-        "JKS": (trusting(jks), r"JKS store.*keytool -importkeystore -srckeystore .*trust\.jks"),
+        "wrong password of JKS": (
+            trusting(replace(trust["JKS"], password=Secret(HUSH + "!"))),
+            r"trust\.jks is a JKS store that cannot be read: its password is wrong, or it is dam",
+        ),
+        "wrong key password in JKS": (
+            replace(own, key_password=Secret(HUSH + "!")),
+            r"the key 'client' cannot be had: it has another password: ssl\.key\.password is wrong",
+        ),
+        "no key password for JKS": (
+            replace(own, key_password=Secret("")),
+            r"the key 'client' cannot be had: it has another password: ssl\.key\.password is miss",
+        ),
+        "JKS without a key": (
+            replace(TRUST, certificates=trust["JKS"], key=trust["JKS"]),
+            r"trust\.jks has no key with its certificate in it",
+        ),
         "too large": (trusting(Store(option, str(sparse))), "is larger than"),
         "rubbish": (
             trusting(Store(option, file(folder, "rubbish", b"\x00\x01" * 500))),
-            "its password is missing, or it is neither PEM nor PKCS#12",
+            "its password is missing, or it is neither PEM, PKCS#12 nor JKS",
         ),
-        "empty": (trusting(Store(option, file(folder, "empty", b""))), "neither PEM nor PKCS#12"),
+        "empty": (
+            trusting(Store(option, file(folder, "empty", b""))),
+            "neither PEM, PKCS#12 nor JKS",
+        ),
         "broken": (trusting(broken), r"broken\.pem"),
         "a key, no certificate": (
             trusting(only_key),
@@ -301,9 +376,11 @@ def wrong(folder: Path) -> dict[str, tuple[TlsSettings, str]]:
 
 
 WRONG = (
-    "not there", "a folder", "NUL in the path", "JKS", "too large", "rubbish", "empty", "broken",
-    "a key, no certificate", "wrong store password", "no store password", "wrong key password",
-    "no key password", "no key", "no certificate", "another's key",
+    "not there", "a folder", "NUL in the path", "wrong password of JKS",
+    "wrong key password in JKS", "no key password for JKS", "JKS without a key", "too large",
+    "rubbish", "empty", "broken", "a key, no certificate", "wrong store password",
+    "no store password", "wrong key password", "no key password", "no key", "no certificate",
+    "another's key",
 )  # fmt: skip
 
 

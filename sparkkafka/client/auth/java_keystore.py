@@ -1,0 +1,205 @@
+"""JKS and JCEKS, the stores of Java before PKCS#12.
+
+    int32 magic, int32 version (1 or 2), int32 number of entries
+    each entry: int32 kind, alias, int64 creation time, and then
+      1, a private key: int32 length, EncryptedPrivateKeyInfo (RFC 5208), int32 number, certificates
+      2, a certificate: its type (version 2), int32 length, DER
+      3, a secret key (JCEKS): an object serialized by Java
+    SHA-1 of the password (UTF-16), "Mighty Aphrodite" and all of the above
+
+Certificates are in the clear. A key has the password of the store, or one of its own. Sources:
+OpenJDK's sun.security.provider.JavaKeyStore and KeyProtector, com.sun.crypto.provider.JceKeyStore,
+KeyProtector and PBES1Core.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ssl
+import struct
+from typing import Final, NamedTuple
+
+from sparkkafka.secret import Secret, SecretBytes
+
+JKS: Final = b"\xfe\xed\xfe\xed"
+JCEKS: Final = b"\xce\xce\xce\xce"
+
+_DIGEST_BYTES = 20
+_WHITENER = b"Mighty Aphrodite"
+_KEY, _CERTIFICATE, _SECRET_KEY = 1, 2, 3
+# Object identifiers of the two ways in which a key is protected, as DER.
+_OF_JKS = bytes.fromhex("060a2b060104012a02110101")  # 1.3.6.1.4.1.42.2.17.1.1
+_OF_JCEKS = bytes.fromhex("06092b060104012a021301")  # 1.3.6.1.4.1.42.2.19.1
+_MOST_ITERATIONS = 5_000_000  # as Java's
+
+
+class KeystoreError(ValueError):
+    """It cannot be read. The message says why, and holds nothing of its content."""
+
+
+class WrongPasswordError(KeystoreError):
+    """Of a key."""
+
+
+class PrivateKey(NamedTuple):
+    """A private key, still protected, with its certificate and chain as PEM, its own first."""
+
+    alias: str
+    protected: SecretBytes
+    chain: tuple[str, ...]
+
+
+class JavaKeystore(NamedTuple):
+    """The entries, in their order in the file. `certificates` are those that stand alone, PEM."""
+
+    keys: tuple[PrivateKey, ...]
+    certificates: tuple[str, ...]
+
+
+def is_java_keystore(content: bytes) -> bool:
+    return content.startswith((JKS, JCEKS))
+
+
+def open_java_keystore(content: SecretBytes, password: Secret) -> JavaKeystore:
+    """All that is in a store. Raises KeystoreError.
+
+    As in Java the certificates of a store are read without a password, but then nobody knows
+    whether somebody changed them.
+    """
+    data = content.reveal()
+    if len(data) < 12 + _DIGEST_BYTES:
+        raise KeystoreError("it is cut short")
+    body, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
+    if password:
+        expected = hashlib.sha1(_utf16(password) + _WHITENER + body, usedforsecurity=False)
+        if not hmac.compare_digest(expected.digest(), digest):
+            raise KeystoreError("its password is wrong, or it is damaged")
+    reader = _Reader(body, 4)
+    version, count = reader.number(), reader.number()
+    if version not in (1, 2):
+        raise KeystoreError(f"it has version {version}, and there are 1 and 2")
+    keys, certificates = [], []
+    for _ in range(count):  # each takes bytes, so it ends
+        kind, alias, _created_ms = reader.number(), reader.text(), reader.take(8)
+        if kind == _KEY:
+            protected = SecretBytes(reader.sized())
+            chain = tuple(reader.certificate(version) for _ in range(reader.number()))
+            keys.append(PrivateKey(alias, protected, chain))
+        elif kind == _CERTIFICATE:
+            certificates.append(reader.certificate(version))
+        elif kind == _SECRET_KEY:
+            raise KeystoreError(
+                "it has a secret key in it, which only Java reads: keep keys for TLS apart"
+            )
+        else:
+            raise KeystoreError("it is damaged: an entry is neither key nor certificate")
+    return JavaKeystore(tuple(keys), tuple(certificates))
+
+
+def unprotected(key: PrivateKey, password: Secret) -> SecretBytes:
+    """The key itself: PKCS#8, DER. Raises KeystoreError, also for a wrong password."""
+    algorithm, data = _encrypted_key_info(key.protected.reveal())
+    if algorithm.startswith(_OF_JKS):
+        return _of_jks(data, password)
+    if algorithm.startswith(_OF_JCEKS):
+        return _of_jceks(algorithm[len(_OF_JCEKS) :], data, password)
+    raise KeystoreError("it is protected in a way that is not known here")
+
+
+class _Reader:
+    def __init__(self, data: bytes, position: int = 0) -> None:
+        self._data = data
+        self._position = position
+
+    def take(self, size: int) -> bytes:
+        start = self._position
+        if size < 0 or size > len(self._data) - start:
+            raise KeystoreError("it is cut short, or damaged")
+        self._position += size
+        return self._data[start : self._position]
+
+    def number(self) -> int:
+        found: int = struct.unpack(">i", self.take(4))[0]
+        return found
+
+    def text(self) -> str:
+        return self.take(struct.unpack(">H", self.take(2))[0]).decode("utf-8", "replace")
+
+    def sized(self) -> bytes:
+        return self.take(self.number())
+
+    def certificate(self, version: int) -> str:
+        if version == 2 and self.text() != "X.509":
+            raise KeystoreError("it has a certificate that is not X.509")
+        return ssl.DER_cert_to_PEM_cert(self.sized())
+
+    def der(self, tag: int) -> bytes:
+        """The content of the next element of DER."""
+        kind, size = self.take(2)
+        if size & 0x80:
+            size = int.from_bytes(self.take(min(size & 0x7F, 4)), "big")
+        if kind != tag:
+            raise KeystoreError("it is damaged")
+        return self.take(size)
+
+
+_INTEGER, _OCTETS, _SEQUENCE = 0x02, 0x04, 0x30
+
+
+def _encrypted_key_info(data: bytes) -> tuple[bytes, bytes]:
+    """(algorithm with its parameters, encrypted key)"""
+    reader = _Reader(_Reader(data).der(_SEQUENCE))
+    return reader.der(_SEQUENCE), reader.der(_OCTETS)
+
+
+def _utf16(password: Secret) -> bytes:
+    return password.reveal().encode("utf-16-be")
+
+
+def _of_jks(data: bytes, password: Secret) -> SecretBytes:
+    """Key bytes, exclusive or a stream of SHA-1 digests, between a salt and a digest."""
+    if len(data) < 2 * _DIGEST_BYTES:
+        raise KeystoreError("it is damaged")
+    start, end = _DIGEST_BYTES, len(data) - _DIGEST_BYTES
+    words, block = _utf16(password), data[:start]
+    stream = bytearray()
+    while len(stream) < end - start:
+        block = hashlib.sha1(words + block, usedforsecurity=False).digest()
+        stream += block
+    size = end - start
+    number = int.from_bytes(data[start:end], "big") ^ int.from_bytes(stream[:size], "big")
+    found = SecretBytes(number.to_bytes(size, "big"))
+    check = hashlib.sha1(words + found.reveal(), usedforsecurity=False).digest()
+    if not hmac.compare_digest(check, data[end:]):
+        raise WrongPasswordError("it has another password")
+    return found
+
+
+def _of_jceks(parameters: bytes, data: bytes, password: Secret) -> SecretBytes:
+    """PBEWithMD5AndTripleDES, Sun's own: each half of the salt makes half of key and vector."""
+    from cryptography.hazmat.decrepit.ciphers.algorithms import TripleDES
+    from cryptography.hazmat.primitives.ciphers import Cipher, modes
+    from cryptography.hazmat.primitives.padding import PKCS7
+
+    reader = _Reader(_Reader(parameters).der(_SEQUENCE))
+    salt, iterations = reader.der(_OCTETS), int.from_bytes(reader.der(_INTEGER), "big")
+    words = password.reveal().encode("utf-8", "replace")
+    if len(salt) != 8 or not 0 < iterations <= _MOST_ITERATIONS or not data or len(data) % 8:
+        raise KeystoreError("it is damaged")
+    halves = [salt[:4], salt[4:]]
+    if halves[0] == halves[1]:
+        halves[0] = halves[0][::-1]
+    made = b""
+    for half in halves:
+        block = half
+        for _ in range(iterations):
+            block = hashlib.md5(block + words, usedforsecurity=False).digest()
+        made += block
+    decryptor = Cipher(TripleDES(made[:24]), modes.CBC(made[24:])).decryptor()
+    padding = PKCS7(64).unpadder()
+    try:
+        plain = decryptor.update(data) + decryptor.finalize()
+        return SecretBytes(padding.update(plain) + padding.finalize())
+    except ValueError:
+        raise WrongPasswordError("it has another password") from None
