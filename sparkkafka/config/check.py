@@ -12,7 +12,11 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sparkkafka.config.security.references import UnknownProviderError
+from sparkkafka.config.security.references import (
+    PROVIDERS_OPTION,
+    provider_names,
+    with_own_names,
+)
 from sparkkafka.config.security.rows import CALLBACK_OPTION
 from sparkkafka.config.table import CONNECTOR, KAFKA, Option, Side, Status
 from sparkkafka.errors import OptionError
@@ -22,13 +26,13 @@ log = logging.getLogger("sparkkafka.config.options")
 
 # The prefix of Kafka's settings in Spark.
 _PREFIX = "kafka."
+_PROVIDER_PARAMETERS = "config.providers.name.param.key"  # the key of their row
 # Properties, or near misses of them, that must not be ignored: security, and where to connect.
 _VITAL = re.compile(r"(?:security|ssl|https|sasl|bootstrap)\.")
 _CONNECTOR = {row.key: row for row in CONNECTOR if row.status is not Status.IGNORED}
 _IGNORED = {(row.key, row.side): row for row in CONNECTOR if row.status is Status.IGNORED}
 _KAFKA = {row.key: row for row in KAFKA}
 _CALLBACK_FIELD = _KAFKA[CALLBACK_OPTION].field or ""
-_PROVIDERS = "config.providers"
 
 
 def forget_unused(options: Mapping[str, Any]) -> dict[str, str]:
@@ -44,6 +48,7 @@ def forget_unused(options: Mapping[str, Any]) -> dict[str, str]:
         else:
             row = _CONNECTOR.get(key)
         used = (row is not None and row.status is Status.USED) or key == "path"
+        used |= key.startswith(f"{_PREFIX}{PROVIDERS_OPTION}") and ".param." not in key
         if value is not None:
             kept[key] = as_text(value) if used else ""
     return kept
@@ -74,6 +79,9 @@ class GivenOptions:
         self.raw: dict[str, str] = {}
         self.names: dict[str, str] = {}  # by row.field, of Kafka's rows: the name that was given
         self._fields: dict[str, dict[str, Any]] = {}
+        self._providers = provider_names(
+            {name.lower().removeprefix(self.prefix): as_text(of) for name, of in options.items()}
+        )
         seen: set[str] = set()
         for name, value in options.items():
             key = name.lower()
@@ -125,8 +133,8 @@ class GivenOptions:
 
     def _kafka(self, name: str, key: str, text: str) -> None:
         row = self._rows.get(key)
-        if row is None and key.startswith(f"{_PROVIDERS}."):
-            row = self._rows[_PROVIDERS]
+        if row is None and key.startswith(f"{PROVIDERS_OPTION}."):
+            row = self._rows[PROVIDERS_OPTION if key.endswith(".class") else _PROVIDER_PARAMETERS]
         if row is None:
             if not self.prefix:
                 raise OptionError(f"unknown setting {name!r}{self._hint(key)}")
@@ -149,15 +157,18 @@ class GivenOptions:
     def _take(self, row: Option, text: str, shown: str) -> None:
         if row.status is Status.REFUSED:
             raise OptionError(f"Kafka option '{row.name}' is not supported. {row.doc}")
+        if row.status is Status.UNNEEDED:
+            log.debug("option %s is not needed: %s", shown, row.doc)
+            return
         if row.status is Status.IGNORED:
             warn(shown, f"option {shown} has no effect: {row.doc}")
             return
         if row.kind is None or row.field is None:
             raise OptionError(f"option {shown} has a broken row in the option table")
+        if row.field.startswith("security."):
+            text = with_own_names(text, self._providers, shown)
         try:
             value = row.kind.parse(text)
-        except UnknownProviderError as error:
-            raise OptionError(f"{shown}: {error}") from None
         except ValueError as error:
             reason = f": {error}" if str(error) and not row.secret else ""
             hidden = row.secret or "@" in text  # user:password@host is a common mistake

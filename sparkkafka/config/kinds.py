@@ -34,6 +34,7 @@ class Status(enum.Enum):
 
     USED = "used"
     IGNORED = "ignored"  # accepted, one warning: it has no meaning here
+    UNNEEDED = "unneeded"  # accepted: what it says is done anyway, or never looked at by Java
     REFUSED = "refused"
 
 

@@ -467,7 +467,12 @@ KAFKA: tuple[Option, ...] = (
         "it belongs to a part of the Java clients that is not needed here",
     ),
     *_each(
-        Status.IGNORED, _BOTH, "config.providers",
-        "values of security settings may have ${env:…}, ${file:…} and ${directory:…} without it",
+        Status.UNNEEDED, _BOTH, "config.providers",
+        "values of security settings may have ${env:…}, ${file:…} and ${directory:…} without it; "
+        "other names that it gives to these are understood",
+    ),
+    *_each(
+        Status.IGNORED, _BOTH, "config.providers.NAME.param.KEY",
+        "providers have no settings here",
     ),
 )  # fmt: skip

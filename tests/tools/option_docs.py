@@ -131,6 +131,7 @@ def _not_used(rows: Sequence[Option], *, prefix: str) -> str:
     for status, words in (
         (Status.REFUSED, "Refused"),
         (Status.IGNORED, "Accepted without effect, with one warning"),
+        (Status.UNNEEDED, "Accepted, and not needed"),
     ):
         names = [f"`{prefix}{row.name}`" for row in rows if row.status is status]
         if names:

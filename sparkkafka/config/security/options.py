@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from sparkkafka.config.check import GivenOptions, warn
-from sparkkafka.config.security.references import has_reference, resolved
-from sparkkafka.config.security.rows import SECURITY, Referable
+from sparkkafka.config.security.references import has_other_reference, has_reference, resolved
+from sparkkafka.config.security.rows import BROKEN_TLS, SECURITY, Referable
 from sparkkafka.config.security.sasl import sasl_choice
 from sparkkafka.config.security.settings import SaslChoice, Store, TlsSettings
 from sparkkafka.errors import OptionError
@@ -59,6 +59,8 @@ class SecurityOptions:
     password: Secret = NO_SECRET
     login_callback: str | Callable[[], Any] = ""
     client_callback: str = ""
+    login_class: str = ""
+    engine_factory: str = ""
     oauth_token_endpoint_url: str = ""
     oauth_client_id: str = ""
     oauth_client_secret: Secret = NO_SECRET
@@ -143,6 +145,13 @@ def security_from(given: GivenOptions, servers: tuple[tuple[str, int], ...]) -> 
     options = SecurityOptions(**fields, names=names)
     if not has_reference(options.protocol):
         _warn_of_idle(options, given.prefix)
+    for name, text in options.texts():
+        if has_other_reference(text):
+            option = given.prefix + options.name_of(name)
+            warn(
+                f"{option} as it stands",
+                f"{option} has a ${{…:…}} of no provider that is set up: it is taken as it stands",
+            )
     if not options.has_references:
         settings = secure_settings(options, servers)
         _warn_of_weak(options, settings, given.prefix)
@@ -163,6 +172,11 @@ def _warn_of_idle(options: SecurityOptions, prefix: str) -> None:
             )
 
 
+def _broken_versions(options: SecurityOptions) -> list[str]:
+    given = re.split(r"[,:\s]+", options.enabled_protocols)
+    return [name for name in BROKEN_TLS if name in given]
+
+
 def _warn_of_weak(options: SecurityOptions, settings: SecureSettings, prefix: str) -> None:
     tls, sasl = settings
     if tls is not None and not (tls.verify and tls.check_hostname):
@@ -171,6 +185,12 @@ def _warn_of_weak(options: SecurityOptions, settings: SecureSettings, prefix: st
             "not verified",
             f"{prefix}{name} lets brokers pass whose "
             f"{'name is not in their certificate' if tls.verify else 'certificate nobody checks'}",
+        )
+    if tls is not None and (broken := _broken_versions(options)):
+        warn(
+            "broken TLS",
+            f"{prefix}{options.name_of('enabled_protocols')} has {', '.join(broken)}, which "
+            f"anybody can break: {', '.join(tls.versions)} is used, without them",
         )
     if sasl is not None and tls is None and sasl.mechanism in ("PLAIN", "OAUTHBEARER"):
         what = "password" if sasl.mechanism == "PLAIN" else "token"

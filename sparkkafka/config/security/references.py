@@ -4,8 +4,9 @@
     ${file:/path:key}        a key of a file of Java properties
     ${directory:/path:name}  the whole content of the file /path/name, without its last line end
 
-These are Kafka's own providers (KIP-297, KIP-421, KIP-887), under the names in its documentation. A
-value may hold several, and other text around them; references in the content are not looked up.
+These are Kafka's own providers (KIP-297, KIP-421, KIP-887), under the names in its documentation;
+config.providers may give them others. A value may hold several, and other text around them;
+references in the content are not looked up. Any other ${a:b} is text as it stands, as in Java.
 The machine that opens a connection looks them up, so a notebook, a plan and a pickled task hold the
 reference and never the secret.
 """
@@ -14,10 +15,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from sparkkafka import process
+from sparkkafka.config.security.java_classes import PROVIDERS as PROVIDER_CLASSES
+from sparkkafka.config.security.java_classes import known_class
 from sparkkafka.errors import OptionError
 from sparkkafka.secret import Secret
 
@@ -25,6 +29,7 @@ MOST_BYTES: Final = 2**20
 """Of a file that a reference names."""
 
 PROVIDERS: Final = ("env", "file", "directory")
+PROVIDERS_OPTION: Final = "config.providers"
 
 _REFERENCE = re.compile(r"\$\{(?P<provider>[A-Za-z][A-Za-z0-9_-]*):(?P<rest>[^{}]*)\}")
 _PROPERTY = re.compile(
@@ -34,23 +39,52 @@ _ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(.))", re.DOTALL)
 _LETTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
-class UnknownProviderError(ValueError):
-    """A reference to an unknown provider. The message shows nothing of the text."""
-
-
 def has_reference(text: str) -> bool:
-    """Whether there is something to look up. Raises UnknownProviderError."""
-    found = False
-    for match in _REFERENCE.finditer(text):
-        if match["provider"] not in PROVIDERS:
-            # Not shown: what looks like a reference may be a password.
-            raise UnknownProviderError(
-                f"it has a reference ${{…:…}} of a kind that is not here (there are "
-                f"{', '.join(PROVIDERS)}); a value that is meant as it stands can be put into an "
-                "environment variable and named by ${env:NAME}"
+    """Whether there is something to look up."""
+    return any(match["provider"] in PROVIDERS for match in _REFERENCE.finditer(text))
+
+
+def has_other_reference(text: str) -> bool:
+    """Whether there is what looks like a reference and is none."""
+    return any(match["provider"] not in PROVIDERS for match in _REFERENCE.finditer(text))
+
+
+def provider_names(given: Mapping[str, str]) -> dict[str, str]:
+    """What config.providers calls each provider: its name here, or the class if that is not here.
+
+    `given` has lower-case names of Kafka's properties. Raises OptionError for one without a class.
+    """
+    names = {}
+    for alias in filter(None, map(str.strip, given.get(PROVIDERS_OPTION, "").split(","))):
+        option = f"{PROVIDERS_OPTION}.{alias}.class"
+        name = given.get(option.lower(), "").strip()
+        if not name:
+            raise OptionError(f"{PROVIDERS_OPTION} names {alias}, and {option} is not set")
+        known = known_class(name, (*PROVIDER_CLASSES,))
+        names[alias] = PROVIDER_CLASSES[known] if known else name
+    return names
+
+
+def with_own_names(text: str, names: Mapping[str, str], option: str) -> str:
+    """The text with its references under the names of this module.
+
+    Raises OptionError for a reference to a provider that cannot run here.
+    """
+
+    def rename(match: re.Match[str]) -> str:
+        alias = match["provider"]
+        name = names.get(alias)
+        if name is None:
+            return match[0]
+        if name not in PROVIDERS:
+            raise OptionError(
+                f"{option} refers to the provider {alias} of {PROVIDERS_OPTION}, whose class "
+                f"{name} is Java's and cannot run here: "
+                "there are ${env:NAME}, ${file:/path:key} and ${directory:/path:name}"
             )
-        found = True
-    return found
+        return f"${{{name}:{match['rest']}}}"
+
+    return _REFERENCE.sub(rename, text) if names else text
 
 
 def resolved(text: Secret, option: str) -> Secret:
@@ -61,6 +95,8 @@ def resolved(text: Secret, option: str) -> Secret:
 
     def look_up(match: re.Match[str]) -> str:
         provider, rest = match["provider"], match["rest"]
+        if provider not in PROVIDERS:
+            return match[0]
         try:
             if provider == "env":
                 return _variable(rest.removeprefix(":"))

@@ -27,6 +27,14 @@ from sparkkafka.config.kinds import (
     one_of,
     used,
 )
+from sparkkafka.config.security.java_classes import (
+    CLIENT_HANDLERS,
+    ENGINE_FACTORIES,
+    LOGIN_HANDLERS,
+    LOGINS,
+    RETRIEVERS,
+    known_class,
+)
 from sparkkafka.config.security.references import has_reference
 from sparkkafka.config.security.settings import TLS_VERSIONS
 from sparkkafka.secret import Secret
@@ -39,21 +47,6 @@ MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK
 NO_KERBEROS = (
     "GSSAPI (Kerberos) is not supported: use a listener with SCRAM-SHA-512 or OAUTHBEARER, or ask "
     "for delegation tokens, which are used as SCRAM with tokenauth=true"
-)
-
-_JAVA_OAUTH = "org.apache.kafka.common.security.oauthbearer."
-# Java's classes that get a token from an endpoint, which is the default here.
-JAVA_LOGIN_HANDLERS = frozenset(
-    {
-        f"{_JAVA_OAUTH}OAuthBearerLoginCallbackHandler",
-        f"{_JAVA_OAUTH}secured.OAuthBearerLoginCallbackHandler",
-    }
-)
-AWS_LOGIN_HANDLER = "software.amazon.msk.auth.iam.IAMOAuthBearerLoginCallbackHandler"
-AWS_CLIENT_HANDLER = "software.amazon.msk.auth.iam.IAMClientCallbackHandler"
-_RETRIEVERS = frozenset(
-    f"{_JAVA_OAUTH}{name}"
-    for name in ("DefaultJwtRetriever", "ClientCredentialsJwtRetriever", "FileJwtRetriever")
 )
 
 
@@ -90,11 +83,18 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(word for word in re.split(r"[,:\s]+", text) if word)
 
 
+BROKEN_TLS = ("TLSv1.1", "TLSv1", "SSLv3", "SSLv2Hello", "SSLv2")
+"""Left out where a safe version stands beside them."""
+
+
 def _versions(text: str) -> tuple[str, ...]:
     names = _words(text)
-    if not names or any(name not in TLS_VERSIONS for name in names):
-        raise ValueError("TLS before 1.2 is broken" if "TLSv1" in text or "SSLv" in text else "")
-    return names
+    safe = tuple(name for name in names if name in TLS_VERSIONS)
+    if not names or {*names} - {*safe, *BROKEN_TLS}:
+        raise ValueError
+    if not safe:
+        raise ValueError("TLS before 1.2 is broken")
+    return safe
 
 
 def _identification(text: str) -> bool:
@@ -111,21 +111,25 @@ _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 def _login_handler(text: str) -> str:
     name = text.strip()
-    if name in JAVA_LOGIN_HANDLERS or name == AWS_LOGIN_HANDLER or _FUNCTION.fullmatch(name):
-        return name
-    raise ValueError("no Java class runs here" if "." in name and ":" not in name else "")
+    known = known_class(name, LOGIN_HANDLERS)
+    if known is None and not _FUNCTION.fullmatch(name):
+        raise ValueError(NO_JAVA if "." in name and ":" not in name else "")
+    return known or name
 
 
-def _client_handler(text: str) -> str:
-    if text.strip() != AWS_CLIENT_HANDLER:
-        raise ValueError("no Java class runs here; it is not needed for SASL")
-    return text.strip()
+NO_JAVA = "no Java class runs here but those whose work is done here"
 
 
-def _retriever(text: str) -> str:
-    if text.strip() not in _RETRIEVERS:
-        raise ValueError(f"no Java class runs here: see {CALLBACK_OPTION}")
-    return text.strip()
+def _java_class(classes: tuple[str, ...], instead: str) -> Kind:
+    """One of these classes of Java, which then have no effect."""
+
+    def parse(text: str) -> str:
+        known = known_class(text, classes)
+        if known is None:
+            raise ValueError(f"{NO_JAVA}: {instead}")
+        return known
+
+    return Kind(f"Java's {' or '.join(row.rpartition('.')[2] for row in classes)}", parse)
 
 
 _EXTENSION = re.compile(r"\s*([A-Za-z]+)=([\x21-\x7E]+)\s*")
@@ -242,7 +246,8 @@ SECURITY: tuple[Option, ...] = (
     ),
     *_row(
         "ssl.enabled.protocols", "enabled_protocols",
-        Kind(f"a list of {', '.join(TLS_VERSIONS)}", _versions), "Versions of TLS.",
+        Kind(f"a list of {', '.join(TLS_VERSIONS)}", _versions),
+        "Versions of TLS. Older ones beside them are left out, with a warning.",
     ),
     *_row(
         "ssl.cipher.suites", "cipher_suites", Kind("a list of names, Java's or OpenSSL's", _words),
@@ -266,7 +271,18 @@ SECURITY: tuple[Option, ...] = (
     ),
     *_row(
         "sasl.client.callback.handler.class", "client_callback",
-        Kind(AWS_CLIENT_HANDLER, _client_handler), "Understood, and not needed, for AWS_MSK_IAM.",
+        _java_class(CLIENT_HANDLERS, "it is not needed for SASL, leave it out"),
+        "Understood, and not needed.",
+    ),
+    *_row(
+        "sasl.login.class", "login_class",
+        _java_class(LOGINS, f"a Python function may give tokens, see {CALLBACK_OPTION}"),
+        "Understood, and not needed.",
+    ),
+    *_row(
+        "ssl.engine.factory.class", "engine_factory",
+        _java_class(ENGINE_FACTORIES, "give certificates as files, text or references"),
+        "Understood, and not needed.",
     ),
     *_row(
         "sasl.oauthbearer.token.endpoint.url", "oauth_token_endpoint_url",
@@ -307,8 +323,7 @@ SECURITY: tuple[Option, ...] = (
     ),
     *_row(
         "sasl.oauthbearer.jwt.retriever.class", "oauth_retriever",
-        Kind("Java's DefaultJwtRetriever, ClientCredentialsJwtRetriever or FileJwtRetriever",
-             _retriever),
+        _java_class(RETRIEVERS, f"see {CALLBACK_OPTION}"),
         "Understood, and not needed.",
     ),
     *_row(
@@ -338,28 +353,32 @@ SECURITY: tuple[Option, ...] = (
         "Longest of these waits.",
     ),
     *each(
+        Status.UNNEEDED, Side.BOTH,
+        "ssl.keymanager.algorithm ssl.secure.random.implementation ssl.trustmanager.algorithm",
+        "here it is Python's ssl with OpenSSL that does it",
+    ),
+    *each(
         Status.IGNORED, Side.BOTH,
-        "security.providers ssl.keymanager.algorithm ssl.provider ssl.secure.random.implementation "
-        "ssl.trustmanager.algorithm ssl.ca.certificate.stores ssl.curves.list ssl.sigalgs.list "
-        "ssl.providers",
+        "security.providers ssl.provider ssl.ca.certificate.stores ssl.curves.list "
+        "ssl.sigalgs.list ssl.providers",
         "it chooses among implementations of TLS, and here it is Python's ssl with OpenSSL",
     ),
     *each(
-        Status.IGNORED, Side.BOTH, "ssl.keystore.type ssl.truststore.type",
+        Status.UNNEEDED, Side.BOTH, "ssl.keystore.type ssl.truststore.type",
         "whether a store is PEM, PKCS#12 or JKS, its content says",
     ),
     *each(
-        Status.IGNORED, Side.BOTH, "ssl.protocol",
+        Status.UNNEEDED, Side.BOTH, "ssl.protocol",
         "the versions of TLS are those of ssl.enabled.protocols",
     ),
     *each(
-        Status.IGNORED, Side.BOTH,
+        Status.UNNEEDED, Side.BOTH,
         "sasl.login.refresh.buffer.seconds sasl.login.refresh.min.period.seconds "
         "sasl.login.refresh.window.factor sasl.login.refresh.window.jitter",
         "a new token is got when one is needed and the old one is about to end",
     ),
     *each(
-        Status.IGNORED, Side.BOTH,
+        Status.UNNEEDED, Side.BOTH,
         "sasl.oauthbearer.clock.skew.seconds sasl.oauthbearer.expected.audience "
         "sasl.oauthbearer.expected.issuer sasl.oauthbearer.jwks.endpoint.refresh.ms "
         "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms "
@@ -367,10 +386,6 @@ SECURITY: tuple[Option, ...] = (
         "sasl.oauthbearer.jwt.validator.class sasl.oauthbearer.scope.claim.name "
         "sasl.oauthbearer.sub.claim.name",
         "it is for the broker, which checks tokens",
-    ),
-    *each(
-        Status.REFUSED, Side.BOTH, "ssl.engine.factory.class",
-        "No Java class runs here: give certificates as files, text or references.",
     ),
     *each(
         Status.REFUSED, Side.BOTH, "ssl.engine.location ssl.engine.id",
@@ -381,15 +396,11 @@ SECURITY: tuple[Option, ...] = (
         "Lists of revoked certificates are not looked at: use short-lived certificates.",
     ),
     *each(
-        Status.REFUSED, Side.BOTH, "sasl.login.class",
-        f"No Java class runs here: a Python function may give tokens, see {CALLBACK_OPTION}.",
-    ),
-    *each(
-        Status.REFUSED, Side.BOTH,
+        Status.UNNEEDED, Side.BOTH,
         "sasl.kerberos.kinit.cmd sasl.kerberos.keytab sasl.kerberos.min.time.before.relogin "
         "sasl.kerberos.principal sasl.kerberos.service.name sasl.kerberos.ticket.renew.jitter "
         "sasl.kerberos.ticket.renew.window.factor",
-        f"{NO_KERBEROS}.",
+        "it is for Kerberos (GSSAPI), which is not supported",
     ),
     *each(
         Status.REFUSED, Side.BOTH,

@@ -6,19 +6,19 @@ from an endpoint, a file, a value, a function or Amazon. Anything given twice is
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from sparkkafka.config.security.references import resolved
-from sparkkafka.config.security.rows import (
+from sparkkafka.config.security.jaas import LoginModule, parse_jaas
+from sparkkafka.config.security.java_classes import (
     AWS_LOGIN_HANDLER,
-    CALLBACK_OPTION,
-    JAVA_LOGIN_HANDLERS,
-    MECHANISMS,
-    NO_KERBEROS,
+    DEFAULT_LOGIN_HANDLER,
+    LOGIN_HANDLERS,
 )
+from sparkkafka.config.security.references import resolved
+from sparkkafka.config.security.rows import CALLBACK_OPTION, MECHANISMS, NO_KERBEROS
 from sparkkafka.config.security.settings import (
     AWS_MSK_IAM,
     CALLBACK,
@@ -33,6 +33,8 @@ from sparkkafka.config.security.settings import (
 from sparkkafka.errors import OptionError
 from sparkkafka.secret import Secret
 
+log = logging.getLogger(__name__)
+
 _JAAS = "sasl.jaas.config"
 _PLAIN_MODULE, _SCRAM_MODULE = "PlainLoginModule", "ScramLoginModule"
 _OAUTH_MODULE, _AWS_MODULE = "OAuthBearerLoginModule", "IAMLoginModule"
@@ -43,28 +45,12 @@ MODULES: Final = {
     "OAUTHBEARER": _OAUTH_MODULE,
     "AWS_MSK_IAM": _AWS_MODULE,
 }
-_TOKEN_OPTIONS = (
-    "oauth_token",
+_ENDPOINT_OPTIONS = (
     "oauth_token_endpoint_url",
     "oauth_client_id",
     "oauth_client_secret",
     "oauth_scope",
 )
-FLAGS = ("required", "requisite", "sufficient", "optional")
-
-_TOKEN = re.compile(
-    r"""
-    (?P<blank> \s+ | //[^\n]* | /\*.*?\*/ )
-  | "(?P<double> (?:[^"\\\n]|\\.)* )"
-  | '(?P<single> (?:[^'\\\n]|\\.)* )'
-  | (?P<sign> [=;] )
-  | (?P<word> [^\s"'=;]+ )
-    """,
-    re.VERBOSE | re.DOTALL,
-)
-_ESCAPE = re.compile(r"\\(?:([0-3]?[0-7]{1,2})|(.))", re.DOTALL)
-_LETTERS = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
-
 Names = Callable[[str], str]
 
 
@@ -85,7 +71,9 @@ def sasl_choice(
         )
     if module is not None and module.name != MODULES[mechanism]:
         aws = module.name == _AWS_MODULE and mechanism == "OAUTHBEARER"
-        if not aws:
+        # In Java either of them does no more than hand over user and password.
+        of_users = {module.name, MODULES[mechanism]} == {_PLAIN_MODULE, _SCRAM_MODULE}
+        if not aws and not of_users:
             raise OptionError(
                 f"sasl.mechanism={mechanism} wants {MODULES[mechanism]} in {_JAAS}, which has "
                 f"{module.name}"
@@ -134,9 +122,10 @@ def _with_values(module: LoginModule, option: str) -> LoginModule:
 def _user(
     mechanism: str, values: Mapping[str, Any], name_of: Names, module: LoginModule | None
 ) -> SaslChoice:
-    for one in (*_TOKEN_OPTIONS, "login_callback"):
-        if values[one] and values[one] not in JAVA_LOGIN_HANDLERS:
+    for one in ("oauth_token", "login_callback"):
+        if values[one] and values[one] not in LOGIN_HANDLERS:
             raise OptionError(f"{name_of(one)} is for OAUTHBEARER, and sasl.mechanism={mechanism}")
+    _pass_over(_ENDPOINT_OPTIONS, values, name_of, mechanism)
     username, password = values["username"], values["password"]
     token_auth = False
     if module is not None:
@@ -179,15 +168,24 @@ def _tokens(
         or (module is not None and module.name == _AWS_MODULE)
     )
     if aws:
-        for one in _TOKEN_OPTIONS:
-            if values[one]:
-                raise OptionError(f"{name_of(one)} is not for tokens of AWS: remove it")
-        if handler and handler != AWS_LOGIN_HANDLER:
+        if values["oauth_token"]:
+            raise OptionError(f"{name_of('oauth_token')} is not for tokens of AWS: remove it")
+        _pass_over(_ENDPOINT_OPTIONS, values, name_of, "AWS_MSK_IAM")
+        if handler not in ("", AWS_LOGIN_HANDLER, DEFAULT_LOGIN_HANDLER):
             raise OptionError(f"{CALLBACK_OPTION} is not for sasl.mechanism=AWS_MSK_IAM: remove it")
         oauth = _aws(values, options, servers)
     else:
         oauth = _oauth(values, name_of, options)
     return SaslChoice(mechanism="OAUTHBEARER", oauth=oauth)
+
+
+def _pass_over(
+    fields: Iterable[str], values: Mapping[str, Any], name_of: Names, mechanism: str
+) -> None:
+    """Java never looks at these for this mechanism, and jobs carry them along."""
+    given = [name_of(one) for one in fields if values[one]]
+    if given:
+        log.debug("no effect with sasl.mechanism=%s: %s", mechanism, _listed(given))
 
 
 def _timing(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -223,7 +221,7 @@ def _oauth(values: Mapping[str, Any], name_of: Names, jaas: LoginModule) -> OAut
     token, client_id = chosen("oauth_token", "token"), chosen("oauth_client_id", "clientId")
     secret = chosen("oauth_client_secret", "clientSecret")
     handler = values["login_callback"]
-    callback = "" if handler in JAVA_LOGIN_HANDLERS else handler
+    callback = "" if handler in LOGIN_HANDLERS else handler
     ways = [
         name
         for name, there in (
@@ -424,66 +422,3 @@ def _check_aws(options: Mapping[str, str]) -> None:
 
 def _listed(names: Any) -> str:
     return ", ".join(names)
-
-
-# --- sasl.jaas.config ---------------------------------------------------------------------------
-#
-# As Java's JaasConfig reads it with a StreamTokenizer: a login module, a control flag and options,
-#     org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="p";
-# Messages never hold any part of the text: it has passwords.
-
-
-@dataclass(frozen=True)
-class LoginModule:
-    """`name` is the class without its package: PlainLoginModule, ScramLoginModule, …
-
-    `options` hold secrets, so repr leaves them out.
-    """
-
-    name: str
-    options: dict[str, str] = field(repr=False)
-
-
-def parse_jaas(text: str) -> LoginModule:
-    """The one login module of `sasl.jaas.config`. Raises ValueError, which says what is missing."""
-    tokens = list(_jaas_tokens(text))
-    words = [value for kind, value in tokens[:2] if kind == "word"]
-    if len(words) < 2 or words[1].lower() not in FLAGS:
-        raise ValueError(f"it begins with a login module's class and one of {', '.join(FLAGS)}")
-    options: dict[str, str] = {}
-    rest = iter(tokens[2:])
-    for kind, name in rest:
-        if (kind, name) == ("sign", ";"):
-            break
-        sign, (value_kind, value) = next(rest, ("", "")), next(rest, ("", ""))
-        if kind == "sign" or sign != ("sign", "=") or value_kind in ("", "sign"):
-            raise ValueError(
-                "options are name=value, values with other than letters and digits in double quotes"
-            )
-        if name in options:
-            raise ValueError("the name of an option is there twice")
-        options[name] = value
-    else:
-        raise ValueError("it ends with a semicolon, which is missing")
-    if next(rest, None) is not None:
-        raise ValueError("something follows the semicolon: one login module is allowed")
-    return LoginModule(words[0].rpartition(".")[2], options)
-
-
-def _jaas_tokens(text: str) -> Iterator[tuple[str, str]]:
-    place = 0
-    while place < len(text):
-        found = _TOKEN.match(text, place)
-        if found is None:  # a quote that is never closed
-            raise ValueError("a quotation mark is not closed")
-        place = found.end()
-        kind = str(found.lastgroup)
-        if kind in ("double", "single"):
-            yield "quoted", _ESCAPE.sub(_unescaped, found[kind])
-        elif kind != "blank":
-            yield kind, found[kind]
-
-
-def _unescaped(found: re.Match[str]) -> str:
-    octal, letter = found.groups()
-    return chr(int(octal, 8)) if octal else _LETTERS.get(letter, letter)

@@ -11,7 +11,9 @@ from sparkkafka.config.security.references import (
     MOST_BYTES,
     has_reference,
     parse_properties,
+    provider_names,
     resolved,
+    with_own_names,
 )
 from sparkkafka.errors import OptionError
 from sparkkafka.secret import Secret
@@ -110,9 +112,38 @@ def test_what_cannot_be_looked_up(
     assert "hush" not in variables_of(caught.value).replace(str(files), "")
 
 
-def test_another_provider_is_an_error_that_shows_nothing() -> None:
-    with pytest.raises(ValueError, match="of a kind that is not here") as caught:
-        has_reference("${vault:hush/hush}")
-    assert "hush" not in str(caught.value)
-    assert not has_reference("${x}")
+def test_what_only_looks_like_a_reference_is_text(files: Path) -> None:
+    """As in Java."""
+    text = "${vault:hush/hush}${x}"
+    assert not has_reference(text)
+    assert resolved(Secret(text), "sasl.password").reveal() == text
+    mixed = Secret(text + "${env:SECW_VALUE}")
+    assert resolved(mixed, "sasl.password").reveal() == f"{text}from ${{env:HOME}}"
     assert has_reference("a${env:X}b")
+
+
+PROVIDER = "org.apache.kafka.common.config.provider."
+
+
+def test_providers_may_have_any_name() -> None:
+    given = {
+        "config.providers": "secrets, dir,env,vault",
+        "config.providers.secrets.class": f"{PROVIDER}FileConfigProvider",
+        "config.providers.dir.class": f"kafkashaded.{PROVIDER}DirectoryConfigProvider",
+        "config.providers.env.class": f"{PROVIDER}FileConfigProvider",
+        "config.providers.vault.class": "com.example.Vault",
+        "config.providers.unlisted.class": f"{PROVIDER}FileConfigProvider",
+    }
+    names = provider_names(given)
+    assert names == {
+        "secrets": "file", "dir": "directory", "env": "file", "vault": "com.example.Vault"
+    }  # fmt: skip
+    text = "<${secrets:/p:k}|${dir:/p:n}|${env:/p:k}|${unlisted:/p:k}|${file:/p:k}>"
+    assert with_own_names(text, names, "o") == (
+        "<${file:/p:k}|${directory:/p:n}|${file:/p:k}|${unlisted:/p:k}|${file:/p:k}>"
+    )
+    with pytest.raises(OptionError, match=r"o refers to the provider vault .* com\.example\.Vault"):
+        with_own_names("${vault:hush}", names, "o")
+    with pytest.raises(OptionError, match=r"names x, and config\.providers\.x\.class is not set"):
+        provider_names({"config.providers": "x"})
+    assert provider_names({}) == {}

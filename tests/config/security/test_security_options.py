@@ -142,6 +142,97 @@ def test_what_has_no_effect_is_said(row: Any, caplog: pytest.LogCaptureFixture) 
     assert "hush" not in caplog.text
 
 
+@pytest.mark.parametrize(
+    "row", [row for row in SECURITY if row.status is Status.UNNEEDED], ids=lambda row: row.name
+)
+def test_what_is_not_needed_is_taken_quietly(row: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        assert parse_client_options(SERVERS | {row.name: "hush"}).security == SecurityOptions()
+    assert [(record.levelname, record.message) for record in caplog.records] == [
+        ("DEBUG", f"option {row.name} is not needed: {row.doc}")
+    ]
+
+
+# Of the JVM connector's jobs: by the names of Kafka 2 to 4, and as Databricks moves them.
+SHADES = ("", "kafkashaded.", "shadedmskiam.")
+
+
+@pytest.mark.parametrize("shade", SHADES)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ssl.engine.factory.class", f"{MODULES}.ssl.DefaultSslEngineFactory"),
+        ("sasl.login.class", f"{MODULES}.authenticator.DefaultLogin"),
+        (
+            "sasl.client.callback.handler.class",
+            f"{MODULES}.authenticator.SaslClientCallbackHandler",
+        ),
+        (
+            "sasl.login.callback.handler.class",
+            f"{MODULES}.authenticator.AbstractLogin$DefaultLoginCallbackHandler",
+        ),
+    ],
+)
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+def test_javas_defaults_may_be_spelled_out(
+    shade: str, name: str, value: str, mechanism: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    user = {"sasl_username": "alice", "sasl_password": "hush"}
+    given = {name.replace(".", "_"): f" {shade}{value}"}
+    assert sasl(mechanism, **user, **given) == sasl(mechanism, **user)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ssl.engine.factory.class",
+        "sasl.login.class",
+        "sasl.client.callback.handler.class",
+        "sasl.login.callback.handler.class",
+        "sasl.oauthbearer.jwt.retriever.class",
+    ],
+)
+@pytest.mark.parametrize("value", ["com.example.Mine", "org.x.DefaultLoginHandler", "Mine"])
+def test_another_class_of_java_is_refused(name: str, value: str) -> None:
+    with pytest.raises(OptionError, match=rf"^{name} must be .*, got '{value}'"):
+        parse_client_options(SERVERS | {name: value})
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "module"),
+    [("PLAIN", "scram.ScramLoginModule"), ("SCRAM-SHA-256", "plain.PlainLoginModule")],
+)
+def test_either_module_hands_over_a_user(mechanism: str, module: str) -> None:
+    """As in Java."""
+    found = sasl(mechanism, sasl_jaas_config=jaas(module, username="alice", password="hush"))
+    assert found == SaslChoice(mechanism=mechanism, username="alice", password=Secret("hush"))
+
+
+LEFT_OVERS = {
+    "sasl_oauthbearer_token_endpoint_url": "https://id.example/hush",
+    "sasl_oauthbearer_client_id": "me",
+    "sasl_oauthbearer_client_secret": "hush",
+    "sasl_oauthbearer_scope": "s",
+    "sasl_kerberos_service_name": "kafka",
+    "sasl_kerberos_keytab": "/hush",
+}
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512", "AWS_MSK_IAM"])
+def test_left_overs_that_java_never_looks_at_are_taken(
+    mechanism: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    user = {} if mechanism == "AWS_MSK_IAM" else {"sasl_username": "a", "sasl_password": "hush"}
+    with caplog.at_level(logging.DEBUG):
+        assert sasl(mechanism, **user, **LEFT_OVERS) == sasl(mechanism, **user)
+    assert f"no effect with sasl.mechanism={mechanism}: sasl.oauthbearer.token.endpoint.url, " in (
+        caplog.text
+    )
+    assert {record.levelname for record in caplog.records} == {"DEBUG"}
+    assert "hush" not in caplog.text
+
+
 @pytest.mark.parametrize("name", [row.name for row in SECURITY if row.secret])
 def test_secrets_are_hidden(name: str) -> None:
     parsed = parse_client_options(SERVERS | {name: "hush ${env:X}"})
@@ -226,10 +317,42 @@ def test_all_clients_and_spark_have_them() -> None:
     }
 
 
-def test_config_providers_are_passed_over(caplog: pytest.LogCaptureFixture) -> None:
-    given = {"config.providers": "env", "config.providers.env.class": "x.EnvVarConfigProvider"}
-    parse_client_options(SERVERS | given)
-    assert "without it" in caplog.text
+PROVIDERS = {
+    "config.providers": "vault",
+    "config.providers.vault.class": "org.apache.kafka.common.config.provider.EnvVarConfigProvider",
+}
+
+
+def test_references_by_the_names_of_config_providers(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECW_VALUE", "hush")
+    given = SERVERS | PROVIDERS | {"sasl.password": "${vault:SECW_VALUE}"}
+    given |= {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "a"}
+    spark = {"subscribe": "t"} | {f"kafka.{name}": value for name, value in given.items()}
+    for options in (
+        parse_client_options(given),
+        parse_read_options(forget_unused(spark)).client,
+    ):
+        found = secure_settings(options.security).sasl
+        assert found is not None
+        assert found.password == Secret("hush")
+    assert not caplog.records
+    given |= {"config.providers.vault.class": "com.example.Vault"}
+    with pytest.raises(OptionError, match=r"sasl\.password refers to the provider vault of"):
+        parse_client_options(given)
+    parse_client_options(SERVERS | PROVIDERS | {"config.providers.vault.param.x": "hush"})
+    assert "config.providers.NAME.param.KEY has no effect" in caplog.text
+    assert "hush" not in caplog.text
+
+
+def test_a_password_that_looks_like_a_reference(caplog: pytest.LogCaptureFixture) -> None:
+    found = sasl("PLAIN", sasl_username="a", sasl_password="${hush:hush}")
+    assert found.password == Secret("${hush:hush}")
+    assert "sasl.password has a ${…:…} of no provider that is set up: it is taken" in caplog.text
+    assert "hush" not in caplog.text
+    text = jaas("plain.PlainLoginModule", username="a", password="${hush:hush}")
+    assert sasl("PLAIN", sasl_jaas_config=text) == found
 
 
 # --- TLS -------------------------------------------------------------------------------------
@@ -300,6 +423,17 @@ def test_versions_and_ciphers() -> None:
     assert tls(ssl_cipher_suites="").cipher_suites == ()
     with pytest.raises(OptionError, match=r"TLSv1\.2, TLSv1\.3, got 'TLSv1\.1': TLS before 1\.2"):
         tls(ssl_enabled_protocols="TLSv1.1")
+    with pytest.raises(OptionError, match=r"TLSv1\.2, TLSv1\.3, got 'TLSv1\.2,TLSv2'$"):
+        tls(ssl_enabled_protocols="TLSv1.2,TLSv2")
+
+
+def test_broken_versions_beside_safe_ones_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    assert tls(ssl_enabled_protocols="TLSv1.2").versions == ("TLSv1.2",)
+    assert not caplog.records
+    assert tls(ssl_enabled_protocols="TLSv1.2,TLSv1.1,TLSv1").versions == ("TLSv1.2",)
+    assert "ssl.enabled.protocols has TLSv1.1, TLSv1, which anybody can break: TLSv1.2 is used" in (
+        caplog.text
+    )
 
 
 BOTH = "exclude each other"
@@ -353,7 +487,6 @@ PLAIN_JAAS = jaas("plain.PlainLoginModule", username="alice", password="hush")
     [
         ("PLAIN", {"sasl_jaas_config": PLAIN_JAAS, "sasl_username": "bob"}, BOTH),
         ("PLAIN", {"sasl_jaas_config": PLAIN_JAAS, "sasl_password": "hush"}, BOTH),
-        ("SCRAM-SHA-256", {"sasl_jaas_config": PLAIN_JAAS}, "wants ScramLoginModule"),
         ("OAUTHBEARER", {"sasl_jaas_config": PLAIN_JAAS}, "wants OAuthBearerLoginModule"),
         ("PLAIN", {"sasl_username": "alice"}, "needs a password"),
         ("PLAIN", {"sasl_password": "hush"}, "needs a user"),
@@ -722,21 +855,8 @@ def test_no_variable_of_a_frame_has_what_was_looked_up(
     assert "hush" not in variables_of(caught.value)
 
 
-def test_a_provider_that_is_not_here() -> None:
-    words = r"^sasl\.password: it has a reference \$\{…:…\} of a kind that is not here"
-    with pytest.raises(OptionError, match=words) as caught:
-        options(sasl_password="${vault:hush}")
-    assert "named by ${env:NAME}" in str(caught.value)
-    assert "hush" not in str(caught.value)
-    with pytest.raises(
-        OptionError, match=r"^sasl\.oauthbearer\.token\.endpoint\.url: it"
-    ) as caught:
-        options(sasl_oauthbearer_token_endpoint_url="https://h/x?key=hush${vault:hush}")
-    assert "hush" not in str(caught.value)
-
-
 def test_warnings_are_of_the_options_logger(caplog: pytest.LogCaptureFixture) -> None:
-    options(ssl_protocol="TLS")
+    options(ssl_provider="x")
     assert caplog.record_tuples == [
         ("sparkkafka.config.options", logging.WARNING, caplog.records[0].getMessage())
     ]
