@@ -25,6 +25,7 @@ from sparkkafka.config.security.settings import (
     CLIENT_CREDENTIALS,
     GIVEN_TOKEN,
     TOKEN_FILE,
+    UNSECURED,
     OAuthSettings,
 )
 from sparkkafka.errors import AuthenticationError, KafkaError, KafkaTimeoutError, OptionError
@@ -262,6 +263,16 @@ def _imported(name: str) -> Callable[[], Any]:
     return found
 
 
+def _from_nobody(settings: OAuthSettings, deadline: Deadline, once: bool) -> Token:
+    """A token without a signature (RFC 7515, A.5), as Java's own for tests."""
+    now_s = time.time()
+    claims = dict(settings.unsecured_claims)
+    claims = {"iat": now_s, "exp": now_s + settings.unsecured_life_s} | claims
+    parts = [json.dumps(part).encode() for part in ({"alg": "none"}, claims)]
+    text = ".".join(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in parts)
+    return Token(Secret(f"{text}."), settings.unsecured_life_s)
+
+
 def _from_aws(settings: OAuthSettings, deadline: Deadline, once: bool) -> Token:
     try:
         signer = importlib.import_module("aws_msk_iam_sasl_signer.MSKAuthTokenProvider")
@@ -365,4 +376,5 @@ _MAKERS: Final[dict[str, Callable[[OAuthSettings, Deadline, bool], Token]]] = {
     CLIENT_CREDENTIALS: _from_server,
     CALLBACK: _from_callback,
     AWS_MSK_IAM: _from_aws,
+    UNSECURED: _from_nobody,
 }

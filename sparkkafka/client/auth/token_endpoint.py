@@ -28,6 +28,7 @@ from sparkkafka.errors import AuthenticationError, KafkaConnectionError, KafkaEr
 from sparkkafka.secret import Secret, SecretBytes
 
 URL_OPTION = "sasl.oauthbearer.token.endpoint.url"
+ALLOW_OPTION: Final = "sasl.oauthbearer.token.endpoint.allow.http"
 
 MOST_ANSWER_BYTES = 1_000_000
 """Java's HttpAccessTokenRetriever reads as much."""
@@ -70,13 +71,13 @@ class Endpoint(NamedTuple):
 
 def parse_endpoint(settings: OAuthSettings) -> Endpoint:
     """Raises OptionError, which says what is wrong, without what may be a password in the URL."""
-    found = _parsed(settings.token_endpoint_url)
+    found = _parsed(settings.token_endpoint_url, settings.allow_http)
     if isinstance(found, str):
         raise OptionError(f"{URL_OPTION}{found}")
     return found
 
 
-def _parsed(url: str) -> Endpoint | str:
+def _parsed(url: str, allow_http: bool) -> Endpoint | str:
     """The endpoint, or what is wrong with it: no frame that raises has the URL in a variable."""
     try:
         parts = urlsplit(url)
@@ -93,10 +94,10 @@ def _parsed(url: str) -> Endpoint | str:
     secure = parts.scheme == "https"
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     endpoint = Endpoint(secure, host, port or (443 if secure else 80), target)
-    if not secure and not _is_loopback(host):
+    if not (secure or allow_http or _is_loopback(host)):
         return (
             f"={endpoint}: without TLS the client's secret and the token would be readable on the "
-            "way; use https:// (http:// is for this machine only)"
+            f"way; use https:// (http:// is for this machine only, or {ALLOW_OPTION}=true)"
         )
     return endpoint
 

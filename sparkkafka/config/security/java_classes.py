@@ -27,7 +27,15 @@ ENDPOINT_HANDLERS: Final = (
 )
 """They get a token from an endpoint or a file, as is done here without any."""
 
-LOGIN_HANDLERS: Final = (DEFAULT_LOGIN_HANDLER, *ENDPOINT_HANDLERS, AWS_LOGIN_HANDLER)
+UNSECURED_HANDLER: Final = f"{_OAUTH}internals.unsecured.OAuthBearerUnsecuredLoginCallbackHandler"
+"""Java's for OAUTHBEARER. It makes tokens that anybody can make."""
+
+LOGIN_HANDLERS: Final = (
+    DEFAULT_LOGIN_HANDLER,
+    *ENDPOINT_HANDLERS,
+    AWS_LOGIN_HANDLER,
+    UNSECURED_HANDLER,
+)
 
 CLIENT_HANDLERS: Final = (
     f"{_SECURITY}authenticator.SaslClientCallbackHandler",

@@ -20,7 +20,12 @@ from sparkkafka.config.check import GivenOptions, warn
 from sparkkafka.config.security.references import has_other_reference, has_reference, resolved
 from sparkkafka.config.security.rows import BROKEN_TLS, SECURITY, Referable
 from sparkkafka.config.security.sasl import sasl_choice
-from sparkkafka.config.security.settings import SaslChoice, Store, TlsSettings
+from sparkkafka.config.security.settings import (
+    UNSECURED,
+    SaslChoice,
+    Store,
+    TlsSettings,
+)
 from sparkkafka.errors import OptionError
 from sparkkafka.secret import NO_SECRET, Secret
 
@@ -71,6 +76,9 @@ class SecurityOptions:
     oauth_grant_type: str = "client_credentials"
     oauth_retriever: str = ""
     oauth_header_urlencode: str = "false"
+    oauth_allow_http: str = "false"
+    oauth_unsecured: str = "false"
+    oauth_config: str = ""
     https_ca_location: str = ""
     https_ca_pem: Secret = NO_SECRET
     login_connect_timeout_ms: str = "10000"
@@ -192,6 +200,20 @@ def _warn_of_weak(options: SecurityOptions, settings: SecureSettings, prefix: st
             f"{prefix}{options.name_of('enabled_protocols')} has {', '.join(broken)}, which "
             f"anybody can break: {', '.join(tls.versions)} is used, without them",
         )
+    if sasl is not None and sasl.oauth is not None:
+        oauth = sasl.oauth
+        if oauth.method == UNSECURED:
+            warn(
+                "unsecured token",
+                f"{prefix}{options.name_of('oauth_unsecured')}: the token has no signature, and "
+                "anybody can make one: for brokers of tests",
+            )
+        if oauth.allow_http and oauth.token_endpoint_url.lower().startswith("http:"):
+            warn(
+                "token in the clear",
+                f"{prefix}{options.name_of(_ENDPOINT)} is not https: everybody on the way reads "
+                "the client's secret and the token",
+            )
     if sasl is not None and tls is None and sasl.mechanism in ("PLAIN", "OAUTHBEARER"):
         what = "password" if sasl.mechanism == "PLAIN" else "token"
         warn(

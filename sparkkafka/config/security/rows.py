@@ -179,8 +179,9 @@ _DEFAULT_WORDS = {
 }
 _WITH_DEFAULT = (
     "protocol", "identification", "verify", "enabled_protocols", "oauth_method",
-    "oauth_header_urlencode", "oauth_grant_type", "login_connect_timeout_ms",
-    "login_read_timeout_ms", "login_retry_backoff_ms", "login_retry_backoff_max_ms",
+    "oauth_header_urlencode", "oauth_grant_type", "oauth_allow_http", "oauth_unsecured",
+    "login_connect_timeout_ms", "login_read_timeout_ms", "login_retry_backoff_ms",
+    "login_retry_backoff_max_ms",
 )  # fmt: skip
 
 SECURITY: tuple[Option, ...] = (
@@ -335,6 +336,20 @@ SECURITY: tuple[Option, ...] = (
         "librdkafka's name for the authorities of the token endpoint; in sasl.jaas.config: "
         "ssl.truststore.location.",
     ),
+    *_row(
+        "sasl.oauthbearer.token.endpoint.allow.http", "oauth_allow_http", BOOLEAN,
+        "This package's own. true: a token endpoint may be http:// on another machine, where "
+        "everybody on the way reads the client's secret and the token.",
+    ),
+    *_row(
+        "enable.sasl.oauthbearer.unsecure.jwt", "oauth_unsecured", BOOLEAN,
+        "librdkafka's name. true: tokens without a signature, which anybody can make, by "
+        "unsecuredLogin… in sasl.jaas.config or sasl.oauthbearer.config. For brokers of tests.",
+    ),
+    *_row(
+        "sasl.oauthbearer.config", "oauth_config", Kind("name=value name=value …", str.strip),
+        "librdkafka's: what an unsecured token says, `principal=alice scope=a,b lifeSeconds=600`.",
+    ),
     *_row("https.ca.pem", "https_ca_pem", _PEM, "The same as text, PEM.", secret=True),
     *_row(
         "sasl.login.connect.timeout.ms", "login_connect_timeout_ms", _MILLISECONDS,
@@ -414,10 +429,5 @@ SECURITY: tuple[Option, ...] = (
         "sasl.oauthbearer.metadata.authentication.type",
         f"Only client id and secret are sent to a token endpoint; for other grants write a "
         f"function that gets the token, and name it in {CALLBACK_OPTION}.",
-    ),
-    *each(
-        Status.REFUSED, Side.BOTH,
-        "sasl.oauthbearer.config enable.sasl.oauthbearer.unsecure.jwt",
-        "Unsecured tokens are not supported: sasl.oauthbearer.token takes any token.",
     ),
 )  # fmt: skip

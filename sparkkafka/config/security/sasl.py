@@ -16,6 +16,7 @@ from sparkkafka.config.security.java_classes import (
     AWS_LOGIN_HANDLER,
     DEFAULT_LOGIN_HANDLER,
     LOGIN_HANDLERS,
+    UNSECURED_HANDLER,
 )
 from sparkkafka.config.security.references import resolved
 from sparkkafka.config.security.rows import CALLBACK_OPTION, MECHANISMS, NO_KERBEROS
@@ -25,10 +26,17 @@ from sparkkafka.config.security.settings import (
     CLIENT_CREDENTIALS,
     GIVEN_TOKEN,
     TOKEN_FILE,
+    UNSECURED,
     OAuthSettings,
     SaslChoice,
     Store,
     TlsSettings,
+)
+from sparkkafka.config.security.unsecured_token import (
+    JAVA_PREFIX,
+    UnsecuredToken,
+    of_java,
+    of_librdkafka,
 )
 from sparkkafka.errors import OptionError
 from sparkkafka.secret import Secret
@@ -201,11 +209,7 @@ def _timing(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _oauth(values: Mapping[str, Any], name_of: Names, jaas: LoginModule) -> OAuthSettings:
-    if any(name.startswith("unsecuredLogin") for name in jaas.options):
-        raise OptionError(
-            f"{_JAAS} asks for an unsecured token (unsecuredLogin…), which anybody can make: give "
-            "clientId and clientSecret, or sasl.oauthbearer.token for a token of a test"
-        )
+    unsecured = _unsecured(values, name_of, jaas)
 
     def chosen(field: str, jaas_name: str) -> Any:
         """The setting, or the option of the login module."""
@@ -226,6 +230,7 @@ def _oauth(values: Mapping[str, Any], name_of: Names, jaas: LoginModule) -> OAut
         name
         for name, there in (
             (name_of("oauth_token"), token),
+            (name_of("oauth_unsecured"), unsecured),
             (CALLBACK_OPTION, callback),
             (name_of("oauth_token_endpoint_url"), url),
         )
@@ -253,6 +258,14 @@ def _oauth(values: Mapping[str, Any], name_of: Names, jaas: LoginModule) -> OAut
                     f"{name} is for {name_of('oauth_token_endpoint_url')}, and the token comes "
                     f"from {ways[0]}: remove one of them"
                 )
+    if unsecured:
+        common["extensions"] += unsecured.extensions
+        return OAuthSettings(
+            method=UNSECURED,
+            unsecured_claims=unsecured.claims,
+            unsecured_life_s=unsecured.life_s,
+            **common,
+        )
     if token:
         return OAuthSettings(method=GIVEN_TOKEN, token=token, **common)
     if callback:
@@ -277,9 +290,33 @@ def _oauth(values: Mapping[str, Any], name_of: Names, jaas: LoginModule) -> OAut
         client_secret=secret,
         scope=scope,
         header_urlencode=values["oauth_header_urlencode"],
+        allow_http=values["oauth_allow_http"],
         tls=TlsSettings(truststore=_endpoint_truststore(values, name_of, jaas)),
         **common,
     )
+
+
+def _unsecured(
+    values: Mapping[str, Any], name_of: Names, jaas: LoginModule
+) -> UnsecuredToken | None:
+    """The token that needs no secret, if it is wanted and allowed."""
+    by_java = any(name.startswith(JAVA_PREFIX) for name in jaas.options)
+    by_config = values["oauth_config"]
+    if by_java and by_config:
+        raise OptionError(
+            f"{name_of('oauth_config')} and {JAVA_PREFIX}… in {_JAAS} exclude each other"
+        )
+    if not (by_java or by_config or values["login_callback"] == UNSECURED_HANDLER):
+        return None
+    if not values["oauth_unsecured"]:
+        where = name_of("oauth_config") if by_config else f"{JAVA_PREFIX}… in {_JAAS}"
+        raise OptionError(
+            f"{where} asks for an unsecured token, which anybody can make: give clientId and "
+            f"clientSecret, or allow it for a test with {name_of('oauth_unsecured')}=true"
+        )
+    if by_config:
+        return of_librdkafka(by_config, name_of("oauth_config"))
+    return of_java(jaas.options, _JAAS)
 
 
 def _extensions(

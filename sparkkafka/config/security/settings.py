@@ -20,6 +20,7 @@ GIVEN_TOKEN: Final = "token"  # noqa: S105
 TOKEN_FILE: Final = "file"  # noqa: S105
 CALLBACK: Final = "callback"
 AWS_MSK_IAM: Final = "aws_msk_iam"
+UNSECURED: Final = "unsecured"
 
 
 @dataclass(frozen=True)
@@ -60,10 +61,11 @@ class OAuthSettings:
     `method` says which of the others count:
     CLIENT_CREDENTIALS: POST to `token_endpoint_url` with `client_id`, `client_secret`, `scope`;
     `tls` is for that endpoint. `header_urlencode`: id and secret are form-encoded before base64
-    (RFC 6749, 2.3.1), which some providers want.
+    (RFC 6749, 2.3.1), which some providers want. `allow_http`: also in the clear to another host.
     GIVEN_TOKEN: `token`. TOKEN_FILE: the content of the file `token_path`, read each time.
     CALLBACK: a callable without arguments, or "module:function" to import, that returns the token,
     or (token, seconds since 1970 at which it ends).
+    UNSECURED: a token with `unsecured_claims` and no signature, that ends after `unsecured_life_s`.
     AWS_MSK_IAM: Amazon's signer with `aws_…`; an empty one is as the AWS SDK has it. The role
     `aws_role_arn` is assumed as `aws_role_access_key_id`, if there is one.
     """
@@ -78,6 +80,9 @@ class OAuthSettings:
     header_urlencode: bool = False
     callback: str | Callable[[], Any] = ""
     tls: TlsSettings = TlsSettings()
+    allow_http: bool = False
+    unsecured_claims: tuple[tuple[str, Any], ...] = ()
+    unsecured_life_s: float = 0
     aws_region: str = ""
     aws_profile: str = ""
     aws_role_arn: str = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import logging
 import os
 import socket
@@ -30,6 +31,7 @@ from sparkkafka.config.security.settings import (
     CLIENT_CREDENTIALS,
     GIVEN_TOKEN,
     TOKEN_FILE,
+    UNSECURED,
     OAuthSettings,
     Store,
     TlsSettings,
@@ -702,6 +704,23 @@ def test_the_old_token_counts_whatever_the_new_one_fails_by(clock: Clock) -> Non
 def test_a_way_that_does_not_exist() -> None:
     with pytest.raises(OptionError, match="there is no way 'guess' to a token"):
         token_source(OAuthSettings(method="guess"))
+
+
+def test_an_unsecured_token(clock: Clock) -> None:
+    settings = OAuthSettings(
+        method=UNSECURED,
+        unsecured_claims=(("sub", "alice"), ("scope", ("a", "b"))),
+        unsecured_life_s=60,
+    )
+    first = fetch(settings)
+    header, claims, signature = first.split(".")
+    assert base64.urlsafe_b64decode(header + "==") == b'{"alg": "none"}'
+    said = json.loads(base64.urlsafe_b64decode(claims + "=="))
+    assert (said["sub"], said["scope"], signature) == ("alice", ["a", "b"], "")
+    assert said["exp"] - said["iat"] == 60
+    assert fetch(settings) == first
+    clock.moved_s = 50
+    assert fetch(settings) != first
 
 
 # --- Amazon --------------------------------------------------------------------------------------
