@@ -299,11 +299,16 @@ class _Attempt(Generic[K, V]):
                 except KafkaError as error:
                     unsent = [item for item in items if item not in self.connections]
                     self.failures |= dict.fromkeys(unsent, error)
+            late: dict[Connection, KafkaTimeoutError] = {}
             for connection, sent in self._sent:
                 try:
+                    if connection in late:  # it is closed, and that tells less
+                        raise late[connection]
                     response = connection.receive(self._limit)[1]
                     throttle(response, self._deadline)
                 except KafkaError as error:
+                    if isinstance(error, KafkaTimeoutError):
+                        late[connection] = error
                     self.unanswered.update(sent)
                     self.failures |= dict.fromkeys(sent, error)
                 else:

@@ -21,6 +21,7 @@ from tests.client.transactions.test_transaction_requests import (
     MINUTE_MS,
     RETRIED,
     TPS,
+    NotBefore,
     end,
     init,
     soon,
@@ -128,6 +129,7 @@ def test_states_that_nobody_tells_in_time(fake, cluster, ask):
     code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     for api in ("DescribeTransactions", "ListTransactions"):
         fake.fault(Answer(code), api=api, times=None)
-    args = (IDS,) if ask is describe_transactions else ()
+    described = ask is describe_transactions
+    args, api = ((IDS,), "DescribeTransactions") if described else ((), "ListTransactions")
     with pytest.raises(KafkaTimeoutError, match=r"transactions: gave up.*LOAD_IN_PROGRESS"):
-        ask(cluster, *args, soon(cluster))
+        ask(cluster, *args, NotBefore(fake, api, 9))

@@ -75,14 +75,14 @@ def test_a_driver_and_its_tasks_killed_at_any_request(query, answered, step):
     at every third one); the next start plans the batch again, with
     the rows in other tasks."""
     count = len(one_run(query))
-    decided = 0
-    for at in range(1 + answered * (step - 1), count + 1, step):
+
+    def is_decided_when_killed(at):
         one = fresh(query)
         one.run_up_to(0)
         process = Process(at, answered=answered, then="kill")
         run = one.new_run()
         try:
-            process.run(lambda one=one, run=run: one.run_batch(run, 1))
+            process.run(lambda: one.run_batch(run, 1))
         except Killed:
             pass
         else:
@@ -91,9 +91,15 @@ def test_a_driver_and_its_tasks_killed_at_any_request(query, answered, step):
             one.done.remove(1)  # it died before Spark's commit log was written
         before = sum(one.visible().values())
         one.run_up_to(2, plan=1)
-        decided += before > one.rows
         one.assert_each_row_once(3)
         one.assert_nothing_open()
+        return before > one.rows
+
+    points = range(1 + answered * (step - 1), count + 1, step)
+    decided = sum(map(is_decided_when_killed, points))
+    if not decided:
+        # Runs differ by a request or two: every third one may miss what comes near the end.
+        decided = any(map(is_decided_when_killed, range(count, max(count - 12, 0), -1)))
     assert decided >= 3 // step, "no kill came between the decision and the end"
 
 
