@@ -285,7 +285,7 @@ def test_a_token_that_the_broker_does_not_take(
         "that is none": "abc",
     }
     config = secured.ours("SASLTLS", "OAUTHBEARER")
-    config = {name: value for name, value in config.items() if "oauthbearer" not in name}
+    del config["sasl.oauthbearer.token.endpoint.url"], config["sasl.jaas.config"]
     found = refused(config | {"sasl.oauthbearer.token": tokens[case]})
     assert "OAUTHBEARER" in found.words
     assert "invalid_token" in found.words
