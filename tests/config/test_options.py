@@ -710,7 +710,7 @@ def test_unknown_properties_that_matter_are_errors(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["kafka.ssl.crl.location", "kafka.ssl.engine.id", "password"],
+    ["kafka.ssl.engine.location", "kafka.ssl.engine.id", "password"],
 )
 def test_values_that_nothing_reads_are_not_kept(name: str) -> None:
     kept = forget_unused({**SERVERS, "subscribe": "t", name: "hunter2"})

@@ -11,6 +11,7 @@ its files are the same.
 
 from __future__ import annotations
 
+import base64
 import datetime
 import logging
 import os
@@ -50,6 +51,7 @@ VERSIONS: Final = dict(
 _CERTIFICATES = re.compile(
     r"-----BEGIN (?:TRUSTED )?CERTIFICATE-----.+?-----END (?:TRUSTED )?CERTIFICATE-----", re.DOTALL
 )
+_REVOKED = re.compile(r"-----BEGIN X509 CRL-----.+?-----END X509 CRL-----", re.DOTALL)
 _KEY = re.compile(
     r"-----BEGIN (?P<kind>[A-Z ]*PRIVATE KEY)-----.+?-----END (?P=kind)-----", re.DOTALL
 )
@@ -75,7 +77,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 def context_of(settings: TlsSettings) -> ssl.SSLContext:
     """The context for these settings and their files as they are now. Raises OptionError."""
-    stores = (settings.truststore, settings.certificates, settings.key)
+    stores = (settings.truststore, settings.revoked, settings.certificates, settings.key)
     key = settings, tuple(_stamp(store.path) for store in stores)
     with _lock:
         known = _contexts.get(key)
@@ -112,6 +114,8 @@ def tls_context(settings: TlsSettings) -> ssl.SSLContext:
         _set_ciphers(context, settings.cipher_suites)
     if settings.verify:
         _trust(context, settings.truststore)
+        if settings.revoked:
+            _distrust(context, settings.revoked)
     if settings.certificates:
         _identify(context, settings)
     return context
@@ -158,6 +162,25 @@ def _trust(context: ssl.SSLContext, store: Store) -> None:
         context.load_verify_locations(cadata=pem)
     except ssl.SSLError as error:
         raise OptionError(f"{_name(store)}: {_reason(error)}") from None
+
+
+def _distrust(context: ssl.SSLContext, store: Store) -> None:
+    """Refuse a broker that its authority's list names, or that has no valid list."""
+    content = _read(store)
+    if _is_pem(content):
+        lists = _found(_REVOKED, content)
+    else:
+        body = base64.encodebytes(content.reveal()).decode()
+        lists = [f"-----BEGIN X509 CRL-----\n{body}-----END X509 CRL-----"]
+    try:
+        with _file_of(Secret("\n".join(lists) + "\n")) as path:
+            context.load_verify_locations(cafile=path)
+    except (ssl.SSLError, OSError) as error:
+        raise OptionError(
+            f"{_name(store)} has no list of revoked certificates that OpenSSL can read "
+            f"({_reason(error)})"
+        ) from None
+    context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
 
 
 def _identify(context: ssl.SSLContext, settings: TlsSettings) -> None:
@@ -249,7 +272,7 @@ def _in_lines(block: str) -> str:
     """Base64 in lines, whatever blanks it came with (a property's value is often one line)."""
     if "Proc-Type:" in block:  # a key of the old kind: headers, an empty line, then base64
         return "\n".join(line.strip() for line in block.splitlines())
-    _, begin, body, end, _ = re.split(r"(-----(?:BEGIN|END) [A-Z ]+-----)", block)
+    _, begin, body, end, _ = re.split(r"(-----(?:BEGIN|END) [A-Z0-9 ]+-----)", block)
     return "\n".join([begin, *body.split(), end])
 
 

@@ -58,6 +58,7 @@ class SecurityOptions:
     verify: str = "true"
     enabled_protocols: str = "TLSv1.2,TLSv1.3"
     cipher_suites: str = ""
+    crl_location: str = ""
     mechanism: str = ""
     jaas_config: Secret = NO_SECRET
     username: str = ""
@@ -153,6 +154,8 @@ def security_from(given: GivenOptions, servers: tuple[tuple[str, int], ...]) -> 
     options = SecurityOptions(**fields, names=names)
     if not has_reference(options.protocol):
         _warn_of_idle(options, given.prefix)
+    if given.prefix:
+        _warn_of_shown(options)
     for name, text in options.texts():
         if has_other_reference(text):
             option = given.prefix + options.name_of(name)
@@ -164,6 +167,18 @@ def security_from(given: GivenOptions, servers: tuple[tuple[str, int], ...]) -> 
         settings = secure_settings(options, servers)
         _warn_of_weak(options, settings, given.prefix)
     return options
+
+
+def _warn_of_shown(options: SecurityOptions) -> None:
+    """Spark hides options whose name or value has one of its words; a key in PEM has none."""
+    if options.keystore_key and not has_reference(options.keystore_key.reveal()):
+        name = f"kafka.{options.name_of('keystore_key')}"
+        warn(
+            f"{name} shown",
+            f"{name} is shown by Spark's plans, UI and event log unless spark.redaction.regex has "
+            "ssl[.].*key (conf/spark-defaults.conf has such a line): set it, or give a reference, "
+            "${file:/path:key} or ${directory:/path:name}",
+        )
 
 
 def _warn_of_idle(options: SecurityOptions, prefix: str) -> None:
@@ -300,6 +315,7 @@ def _tls(options: SecurityOptions, values: Mapping[str, Any]) -> TlsSettings:
         check_hostname=values["identification"],
         versions=values["enabled_protocols"],
         cipher_suites=values["cipher_suites"] or (),
+        revoked=store("crl_location"),
     )
 
 

@@ -255,6 +255,12 @@ SECURITY: tuple[Option, ...] = (
         "Cipher suites up to TLS 1.2; those of TLS 1.3 are OpenSSL's.",
     ),
     *_row(
+        "ssl.crl.location", "crl_location", _PATH,
+        "librdkafka's name. Lists of revoked certificates by the authorities of brokers' "
+        "certificates, PEM or DER: a broker whose certificate is in them, or in none that is valid "
+        "now, is refused.",
+    ),
+    *_row(
         "sasl.mechanism", "mechanism", Kind(f"one of {', '.join(MECHANISMS)}", _mechanism),
         "Needed if security.protocol is SASL_….", also="sasl.mechanisms",
     ),
@@ -405,10 +411,6 @@ SECURITY: tuple[Option, ...] = (
     *each(
         Status.REFUSED, Side.BOTH, "ssl.engine.location ssl.engine.id",
         "OpenSSL's engines are not used: give the key as a file, text or reference.",
-    ),
-    *each(
-        Status.REFUSED, Side.BOTH, "ssl.crl.location",
-        "Lists of revoked certificates are not looked at: use short-lived certificates.",
     ),
     *each(
         Status.UNNEEDED, Side.BOTH,

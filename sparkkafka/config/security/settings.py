@@ -40,11 +40,13 @@ class Store:
 class TlsSettings:
     """Settings of ssl.*.
 
-    `truststore`: authorities; the system's, if empty. `certificates` and `key` may be the same
+    `truststore`: authorities; the system's, if empty. `revoked`: their lists of certificates that
+    count no longer. `certificates` and `key` may be the same
     store; without them the client shows no certificate. `key_password` is that of an encrypted key.
     """
 
     truststore: Store = Store("ssl.truststore.location")
+    revoked: Store = Store("ssl.crl.location")
     certificates: Store = Store("ssl.keystore.location")
     key: Store = Store("ssl.keystore.location")
     key_password: Secret = NO_SECRET

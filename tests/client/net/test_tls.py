@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
 import logging
 import socket
@@ -14,9 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
+    Encoding,
     PrivateFormat,
     pkcs12,
 )
@@ -163,6 +167,50 @@ def test_the_name_is_checked_unless_told_otherwise(shake: Callable[..., Any]) ->
     with pytest.raises(ssl.SSLCertVerificationError):
         shake(TlsSettings(truststore=stranger, check_hostname=False), "other.example")
     assert shake(TlsSettings(verify=False), "other.example")
+
+
+def revoked_list(*revoked: Any, days: tuple[int, int] = (-1, 1)) -> x509.CertificateRevocationList:
+    """By the authority."""
+    now = datetime.datetime.now(datetime.UTC)
+    last, following = (now + datetime.timedelta(days=count) for count in days)
+    builder = x509.CertificateRevocationListBuilder(AUTHORITY.certificate.subject, last, following)
+    for identity in revoked:
+        number = identity.certificate.serial_number
+        row = x509.RevokedCertificateBuilder(number, now).build()
+        builder = builder.add_revoked_certificate(row)
+    return builder.sign(AUTHORITY.key, hashes.SHA256())
+
+
+@pytest.mark.parametrize("form", [Encoding.PEM, Encoding.DER])
+def test_certificates_that_were_revoked(
+    form: Encoding, tmp_path: Path, shake: Callable[..., Any]
+) -> None:
+    def with_list(*revoked: Any, **more: Any) -> TlsSettings:
+        content = revoked_list(*revoked, **more).public_bytes(form)
+        path = file(tmp_path, f"{len(list(tmp_path.iterdir()))}.crl", content)
+        return replace(TRUST, revoked=Store("ssl.crl.location", path))
+
+    assert shake(with_list())
+    assert shake(with_list(CLIENT))
+    for settings, words in (
+        (with_list(SERVER), "certificate revoked"),
+        (with_list(SERVER, CLIENT), "certificate revoked"),
+        (with_list(days=(-2, -1)), "CRL has expired"),
+    ):
+        with pytest.raises(ssl.SSLCertVerificationError, match=words):
+            shake(settings)
+
+
+def test_a_list_of_another_authority_is_not_enough(
+    tmp_path: Path, shake: Callable[..., Any]
+) -> None:
+    now = datetime.datetime.now(datetime.UTC)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "another")])
+    other = x509.CertificateRevocationListBuilder(name, now, now + datetime.timedelta(days=1))
+    content = other.sign(STRANGER.key, hashes.SHA256()).public_bytes(Encoding.PEM)
+    store = Store("ssl.crl.location", file(tmp_path, "other.crl", content))
+    with pytest.raises(ssl.SSLCertVerificationError, match="unable to get certificate CRL"):
+        shake(replace(TRUST, revoked=store))
 
 
 # --- who we are ----------------------------------------------------------------------------------
@@ -333,6 +381,16 @@ def wrong(folder: Path) -> dict[str, tuple[TlsSettings, str]]:
             replace(TRUST, certificates=trust["JKS"], key=trust["JKS"]),
             r"trust\.jks has no key with its certificate in it",
         ),
+        "no list of revoked certificates": (
+            replace(
+                TRUST, revoked=Store("ssl.crl.location", file(folder, "no.crl", AUTHORITY.pem))
+            ),
+            r"no\.crl has no list of revoked certificates that OpenSSL can read",
+        ),
+        "rubbish for a list": (
+            replace(TRUST, revoked=Store("ssl.crl.location", file(folder, "x.crl", b"\x00" * 99))),
+            r"x\.crl has no list of revoked certificates that OpenSSL can read",
+        ),
         "too large": (trusting(Store(option, str(sparse))), "is larger than"),
         "rubbish": (
             trusting(Store(option, file(folder, "rubbish", b"\x00\x01" * 500))),
@@ -377,7 +435,8 @@ def wrong(folder: Path) -> dict[str, tuple[TlsSettings, str]]:
 
 WRONG = (
     "not there", "a folder", "NUL in the path", "wrong password of JKS",
-    "wrong key password in JKS", "no key password for JKS", "JKS without a key", "too large",
+    "wrong key password in JKS", "no key password for JKS", "JKS without a key",
+    "no list of revoked certificates", "rubbish for a list", "too large",
     "rubbish", "empty", "broken", "a key, no certificate", "wrong store password",
     "no store password", "wrong key password", "no key password", "no key", "no certificate",
     "another's key",

@@ -437,6 +437,22 @@ def test_broken_versions_beside_safe_ones_are_left_out(caplog: pytest.LogCapture
     )
 
 
+def test_spark_shows_a_key_of_pem(caplog: pytest.LogCaptureFixture) -> None:
+    """Its redaction knows other words."""
+    pem = {"ssl.keystore.certificate.chain": "C", "security.protocol": "SSL"}
+    given = SERVERS | pem | {"ssl.keystore.key": "hush"}
+    spark = {f"kafka.{name}": value for name, value in given.items()} | {"subscribe": "t"}
+    parse_client_options(given)  # no Spark
+    parse_read_options(spark | {"kafka.ssl.keystore.key": "${env:X}"})
+    assert not caplog.records
+    parse_read_options(spark)
+    assert (
+        "kafka.ssl.keystore.key is shown by Spark's plans, UI and event log unless spark.red"
+        in (caplog.text)
+    )
+    assert "hush" not in caplog.text
+
+
 BOTH = "exclude each other"
 
 
