@@ -36,7 +36,7 @@ CHAINS: Mapping[str, Sequence[str]] = {
     "errors": ("docs/client-errors.md",),
 }
 #: Its snippets are for brokers of several kinds, and have a test module of their own.
-SECURITY = "docs/security.md"
+SECURITY = ("docs/security.md", "docs/security-tokens.md")
 
 
 def page(name: str) -> str:

@@ -1,4 +1,4 @@
-"""What docs/security.md shows works: on a real broker, or, for services of others, as far as the
+"""What the pages about security show works: on a real broker, or, for services of others, as far as the
 options go."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sparkkafka.config.security.options import secure_settings
 from tests.docs.snippets import SECURITY, page, snippets
 from tests.real.secured import PASSWORDS, TOKEN_SECRETS, Secured
 
-SNIPPETS = snippets(page(SECURITY))
+SNIPPETS = [text for name in SECURITY for text in snippets(page(name))]
 OWN = [text for text in SNIPPETS if "broker.example" in text]
 SERVICES = [text for text in SNIPPETS if "broker.example" not in text and "options = {" in text]
 USER = "alice"

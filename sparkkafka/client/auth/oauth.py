@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from sparkkafka.client.auth.cloud_tokens import amazon_token, google_token
 from sparkkafka.client.auth.token_endpoint import Token, fetch_token, parse_endpoint
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.security.settings import (
@@ -24,6 +25,7 @@ from sparkkafka.config.security.settings import (
     CALLBACK,
     CLIENT_CREDENTIALS,
     GIVEN_TOKEN,
+    GOOGLE,
     TOKEN_FILE,
     UNSECURED,
     OAuthSettings,
@@ -44,16 +46,8 @@ RENEW_AGAIN_S = 10.0
 
 LONGEST_KEPT_S = 24 * 3600.0
 
-LONGEST_AWS_S = 900.0
-"""Amazon's signer signs for so long; what it says of the end is hours off where the machine's
-time zone is not UTC."""
-
 MOST_TOKEN_BYTES = 1_000_000
 MOST_SOURCES = 256
-AWS_SESSION_NAME = "aws-msk-iam-auth"
-"""As Amazon's library for Java names it: policies and audit logs know it by this name."""
-
-_AWS_PACKAGE: Final = "aws-msk-iam-sasl-signer-python"
 
 
 class _Held(NamedTuple):
@@ -273,108 +267,10 @@ def _from_nobody(settings: OAuthSettings, deadline: Deadline, once: bool) -> Tok
     return Token(Secret(f"{text}."), settings.unsecured_life_s)
 
 
-def _from_aws(settings: OAuthSettings, deadline: Deadline, once: bool) -> Token:
-    try:
-        signer = importlib.import_module("aws_msk_iam_sasl_signer.MSKAuthTokenProvider")
-    except ImportError:
-        raise OptionError(
-            "AWS_MSK_IAM needs Amazon's signer on each machine: pip install 'sparkkafka[aws]' "
-            f"(or {_AWS_PACKAGE})"
-        ) from None
-    region = settings.aws_region or _aws_region(settings.aws_profile)
-    try:
-        signed = _signed(signer, region, settings)
-    except Exception as error:  # of boto's many kinds
-        words = " ".join(str(error).split())
-        for secret in (settings.aws_role_secret_access_key, settings.aws_role_session_token):
-            words = words.replace(secret.reveal(), "***") if secret else words
-        raise AuthenticationError(
-            f"AWS_MSK_IAM: Amazon's signer gives no token: {type(error).__name__}: "
-            f"{words[:300]}; are there AWS credentials on this machine?"
-        ) from None
-    text, end_ms = signed if isinstance(signed, tuple) else (signed, 0)
-    return Token(Secret(text), min(end_ms / 1000 - time.time(), LONGEST_AWS_S))
-
-
-def _signed(signer: Any, region: str, settings: OAuthSettings) -> Any:
-    """What the signer returns. As in Amazon's library for Java, the profile comes before the role,
-    which is for machines without that profile. Whoever the machine is signs only if neither is
-    named: Java falls back to it, and then acts as somebody else."""
-    if settings.aws_profile:
-        try:
-            return signer.generate_auth_token_from_profile(region, settings.aws_profile)
-        except Exception as error:
-            if not settings.aws_role_arn:
-                raise
-            log.warning(
-                "the AWS profile %s gives no token (%s): the role %s is assumed, which "
-                "sasl.jaas.config names too",
-                settings.aws_profile,
-                type(error).__name__,
-                settings.aws_role_arn,
-            )
-    if settings.aws_role_arn:
-        provider = _assumed_role(settings)
-        return signer.generate_auth_token_from_credentials_provider(region, provider)
-    return signer.generate_auth_token(region)
-
-
-def _assumed_role(settings: OAuthSettings) -> Any:
-    """A provider of the role's credentials. The signer's own way to a role knows neither external
-    ids nor keys, and no region of the token service."""
-    config = importlib.import_module("botocore.config").Config(
-        connect_timeout=settings.connect_timeout_ms / 1000,
-        read_timeout=settings.read_timeout_ms / 1000,
-        retries={"total_max_attempts": settings.aws_max_retries + 1},
-        use_fips_endpoint=settings.aws_use_fips,
-    )
-    keys = {
-        "aws_access_key_id": settings.aws_role_access_key_id,
-        "aws_secret_access_key": settings.aws_role_secret_access_key.reveal(),
-        "aws_session_token": settings.aws_role_session_token.reveal(),
-    }
-    sts = importlib.import_module("boto3").client(
-        "sts",
-        region_name=settings.aws_sts_region or "aws-global",
-        config=config,
-        **{name: value for name, value in keys.items() if value},
-    )
-    credentials = importlib.import_module("botocore.credentials")
-    asked = {
-        "RoleArn": settings.aws_role_arn,
-        "RoleSessionName": settings.aws_role_session_name or AWS_SESSION_NAME,
-    }
-    if settings.aws_role_external_id:
-        asked["ExternalId"] = settings.aws_role_external_id
-
-    def load(_provider: Any) -> Any:
-        answer = sts.assume_role(**asked)["Credentials"]
-        names = ("AccessKeyId", "SecretAccessKey", "SessionToken")
-        return credentials.Credentials(*(answer[name] for name in names))
-
-    return type("AssumedRole", (credentials.CredentialProvider,), {"load": load})()
-
-
-def _aws_region(profile: str) -> str:
-    """As the AWS SDK has it."""
-    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    if not region:
-        try:
-            sessions = importlib.import_module("botocore.session")
-            region = sessions.Session(profile=profile or None).get_config_variable("region")
-        except Exception:  # no botocore, or no such profile, of which the signer has better words
-            region = None
-    if not region:
-        raise OptionError(
-            "AWS_MSK_IAM: the cluster's region is not known: set awsRegion in sasl.jaas.config, or "
-            "the environment variable AWS_REGION on each machine"
-        )
-    return str(region)
-
-
 _MAKERS: Final[dict[str, Callable[[OAuthSettings, Deadline, bool], Token]]] = {
     CLIENT_CREDENTIALS: _from_server,
     CALLBACK: _from_callback,
-    AWS_MSK_IAM: _from_aws,
+    AWS_MSK_IAM: amazon_token,
+    GOOGLE: google_token,
     UNSECURED: _from_nobody,
 }

@@ -203,6 +203,8 @@ def _body(settings: OAuthSettings) -> bytes:
     form = {"grant_type": "client_credentials"}
     if settings.scope:
         form["scope"] = settings.scope
+    if settings.audience:
+        form["audience"] = settings.audience
     return urlencode(form).encode()
 
 

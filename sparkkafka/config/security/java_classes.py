@@ -30,11 +30,16 @@ ENDPOINT_HANDLERS: Final = (
 UNSECURED_HANDLER: Final = f"{_OAUTH}internals.unsecured.OAuthBearerUnsecuredLoginCallbackHandler"
 """Java's for OAUTHBEARER. It makes tokens that anybody can make."""
 
+STRIMZI_HANDLER: Final = "io.strimzi.kafka.oauth.client.JaasClientOauthLoginCallbackHandler"
+GOOGLE_HANDLER: Final = "com.google.cloud.hosted.kafka.auth.GcpLoginCallbackHandler"
+
 LOGIN_HANDLERS: Final = (
     DEFAULT_LOGIN_HANDLER,
     *ENDPOINT_HANDLERS,
     AWS_LOGIN_HANDLER,
     UNSECURED_HANDLER,
+    STRIMZI_HANDLER,
+    GOOGLE_HANDLER,
 )
 
 CLIENT_HANDLERS: Final = (

@@ -15,7 +15,9 @@ from sparkkafka.config.security.jaas import LoginModule, parse_jaas
 from sparkkafka.config.security.java_classes import (
     AWS_LOGIN_HANDLER,
     DEFAULT_LOGIN_HANDLER,
+    GOOGLE_HANDLER,
     LOGIN_HANDLERS,
+    STRIMZI_HANDLER,
     UNSECURED_HANDLER,
 )
 from sparkkafka.config.security.references import resolved
@@ -25,6 +27,7 @@ from sparkkafka.config.security.settings import (
     CALLBACK,
     CLIENT_CREDENTIALS,
     GIVEN_TOKEN,
+    GOOGLE,
     TOKEN_FILE,
     UNSECURED,
     OAuthSettings,
@@ -32,6 +35,7 @@ from sparkkafka.config.security.settings import (
     Store,
     TlsSettings,
 )
+from sparkkafka.config.security.strimzi import strimzi_settings
 from sparkkafka.config.security.unsecured_token import (
     JAVA_PREFIX,
     UnsecuredToken,
@@ -182,6 +186,16 @@ def _tokens(
         if handler not in ("", AWS_LOGIN_HANDLER, DEFAULT_LOGIN_HANDLER):
             raise OptionError(f"{CALLBACK_OPTION} is not for sasl.mechanism=AWS_MSK_IAM: remove it")
         oauth = _aws(values, options, servers)
+    elif handler in (STRIMZI_HANDLER, GOOGLE_HANDLER):
+        if values["oauth_token"]:
+            raise OptionError(f"{name_of('oauth_token')} and {handler} exclude each other")
+        _pass_over(_ENDPOINT_OPTIONS, values, name_of, f"OAUTHBEARER of {handler}")
+        if handler == STRIMZI_HANDLER:
+            oauth = strimzi_settings(options.options, _JAAS, _timing(values))
+        elif options.options:
+            raise OptionError(f"{_JAAS} has options, and {handler} takes none")
+        else:
+            oauth = OAuthSettings(method=GOOGLE, **_timing(values))
     else:
         oauth = _oauth(values, name_of, options)
     return SaslChoice(mechanism="OAUTHBEARER", oauth=oauth)

@@ -21,6 +21,7 @@ TOKEN_FILE: Final = "file"  # noqa: S105
 CALLBACK: Final = "callback"
 AWS_MSK_IAM: Final = "aws_msk_iam"
 UNSECURED: Final = "unsecured"
+GOOGLE: Final = "google"
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,9 @@ class OAuthSettings:
     """Where a token for OAUTHBEARER comes from. Two that are equal may share a token.
 
     `method` says which of the others count:
-    CLIENT_CREDENTIALS: POST to `token_endpoint_url` with `client_id`, `client_secret`, `scope`;
+    GOOGLE: the default credentials of Google's cloud.
+    CLIENT_CREDENTIALS: POST to `token_endpoint_url` with `client_id`, `client_secret`, `scope`,
+    `audience`;
     `tls` is for that endpoint. `header_urlencode`: id and secret are form-encoded before base64
     (RFC 6749, 2.3.1), which some providers want. `allow_http`: also in the clear to another host.
     GIVEN_TOKEN: `token`. TOKEN_FILE: the content of the file `token_path`, read each time.
@@ -79,6 +82,7 @@ class OAuthSettings:
     client_id: str = ""
     client_secret: Secret = NO_SECRET
     scope: str = ""
+    audience: str = ""
     header_urlencode: bool = False
     callback: str | Callable[[], Any] = ""
     tls: TlsSettings = TlsSettings()
