@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _WORKER_PYTHON = "PYSPARK_PYTHON"
+_CLUSTERS = "spark.kafka.clusters."
 
 
 def choose_worker_python() -> None:
@@ -45,6 +46,7 @@ def register(spark: SparkSession) -> None:
 
     from sparkkafka.spark.datasource import KafkaDataSource
 
+    _warn_of_spark_s_tokens(spark)
     context: Any = getattr(spark, "_sc", None)  # a Connect session has none; its server decides
     switched = (
         context is not None
@@ -69,6 +71,22 @@ def register(spark: SparkSession) -> None:
             raise
         if switched:
             _replace_found(spark, KafkaDataSource)
+
+
+def _warn_of_spark_s_tokens(spark: SparkSession) -> None:
+    """Spark gets delegation tokens for its own connector alone, and hands Python none."""
+    try:
+        names = spark.conf.getAll
+    except Exception:  # Spark 4.0's Connect, or a server that does not tell
+        return
+    clusters = sorted({name.split(".")[3] for name in names if name.startswith(_CLUSTERS)})
+    if clusters:
+        log.warning(
+            "spark.kafka.clusters.* is set for %s: pykafka does not see the delegation tokens that "
+            "Spark gets by it. Give reads and writes kafka.security.protocol and kafka.sasl.*; a "
+            "delegation token is SCRAM with tokenauth=true in kafka.sasl.jaas.config",
+            ", ".join(clusters[:5]),
+        )
 
 
 def _replace_found(spark: SparkSession, source: type[DataSource]) -> None:

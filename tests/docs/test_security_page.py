@@ -1,5 +1,5 @@
-"""What the pages about security show works: on a real broker, or, for services of others, as far as the
-options go."""
+"""What the pages about security show works: on a real broker, or, for services of others, as far as
+the options go."""
 
 from __future__ import annotations
 

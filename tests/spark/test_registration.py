@@ -13,6 +13,7 @@ import textwrap
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -263,3 +264,25 @@ def test_workers_are_switched_though_the_other_python_has_it_too(
     assert "stream 2" in output
     assert "of the other Python: 0" in output, output
     assert "again found switched" in output
+
+
+def test_delegation_tokens_of_spark_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    """Spark gets them for its own connector."""
+    settings = {
+        "spark.kafka.clusters.main.auth.bootstrap.servers": "h:1",
+        "spark.kafka.clusters.main.sasl.token.mechanism": "SCRAM-SHA-512",
+        "spark.master": "local",
+    }
+    registered: list[Any] = []
+    spark: Any = SimpleNamespace(
+        conf=SimpleNamespace(getAll=settings),
+        dataSource=SimpleNamespace(register=registered.append),
+    )
+    registration.register(spark)
+    assert "spark.kafka.clusters.* is set for main: pykafka does not see" in caplog.text
+    caplog.clear()
+    del settings["spark.kafka.clusters.main.auth.bootstrap.servers"]
+    del settings["spark.kafka.clusters.main.sasl.token.mechanism"]
+    registration.register(spark)
+    assert not caplog.records
+    assert len(registered) == 2

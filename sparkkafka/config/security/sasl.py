@@ -20,6 +20,7 @@ from sparkkafka.config.security.java_classes import (
     STRIMZI_HANDLER,
     UNSECURED_HANDLER,
 )
+from sparkkafka.config.security.jvm import LOGIN_CONFIG, login_section
 from sparkkafka.config.security.references import resolved
 from sparkkafka.config.security.rows import CALLBACK_OPTION, MECHANISMS, NO_KERBEROS
 from sparkkafka.config.security.settings import (
@@ -71,6 +72,8 @@ def sasl_choice(
 ) -> SaslChoice:
     """Of `SecurityOptions` with references looked up. Raises OptionError."""
     module = _login_module(values["jaas_config"], name_of("jaas_config"))
+    if module is None and not any(values[one] for one in _IDENTITY):
+        module = _module_of_the_jvm()
     mechanism: str = values["mechanism"]
     if not mechanism:
         named = [name for name, wanted in MODULES.items() if module and wanted == module.name]
@@ -93,6 +96,27 @@ def sasl_choice(
     if mechanism in ("OAUTHBEARER", "AWS_MSK_IAM"):
         return _tokens(mechanism, values, name_of, module, servers)
     return _user(mechanism, values, name_of, module)
+
+
+_IDENTITY = (
+    "username",
+    "password",
+    "oauth_token",
+    "oauth_client_id",
+    "oauth_client_secret",
+    "login_callback",
+)
+
+
+def _module_of_the_jvm() -> LoginModule | None:
+    """As in Java: without sasl.jaas.config, the file that the JVM was started with."""
+    text, path = login_section()
+    if not path:
+        return None
+    module = _login_module(text, f"the JVM's {LOGIN_CONFIG}={path}")
+    if module is not None:
+        log.info("user and password, or token, by %s of the JVM: %s", LOGIN_CONFIG, path)
+    return module
 
 
 def _login_module(text: Secret, option: str) -> LoginModule | None:

@@ -1,0 +1,118 @@
+"""What a job gave to its JVM, as its Python processes find it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkkafka.config.options import parse_client_options
+from sparkkafka.config.security import jvm
+from sparkkafka.config.security.options import secure_settings
+from sparkkafka.config.security.settings import SaslChoice, Store
+from sparkkafka.errors import OptionError
+from sparkkafka.secret import Secret
+
+JAAS = """
+// what brokers need
+KafkaServer { org.apache.kafka.common.security.plain.PlainLoginModule required username="broker"
+  password="hush-broker"; };
+KafkaClient {
+  org.apache.kafka.common.security.plain.PlainLoginModule required
+    username="alice"
+    password="hu}sh";
+};
+"""
+SASL = {"bootstrap.servers": "h:1", "security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}
+
+
+class Machine:
+    """A /proc in which this process is a grandchild of a JVM."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.jvm("-Xmx1g", "org.apache.spark.deploy.SparkSubmit")
+
+    def process(self, pid: int, parent: int, *command: str) -> None:
+        place = self.folder / str(pid)
+        place.mkdir(exist_ok=True)
+        (place / "status").write_text(f"Name:\tx\nPid:\t{pid}\nPPid:\t{parent}\n")
+        (place / "cmdline").write_bytes(b"".join(word.encode() + b"\0" for word in command))
+
+    def jvm(self, *arguments: str) -> None:
+        self.process(os.getpid(), 7, "python3", "-m", "pyspark.daemon")
+        self.process(7, 5, "python3", "-m", "pyspark.daemon")
+        self.process(5, 1, "/usr/lib/jvm/bin/java", *arguments)
+        jvm._properties.cache_clear()
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    folder = tmp_path / "proc"
+    folder.mkdir()
+    original = jvm._jvm_command
+    monkeypatch.setattr(jvm, "_jvm_command", lambda pid, proc: original(pid, folder))
+    for name in jvm._VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    yield Machine(folder)
+    jvm._properties.cache_clear()
+
+
+def sasl_of(settings: dict[str, str]) -> SaslChoice:
+    found = secure_settings(parse_client_options(settings).security).sasl
+    assert found is not None
+    return found
+
+
+def test_user_and_password_of_the_jvms_file(machine: Machine, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="needs a user"):
+        sasl_of(SASL)
+    file = tmp_path / "jaas.conf"
+    file.write_text(JAAS)
+    for path in (str(file), f"file:{file}"):
+        machine.jvm(f"-Djava.security.auth.login.config={path}", "Main")
+        found = sasl_of(SASL)
+        assert (found.username, found.password) == ("alice", Secret("hu}sh"))
+    # What the options say comes first.
+    given = sasl_of(SASL | {"sasl.username": "bob", "sasl.password": "x"})
+    assert given.username == "bob"
+    file.write_text("KafkaServer { x; };")
+    with pytest.raises(OptionError, match=r"jaas\.conf, which the JVM's .* has no section Kafka"):
+        sasl_of(SASL)
+    file.unlink()
+    with pytest.raises(OptionError, match=r"cannot be read \(No such file.*set sasl\.jaas\.config"):
+        sasl_of(SASL)
+
+
+def test_the_jvms_truststore(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    tls = {"bootstrap.servers": "h:1", "security.protocol": "SSL"}
+
+    def truststore(more: dict[str, str] | None = None) -> Store:
+        found = secure_settings(parse_client_options(tls | (more or {})).security).tls
+        assert found is not None
+        return found.truststore
+
+    assert not truststore()
+    name = "javax.net.ssl.trustStore"
+    machine.jvm(f"-D{name}=/ca.jks", f"-D{name}Password=hush", "Main")
+    expected = Store(f"the JVM's {name}", "/ca.jks", password=Secret("hush"))
+    assert truststore() == expected
+    assert "hush" not in repr(truststore())
+    assert truststore({"ssl.truststore.location": "/own.pem"}).path == "/own.pem"
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", f'-D{name}=/tool.jks "-Dx=a b"')
+    jvm._properties.cache_clear()
+    assert truststore() == expected
+    machine.jvm("Main")
+    assert truststore().path == "/tool.jks"
+
+
+def test_without_a_jvm_nothing_is_found(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.process(5, 1, "/usr/bin/bash")
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Djavax.net.ssl.trustStore=/x")
+    jvm._properties.cache_clear()
+    assert not jvm.jvm_property("javax.net.ssl.trustStore")
+    machine.process(5, 5, "/usr/bin/bash")  # a circle
+    jvm._properties.cache_clear()
+    assert not jvm.jvm_property("javax.net.ssl.trustStore")
