@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+JAAS = "sasl.jaas.config"
+
 FLAGS = ("required", "requisite", "sufficient", "optional")
 
 _TOKEN = re.compile(

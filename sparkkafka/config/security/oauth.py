@@ -1,0 +1,187 @@
+"""Where a token for OAUTHBEARER comes from: an endpoint, a file, a value, a function, or nobody.
+
+The settings are Java's and librdkafka's; those of clouds are in `msk` and `strimzi`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sparkkafka.config.security.jaas import JAAS, LoginModule
+from sparkkafka.config.security.java_classes import LOGIN_HANDLERS, UNSECURED_HANDLER
+from sparkkafka.config.security.rows import CALLBACK_OPTION
+from sparkkafka.config.security.settings import (
+    CALLBACK,
+    CLIENT_CREDENTIALS,
+    GIVEN_TOKEN,
+    TOKEN_FILE,
+    UNSECURED,
+    OAuthSettings,
+    Store,
+    TlsSettings,
+)
+from sparkkafka.config.security.unsecured_token import (
+    JAVA_PREFIX,
+    UnsecuredToken,
+    of_java,
+    of_librdkafka,
+)
+from sparkkafka.errors import OptionError
+from sparkkafka.secret import Secret
+
+Names = Callable[[str], str]
+
+
+def oauth_timing(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "connect_timeout_ms": values["login_connect_timeout_ms"],
+        "read_timeout_ms": values["login_read_timeout_ms"],
+        "retry_backoff_ms": values["login_retry_backoff_ms"],
+        "retry_backoff_max_ms": values["login_retry_backoff_max_ms"],
+    }
+
+
+def oauth_settings(values: Mapping[str, Any], name_of: Names, jaas: LoginModule) -> OAuthSettings:
+    unsecured = _unsecured(values, name_of, jaas)
+
+    def chosen(field: str, jaas_name: str) -> Any:
+        """The setting, or the option of the login module."""
+        value = values[field]
+        if value and jaas.options.get(jaas_name):
+            raise OptionError(
+                f"{name_of(field)} and {jaas_name} in {JAAS} exclude each other: remove one"
+            )
+        other = jaas.options.get(jaas_name, "")
+        return value or (Secret(other) if isinstance(value, Secret) else other)
+
+    url: Secret = values["oauth_token_endpoint_url"]
+    token, client_id = chosen("oauth_token", "token"), chosen("oauth_client_id", "clientId")
+    secret = chosen("oauth_client_secret", "clientSecret")
+    handler = values["login_callback"]
+    callback = "" if handler in LOGIN_HANDLERS else handler
+    ways = [
+        name
+        for name, there in (
+            (name_of("oauth_token"), token),
+            (name_of("oauth_unsecured"), unsecured),
+            (CALLBACK_OPTION, callback),
+            (name_of("oauth_token_endpoint_url"), url),
+        )
+        if there
+    ]
+    if len(ways) != 1:
+        raise OptionError(
+            f"{' and '.join(ways)} exclude each other: a token comes from one of them"
+            if ways
+            else "sasl.mechanism=OAUTHBEARER needs a token: set "
+            "sasl.oauthbearer.token.endpoint.url with client id and secret, or "
+            f"{CALLBACK_OPTION}=module:function, or sasl.oauthbearer.token"
+        )
+    common = oauth_timing(values) | {"extensions": _extensions(values, name_of, jaas)}
+    scope = chosen("oauth_scope", "scope")
+    if not url:
+        for field, name, value in (
+            ("oauth_client_id", "clientId", client_id),
+            ("oauth_client_secret", "clientSecret", secret),
+            ("oauth_scope", "scope", scope),
+        ):
+            if value:
+                name = name_of(field) if values[field] else f"{name} in {JAAS}"
+                raise OptionError(
+                    f"{name} is for {name_of('oauth_token_endpoint_url')}, and the token comes "
+                    f"from {ways[0]}: remove one of them"
+                )
+    if unsecured:
+        common["extensions"] += unsecured.extensions
+        return OAuthSettings(
+            method=UNSECURED,
+            unsecured_claims=unsecured.claims,
+            unsecured_life_s=unsecured.life_s,
+            **common,
+        )
+    if token:
+        return OAuthSettings(method=GIVEN_TOKEN, token=token, **common)
+    if callback:
+        return OAuthSettings(method=CALLBACK, callback=callback, **common)
+    scheme = url.reveal().partition(":")[0].lower()
+    if scheme == "file":
+        path = re.sub(r"^[^:]*:(//[^/]*)?", "", url.reveal())
+        return OAuthSettings(method=TOKEN_FILE, token_path=path, **common)
+    if scheme not in ("https", "http"):
+        raise OptionError(f"{name_of('oauth_token_endpoint_url')} begins with https:// or file:/")
+    if not client_id or not secret:
+        what = "client id" if not client_id else "client secret"
+        raise OptionError(
+            f"{name_of('oauth_token_endpoint_url')} needs a {what}: set "
+            f"sasl.oauthbearer.client.credentials.{what.replace(' ', '.')}, or clientId and "
+            f"clientSecret in {JAAS}"
+        )
+    return OAuthSettings(
+        method=CLIENT_CREDENTIALS,
+        token_endpoint_url=url.reveal(),
+        client_id=client_id,
+        client_secret=secret,
+        scope=scope,
+        header_urlencode=values["oauth_header_urlencode"],
+        allow_http=values["oauth_allow_http"],
+        tls=TlsSettings(truststore=_endpoint_truststore(values, name_of, jaas)),
+        **common,
+    )
+
+
+def _unsecured(
+    values: Mapping[str, Any], name_of: Names, jaas: LoginModule
+) -> UnsecuredToken | None:
+    """The token that needs no secret, if it is wanted and allowed."""
+    by_java = any(name.startswith(JAVA_PREFIX) for name in jaas.options)
+    by_config = values["oauth_config"]
+    if by_java and by_config:
+        raise OptionError(
+            f"{name_of('oauth_config')} and {JAVA_PREFIX}… in {JAAS} exclude each other"
+        )
+    if not (by_java or by_config or values["login_callback"] == UNSECURED_HANDLER):
+        return None
+    if not values["oauth_unsecured"]:
+        where = name_of("oauth_config") if by_config else f"{JAVA_PREFIX}… in {JAAS}"
+        raise OptionError(
+            f"{where} asks for an unsecured token, which anybody can make: give clientId and "
+            f"clientSecret, or allow it for a test with {name_of('oauth_unsecured')}=true"
+        )
+    if by_config:
+        return of_librdkafka(by_config, name_of("oauth_config"))
+    return of_java(jaas.options, JAAS)
+
+
+def _extensions(
+    values: Mapping[str, Any], name_of: Names, jaas: LoginModule
+) -> tuple[tuple[str, str], ...]:
+    given = tuple(
+        (name.removeprefix("extension_"), value)
+        for name, value in jaas.options.items()
+        if name.startswith("extension_")
+    )
+    if given and values["oauth_extensions"]:
+        raise OptionError(
+            f"{name_of('oauth_extensions')} and extension_… in {JAAS} exclude each other"
+        )
+    return given or tuple(values["oauth_extensions"] or ())
+
+
+def _endpoint_truststore(values: Mapping[str, Any], name_of: Names, jaas: LoginModule) -> Store:
+    """As in Java not the brokers' truststore: a token endpoint mostly has a certificate of a public
+    authority."""
+    path, text = values["https_ca_location"], values["https_ca_pem"]
+    if path and text:
+        raise OptionError(
+            f"{name_of('https_ca_location')} and {name_of('https_ca_pem')} exclude each other"
+        )
+    if path or text:
+        return Store(name_of("https_ca_location" if path else "https_ca_pem"), path, text)
+    return Store(
+        f"ssl.truststore.location in {JAAS}",
+        jaas.options.get("ssl.truststore.location", ""),
+        Secret(jaas.options.get("ssl.truststore.certificates", "")),
+        Secret(jaas.options.get("ssl.truststore.password", "")),
+    )
