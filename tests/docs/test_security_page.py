@@ -92,7 +92,9 @@ def test_the_snippets_of_services_are_sound(monkeypatch: Any, number: int) -> No
     assert tls is not None
     assert tls.verify
     assert (sasl is not None) == ("SASL" in names["options"]["kafka.security.protocol"])
-    if sasl is not None and sasl.oauth is not None:
+    if "AWS" in names["options"].get("kafka.sasl.mechanism", ""):
+        assert sasl is not None
+        assert sasl.oauth is not None
         assert sasl.oauth.aws_region == "eu-west-1"
 
 

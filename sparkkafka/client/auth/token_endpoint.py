@@ -21,6 +21,7 @@ from contextlib import closing, contextmanager
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote_plus, urlencode, urlsplit
 
+from sparkkafka.client.auth.assertion import assertion
 from sparkkafka.client.auth.tls_context import tls_context
 from sparkkafka.client.deadline import Backoff, Deadline, Retry
 from sparkkafka.config.security.settings import OAuthSettings
@@ -29,6 +30,9 @@ from sparkkafka.secret import Secret, SecretBytes
 
 URL_OPTION = "sasl.oauthbearer.token.endpoint.url"
 ALLOW_OPTION: Final = "sasl.oauthbearer.token.endpoint.allow.http"
+
+JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+"""The grant of RFC 7523."""
 
 MOST_ANSWER_BYTES = 1_000_000
 """Java's HttpAccessTokenRetriever reads as much."""
@@ -146,7 +150,9 @@ def _fetch(settings: OAuthSettings, endpoint: Endpoint, deadline: Deadline) -> T
     hint = ""
     if status in (400, 401, 403):
         hint = (
-            "; compare sasl.oauthbearer.client.credentials.client.id, .client.secret and "
+            "; compare sasl.oauthbearer.assertion.* with what the server knows"
+            if settings.assertion is not None
+            else "; compare sasl.oauthbearer.client.credentials.client.id, .client.secret and "
             "sasl.oauthbearer.scope with what the server knows"
         )
     raise AuthenticationError(f"{endpoint} gives no token: status {status}{words}{hint}")
@@ -182,6 +188,13 @@ def _place(location: str) -> str:
 
 
 def _headers(settings: OAuthSettings) -> dict[str, str]:
+    own = {
+        "Accept": "application/json",
+        "Content-Type": "application/x-www-form-urlencoded",
+        "User-Agent": "sparkkafka",
+    }
+    if settings.assertion is not None:
+        return own
     parts = (settings.client_id, settings.client_secret.reveal())
     if settings.header_urlencode:  # RFC 6749, 2.3.1
         parts = (quote_plus(parts[0]), quote_plus(parts[1]))
@@ -191,16 +204,13 @@ def _headers(settings: OAuthSettings) -> dict[str, str]:
         raise OptionError(
             "the OAuth client's id or secret has a character that UTF-8 cannot write"
         ) from None
-    return {
-        "Accept": "application/json",
-        "Authorization": f"Basic {basic}",
-        "Content-Type": "application/x-www-form-urlencoded",
-        "User-Agent": "sparkkafka",
-    }
+    return own | {"Authorization": f"Basic {basic}"}
 
 
 def _body(settings: OAuthSettings) -> bytes:
     form = {"grant_type": "client_credentials"}
+    if settings.assertion is not None:
+        form = {"grant_type": JWT_BEARER, "assertion": assertion(settings.assertion).reveal()}
     if settings.scope:
         form["scope"] = settings.scope
     if settings.audience:

@@ -50,9 +50,14 @@ CLIENT_HANDLERS: Final = (
 )
 """They hand over what a login has found: nothing is left to do."""
 
-RETRIEVERS: Final = tuple(
-    f"{_OAUTH}{name}"
-    for name in ("DefaultJwtRetriever", "ClientCredentialsJwtRetriever", "FileJwtRetriever")
+JWT_BEARER_RETRIEVER: Final = f"{_OAUTH}JwtBearerJwtRetriever"
+"""It asks by an assertion (KIP-1139); the others by id and secret, or read a file."""
+
+RETRIEVERS: Final = (
+    f"{_OAUTH}DefaultJwtRetriever",
+    f"{_OAUTH}ClientCredentialsJwtRetriever",
+    f"{_OAUTH}FileJwtRetriever",
+    JWT_BEARER_RETRIEVER,
 )
 
 LOGINS: Final = (f"{_SECURITY}authenticator.DefaultLogin",)

@@ -10,14 +10,19 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sparkkafka.config.security.jaas import JAAS, LoginModule
-from sparkkafka.config.security.java_classes import LOGIN_HANDLERS, UNSECURED_HANDLER
-from sparkkafka.config.security.rows import CALLBACK_OPTION
+from sparkkafka.config.security.java_classes import (
+    JWT_BEARER_RETRIEVER,
+    LOGIN_HANDLERS,
+    UNSECURED_HANDLER,
+)
+from sparkkafka.config.security.rows import CALLBACK_OPTION, JWT_BEARER_GRANT
 from sparkkafka.config.security.settings import (
     CALLBACK,
     CLIENT_CREDENTIALS,
     GIVEN_TOKEN,
     TOKEN_FILE,
     UNSECURED,
+    AssertionSettings,
     OAuthSettings,
     Store,
     TlsSettings,
@@ -29,7 +34,7 @@ from sparkkafka.config.security.unsecured_token import (
     of_librdkafka,
 )
 from sparkkafka.errors import OptionError
-from sparkkafka.secret import Secret
+from sparkkafka.secret import NO_SECRET, Secret
 
 Names = Callable[[str], str]
 
@@ -111,7 +116,15 @@ def oauth_settings(values: Mapping[str, Any], name_of: Names, jaas: LoginModule)
         return OAuthSettings(method=TOKEN_FILE, token_path=path, **common)
     if scheme not in ("https", "http"):
         raise OptionError(f"{name_of('oauth_token_endpoint_url')} begins with https:// or file:/")
-    if not client_id or not secret:
+    own = _assertion(values, name_of)
+    if own is not None:
+        if client_id or secret:
+            name = "oauth_client_id" if client_id else "oauth_client_secret"
+            raise OptionError(
+                f"{name_of(name)} (or clientId and clientSecret in {JAAS}) is not for a grant that "
+                "shows an assertion: remove it"
+            )
+    elif not client_id or not secret:
         what = "client id" if not client_id else "client secret"
         raise OptionError(
             f"{name_of('oauth_token_endpoint_url')} needs a {what}: set "
@@ -126,6 +139,7 @@ def oauth_settings(values: Mapping[str, Any], name_of: Names, jaas: LoginModule)
         scope=scope,
         header_urlencode=values["oauth_header_urlencode"],
         allow_http=values["oauth_allow_http"],
+        assertion=own,
         tls=TlsSettings(truststore=_endpoint_truststore(values, name_of, jaas)),
         **common,
     )
@@ -152,6 +166,53 @@ def _unsecured(
     if by_config:
         return of_librdkafka(by_config, name_of("oauth_config"))
     return of_java(jaas.options, JAAS)
+
+
+_ASSERTION = ("file", "key_file", "key", "passphrase", "template_file", "aud", "iss", "sub")
+
+
+def _assertion(values: Mapping[str, Any], name_of: Names) -> AssertionSettings | None:
+    """What is shown in place of a secret, if the grant is that one."""
+    wanted = (
+        values["oauth_retriever"] == JWT_BEARER_RETRIEVER
+        or values["oauth_grant_type"] == JWT_BEARER_GRANT
+    )
+    given = [name for name in _ASSERTION if values[f"assertion_{name}"]]
+    if not wanted:
+        if given:
+            raise OptionError(
+                f"{name_of(f'assertion_{given[0]}')} is for a grant with an assertion: set "
+                f"{name_of('oauth_grant_type')}={JWT_BEARER_GRANT}, or "
+                f"{name_of('oauth_retriever')}={JWT_BEARER_RETRIEVER}"
+            )
+        return None
+    sources = [name for name in ("file", "key_file", "key") if name in given]
+    if len(sources) != 1 or (sources == ["file"] and len(given) > 1):
+        both = " and ".join(name_of(f"assertion_{name}") for name in given[:2])
+        raise OptionError(
+            f"{both} exclude each other: an assertion comes from a file, or is signed here"
+            if len(sources) > 1 or (sources and len(given) > 1)
+            else f"an assertion needs {name_of('assertion_key_file')} (or "
+            f"{name_of('assertion_file')} with one that is made elsewhere)"
+        )
+
+    def store(name: str, text: Secret = NO_SECRET) -> Store:
+        field = f"assertion_{name}"
+        return Store(name_of(field), "" if text else values[field], text)
+
+    key_text: Secret = values["assertion_key"]
+    claims = ((name, values[f"assertion_{name}"]) for name in ("aud", "iss", "sub"))
+    return AssertionSettings(
+        file=store("file"),
+        key=store("key", key_text) if key_text else store("key_file"),
+        passphrase=values["assertion_passphrase"],
+        template=store("template_file"),
+        algorithm=values["assertion_algorithm"],
+        claims=tuple((name, value) for name, value in claims if value),
+        exp_s=values["assertion_exp_s"],
+        nbf_s=values["assertion_nbf_s"],
+        include_jti=values["assertion_jti"],
+    )
 
 
 def _extensions(

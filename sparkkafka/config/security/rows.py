@@ -44,6 +44,8 @@ CALLBACK_OPTION = "sasl.login.callback.handler.class"
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM")
 
+JWT_BEARER_GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+
 NO_KERBEROS = (
     "GSSAPI (Kerberos) is not supported: use a listener with SCRAM-SHA-512 or OAUTHBEARER, or ask "
     "for delegation tokens, which are used as SCRAM with tokenauth=true"
@@ -179,6 +181,7 @@ _DEFAULT_WORDS = {
 }
 _WITH_DEFAULT = (
     "protocol", "identification", "verify", "enabled_protocols", "oauth_method",
+    "assertion_algorithm", "assertion_exp_s", "assertion_nbf_s", "assertion_jti",
     "oauth_header_urlencode", "oauth_grant_type", "oauth_allow_http", "oauth_unsecured",
     "login_connect_timeout_ms", "login_read_timeout_ms", "login_retry_backoff_ms",
     "login_retry_backoff_max_ms",
@@ -325,13 +328,58 @@ SECURITY: tuple[Option, ...] = (
         "librdkafka's; the same is done for both.",
     ),
     *_row(
-        "sasl.oauthbearer.grant.type", "oauth_grant_type", one_of("client_credentials"),
-        "librdkafka's.",
+        "sasl.oauthbearer.grant.type", "oauth_grant_type",
+        one_of("client_credentials", JWT_BEARER_GRANT),
+        "librdkafka's. The second one shows an assertion in place of id and secret.",
+    ),
+    *_row(
+        "sasl.oauthbearer.assertion.file", "assertion_file", _PATH,
+        "An assertion that something else makes and renews: the content of this file.",
+    ),
+    *_row(
+        "sasl.oauthbearer.assertion.private.key.file", "assertion_key_file", _PATH,
+        "The key that signs assertions made here, PEM.",
+    ),
+    *_row(
+        "sasl.oauthbearer.assertion.private.key.pem", "assertion_key", _PEM,
+        "librdkafka's name: the key as text.", secret=True,
+    ),
+    *_row(
+        "sasl.oauthbearer.assertion.private.key.passphrase", "assertion_passphrase", TEXT,
+        "Password of an encrypted key.", secret=True,
+    ),
+    *_row(
+        "sasl.oauthbearer.assertion.algorithm", "assertion_algorithm", one_of("RS256", "ES256"),
+        "How assertions are signed: RS256 with an RSA key, ES256 with one of the curve P-256.",
+    ),
+    *_row(
+        "sasl.oauthbearer.assertion.template.file", "assertion_template_file", _PATH,
+        "JSON with what else an assertion says: `{\"header\": {…}, \"payload\": {…}}`.",
+        also="sasl.oauthbearer.assertion.jwt.template.file",
+    ),
+    *_row(
+        "sasl.oauthbearer.assertion.claim.aud", "assertion_aud", TEXT,
+        "For whom an assertion is: the token endpoint, most often.",
+    ),
+    *_row("sasl.oauthbearer.assertion.claim.iss", "assertion_iss", TEXT, "Who says it."),
+    *_row("sasl.oauthbearer.assertion.claim.sub", "assertion_sub", TEXT, "Of whom it speaks."),
+    *_row(
+        "sasl.oauthbearer.assertion.claim.exp.seconds", "assertion_exp_s", integer(1, 86_400),
+        "For how many seconds it counts.",
+    ),
+    *_row(
+        "sasl.oauthbearer.assertion.claim.nbf.seconds", "assertion_nbf_s", integer(0, 3_600),
+        "Since how many seconds, for clocks that differ.",
+    ),
+    *_row(
+        "sasl.oauthbearer.assertion.claim.jti.include", "assertion_jti", BOOLEAN,
+        "Whether each has an id of its own.",
     ),
     *_row(
         "sasl.oauthbearer.jwt.retriever.class", "oauth_retriever",
         _java_class(RETRIEVERS, f"see {CALLBACK_OPTION}"),
-        "Understood, and not needed.",
+        "JwtBearerJwtRetriever: an assertion is shown in place of id and secret. The others are "
+        "not needed.",
     ),
     *_row(
         "sasl.oauthbearer.header.urlencode", "oauth_header_urlencode", BOOLEAN,
@@ -420,16 +468,8 @@ SECURITY: tuple[Option, ...] = (
         "it is for Kerberos (GSSAPI), which is not supported",
     ),
     *each(
-        Status.REFUSED, Side.BOTH,
-        "sasl.oauthbearer.assertion.algorithm sasl.oauthbearer.assertion.claim.aud "
-        "sasl.oauthbearer.assertion.claim.exp.seconds sasl.oauthbearer.assertion.claim.iss "
-        "sasl.oauthbearer.assertion.claim.jti.include sasl.oauthbearer.assertion.claim.nbf.seconds "
-        "sasl.oauthbearer.assertion.claim.sub sasl.oauthbearer.assertion.file "
-        "sasl.oauthbearer.assertion.private.key.file sasl.oauthbearer.assertion.private.key.pem "
-        "sasl.oauthbearer.assertion.private.key.passphrase "
-        "sasl.oauthbearer.assertion.jwt.template.file sasl.oauthbearer.assertion.template.file "
-        "sasl.oauthbearer.metadata.authentication.type",
-        f"Only client id and secret are sent to a token endpoint; for other grants write a "
+        Status.REFUSED, Side.BOTH, "sasl.oauthbearer.metadata.authentication.type",
+        "A token endpoint gets client id and secret, or an assertion; for other grants write a "
         f"function that gets the token, and name it in {CALLBACK_OPTION}.",
     ),
 )  # fmt: skip

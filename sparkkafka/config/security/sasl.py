@@ -1,7 +1,7 @@
 """The choice of the sasl.* settings: mechanism, and user or source of tokens.
 
-Users come as sasl.username and sasl.password (librdkafka) or in sasl.jaas.config (Java); `oauth`, `msk`
-and `strimzi` know where tokens come from. Anything given twice is an error.
+Users come as sasl.username and sasl.password (librdkafka) or in sasl.jaas.config (Java); `oauth`,
+`msk` and `strimzi` know where tokens come from. Anything given twice is an error.
 """
 
 from __future__ import annotations

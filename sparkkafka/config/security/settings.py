@@ -58,13 +58,30 @@ class TlsSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AssertionSettings:
+    """What is said in place of a client's secret (RFC 7523): the content of `file`, or a statement
+    of `claims` and of `template` (JSON with header and payload), signed with `key` by `algorithm`,
+    RS256 or ES256, that counts from `nbf_s` seconds ago for `exp_s` seconds."""
+
+    file: Store = Store("sasl.oauthbearer.assertion.file")
+    key: Store = Store("sasl.oauthbearer.assertion.private.key.file")
+    passphrase: Secret = NO_SECRET
+    template: Store = Store("sasl.oauthbearer.assertion.template.file")
+    algorithm: str = "RS256"
+    claims: tuple[tuple[str, str], ...] = ()
+    exp_s: int = 300
+    nbf_s: int = 60
+    include_jti: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class OAuthSettings:
     """Where a token for OAUTHBEARER comes from. Two that are equal may share a token.
 
     `method` says which of the others count:
     GOOGLE: the default credentials of Google's cloud.
     CLIENT_CREDENTIALS: POST to `token_endpoint_url` with `client_id`, `client_secret`, `scope`,
-    `audience`;
+    `audience`; with an `assertion` in place of the client's id and secret;
     `tls` is for that endpoint. `header_urlencode`: id and secret are form-encoded before base64
     (RFC 6749, 2.3.1), which some providers want. `allow_http`: also in the clear to another host.
     GIVEN_TOKEN: `token`. TOKEN_FILE: the content of the file `token_path`, read each time.
@@ -87,6 +104,7 @@ class OAuthSettings:
     callback: str | Callable[[], Any] = ""
     tls: TlsSettings = TlsSettings()
     allow_http: bool = False
+    assertion: AssertionSettings | None = None
     unsecured_claims: tuple[tuple[str, Any], ...] = ()
     unsecured_life_s: float = 0
     aws_region: str = ""

@@ -28,6 +28,7 @@ from sparkkafka.config.security.settings import (
     GIVEN_TOKEN,
     TOKEN_FILE,
     UNSECURED,
+    AssertionSettings,
     OAuthSettings,
     SaslChoice,
     Store,
@@ -627,6 +628,86 @@ def test_other_ways_to_a_token() -> None:
     by_name = oauth(sasl_login_callback_handler_class="my.module:token")
     assert (by_name.method, by_name.callback) == (CALLBACK, "my.module:token")
     assert oauth(sasl_login_callback_handler_class=a_token).callback is a_token
+
+
+BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+
+
+def test_an_assertion_in_place_of_a_secret() -> None:
+    given = {
+        "sasl_oauthbearer_token_endpoint_url": URL,
+        "sasl_oauthbearer_assertion_private_key_file": "/key.pem",
+        "sasl_oauthbearer_assertion_private_key_passphrase": "hush",
+        "sasl_oauthbearer_assertion_algorithm": "ES256",
+        "sasl_oauthbearer_assertion_template_file": "/template.json",
+        "sasl_oauthbearer_assertion_claim_iss": "me",
+        "sasl_oauthbearer_assertion_claim_exp_seconds": "5",
+        "sasl_oauthbearer_assertion_claim_nbf_seconds": "6",
+        "sasl_oauthbearer_assertion_claim_jti_include": "true",
+        "sasl_oauthbearer_scope": "kafka",
+    }
+    expected = AssertionSettings(
+        key=Store("sasl.oauthbearer.assertion.private.key.file", "/key.pem"),
+        passphrase=Secret("hush"),
+        template=Store("sasl.oauthbearer.assertion.template.file", "/template.json"),
+        algorithm="ES256",
+        claims=(("iss", "me"),),
+        exp_s=5,
+        nbf_s=6,
+        include_jti=True,
+    )
+    retriever = f"{MODULES}.oauthbearer.JwtBearerJwtRetriever"
+    for way in (
+        {"sasl_oauthbearer_jwt_retriever_class": retriever},
+        {"sasl_oauthbearer_grant_type": BEARER},
+    ):
+        found = oauth(**given, **way)
+        assert (found.method, found.assertion, found.scope) == (
+            CLIENT_CREDENTIALS, expected, "kafka"
+        )  # fmt: skip
+        assert "hush" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, "an assertion needs sasl.oauthbearer.assertion.private.key.file (or "),
+        (
+            {
+                "sasl_oauthbearer_assertion_file": "/a",
+                "sasl_oauthbearer_assertion_claim_sub": "hush",
+            },
+            "sasl.oauthbearer.assertion.file and sasl.oauthbearer.assertion.claim.sub exclude",
+        ),
+        (
+            {
+                "sasl_oauthbearer_assertion_file": "/a",
+                "sasl_oauthbearer_assertion_private_key_file": "/k",
+            },
+            "exclude each other: an assertion comes from a file, or is signed here",
+        ),
+        (
+            {"sasl_oauthbearer_assertion_file": "/a", "sasl_oauthbearer_client_id": "me"},
+            "sasl.oauthbearer.client.id (or clientId and clientSecret in sasl.jaas.config) is not",
+        ),
+        (
+            {
+                "sasl_oauthbearer_assertion_file": "/a",
+                "sasl_oauthbearer_grant_type": "client_credentials",
+            },
+            "sasl.oauthbearer.assertion.file is for a grant with an assertion: set sasl.oauth",
+        ),
+    ],
+)
+def test_faults_of_assertions(given: dict[str, str], words: str) -> None:
+    given = {
+        "sasl_oauthbearer_token_endpoint_url": URL,
+        "sasl_oauthbearer_grant_type": BEARER,
+    } | given
+    with pytest.raises(OptionError) as caught:
+        oauth(**given)
+    assert words in str(caught.value)
+    assert "hush" not in str(caught.value)
 
 
 ALLOWED = {"enable_sasl_oauthbearer_unsecure_jwt": "true"}
