@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import datetime
+import importlib
 import logging
 import os
 import re
@@ -22,7 +23,7 @@ import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -156,12 +157,22 @@ def _openssl_name(name: str) -> str:
 def _trust(context: ssl.SSLContext, store: Store) -> None:
     if not store:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+        if not (context.cert_store_stats()["x509_ca"] or _has_folder_of_authorities()):
+            # Some builds of Python, and small images, have none.
+            with suppress(ImportError):
+                context.load_verify_locations(importlib.import_module("certifi").where())
         return
     pem = _certificates_of(store)
     try:
         context.load_verify_locations(cadata=pem)
     except ssl.SSLError as error:
         raise OptionError(f"{_name(store)}: {_reason(error)}") from None
+
+
+def _has_folder_of_authorities() -> bool:
+    """OpenSSL looks into it when it needs one, so that none of it is counted before."""
+    folder = ssl.get_default_verify_paths().capath
+    return folder is not None and any(Path(folder).iterdir())
 
 
 def _distrust(context: ssl.SSLContext, store: Store) -> None:

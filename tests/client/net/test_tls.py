@@ -7,8 +7,10 @@ import functools
 import logging
 import socket
 import ssl
+import sys
 import tempfile
 import threading
+import types
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -156,6 +158,23 @@ def test_whom_nobody_signed_is_refused(shake: Callable[..., Any]) -> None:
     for settings in (TlsSettings(truststore=other), TlsSettings()):
         with pytest.raises(ssl.SSLCertVerificationError):
             shake(settings)
+
+
+def test_certifi_where_the_system_has_no_authorities(
+    tmp_path: Path, shake: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a broker of the test's own authority shows it: certifi is made to name that one."""
+    own: Any = types.ModuleType("certifi")
+    own.where = lambda: file(tmp_path, "certifi.pem", AUTHORITY.pem)
+    monkeypatch.setitem(sys.modules, "certifi", own)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none"))
+    folder = tmp_path / "authorities"
+    monkeypatch.setenv("SSL_CERT_DIR", str(folder))
+    assert shake(TlsSettings())
+    folder.mkdir()
+    (folder / "a").write_text(STRANGER.pem)  # the system's choice counts
+    with pytest.raises(ssl.SSLCertVerificationError):
+        shake(TlsSettings())
 
 
 def test_the_name_is_checked_unless_told_otherwise(shake: Callable[..., Any]) -> None:
