@@ -335,8 +335,8 @@ def _untrusted(
         kind = "is signed by itself" if code == 18 else "is not signed by an authority"
         return (
             f"{where}: the broker's certificate {kind} that is trusted here ({trusted}; OpenSSL: "
-            f"{error.verify_message}). Set {prefix}ssl.truststore.location to the PEM, PKCS#12 or JKS "
-            "file of the authority that signed it"
+            f"{error.verify_message}). Set {prefix}ssl.truststore.location to the file (PEM, "
+            "PKCS#12 or JKS) of the authority that signed it"
         )
     return f"{where}: the broker's certificate is not accepted: {error.verify_message}"
 
