@@ -79,8 +79,14 @@ class GivenOptions:
         self.raw: dict[str, str] = {}
         self.names: dict[str, str] = {}  # by row.field, of Kafka's rows: the name that was given
         self._fields: dict[str, dict[str, Any]] = {}
+        keys = {name: name.lower().removeprefix(self.prefix) for name in options}
+        # No others: these are in the frames of an error.
         self._providers = provider_names(
-            {name.lower().removeprefix(self.prefix): as_text(of) for name, of in options.items()}
+            {
+                key: as_text(options[name])
+                for name, key in keys.items()
+                if key.startswith(PROVIDERS_OPTION)
+            }
         )
         seen: set[str] = set()
         for name, value in options.items():

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from sparkkafka.config.security.settings import Store
 from sparkkafka.errors import OptionError
 from sparkkafka.secret import Secret
 
@@ -36,6 +37,12 @@ _SECTION_TEXT = re.compile(
 def jvm_property(name: str) -> Secret:
     """A system property of the JVM whose child this process is; empty if there is none."""
     return _properties(os.getpid()).get(name, Secret(""))
+
+
+def jvm_truststore() -> Store:
+    """The authorities of the JVM, if it was told any: Java looks there before the system's."""
+    password = jvm_property(f"{TRUSTSTORE}Password")
+    return Store(f"the JVM's {TRUSTSTORE}", jvm_property(TRUSTSTORE).reveal(), password=password)
 
 
 def login_section() -> tuple[Secret, str]:

@@ -15,6 +15,7 @@ from sparkkafka.config.security.java_classes import (
     LOGIN_HANDLERS,
     UNSECURED_HANDLER,
 )
+from sparkkafka.config.security.jvm import jvm_truststore
 from sparkkafka.config.security.rows import CALLBACK_OPTION, JWT_BEARER_GRANT
 from sparkkafka.config.security.settings import (
     CALLBACK,
@@ -240,9 +241,10 @@ def _endpoint_truststore(values: Mapping[str, Any], name_of: Names, jaas: LoginM
         )
     if path or text:
         return Store(name_of("https_ca_location" if path else "https_ca_pem"), path, text)
-    return Store(
+    own = Store(
         f"ssl.truststore.location in {JAAS}",
         jaas.options.get("ssl.truststore.location", ""),
         Secret(jaas.options.get("ssl.truststore.certificates", "")),
         Secret(jaas.options.get("ssl.truststore.password", "")),
     )
+    return own or jvm_truststore() or own

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from sparkkafka.config.check import GivenOptions, warn
-from sparkkafka.config.security.jvm import TRUSTSTORE, jvm_property
+from sparkkafka.config.security.jvm import jvm_truststore
 from sparkkafka.config.security.references import has_other_reference, has_reference, resolved
 from sparkkafka.config.security.rows import BROKEN_TLS, SECURITY, Referable
 from sparkkafka.config.security.sasl import sasl_choice
@@ -319,12 +319,8 @@ def _tls(options: SecurityOptions, values: Mapping[str, Any]) -> TlsSettings:
     if values["key_location"] or values["keystore_key"]:
         key = store("key_location", "keystore_key")
     truststore = store("truststore_location", "truststore_certificates", "truststore_password")
-    if not truststore and (path := jvm_property(TRUSTSTORE).reveal()):
-        # As in Java, which looks there before the authorities of the system.
-        password = jvm_property(f"{TRUSTSTORE}Password")
-        truststore = Store(f"the JVM's {TRUSTSTORE}", path=path, password=password)
     return TlsSettings(
-        truststore=truststore,
+        truststore=truststore or jvm_truststore() or truststore,
         certificates=certificates,
         key=key,
         # Of PKCS#12, Java's stores have a password of their own, and their key may have another.

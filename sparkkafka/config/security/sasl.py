@@ -14,6 +14,7 @@ from sparkkafka.config.security.jaas import JAAS, LoginModule, parse_jaas
 from sparkkafka.config.security.java_classes import (
     AWS_LOGIN_HANDLER,
     DEFAULT_LOGIN_HANDLER,
+    ENDPOINT_HANDLERS,
     GOOGLE_HANDLER,
     LOGIN_HANDLERS,
     STRIMZI_HANDLER,
@@ -56,9 +57,9 @@ def sasl_choice(
 ) -> SaslChoice:
     """Of `SecurityOptions` with references looked up. Raises OptionError."""
     module = _login_module(values["jaas_config"], name_of("jaas_config"))
-    if module is None and not any(values[one] for one in _IDENTITY):
-        module = _module_of_the_jvm()
     mechanism: str = values["mechanism"]
+    if module is None and not _has_identity(values):
+        module = _module_of_the_jvm(mechanism)
     if not mechanism:
         named = [name for name, wanted in MODULES.items() if module and wanted == module.name]
         hint = f"{' or '.join(named)}, as {JAAS} says" if named else f"one of {_listed(MECHANISMS)}"
@@ -66,39 +67,52 @@ def sasl_choice(
             f"security.protocol={values['protocol']} needs sasl.mechanism: set it to {hint} "
             "(without it Java takes GSSAPI, which is not supported)"
         )
-    if module is not None and module.name != MODULES[mechanism]:
-        aws = module.name == _AWS_MODULE and mechanism == "OAUTHBEARER"
-        # In Java either of them does no more than hand over user and password.
-        of_users = {module.name, MODULES[mechanism]} == {_PLAIN_MODULE, _SCRAM_MODULE}
-        if not aws and not of_users:
-            raise OptionError(
-                f"sasl.mechanism={mechanism} wants {MODULES[mechanism]} in {JAAS}, which has "
-                f"{module.name}"
-            )
+    if module is not None and not _fits(module.name, mechanism):
+        raise OptionError(
+            f"sasl.mechanism={mechanism} wants {MODULES[mechanism]} in {JAAS}, which has "
+            f"{module.name}"
+        )
     if mechanism in ("OAUTHBEARER", "AWS_MSK_IAM"):
         return _tokens(mechanism, values, name_of, module, servers)
     return _user(mechanism, values, name_of, module)
 
 
-_IDENTITY = (
-    "username",
-    "password",
-    "oauth_token",
-    "oauth_client_id",
-    "oauth_client_secret",
-    "login_callback",
-)
+_IDENTITY = ("username", "password", "oauth_token", "oauth_client_id", "oauth_client_secret")
 
 
-def _module_of_the_jvm() -> LoginModule | None:
-    """As in Java: without sasl.jaas.config, the file that the JVM was started with."""
+def _has_identity(values: Mapping[str, Any]) -> bool:
+    callback = values["login_callback"]
+    return any(values[one] for one in _IDENTITY) or bool(
+        callback and callback not in LOGIN_HANDLERS
+    )
+
+
+def _module_of_the_jvm(mechanism: str) -> LoginModule | None:
+    """As in Java: without sasl.jaas.config, the file that the JVM was started with. It may be there
+    for another cluster, with another mechanism."""
     text, path = login_section()
     if not path:
         return None
-    module = _login_module(text, f"the JVM's {LOGIN_CONFIG}={path}")
-    if module is not None:
-        log.info("user and password, or token, by %s of the JVM: %s", LOGIN_CONFIG, path)
-    return module
+    try:
+        name = parse_jaas(text.reveal()).name
+    except ValueError as error:
+        raise OptionError(
+            f"{path}, which the JVM's {LOGIN_CONFIG} names, cannot be read: {error}: set {JAAS}"
+        ) from None
+    if not _fits(name, mechanism):
+        log.debug("%s of the JVM is for another mechanism than %s", LOGIN_CONFIG, mechanism)
+        return None
+    log.info("user and password, or token, by %s of the JVM: %s", LOGIN_CONFIG, path)
+    return _login_module(text, f"the JVM's {LOGIN_CONFIG}={path}")
+
+
+def _fits(module: str, mechanism: str) -> bool:
+    wanted = MODULES.get(mechanism)
+    if module == _AWS_MODULE and mechanism == "OAUTHBEARER":
+        return True
+    # In Java either of these does no more than hand over user and password.
+    users = {_PLAIN_MODULE, _SCRAM_MODULE}
+    return module == wanted or (module in users and wanted in users)
 
 
 def _login_module(text: Secret, option: str) -> LoginModule | None:
@@ -141,7 +155,7 @@ def _user(
     mechanism: str, values: Mapping[str, Any], name_of: Names, module: LoginModule | None
 ) -> SaslChoice:
     for one in ("oauth_token", "login_callback"):
-        if values[one] and values[one] not in LOGIN_HANDLERS:
+        if values[one] and values[one] not in (DEFAULT_LOGIN_HANDLER, *ENDPOINT_HANDLERS):
             raise OptionError(f"{name_of(one)} is for OAUTHBEARER, and sasl.mechanism={mechanism}")
     _pass_over(_ENDPOINT_OPTIONS, values, name_of, mechanism)
     username, password = values["username"], values["password"]

@@ -86,6 +86,41 @@ def test_user_and_password_of_the_jvms_file(machine: Machine, tmp_path: Path) ->
         sasl_of(SASL)
 
 
+def test_a_file_for_another_mechanism_counts_not(machine: Machine, tmp_path: Path) -> None:
+    """A cluster's JVMs may have one for another cluster, with Kerberos most often."""
+    file = tmp_path / "jaas.conf"
+    file.write_text("KafkaClient { com.sun.security.auth.module.Krb5LoginModule required x=y; };")
+    machine.jvm(f"-Djava.security.auth.login.config={file}", "Main")
+    assert sasl_of(SASL | {"sasl.mechanism": "AWS_MSK_IAM"}).oauth is not None
+    with pytest.raises(OptionError, match="needs a user"):
+        sasl_of(SASL)
+    file.write_text("KafkaClient { hush };")
+    with pytest.raises(OptionError, match=r"jaas\.conf, which .* cannot be read: it begins"):
+        sasl_of(SASL)
+
+
+def test_the_handler_of_an_option_with_the_jvms_file(machine: Machine, tmp_path: Path) -> None:
+    file = tmp_path / "jaas.conf"
+    module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+    words = 'clientId="me" clientSecret="hush"'
+    file.write_text(f"KafkaClient {{ {module} required {words}; }};")
+    machine.jvm(
+        f"-Djava.security.auth.login.config={file}", "-Djavax.net.ssl.trustStore=/ca.jks", "Main"
+    )
+    handler = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
+    found = sasl_of(
+        SASL
+        | {
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.login.callback.handler.class": handler,
+            "sasl.oauthbearer.token.endpoint.url": "https://id.example/token",
+        }
+    ).oauth
+    assert found is not None
+    assert (found.client_id, found.client_secret) == ("me", Secret("hush"))
+    assert found.tls.truststore.path == "/ca.jks"  # Java's HTTPS looks there, too
+
+
 def test_the_jvms_truststore(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     tls = {"bootstrap.servers": "h:1", "security.protocol": "SSL"}
 

@@ -343,6 +343,10 @@ def test_references_by_the_names_of_config_providers(
     given |= {"config.providers.vault.class": "com.example.Vault"}
     with pytest.raises(OptionError, match=r"sasl\.password refers to the provider vault of"):
         parse_client_options(given)
+    without = SERVERS | {"config.providers": "x", "sasl.password": "hush-hush"}
+    with pytest.raises(OptionError, match="is not set") as caught:
+        parse_client_options(without)
+    assert "hush-hush" not in variables_of(caught.value).replace(repr(without), "")
     parse_client_options(SERVERS | PROVIDERS | {"config.providers.vault.param.x": "hush"})
     assert "config.providers.NAME.param.KEY has no effect" in caplog.text
     assert "hush" not in caplog.text
@@ -518,6 +522,14 @@ PLAIN_JAAS = jaas("plain.PlainLoginModule", username="alice", password="hush")
             "PLAIN",
             {"sasl_username": "a", "sasl_password": "hush", "sasl_oauthbearer_token": "hush"},
             "sasl.oauthbearer.token is for OAUTHBEARER",
+        ),
+        (
+            "SCRAM-SHA-512",
+            {
+                "sasl_login_callback_handler_class": "software.amazon.msk.auth.iam."
+                "IAMOAuthBearerLoginCallbackHandler"
+            },
+            "sasl.login.callback.handler.class is for OAUTHBEARER",
         ),
         ("OAUTHBEARER", {"sasl_username": "alice"}, "sasl.username is for PLAIN and SCRAM"),
     ],
