@@ -19,7 +19,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from sparkkafka.logs import apply_levels
-from sparkkafka.spark.registration import choose_worker_python, register
+from sparkkafka.spark.registration import choose_worker_python, needs_pyspark, register
 
 if TYPE_CHECKING:
     from sparkkafka.spark.datasource import KafkaDataSource
@@ -39,7 +39,8 @@ _LATE = {
 def __getattr__(name: str) -> Any:
     if name not in _LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_LATE[name]), name)
+    with needs_pyspark(f"sparkkafka.{name}"):
+        return getattr(import_module(_LATE[name]), name)
 
 
 def __dir__() -> list[str]:

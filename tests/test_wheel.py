@@ -50,5 +50,9 @@ def test_metadata(wheel):
     lines = wheel.read(name).decode().split("\n\n")[0].splitlines()
     assert "License-Expression: Apache-2.0" in lines
     assert "Requires-Python: >=3.11" in lines
-    assert "Requires-Dist: pyspark>=4.0" in lines
+    assert "Requires-Dist: pyspark>=4.0; extra == 'spark'" in lines
+    # Platforms have a Spark of their own.
+    plain = [line for line in lines if line.startswith("Requires-Dist") and "extra" not in line]
+    assert len(plain) == 5
+    assert not any("spark" in line for line in plain)
     assert any(n.endswith("licenses/LICENSE") for n in wheel.namelist())

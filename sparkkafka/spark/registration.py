@@ -11,6 +11,8 @@ import logging
 import os
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,15 +38,33 @@ def choose_worker_python() -> None:
     os.environ[_WORKER_PYTHON] = sys.executable
 
 
+@contextmanager
+def needs_pyspark(what: str) -> Iterator[None]:
+    """A plain install brings no Spark: platforms have their own, and the client library needs none.
+
+    Raises ImportError, which says what to install.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "pyspark":
+            raise
+        raise ImportError(
+            f"{what} needs PySpark 4.0 or later, which is not here: pip install "
+            "'sparkkafka[spark]' (sparkkafka.client needs none)"
+        ) from None
+
+
 def register(spark: SparkSession) -> None:
     """Make `format("pykafka")` known to this session, classic or Connect.
 
     Workers of a local classic session that was started with another `python3` than this one, and
     without PYSPARK_PYTHON, are switched to this interpreter for what is registered from now on.
     """
-    from pyspark.errors import AnalysisException
+    with needs_pyspark("sparkkafka.register"):
+        from pyspark.errors import AnalysisException
 
-    from sparkkafka.spark.datasource import KafkaDataSource
+        from sparkkafka.spark.datasource import KafkaDataSource
 
     _warn_of_spark_s_tokens(spark)
     context: Any = getattr(spark, "_sc", None)  # a Connect session has none; its server decides

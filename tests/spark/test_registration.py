@@ -286,3 +286,28 @@ def test_delegation_tokens_of_spark_are_warned_of(caplog: pytest.LogCaptureFixtu
     registration.register(spark)
     assert not caplog.records
     assert len(registered) == 2
+
+
+def test_without_pyspark_the_client_library_works_and_the_rest_says_what_to_install() -> None:
+    program = """
+        import sys
+        sys.modules["pyspark"] = None  # as where it is not installed
+        import sparkkafka, sparkkafka.client
+        from sparkkafka.client import Admin, Consumer, Producer
+        for use in (lambda: sparkkafka.register(None), lambda: sparkkafka.lag):
+            try:
+                use()
+            except ImportError as error:
+                print(error)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert first.startswith(
+        "sparkkafka.register needs PySpark 4.0 or later, which is not here: pip"
+    )
+    assert second.startswith("sparkkafka.lag needs PySpark")
+    assert "'sparkkafka[spark]'" in first
