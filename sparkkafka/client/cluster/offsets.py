@@ -17,7 +17,7 @@ from sparkkafka.client.cluster.lookups import ToLeader
 from sparkkafka.client.cluster.request_driver import ApiHandler, Row, call_all, call_each
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import OffsetAndMetadata, Results, TopicPartition, offset_number
-from sparkkafka.errors import BrokerError, OptionError, UnsupportedVersionError
+from sparkkafka.errors import BrokerError, ErrorCode, OptionError, UnsupportedVersionError
 from sparkkafka.protocol.messages import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -42,6 +42,7 @@ _NEEDS = {
     EARLIEST_LOCAL: (8, "Kafka 3.6 (KIP-405)"),
     LATEST_TIERED: (9, "Kafka 3.9 (KIP-1005)"),
 }
+_ENDS = {EARLIEST: "begins", LATEST: "ends"}
 ISOLATION_LEVELS = {"read_uncommitted": 0, "read_committed": 1}
 
 
@@ -305,4 +306,12 @@ def _list_all(
     lookup = ToLeader(cluster, lambda item: item.tp, awaits_partitions=False)
     known = all(cluster.was_seen(item.tp.topic) for item in questions)
     handler.grace_ms = KNOWN_TOPIC_GRACE_MS if known else UNKNOWN_TOPIC_GRACE_MS
-    return call_all(cluster, questions, handler, lookup, deadline, "listing offsets")
+    found = call_all(cluster, questions, handler, lookup, deadline, "listing offsets")
+    for item, row in found.items():
+        if row.offset < 0 and item.timestamp_ms in _ENDS:
+            raise BrokerError(
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+                f"ListOffsets of {item.tp}",
+                f"the broker says that its log {_ENDS[item.timestamp_ms]} at offset {row.offset}",
+            )
+    return found

@@ -22,7 +22,7 @@ from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ReadOptions
 from sparkkafka.config.source import EARLIEST_OFFSET, LATEST_OFFSET, OffsetBound, PartitionKey
-from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, KafkaTimeoutError, OptionError
+from sparkkafka.errors import BrokerError, KafkaError, KafkaTimeoutError, OptionError
 from sparkkafka.spark.logs import EXECUTOR, set_up_logging
 from sparkkafka.spark.read import planning
 from sparkkafka.spark.read.planning import KafkaInputPartition, SmallRanges
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
-
-_ENDS = {EARLIEST: "begins", LATEST: "ends"}
 
 
 class KafkaBatchReader(DataSourceReader):
@@ -218,13 +216,6 @@ def offsets_at(
     listed = list_offsets(
         cluster, times, isolation_level=options.fetch.isolation_level, deadline=deadline
     )
-    for tp, row in listed.items():
-        if row.offset < 0 and times[tp] in (EARLIEST, LATEST):
-            raise BrokerError(
-                ErrorCode.UNKNOWN_SERVER_ERROR,
-                f"ListOffsets of {tp}",
-                f"the broker says that its log {_ENDS[times[tp]]} at offset {row.offset}",
-            )
     return {tp: row.offset for tp, row in listed.items()}
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from sparkkafka.client.cluster.cluster import Cluster, TopicMetadata
-from sparkkafka.client.cluster.offsets import EARLIEST, LATEST
+from sparkkafka.client.cluster.offsets import EARLIEST, LATEST, earliest_and_latest
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ReadOptions
@@ -43,6 +43,8 @@ SIZES_MAX_AGE_S = 60.0
 """How long mean sizes of records are used for maxBytesPerTrigger and for the log."""
 SIZES_LIMIT_MS = 2_000
 """How long a batch waits for sizes that it could do without."""
+FEW_PARTITIONS = 64
+"""Of so few the first offsets are asked for with the ends: a round of requests less for a batch."""
 FEW_OFFSETS = 64
 """So few share a task, however large the records."""
 
@@ -64,6 +66,7 @@ class StreamOffsets:
         self._options = options
         self.cluster = Cluster(options.client)
         self.latest: Offsets = {}
+        self._earliest: Offsets = {}  # what came with them, for the plan that follows
         self._stops = False  # Trigger.AvailableNow
         self._target: Offsets | None = None  # where it stops, once that was looked up
         self._offered: Offsets | None = None
@@ -207,10 +210,10 @@ class StreamOffsets:
         """The end of each partition that exists, in order."""
         partitions = self._partitions(start, deadline)
         try:
-            latest = self._offsets_at(LATEST, partitions, deadline)
+            latest = self._ends(partitions, deadline)
         except UnknownTopicError:  # deleted since
             partitions = self._partitions(start, deadline)
-            latest = self._offsets_at(LATEST, partitions, deadline)
+            latest = self._ends(partitions, deadline)
         self._notice_recreated(start, partitions)
         for _ in range(self._options.fetch_offset_num_retries - 1):
             # KAFKA-7703: a leader that was just elected may know less than the last one did.
@@ -229,7 +232,7 @@ class StreamOffsets:
         """The end within the limits of the options; `start` if the batch is to wait."""
         limits = self._options.stream
         fresh = [tp for tp in latest if tp not in start]
-        begin = {**start, **self._offsets_at(EARLIEST, fresh, deadline)}
+        begin = {**start, **self._first_offsets(fresh, deadline)}
         backlog = {tp: max(0, offset - begin[tp]) for tp, offset in latest.items()}
         total = sum(backlog.values())
         if not total:
@@ -365,11 +368,12 @@ class StreamOffsets:
             self.latest = self._look(start, deadline)
             moved = [tp for tp in moved if tp in self.latest]
         try:
-            earliest = self._offsets_at(EARLIEST, moved, deadline)
+            earliest = self._first_offsets(moved, deadline)
         except UnknownTopicError:
             existing = set(self._partitions(start, deadline))
             moved = [tp for tp in moved if tp in existing]
-            earliest = self._offsets_at(EARLIEST, moved, deadline)
+            earliest = self._first_offsets(moved, deadline)
+        self._earliest = {}  # a plan of later asks anew
         latest = {tp: self.latest[tp] for tp in moved} if again else {}
         return plan_micro_batch(start, end, earliest, latest, recreated=set(self._recreated))
 
@@ -388,6 +392,24 @@ class StreamOffsets:
     ) -> Offsets:
         times = dict.fromkeys(partitions, time_ms)
         return reader.offsets_at(self.cluster, self._options, times, deadline)
+
+    def _ends(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Offsets:
+        self._earliest = {}
+        if len(partitions) > FEW_PARTITIONS:
+            return self._offsets_at(LATEST, partitions, deadline)
+        self._earliest, latest = earliest_and_latest(
+            self.cluster,
+            partitions,
+            isolation_level=self._options.fetch.isolation_level,
+            deadline=deadline,
+        )
+        return latest
+
+    def _first_offsets(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Offsets:
+        known = self._earliest
+        unknown = [tp for tp in partitions if tp not in known]
+        asked = self._offsets_at(EARLIEST, unknown, deadline)
+        return {tp: known[tp] if tp in known else asked[tp] for tp in partitions}
 
     def _sizes_of(
         self, ranges: Sequence[planning.KafkaInputPartition]

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import (
     ReadMinRows,
 )
 
-from sparkkafka.client.cluster.offsets import ListedOffset
+from sparkkafka.client.cluster.offsets import LATEST, ListedOffset
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import (
     BrokerError,
@@ -407,11 +407,51 @@ def test_ends_of_logs_that_cannot_be(fake: FakeCluster, monkeypatch: pytest.Monk
     source = reader(fake)
     start = source.initialOffset()
     monkeypatch.setattr(
-        "sparkkafka.spark.read.reader.list_offsets",
-        lambda _, times, **more: dict.fromkeys(times, ListedOffset(-1, -1, -1)),
+        "sparkkafka.client.cluster.offsets.call_all",
+        lambda _, questions, *more: {
+            one: ListedOffset(-1 if one.timestamp_ms == LATEST else 0, -1, -1) for one in questions
+        },
     )
     with pytest.raises(BrokerError, match="its log ends at offset -1"):
         source.latestOffset(start, ReadAllAvailable())
+
+
+def test_first_offsets_come_with_the_ends(fake: FakeCluster) -> None:
+    """A batch of few partitions is planned without another request; the batch after asks anew."""
+    fake.create_topic("t", partitions=planner.FEW_PARTITIONS)
+    source = reader(fake)
+    start = source.initialOffset()
+
+    def requests_of_a_batch() -> list[str]:
+        nonlocal start
+        fill(fake, "t", 3)
+        fake.clear_requests()
+        end = source.latestOffset(start, ReadAllAvailable())
+        assert len(flat(source.partitions(start, end))) == 1
+        start = end
+        return [request.api for request in fake.requests]
+
+    for _ in range(2):
+        # Two brokers, the first and the end offsets of each.
+        assert requests_of_a_batch() == ["Metadata"] + 4 * ["ListOffsets"]
+    fill(fake, "t", 3)
+    end = source.latestOffset(start, ReadAllAvailable())
+    fake.advance_log_start("t", 0, 8)
+    source.latestOffset(start, ReadAllAvailable())
+    with pytest.raises(DataLossError, match="first is 8"):
+        source.partitions(start, end)
+
+
+def test_first_offsets_of_many_partitions_are_not_asked_for_in_vain(fake: FakeCluster) -> None:
+    fake.create_topic("t", partitions=planner.FEW_PARTITIONS + 1)
+    source = reader(fake)
+    start = source.initialOffset()
+    fill(fake, "t", 3)
+    fake.clear_requests()
+    end = source.latestOffset(start, ReadAllAvailable())
+    assert [request.api for request in fake.requests].count("ListOffsets") == 2
+    assert len(flat(source.partitions(start, end))) == 1
+    assert [request.api for request in fake.requests].count("ListOffsets") == 3
 
 
 def test_a_line_for_each_batch(fake: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:

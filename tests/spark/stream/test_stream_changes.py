@@ -15,6 +15,7 @@ from sparkkafka.errors import (
     KafkaTimeoutError,
     UnknownTopicError,
 )
+from sparkkafka.spark.stream import planner
 from sparkkafka.testing.fake.cluster import FakeCluster
 from tests.spark.stream.stream_support import (
     fake,
@@ -145,7 +146,11 @@ def test_a_planned_batch_whose_topic_is_gone(fake: FakeCluster) -> None:
     assert ranges(lossy.partitions(start, end)) == [("t", 0, 1, 5)]
 
 
-def test_a_topic_that_is_deleted_while_a_batch_is_planned(fake: FakeCluster) -> None:
+def test_a_topic_that_is_deleted_while_a_batch_is_planned(
+    fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of few partitions nothing is asked then: their tasks find out."""
+    monkeypatch.setattr(planner, "FEW_PARTITIONS", 0)
     for topic in "tu":
         fake.create_topic(topic)
         fill(fake, topic, 5)
