@@ -29,6 +29,7 @@ from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.testing.kafka.cluster import KafkaCluster
 from tests.real.drivers import driver, log_of, wait_for_start
+from tests.real.full_disk import SmallDisk
 from tests.real.peers import confluent_read
 from tests.real.processes import RUNNER, Held, held_by, stands_still
 from tests.real.streams import Job, SteadyWriter, administer, assert_each_once, ends, wait_until
@@ -56,8 +57,11 @@ class Seen(NamedTuple):
 def test_an_hour_of_faults(spark: SparkSession, tmp_path: Path) -> None:
     seed = int(os.environ.get("SPARKKAFKA_SEED") or time.time_ns() % 1_000_000)
     print(f"SPARKKAFKA_SEED={seed}, {MINUTES:g} minutes")
-    with KafkaCluster(3, {"min.insync.replicas": 2}) as cluster:
-        run = Run(cluster, tmp_path, random.Random(seed))
+    with (
+        KafkaCluster(3, {"min.insync.replicas": 2}) as cluster,
+        SmallDisk.of(cluster, cluster.broker_ids[-1]) as disk,
+    ):
+        run = Run(cluster, tmp_path, random.Random(seed), disk)
         count = run.through(spark)
         rows = confluent_read(cluster.bootstrap_servers, SINK, SINK_PARTITIONS, "read_committed")
         print(run.summary(count))
@@ -70,8 +74,10 @@ def test_an_hour_of_faults(spark: SparkSession, tmp_path: Path) -> None:
 class Run:
     """The stream, its drivers, and what happens to them and to the brokers."""
 
-    def __init__(self, cluster: KafkaCluster, folder: Path, luck: random.Random) -> None:
-        self.cluster, self.folder, self.luck = cluster, folder, luck
+    def __init__(
+        self, cluster: KafkaCluster, folder: Path, luck: random.Random, disk: SmallDisk | None
+    ) -> None:
+        self.cluster, self.folder, self.luck, self.disk = cluster, folder, luck, disk
         self.bootstrap = cluster.bootstrap_servers
         self.happened: Counter[str] = Counter()
         self.held: list[dict[str, list[Seen]]] = []  # of each driver, by process
@@ -146,6 +152,7 @@ class Run:
             ("a partition is added", self._add_partition),
             ("records that were read are deleted", self._delete_read_records),
             ("nothing", lambda: None),
+            *([("a disk is full", self._fill_disk)] if self.disk else ()),
         ]
 
     def _kill_broker(self) -> None:
@@ -164,6 +171,11 @@ class Run:
             with stands_still(self.cluster, broker):
                 time.sleep(0.2)
             time.sleep(0.05)
+
+    def _fill_disk(self) -> None:
+        assert self.disk is not None
+        if self.disk.is_full_until_the_broker_dies():
+            self.happened["a broker dies of its full disk"] += 1
 
     def _kill_worker(self, process: Popen[bytes]) -> None:
         workers = _processes(process)[1:]
