@@ -20,8 +20,8 @@ if TYPE_CHECKING:
         encode_subscription,
     )
     from sparkkafka.protocol.records.batches import RecordBatch, split_batches
-    from sparkkafka.protocol.records.codecs import Codec, OutputTooLargeError
-    from sparkkafka.protocol.records.compression import compress, decompress, register_codec
+    from sparkkafka.protocol.records.codecs import Codec, register_codec
+    from sparkkafka.protocol.records.compression import OutputTooLargeError, compress, decompress
     from sparkkafka.protocol.records.control_batches import AbortedTransactions, control_type
     from sparkkafka.protocol.single import (
         PlainRecord,
@@ -76,8 +76,8 @@ __all__ = [
 ]
 
 _MODULES = {
-    "records.codecs": ("Codec", "OutputTooLargeError"),
-    "records.compression": ("compress", "decompress", "register_codec"),
+    "records.codecs": ("Codec", "register_codec"),
+    "records.compression": ("OutputTooLargeError", "compress", "decompress"),
     "messages.consumer_protocol": (
         "Assignment",
         "Subscription",

@@ -29,8 +29,7 @@ from sparkkafka.protocol.records.batches import (
     build_batch,
     split_batches,
 )
-from sparkkafka.protocol.records.codecs import Codec
-from sparkkafka.protocol.records.compression import codec_of
+from sparkkafka.protocol.records.codecs import Codec, codec_of
 from sparkkafka.protocol.wire.primitives import BytesLike, Reader, Writer, byte_view
 
 

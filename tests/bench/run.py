@@ -29,7 +29,7 @@ from sparkkafka.testing.kafka.java import export_java_home, find_java
 from tests.bench import cases, report
 from tests.bench.report import Report
 from tests.bench.results import Row
-from tests.bench.spark_rows import SparkBench, open_spark
+from tests.bench.spark_rows import LOCAL, SparkBench, open_spark
 
 ROOT = Path(__file__).resolve().parents[2]
 #: After so many seconds a row gets at most so many pairs: a slow machine ends in time too.
@@ -52,9 +52,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="rows whose 'group: name' contains it, or one of them if given several times",
     )
     parser.add_argument("--write", action="store_true", help="docs/benchmarks.* and README.md")
+    parser.add_argument(
+        "--master", default=LOCAL, help='of Spark, e.g. "local-cluster[2,1,2048]"; %(default)s'
+    )
     options = parser.parse_args(arguments)
-    if options.write and options.quick:
-        parser.error("--write is for whole rows: not with --quick")
+    if options.write and (options.quick or options.master != LOCAL):
+        parser.error("--write is for whole rows: not with --quick, nor with another --master")
     raise_on_sigterm()
     folder = Path(tempfile.mkdtemp(prefix="sparkkafka-bench-"))
     try:
@@ -92,7 +95,7 @@ def _run(options: argparse.Namespace, folder: Path) -> int:
     with KafkaCluster() as cluster:
         bench.say("Kafka is up")
         if bench.wants_spark:
-            with open_spark(folder, connector) as spark:
+            with open_spark(folder, connector, options.master) as spark:
                 bench.say("Spark is up")
                 spark_bench = SparkBench(
                     spark, cluster.bootstrap_servers, bench.say, bench.pairs_of

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 OURS, THEIRS = PYKAFKA, "kafka"
+LOCAL = "local[2]"
 FORMATS = (OURS, THEIRS)
 _RIVALS = {
     JVM: THEIRS,
@@ -350,8 +351,10 @@ def _expect(found: object, wanted: object, what: str) -> None:
 
 
 @contextlib.contextmanager
-def open_spark(folder: Path, connector: Sequence[Path]) -> Iterator[SparkSession]:
-    """local[2] with both connectors. What Spark keeps on disk goes into `folder`."""
+def open_spark(
+    folder: Path, connector: Sequence[Path], master: str = LOCAL
+) -> Iterator[SparkSession]:
+    """A session with both connectors. What Spark keeps on disk goes into `folder`."""
     # Before pyspark starts its JVM: workers must run this interpreter, which has the package.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -370,7 +373,7 @@ def open_spark(folder: Path, connector: Sequence[Path]) -> Iterator[SparkSession
         f"-Dlog4j2.configurationFile=file:{folder / 'log4j2.properties'}",
     )
     spark = (
-        SparkSession.builder.master("local[2]")
+        SparkSession.builder.master(master)
         .appName("sparkkafka-bench")
         .config("spark.jars", ",".join(map(str, connector)))
         .config("spark.driver.memory", "2g")

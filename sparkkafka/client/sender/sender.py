@@ -36,8 +36,7 @@ from sparkkafka.protocol.messages import (
     TopicProduceData,
 )
 from sparkkafka.protocol.records.batches import batch_parts
-from sparkkafka.protocol.records.codecs import Codec
-from sparkkafka.protocol.records.compression import codec_by_name
+from sparkkafka.protocol.records.codecs import Codec, codec_by_name
 
 log = logging.getLogger(__name__)
 

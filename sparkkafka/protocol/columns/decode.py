@@ -68,7 +68,8 @@ from sparkkafka.protocol.records.batches import (
     NO_TIMESTAMP_TYPE,
     RecordBatch,
 )
-from sparkkafka.protocol.records.codecs import PIECE_BYTES, BytesLike, slices
+from sparkkafka.protocol.records.codecs import BytesLike
+from sparkkafka.protocol.records.compression import PIECE_BYTES, slices
 from sparkkafka.protocol.records.varints import BadVarintError, Bytes, Ints
 
 CHUNK_BYTES = PIECE_BYTES

@@ -39,7 +39,8 @@ from sparkkafka.protocol.columns.columns import (
 from sparkkafka.protocol.columns.damage import MIN_HEADER_BYTES, Before, check_batch, read_one
 from sparkkafka.protocol.columns.record_starts import Layout
 from sparkkafka.protocol.records.batches import RecordBatch
-from sparkkafka.protocol.records.codecs import PIECE_BYTES, BytesLike
+from sparkkafka.protocol.records.codecs import BytesLike
+from sparkkafka.protocol.records.compression import PIECE_BYTES
 from sparkkafka.protocol.records.varints import VARINT_BITS, VARLONG_BITS, BadVarintError
 
 _MAX_NUMBER_BYTES = 10

@@ -31,8 +31,12 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from sparkkafka.errors import BatchTooLargeError, CorruptRecordError, DecodeError, EncodeError
-from sparkkafka.protocol.records.codecs import BytesLike, Codec, OutputTooLargeError
-from sparkkafka.protocol.records.compression import compress, decompressed_pieces
+from sparkkafka.protocol.records.codecs import BytesLike, Codec
+from sparkkafka.protocol.records.compression import (
+    OutputTooLargeError,
+    compress,
+    decompressed_pieces,
+)
 from sparkkafka.protocol.records.legacy import (
     LOG_OVERHEAD_BYTES,
     MAGIC_POSITION,

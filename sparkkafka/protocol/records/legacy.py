@@ -28,8 +28,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from sparkkafka.errors import BatchTooLargeError, CorruptRecordError, DecodeError
-from sparkkafka.protocol.records.codecs import Codec, OutputTooLargeError
-from sparkkafka.protocol.records.compression import decompress
+from sparkkafka.protocol.records.codecs import Codec
+from sparkkafka.protocol.records.compression import OutputTooLargeError, decompress
 
 LOG_OVERHEAD_BYTES = 12  # offset and size
 MAGIC_POSITION = 16

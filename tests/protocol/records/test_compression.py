@@ -21,8 +21,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkkafka.errors import DecodeError, EncodeError, OptionError
-from sparkkafka.protocol.records.codecs import Codec, OutputTooLargeError, _xxh32_short
-from sparkkafka.protocol.records.compression import LEVELS, codec_by_name, compress, decompress
+from sparkkafka.protocol.records.codecs import LEVELS, Codec, codec_by_name
+from sparkkafka.protocol.records.compression import (
+    OutputTooLargeError,
+    _xxh32_short,
+    compress,
+    decompress,
+)
 
 MIB = 1 << 20
 COMPRESSED = [codec for codec in Codec if codec is not Codec.NONE]
