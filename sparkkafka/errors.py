@@ -3,8 +3,9 @@
     KafkaError
     ├── OptionError (ValueError)          an option or argument is wrong; names it and its value
     ├── DecodeError                       bytes do not follow the protocol; has a position
-    │   └── CorruptRecordError            the same inside records; names topic, partition, offset
-    │       └── BatchTooLargeError        a batch unpacks to more than a setting allows
+    │   ├── CorruptRecordError            the same inside records; names topic, partition, offset
+    │   │   └── BatchTooLargeError        a batch unpacks to more than a setting allows
+    │   └── BadRecordError                a key or value is not what its schema says
     ├── EncodeError (ValueError)          a value cannot be put on the wire
     ├── UnsupportedVersionError           broker and client share no version of a request
     ├── KafkaConnectionError (OSError)    no connection, or it broke
@@ -18,6 +19,8 @@
     ├── TransactionError                  a batch that is to be whole was not committed
     ├── NoOffsetError                     the user must say where to read a partition from
     ├── ConsumerStateError (RuntimeError)  a call that does not fit the consumer's state
+    ├── SchemaError (ValueError)          a schema cannot be used; says where in it
+    ├── RegistryError                     the Schema Registry refused, or answered with an error
     ├── WakeupError                       another thread ended the call with wakeup
     └── DataLossError                     records that were asked for are no longer there
 
@@ -41,6 +44,7 @@ from sparkkafka.error_codes import (
 
 __all__ = [
     "AuthenticationError",
+    "BadRecordError",
     "BatchTooLargeError",
     "BrokerError",
     "CommitFailedError",
@@ -58,6 +62,8 @@ __all__ = [
     "PartitionOutcome",
     "ProduceError",
     "ProducerFencedError",
+    "RegistryError",
+    "SchemaError",
     "TransactionError",
     "UnknownTopicError",
     "UnsupportedVersionError",
@@ -158,6 +164,11 @@ class BatchTooLargeError(CorruptRecordError):
 
     It need not be damaged: a higher limit can read it.
     """
+
+
+class BadRecordError(DecodeError):
+    """A key or value is not what its schema says. The message names topic, partition, offset, the
+    schema's id and the field."""
 
 
 class EncodeError(KafkaError, ValueError):
@@ -288,6 +299,20 @@ class NoOffsetError(KafkaError):
 class ConsumerStateError(KafkaError, RuntimeError):
     """A call that does not fit what the consumer is doing: it is closed, or used by another thread,
     the partition is not assigned, or it both subscribes and assigns."""
+
+
+class SchemaError(KafkaError, ValueError):
+    """A schema cannot be used: it cannot be parsed, refers to what is missing, or asks for what is
+    not supported. The message names the place in it."""
+
+
+class RegistryError(KafkaError):
+    """The Schema Registry refused a request. `status` is that of HTTP, `code` the registry's own
+    (40401: no such subject); None where there is none."""
+
+    def __init__(self, message: str, *, status: int | None = None, code: int | None = None) -> None:
+        super().__init__(message)
+        self.status, self.code = status, code
 
 
 class WakeupError(KafkaError):

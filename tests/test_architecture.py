@@ -31,8 +31,9 @@ LAYERS: Mapping[str, frozenset[str]] = {
     "config": frozenset({"errors", "secret", "hooks", "process"}),
     "protocol": frozenset({"errors", "secret"}),
     "client": frozenset({"errors", "secret", "hooks", "config", "protocol"}),
+    "schemas": frozenset({"errors", "secret", "hooks", "config", "protocol", "client"}),
     "spark": frozenset(
-        {"errors", "secret", "hooks", "logs", "process", "config", "protocol", "client"}
+        {"errors", "secret", "hooks", "logs", "process", "config", "protocol", "client", "schemas"}
     ),
     "testing": frozenset({"errors", "secret", "hooks", "config", "protocol", "client"}),
     # sparkkafka/__init__.py, the facade; nobody imports it
@@ -48,6 +49,7 @@ FORBIDDEN: Mapping[str, frozenset[str]] = {
     "config": frozenset({"pyspark", "socket", "ssl"}),
     "protocol": frozenset({"socket", "ssl", "time", "random", "logging", "pyspark"}),
     "client": frozenset({"pyspark"}),
+    "schemas": frozenset({"pyspark"}),
 }
 
 # Inside a layer, a package imports only what stands before it in the layer's row; a lone module of
@@ -78,6 +80,8 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
         "producer",
         "admin",
     ),
+    # The formats do not know each other, nor the registry.
+    "schemas": ("values", "avro", "protobuf", "json", "registry"),
     "spark": (
         "logs",
         "schema",

@@ -17,6 +17,7 @@ import pytest
 from sparkkafka import error_codes, errors
 from sparkkafka.errors import (
     AuthenticationError,
+    BadRecordError,
     BatchTooLargeError,
     BrokerError,
     CommitFailedError,
@@ -33,6 +34,8 @@ from sparkkafka.errors import (
     OptionError,
     ProduceError,
     ProducerFencedError,
+    RegistryError,
+    SchemaError,
     TransactionError,
     UnknownTopicError,
     UnsupportedVersionError,
@@ -257,6 +260,9 @@ EXAMPLES = [
     ),
     (TransactionError("words"), {"retriable": False}),
     (DataLossError("words"), {"retriable": False}),
+    (BadRecordError("words", 3), {"position": 3}),
+    (SchemaError("words"), {"retriable": False}),
+    (RegistryError("words", status=404, code=40401), {"status": 404, "code": 40401}),
     (
         NoOffsetError("words", topic="t", partition=3),
         {"topic": "t", "partition": 3, "retriable": False},

@@ -1,0 +1,1 @@
+"""JSON: by JSON Schema or a given type, texts to columns, and columns to texts."""

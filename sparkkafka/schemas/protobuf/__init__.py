@@ -1,0 +1,1 @@
+"""Protobuf: .proto text without protoc, messages to columns, and columns to messages."""

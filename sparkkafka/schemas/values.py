@@ -1,0 +1,85 @@
+"""What a format is: payloads of keys or values <-> one typed Arrow column.
+
+Each format's package has the same four functions:
+
+    arrow_type(schema, message=…)                  the column's type, for a read of all fields
+    decoder(writer, reader, wanted, message=…)     -> Decoder
+    encoder(schema, given, message=…)              -> Encoder
+    schema_of(given, name)                         -> Schema: that of an Arrow type
+
+`message` counts for Protobuf alone: which message of the file, as Confluent's framing has it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+AVRO: Final = "avro"
+PROTOBUF: Final = "protobuf"
+JSON: Final = "json"
+
+FIRST_MESSAGE: Final = (0,)
+"""Message indexes of the first message of a Protobuf file."""
+
+
+@dataclass(frozen=True)
+class Schema:
+    """A schema's text with all that it refers to. Plain values: it is pickled into tasks.
+
+    `references`: (name as the text imports or uses it, its schema), in the registry's order.
+    """
+
+    format: str
+    text: str = field(repr=False)
+    references: tuple[tuple[str, Schema], ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """What a decoder made of payloads.
+
+    values: one for each payload, of the decoder's type; null where the payload is null or bad.
+    bad_rows: rows, ascending, whose payload is not what the schema says; `reasons` has a sentence
+    for each, which names the field ("field customer.age: …"). A bad row never affects another.
+    rest: with JSON and if asked for, what no field took, as JSON text; else None.
+    """
+
+    values: pa.Array
+    bad_rows: NDArray[np.int64]
+    reasons: tuple[str, ...]
+    rest: pa.Array | None = None
+
+
+class Decoder(Protocol):
+    """Payloads without framing, of one writer's schema, -> values of the reader's type."""
+
+    @property
+    def type(self) -> pa.DataType: ...
+
+    def decode(self, payloads: pa.Array) -> Decoded:
+        """`payloads`: binary, may have nulls. Raises nothing for bytes that are wrong: those are
+        bad rows. Takes memory in proportion to the payloads' bytes and to the rows."""
+        ...
+
+
+class Encoder(Protocol):
+    """Values of an Arrow column -> payloads without framing."""
+
+    def encode(self, values: pa.Array) -> pa.Array:
+        """Binary, null where the value is null. Raises ValueRowError for a value that the schema
+        cannot have."""
+        ...
+
+
+class ValueRowError(ValueError):
+    """A value that cannot be encoded: its row in the given array, and a sentence with the field."""
+
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(reason)
+        self.row = row
+        self.reason = reason
