@@ -19,8 +19,8 @@ from tests.options import parse_fetch_options, parse_producer_options
 
 # Short waits: a fake broker answers at once, and a test that hangs should not hang for long.
 QUICK = {
-    "request.timeout.ms": "3000",
-    "default.api.timeout.ms": "6000",
+    "request.timeout.ms": "15000",
+    "default.api.timeout.ms": "30000",
     "retry.backoff.ms": "5",
     "retry.backoff.max.ms": "40",
 }

@@ -166,10 +166,10 @@ class Query:
             {
                 "kafka.bootstrap.servers": cluster.bootstrap_servers,
                 "deliveryGuarantee": "exactly-once",
-                "kafka.request.timeout.ms": "4000",
-                "kafka.default.api.timeout.ms": "8000",
-                "kafka.max.block.ms": "8000",
-                "kafka.delivery.timeout.ms": "8000",
+                "kafka.request.timeout.ms": "15000",
+                "kafka.default.api.timeout.ms": "30000",
+                "kafka.max.block.ms": "30000",
+                "kafka.delivery.timeout.ms": "30000",
                 "kafka.retry.backoff.ms": "2",
                 "kafka.retry.backoff.max.ms": "20",
             }
