@@ -183,10 +183,7 @@ class Asker:
                 f"sent unasked: set {self._options.name_of('url')} to the registry itself",
                 status=status,
             )
-        code, words = refusal_of(body)
-        said = f": {self._hidden(printable(words, 2000))}" if words else ""
-        if not words and body:
-            said = f" with {kind_of(body)}"
+        code, said = self._said(body)
         number = f" (error {code})" if code is not None and code != status else ""
         error = RegistryError(
             f"{here}, asked for {what}: status {status}{number}{said}{self._advice(status, code)}",
@@ -195,6 +192,13 @@ class Asker:
         )
         error.retriable = status in TRY_AGAIN
         raise error
+
+    def _said(self, body: SecretBytes) -> tuple[int | None, str]:
+        """The registry's code, and its words to stand behind a status."""
+        code, words = refusal_of(body)
+        if words:
+            return code, f": {self._hidden(printable(words, 2000))}"
+        return code, f" with {kind_of(body)}" if body and code is None else ""
 
     def _advice(self, status: int, code: int | None) -> str:
         options = self._options
