@@ -456,7 +456,11 @@ def test_urls() -> None:
             {"basic.auth.credentials.source": "USER_INFO"},
             "needs user and password: set schema.registry.basic.auth.user.info=user:password",
         ),
-        ({"basic.auth.credentials.source": "URL"}, "must be USER_INFO, got 'URL'"),
+        (
+            {"basic.auth.credentials.source": "SASL_INHERIT"},
+            "must be USER_INFO, got 'SASL_INHERIT': write user and password into",
+        ),
+        ({"bearer.auth.credentials.source": "CUSTOM"}, "got 'CUSTOM': give a token in"),
         ({"basic.auth.user.info": "hush"}, "is written user:password; it has no :"),
         (
             {"bearer.auth.credentials.source": "STATIC_TOKEN"},

@@ -90,6 +90,12 @@ def refusal_of(body: SecretBytes) -> tuple[int | None, str]:
     )
 
 
+def is_no_such_page(status: int | None, code: int | None) -> bool:
+    """Whether the address itself is unknown, and not what was asked for: Confluent's codes have
+    five digits."""
+    return status == 404 and (code is None or code < 10_000)
+
+
 def body_of(schema: Schema) -> dict[str, Any]:
     """What a schema is in a request."""
     body: dict[str, Any] = {"schema": schema.text}
@@ -166,11 +172,9 @@ def messages_in(answer: Any) -> tuple[str, ...]:
     if answer.get("is_compatible") is True:
         return ()
     rows = answer.get("messages")
-    words = tuple(
-        printable(row, 500)
-        for row in (rows if isinstance(rows, list) else [])[:10]
-        if isinstance(row, str) and row.strip()
-    )
+    # Apicurio's has one text in place of a list.
+    rows = rows if isinstance(rows, list) and rows else [answer.get("reason")]
+    words = tuple(printable(row, 500) for row in rows[:10] if isinstance(row, str) and row.strip())
     return words or ("the registry says no more than that it is not compatible",)
 
 

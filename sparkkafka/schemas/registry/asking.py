@@ -31,7 +31,13 @@ from sparkkafka.errors import (
     OptionError,
     RegistryError,
 )
-from sparkkafka.schemas.registry.answers import json_of, kind_of, printable, refusal_of
+from sparkkafka.schemas.registry.answers import (
+    is_no_such_page,
+    json_of,
+    kind_of,
+    printable,
+    refusal_of,
+)
 from sparkkafka.secret import Secret, SecretBytes
 
 MOST_ANSWER_BYTES: Final = 4 * 2**20
@@ -184,7 +190,7 @@ class Asker:
                 status=status,
             )
         code, said = self._said(body)
-        number = f" (error {code})" if code is not None and code != status else ""
+        number = f" (error {code})" if code and code != status else ""
         error = RegistryError(
             f"{here}, asked for {what}: status {status}{number}{said}{self._advice(status, code)}",
             status=status,
@@ -215,7 +221,7 @@ class Asker:
             )
         if status == 403:
             return "; this user has no right to it: ask whoever keeps the registry"
-        if status == 404 and code in (None, 404):
+        if is_no_such_page(status, code):
             return f"; does {name('url')} lack a path, or have one that is wrong?"
         if status == 407:
             return "; that is a proxy's answer, and proxies are not used"

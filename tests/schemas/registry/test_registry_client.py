@@ -185,6 +185,8 @@ def test_compatible(server: RegistryServer) -> None:
     (reason,) = registry.compatible("a-value", schema)
     assert reason.startswith("reader type: STRING not compatible with [31mx")
     assert len(reason) < 600
+    server.answers = [Answer(200, {"is_compatible": False, "reason": "Apicurio's\nwords"})]
+    assert registry.compatible("a-value", schema) == ("Apicurio's words",)
     server.answers = [error(404, 404), Answer(200, {"is_compatible": False})]
     assert registry.compatible("a-value", schema) == (
         "the registry says no more than that it is not compatible",
