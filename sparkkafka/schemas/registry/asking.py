@@ -75,9 +75,20 @@ class Asker:
             try:
                 return self._anywhere(what, method, path, deadline, body)
             except KafkaError as error:
-                if retry.failures >= options.max_retries:
-                    raise
+                if error.retriable and retry.failures >= options.max_retries:
+                    raise self._given_up(error, what, retry.failures + 1) from error.__cause__
                 retry.after(error)
+
+    def _given_up(self, error: KafkaError, what: str, times: int) -> KafkaError:
+        """What to raise after the last attempt."""
+        if not isinstance(error, KafkaConnectionError):
+            return error  # it answers, and its words are there
+        name = self._options.name_of
+        return KafkaConnectionError(
+            f"{error}; asked for {what} {'once' if times == 1 else f'{times} times'} "
+            f"({name('max_retries')}={self._options.max_retries}). Is {name('url')} right, and "
+            "does this machine reach it?"
+        )
 
     def _anywhere(self, what: str, method: str, path: str, deadline: Deadline, body: Any) -> Any:
         urls, first = self.settings.urls, self._first

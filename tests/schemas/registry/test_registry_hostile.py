@@ -34,10 +34,9 @@ QUESTIONS: list[Callable[[RegistryClient], Any]] = [
     lambda registry: registry.compatible("a-value", SCHEMA),
 ]
 
-KEYS = st.sampled_from(
-    ["id", "version", "guid", "subject", "schema", "schemaType", "references", "name"]
-    + ["error_code", "message", "is_compatible", "messages", "reason"]
-)
+OF_SCHEMAS = ["id", "version", "guid", "subject", "schema", "schemaType", "references", "name"]
+OF_ANSWERS = ["error_code", "message", "is_compatible", "messages", "reason"]
+KEYS = st.sampled_from([*OF_SCHEMAS, *OF_ANSWERS])
 LEAVES = st.one_of(
     st.none(),
     st.booleans(),
