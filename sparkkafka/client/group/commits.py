@@ -59,10 +59,6 @@ _WORDS: Mapping[int, str] = {
         "the group is rebalancing: call poll until that is over, then commit what is still this "
         "consumer's"
     ),
-    ErrorCode.FENCED_INSTANCE_ID: (
-        "another consumer has joined with the same group.instance.id and took this one's place: "
-        "each consumer needs an id of its own"
-    ),
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: (
         "this user may not commit offsets of the topic: grant READ on it"
     ),
@@ -81,8 +77,15 @@ NO_LONGER_A_MEMBER = (
 
 def commit_failed(code: int, group_id: str) -> CommitFailedError:
     """The group has moved on, as `code` says; with what to do about it."""
-    where = f"OffsetCommit of group {group_id!r}"
-    return CommitFailedError(code, where, _WORDS.get(code, NO_LONGER_A_MEMBER))
+    return _moved_on(code, f"OffsetCommit of group {group_id!r}")
+
+
+def _moved_on(code: int, where: str) -> CommitFailedError:
+    return CommitFailedError(code, where, _words(code) or NO_LONGER_A_MEMBER)
+
+
+def _words(code: int) -> str | None:
+    return _WORDS.get(code) or member_words(code)
 
 
 class _StaleEpoch(BrokerError):
@@ -124,10 +127,10 @@ class _CommitAsMember(CommitOffsets):
     def explain(self, item: TopicPartition, error: BrokerError) -> KafkaError:
         code, where = error.code, error.where
         if code in _MOVED_ON:
-            return CommitFailedError(code, where, _WORDS.get(code, NO_LONGER_A_MEMBER))
+            return _moved_on(code, where)
         if code == ErrorCode.STALE_MEMBER_EPOCH:
             return _StaleEpoch(code, where)
-        return BrokerError(code, where, _WORDS.get(code) or member_words(code))
+        return BrokerError(code, where, _words(code))
 
 
 def commit_as_member(
