@@ -15,15 +15,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from sparkkafka.client.arguments import as_bytes, checked_headers, checked_number
 from sparkkafka.client.producer.accumulator import (
     BATCH_BYTES,
     RECORD_BYTES,
     Chunk,
-    Headers,
     RecordChunk,
-    as_bytes,
-    checked_headers,
-    checked_number,
 )
 from sparkkafka.client.producer.futures import (
     PENDING,
@@ -44,7 +41,7 @@ from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import EncodeError, KafkaError, OptionError
 from sparkkafka.protocol.columns.encode import record_sizes, size_estimate
 from sparkkafka.protocol.partitioning.partitioner import NO_PARTITION
-from sparkkafka.protocol.records.arrow import from_numpy, is_valid, to_numpy
+from sparkkafka.protocol.records.arrow import Headers, from_numpy, is_valid, to_numpy
 from sparkkafka.protocol.records.batches import HEADER_BYTES
 
 PIECE_BYTES = 2**20
