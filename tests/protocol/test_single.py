@@ -36,7 +36,8 @@ from sparkkafka.protocol import (
     split_batches,
 )
 from sparkkafka.protocol.partitioning.partitioner import KEY_RULES
-from sparkkafka.protocol.records.batches import CONTROL_FLAG, build_batch
+from sparkkafka.protocol.records.batches import CONTROL_FLAG
+from tests.batches import build_batch
 
 BLOBS = st.none() | st.binary(max_size=20)
 RECORDS = st.builds(

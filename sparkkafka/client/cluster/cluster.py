@@ -103,7 +103,7 @@ class Cluster:
         self.coordinators: dict[tuple[int, str], int] = {}
         self._topics: dict[str, TopicMetadata] = {}
         self._distrusted: set[str] = set()
-        self._connections = (KEPT.take(options) if for_task else None) or Connections(
+        self.connections = (KEPT.take(options) if for_task else None) or Connections(
             options, try_first=try_first, close_signal=close_signal, for_task=for_task
         )
         self._known_topics: set[str] = set()
@@ -116,11 +116,11 @@ class Cluster:
 
     def __exit__(self, exc_type: type[BaseException] | None, *exc_info: object) -> None:
         if self._for_task and exc_type is None:
-            return KEPT.keep(self._connections)
+            return KEPT.keep(self.connections)
         self.close()
 
     def close(self) -> None:
-        self._connections.close()
+        self.connections.close()
 
     # --- time -----------------------------------------------------------------------------------
 
@@ -144,27 +144,11 @@ class Cluster:
         broker = self.brokers.get(node_id)
         if broker is None:
             raise KafkaConnectionError(f"broker {node_id} is not in the cluster's metadata")
-        return self._connections.to(broker, deadline)
-
-    def open(self, host: str, port: int, deadline: Deadline) -> Connection:
-        """A new connection, the caller's own: see `Connections.open`."""
-        return self._connections.open(host, port, deadline)
-
-    def open_connection(self, node_id: int) -> Connection | None:
-        """The connection to a broker if there is one that is open; never makes one."""
-        return self._connections.open_to(node_id)
+        return self.connections.to(broker, deadline)
 
     def any_connection(self, deadline: Deadline) -> Connection:
         """A connection to whichever broker answers: see `Connections.to_any`."""
-        return self._connections.to_any(self.brokers.values(), deadline)
-
-    def give_away(self, broker: Broker) -> Connection | None:
-        """An idle connection to this broker: see `Connections.give_away`."""
-        return self._connections.give_away(broker)
-
-    def take_back(self, node_id: int, connection: Connection) -> None:
-        """A connection that was given away or opened: see `Connections.take_back`."""
-        self._connections.take_back(node_id, connection)
+        return self.connections.to_any(self.brokers.values(), deadline)
 
     # --- requests -------------------------------------------------------------------------------
 

@@ -138,12 +138,9 @@ def call_each(
     lookup: Lookup[K],
     deadline: Deadline,
     what: str,
-    *,
-    on_retry: Callable[[KafkaError], None] = lambda error: None,
 ) -> Results[K, V]:
-    """The outcome of each item. `what` is the whole in a log: "deleting topics"; `on_retry` gets
-    each failure that is retried."""
-    return Results(_drive(cluster, items, handler, lookup, deadline, what, on_retry=on_retry))
+    """The outcome of each item. `what` is the whole in a log: "deleting topics"."""
+    return Results(_drive(cluster, items, handler, lookup, deadline, what))
 
 
 def call_once(
@@ -171,7 +168,8 @@ def call_all(
 
     Raises the first error that does not pass, without waiting for the other items: a BrokerError
     names all items of that request that have the same code. KafkaTimeoutError, with the last
-    failure, at the deadline (None: default.api.timeout.ms).
+    failure, at the deadline (None: default.api.timeout.ms). `on_retry` gets each failure that is
+    retried.
     """
     deadline = deadline or cluster.deadline()
     return _drive(

@@ -87,7 +87,7 @@ class Fetcher:
     def close(self) -> None:
         for leader in self._leaders.values():
             if self._for_task and leader.connection is not None and not leader.asked:
-                self._cluster.take_back(leader.node_id, leader.connection)
+                self._cluster.connections.take_back(leader.node_id, leader.connection)
                 leader.connection = None
             leader.close()
         self._leaders.clear()
@@ -132,8 +132,8 @@ class Fetcher:
             try:
                 broker = self._cluster.brokers[node_id]
                 if self._for_task and leader.connection is None:
-                    leader.connection = self._cluster.give_away(broker)
-                connection = leader.open(broker, self._cluster, self.wake)
+                    leader.connection = self._cluster.connections.give_away(broker)
+                connection = leader.open(broker, self._cluster.connections, self.wake)
                 if connection is not None:
                     self._ask(leader, connection, states)
             except KafkaError as error:

@@ -125,7 +125,7 @@ class RangeFetcher:
 
     def __exit__(self, exc_type: type[BaseException] | None, *exc_info: object) -> None:
         if exc_type is None and self._connection is not None and self._node_id is not None:
-            self._cluster.take_back(self._node_id, self._connection)
+            self._cluster.connections.take_back(self._node_id, self._connection)
             self._connection = None
         self.close()
 
@@ -290,9 +290,8 @@ class RangeFetcher:
                 ErrorCode.REPLICA_NOT_AVAILABLE, f"Metadata of {self._tp} for broker {self._at}"
             )
         self._node_id = broker.node_id
-        return self._cluster.give_away(broker) or self._cluster.open(
-            broker.host, broker.port, deadline
-        )
+        connections = self._cluster.connections
+        return connections.give_away(broker) or connections.open(broker.host, broker.port, deadline)
 
     def _answer(self, deadline: Deadline, buffer: FrameBuffer) -> Any:
         connection = self._connection

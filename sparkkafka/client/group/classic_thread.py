@@ -257,7 +257,7 @@ class ClassicMemberThread(MemberThread):
             return connection
         self._close_connection()
         try:
-            connection = self.cluster.open(broker.host, broker.port, deadline)
+            connection = self.cluster.connections.open(broker.host, broker.port, deadline)
         except KafkaError:
             self.forget_coordinator()
             raise
