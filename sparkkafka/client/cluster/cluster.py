@@ -124,6 +124,11 @@ class Cluster:
 
     # --- time -----------------------------------------------------------------------------------
 
+    @property
+    def metadata_age_ms(self) -> float:
+        """How long an answer about topics counts: metadata.max.age.ms, and a moment at least."""
+        return max(self.options.metadata_max_age_ms, MIN_METADATA_AGE_MS)
+
     def deadline(self) -> Deadline:
         """The deadline of an operation whose caller gave none: default.api.timeout.ms."""
         return Deadline(self.options.default_api_timeout_ms, self.close_signal)
@@ -338,8 +343,7 @@ class Cluster:
 
     def keep(self, topics: Iterable[str]) -> None:
         """Nobody could be asked: leaders that are only too old count for a moment longer."""
-        limit_ms = max(self.options.metadata_max_age_ms, MIN_METADATA_AGE_MS)
-        until_s = time.monotonic() - (limit_ms - MIN_METADATA_AGE_MS) / 1000
+        until_s = time.monotonic() - (self.metadata_age_ms - MIN_METADATA_AGE_MS) / 1000
         for name in topics:
             known = self._topics.get(name)
             if known is not None and known.refreshed_s < until_s:
@@ -353,8 +357,7 @@ class Cluster:
     def _too_old(self, topic: TopicMetadata) -> bool:
         if topic.name in self._distrusted:
             return True
-        limit_ms = max(self.options.metadata_max_age_ms, MIN_METADATA_AGE_MS)
-        return (time.monotonic() - topic.refreshed_s) * 1000 > limit_ms
+        return (time.monotonic() - topic.refreshed_s) * 1000 > self.metadata_age_ms
 
     def _refresh_brokers(self, deadline: Deadline) -> None:
         self._refresh([], deadline)

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from sparkkafka.client.arguments import names as topic_names
 from sparkkafka.client.arguments import offset_to_commit
 from sparkkafka.client.cluster.cluster import (
-    MIN_METADATA_AGE_MS,
     NOT_CREATED,
     UNKNOWN_TOPIC_GRACE_MS,
     Cluster,
@@ -171,7 +170,7 @@ class ConsumerGroup:
     def _match(self, limit: Deadline) -> None:
         """The topics that match the pattern; looked up every metadata.max.age.ms."""
         pattern = self._pattern
-        age_ms = max(self._options.client.metadata_max_age_ms, MIN_METADATA_AGE_MS)
+        age_ms = self._cluster.metadata_age_ms
         is_due = not self._matched_s or (time.monotonic() - self._matched_s) * 1000 >= age_ms
         if pattern is None or not is_due:
             return

@@ -13,7 +13,7 @@ import select
 import time
 from typing import Any
 
-from sparkkafka.client.cluster.cluster import MIN_METADATA_AGE_MS, Cluster
+from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import (
     EARLIEST,
     LATEST,
@@ -444,8 +444,3 @@ class Fetcher:
         if self._lookup.not_before_s > now_s:
             times.append(self._lookup.not_before_s)
         return max(0.0, min(time_s for time_s in times if time_s > now_s) - now_s)
-
-
-def lease_ms(cluster: Cluster) -> float:
-    """How long a leader's choice of a nearer replica holds: as in Java."""
-    return max(cluster.options.metadata_max_age_ms, MIN_METADATA_AGE_MS)

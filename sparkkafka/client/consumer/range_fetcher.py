@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
 from sparkkafka.client.cluster.cluster import (
-    MIN_METADATA_AGE_MS,
     Cluster,
     PartitionMetadata,
     throttle,
@@ -31,7 +30,7 @@ from sparkkafka.client.consumer.fetch import (
     take_batches,
     with_setting,
 )
-from sparkkafka.client.consumer.fetcher import Fetcher, lease_ms
+from sparkkafka.client.consumer.fetcher import Fetcher
 from sparkkafka.client.consumer.partition_state import AssignedPartitions, PartitionState
 from sparkkafka.client.deadline import Backoff, Deadline
 from sparkkafka.client.net.connection import Connection
@@ -114,9 +113,7 @@ class RangeFetcher:
         self._idle = Backoff(IDLE_BACKOFF_MS, IDLE_BACKOFF_MAX_MS)
         self._connection: Connection | None = None
         self._node_id: int | None = None  # whom it leads to
-        self._replica = ReadReplica(
-            max(cluster.options.metadata_max_age_ms, MIN_METADATA_AGE_MS)  # as in Java
-        )
+        self._replica = ReadReplica(cluster)
         self._at: int | None = None  # `_replica.node_id` when the connection was opened
         self._read_committed = options.isolation_level == "read_committed"
 
@@ -411,7 +408,7 @@ class SmallRangesFetcher:
         self._cluster = cluster
         self._wanted = dict(wanted)
         self.left: dict[TopicPartition, int] = {}
-        self._states = AssignedPartitions(lease_ms(cluster), cluster.backoff)
+        self._states = AssignedPartitions(cluster)
         self._states.replace(wanted)
         for tp, (selection, _) in wanted.items():
             cluster.expect(tp.topic)

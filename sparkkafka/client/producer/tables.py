@@ -15,7 +15,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sparkkafka.client.arguments import as_bytes, checked_headers, checked_number
+from sparkkafka.client.arguments import (
+    InputColumns,
+    as_bytes,
+    checked_headers,
+    checked_number,
+    find_columns,
+)
 from sparkkafka.client.producer.accumulator import (
     BATCH_BYTES,
     RECORD_BYTES,
@@ -34,7 +40,6 @@ from sparkkafka.client.producer.futures import (
 )
 from sparkkafka.client.sender.produce_errors import too_large
 from sparkkafka.client.sender.rows import Rows, check_headers, row_times_ms
-from sparkkafka.client.sender.table_columns import InputColumns, find_columns
 from sparkkafka.client.values import TopicPartition, checked_topic
 from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.config.options import ProducerOptions

@@ -1,7 +1,7 @@
 """From rows of a table to records of partitions: checks, choice of partitions, sorting.
 
 Without I/O: partition counts and random numbers come as arguments. `protocol.partitioning` has the
-rules for keys, `table_columns` finds a table's columns.
+rules for keys, `arguments` finds a table's columns.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sparkkafka.client.sender.table_columns import InputColumns
+from sparkkafka.client.arguments import InputColumns
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.kinds import RANDOM, ROUND_ROBIN
 from sparkkafka.config.options import ProducerOptions
