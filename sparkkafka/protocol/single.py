@@ -18,8 +18,8 @@ from sparkkafka.errors import EncodeError
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE, Selection
 from sparkkafka.protocol.columns.decode import decode_chunks
 from sparkkafka.protocol.columns.encode import MAX_BATCH_BYTES, RecordColumns, encode_batches
-from sparkkafka.protocol.partitioning.hashes import murmur2 as murmur2_of_column
-from sparkkafka.protocol.partitioning.partitioner import KEY_RULES
+from sparkkafka.protocol.partitioning import KEY_RULES
+from sparkkafka.protocol.partitioning import murmur2 as murmur2_of_column
 from sparkkafka.protocol.records.batches import (
     DEFAULT_MAX_PAYLOAD_BYTES,
     NO_PRODUCER_EPOCH,

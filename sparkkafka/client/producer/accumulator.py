@@ -21,7 +21,7 @@ from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import ProducerSettings
 from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import KafkaError, KafkaTimeoutError, OptionError
-from sparkkafka.protocol.partitioning.partitioner import NO_PARTITION
+from sparkkafka.protocol.partitioning import NO_PARTITION
 from sparkkafka.protocol.records.arrow import Headers, binary_array, from_numpy, headers_array
 
 CHUNK_BATCHES = 16

@@ -45,7 +45,7 @@ from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import EncodeError, KafkaError, OptionError
 from sparkkafka.protocol.columns.encode import record_sizes, size_estimate
-from sparkkafka.protocol.partitioning.partitioner import NO_PARTITION
+from sparkkafka.protocol.partitioning import NO_PARTITION
 from sparkkafka.protocol.records.arrow import Headers, from_numpy, is_valid, to_numpy
 from sparkkafka.protocol.records.batches import HEADER_BYTES
 
