@@ -71,6 +71,7 @@ class ClusterDescription:
 
 class _DescribeCluster(ApiHandler[str, ClusterDescription]):
     request_type: ClassVar[Any] = DescribeClusterRequest
+    acl = "DESCRIBE on the cluster"
 
     def __init__(self, include_authorized_operations: bool) -> None:
         self._operations = include_authorized_operations
@@ -81,9 +82,6 @@ class _DescribeCluster(ApiHandler[str, ClusterDescription]):
     def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
         brokers = (Broker(row.broker_id, row.host, row.port, row.rack) for row in response.brokers)
         return [(_CLUSTER, Row(0, _cluster(response, brokers)))]
-
-    def grant(self, item: str) -> str:
-        return "DESCRIBE on the cluster"
 
 
 class _DescribeOldCluster(_DescribeCluster):
@@ -186,6 +184,8 @@ class LogDirDescription:
 
 class _DescribeLogDirs(ApiHandler[int, dict[str, LogDirDescription]]):
     request_type = DescribeLogDirsRequest
+    named = "broker {}"
+    acl = "DESCRIBE on the cluster"
 
     def build(self, items: Sequence[int], version: int) -> DescribeLogDirsRequest:
         return DescribeLogDirsRequest(topics=None)
@@ -195,12 +195,6 @@ class _DescribeLogDirs(ApiHandler[int, dict[str, LogDirDescription]]):
         code = 0 if response.results else int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         found = {row.log_dir: _log_dir(row) for row in response.results}
         return [(item, Row(code, found)) for item in items]
-
-    def name(self, item: int) -> str:
-        return f"broker {item}"
-
-    def grant(self, item: int) -> str:
-        return "DESCRIBE on the cluster"
 
 
 def _log_dir(row: Any) -> LogDirDescription:
@@ -232,6 +226,7 @@ def describe_log_dirs(
 
 class _PartitionSizes(ApiHandler[TopicPartition, int]):
     request_type = DescribeLogDirsRequest
+    acl = "DESCRIBE on the cluster (an ACL of the resource Cluster): sizes need it"
 
     def build(self, items: Sequence[TopicPartition], version: int) -> DescribeLogDirsRequest:
         return DescribeLogDirsRequest(
@@ -260,9 +255,6 @@ class _PartitionSizes(ApiHandler[TopicPartition, int]):
                 if not row.is_future_key  # a copy on its way to another directory
             ),
         ]
-
-    def grant(self, item: TopicPartition) -> str:
-        return "DESCRIBE on the cluster (an ACL of the resource Cluster): sizes need it"
 
 
 def partition_sizes(

@@ -37,6 +37,8 @@ class NewPartitions(NamedTuple):
 
 class _Grow(ApiHandler[str, None]):
     request_type = CreatePartitionsRequest
+    named = "topic {}"
+    acl = "ALTER on topic {}"
     final_codes = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
     def __init__(
@@ -67,12 +69,6 @@ class _Grow(ApiHandler[str, None]):
         return [
             (row.name, Row(row.error_code, None, row.error_message)) for row in response.results
         ]
-
-    def name(self, item: str) -> str:
-        return f"topic {item}"
-
-    def grant(self, item: str) -> str:
-        return f"ALTER on topic {item}"
 
     def done_before(self, item: str, code: int) -> bool:
         """INVALID_PARTITIONS because an earlier attempt succeeded: the count is the wanted one."""
@@ -130,6 +126,7 @@ def create_partitions(
 
 class _DeleteRecords(ApiHandler[TopicPartition, int]):
     request_type = DeleteRecordsRequest
+    acl = "DELETE on topic {0.topic}"
 
     def __init__(self, before: Mapping[TopicPartition, int], timeout_ms: int) -> None:
         self._before = before
@@ -167,9 +164,6 @@ class _DeleteRecords(ApiHandler[TopicPartition, int]):
 
     def name(self, item: TopicPartition) -> str:
         return f"{item} before offset {self._before[item]}"
-
-    def grant(self, item: TopicPartition) -> str:
-        return f"DELETE on topic {item.topic}"
 
 
 def delete_records(

@@ -183,6 +183,8 @@ class _Question(NamedTuple):
 
 class _ListOffsets(ApiHandler[_Question, ListedOffset]):
     request_type = ListOffsetsRequest
+    named = "{0.tp}"
+    acl = "DESCRIBE on topic {0.tp.topic}"
 
     def __init__(self, cluster: Cluster, isolation_level: str) -> None:
         self._cluster = cluster
@@ -210,14 +212,8 @@ class _ListOffsets(ApiHandler[_Question, ListedOffset]):
                     found = ListedOffset(row.offset, row.timestamp, row.leader_epoch)
                     yield item, Row(row.error_code, found)
 
-    def name(self, item: _Question) -> str:
-        return str(item.tp)
-
     def lacking(self, item: _Question, version: int) -> str | None:
         return lacking(item.timestamp_ms, version)
-
-    def grant(self, item: _Question) -> str:
-        return f"DESCRIBE on topic {item.tp.topic}"
 
 
 def list_offsets_each(

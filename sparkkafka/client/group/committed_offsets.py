@@ -125,6 +125,8 @@ class FetchAllOffsets(ApiHandler[str, dict[TopicPartition, Row]]):
     """All offsets of a group, each with its own error; the item is the group."""
 
     request_type = OffsetFetchRequest
+    named = "group {!r}"
+    acl = "DESCRIBE on group {}"
 
     def __init__(self, stable: bool | None = None) -> None:
         self._stable = stable
@@ -138,12 +140,6 @@ class FetchAllOffsets(ApiHandler[str, dict[TopicPartition, Row]]):
     def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
         code, rows = _fetched(response)
         return [(item, Row(code, rows, _WORDS.get(code))) for item in items]
-
-    def name(self, item: str) -> str:
-        return f"group {item!r}"
-
-    def grant(self, item: str) -> str:
-        return f"DESCRIBE on group {item}"
 
 
 class _FetchWhole(FetchAllOffsets):
@@ -409,6 +405,7 @@ def alter_consumer_group_offsets(
 class _DeleteOffsets(OffsetsHandler):
     request_type = OffsetDeleteRequest
     final_codes = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+    done_codes = frozenset({ErrorCode.GROUP_ID_NOT_FOUND})  # a group goes with its last offset
 
     def build(self, items: Sequence[TopicPartition], version: int) -> OffsetDeleteRequest:
         return OffsetDeleteRequest(
@@ -431,10 +428,6 @@ class _DeleteOffsets(OffsetsHandler):
 
     def grant(self, item: TopicPartition) -> str:
         return f"DELETE on group {self.group_id} and READ on topic {item.topic}"
-
-    def done_before(self, item: TopicPartition, code: int) -> bool:
-        # A group goes with its last offset.
-        return code == ErrorCode.GROUP_ID_NOT_FOUND
 
 
 def delete_consumer_group_offsets(
