@@ -6,8 +6,8 @@ Kafka keeps offsets for any group name. A group without members takes commits fr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from sparkkafka.client.arguments import flag, mapping, offset_to_commit, one_name, partition
 from sparkkafka.client.arguments import partitions as partition_list
@@ -35,6 +35,8 @@ from sparkkafka.protocol.messages import (
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
+
+T = TypeVar("T")
 
 NO_OFFSET = -1
 NO_GENERATION = -1
@@ -213,22 +215,9 @@ class CommitOffsets(OffsetsHandler):
             group_id=self.group_id,
             generation_id_or_member_epoch=NO_GENERATION,
             member_id=NO_MEMBER,
-            topics=[
-                OffsetCommitRequestTopic(
-                    name=name,
-                    partitions=[self._row(TopicPartition(name, number)) for number in numbers],
-                )
-                for name, numbers in by_topic(items).items()
-            ],
-        )
-
-    def _row(self, tp: TopicPartition) -> OffsetCommitRequestPartition:
-        offset, metadata, epoch = self._offsets[tp]
-        return OffsetCommitRequestPartition(
-            partition_index=tp.partition,
-            committed_offset=offset,
-            committed_leader_epoch=-1 if epoch is None else epoch,
-            committed_metadata=metadata,
+            topics=offset_rows(
+                OffsetCommitRequestTopic, OffsetCommitRequestPartition, self._offsets, items
+            ),
         )
 
     def read(
@@ -238,6 +227,29 @@ class CommitOffsets(OffsetsHandler):
 
     def grant(self, item: TopicPartition) -> str:
         return f"READ on group {self.group_id} and on topic {item.topic}"
+
+
+def offset_rows(
+    topic_type: Callable[..., T],
+    row_type: Callable[..., Any],
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    items: Iterable[TopicPartition],
+) -> list[T]:
+    """The offsets of these partitions, as requests that commit them have them."""
+
+    def row(tp: TopicPartition) -> Any:
+        offset, metadata, epoch = offsets[tp]
+        return row_type(
+            partition_index=tp.partition,
+            committed_offset=offset,
+            committed_leader_epoch=-1 if epoch is None else epoch,
+            committed_metadata=metadata,
+        )
+
+    return [
+        topic_type(name=name, partitions=[row(TopicPartition(name, n)) for n in numbers])
+        for name, numbers in by_topic(items).items()
+    ]
 
 
 def partition_rows(response: Any) -> list[tuple[TopicPartition, Row]]:

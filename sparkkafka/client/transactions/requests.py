@@ -22,6 +22,7 @@ from sparkkafka.client.group.committed_offsets import (
     NO_MEMBER,
     OffsetsHandler,
     coordinator_of,
+    offset_rows,
     offsets_in_parts,
     partition_rows,
 )
@@ -379,28 +380,15 @@ class _CommitOffsetsInTransaction(OffsetsHandler):
             group_id=self.group_id,
             producer_id=transaction.producer_id,
             producer_epoch=transaction.producer_epoch,
-            topics=[
-                TxnOffsetCommitRequestTopic(
-                    name=name,
-                    partitions=[self._row(TopicPartition(name, number)) for number in numbers],
-                )
-                for name, numbers in by_topic(items).items()
-            ],
+            topics=offset_rows(
+                TxnOffsetCommitRequestTopic, TxnOffsetCommitRequestPartition, self._offsets, items
+            ),
         )
         if member is not None:
             request.generation_id = member.generation_id
             request.member_id = member.member_id
             request.group_instance_id = member.group_instance_id
         return request
-
-    def _row(self, tp: TopicPartition) -> TxnOffsetCommitRequestPartition:
-        offset, metadata, epoch = self._offsets[tp]
-        return TxnOffsetCommitRequestPartition(
-            partition_index=tp.partition,
-            committed_offset=offset,
-            committed_leader_epoch=-1 if epoch is None else epoch,
-            committed_metadata=metadata,
-        )
 
     def read(
         self, response: Any, items: Sequence[TopicPartition]
