@@ -17,21 +17,18 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 from sparkkafka.errors import DecodeError, EncodeError
-from sparkkafka.protocol.wire.primitives import BytesLike, Reader, Writer
-from sparkkafka.protocol.wire.schema import (
+from sparkkafka.protocol.wire.fields import (
     INT32,
     STRING,
-    Message,
     array,
-    data,
-    decode_start,
-    encode_into,
     int32,
     nullable_bytes,
     nullable_string,
     string,
     struct,
 )
+from sparkkafka.protocol.wire.primitives import BytesLike, Reader, Writer
+from sparkkafka.protocol.wire.schema import Message, data, decode_start, encode_into
 
 PROTOCOL_TYPE = "consumer"
 """The protocol type of JoinGroup for which members speak this."""
