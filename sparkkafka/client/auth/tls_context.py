@@ -43,8 +43,8 @@ from sparkkafka.secret import Secret, SecretBytes
 log = logging.getLogger(__name__)
 
 MOST_STORE_BYTES = 16 * 2**20
-_ON_ALL = "; each worker reads it, so it must be on all of them"
 """Of a store; a bundle of all the world's authorities has 250 KB."""
+_ON_ALL = "; each worker reads it, so it must be on all of them"
 
 VERSIONS: Final = dict(
     zip(TLS_VERSIONS, (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3), strict=True)
