@@ -99,7 +99,7 @@ class Cluster:
         self.controller_id: int | None = None
         self.brokers: dict[int, Broker] = {}
         self.topic_errors: dict[str, int] = {}
-        # (kind, key) -> node id of the coordinator; `lookups.find_coordinators` fills it.
+        # (kind, key) -> node id of the coordinator; `lookups.find_coordinator` fills it.
         self.coordinators: dict[tuple[int, str], int] = {}
         self._topics: dict[str, TopicMetadata] = {}
         self._distrusted: set[str] = set()

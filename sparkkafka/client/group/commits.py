@@ -1,6 +1,6 @@
 """Commits of a consumer that is in a group, of either protocol: waited for, or in the background.
 
-Unlike `committed_offsets.commit_offsets`, `commit_as_member` says who commits, and the coordinator
+Unlike `committed_offsets.commit_stored`, `commit_as_member` says who commits, and the coordinator
 refuses who is no longer a member: the partitions may be another's by then.
 """
 

@@ -329,19 +329,6 @@ def fetch_committed_stored(
     return {tp: row for tp, row in found.items() if row is not None}
 
 
-def commit_offsets(
-    cluster: Cluster,
-    group_id: str,
-    offsets: Mapping[TopicPartition, int],
-    *,
-    metadata: str = "",
-    deadline: Deadline | None = None,
-) -> None:
-    """`commit_stored` with the same text beside all offsets."""
-    stored = {tp: OffsetAndMetadata(offset, metadata) for tp, offset in offsets.items()}
-    commit_stored(cluster, group_id, stored, deadline=deadline)
-
-
 def commit_stored(
     cluster: Cluster,
     group_id: str,
