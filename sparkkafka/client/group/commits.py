@@ -92,9 +92,7 @@ class _StaleEpoch(BrokerError):
     """The member's epoch has just changed; the next request has the new one (Java's
     CommitRequestManager)."""
 
-    @property
-    def retriable(self) -> bool:  # type: ignore[override]
-        return True
+    _passes = True
 
 
 class _CommitAsMember(CommitOffsets):

@@ -28,7 +28,7 @@ from sparkkafka.protocol.wire.fields import (
     struct,
 )
 from sparkkafka.protocol.wire.primitives import BytesLike, Reader, Writer
-from sparkkafka.protocol.wire.schema import Message, data, decode_start, encode_into
+from sparkkafka.protocol.wire.schema import Message, data, decode_start, encode, encode_into
 
 PROTOCOL_TYPE = "consumer"
 """The protocol type of JoinGroup for which members speak this."""
@@ -179,12 +179,9 @@ def decode_assignment(encoded: BytesLike) -> Assignment:
 
 def encode_sticky_user_data(partitions: Iterable[Partition], generation_id: int) -> bytes:
     """The `user_data` of the assignor sticky, version 1."""
-    writer = Writer()
-    message = StickyAssignorUserData(
-        previous_assignment=_grouped(partitions), generation=generation_id
-    )
-    encode_into(writer, message, 1)
-    return writer.getvalue()
+    previous = _grouped(partitions)
+    message = StickyAssignorUserData(previous_assignment=previous, generation=generation_id)
+    return encode(message, 1)
 
 
 def decode_sticky_user_data(encoded: BytesLike) -> StickyUserData:
@@ -201,9 +198,7 @@ def decode_sticky_user_data(encoded: BytesLike) -> StickyUserData:
 
 def encode_cooperative_user_data(generation_id: int) -> bytes:
     """The `user_data` of the assignor cooperative-sticky: the generation."""
-    writer = Writer()
-    encode_into(writer, CooperativeStickyAssignorUserData(generation=generation_id), 0)
-    return writer.getvalue()
+    return encode(CooperativeStickyAssignorUserData(generation=generation_id), 0)
 
 
 def decode_cooperative_generation(encoded: BytesLike) -> int:
