@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 import numpy as np
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparkkafka.client.cluster.cluster import Cluster, no_partition
@@ -22,7 +21,7 @@ from sparkkafka.config.client_settings import ProducerSettings
 from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import KafkaError, KafkaTimeoutError, OptionError
 from sparkkafka.protocol.partitioning import NO_PARTITION
-from sparkkafka.protocol.records.arrow import Headers, binary_array, from_numpy, headers_array
+from sparkkafka.protocol.records.arrow import Headers, binary_array, headers_array
 
 CHUNK_BATCHES = 16
 MIN_CHUNK_BYTES = 64 * 2**10
@@ -399,7 +398,7 @@ class RecordRouter:
             self._check(chunk, partitions)
             if (partitions == _GIVEN_UP).any():
                 kept = np.flatnonzero(partitions != _GIVEN_UP)
-                rows, partitions, times_ms = _take(rows, kept), partitions[kept], times_ms[kept]
+                rows, partitions, times_ms = rows.take(kept), partitions[kept], times_ms[kept]
         if not rows.length:
             return None
         block = self._router.checked_block(rows, partitions, times_ms)
@@ -460,16 +459,6 @@ class RecordRouter:
             partitions[places] = _GIVEN_UP
             error = no_partition(TopicPartition(topic, number), count)
             chunk.failed(places, error, partition=number)
-
-
-def _take(rows: Rows, kept: NDArray[np.int64]) -> Rows:
-    at = from_numpy(kept)
-    return rows._replace(
-        length=len(kept),
-        keys=None if rows.keys is None else pc.take(rows.keys, at),
-        values=pc.take(rows.values, at),
-        headers=None if rows.headers is None else pc.take(rows.headers, at),
-    )
 
 
 def _put(target: NDArray[np.int64], found: Mapping[int, int]) -> None:

@@ -46,7 +46,7 @@ from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import EncodeError, KafkaError, OptionError
 from sparkkafka.protocol.columns.encode import record_sizes, size_estimate
 from sparkkafka.protocol.partitioning import NO_PARTITION
-from sparkkafka.protocol.records.arrow import Headers, from_numpy, is_valid, to_numpy
+from sparkkafka.protocol.records.arrow import Headers, is_valid, to_numpy
 from sparkkafka.protocol.records.batches import HEADER_BYTES
 
 PIECE_BYTES = 2**20
@@ -254,13 +254,7 @@ def _table_chunk(
 ) -> TableChunk:
     """The rows `at` (None: all), which have one topic."""
     if at is not None:
-        take = from_numpy(at)
-        rows = rows._replace(
-            length=len(at),
-            keys=None if rows.keys is None else rows.keys.take(take),
-            values=rows.values.take(take),
-            headers=None if rows.headers is None else rows.headers.take(take),
-        )
+        rows = rows.take(at)
         times_ms = times_ms[at]
         partitions = None if partitions is None else partitions[at]
     rows = rows._replace(topics=None, fixed_topic=name, partitions=None, timestamps=None)

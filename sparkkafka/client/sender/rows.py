@@ -78,8 +78,17 @@ class Rows(NamedTuple):
     @property
     def records(self) -> RecordColumns:
         """All rows as records without a time, to be measured."""
-        times_ms = np.broadcast_to(np.int64(0), self.length)
-        return RecordColumns(self.keys, self.values, self.headers, times_ms)
+        return _columns(self, np.broadcast_to(np.int64(0), self.length))
+
+    def take(self, at: NDArray[np.int64]) -> Rows:
+        """What records are made of, of these rows."""
+        take = from_numpy(at)
+        return self._replace(
+            length=len(at),
+            keys=None if self.keys is None else self.keys.take(take),
+            values=self.values.take(take),
+            headers=None if self.headers is None else self.headers.take(take),
+        )
 
 
 def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -384,12 +393,7 @@ class Router:
             small = targets.astype(np.uint16) if int(targets.max()) < 1 << 16 else targets
             order = np.argsort(small, kind="stable")
             targets = targets[order]
-            take = from_numpy(order)
-            rows = rows._replace(
-                keys=None if rows.keys is None else rows.keys.take(take),
-                values=rows.values.take(take),
-                headers=None if rows.headers is None else rows.headers.take(take),
-            )
+            rows = rows.take(order)
             if timestamps_ms.strides != (0,):  # not one time for all
                 timestamps_ms = timestamps_ms[order]
             cuts = np.flatnonzero(targets[1:] != targets[:-1]) + 1
