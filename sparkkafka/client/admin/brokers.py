@@ -12,7 +12,14 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.lookups import ToAny, ToBroker, ToLeader
 from sparkkafka.client.cluster.request_driver import ApiHandler, Row, call_all, call_each
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.values import Broker, Listing, Results, TopicPartition, by_topic
+from sparkkafka.client.values import (
+    Broker,
+    Listing,
+    Results,
+    TopicPartition,
+    by_partition,
+    by_topic,
+)
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, UnsupportedVersionError
 from sparkkafka.protocol.messages import (
     NO_AUTHORIZED_OPERATIONS,
@@ -200,11 +207,8 @@ class _DescribeLogDirs(ApiHandler[int, dict[str, LogDirDescription]]):
 def _log_dir(row: Any) -> LogDirDescription:
     return LogDirDescription(
         replicas={
-            TopicPartition(topic.name, partition.partition_index): ReplicaInfo(
-                partition.partition_size, partition.offset_lag, partition.is_future_key
-            )
-            for topic in row.topics
-            for partition in topic.partitions
+            tp: ReplicaInfo(one.partition_size, one.offset_lag, one.is_future_key)
+            for tp, one in by_partition(row.topics)
         },
         error=BrokerError(row.error_code, f"directory {row.log_dir}") if row.error_code else None,
         total_bytes=row.total_bytes if row.total_bytes >= 0 else None,
@@ -248,10 +252,9 @@ class _PartitionSizes(ApiHandler[TopicPartition, int]):
         return [
             *dict.fromkeys(items, absent).items(),
             *(
-                (TopicPartition(topic.name, row.partition_index), Row(0, row.partition_size))
+                (tp, Row(0, row.partition_size))
                 for result in response.results
-                for topic in result.topics
-                for row in topic.partitions
+                for tp, row in by_partition(result.topics)
                 if not row.is_future_key  # a copy on its way to another directory
             ),
         ]

@@ -12,7 +12,7 @@ from sparkkafka.client.cluster.lookups import ToController, ToLeader
 from sparkkafka.client.cluster.offsets import OffsetSpec, list_offsets_each
 from sparkkafka.client.cluster.request_driver import ApiHandler, Row, call_each
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.values import Results, TopicPartition, by_topic
+from sparkkafka.client.values import Results, TopicPartition, by_partition, by_topic
 from sparkkafka.errors import ErrorCode, KafkaError, OptionError
 from sparkkafka.protocol.messages import (
     CreatePartitionsAssignment,
@@ -154,12 +154,8 @@ class _DeleteRecords(ApiHandler[TopicPartition, int]):
         self, response: Any, items: Sequence[TopicPartition]
     ) -> Iterable[tuple[TopicPartition, Row]]:
         return [
-            (
-                TopicPartition(topic.name, row.partition_index),
-                Row(row.error_code, row.low_watermark),
-            )
-            for topic in response.topics
-            for row in topic.partitions
+            (tp, Row(row.error_code, row.low_watermark))
+            for tp, row in by_partition(response.topics)
         ]
 
     def name(self, item: TopicPartition) -> str:

@@ -31,7 +31,7 @@ from sparkkafka.client.transactions.inspection import (
     TransactionListing,
 )
 from sparkkafka.client.transactions.sender_transaction import MAX_TIMEOUT_CONFIG, max_timeout_ms
-from sparkkafka.client.values import Listing, Results, TopicPartition, by_topic
+from sparkkafka.client.values import Listing, Results, TopicPartition, by_partition, by_topic
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError
 from sparkkafka.protocol.messages import (
     DescribeProducersRequest,
@@ -190,18 +190,9 @@ class _DescribeProducers(ApiHandler[TopicPartition, tuple[ProducerState, ...]]):
     def read(
         self, response: Any, items: Sequence[TopicPartition]
     ) -> Iterable[tuple[TopicPartition, Row]]:
-        return [
-            (
-                TopicPartition(topic.name, row.partition_index),
-                Row(
-                    row.error_code,
-                    tuple(_producer(state) for state in row.active_producers),
-                    row.error_message,
-                ),
-            )
-            for topic in response.topics
-            for row in topic.partitions
-        ]
+        for tp, row in by_partition(response.topics):
+            found = tuple(_producer(state) for state in row.active_producers)
+            yield tp, Row(row.error_code, found, row.error_message)
 
 
 def _producer(state: Any) -> ProducerState:
@@ -251,15 +242,9 @@ class _Abort(ApiHandler[TopicPartition, None]):
     def read(
         self, response: Any, items: Sequence[TopicPartition]
     ) -> Iterable[tuple[TopicPartition, Row]]:
-        return [
-            (
-                TopicPartition(topic.name, row.partition_index),
-                Row(row.error_code, None, _ABORT_WORDS.get(row.error_code)),
-            )
-            for marker in response.markers
-            for topic in marker.topics
-            for row in topic.partitions
-        ]
+        for marker in response.markers:
+            for tp, row in by_partition(marker.topics):
+                yield tp, Row(row.error_code, None, _ABORT_WORDS.get(row.error_code))
 
     def name(self, item: TopicPartition) -> str:
         return f"{item}, producer id {self._producer_id}"

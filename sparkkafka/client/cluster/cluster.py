@@ -93,6 +93,8 @@ class Cluster:
         for_task: bool = False,
     ) -> None:
         self.options = options
+        self.metadata_age_ms = max(options.metadata_max_age_ms, MIN_METADATA_AGE_MS)
+        """How long an answer about topics counts."""
         self._for_task = for_task
         self.close_signal = close_signal
         self.cluster_id: str | None = None
@@ -123,11 +125,6 @@ class Cluster:
         self.connections.close()
 
     # --- time -----------------------------------------------------------------------------------
-
-    @property
-    def metadata_age_ms(self) -> float:
-        """How long an answer about topics counts: metadata.max.age.ms, and a moment at least."""
-        return max(self.options.metadata_max_age_ms, MIN_METADATA_AGE_MS)
 
     def deadline(self) -> Deadline:
         """The deadline of an operation whose caller gave none: default.api.timeout.ms."""
@@ -191,7 +188,7 @@ class Cluster:
     def controller(self, deadline: Deadline) -> int:
         """The node id for CreateTopics and the like (KRaft: a broker that forwards)."""
         if self.controller_id is None:
-            self._refresh_brokers(deadline)
+            self._refresh([], deadline)
         if self.controller_id is None or self.controller_id < 0:
             return next(iter(self.brokers))
         return self.controller_id
@@ -283,6 +280,12 @@ class Cluster:
         known = self._topics.get(topic)
         return known.topic_id if known is not None else None
 
+    def was_made_again(self, topic: str, topic_id: bytes | None) -> bool:
+        """Whether the topic in the cache has another id: it has other records at the same
+        offsets."""
+        found = self.topic_id(topic)
+        return topic_id is not None and found is not None and found != topic_id
+
     def known_topic(self, topic: str) -> TopicMetadata | None:
         """What is in the cache of a topic, however old."""
         return self._topics.get(topic)
@@ -358,9 +361,6 @@ class Cluster:
         if topic.name in self._distrusted:
             return True
         return (time.monotonic() - topic.refreshed_s) * 1000 > self.metadata_age_ms
-
-    def _refresh_brokers(self, deadline: Deadline) -> None:
-        self._refresh([], deadline)
 
     def _refresh(self, names: list[str] | None, deadline: Deadline) -> dict[str, int]:
         """Ask for metadata (None: all topics), keep it, return {topic: error code} of failures."""

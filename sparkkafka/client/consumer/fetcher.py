@@ -306,13 +306,11 @@ class Fetcher:
         name = "Fetch" if leader.is_fetch else "ListOffsets"
         code = response.error_code if leader.is_fetch else 0
         prefix = self._cluster.options.prefix
-        rows: dict[tuple[str, int], Any] = {}
-        if leader.is_fetch:
-            for topic in response.responses:
-                rows.update(((topic.topic, row.partition_index), row) for row in topic.partitions)
-        else:
-            for topic in response.topics:
-                rows.update(((topic.name, row.partition_index), row) for row in topic.partitions)
+        rows: dict[tuple[str, int], Any] = {
+            (topic.topic if leader.is_fetch else topic.name, row.partition_index): row
+            for topic in (response.responses if leader.is_fetch else response.topics)
+            for row in topic.partitions
+        }
         is_new = False
         for tp, question in asked.items():
             state = question.state

@@ -259,7 +259,8 @@ class RangeFetcher:
             self._at = None  # failures before the leader is known are not the replica's
             leader = self._cluster.leader(self._tp, deadline)
             epoch = leader.leader_epoch
-            self._check_topic_id()
+            if self._cluster.was_made_again(self._tp.topic, self._topic_id):
+                raise _TopicMadeAgainError
             self._connection = self._open(leader, deadline)
         wanted = {self._tp: WantedOffset(self.position, epoch, self._required_bytes)}
         request = fetch_request(self._options, wanted)
@@ -267,12 +268,6 @@ class RangeFetcher:
         if self._replica.leader_only:
             version = min(LEADER_ONLY_FETCH_VERSION, self._connection.choose(type(request)))
         self._connection.send(request, deadline, version=version)
-
-    def _check_topic_id(self) -> None:
-        """A recreated topic has other records at the same offsets; only its id differs."""
-        found = self._cluster.topic_id(self._tp.topic)
-        if self._topic_id is not None and found is not None and found != self._topic_id:
-            raise _TopicMadeAgainError
 
     def _open(self, leader: PartitionMetadata, deadline: Deadline) -> Connection:
         # A connection of its own: a long-polling Fetch blocks everything behind it.
@@ -471,11 +466,8 @@ class SmallRangesFetcher:
             self._states.replace([tp for tp, offset in at.items() if offset < ends[tp]])
 
     def _leave_topics_made_again(self) -> None:
-        """A topic made again has other records at the same offsets; only its id differs."""
         for state in list(self._states):
-            wanted_id = self._wanted[state.tp].topic_id
-            found = self._cluster.topic_id(state.tp.topic)
-            if wanted_id is not None and found is not None and found != wanted_id:
+            if self._cluster.was_made_again(state.tp.topic, self._wanted[state.tp].topic_id):
                 self._leave(state, "the topic has been made again")
 
     def _leave(self, state: PartitionState, why: str) -> None:

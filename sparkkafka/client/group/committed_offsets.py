@@ -19,6 +19,7 @@ from sparkkafka.client.values import (
     OffsetAndMetadata,
     Results,
     TopicPartition,
+    by_partition,
     by_topic,
     some_partitions,
 )
@@ -181,9 +182,7 @@ def _fetched(response: Any) -> tuple[int, dict[TopicPartition, Row]]:
     """The error of the group, and what is said of partitions."""
     group = response.groups[0] if response.groups else response
     return group.error_code, {
-        TopicPartition(topic.name, row.partition_index): Row(row.error_code, _offset(row))
-        for topic in group.topics
-        for row in topic.partitions
+        tp: Row(row.error_code, _offset(row)) for tp, row in by_partition(group.topics)
     }
 
 
@@ -254,11 +253,7 @@ def offset_rows(
 
 def partition_rows(response: Any) -> list[tuple[TopicPartition, Row]]:
     """What an answer about a group's offsets says of each partition: an error code."""
-    return [
-        (TopicPartition(topic.name, row.partition_index), Row(row.error_code))
-        for topic in response.topics
-        for row in topic.partitions
-    ]
+    return [(tp, Row(row.error_code)) for tp, row in by_partition(response.topics)]
 
 
 def offsets_in_parts(

@@ -230,7 +230,11 @@ def init_transactions(
 
 
 def end_transactions(
-    cluster: Cluster, transactions: Iterable[Transaction], *, commit: bool, deadline: Deadline
+    cluster: Cluster,
+    transactions: Iterable[Transaction],
+    *,
+    commit: bool,
+    deadline: Deadline | None = None,
 ) -> dict[str, KafkaError | None]:
     """Commit, or abort, transactions. To do it again changes nothing.
 
@@ -242,7 +246,7 @@ def end_transactions(
         return {}
     handler = _RequestEach(cluster, requests, EXPLANATIONS)
     what = "committing transactions" if commit else "aborting transactions"
-    return _errors(_call_each(cluster, handler, requests, deadline, what))
+    return _errors(_call_each(cluster, handler, requests, deadline or cluster.deadline(), what))
 
 
 def _errors(answers: Mapping[str, Any | KafkaError]) -> dict[str, KafkaError | None]:
