@@ -425,7 +425,7 @@ class SmallRangesFetcher:
     def __iter__(self) -> Iterator[tuple[TopicPartition, DecodedRecords]]:
         """Decoded records; every item has at least one.
 
-        Raises what is no matter of one partition: no authentication, an answer that is not Kafka's.
+        Raises errors that are not of one partition: no authentication, an answer not of Kafka.
         """
         patience = Deadline(PATIENCE_MS)
         while len(self._states):

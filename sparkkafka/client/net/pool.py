@@ -54,7 +54,7 @@ class Connections:
     ) -> None:
         self.options = options
         self._close_signal = close_signal
-        self._by_node: dict[int | None, Connection] = {}  # None: one of whoever answered
+        self._by_node: dict[int | None, Connection] = {}  # None: that of `to_any`
         self._servers = BootstrapServers(options)
         self._try_first = [try_first] if try_first else []
         self._bootstrap_failures: dict[tuple[str, int], str] = {}
