@@ -109,7 +109,9 @@ def expected(definition: Json, value: Any, names: dict[str, Json]) -> Any:
         return int.from_bytes(value, "big", signed=True)
     if logical.endswith("timestamp-millis"):
         return value * 1000
-    return number(value) if isinstance(value, float) else value
+    if kind == "float":
+        return number(float(np.float32(value)))  # fastavro promotes integers to Python's floats
+    return number(value) if kind == "double" else value
 
 
 class Either:
@@ -131,7 +133,7 @@ def fits(definition: Json, value: Any, names: dict[str, Json]) -> bool:
     kind = definition if isinstance(definition, str) else definition["type"]
     if kind == "record":
         own = [field["name"] for field in definition["fields"]]
-        return isinstance(value, dict) and list(value) == own
+        return isinstance(value, dict) and set(value) == set(own)
     kinds: dict[str, Any] = {
         "boolean": bool,
         "int": int,
