@@ -252,7 +252,7 @@ class _Maker:
 
     def _not_twice(self, found: Chunk) -> None:
         """Marks where a field stands twice: messages are merged, texts are all checked."""
-        if found.rows is None or len(found.rows) < 2:
+        if found.rows is None or found.once:
             return
         times = np.bincount(found.rows, minlength=self.count)
         if int(times.max()) > 1:
@@ -289,7 +289,7 @@ class _Maker:
             return self._packed(one, found, spans)
         if found is None:
             return np.zeros(0, np.int64), pa.nulls(0, _child_type(one))
-        rows, at, value, size = _sorted(found)
+        rows, at, value, size, _ = _sorted(found)
         where = slice(None) if rows is None else rows
         owner = self.owner[where]
         if size is None:
@@ -329,7 +329,7 @@ class _Maker:
     def _packed(
         self, one: Field, found: Chunk | None, spans: Chunk
     ) -> tuple[Ints | None, pa.Array]:
-        rows, at, _, size = _sorted(spans)
+        rows, at, _, size, _ = _sorted(spans)
         if size is None:
             raise ValueError("packed values without a length")
         if rows is None:
@@ -379,7 +379,7 @@ def _child_type(one: Field) -> pa.DataType:
 def _sorted(chunk: Chunk) -> Chunk:
     """The same tokens by message, in each in their order."""
     rows = chunk.rows
-    if rows is None or len(rows) < 2 or bool((rows[1:] >= rows[:-1]).all()):
+    if rows is None or chunk.once or bool((rows[1:] >= rows[:-1]).all()):
         return chunk
     order = np.argsort(rows, kind="stable")
     return Chunk(
@@ -387,6 +387,7 @@ def _sorted(chunk: Chunk) -> Chunk:
         chunk.at[order],
         None if chunk.value is None else chunk.value[order],
         None if chunk.size is None else chunk.size[order],
+        False,
     )
 
 
