@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -42,6 +43,7 @@ def _constant(name: str) -> Any:
 
 
 _FAST = json.JSONDecoder(parse_float=Number, parse_constant=_constant)
+_scan: Callable[[str, int], tuple[Any, int]] = _FAST.scan_once  # type: ignore[attr-defined]
 _LONG = json.JSONDecoder(parse_float=Number, parse_int=Number, parse_constant=_constant)
 
 
@@ -50,19 +52,25 @@ def parse(payload: bytes) -> Any:
     Raises BrokenTextError."""
     if payload.startswith(_BOM):  # RFC 8259 8.1 lets parsers ignore it
         payload = payload[3:]
-    if not payload.strip(b" \t\r\n"):
-        raise BrokenTextError("is empty, which is not JSON")
-    if too_deep(payload):
+    if len(payload) > 2 * MOST_NESTED and too_deep(payload):
         raise BrokenTextError(f"is nested deeper than {MOST_NESTED} levels")
     try:
         text = payload.decode()
     except UnicodeDecodeError as error:
         raise BrokenTextError(f"is not UTF-8 (at byte {error.start})") from None
-    if _SURROGATE.search(payload) and b"\\u" in _WHOLE.sub(b"", payload):
+    if b"\\u" in payload and _SURROGATE.search(payload) and b"\\u" in _WHOLE.sub(b"", payload):
         raise BrokenTextError("has half of a surrogate pair, which is no character")
     try:
+        value, end = _scan(text, 0)
+        if end == len(text):
+            return value
+    except (StopIteration, ValueError, RecursionError):
+        pass
+    try:  # the same again, by way of what says why
         return _FAST.decode(text)
     except json.JSONDecodeError as error:
+        if not text.strip():
+            raise BrokenTextError("is empty, which is not JSON") from None
         raise BrokenTextError(_reason(error)) from None
     except BrokenTextError:
         raise
