@@ -256,7 +256,7 @@ def _float(single: bool) -> Writer:
         if math.isinf(number):
             raise UnfitError(f"is a number too large for a {'float' if single else 'double'}")
         # A float takes the text as it is: by way of a double it would be rounded twice.
-        return str(value) if single and len(str(value)) < 100 else repr(number)
+        return str(value) if single and number and len(str(value)) < 100 else repr(number)
 
     return write
 

@@ -144,7 +144,7 @@ def _number(text: str, kind: pa.DataType) -> Any:
 def _decimal(exact: Decimal, kind: pa.DataType) -> Any:
     if not exact:
         return Decimal(0).scaleb(-kind.scale)
-    sign, digits, exponent = exact.as_tuple()
+    sign, digits, _ = exact.as_tuple()
     text = "".join(map(str, digits)).strip("0")
     last = exact.adjusted() - len(text) + 1  # exponent of the last digit that is not 0
     if last < -kind.scale or exact.adjusted() >= kind.precision - kind.scale:

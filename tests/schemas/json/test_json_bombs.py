@@ -1,5 +1,5 @@
-"""Payloads made to harm: time and memory stay in proportion to their bytes. In a process of its own,
-so that a crash is a failed test and memory is measured."""
+"""Payloads made to harm: time and memory stay in proportion to their bytes. In a process of its
+own, so that a crash is a failed test and memory is measured."""
 
 from __future__ import annotations
 

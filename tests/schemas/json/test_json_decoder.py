@@ -1,4 +1,4 @@
-"""Decoding: every payload is the oracle's value or a bad row with a reason, whatever is beside it."""
+"""Decoding: a payload is the oracle's value or a bad row with a reason, whatever is beside it."""
 
 from __future__ import annotations
 
