@@ -20,7 +20,7 @@ from sparkkafka.schemas.values import Schema
 
 MOST_LEVELS: Final = 64
 """How deep objects and arrays of a schema may be nested."""
-MOST_PARTS: Final = 50_000
+MOST_PARTS: Final = 20_000
 """How many parts of a schema are looked at: references can multiply them without end."""
 
 _MICROS = pa.timestamp("us", "UTC")
@@ -191,6 +191,8 @@ def _typed(place: Place, kind: str) -> Shape:
     if kind == "null":
         return _NULL
     title, hint, shape = node.get("title"), node.get("connect.type"), node.get("format")
+    if title == f"{_CONNECT}Decimal" and (decimal := _decimal(place, kind)):
+        return decimal
     if kind == "string":
         if hint == "bytes" or node.get("contentEncoding") == "base64":
             return Shape("binary", pa.binary())
@@ -201,8 +203,6 @@ def _typed(place: Place, kind: str) -> Shape:
         if shape == "local-date-time":
             return Shape("local timestamp", pa.timestamp("us"))
         return Shape("text", pa.string())
-    if title == f"{_CONNECT}Decimal" and (decimal := _decimal(place)):
-        return decimal
     if kind == "integer":
         if title == f"{_CONNECT}Timestamp":
             return Shape("epoch millis", _MICROS)
@@ -217,8 +217,8 @@ def _typed(place: Place, kind: str) -> Shape:
     return Shape("float", pa.float64())
 
 
-def _decimal(place: Place) -> Shape | None:
-    """Connect's Decimal written as a number: JsonSchemaData puts scale and precision beside it."""
+def _decimal(place: Place, kind: str) -> Shape | None:
+    """Connect's Decimal, a number or its bytes in base64: scale and precision stand beside it."""
     given = place.node.get("connect.parameters")
     if not isinstance(given, dict) or "scale" not in given:
         return None
@@ -229,7 +229,8 @@ def _decimal(place: Place) -> Shape | None:
             raise ValueError
     except (TypeError, ValueError):
         raise _error(place, f"{_brief(given)} is no scale and precision up to 38") from None
-    return Shape("decimal", pa.decimal128(precision, scale))
+    how = "decimal in base64" if kind == "string" else "decimal"
+    return Shape(how, pa.decimal128(precision, scale))
 
 
 def _object(place: Place) -> Shape:

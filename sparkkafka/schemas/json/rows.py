@@ -119,6 +119,8 @@ def _writer(node: Node, forgiving: bool) -> Writer:
         write = _float(pa.types.is_float32(node.type))
     elif node.kind == plan.DECIMAL:
         write = _decimal(node.type.precision, node.type.scale)
+    elif node.kind == plan.DECIMAL_BYTES:
+        write = _decimal_bytes(node.type.precision, node.type.scale)
     else:
         write = _PLAIN[node.kind]
     return _forgiving(write) if forgiving else write
@@ -269,6 +271,20 @@ def _decimal(precision: int, scale: int) -> Writer:
         if number is None:
             if type(value) is str:
                 raise UnfitError(f"is a string that is no number of decimal({precision},{scale})")
+            raise UnfitError(f"is a number that does not fit into decimal({precision},{scale})")
+        return f'"{number}e-{scale}"'
+
+    return write
+
+
+def _decimal_bytes(precision: int, scale: int) -> Writer:
+    def write(value: Any) -> str:
+        if type(value) is not str:
+            return _null_or(value, "a string")
+        _binary(value)
+        digits = binascii.a2b_base64(value)
+        number = int.from_bytes(digits, "big", signed=True) if len(digits) <= 32 else None
+        if number is None or abs(number) >= 10**precision:
             raise UnfitError(f"is a number that does not fit into decimal({precision},{scale})")
         return f'"{number}e-{scale}"'
 

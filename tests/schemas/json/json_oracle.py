@@ -33,12 +33,20 @@ class _Float:
         self.text = text
 
 
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    for name, value in pairs:  # also those that a later one of the same name replaces
+        _check([name, value], 0)
+    return dict(pairs)
+
+
 def parsed(payload: bytes) -> Any:
     if payload[:3] == b"\xef\xbb\xbf":
         payload = payload[3:]
     try:
         text = payload.decode()
-        value = json.loads(text, parse_float=_Float, parse_constant=_constant)
+        value = json.loads(
+            text, parse_float=_Float, parse_constant=_constant, object_pairs_hook=_object
+        )
     except (ValueError, RecursionError) as error:
         raise BadError(str(error)) from error
     _check(value, 0)

@@ -63,6 +63,15 @@ def read(node: Any, *texts: str, wanted: pa.DataType | None = None) -> list[Any]
             {"type": "number", "title": f"{CONNECT}Decimal", "connect.parameters": {"scale": "4"}},
             pa.decimal128(38, 4),
         ),
+        (
+            {
+                "type": "string",
+                "connect.type": "bytes",
+                "title": f"{CONNECT}Decimal",
+                "connect.parameters": {"scale": "2"},
+            },
+            pa.decimal128(38, 2),
+        ),
         # null beside a type
         ({"type": ["null", "integer"]}, pa.int64()),
         ({"type": ["string", "null"], "format": "date"}, pa.date32()),
@@ -222,13 +231,13 @@ def test_schemas_that_cannot_be_used(text: str, words: str) -> None:
 
 def test_schemas_that_multiply_or_nest_without_end() -> None:
     doubled = {
-        f"d{n}": {"properties": dict.fromkeys("lr", {"$ref": f"#/$defs/d{n + 1}"})}
+        f"d{n}": {"properties": {side: {"$ref": f"#/$defs/d{n + 1}"} for side in "lr"}}
         for n in range(40)
     }
-    with pytest.raises(SchemaError, match="more than 50000 parts"):
+    with pytest.raises(SchemaError, match="more than 20000 parts"):
         arrow_type(schema({"$ref": "#/$defs/d0", "$defs": {**doubled, "d40": {"type": "null"}}}))
     unions = {f"d{n}": {"oneOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(60)}
-    with pytest.raises(SchemaError, match="more than 50000 parts"):
+    with pytest.raises(SchemaError, match="more than 20000 parts"):
         arrow_type(schema({"$ref": "#/$defs/d0", "$defs": {**unions, "d60": {"type": "null"}}}))
     node: Any = {"type": "integer"}
     for _ in range(70):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import datetime
 import json
 import math
@@ -298,6 +299,33 @@ def test_by_the_schema(node: Any, kind: pa.DataType, value: Any, text: str) -> N
 def test_types_that_do_not_go_with_the_schema(node: Any, kind: pa.DataType, words: str) -> None:
     with pytest.raises(OptionError, match=words):
         encoder(Schema("json", json.dumps(node)), kind)
+
+
+@pytest.mark.parametrize(
+    "number", ["0.00", "1.27", "1.28", "-1.28", "-1.29", "655.36", "9" * 36 + ".99", "-" + "9" * 36]
+)
+def test_connects_decimals_in_base64(number: str) -> None:
+    """Bytes as Java's BigInteger has them: big-endian, two's complement, as few as will do."""
+    node = {
+        "type": "string",
+        "connect.type": "bytes",
+        "title": f"{CONNECT}Decimal",
+        "connect.parameters": {"scale": "2"},
+    }
+    [text] = written(pa.decimal128(38, 2), Decimal(number), schema=node)
+    digits = base64.b64decode(json.loads(text))
+    unscaled = int(number.replace(".", "") if "." in number else f"{number}00")
+    assert int.from_bytes(digits, "big", signed=True) == unscaled
+    if len(digits) > 1:  # one byte less would not do
+        with pytest.raises(OverflowError):
+            unscaled.to_bytes(len(digits) - 1, "big", signed=True)
+    read = decoder(Schema("json", json.dumps(node)), None, None).decode(pa.array([text.encode()]))
+    assert read.values.to_pylist() == [Decimal(number)]
+    narrow = decoder(Schema("json", json.dumps(node)), None, pa.decimal128(4, 2))
+    read = narrow.decode(
+        pa.array([text.encode(), b'"not base64"', b"1.5", b'"' + b"A" * 400 + b'"'])
+    )
+    assert read.bad_rows.tolist() == ([] if abs(unscaled) < 10**4 else [0]) + [1, 2, 3]
 
 
 def test_json_text_is_checked() -> None:
