@@ -11,7 +11,7 @@ from __future__ import annotations
 import binascii
 import math
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import pyarrow as pa
@@ -56,8 +56,10 @@ class RowReader:
     def __init__(self, root: Node, rest: bool) -> None:
         self._root = root
         self._rest = rest
-        self._write = _writer(root, rest)
+        self._write = _writer(root, forgiving=False)
+        self._forgive = _writer(root, forgiving=True) if rest else self._write
         self._checks: dict[int, Writer] = {}  # by the node's id
+        self._deep = {id(node) for node in _nodes(root) if _has_fields(node)}
 
     def read(self, payload: bytes) -> tuple[str, str | None]:
         """(the clean text, what is left over as JSON text). Raises BrokenTextError and UnfitError,
@@ -70,8 +72,37 @@ class RowReader:
             return self._write(value), None
         if value is not None and type(value) is not dict:
             raise UnfitError(f"is {name_of(value)}, not an object")
-        left = self._left(self._root, value)
-        return self._write(value), None if left is NOTHING else text_of(left)
+        try:  # most values fit, and then only names must be looked at
+            text = self._write(value)
+            left = self._unknown(self._root, value)
+        except UnfitError:
+            text = self._forgive(value)
+            left = self._left(self._root, value)
+        return text, None if left is NOTHING else text_of(left)
+
+    def _unknown(self, node: Node, value: Any) -> Any:
+        """As `_left`, of a value that fits its node."""
+        if value is None:
+            return NOTHING
+        if node.kind == plan.LIST:
+            return _items([self._unknown(node.item, each) for each in value])
+        children = node.children
+        if node.kind == plan.MAP:
+            children = dict.fromkeys(value, node.item)
+        elif value.keys() <= children.keys() and not self._deep.intersection(
+            map(id, children.values())
+        ):
+            return NOTHING
+        left = {}
+        for name, each in value.items():
+            child = children.get(name)
+            if child is None:
+                left[name] = each
+            elif id(child) in self._deep:
+                below = self._unknown(child, each)
+                if below is not NOTHING:
+                    left[name] = below
+        return left or NOTHING
 
     def _left(self, node: Node, value: Any) -> Any:
         """What no field takes of a value: in objects the fields concerned, in arrays null for
@@ -91,18 +122,35 @@ class RowReader:
             pairs = ((name, self._left(node.item, each)) for name, each in value.items())
             return {name: below for name, below in pairs if below is not NOTHING} or NOTHING
         if node.kind == plan.LIST and kind is list:
-            items = [self._left(node.item, each) for each in value]
-            if all(below is NOTHING for below in items):
-                return NOTHING
-            return [None if below is NOTHING else below for below in items]
+            return _items([self._left(node.item, each) for each in value])
         check = self._checks.get(id(node))
         if check is None:
-            check = self._checks[id(node)] = _writer(node, False)
+            check = self._checks[id(node)] = _writer(node, forgiving=False)
         try:
             check(value)
         except UnfitError:
             return value
         return NOTHING
+
+
+def _items(left: list[Any]) -> Any:
+    """What is left of an array, by what is left of its items."""
+    if all(below is NOTHING for below in left):
+        return NOTHING
+    return [None if below is NOTHING else below for below in left]
+
+
+def _nodes(node: Node) -> Iterator[Node]:
+    yield node
+    for child in node.children.values():
+        yield from _nodes(child)
+
+
+def _has_fields(node: Node) -> bool:
+    """Whether there are names below a node that it may not know."""
+    if node.kind == plan.STRUCT:
+        return True
+    return bool(node.children) and _has_fields(node.item)
 
 
 def _writer(node: Node, forgiving: bool) -> Writer:
