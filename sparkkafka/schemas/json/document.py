@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Final
 from urllib.parse import unquote, urldefrag, urljoin
 
@@ -47,6 +48,23 @@ class Document:
     @property
     def called(self) -> str:
         return f" {self.name!r}" if self.name else ""
+
+    @cached_property
+    def named(self) -> dict[str, Any]:
+        """Parts by what they call themselves: $id, or an anchor after #."""
+        found: dict[str, Any] = {}
+        waiting = [self.root]
+        while waiting:
+            part = waiting.pop()
+            if isinstance(part, list):
+                waiting.extend(part)
+            elif isinstance(part, dict):
+                waiting.extend(part.values())
+                for word, mark in (("$id", ""), ("$anchor", "#"), ("$dynamicAnchor", "#")):
+                    name = part.get(word)
+                    if isinstance(name, str):
+                        found[f"{mark}{name}"] = part
+        return found
 
     def referred(self, name: str) -> Document | None:
         """The document of a reference of the registry, by its name as the text uses it."""
@@ -373,47 +391,43 @@ def _followed(place: Place) -> Place:
 
 
 def _target(place: Place, ref: str) -> tuple[Document, Any]:
-    address, fragment = urldefrag(ref)
+    """What a reference names: a part of this document by path, anchor or $id, or of another."""
     document = place.document
-    if address and urljoin(document.base, address) != document.base.rstrip("#"):
-        found = document.referred(address) or document.referred(urljoin(document.base, address))
-        if found is None:
+    try:
+        address, fragment = urldefrag(ref)
+        whole = urljoin(document.base, address)
+    except ValueError as error:  # such as a bad IPv6 address
+        raise _error(place, f"$ref {_brief(ref)} is no reference: {error}") from None
+    node = document.root
+    if address and whole != document.base.rstrip("#"):
+        other = document.referred(address) or document.referred(whole)
+        inside = document.named.get(address, document.named.get(whole))
+        if other is not None:
+            document, node = other, other.root
+        elif inside is not None:
+            node = inside
+        else:
             known = ", ".join(map(repr, document.references)) or "none"
             raise _error(
-                place, f"$ref {ref!r} is not among the schema's references, which are: {known}"
+                place,
+                f"$ref {_brief(ref)} is not among the schema's references, which are: {known}",
             )
-        document = found
-    node = document.root
     if not fragment:
         return document, node
+    nowhere = f"$ref {_brief(ref)} leads to nothing{_inside(document)}"
     if not fragment.startswith("/"):
-        for part in _parts(node):
-            if fragment in (part.get("$anchor"), part.get("$dynamicAnchor")) or part.get("$id") == (
-                f"#{fragment}"
-            ):
-                return document, part
-        raise _error(place, f"$ref {ref!r} leads to nothing{_inside(document)}")
+        if f"#{fragment}" not in document.named:
+            raise _error(place, nowhere)
+        return document, document.named[f"#{fragment}"]
     for step in unquote(fragment)[1:].split("/"):
         step = step.replace("~1", "/").replace("~0", "~")
         if isinstance(node, dict) and step in node:
             node = node[step]
-        elif isinstance(node, list) and step.isdecimal() and int(step) < len(node):
+        elif isinstance(node, list) and step in map(str, range(len(node))):
             node = node[int(step)]
         else:
-            raise _error(place, f"$ref {ref!r} leads to nothing{_inside(document)}")
+            raise _error(place, nowhere)
     return document, node
-
-
-def _parts(node: Any) -> Iterator[dict[str, Any]]:
-    """All objects inside a document."""
-    waiting = [node]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, dict):
-            yield part
-            waiting.extend(part.values())
-        elif isinstance(part, list):
-            waiting.extend(part)
 
 
 def _inside(document: Document) -> str:

@@ -144,6 +144,24 @@ def read(node: Any, *texts: str, wanted: pa.DataType | None = None) -> list[Any]
             },
             pa.list_(pa.bool_()),
         ),
+        (
+            {
+                "$id": "http://x.test/a.json",
+                "properties": {"a": {"$ref": "b.json"}, "b": {"$ref": "b.json#/$defs/y"}},
+                "$defs": {
+                    "x": {
+                        "$id": "http://x.test/b.json",
+                        "type": "integer",
+                        "$defs": {"y": {"type": "boolean"}},
+                    }
+                },
+            },
+            pa.struct([("a", pa.int64()), ("b", pa.bool_())]),
+        ),
+        (
+            {"items": {"$ref": "#x"}, "definitions": {"x": {"$id": "#x", "type": "null"}}},
+            pa.list_(pa.null()),
+        ),
         ({"allOf": [{"$ref": "#/$defs/x"}], "$defs": {"x": {"type": "integer"}}}, pa.int64()),
     ],
 )  # fmt: skip
@@ -215,6 +233,7 @@ def test_a_given_type_ends_recursion() -> None:
         ('{"properties":{"a":{"$ref":"#/no"}}}', "field a: .* leads to nothing"),
         ('{"properties":{"a":{"$ref":"#no"}}}', "field a: .* leads to nothing"),
         ('{"$ref":5}', "not a text"),
+        ('{"$ref":"http://[x#a"}', "is no reference"),
         ('{"oneOf":{}}', "not a list of schemas"),
         ('{"allOf":[{"type":"integer"},{"type":"string"}]}', "parts of allOf"),
         (

@@ -6,6 +6,8 @@ import base64
 import datetime
 import json
 import math
+import subprocess
+import sys
 from decimal import Decimal
 from typing import Any
 
@@ -349,3 +351,32 @@ def test_the_schemas_of_types_with_required_fields() -> None:
     }
     with pytest.raises(OptionError, match="field a: uint8 cannot be written"):
         schema_of(pa.struct([("a", pa.uint8())]), "x")
+
+
+def test_pandas_is_not_imported() -> None:
+    """It would take half a second in each worker (see protocol/records/arrow.py)."""
+    program = """
+import sys
+import numpy as np, pyarrow as pa
+from sparkkafka.protocol.records.arrow import from_numpy
+from sparkkafka.schemas.json.format import decoder, encoder, schema_of
+from sparkkafka.schemas.values import Schema
+kind = pa.struct([("a", pa.int64()), ("t", pa.timestamp("us", "UTC")), ("b", pa.binary()),
+                  ("f", pa.float32()), ("l", pa.list_(pa.decimal128(5, 2))), ("d", pa.date32()),
+                  ("m", pa.map_(pa.string(), pa.float64())), ("u", pa.duration("us"))])
+some = pa.struct([each for each in kind if each.name not in "mu"])
+text = b'{"a":1,"t":"2024-01-01T00:00:00Z","b":"aGk=","f":1,"l":[1.5],"d":"2024-01-01","x":1,'
+text += b'"m":{"k":1},"u":"PT1S"}'
+for each in (kind, some):
+    for rest in (False, True):
+        texts = text * 100 + b"{"
+        offsets = np.array([*range(0, len(texts), len(text)), len(texts)], np.int32)
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(texts)]
+        payloads = pa.Array.from_buffers(pa.binary(), 101, buffers)
+        read = decoder(Schema("json", ""), None, each, rest=rest).decode(payloads)
+        encoder(schema_of(each, "x"), each).encode(read.values)
+        assert len(read.bad_rows) == 1
+print("pandas" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "False\n", done.stderr
