@@ -81,7 +81,7 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
         "admin",
     ),
     # The formats do not know each other, nor the registry.
-    "schemas": ("values", "avro", "protobuf", "json", "registry"),
+    "schemas": ("values", "avro", "protobuf", "json", "registry", "framing", "column"),
     "spark": (
         "logs",
         "schema",
