@@ -20,7 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sparkkafka.errors import EncodeError, RegistryError, SchemaError
-from sparkkafka.protocol.records.arrow import from_numpy
+from sparkkafka.protocol.records.arrow import from_numpy, is_valid
 from sparkkafka.schemas.framing import (
     NO_FRAME,
     Group,
@@ -28,6 +28,7 @@ from sparkkafka.schemas.framing import (
     frame_of,
     plain,
     unframe,
+    unframe_texts,
     with_header,
     with_prefix,
 )
@@ -128,9 +129,15 @@ class ColumnDecoder:
         plan = self.plan
         if plan.framing == NONE:
             unframed = plain(payloads)
+        elif plan.format == JSON:  # which schema wrote a text does not matter
+            unframed = unframe_texts(payloads, plan.column)
         else:
             unframed = unframe(
-                payloads, headers, plan.column, with_indexes=plan.format == PROTOBUF
+                payloads,
+                headers,
+                plan.column,
+                with_indexes=plan.format == PROTOBUF,
+                only_headers=plan.framing == HEADERS,
             )
         bad = [
             BadRow(row, reason, NO_FRAME)
@@ -168,10 +175,8 @@ class ColumnDecoder:
 
     def _make(self, writer: WriterId) -> Decoder | str:
         plan = self.plan
-        # A JSON text is its own description: who wrote it does not matter.
         if writer == NO_FRAME or plan.format == JSON:
-            message = plan.message if writer == NO_FRAME else writer.message
-            return decoder_of(plan.format, plan.reader, None, plan.wanted, message, plan.rest)
+            return self._reader_s()
         if self._writers is None:
             return f"{writer} is not known: there is no registry to ask (schema.registry.url)"
         try:
@@ -185,26 +190,47 @@ class ColumnDecoder:
             raise
         if schema.format != plan.format:
             return f"{writer} is one of {schema.format}, and {plan.column}Format is {plan.format}"
-        reader = None if schema == plan.reader else plan.reader
         try:
-            return decoder_of(
-                plan.format, schema, reader, plan.wanted, writer.message, plan.rest
-            )
+            if schema == plan.reader and writer.message == plan.message:
+                return self._reader_s()
+            if plan.format == PROTOBUF:
+                # Fields are known by their numbers, so the reader's own schema reads them all.
+                name = message_name(schema, writer.message)
+                wanted = message_name(plan.reader, plan.message)
+                if name != wanted:
+                    return f"it is a message {name} ({writer}), not {wanted}"
+                return self._reader_s()
+            return decoder_of(plan.format, schema, plan.reader, plan.wanted, rest=plan.rest)
         except SchemaError as error:
             return f"{writer} cannot be read: {error}"
+
+    def _reader_s(self) -> Decoder:
+        """For payloads that the reader's schema wrote, or might have."""
+        plan = self.plan
+        return decoder_of(plan.format, plan.reader, None, plan.wanted, plan.message, plan.rest)
+
+
+def message_name(schema: Schema, message: tuple[int, ...]) -> str:
+    """Of a Protobuf message, with its package. Raises SchemaError."""
+    name: str = import_module("sparkkafka.schemas.protobuf.descriptors").message_name(
+        schema, message
+    )
+    return name
+
+
+def message_indexes(schema: Schema, name: str) -> tuple[int, ...]:
+    """The place of a Protobuf message in its file. Raises OptionError with near names."""
+    found: tuple[int, ...] = import_module(
+        "sparkkafka.schemas.protobuf.descriptors"
+    ).message_indexes(schema, name)
+    return found
 
 
 def _present(group: Group) -> list[int]:
     rows = group.rows
     if rows is None:
-        return np.flatnonzero(_valid(group.payloads)).tolist()
+        return np.flatnonzero(is_valid(group.payloads)).tolist()
     return rows.tolist()
-
-
-def _valid(array: pa.Array) -> NDArray[np.bool_]:
-    from sparkkafka.protocol.records.arrow import is_valid
-
-    return is_valid(array)
 
 
 def _in_order(

@@ -90,12 +90,18 @@ def header_name(column: str) -> str:
 
 
 def unframe(
-    payloads: pa.Array, headers: pa.Array | None, column: str, *, with_indexes: bool
+    payloads: pa.Array,
+    headers: pa.Array | None,
+    column: str,
+    *,
+    with_indexes: bool,
+    only_headers: bool = False,
 ) -> Unframed:
     """The payloads of a column by the schema that wrote them.
 
     `payloads` is binary, null for no payload; `headers` of HEADERS_TYPE, or None to look for none.
-    `with_indexes`: frames have a message's indexes.
+    `with_indexes`: frames have a message's indexes. `only_headers`: no payload has a frame, so a
+    row without the header is bad.
     """
     count = len(payloads)
     has_payload = is_valid(payloads) if payloads.null_count else None
@@ -106,6 +112,8 @@ def unframe(
     pieces = _Pieces(content if content is not None else pa.py_buffer(b""), offsets)
 
     found = None if headers is None else _last_headers(headers, header_name(column))
+    if only_headers:
+        found = found or (_no_rows(), pa.nulls(0, pa.binary()))
     if found is None:
         rows = None if has_payload is None else np.flatnonzero(has_payload)
         frames = _frames_of(pieces, rows, with_indexes, column)
@@ -124,7 +132,10 @@ def unframe(
         whole = len(header_rows) == count
         parts.append(_grouped(pieces, None if whole else header_rows, frames, None))
     rest = np.flatnonzero(others)
-    if len(rest):
+    if len(rest) and only_headers:
+        reason = f"the record has no header {header_name(column)}"
+        parts.append(Unframed([], rest, [reason] * len(rest)))
+    elif len(rest):
         frames = _frames_of(pieces, rest, with_indexes, column)
         parts.append(_grouped(pieces, rest, frames, None))
     return _together(parts)
@@ -133,6 +144,35 @@ def unframe(
 def plain(payloads: pa.Array) -> Unframed:
     """Payloads without frames, as one group."""
     return Unframed([Group(NO_FRAME, None, payloads)], _no_rows(), [])
+
+
+def unframe_texts(payloads: pa.Array, column: str) -> Unframed:
+    """Payloads that are text (JSON), with or without a frame: no text begins with byte 0 or 1."""
+    has_payload = is_valid(payloads) if payloads.null_count else np.ones(len(payloads), np.bool_)
+    offsets = blob_offsets(payloads).astype(np.int64)
+    content = payloads.buffers()[2] if len(payloads) else None
+    framed = has_payload & (offsets[1:] > offsets[:-1])
+    rows = np.flatnonzero(framed)
+    if len(rows):
+        first = np.frombuffer(content, np.uint8)[offsets[rows]]
+        rows = rows[first <= MAGIC_GUID]
+    if not len(rows):
+        return plain(payloads)
+    pieces = _Pieces(content, offsets)
+    parts = [_grouped(pieces, rows, _frames_of(pieces, rows, False, column), None)]
+    others = has_payload
+    others[rows] = False
+    bare = np.flatnonzero(others)
+    if len(bare):
+        lengths = offsets[1:][bare] - offsets[:-1][bare]
+        parts.append(
+            Unframed(
+                [Group(NO_FRAME, bare, gather(content, offsets[:-1][bare], lengths))],
+                _no_rows(),
+                [],
+            )
+        )
+    return _together(parts)
 
 
 class _Pieces(NamedTuple):
