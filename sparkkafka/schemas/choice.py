@@ -1,59 +1,30 @@
 """Which schema a column is read or written with. Asked of the registry on the driver, once.
 
-    reader_schema     of a read: given, or the registry's
-    encode_plan       of a write: given, the registry's, or made of the rows' type; and its id
+reader_schema     of a read: given, or the registry's
+encode_plan       of a write: given, the registry's, or made of the rows' type; and its id
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Protocol
 
 import pyarrow as pa
 
-from sparkkafka.config.format_rows import RECORD_NAME, TOPIC_NAME, TOPIC_RECORD_NAME
+from sparkkafka.config.format_rows import RECORD_NAME
 from sparkkafka.config.formats import ColumnFormat, FormatOptions
 from sparkkafka.errors import OptionError, RegistryError, SchemaError
 from sparkkafka.schemas.column import (
     NONE,
     EncodePlan,
-    Writers,
     format_module,
     message_indexes,
     message_name,
 )
-from sparkkafka.schemas.framing import NO_FRAME, WriterId
-from sparkkafka.schemas.values import AVRO, FIRST_MESSAGE, JSON, PROTOBUF, Schema
-
-
-class Registered(Protocol):
-    """A schema as the registry knows it."""
-
-    @property
-    def subject(self) -> str: ...
-    @property
-    def id(self) -> int: ...
-    @property
-    def version(self) -> int: ...
-    @property
-    def guid(self) -> bytes | None: ...
-    @property
-    def schema(self) -> Schema: ...
-
-
-class Registry(Writers, Protocol):
-    """What is asked of the registry here."""
-
-    def latest(self, subject: str) -> Registered: ...
-
-    def version(self, subject: str, version: int) -> Registered: ...
-
-    def lookup(self, subject: str, schema: Schema, normalize: bool) -> Registered | None: ...
-
-    def register(self, subject: str, schema: Schema, normalize: bool) -> Registered: ...
-
-    def compatible(self, subject: str, schema: Schema) -> list[str]: ...
+from sparkkafka.schemas.framing import WriterId
+from sparkkafka.schemas.registry.client import Registered, RegistryClient
+from sparkkafka.schemas.registry.subjects import needs_record_name, record_name, subject_of
+from sparkkafka.schemas.values import FIRST_MESSAGE, PROTOBUF, Schema
 
 
 @dataclass(frozen=True)
@@ -67,13 +38,8 @@ class Chosen:
     version: int | None = None
 
 
-def subject_of(column: ColumnFormat, topic: str) -> str:
-    """The subject of a column that is read."""
-    return column.subject or f"{topic}-{column.column}"
-
-
 def reader_schema(
-    column: ColumnFormat, topic: str, registry: Registry | None, pinned: int | None = None
+    column: ColumnFormat, topic: str, registry: RegistryClient | None, pinned: int | None = None
 ) -> Chosen:
     """The schema whose type the column has. `pinned`: the registry's id of it, chosen before.
 
@@ -92,22 +58,10 @@ def reader_schema(
         schema = registry.by_id(pinned, subject, column.format)
         return Chosen(schema, _message(column, schema), subject, pinned)
     if column.schema_version is not None:
-        found = registry.version(subject, column.schema_version)
+        found = registry.version(subject, column.schema_version, column.format)
     else:
-        found = registry.latest(subject)
-    _check_format(column, found)
-    return Chosen(
-        found.schema, _message(column, found.schema), subject, found.id, found.version
-    )
-
-
-def _check_format(column: ColumnFormat, found: Registered) -> None:
-    if found.schema.format != column.format:
-        raise OptionError(
-            f"{column.column}Format is {column.format}, and version {found.version} of the subject "
-            f"{found.subject} is a schema of {found.schema.format}: set {column.column}Format="
-            f"{found.schema.format}, or {column.column}Subject to another subject"
-        )
+        found = registry.latest(subject, column.format)
+    return Chosen(found.schema, _message(column, found.schema), subject, found.id, found.version)
 
 
 def _message(column: ColumnFormat, schema: Schema) -> tuple[int, ...]:
@@ -122,7 +76,7 @@ def encode_plan(
     column: ColumnFormat,
     topic: str | None,
     given: pa.DataType,
-    registry: Registry | None,
+    registry: RegistryClient | None,
 ) -> EncodePlan:
     """How a column of the type `given` is written to `topic` (None: to topics that rows name).
 
@@ -132,15 +86,12 @@ def encode_plan(
     name = column.column
     if column.schema is not None:
         schema = Schema(column.format, column.schema)
-    elif registry is not None and (
-        column.schema_version is not None or formats.use_latest_version
-    ):
+    elif registry is not None and (column.schema_version is not None or formats.use_latest_version):
         subject = _written_subject(column, topic, None)
         if column.schema_version is not None:
-            found = registry.version(subject, column.schema_version)
+            found = registry.version(subject, column.schema_version, column.format)
         else:
-            found = registry.latest(subject)
-        _check_format(column, found)
+            found = registry.latest(subject, column.format)
         return _plan(column, given, found)
     else:
         try:
@@ -154,10 +105,9 @@ def encode_plan(
     _check_type(column, schema, given, message)
     subject = _written_subject(column, topic, schema)
     if formats.auto_register_schemas:
-        _check_compatible(registry, subject, schema)
-        found = registry.register(subject, schema, formats.normalize_schemas)
+        found = registry.register(subject, schema, normalize=formats.normalize_schemas)
     else:
-        known = registry.lookup(subject, schema, formats.normalize_schemas)
+        known = registry.lookup(subject, schema, normalize=formats.normalize_schemas)
         if known is None:
             raise OptionError(_unknown(registry, column, subject, schema))
         found = known
@@ -172,9 +122,7 @@ def _plan(
     message = _message(column, schema)
     _check_type(column, schema, given, message)
     if column.framing == NONE:
-        return EncodePlan(
-            column.column, column.format, NONE, schema, WriterId(message=message)
-        )
+        return EncodePlan(column.column, column.format, NONE, schema, WriterId(message=message))
     # A frame before the payload has the id, which all readers know; a header has the GUID, as
     # Confluent's serializers have it, if the registry has GUIDs.
     guid = found.guid if column.framing == "headers" else None
@@ -192,18 +140,7 @@ def _check_type(
         raise SchemaError(f"column {column.column}: {error}") from error
 
 
-def _check_compatible(registry: Registry, subject: str, schema: Schema) -> None:
-    messages = registry.compatible(subject, schema)
-    if messages:
-        raise RegistryError(
-            f"the schema of the rows is not compatible with the subject {subject}: "
-            f"{'; '.join(messages)}",
-            status=409,
-            code=409,
-        )
-
-
-def _unknown(registry: Registry, column: ColumnFormat, subject: str, schema: Schema) -> str:
+def _unknown(registry: RegistryClient, column: ColumnFormat, subject: str, schema: Schema) -> str:
     """Of a schema that the subject does not have."""
     text = (
         f"the subject {subject} has no version with the schema of column {column.column}: set "
@@ -218,44 +155,25 @@ def _unknown(registry: Registry, column: ColumnFormat, subject: str, schema: Sch
 
 
 def _written_subject(column: ColumnFormat, topic: str | None, schema: Schema | None) -> str:
-    """Raises OptionError if the strategy needs what is not known."""
-    if column.subject:
-        return column.subject
+    """Raises OptionError or SchemaError if the strategy needs what is not known."""
     name = column.column
-    if column.strategy != RECORD_NAME and topic is None:
+    if not column.subject and column.strategy != RECORD_NAME and topic is None:
         raise OptionError(
             f"{name}.subject.name.strategy={column.strategy} needs the topic, and the rows name "
             f"theirs: set the option topic, or {name}Subject"
         )
-    if column.strategy == TOPIC_NAME:
-        return f"{topic}-{name}"
-    if schema is None:
-        raise OptionError(
-            f"{name}.subject.name.strategy={column.strategy} needs the record's name, and the "
-            f"schema is the registry's: set {name}Subject"
-        )
-    record = _name_of(column, schema)
-    return f"{topic}-{record}" if column.strategy == TOPIC_RECORD_NAME else record
-
-
-def _name_of(column: ColumnFormat, schema: Schema) -> str:
-    """The full name of a schema's record or message."""
-    if schema.format == PROTOBUF:
-        return message_name(schema, _message(column, schema))
-    import json
-
-    tree = json.loads(schema.text)
-    found = None
-    if isinstance(tree, dict):
-        found = tree.get("title" if schema.format == JSON else "name")
-        if schema.format == AVRO and found and "." not in found and tree.get("namespace"):
-            found = f"{tree['namespace']}.{found}"
-    if not isinstance(found, str) or not found:
-        raise OptionError(
-            f"{column.column}.subject.name.strategy={column.strategy} needs a schema with a "
-            f"{'title' if schema.format == JSON else 'name'}: set {column.column}Subject"
-        )
-    return found
+    record = ""
+    if needs_record_name(column):
+        if schema is None:
+            raise OptionError(
+                f"{name}.subject.name.strategy={column.strategy} needs the record's name, and the "
+                f"schema is the registry's: set {name}Subject"
+            )
+        if schema.format == PROTOBUF:
+            record = message_name(schema, _message(column, schema))
+        else:
+            record = record_name(schema)
+    return subject_of(column, topic or "", record)
 
 
 def _record_name(topic: str | None, column: str) -> str:

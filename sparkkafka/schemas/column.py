@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,15 +23,13 @@ from sparkkafka.errors import EncodeError, RegistryError, SchemaError
 from sparkkafka.protocol.records.arrow import from_numpy, is_valid
 from sparkkafka.schemas.framing import (
     NO_FRAME,
-    Group,
     WriterId,
     frame_of,
-    plain,
-    unframe,
-    unframe_texts,
     with_header,
     with_prefix,
 )
+from sparkkafka.schemas.registry.client import RegistryClient
+from sparkkafka.schemas.unframing import Group, plain, unframe, unframe_texts
 from sparkkafka.schemas.values import (
     AVRO,
     FIRST_MESSAGE,
@@ -56,12 +54,8 @@ _MOST_DECODERS = 128
 """Kept by a process. One takes some KB, and its schema's text."""
 
 
-class Writers(Protocol):
-    """Where schemas of writers come from: the registry's client."""
-
-    def by_id(self, schema_id: int, subject: str | None, format: str) -> Schema: ...
-
-    def by_guid(self, guid: bytes) -> Schema: ...
+NO_SUCH_ID: Final = 40403
+"""The registry's code for an id or a GUID that it does not know."""
 
 
 def format_module(name: str) -> Any:
@@ -115,7 +109,9 @@ class DecodedColumn:
 class ColumnDecoder:
     """Decodes batches of one column. `writers` is called when the first frame is met."""
 
-    def __init__(self, plan: ColumnPlan, writers: Callable[[], Writers] | None = None) -> None:
+    def __init__(
+        self, plan: ColumnPlan, writers: Callable[[], RegistryClient] | None = None
+    ) -> None:
         self.plan = plan
         self._writers = writers
         self._decoders: dict[WriterId, Decoder | str] = {}
@@ -179,18 +175,12 @@ class ColumnDecoder:
             return self._reader_s()
         if self._writers is None:
             return f"{writer} is not known: there is no registry to ask (schema.registry.url)"
+        registry = self._writers()
         try:
             if writer.guid is not None:
-                schema = self._writers().by_guid(writer.guid)
+                schema = registry.by_guid(writer.guid, plan.format)
             else:
-                schema = self._writers().by_id(writer.schema_id or 0, plan.subject, plan.format)
-        except RegistryError as error:
-            if error.status == 404:
-                return f"the registry does not know {writer}"
-            raise
-        if schema.format != plan.format:
-            return f"{writer} is one of {schema.format}, and {plan.column}Format is {plan.format}"
-        try:
+                schema = registry.by_id(writer.schema_id or 0, plan.subject, plan.format)
             if schema == plan.reader and writer.message == plan.message:
                 return self._reader_s()
             if plan.format == PROTOBUF:
@@ -201,6 +191,10 @@ class ColumnDecoder:
                     return f"it is a message {name} ({writer}), not {wanted}"
                 return self._reader_s()
             return decoder_of(plan.format, schema, plan.reader, plan.wanted, rest=plan.rest)
+        except RegistryError as error:
+            if error.code == NO_SUCH_ID:
+                return f"the registry does not know {writer}"
+            raise
         except SchemaError as error:
             return f"{writer} cannot be read: {error}"
 
@@ -229,13 +223,11 @@ def message_indexes(schema: Schema, name: str) -> tuple[int, ...]:
 def _present(group: Group) -> list[int]:
     rows = group.rows
     if rows is None:
-        return np.flatnonzero(is_valid(group.payloads)).tolist()
-    return rows.tolist()
+        rows = np.flatnonzero(is_valid(group.payloads))
+    return list(rows.tolist())
 
 
-def _in_order(
-    parts: list[tuple[Group, pa.Array]], count: int, kind: pa.DataType
-) -> pa.Array:
+def _in_order(parts: list[tuple[Group, pa.Array]], count: int, kind: pa.DataType) -> pa.Array:
     """The parts' values in the rows' order; null where none has one."""
     typed = [(group, as_type(values, kind)) for group, values in parts]
     if len(typed) == 1 and typed[0][0].rows is None:

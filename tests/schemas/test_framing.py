@@ -9,21 +9,19 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 from confluent_kafka.schema_registry.serde import SchemaId
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE
 from sparkkafka.schemas.framing import (
     MOST_INDEXES,
     VALUE,
-    Unframed,
     WriterId,
     frame_of,
-    plain,
-    unframe,
     with_header,
     with_prefix,
 )
+from sparkkafka.schemas.unframing import Unframed, plain, unframe, unframe_texts
 
 GUID = uuid.UUID("0e0a1d5c-8a71-44a9-9b0f-2f6a8f2f1e33")
 Headers = list[tuple[str, bytes | None]] | None
@@ -139,6 +137,7 @@ HEADERS: st.SearchStrategy[Headers] = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(PAYLOADS, HEADERS), max_size=12),
     st.booleans(),
@@ -174,6 +173,31 @@ def test_one_writer_is_one_group_with_its_nulls() -> None:
 def test_no_rows_and_no_payloads() -> None:
     assert unframe(binary([]), None, VALUE, with_indexes=True).groups == []
     assert unframe(binary([None, None]), None, VALUE, with_indexes=True).groups == []
+
+
+def test_only_headers() -> None:
+    headers = pa.array([[("__value_schema_id", b"\0\0\0\0\7")], None, [("a", b"")]], HEADERS_TYPE)
+    payloads = binary([b"\0\0\0\0\1a", b"b", None])
+    unframed = unframe(payloads, headers, VALUE, with_indexes=False, only_headers=True)
+    reason = "the record has no header __value_schema_id"
+    assert by_row(unframed, 3) == [(WriterId(7), b"\0\0\0\0\1a"), reason, None]
+    unframed = unframe(payloads, None, VALUE, with_indexes=False, only_headers=True)
+    assert by_row(unframed, 3) == [reason, reason, None]
+
+
+def test_texts_with_and_without_frames() -> None:
+    bare = binary([b"{}", None, b"", b"1"])
+    (group,) = unframe_texts(bare, VALUE).groups
+    assert group.payloads is bare
+    mixed = binary([b"{}", b"\0\0\0\0\1[]", None, b"\0\0", b"", b"\0\0\0\0\1"])
+    assert by_row(unframe_texts(mixed, VALUE), 6) == [
+        (WriterId(), b"{}"),
+        (WriterId(1), b"[]"),
+        None,
+        "it has 2 bytes, and a schema id takes 5",
+        (WriterId(), b""),
+        (WriterId(1), b""),
+    ]
 
 
 def test_without_frames() -> None:

@@ -29,8 +29,10 @@ from sparkkafka.config.format_rows import COLUMN, JSON, NO_FRAMING, STRING
 from sparkkafka.config.formats import ColumnFormat, FormatOptions
 from sparkkafka.config.options import ReadOptions, parse_read_options, parse_stream_options
 from sparkkafka.errors import OptionError, some
-from sparkkafka.schemas.choice import Chosen, Registry, reader_schema, subject_of
+from sparkkafka.schemas.choice import Chosen, reader_schema
 from sparkkafka.schemas.column import ColumnPlan, decoder_of, format_module
+from sparkkafka.schemas.registry.client import RegistryClient
+from sparkkafka.schemas.registry.subjects import subject_of
 from sparkkafka.spark.arrow_types import from_arrow, nullable, promised, to_arrow
 from sparkkafka.spark.schema import ReadColumn, chosen_columns, spark_schema
 
@@ -55,13 +57,11 @@ BAD_RECORD_TYPE = StructType(
 
 
 @contextmanager
-def open_registry(formats: FormatOptions) -> Iterator[Registry | None]:
+def open_registry(formats: FormatOptions) -> Iterator[RegistryClient | None]:
     """The registry's client; None if there is no registry."""
     if formats.registry is None:
         yield None
         return
-    from sparkkafka.schemas.registry.client import RegistryClient
-
     with RegistryClient(formats.registry) as registry:
         yield registry
 
@@ -101,7 +101,7 @@ def column_format(formats: FormatOptions, name: str) -> ColumnFormat | None:
 
 
 def _typed_field(
-    column: ColumnFormat, options: ReadOptions, registry: Registry | None
+    column: ColumnFormat, options: ReadOptions, registry: RegistryClient | None
 ) -> StructField:
     if column.infer or (column.format == JSON and column.schema is None and registry is None):
         raise OptionError(f"{column.column}Schema=infer: not there yet")
@@ -158,7 +158,7 @@ def topics_of(options: ReadOptions, column: ColumnFormat) -> list[str]:
 def _chosen(
     column: ColumnFormat,
     topics: Sequence[str],
-    registry: Registry | None,
+    registry: RegistryClient | None,
     pins: Mapping[str, int],
 ) -> dict[str, Chosen]:
     return {topic: reader_schema(column, topic, registry, pins.get(topic)) for topic in topics}
@@ -247,7 +247,7 @@ def _check_sense(
 
 
 def _plans(
-    column: ColumnFormat, field: StructField, options: ReadOptions, registry: Registry | None
+    column: ColumnFormat, field: StructField, options: ReadOptions, registry: RegistryClient | None
 ) -> tuple[tuple[str, ColumnPlan], ...]:
     name = column.column
     kind = to_arrow(field.dataType, name)

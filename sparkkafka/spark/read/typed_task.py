@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from contextlib import ExitStack
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -16,26 +15,43 @@ from sparkkafka.config.format_rows import COLUMN, DEAD_LETTER, FAIL
 from sparkkafka.config.formats import FormatOptions
 from sparkkafka.config.options import ReadOptions
 from sparkkafka.errors import BadRecordError, KafkaError
-from sparkkafka.protocol.columns.columns import HEADERS, HEADERS_TYPE, DecodedRecords, validity
-from sparkkafka.protocol.records.arrow import from_numpy, is_valid
+from sparkkafka.protocol.columns.columns import ALL_COLUMNS, HEADERS, DecodedRecords, validity
+from sparkkafka.protocol.records.arrow import blobs, from_numpy, places
 from sparkkafka.schemas.column import (
     NONE,
     BadRow,
     ColumnDecoder,
     ColumnPlan,
     DecodedColumn,
-    Writers,
 )
+from sparkkafka.schemas.registry.client import RegistryClient
 from sparkkafka.schemas.values import JSON
 from sparkkafka.spark.schema import ReadColumn
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from sparkkafka.spark.read.dead_letters import DeadLetters
 
 log = logging.getLogger(__name__)
 
+BAD_RECORD = pa.struct(
+    [
+        pa.field("error", pa.string()),
+        pa.field("schema_id", pa.int32()),
+        pa.field("raw", pa.binary()),
+    ]
+)
+
 MOST_RAW_SHOWN = 40
 """Bytes of a payload in an error."""
+
+
+class DeadLetter(NamedTuple):
+    """Why a record is a dead letter, and which column of it: key or value."""
+
+    column: str
+    reason: str
 
 
 class NotHereError(KafkaError):
@@ -44,6 +60,8 @@ class NotHereError(KafkaError):
 
 def needed_columns(columns: tuple[ReadColumn, ...], formats: FormatOptions) -> frozenset[str]:
     """What must be read of records besides the columns: headers with ids."""
+    if formats.on_bad_record == DEAD_LETTER:
+        return ALL_COLUMNS
     plans = [plan for column in columns for _, plan in column.plans]
     if any(plan.framing != NONE and plan.format != JSON for plan in plans):
         return frozenset({HEADERS})
@@ -65,7 +83,7 @@ class Typed:
         self._plans = {column.name: dict(column.plans) for column in columns if column.plans}
         self._on_driver = on_driver
         self._stack = ExitStack()
-        self._registry: Writers | None = None
+        self._registry: RegistryClient | None = None
         self._dead_letters: DeadLetters | None = None
         self._decoders: dict[tuple[str, ColumnPlan], ColumnDecoder] = {}
         self.rows = 0
@@ -94,6 +112,9 @@ class Typed:
                 self._first,
             )
 
+    def of_partition(self, topic: str, partition: int) -> TypedRecords:
+        return TypedRecords(self, topic, partition)
+
     def decoders(self, topic: str) -> dict[str, ColumnDecoder]:
         """Of the columns of a topic's records."""
         found = {}
@@ -102,15 +123,13 @@ class Typed:
             plan = plans.get(topic) or next(iter(plans.values()))
             decoder = self._decoders.get((name, plan))
             if decoder is None:
-                asks = self._writers if self.formats.registry is not None else None
+                asks = self._registry_client if self.formats.registry is not None else None
                 decoder = self._decoders[name, plan] = ColumnDecoder(plan, asks)
             found[name] = decoder
         return found
 
-    def _writers(self) -> Writers:
+    def _registry_client(self) -> RegistryClient:
         if self._registry is None:
-            from sparkkafka.schemas.registry.client import RegistryClient
-
             if self.formats.registry is None:
                 raise AttributeError("registry")
             self._registry = self._stack.enter_context(RegistryClient(self.formats.registry))
@@ -167,14 +186,14 @@ class TypedRecords:
         if formats.on_bad_record == COLUMN:
             found["bad_record"] = _bad_column(len(records), bad, raws)
         if bad and formats.on_bad_record == DEAD_LETTER:
-            rows = np.fromiter(bad, np.int64, len(bad))
-            reasons = [self._reason(one) for one in bad.values()]
-            self._typed.dead_letters().write(
-                self._topic, self._partition, records, rows, reasons,
-                [one[0][0] for one in bad.values()],
-            )  # fmt: skip
             keep = np.ones(len(records), np.bool_)
-            keep[rows] = False
+            keep[list(bad)] = False
+            self._typed.dead_letters().write(
+                self._topic,
+                self._partition,
+                kept(records, ~keep),
+                [DeadLetter(one[0][0], reason_of(one)) for one in bad.values()],
+            )
             records = kept(records, keep)
             mask = from_numpy(keep)
             found = {name: array.filter(mask) for name, array in found.items()}
@@ -189,18 +208,12 @@ class TypedRecords:
                 found.setdefault(one.row, []).append((name, one))
         return dict(sorted(found.items()))
 
-    @staticmethod
-    def _reason(bad: list[tuple[str, BadRow]]) -> str:
-        return "; ".join(f"{name}: {one.reason}" for name, one in bad)
-
-    def _words(
-        self, records: DecodedRecords, item: tuple[int, list[tuple[str, BadRow]]]
-    ) -> str:
+    def _words(self, records: DecodedRecords, item: tuple[int, list[tuple[str, BadRow]]]) -> str:
         row, bad = item
         offset = int(records.offsets[row])
         return (
             f"topic {self._topic} partition {self._partition} offset {offset} "
-            f"({bad[0][1].writer}): {self._reason(bad)}"
+            f"({bad[0][1].writer}): {reason_of(bad)}"
         )
 
     def _error(
@@ -219,7 +232,12 @@ class TypedRecords:
         )
 
 
-def kept(records: DecodedRecords, keep: np.ndarray) -> DecodedRecords:
+def reason_of(bad: list[tuple[str, BadRow]]) -> str:
+    """What is wrong with a record, of its value and its key."""
+    return "; ".join(f"{name}: {one.reason}" for name, one in bad)
+
+
+def kept(records: DecodedRecords, keep: NDArray[np.bool_]) -> DecodedRecords:
     """The rows to keep."""
     mask = from_numpy(keep)
     keys, values, headers = (
@@ -239,9 +257,22 @@ def kept(records: DecodedRecords, keep: np.ndarray) -> DecodedRecords:
 def _bad_column(
     count: int, bad: dict[int, list[tuple[str, BadRow]]], raws: dict[str, pa.Array]
 ) -> pa.Array:
-    """bad_record of `count` rows."""
-    kinds = [pa.field("error", pa.string()), pa.field("schema_id", pa.int32()),
-             pa.field("raw", pa.binary())]  # fmt: skip
+    """bad_record of `count` rows, null for good ones."""
     if not bad:
-        return pa.nulls(count, pa.struct(kinds))
-    raise NotImplementedError
+        return pa.nulls(count, BAD_RECORD)
+    errors, ids, raw = [], [], []
+    for row, found in bad.items():
+        name, first = found[0]
+        errors.append(reason_of(found).encode())
+        ids.append(first.writer.schema_id)
+        raw.append(raws[name].slice(row, 1))
+    numbers = np.array([one if one is not None else 0 for one in ids], np.uint32).view(np.int32)
+    known = validity(np.array([one is not None for one in ids]))
+    schema_ids = pa.Array.from_buffers(pa.int32(), len(ids), [known, pa.py_buffer(numbers)])
+    found_rows = pa.StructArray.from_arrays(
+        [blobs(errors).cast(pa.string()), schema_ids, pa.concat_arrays(raw)],
+        fields=list(BAD_RECORD),
+    )
+    is_bad = np.zeros(count, np.bool_)
+    is_bad[list(bad)] = True
+    return found_rows.take(places(is_bad))
