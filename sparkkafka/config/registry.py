@@ -29,6 +29,7 @@ from sparkkafka.config.security.references import has_other_reference, has_refer
 from sparkkafka.config.security.settings import (
     CLIENT_CREDENTIALS,
     GIVEN_TOKEN,
+    OAuthOptionNames,
     OAuthSettings,
     TlsSettings,
 )
@@ -343,4 +344,12 @@ def _oauth(
         tls=dataclasses.replace(tls, certificates=_SYSTEM_TLS.certificates),
         connect_timeout_ms=options.request_timeout_ms,
         read_timeout_ms=options.request_timeout_ms,
+        options=OAuthOptionNames(
+            url=options.name_of("issuer_url"),
+            allow_http="",
+            client=f"{options.name_of('client_id')} and {options.name_of('client_secret')}",
+            identity=", ".join(map(options.name_of, ("client_id", "client_secret", "scope"))),
+            trust=f"the {REGISTRY_PREFIX}ssl.truststore options",
+            versions=f"{REGISTRY_PREFIX}ssl.enabled.protocols",
+        ),
     )
