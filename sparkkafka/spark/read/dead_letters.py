@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,6 @@ from sparkkafka.config.options import ProducerOptions, ReadOptions
 from sparkkafka.errors import BadRecordError, UnknownTopicError
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE, DecodedRecords, validity
 from sparkkafka.protocol.records.arrow import blobs, from_numpy, or_zero, repeat_text
-from sparkkafka.spark.read.typed_task import DeadLetter
 
 PREFIX = "__connect.errors."
 
@@ -38,6 +37,13 @@ _NAMES = (
     "exception.message",
 )
 _CLASS = f"{BadRecordError.__module__}.{BadRecordError.__qualname__}"
+
+
+class DeadLetter(NamedTuple):
+    """Why a record is a dead letter, and which column of it: key or value."""
+
+    column: str
+    reason: str
 
 
 class DeadLetters:

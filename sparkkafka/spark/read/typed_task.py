@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import ExitStack
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import pyarrow as pa
@@ -45,13 +45,6 @@ BAD_RECORD = pa.struct(
 
 MOST_RAW_SHOWN = 40
 """Bytes of a payload in an error."""
-
-
-class DeadLetter(NamedTuple):
-    """Why a record is a dead letter, and which column of it: key or value."""
-
-    column: str
-    reason: str
 
 
 class NotHereError(KafkaError):
@@ -186,6 +179,8 @@ class TypedRecords:
         if formats.on_bad_record == COLUMN:
             found["bad_record"] = _bad_column(len(records), bad, raws)
         if bad and formats.on_bad_record == DEAD_LETTER:
+            from sparkkafka.spark.read.dead_letters import DeadLetter
+
             keep = np.ones(len(records), np.bool_)
             keep[list(bad)] = False
             self._typed.dead_letters().write(
