@@ -339,11 +339,12 @@ class ColumnEncoder:
         self._encoder: tuple[pa.DataType, Encoder] | None = None
 
     def encode(
-        self, values: pa.Array, headers: pa.Array | None
+        self, values: pa.Array, headers: pa.Array | None, first_row: int = 0
     ) -> tuple[pa.Array, pa.Array | None]:
         """(payloads, headers). A null value is no payload, a tombstone.
 
-        Raises EncodeError for a value that the schema cannot have, with its row in `values`.
+        Raises EncodeError for a value that the schema cannot have, with its row; `first_row` is the
+        number of the first one.
         """
         plan = self.plan
         if self._encoder is None or self._encoder[0] != values.type:
@@ -354,7 +355,9 @@ class ColumnEncoder:
         try:
             payloads = self._encoder[1].encode(values)
         except ValueRowError as error:
-            raise EncodeError(f"column {plan.column}, row {error.row}: {error.reason}") from None
+            raise EncodeError(
+                f"column {plan.column}, row {first_row + error.row} of this task: {error.reason}"
+            ) from None
         if plan.framing == HEADERS:
             return payloads, with_header(headers, plan.column, self._frame, payloads)
         return with_prefix(self._frame, payloads), headers
