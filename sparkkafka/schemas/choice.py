@@ -136,8 +136,8 @@ def _check_type(
     """Makes an encoder, which says what of the type does not fit the schema."""
     try:
         format_module(column.format).encoder(schema, given, message=message)
-    except SchemaError as error:
-        raise SchemaError(f"column {column.column}: {error}") from error
+    except (OptionError, SchemaError) as error:
+        raise type(error)(f"column {column.column}: {error}") from error
 
 
 def _unknown(registry: RegistryClient, column: ColumnFormat, subject: str, schema: Schema) -> str:
