@@ -162,7 +162,7 @@ def test_ids_in_headers(target: Target) -> None:
         [[{"key": "h", "value": b"1"}], None, None],
         pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
     )
-    options = {"auto__register__schemas": "true", "valueFraming": "headers"}
+    options: Any = {"auto__register__schemas": "true", "valueFraming": "headers"}
     target.write(batch(), **options)
     frame = {"key": "__value_schema_id", "value": b"\0\0\0\0\1"}
     assert [row["headers"] for row in target.rows()] == [[frame], None, [frame]]
