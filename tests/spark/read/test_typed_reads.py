@@ -340,3 +340,64 @@ def test_not_null_where_null_may_be(topics: Topics) -> None:
     schema = struct(value=StructType().add("note", StringType(), nullable=False))
     with pytest.raises(OptionError, match=r"value\.note of the schema cannot be NOT NULL"):
         KafkaDataSource(topics.options("t")).reader(schema)
+
+
+# --- JSON ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def texts(topics: Topics) -> Topics:
+    topics.cluster.create_topic("t")
+    topics.put(
+        "t",
+        [b'{"id": 1, "who": "a"}', None, b'\0\0\0\0\1{"id": 2, "who": "b", "more": [1]}', b"{"],
+    )
+    return topics
+
+
+def json_options(topics: Topics, **more: str) -> dict[str, str]:
+    options = topics.options("t", valueFormat="json", onBadRecord="null", **more)
+    del options["schema.registry.url"]
+    return options
+
+
+def test_json_of_a_given_type(texts: Topics) -> None:
+    rows = texts.read(json_options(texts), struct(value=struct(who=StringType())))
+    assert [row["value"] for row in rows] == [{"who": "a"}, None, {"who": "b"}, None]
+
+
+def test_json_of_an_inferred_type(texts: Topics) -> None:
+    options = json_options(texts, valueSchema="infer")
+    rows = texts.read(options)
+    assert [row["value"] for row in rows] == [
+        {"id": 1, "more": None, "who": "a"},
+        None,
+        {"id": 2, "more": [1], "who": "b"},
+        None,
+    ]
+    texts.cluster.create_topic("empty")
+    with pytest.raises(OptionError, match="no record has a value"):
+        KafkaDataSource({**options, "subscribe": "empty"}).schema()
+
+
+def test_json_without_a_type(texts: Topics) -> None:
+    with pytest.raises(OptionError, match="valueFormat=json needs the type of value"):
+        KafkaDataSource(json_options(texts)).schema()
+
+
+def test_json_by_the_registry_s_schema_with_the_rest(texts: Topics) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"id": {"type": "integer"}, "who": {"type": "string"}},
+    }
+    texts.registry.add("t-value", json.dumps(schema), "JSON")
+    options = texts.options("t", valueFormat="json", onBadRecord="column", rescuedColumn="true")
+    rows = texts.read(options)
+    assert [row["value"] for row in rows] == [
+        {"id": 1, "who": "a"},
+        None,
+        {"id": 2, "who": "b"},
+        None,
+    ]
+    assert [row["rescued"] for row in rows] == [None, None, '{"more":[1]}', None]
+    assert [row["bad_record"] is None for row in rows] == [True, True, True, False]
