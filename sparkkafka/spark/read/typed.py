@@ -30,7 +30,7 @@ from sparkkafka.config.formats import ColumnFormat, FormatOptions
 from sparkkafka.config.options import ReadOptions, parse_read_options, parse_stream_options
 from sparkkafka.errors import OptionError, some
 from sparkkafka.schemas.choice import Chosen, reader_schema
-from sparkkafka.schemas.column import ColumnPlan, decoder_of, format_module
+from sparkkafka.schemas.column import ColumnPlan, decoder_of, format_module, prepared
 from sparkkafka.schemas.registry.client import RegistryClient
 from sparkkafka.schemas.registry.subjects import subject_of
 from sparkkafka.schemas.values import Schema
@@ -292,10 +292,12 @@ def _plans(
             wanted=None if same and one.schema.text else kind,
             message=one.message,
             subject=one.subject,
+            schema_id=one.schema_id,
             rest=rest,
+            prepared=prepared(one.schema),
         )
         if plan.wanted is not None or rest:
             # Says here, not in each task, which field of the type does not exist.
-            decoder_of(plan.format, plan.reader, None, plan.wanted, plan.message, plan.rest)
+            decoder_of(plan.format, plan.known, None, plan.wanted, plan.message, plan.rest)
         plans.append((topic, plan))
     return tuple(plans)
