@@ -7,10 +7,11 @@
 
 Options are those of a read or a write with `valueFormat`, without the format: the registry's
 (`schema.registry.*`), `valueSchema`, `valueSchemaVersion`, `valueSchemaMessage`, `valueFraming`,
-and for reads `onBadRecord` (fail or null). The registry is asked for the schema when the function is
-called, by the process that calls it; what it chose is part of the plan.
+and for reads `onBadRecord` (fail or null). The registry is asked for the schema when the function
+is called, by the process that calls it; what it chose is part of the plan.
 
-They are Arrow UDFs. Spark 4.0 has none, and there they are pandas UDFs, which are much slower.
+They are Arrow UDFs. Spark 4.0 has none, and there they are pandas and Python UDFs, which are much
+slower.
 """
 
 from __future__ import annotations
@@ -293,10 +294,10 @@ def _apply(
     function: Callable[[pa.Array], pa.Array], kind: DataType, given: pa.DataType
 ) -> Callable[[Column | str], Column]:
     """The function, of a column of type `given`, as Spark's, of type `kind`."""
+    import pyarrow as pa
     from pyspark.sql import functions
 
     if hasattr(functions, "arrow_udf"):  # Spark 4.1
-        import pyarrow as pa
 
         def column(given: pa.Array) -> pa.Array:
             return function(given)
@@ -305,35 +306,81 @@ def _apply(
         column.__annotations__ = {"given": pa.Array, "return": pa.Array}
         made: Callable[[Column | str], Column] = functions.arrow_udf(column, returnType=kind)
         return made
-    return _pandas(function, kind, given)
+    if given == pa.binary():
+        return _by_batch(function, kind)
+    return _by_row(function, given)
 
 
-def _pandas(
-    function: Callable[[pa.Array], pa.Array], kind: DataType, given: pa.DataType
+def _by_batch(
+    function: Callable[[pa.Array], pa.Array], kind: DataType
 ) -> Callable[[Column | str], Column]:
-    """The same for Spark 4.0. Structs of one field are around what goes in and what comes out: a
-    null struct cannot be said in pandas."""
+    """Of binary, for Spark 4.0: a pandas UDF. A struct of one field is around what comes out, since
+    a null struct cannot be said in pandas."""
     from importlib import import_module
 
-    from pyspark.sql.functions import col, struct
-    from pyspark.sql.pandas.functions import pandas_udf
+    from pyspark.sql.pandas import functions
     from pyspark.sql.types import StructType
 
     pandas: Any = import_module("pandas")
 
-    def frame(rows: Any) -> Any:
+    def frame(payloads: Any) -> Any:
         import pyarrow as pa
 
-        values = function(pa.array(rows["value"].tolist(), given, from_pandas=True))
+        values = function(pa.array(payloads.tolist(), pa.binary(), from_pandas=True))
         found = values.to_pylist(maps_as_pydicts="strict")
         return pandas.DataFrame({"value": pandas.Series(found, dtype=object)})
 
-    frame.__annotations__ = {"rows": pandas.DataFrame, "return": pandas.DataFrame}
-    udf: Any = pandas_udf(frame, returnType=StructType().add("value", kind))
+    frame.__annotations__ = {"payloads": pandas.Series, "return": pandas.DataFrame}
+    make: Any = functions.pandas_udf
+    udf = make(frame, returnType=StructType().add("value", kind))
 
     def apply(data: Column | str) -> Column:
-        column = col(data) if isinstance(data, str) else data
-        result: Column = udf(struct(column.alias("value")))["value"]
+        result: Column = udf(data)["value"]
         return result
 
     return apply
+
+
+def _by_row(
+    function: Callable[[pa.Array], pa.Array], given: pa.DataType
+) -> Callable[[Column | str], Column]:
+    """To binary, for Spark 4.0: a Python UDF. (In pandas, times in structs lose their zone.)"""
+    from pyspark.sql.functions import udf
+    from pyspark.sql.types import BinaryType
+
+    from sparkkafka.spark.arrow_types import from_arrow
+
+    kind = from_arrow(given)
+
+    def row(value: Any) -> bytes | None:
+        if value is None:
+            return None
+        import pyarrow as pa
+
+        found: bytes | None = function(pa.array([_plain(value, kind)], given))[0].as_py()
+        return found
+
+    made: Callable[[Column | str], Column] = udf(row, BinaryType())
+    return made
+
+
+def _plain(value: Any, kind: DataType) -> Any:
+    """A value of a Python UDF as Arrow takes it: times of day are in this process's zone there."""
+    from datetime import UTC
+
+    from pyspark.sql import types
+
+    if value is None:
+        return None
+    if isinstance(kind, types.TimestampType):
+        return value.astimezone(UTC)
+    if isinstance(kind, types.StructType):
+        return {
+            field.name: _plain(each, field.dataType)
+            for field, each in zip(kind.fields, value, strict=True)
+        }
+    if isinstance(kind, types.ArrayType):
+        return [_plain(each, kind.elementType) for each in value]
+    if isinstance(kind, types.MapType):
+        return [(key, _plain(each, kind.valueType)) for key, each in value.items()]
+    return value
