@@ -150,6 +150,33 @@ def test_dead_letters(orders: Topics) -> None:
     }
 
 
+def test_dead_letters_are_not_read_again(orders: Topics) -> None:
+    options = orders.options("orders", onBadRecord="deadLetter", **{"deadLetter.topic": "orders"})
+    schema = KafkaDataSource(options).schema()
+    with pytest.raises(OptionError, match="is one of the topics that are read"):
+        KafkaDataSource(options).reader(schema)
+    del options["subscribe"]
+    with pytest.raises(OptionError, match="is one of the topics that are read"):
+        KafkaDataSource({**options, "subscribePattern": "or.*"}).reader(schema)
+
+
+def test_one_subject_for_all_topics(topics: Topics) -> None:
+    number = topics.registry.add("s", json.dumps(ORDER_1))
+    for name in ("a", "b"):
+        topics.cluster.create_topic(name)
+        topics.put(name, [framed(number, ORDER_1, {"id": 1, "who": name})])
+    options = topics.options("a,b", valueSubject="s")
+    assert [row["value"]["who"] for row in topics.read(options)] == ["a", "b"]
+
+
+def test_options_of_a_stream_or_of_a_batch(orders: Topics) -> None:
+    for more in (
+        {"startingOffsets": "latest", "maxOffsetsPerTrigger": "5"},
+        {"endingOffsets": "latest"},
+    ):
+        assert "value" in KafkaDataSource(orders.options("orders", **more)).schema().names
+
+
 def test_ids_in_headers(topics: Topics) -> None:
     number = topics.registry.add("orders-value", json.dumps(ORDER_1))
     topics.cluster.create_topic("orders")
