@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
-from sparkkafka.errors import BadRecordError, KafkaError, OptionError, RegistryError
+from sparkkafka.errors import BadRecordError, KafkaError, OptionError, RegistryError, SchemaError
 from sparkkafka.spark.datasource import KafkaDataSource
 from tests.schemas.small_registry import SmallRegistry, small_registry
 from tests.spark.typed_support import ORDER_1, ORDER_2, Topics, framed, struct
@@ -209,6 +209,30 @@ def test_an_unknown_id_is_a_bad_record_and_an_absent_registry_an_error(topics: T
     (partition,) = reader.partitions()
     with pytest.raises(KafkaError, match="500"):
         list(reader.read(partition))
+
+
+def test_an_id_of_another_subject(topics: Topics) -> None:
+    topics.registry.add("orders-value", json.dumps(ORDER_1))
+    other = topics.registry.add("clicks-value", '{"type": "string"}')
+    topics.cluster.create_topic("orders")
+    topics.put("orders", [framed(other, "string", "x")])
+    with pytest.raises(BadRecordError, match="id 2 belongs to 'clicks-value'"):
+        topics.read(topics.options("orders"))
+
+
+def test_a_schema_that_cannot_be_a_column(topics: Topics) -> None:
+    tree = {"type": "record", "name": "T", "fields": [{"name": "t", "type": ["null", "T"]}]}
+    topics.registry.add("orders-value", json.dumps(tree))
+    with pytest.raises(SchemaError, match=r"subject orders-value cannot be a column: .*T"):
+        KafkaDataSource(topics.options("orders")).schema()
+
+
+def test_text_has_no_bad_records(topics: Topics) -> None:
+    topics.cluster.create_topic("t")
+    options = topics.options("t", valueFormat="string", onBadRecord="null")
+    del options["schema.registry.url"]
+    with pytest.raises(OptionError, match="invalidUtf8=null"):
+        topics.read(options)
 
 
 def test_topics_of_one_type(topics: Topics) -> None:
