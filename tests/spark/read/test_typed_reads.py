@@ -4,13 +4,23 @@ a registry of one process."""
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
-from sparkkafka.errors import BadRecordError, KafkaError, OptionError, RegistryError, SchemaError
+from sparkkafka.errors import (
+    BadRecordError,
+    ErrorCode,
+    KafkaError,
+    OptionError,
+    ProduceError,
+    RegistryError,
+    SchemaError,
+    UnknownTopicError,
+)
 from sparkkafka.spark.datasource import KafkaDataSource
 from tests.schemas.small_registry import SmallRegistry, small_registry
 from tests.spark.typed_support import ORDER_1, ORDER_2, Topics, framed, struct
@@ -148,6 +158,30 @@ def test_dead_letters(orders: Topics) -> None:
         "__connect.errors.stage": b"VALUE_CONVERTER",
         "__connect.errors.exception.class.name": b"sparkkafka.errors.BadRecordError",
     }
+
+
+def test_rows_are_not_handed_on_before_their_dead_letters_are_written(
+    orders: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparkkafka.client.cluster.cluster.UNKNOWN_TOPIC_GRACE_MS", 300)
+    options = orders.options(
+        "orders",
+        onBadRecord="deadLetter",
+        **{"deadLetter.topic": "dead", "kafka.request.timeout.ms": "2000"},
+    )
+    reader = KafkaDataSource(options).reader(KafkaDataSource(options).schema())
+    (partition,) = reader.partitions()
+    rows = reader.read(partition)
+    with pytest.raises(UnknownTopicError, match="dead") as caught:
+        next(rows)
+    assert "deadLetter.topic=dead must exist" in caught.value.__notes__[0]
+    orders.cluster.create_topic("dead")
+    orders.cluster.fault(ErrorCode.TOPIC_AUTHORIZATION_FAILED, api="Produce")
+    with pytest.raises(ProduceError, match="dead"):
+        next(reader.read(partition))
+    assert orders.cluster.log("dead", 0).end_offset == 0
+    assert sum(batch.num_rows for batch in reader.read(partition)) == 3
+    assert orders.cluster.log("dead", 0).end_offset == 1
 
 
 def test_dead_letters_are_not_read_again(orders: Topics) -> None:
@@ -453,3 +487,22 @@ def test_json_by_the_registry_s_schema_with_the_rest(texts: Topics) -> None:
     ]
     assert [row["rescued"] for row in rows] == [None, None, '{"more":[1]}', None]
     assert [row["bad_record"] is None for row in rows] == [True, True, True, False]
+
+
+# --- secrets ------------------------------------------------------------------------------------
+
+
+def test_no_secret_leaves_the_driver(
+    orders: Topics, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("REGISTRY_USER", "user:hidden-word")
+    options = orders.options("orders", onBadRecord="null")
+    options["schema.registry.basic.auth.credentials.source"] = "USER_INFO"
+    options["schema.registry.basic.auth.user.info"] = "${env:REGISTRY_USER}"
+    source = KafkaDataSource(options)
+    schema = source.schema()
+    reader = source.reader(schema)
+    copy = pickle.dumps(reader)
+    assert b"hidden-word" not in copy
+    assert "hidden-word" not in schema.json() + repr(reader.options) + caplog.text
+    assert len([row for one in reader.partitions() for row in pickle.loads(copy).read(one)]) == 1
