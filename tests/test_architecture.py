@@ -35,6 +35,7 @@ LAYERS: Mapping[str, frozenset[str]] = {
     "spark": frozenset(
         {"errors", "secret", "hooks", "logs", "process", "config", "protocol", "client", "schemas"}
     ),
+    "functions": frozenset({"errors", "config", "protocol", "schemas", "spark"}),
     "testing": frozenset({"errors", "secret", "hooks", "config", "protocol", "client"}),
     # sparkkafka/__init__.py, the facade; nobody imports it
     "root": frozenset({"spark", "config", "logs"}),
@@ -81,10 +82,21 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
         "admin",
     ),
     # The formats do not know each other, nor the registry.
-    "schemas": ("values", "avro", "protobuf", "json", "registry"),
+    "schemas": (
+        "values",
+        "avro",
+        "protobuf",
+        "json",
+        "registry",
+        "framing",
+        "unframing",
+        "column",
+        "choice",
+    ),
     "spark": (
         "logs",
         "schema",
+        "arrow_types",
         "read",
         "exactly_once",
         "write",
