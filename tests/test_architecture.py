@@ -81,9 +81,10 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
         "admin",
     ),
     # The formats do not know each other, nor the registry.
-    "schemas": ("values", "avro", "protobuf", "json", "registry"),
+    "schemas": ("values", "avro", "protobuf", "json", "registry", "framing", "unframing", "column", "choice"),
     "spark": (
         "logs",
+        "arrow_types",
         "schema",
         "read",
         "exactly_once",

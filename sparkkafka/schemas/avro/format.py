@@ -5,6 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 
 from sparkkafka.schemas.avro.decoder import AvroDecoder
+from sparkkafka.schemas.avro.encode_plan import compile_writer
+from sparkkafka.schemas.avro.encoder import AvroEncoder
 from sparkkafka.schemas.avro.resolve import compile_reader
 from sparkkafka.schemas.avro.schema import parse
 from sparkkafka.schemas.avro.types import arrow_type as type_of
@@ -42,7 +44,7 @@ def encoder(
 ) -> Encoder:
     """Values of a column of type `given` -> payloads. Raises SchemaError for a schema that cannot
     be used, and OptionError for a column that does not fit it."""
-    raise NotImplementedError
+    return AvroEncoder(compile_writer(parse(schema), given), given)
 
 
 def schema_of(given: pa.DataType, name: str) -> Schema:

@@ -314,9 +314,10 @@ def _logical(kind: str, value: dict[str, Any], size: int, path: str) -> dict[str
         return {}
     if not 0 <= scale <= precision or precision < 1:
         return {}
-    if kind == FIXED and size <= 16:  # may hold fewer digits: then it is not valid
-        if precision > MOST_DIGITS or 10**precision > 1 << (8 * size - 1 if size else 0):
-            return {}
+    # A small fixed may hold fewer digits: then it is not valid.
+    small = kind == FIXED and size <= 16
+    if small and (precision > MOST_DIGITS or 10**precision > 1 << max(8 * size - 1, 0)):
+        return {}
     if precision > MOST_DIGITS:
         raise _error(
             path,
