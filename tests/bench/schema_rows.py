@@ -32,6 +32,7 @@ from tests.bench.schema_data import (
     filled,
     framed,
     orders,
+    payloads,
 )
 from tests.bench.schema_data import SCHEMAS as TEXTS
 from tests.bench.turns import take_turns
@@ -52,7 +53,7 @@ _JVM_COLUMNS = ("key", "topic", "partition", "offset", "timestamp", "timestampTy
 
 
 class SchemaBench:
-    """Rows of the group `SCHEMAS`. `pairs_of`: how many pairs of runs a row gets that wants so many."""
+    """Rows of the group `SCHEMAS`. `pairs_of`: how many pairs of runs a row gets."""
 
     def __init__(
         self,
@@ -120,7 +121,6 @@ class SchemaBench:
 
     def _json_reads(self) -> Iterator[Row]:
         from pyspark.sql.functions import col, from_json
-        from tests.bench.schema_data import payloads
 
         topic = "bench-schemas-json"
         with filled(self._servers, topic, payloads(JSON), self._rows) as held:
@@ -178,7 +178,7 @@ class SchemaBench:
 
     def _avro_write(self) -> Row:
         from pyspark.sql.avro.functions import from_avro, to_avro
-        from pyspark.sql.functions import col, expr
+        from pyspark.sql.functions import expr
 
         topics = "bench-schemas-write-ours", "bench-schemas-write-theirs"
         schema_id = self._registry.register(f"{topics[0]}-value", AVRO_SCHEMA)
@@ -227,7 +227,6 @@ class SchemaBench:
             frame.unpersist(blocking=True)
             for topic in topics:
                 data.remove_topic(self._servers, topic)
-        del col
         return row
 
     # --- decoders alone -------------------------------------------------------------------------

@@ -1,11 +1,11 @@
-"""confluent-kafka's serializers and we, through a real registry and a real broker."""
+"""confluent-kafka's serializers and we, through a real registry and a real broker, in Spark."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.real.peers import confluent_read
-from tests.real.schema_peers import AVRO, FORMATS, JSON, PROTOBUF, SchemaPeer, versions
+from tests.real.schema_peers import AVRO, FORMATS, JSON, PROTOBUF, SchemaPeer, plain, versions
 from tests.registry_proxy import guid_of, guid_proxy
 
 pytestmark = pytest.mark.real
@@ -82,3 +82,116 @@ def test_where_the_ids_are(peer, mixed, schema_registry, form):
         assert found == {b"\x01" + guid_of(number).bytes for number in ids}
     else:
         assert found == {b"\x00" + number.to_bytes(4, "big") for number in ids}
+
+
+# --- they write, we read ------------------------------------------------------------------------
+
+
+def read(spark, peer, topic, form, schema=None, **options):
+    reader = (
+        spark.read.format("pykafka")
+        .option("kafka.bootstrap.servers", peer.servers)
+        .option("subscribe", topic)
+        .option("valueFormat", form)
+        .option("schema.registry.url", peer.registry_url)
+        .options(**options)
+    )
+    return (reader.schema(schema) if schema else reader).load()
+
+
+def values(frame):
+    return [plain(row["value"]) for row in frame.orderBy("offset").collect()]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("form", FORMATS)
+def test_we_read_three_versions_as_the_newest(spark, peer, mixed, form):
+    topic, seen = mixed(form)
+    assert values(read(spark, peer, topic, form)) == seen
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("form", FORMATS)
+def test_we_read_the_fields_that_are_asked_for(spark, peer, mixed, form):
+    """By the names of the newest version; `title` had another one before."""
+    topic, seen = mixed(form)
+    text = "name" if form == JSON else "title"
+    schema = f"value struct<weight: double, {text}: string, id: bigint>, offset bigint"
+    wanted = [row and {name: row[name] for name in ("weight", text, "id")} for row in seen]
+    assert values(read(spark, peer, topic, form, schema)) == wanted
+
+
+@pytest.mark.spark
+def test_we_read_an_older_version_of_avro(spark, peer, mixed):
+    """Its reader finds a field under the name that it had: in the newest version it is missing."""
+    topic, _ = mixed(AVRO)
+    old = read(spark, peer, topic, AVRO, valueSchemaVersion=2, onBadRecord="column")
+    rows = old.orderBy("offset").collect()
+    first, second, third = versions(AVRO)
+    count = len(first.values) + 1 + len(second.values)
+    assert [row.value and row.value.name for row in rows[:count]] == [
+        *(value["name"] for value in first.values),
+        None,
+        *(value["name"] for value in second.values),
+    ]
+    assert all(row.bad_record is None for row in rows[:count])
+    assert len(rows) == count + len(third.values)
+    assert all("name" in row.bad_record.error for row in rows[count:])
+
+
+# --- we write, they read ------------------------------------------------------------------------
+
+
+def write(frame, peer, topic, form, **options):
+    (
+        frame.orderBy("offset")
+        .coalesce(1)
+        .select("value")
+        .write.format("pykafka")
+        .option("kafka.bootstrap.servers", peer.servers)
+        .option("topic", topic)
+        .option("valueFormat", form)
+        .option("schema.registry.url", peer.registry_url)
+        .option("valueFraming", "headers" if peer.in_headers else "confluent")
+        .options(**options)
+        .mode("append")
+        .save()
+    )
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("form", FORMATS)
+def test_they_read_what_we_write_with_the_latest_version(
+    spark, peer, mixed, new_topic, schema_registry, form
+):
+    source, seen = mixed(form)
+    topic = new_topic(prefix=f"ours-{form}")
+    newest = versions(form)[-1].schema
+    schema_registry.register(f"{topic}-value", newest, form.upper())
+    frame = read(spark, peer, source, form)
+    write(frame, peer, topic, form, **{"use.latest.version": "true"})
+    found = peer.read(topic, form, newest)
+    if form == JSON:  # what is null there is absent here
+        seen = [without_nulls(row) for row in seen]
+        found = [without_nulls(row) for row in found]
+    assert found == seen
+    assert values(read(spark, peer, topic, form)) == values(frame)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("form", [AVRO, JSON])
+def test_they_read_what_we_write_with_a_schema_of_the_rows(spark, peer, mixed, new_topic, form):
+    source, seen = mixed(form)
+    topic = new_topic(prefix=f"ours-made-{form}")
+    write(read(spark, peer, source, form), peer, topic, form, **{"auto.register.schemas": "true"})
+    found = peer.read(topic, form)
+    if form == JSON:
+        seen = [without_nulls(row) for row in seen]
+        found = [without_nulls(row) for row in found]
+    assert found == seen
+
+
+def without_nulls(row):
+    if isinstance(row, dict):
+        return {name: without_nulls(item) for name, item in row.items() if item is not None}
+    return row
