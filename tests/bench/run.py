@@ -89,9 +89,8 @@ def _run(options: argparse.Namespace, folder: Path) -> int:
     export_java_home(java)
     command = "make bench" if options.write and not options.only else "python tests/bench/run.py"
     command += " --quick" * options.quick
-    facts = report.about(
-        command, kafka=KAFKA_VERSION, connector=[*connector, *spark_avro], java=java
-    )
+    jars = [*connector, *spark_avro]
+    facts = report.about(command, kafka=KAFKA_VERSION, connector=jars, java=java)
     bench = Bench(options.quick, options.only)
     if not bench.wants_anything:
         groups = "; ".join((*cases.GROUPS, _CLIENT, _LIBRARY))
@@ -105,7 +104,7 @@ def _run(options: argparse.Namespace, folder: Path) -> int:
     with KafkaCluster() as cluster:
         bench.say("Kafka is up")
         if bench.wants_spark:
-            with open_spark(folder, [*connector, *spark_avro], options.master) as spark:
+            with open_spark(folder, jars, options.master) as spark:
                 bench.say("Spark is up")
                 spark_bench = SparkBench(
                     spark, cluster.bootstrap_servers, bench.say, bench.pairs_of

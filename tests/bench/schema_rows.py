@@ -15,7 +15,18 @@ import pyarrow as pa
 
 from sparkkafka.testing.registry import SchemaRegistry
 from tests.bench import data
-from tests.bench.cases import JVM, PARTITIONS, PYKAFKA, SCHEMAS
+from tests.bench.cases import (
+    DECODE_AVRO,
+    DECODE_PROTOBUF,
+    JVM,
+    PARTITIONS,
+    PYKAFKA,
+    READ_AVRO,
+    READ_FEW,
+    READ_JSON,
+    SCHEMAS,
+    WRITE_AVRO,
+)
 from tests.bench.library_rows import one_core
 from tests.bench.results import Row
 from tests.bench.rivals import CONFLUENT
@@ -71,17 +82,22 @@ class SchemaBench:
         self._rows = 100_000 if quick else 1_000_000
         self._pairs = 2 if quick else 3
 
-    def rows(self) -> Iterator[Row]:
-        yield from self._avro_reads()
-        yield from self._json_reads()
-        yield self._avro_write()
+    def rows(self, names: Sequence[str]) -> Iterator[Row]:
+        """Those of `SCHEMA_ROWS`."""
+        if READ_AVRO in names or READ_FEW in names:
+            yield from self._avro_reads(names)
+        if READ_JSON in names:
+            yield self._json_read()
+        if WRITE_AVRO in names:
+            yield self._avro_write()
         with one_core():
-            for form in (AVRO, PROTOBUF):
-                yield self._decode(form)
+            for form, name in ((AVRO, DECODE_AVRO), (PROTOBUF, DECODE_PROTOBUF)):
+                if name in names:
+                    yield self._decode(form, name)
 
     # --- reads ----------------------------------------------------------------------------------
 
-    def _avro_reads(self) -> Iterator[Row]:
+    def _avro_reads(self, names: Sequence[str]) -> Iterator[Row]:
         from pyspark.sql.avro.functions import from_avro
         from pyspark.sql.functions import expr
 
@@ -90,18 +106,20 @@ class SchemaBench:
         with filled(self._servers, topic, framed(AVRO, schema_id), self._rows) as held:
             value = from_avro(expr("substring(value, 6)"), AVRO_SCHEMA)
             self._renew_workers(lambda: self._ours(held, AVRO))
-            yield self._read_row(
-                "read Avro, 10 fields, noop",
-                READ_TARGET,
-                held,
-                lambda: self._ours(held, AVRO),
-                lambda: self._theirs(held, value),
-            )
-            few = "read Avro, 2 of the 10 fields, noop"
+            if READ_AVRO in names:
+                yield self._read_row(
+                    READ_AVRO,
+                    READ_TARGET,
+                    held,
+                    lambda: self._ours(held, AVRO),
+                    lambda: self._theirs(held, value),
+                )
+            if READ_FEW not in names:
+                return
             everything = self._ours(held, AVRO, f"value struct<{DDL}>")
             self._check(everything, held)
             yield self._read_row(
-                few,
+                READ_FEW,
                 FEW_TARGET,
                 held,
                 lambda: self._ours(held, AVRO, f"value struct<{FEW_DDL}>"),
@@ -110,7 +128,7 @@ class SchemaBench:
             )
             two = "id", "price"
             yield self._read_row(
-                few,
+                READ_FEW,
                 None,
                 held,
                 lambda: self._ours(held, AVRO, f"value struct<{FEW_DDL}>"),
@@ -119,15 +137,15 @@ class SchemaBench:
                 ),
             )
 
-    def _json_reads(self) -> Iterator[Row]:
+    def _json_read(self) -> Row:
         from pyspark.sql.functions import col, from_json
 
         topic = "bench-schemas-json"
         with filled(self._servers, topic, payloads(JSON), self._rows) as held:
             value = from_json(col("value").cast("string"), f"struct<{DDL}>")
             self._renew_workers(lambda: self._ours(held, JSON))
-            yield self._read_row(
-                "read JSON, 10 fields, noop",
+            return self._read_row(
+                READ_JSON,
                 JSON_TARGET,
                 held,
                 lambda: self._ours(held, JSON),
@@ -216,7 +234,7 @@ class SchemaBench:
             self._memory.renew_workers()
             write(0)
             write(1)
-            row = Row(SCHEMAS, "write Avro, 10 fields", "rows/s", JVM, target=WRITE_TARGET)
+            row = Row(SCHEMAS, WRITE_AVRO, "rows/s", JVM, target=WRITE_TARGET)
             self._in_turns(row, lambda: write(0), lambda: write(1), rows)
             ids = sum(order["id"] for order in orders()) * times
             for number, topic in enumerate(topics):
@@ -231,7 +249,7 @@ class SchemaBench:
 
     # --- decoders alone -------------------------------------------------------------------------
 
-    def _decode(self, form: str) -> Row:
+    def _decode(self, form: str, name: str) -> Row:
         from confluent_kafka.schema_registry import SchemaRegistryClient
         from confluent_kafka.schema_registry.avro import AvroDeserializer
         from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
@@ -240,7 +258,6 @@ class SchemaBench:
         from sparkkafka.schemas.values import Schema
         from tests.protoc import message_class
 
-        title = {AVRO: "Avro", PROTOBUF: "Protobuf"}[form]
         topic = f"bench-schemas-decode-{form}"
         schema_id = self._registry.register(f"{topic}-value", TEXTS[form], form.upper())
         block = framed(form, schema_id)
@@ -273,7 +290,7 @@ class SchemaBench:
 
             row = Row(
                 SCHEMAS,
-                f"decode {title}, 10 fields, one core",
+                name,
                 "M records/s",
                 CONFLUENT,
                 target=DECODE_TARGETS[form],

@@ -295,7 +295,8 @@ class SparkBench:
 
     # --- columns with a schema ------------------------------------------------------------------
 
-    def schemas(self, *, quick: bool) -> Iterator[Row]:
+    def schemas(self, names: Sequence[str], *, quick: bool) -> Iterator[Row]:
+        """Those rows of the group `SCHEMAS`."""
         from sparkkafka.testing.registry import SchemaRegistry
         from tests.bench.schema_rows import SchemaBench
 
@@ -309,7 +310,7 @@ class SparkBench:
                 self._pairs_of,
                 quick=quick,
             )
-            yield from bench.rows()
+            yield from bench.rows(names)
 
     # --- both -----------------------------------------------------------------------------------
 
