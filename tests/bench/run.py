@@ -179,10 +179,11 @@ class Bench:
         ]
         self._total = len(self._reads) + len(self._writes) + self._one_row
         self._total += sum(len(case.names) for case in self._streams)
+        self._total += len(self._schemas) + (cases.READ_FEW in self._schemas)  # of two rivals
 
     @property
     def wants_spark(self) -> bool:
-        return self._total > 0 or bool(self._schemas)
+        return self._total > 0
 
     @property
     def wants_anything(self) -> bool:

@@ -301,7 +301,7 @@ class SchemaBench:
 
     def _renew_workers(self, ours: Callable[[], DataFrame]) -> None:
         self._memory.renew_workers()
-        _noop(ours().limit(1000))
+        _noop(ours())
 
     def _in_turns(
         self, row: Row, ours: Callable[[], None], theirs: Callable[[], None], rows: int
