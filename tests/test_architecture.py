@@ -84,8 +84,8 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
     "schemas": ("values", "avro", "protobuf", "json", "registry", "framing", "unframing", "column", "choice"),
     "spark": (
         "logs",
-        "arrow_types",
         "schema",
+        "arrow_types",
         "read",
         "exactly_once",
         "write",

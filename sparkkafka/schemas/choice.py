@@ -20,6 +20,7 @@ from sparkkafka.schemas.column import (
     format_module,
     message_indexes,
     message_name,
+    prepared,
 )
 from sparkkafka.schemas.framing import WriterId
 from sparkkafka.schemas.registry.client import Registered, RegistryClient
@@ -101,7 +102,9 @@ def encode_plan(
     message = _message(column, schema)
     if column.framing == NONE or registry is None:
         _check_type(column, schema, given, message)
-        return EncodePlan(name, column.format, NONE, schema, WriterId(message=message))
+        return EncodePlan(
+            name, column.format, NONE, prepared(schema) or schema, WriterId(message=message)
+        )
     _check_type(column, schema, given, message)
     subject = _written_subject(column, topic, schema)
     if formats.auto_register_schemas:
@@ -127,7 +130,9 @@ def _plan(
     # Confluent's serializers have it, if the registry has GUIDs.
     guid = found.guid if column.framing == "headers" else None
     writer = WriterId(None if guid else found.id, guid, message)
-    return EncodePlan(column.column, column.format, column.framing, schema, writer)
+    return EncodePlan(
+        column.column, column.format, column.framing, prepared(schema) or schema, writer
+    )
 
 
 def _check_type(
@@ -136,8 +141,8 @@ def _check_type(
     """Makes an encoder, which says what of the type does not fit the schema."""
     try:
         format_module(column.format).encoder(schema, given, message=message)
-    except SchemaError as error:
-        raise SchemaError(f"column {column.column}: {error}") from error
+    except (OptionError, SchemaError) as error:
+        raise type(error)(f"column {column.column}: {error}") from error
 
 
 def _unknown(registry: RegistryClient, column: ColumnFormat, subject: str, schema: Schema) -> str:

@@ -71,9 +71,10 @@ def format_module(name: str) -> Any:
 class ColumnPlan:
     """How one column is read; made on the driver, and the same for all tasks.
 
-    reader: the schema whose type counts. wanted: the type that the user gave, else None. type: the
-    column's, exactly as Spark has it. subject: where the registry is asked for writers' schemas.
-    rest: whether to keep what no field takes (JSON).
+    reader: the schema whose type counts; prepared: the same, ready for tasks (Protobuf: compiled).
+    wanted: the type that the user gave, else None. type: the column's, exactly as Spark has it.
+    subject: where the registry is asked for writers' schemas; schema_id: the reader's there. rest:
+    whether to keep what no field takes (JSON).
     """
 
     column: str
@@ -84,7 +85,14 @@ class ColumnPlan:
     wanted: pa.DataType | None = None
     message: tuple[int, ...] = FIRST_MESSAGE
     subject: str | None = None
+    schema_id: int | None = None
     rest: bool = False
+    prepared: Schema | None = None
+
+    @property
+    def known(self) -> Schema:
+        """The reader's schema, as decoders take it."""
+        return self.prepared or self.reader
 
 
 class BadRow(NamedTuple):
@@ -173,6 +181,8 @@ class ColumnDecoder:
         plan = self.plan
         if writer == NO_FRAME or plan.format == JSON:
             return self._reader_s()
+        if writer.schema_id == plan.schema_id is not None and writer.message == plan.message:
+            return self._reader_s()  # nothing to ask: what an id means never changes
         if self._writers is None:
             return f"{writer} is not known: there is no registry to ask (schema.registry.url)"
         registry = self._writers()
@@ -186,7 +196,7 @@ class ColumnDecoder:
             if plan.format == PROTOBUF:
                 # Fields are known by their numbers, so the reader's own schema reads them all.
                 name = message_name(schema, writer.message)
-                wanted = message_name(plan.reader, plan.message)
+                wanted = message_name(plan.known, plan.message)
                 if name != wanted:
                     return f"it is a message {name} ({writer}), not {wanted}"
                 return self._reader_s()
@@ -201,22 +211,26 @@ class ColumnDecoder:
     def _reader_s(self) -> Decoder:
         """For payloads that the reader's schema wrote, or might have."""
         plan = self.plan
-        return decoder_of(plan.format, plan.reader, None, plan.wanted, plan.message, plan.rest)
+        return decoder_of(plan.format, plan.known, None, plan.wanted, plan.message, plan.rest)
+
+
+def prepared(schema: Schema) -> Schema | None:
+    """The schema in a form that tasks need not compile, if there is one."""
+    if schema.format != PROTOBUF:
+        return None
+    found: Schema = format_module(PROTOBUF).compiled(schema)
+    return found
 
 
 def message_name(schema: Schema, message: tuple[int, ...]) -> str:
     """Of a Protobuf message, with its package. Raises SchemaError."""
-    name: str = import_module("sparkkafka.schemas.protobuf.descriptors").message_name(
-        schema, message
-    )
+    name: str = format_module(PROTOBUF).message_name(schema, message)
     return name
 
 
 def message_indexes(schema: Schema, name: str) -> tuple[int, ...]:
     """The place of a Protobuf message in its file. Raises OptionError with near names."""
-    found: tuple[int, ...] = import_module(
-        "sparkkafka.schemas.protobuf.descriptors"
-    ).message_indexes(schema, name)
+    found: tuple[int, ...] = format_module(PROTOBUF).message_indexes(schema, name)
     return found
 
 

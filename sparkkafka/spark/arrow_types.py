@@ -6,10 +6,13 @@ import pandas.
 
 from __future__ import annotations
 
+import json
+
 import pyarrow as pa
 from pyspark.sql import types as spark
 
 from sparkkafka.errors import OptionError
+from sparkkafka.spark.schema import METADATA_KEY
 
 _SIMPLE: tuple[tuple[spark.DataType, pa.DataType], ...] = (
     (spark.BooleanType(), pa.bool_()),
@@ -49,7 +52,10 @@ def to_arrow(kind: spark.DataType, path: str) -> pa.DataType:
         return pa.struct(
             [
                 pa.field(
-                    one.name, to_arrow(one.dataType, f"{path}.{one.name}"), nullable=one.nullable
+                    one.name,
+                    to_arrow(one.dataType, f"{path}.{one.name}"),
+                    nullable=one.nullable,
+                    metadata={METADATA_KEY: json.dumps(one.metadata)} if one.metadata else None,
                 )
                 for one in kind.fields
             ]

@@ -9,6 +9,7 @@ Arrow itself is imported where it is used: Spark asks for the schema in a proces
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from sparkkafka.schemas.column import ColumnPlan
+
+METADATA_KEY = "SPARK::metadata::json"
+"""Where Spark (ArrowUtils.metadataKey, and PySpark's `to_arrow_schema`) has a field's metadata in
+Arrow: rows that come with a stream's plan must have them, and tasks' rows may."""
 
 _HEADERS = ArrayType(
     StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -55,13 +60,15 @@ class ReadColumn:
     """One column of a read; `as_text`: key or value as a string.
 
     Of a column with a schema, `plans` say by topic how it is read, and `kind` is its type; that of
-    the columns beside them (bad_record, rescued) too.
+    the columns beside them (bad_record, rescued) too. `metadata`: of the column in Spark's schema,
+    JSON; "" for none.
     """
 
     name: str
     as_text: bool = False
     nullable: bool = True
     kind: pa.DataType | None = None
+    metadata: str = ""
     plans: tuple[tuple[str, ColumnPlan], ...] = ()
 
 
@@ -116,7 +123,8 @@ def chosen_columns(
             raise OptionError(
                 f"column {field.name!r} of the schema cannot be NOT NULL: records without one exist"
             )
-        columns.append(ReadColumn(field.name, as_text, field.nullable))
+        metadata = json.dumps(field.metadata) if field.metadata else ""
+        columns.append(ReadColumn(field.name, as_text, field.nullable, metadata=metadata))
     return tuple(columns)
 
 
@@ -142,6 +150,7 @@ def arrow_schema(columns: tuple[ReadColumn, ...]) -> pa.Schema:
                 column.name,
                 column.kind or (pa.string() if column.as_text else types[column.name]),
                 nullable=column.nullable,
+                metadata={METADATA_KEY: column.metadata} if column.metadata else None,
             )
             for column in columns
         ]

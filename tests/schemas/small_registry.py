@@ -111,7 +111,7 @@ def small_registry() -> Iterator[SmallRegistry]:
             self.end_headers()
             self.wfile.write(data)
 
-        do_GET = do_POST = _answer  # noqa: N815
+        do_GET = do_POST = _answer
 
         def log_message(self, *args: Any) -> None:
             pass

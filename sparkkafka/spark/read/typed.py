@@ -25,14 +25,15 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from sparkkafka.config.format_rows import COLUMN, JSON, NO_FRAMING, STRING
+from sparkkafka.config.format_rows import COLUMN, STRING
 from sparkkafka.config.formats import ColumnFormat, FormatOptions
 from sparkkafka.config.options import ReadOptions, parse_read_options, parse_stream_options
 from sparkkafka.errors import OptionError, some
 from sparkkafka.schemas.choice import Chosen, reader_schema
-from sparkkafka.schemas.column import ColumnPlan, decoder_of, format_module
+from sparkkafka.schemas.column import ColumnPlan, decoder_of, format_module, prepared
 from sparkkafka.schemas.registry.client import RegistryClient
 from sparkkafka.schemas.registry.subjects import subject_of
+from sparkkafka.schemas.values import Schema
 from sparkkafka.spark.arrow_types import from_arrow, nullable, promised, to_arrow
 from sparkkafka.spark.schema import ReadColumn, chosen_columns, spark_schema
 
@@ -103,8 +104,16 @@ def column_format(formats: FormatOptions, name: str) -> ColumnFormat | None:
 def _typed_field(
     column: ColumnFormat, options: ReadOptions, registry: RegistryClient | None
 ) -> StructField:
-    if column.infer or (column.format == JSON and column.schema is None and registry is None):
-        raise OptionError(f"{column.column}Schema=infer: not there yet")
+    name = column.column
+    if column.infer:
+        from sparkkafka.spark.read.sample import inferred_type
+
+        return StructField(name, from_arrow(inferred_type(options, column)))
+    if column.schema is None and registry is None:
+        raise OptionError(
+            f"{name}Format={column.format} needs the type of {name}: call .schema('{name} "
+            f"struct<…>'), or set {name}Schema to a JSON Schema or to infer, or schema.registry.url"
+        )
     chosen = _chosen(column, topics_of(options, column), registry, {})
     kind = _one_type(column, chosen)
     pins = {
@@ -116,13 +125,13 @@ def _typed_field(
         if one.schema_id is not None:
             log.info(
                 "column %s of topic %s is read as version %s of the subject %s (schema id %d)",
-                column.column,
+                name,
                 topic,
                 one.version,
                 one.subject,
                 one.schema_id,
             )
-    return StructField(column.column, from_arrow(kind), True, {PINS: pins} if pins else None)
+    return StructField(name, from_arrow(kind), True, {PINS: pins} if pins else None)
 
 
 def topics_of(options: ReadOptions, column: ColumnFormat) -> list[str]:
@@ -257,8 +266,7 @@ def _plans(
     pins = {topic: int(one["id"]) for topic, one in (field.metadata or {}).get(PINS, {}).items()}
     if column.schema is None and (column.infer or registry is None):
         # JSON of the type that the user gave, or that was inferred.
-        schema = format_module(column.format).schema_of(nullable(kind), name)
-        chosen = {"": Chosen(schema)}
+        chosen = {"": Chosen(Schema(column.format, ""))}
     else:
         topics = topics_of(options, column)
         if pins and set(topics) != set(pins):
@@ -266,7 +274,9 @@ def _plans(
         chosen = _chosen(column, topics, registry, pins)
     plans = []
     for topic, one in chosen.items():
-        own = format_module(column.format).arrow_type(one.schema, message=one.message)
+        own = nullable(kind)
+        if one.schema.text:
+            own = format_module(column.format).arrow_type(one.schema, message=one.message)
         same = nullable(own).equals(nullable(kind))
         place = promised(kind, own, name) if not (pins and same) else None
         if place is not None:
@@ -279,13 +289,15 @@ def _plans(
             framing=framing,
             reader=one.schema,
             type=kind,
-            wanted=None if same else kind,
+            wanted=None if same and one.schema.text else kind,
             message=one.message,
             subject=one.subject,
+            schema_id=one.schema_id,
             rest=rest,
+            prepared=prepared(one.schema),
         )
-        if framing == NO_FRAMING or not same:
+        if plan.wanted is not None or rest:
             # Says here, not in each task, which field of the type does not exist.
-            decoder_of(plan.format, plan.reader, None, plan.wanted, plan.message, plan.rest)
+            decoder_of(plan.format, plan.known, None, plan.wanted, plan.message, plan.rest)
         plans.append((topic, plan))
     return tuple(plans)

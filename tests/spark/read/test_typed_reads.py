@@ -13,6 +13,7 @@ import fastavro
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructType
 
 from sparkkafka.errors import BadRecordError, KafkaError, OptionError, RegistryError
@@ -98,10 +99,8 @@ class Topics:
         reader = source.reader(schema)
         rows: list[dict[str, Any]] = []
         for partition in reader.partitions():
-            copy = pickle.loads(pickle.dumps(reader))  # noqa: S301
+            copy = pickle.loads(pickle.dumps(reader))
             for batch in copy.read(partition):
-                from pyspark.sql.pandas.types import to_arrow_schema
-
                 assert to_arrow_schema(schema, timezone="UTC").equals(batch.schema)
                 batch.validate(full=True)
                 rows += batch.to_pylist()
@@ -340,3 +339,151 @@ def test_not_null_where_null_may_be(topics: Topics) -> None:
     schema = struct(value=StructType().add("note", StringType(), nullable=False))
     with pytest.raises(OptionError, match=r"value\.note of the schema cannot be NOT NULL"):
         KafkaDataSource(topics.options("t")).reader(schema)
+
+
+def test_a_task_asks_no_registry_for_the_reader_s_own_schema(orders: Topics) -> None:
+    options = orders.options("orders", onBadRecord="null")
+    reader = KafkaDataSource(options).reader(KafkaDataSource(options).schema())
+    orders.registry.refuse = 500
+    assert sum(batch.num_rows for one in reader.partitions() for batch in reader.read(one)) == 4
+
+
+# --- Protobuf -----------------------------------------------------------------------------------
+
+PROTO = """
+syntax = "proto3";
+package shop;
+message Other { string x = 1; }
+message Order {
+  message Line { int32 n = 1; }
+  int64 id = 1;
+  repeated string tags = 2;
+  Line line = 3;
+}
+"""
+
+
+@pytest.fixture
+def protos(topics: Topics) -> Topics:
+    number = topics.registry.add("t-value", PROTO, "PROTOBUF")
+    topics.cluster.create_topic("t")
+    head = b"\0" + number.to_bytes(4, "big")
+    topics.put(
+        "t",
+        [
+            head + b"\2\2" + b"\x08\x07\x12\x01a\x12\x01b",
+            head + b"\0" + b"\x0a\x01x",
+            None,
+            head + b"\2\2" + b"\x08",
+            head + b"\2\2",
+        ],
+    )
+    return topics
+
+
+def test_protobuf_messages_by_name(protos: Topics) -> None:
+    options = protos.options(
+        "t", valueFormat="protobuf", valueSchemaMessage="Order", onBadRecord="column"
+    )
+    rows = protos.read(options)
+    assert [row["value"] for row in rows] == [
+        {"id": 7, "tags": ["a", "b"], "line": None},
+        None,
+        None,
+        None,
+        {"id": 0, "tags": [], "line": None},
+    ]
+    assert [row["bad_record"] and row["bad_record"]["schema_id"] for row in rows] == [
+        None,
+        1,
+        None,
+        1,
+        None,
+    ]
+    assert rows[1]["bad_record"]["error"] == (
+        "value: it is a message shop.Other (schema id 1), not shop.Order"
+    )
+    with pytest.raises(OptionError, match=r"Orders.*near"):
+        KafkaDataSource({**options, "valueSchemaMessage": "Orders"}).schema()
+
+
+def test_protobuf_of_a_newer_schema(protos: Topics) -> None:
+    newer = protos.registry.add(
+        "t-value", PROTO.replace("int64 id = 1;", "int64 id = 1; string more = 9;"), "PROTOBUF"
+    )
+    value = b"\0" + newer.to_bytes(4, "big") + b"\2\2" + b"\x08\x09\x4a\x01m"
+    protos.put("t", [value])
+    options = protos.options(
+        "t",
+        valueFormat="protobuf",
+        valueSchemaMessage="shop.Order",
+        onBadRecord="null",
+        valueSchemaVersion="1",
+    )
+    schema = struct(value=struct(id=LongType()))
+    assert [row["value"] for row in protos.read(options, schema)] == [
+        {"id": 7}, None, None, None, {"id": 0}, {"id": 9},
+    ]  # fmt: skip
+    del options["valueSchemaVersion"]
+    assert protos.read(options)[-1]["value"] == {"id": 9, "tags": [], "line": None, "more": "m"}
+
+
+# --- JSON ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def texts(topics: Topics) -> Topics:
+    topics.cluster.create_topic("t")
+    topics.put(
+        "t",
+        [b'{"id": 1, "who": "a"}', None, b'\0\0\0\0\1{"id": 2, "who": "b", "more": [1]}', b"{"],
+    )
+    return topics
+
+
+def json_options(topics: Topics, **more: str) -> dict[str, str]:
+    options = topics.options("t", valueFormat="json", onBadRecord="null", **more)
+    del options["schema.registry.url"]
+    return options
+
+
+def test_json_of_a_given_type(texts: Topics) -> None:
+    rows = texts.read(json_options(texts), struct(value=struct(who=StringType())))
+    assert [row["value"] for row in rows] == [{"who": "a"}, None, {"who": "b"}, None]
+
+
+def test_json_of_an_inferred_type(texts: Topics) -> None:
+    options = json_options(texts, valueSchema="infer")
+    rows = texts.read(options)
+    assert [row["value"] for row in rows] == [
+        {"id": 1, "more": None, "who": "a"},
+        None,
+        {"id": 2, "more": [1], "who": "b"},
+        None,
+    ]
+    texts.cluster.create_topic("empty")
+    with pytest.raises(OptionError, match="no record has a value"):
+        KafkaDataSource({**options, "subscribe": "empty"}).schema()
+
+
+def test_json_without_a_type(texts: Topics) -> None:
+    with pytest.raises(OptionError, match="valueFormat=json needs the type of value"):
+        KafkaDataSource(json_options(texts)).schema()
+
+
+def test_json_by_the_registry_s_schema_with_the_rest(texts: Topics) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"id": {"type": "integer"}, "who": {"type": "string"}},
+    }
+    texts.registry.add("t-value", json.dumps(schema), "JSON")
+    options = texts.options("t", valueFormat="json", onBadRecord="column", rescuedColumn="true")
+    rows = texts.read(options)
+    assert [row["value"] for row in rows] == [
+        {"id": 1, "who": "a"},
+        None,
+        {"id": 2, "who": "b"},
+        None,
+    ]
+    assert [row["rescued"] for row in rows] == [None, None, '{"more":[1]}', None]
+    assert [row["bad_record"] is None for row in rows] == [True, True, True, False]
