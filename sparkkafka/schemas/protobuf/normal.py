@@ -27,6 +27,9 @@ class Normalizer:
 
     def normal(self, payload: bytes) -> bytes | str:
         """Plain bytes of the same message, or why it is none."""
+        strange = explain(payload, self._message.descriptor, entries_only=True)
+        if strange is not None:
+            return strange
         try:
             parsed = self._class.FromString(payload)
         except (self._error, RecursionError, MemoryError) as error:
@@ -112,41 +115,50 @@ def _varint_bytes(value: int) -> bytes:
     return bytes(out)
 
 
-def explain(payload: bytes, descriptor: Any) -> str | None:
+def explain(payload: bytes, descriptor: Any, *, entries_only: bool = False) -> str | None:
     """The first thing that is wrong with a message, with its field and place; None if all looks
-    right."""
-    return _explained(memoryview(payload), 0, len(payload), descriptor, "", 0)
+    right.
+
+    entries_only: looks for an unknown field in an entry of a map alone. Java reads such an entry,
+    protobuf's runtime for Python drops it, and no writer makes one: it is a bad row.
+    """
+    return _explained(memoryview(payload), 0, len(payload), descriptor, "", 0, entries_only)
 
 
 def _explained(
-    data: memoryview, at: int, end: int, descriptor: Any, path: str, depth: int
+    data: memoryview, at: int, end: int, descriptor: Any, path: str, depth: int, only: bool
 ) -> str | None:
+    entry = types.is_entry(descriptor)
     where = f"field {path}" if path else f"message {descriptor.full_name}"
     while at < end:
         start = at
         try:
             tag, at = varint(data, at, end)
         except ValueError as error:
-            return f"{where}: at byte {start}: {error}"
+            return None if only else f"{where}: at byte {start}: {error}"
         number = tag >> 3
         if number == 0 or tag > 0xFFFFFFFF or at - start > 5:
-            return f"{where}: byte {start} begins no field"
+            return None if only else f"{where}: byte {start} begins no field"
         field = descriptor.fields_by_number.get(number)
         name = f"{path}.{field.name}" if path and field else field.name if field else ""
         here = f"field {name}" if field else f"{where}: unknown field {number}"
         try:
             begin, stop, at = _value(data, tag, at, end)
         except ValueError as error:
-            return f"{here}: at byte {start}: {error}"
+            return None if only else f"{here}: at byte {start}: {error}"
+        wire = tag & 7
+        if entry and (field is None or wire != types.WIRE[field.type]):
+            return f"field {path}: at byte {start}: an entry of the map has an unknown field"
         if field is None:
             continue
-        wire = tag & 7
         if field.message_type is not None and wire == types.WIRE[field.type]:
             if depth >= 100:
-                return f"{here}: messages are nested in more than 100 levels"
-            found = _explained(data, begin, stop, field.message_type, name, depth + 1)
+                return None if only else f"{here}: messages are nested in more than 100 levels"
+            found = _explained(data, begin, stop, field.message_type, name, depth + 1, only)
             if found is not None:
                 return found
+        elif only:
+            continue
         elif wire == types.LEN and field.type == types.STRING:
             try:
                 str(data[begin:stop], "utf-8")

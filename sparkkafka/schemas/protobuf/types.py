@@ -302,6 +302,11 @@ def enum_names(descriptor: Any) -> dict[int, str]:
     return names
 
 
+def is_entry(descriptor: Any) -> bool:
+    """Whether a message is an entry of a map."""
+    return bool(descriptor.GetOptions().map_entry)
+
+
 def is_repeated(field: Any) -> bool:
     found = getattr(field, "is_repeated", None)
     return field.label == 3 if found is None else bool(found)
