@@ -11,6 +11,7 @@ already.
 from __future__ import annotations
 
 import base64
+import binascii
 import http.client
 import json
 import re
@@ -87,7 +88,11 @@ def guid_proxy(registry: SchemaRegistry) -> Iterator[GuidProxy]:
             request = json.loads(body or "null")
             if not request or request.get("schemaType") != "PROTOBUF":
                 return body
-            descriptor = FileDescriptorProto.FromString(base64.b64decode(request["schema"]))
+            try:
+                content = base64.b64decode(request["schema"], validate=True)
+            except binascii.Error:
+                return body  # a text already
+            descriptor = FileDescriptorProto.FromString(content)
             for number in registry.call("GET", f"/subjects/{subject}/versions"):
                 known = registry.call("GET", f"/subjects/{subject}/versions/{number}")["schema"]
                 if compiled(known)[-1] == descriptor:

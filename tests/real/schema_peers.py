@@ -32,6 +32,9 @@ from tests.real.peers import Record, confluent_read, confluent_write
 AVRO, PROTOBUF, JSON = "avro", "protobuf", "json"
 FORMATS = (AVRO, PROTOBUF, JSON)
 
+ORDER = "shop.Order"
+"""The Protobuf message, the second or third of its file."""
+
 UTC = datetime.UTC
 NOON = datetime.datetime(2026, 11, 24, 12, 0, 0, 123_000, UTC)
 
@@ -430,7 +433,7 @@ class SchemaPeer:
             return AvroSerializer(client, schema, conf=conf)
         if form == JSON:
             return JSONSerializer(schema, client, conf=conf)
-        kind = message_class(schema, "shop.Order")
+        kind = message_class(schema, ORDER)
         serialize = ProtobufSerializer(kind, client, {**conf, "use.deprecated.format": False})
         return lambda value, context: serialize(json_format.ParseDict(dict(value), kind()), context)
 
@@ -449,7 +452,11 @@ class SchemaPeer:
         confluent_write(self.servers, topic, records, partition)
 
     def deserializer(
-        self, client: SchemaRegistryClient, form: str, schema: str | None = None
+        self,
+        client: SchemaRegistryClient,
+        form: str,
+        schema: str | None = None,
+        message: str = ORDER,
     ) -> Any:
         """Gives plain values, as a reader of `schema` sees them; None: of the writer's own."""
         if form == AVRO:
@@ -458,18 +465,18 @@ class SchemaPeer:
             return JSONDeserializer(schema, schema_registry_client=client)
         if schema is None:
             raise ValueError("Protobuf needs its message")
-        kind = message_class(schema, "shop.Order")
+        kind = message_class(schema, message)
         parse = ProtobufDeserializer(kind, {"use.deprecated.format": False}, client)
         return lambda payload, context: _plain_message(parse(payload, context))
 
     def read(
-        self, topic: str, form: str, schema: str | None = None, partitions: int = 1
+        self, topic: str, form: str, schema: str | None = None, message: str = ORDER
     ) -> list[Any]:
-        """All values of the topic, in order."""
+        """All values of the topic's only partition, in order."""
         values = []
         with self.client() as client:
-            deserialize = self.deserializer(client, form, schema)
-            for row in confluent_read(self.servers, topic, partitions):
+            deserialize = self.deserializer(client, form, schema, message)
+            for row in confluent_read(self.servers, topic):
                 context = SerializationContext(topic, MessageField.VALUE, list(row.headers or ()))
                 values.append(deserialize(row.value, context))
         return values

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import pytest
 
+from tests.protoc import compiled
 from tests.real.peers import confluent_read
-from tests.real.schema_peers import AVRO, FORMATS, JSON, PROTOBUF, SchemaPeer, plain, versions
+from tests.real.schema_peers import (
+    AVRO,
+    FORMATS,
+    JSON,
+    ORDER,
+    PROTOBUF,
+    SchemaPeer,
+    plain,
+    versions,
+)
 from tests.registry_proxy import guid_of, guid_proxy
 
 pytestmark = pytest.mark.real
 
 PREFIX, HEADERS = "prefix", "headers"
+
+MESSAGE = {AVRO: {}, JSON: {}, PROTOBUF: {"valueSchemaMessage": ORDER}}
 
 
 @pytest.fixture(params=[PREFIX, HEADERS])
@@ -94,7 +106,7 @@ def read(spark, peer, topic, form, schema=None, **options):
         .option("subscribe", topic)
         .option("valueFormat", form)
         .option("schema.registry.url", peer.registry_url)
-        .options(**options)
+        .options(**MESSAGE[form], **options)
     )
     return (reader.schema(schema) if schema else reader).load()
 
@@ -142,7 +154,7 @@ def test_we_read_an_older_version_of_avro(spark, peer, mixed):
 # --- we write, they read ------------------------------------------------------------------------
 
 
-def write(frame, peer, topic, form, **options):
+def write(frame, peer, topic, form, message=ORDER, **options):
     (
         frame.orderBy("offset")
         .coalesce(1)
@@ -153,7 +165,7 @@ def write(frame, peer, topic, form, **options):
         .option("valueFormat", form)
         .option("schema.registry.url", peer.registry_url)
         .option("valueFraming", "headers" if peer.in_headers else "confluent")
-        .options(**options)
+        .options(**(MESSAGE[form] if message else {}), **options)
         .mode("append")
         .save()
     )
@@ -179,16 +191,40 @@ def test_they_read_what_we_write_with_the_latest_version(
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("form", [AVRO, JSON])
-def test_they_read_what_we_write_with_a_schema_of_the_rows(spark, peer, mixed, new_topic, form):
+@pytest.mark.parametrize("form", FORMATS)
+def test_they_read_what_we_write_with_a_schema_of_the_rows(
+    spark, peer, mixed, new_topic, schema_registry, form
+):
     source, seen = mixed(form)
     topic = new_topic(prefix=f"ours-made-{form}")
-    write(read(spark, peer, source, form), peer, topic, form, **{"auto.register.schemas": "true"})
-    found = peer.read(topic, form)
+    options = {"auto.register.schemas": "true"}
+    write(read(spark, peer, source, form), peer, topic, form, message="", **options)
+    if form == PROTOBUF:
+        path = f"/subjects/{topic}-value/versions/latest"
+        text = schema_registry.call("GET", path)["schema"]
+        made = compiled(text)[-1]
+        name = ".".join(filter(None, (made.package, made.message_type[0].name)))
+        found = peer.read(topic, form, text, name)
+    else:
+        found = peer.read(topic, form)
     if form == JSON:
         seen = [without_nulls(row) for row in seen]
         found = [without_nulls(row) for row in found]
     assert found == seen
+
+
+@pytest.mark.spark
+def test_a_protobuf_schema_that_is_a_descriptor_in_base64(
+    spark, kafka_cluster, schema_registry, new_topic
+):
+    """Apicurio's registry keeps what confluent-kafka sends; Confluent's makes a text of it."""
+    peer = SchemaPeer(kafka_cluster.bootstrap_servers, schema_registry.url)
+    topic = new_topic(prefix="base64")
+    version = versions(PROTOBUF)[-1]
+    peer.write(topic, list(peer.records(topic, PROTOBUF, version.schema, version.values)))
+    kept = schema_registry.call("GET", f"/subjects/{topic}-value/versions/latest")["schema"]
+    assert "syntax" not in kept
+    assert values(read(spark, peer, topic, PROTOBUF)) == version.seen
 
 
 def without_nulls(row):
