@@ -7,12 +7,16 @@ messages with a length. For what it refuses, `explain` looks for the field.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 from sparkkafka.schemas.protobuf import types
 from sparkkafka.schemas.protobuf.compiler import library
-from sparkkafka.schemas.protobuf.plan import Count, Message, is_map
+from sparkkafka.schemas.protobuf.plan import Count, Field, Message, is_map
 from sparkkafka.schemas.protobuf.wire import varint
+
+_MOST_LEVELS: Final = 100
+"""As protobuf's runtime has it."""
 
 
 class Normalizer:
@@ -23,13 +27,15 @@ class Normalizer:
         self._error = protobuf.message.DecodeError
         self._class = protobuf.message_factory.GetMessageClass(message.descriptor)
         self._message = message
-        self._groups = _has_groups(message)
+        self._groups = _any(message, lambda field: field.kind == types.GROUP)
+        self._maps = _any(message, lambda field: field.count is Count.MAP)
 
     def normal(self, payload: bytes) -> bytes | str:
         """Plain bytes of the same message, or why it is none."""
-        strange = explain(payload, self._message.descriptor, entries_only=True)
-        if strange is not None:
-            return strange
+        if self._maps:
+            strange = explain(payload, self._message.descriptor, entries_only=True)
+            if strange is not None:
+                return strange
         try:
             parsed = self._class.FromString(payload)
         except (self._error, RecursionError, MemoryError) as error:
@@ -42,9 +48,10 @@ class Normalizer:
         return _rewritten(memoryview(written), self._message) if self._groups else written
 
 
-def _has_groups(message: Message) -> bool:
+def _any(message: Message, test: Callable[[Field], bool]) -> bool:
+    """Whether a wanted field of the message, at any level, passes."""
     return any(
-        field.kind == types.GROUP or (field.message is not None and _has_groups(field.message))
+        test(field) or (field.message is not None and _any(field.message, test))
         for field in message.fields
     )
 
@@ -98,6 +105,8 @@ def _value(data: Any, tag: int, at: int, end: int) -> tuple[int, int, int]:
                     raise ValueError("a group ends that did not begin")
             elif inner & 7 == types.START:
                 depth.append(inner >> 3)
+                if len(depth) > _MOST_LEVELS:
+                    raise ValueError(f"groups are nested in more than {_MOST_LEVELS} levels")
             else:
                 _, _, at = _value(data, inner, at, end)
         return begin, stop, at
@@ -152,8 +161,8 @@ def _explained(
         if field is None:
             continue
         if field.message_type is not None and wire == types.WIRE[field.type]:
-            if depth >= 100:
-                return None if only else f"{here}: messages are nested in more than 100 levels"
+            if depth >= _MOST_LEVELS:
+                return None if only else f"{here}: nested in more than {_MOST_LEVELS} levels"
             found = _explained(data, begin, stop, field.message_type, name, depth + 1, only)
             if found is not None:
                 return found
@@ -182,6 +191,3 @@ def _packed_wrong(data: memoryview, at: int, end: int, field: Any) -> str | None
     elif wire in (types.I64, types.I32) and (end - at) % (8 if wire == types.I64 else 4):
         return f"{end - at} bytes are no packed {types.NAMES[field.type]}"
     return None
-
-
-__all__ = ["Count", "Normalizer", "explain"]

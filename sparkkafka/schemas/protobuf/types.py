@@ -80,6 +80,17 @@ WIRE: Final = {
     SINT64: VARINT,
 }
 
+WIRE_GROUP: Final = {
+    **WIRE,
+    SINT32: "zigzag",
+    SINT64: "zigzag",
+    FLOAT: "float",
+    DOUBLE: "double",
+    STRING: "text",
+    BYTES: "text",
+}
+"""Types of one group read each other's bytes; a number that does not fit makes a bad row."""
+
 NAMES: Final = {
     DOUBLE: "double",
     FLOAT: "float",
@@ -216,14 +227,20 @@ def special_of(descriptor: Any) -> Special | None:
 
 
 def special_type(
-    special: Special, field: Any, wanted: pa.DataType | None, path: str, writing: bool
+    special: Special,
+    field: Any,
+    noted: Any,
+    wanted: pa.DataType | None,
+    path: str,
+    writing: bool,
 ) -> pa.DataType:
-    """Raises OptionError for a wanted (given) type that it cannot become (be made of)."""
+    """`noted`: the field with the options. Raises OptionError for a wanted (given) type that it
+    cannot become (be made of)."""
     if special is Special.WRAPPER:
         return scalar_type(field.message_type.fields[0], wanted, path, writing)
     if special is Special.DECIMAL:
         if wanted is None:
-            return pa.decimal128(*_precision_and_scale(field, path))
+            return pa.decimal128(*_precision_and_scale(noted, path))
         if pa.types.is_decimal128(wanted):
             return wanted
         raise OptionError(f"field {path} is a {special.value}, which {_verb(writing)} {wanted}")

@@ -45,6 +45,11 @@ log = logging.getLogger(__name__)
 PINS = "sparkkafka"
 """In the metadata of a column: {topic: {"subject": …, "id": …, "version": …}}."""
 
+_OF_BATCHES = ("ending", "filterpushdown", "maxtimestampdisorder")
+"""How options begin that streams do not have."""
+
+ALL_TOPICS = "*"
+
 BAD_RECORD = "bad_record"
 RESCUED = "rescued"
 
@@ -69,11 +74,10 @@ def open_registry(formats: FormatOptions) -> Iterator[RegistryClient | None]:
 
 def typed_schema(given: Mapping[str, Any]) -> StructType:
     """The columns of a read with these options. Raises OptionError, SchemaError, RegistryError."""
-    try:
-        options = parse_read_options(given)
-    except OptionError:
-        # Spark asks streams for their columns without saying that they are streams.
-        options = parse_stream_options(given)
+    # Spark does not say whether it asks for a stream. Options of a stream are taken as such, so
+    # that nothing is said of them; a reader looks at them again.
+    batch = any(name.lower().startswith(_OF_BATCHES) for name in given)
+    options = parse_read_options(given) if batch else parse_stream_options(given)
     plain = spark_schema(options.include_headers)
     formats = options.formats
     if formats is None:
@@ -135,9 +139,9 @@ def _typed_field(
 
 
 def topics_of(options: ReadOptions, column: ColumnFormat) -> list[str]:
-    """The topics whose schemas are wanted; of one schema for all, [""]."""
+    """The topics whose schemas are wanted; of one schema for all, ALL_TOPICS."""
     if column.schema is not None or column.subject or column.infer:
-        return [""]
+        return [ALL_TOPICS]
     subscription = options.subscription
     if subscription.strategy == "assign":
         return sorted({topic for topic, _ in subscription.partitions})
@@ -208,6 +212,7 @@ def typed_columns(schema: StructType, options: ReadOptions) -> tuple[ReadColumn,
         return chosen_columns(schema)
     both = (formats.value, formats.key)
     typed = {column.column: column for column in both if column.has_schema}
+    _check_dead_letters(options, formats.dead_letter_topic)
     beside: dict[str, DataType] = {}
     if formats.rescued_column:
         beside[RESCUED] = StringType()
@@ -232,6 +237,21 @@ def typed_columns(schema: StructType, options: ReadOptions) -> tuple[ReadColumn,
                 made.append(column)
     _check_sense([column.name for column in made], typed, beside)
     return tuple(made)
+
+
+def _check_dead_letters(options: ReadOptions, topic: str) -> None:
+    """A read of its own dead letters would find them bad again, for ever."""
+    subscription = options.subscription
+    reads = topic in subscription.topics or topic in {name for name, _ in subscription.partitions}
+    if subscription.strategy == "subscribePattern":
+        from sparkkafka.spark.read.planning import compile_pattern
+
+        reads = bool(topic) and bool(compile_pattern(subscription.pattern).search(topic))
+    if reads:
+        raise OptionError(
+            f"deadLetter.topic={topic} is one of the topics that are read, so its records would be "
+            "read, and be bad, again: choose another name, or read others"
+        )
 
 
 def _beside(field: StructField, wanted: DataType) -> pa.DataType:
@@ -265,7 +285,7 @@ def _plans(
     pins = {topic: int(one["id"]) for topic, one in (field.metadata or {}).get(PINS, {}).items()}
     if column.schema is None and (column.infer or registry is None):
         # JSON of the type that the user gave, or that was inferred.
-        chosen = {"": Chosen(Schema(column.format, ""))}
+        chosen = {ALL_TOPICS: Chosen(Schema(column.format, ""))}
     else:
         topics = topics_of(options, column)
         if pins and set(topics) != set(pins):

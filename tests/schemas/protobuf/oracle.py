@@ -81,9 +81,9 @@ def _field(message: Any, field: Any, kind: pa.DataType) -> Any:
         ]
     if field.is_repeated:
         return [_one(item, field, kind.value_type) for item in getattr(message, field.name)]
-    if field.has_presence and not message.HasField(field.name):
-        if field.message_type is not None or not field.has_default_value:
-            return None
+    absent = field.has_presence and not message.HasField(field.name)
+    if absent and (field.message_type is not None or not field.has_default_value):
+        return None
     return _one(_text(message, field), field, kind)
 
 

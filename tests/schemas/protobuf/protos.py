@@ -152,8 +152,15 @@ ALL2 = Schema(
       repeated Closed kinds = 15;
       optional Inner inner = 16;
       repeated Inner inners = 17;
-      optional group Grp = 18 { optional int32 a = 1; repeated string b = 2; optional Inner c = 3; }
-      repeated group Grps = 19 { optional int64 x = 1; optional group Deep = 2 { optional bool y = 1; } }
+      optional group Grp = 18 {
+        optional int32 a = 1;
+        repeated string b = 2;
+        optional Inner c = 3;
+      }
+      repeated group Grps = 19 {
+        optional int64 x = 1;
+        optional group Deep = 2 { optional bool y = 1; }
+      }
       map<string, Zero> by_name = 20;
       map<int32, Inner> by_number = 21;
       optional common.Level open = 22;
