@@ -29,6 +29,7 @@ LONGEST: tuple[str, ...] = (
     "test_exactly_once_kills.py",
     "test_stream_brokers.py",
     "test_kafka_cluster.py",
+    "test_schema_outages.py",
     "test_registry.py",
     "test_exactly_once_batch.py",
     "test_reliability_real.py",
