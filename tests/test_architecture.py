@@ -81,10 +81,11 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
         "admin",
     ),
     # The formats do not know each other, nor the registry.
-    "schemas": ("values", "avro", "protobuf", "json", "registry"),
+    "schemas": ("values", "avro", "protobuf", "json", "registry", "framing", "unframing", "column", "choice"),
     "spark": (
         "logs",
         "schema",
+        "arrow_types",
         "read",
         "exactly_once",
         "write",

@@ -24,7 +24,9 @@ from sparkkafka.errors import OptionError
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+    from sparkkafka.config.options import ReadOptions
     from sparkkafka.spark.read.reader import KafkaBatchReader
+    from sparkkafka.spark.schema import ReadColumn
     from sparkkafka.spark.stream.reader import KafkaStreamReader
     from sparkkafka.spark.stream.writer import KafkaStreamWriter
     from sparkkafka.spark.write.writer import KafkaBatchWriter
@@ -70,19 +72,40 @@ class KafkaDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        """The columns of a read; needs includeHeaders only, so a write passes here too."""
+        """The columns of a read; needs includeHeaders only, so a write passes here too. With a
+        format, the registry is asked for the column's schema."""
         from sparkkafka.spark.schema import spark_schema
 
+        if self._is_typed_read():
+            from sparkkafka.spark.logs import set_up_logging
+            from sparkkafka.spark.read.typed import typed_schema
+
+            set_up_logging()
+            return typed_schema(self.options)
         word = str(self.options.get("includeheaders", "false")).strip().lower()
         return spark_schema(include_headers=word == "true")
+
+    def _is_typed_read(self) -> bool:
+        reads = any(name in self.options for name in ("subscribe", "subscribepattern", "assign"))
+        formats = (self.options.get(f"{column}format", "") for column in ("value", "key"))
+        return reads and any(word.strip().lower() not in ("", "binary") for word in formats)
+
+    def _columns(self, schema: StructType, options: ReadOptions) -> tuple[ReadColumn, ...]:
+        if options.formats is None:
+            from sparkkafka.spark.schema import chosen_columns
+
+            return chosen_columns(schema)
+        from sparkkafka.spark.read.typed import typed_columns
+
+        return typed_columns(schema, options)
 
     def reader(self, schema: StructType) -> KafkaBatchReader:
         from sparkkafka.spark.logs import set_up_logging
         from sparkkafka.spark.read.reader import KafkaBatchReader
-        from sparkkafka.spark.schema import chosen_columns
 
         set_up_logging()
-        options, columns = parse_read_options(self.options), chosen_columns(schema)
+        options = parse_read_options(self.options)
+        columns = self._columns(schema, options)
         if not options.filter_pushdown:
             return KafkaBatchReader(options, columns)
         if not hasattr(DataSourceReader, "pushFilters"):
@@ -108,10 +131,10 @@ class KafkaDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> KafkaStreamReader:
         from sparkkafka.spark.logs import set_up_logging
-        from sparkkafka.spark.schema import chosen_columns
 
         set_up_logging()
-        options, columns = parse_stream_options(self.options), chosen_columns(schema)
+        options = parse_stream_options(self.options)
+        columns = self._columns(schema, options)
         if find_spec("pyspark.sql.streaming.datasource"):  # Spark 4.2
             from sparkkafka.spark.stream.reader import LimitedStreamReader
 

@@ -9,6 +9,8 @@ Arrow itself is imported where it is used: Spark asks for the schema in a proces
 from __future__ import annotations
 
 import difflib
+import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -28,6 +30,12 @@ from sparkkafka.errors import OptionError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from sparkkafka.schemas.column import ColumnPlan
+
+METADATA_KEY = "SPARK::metadata::json"
+"""Where Spark (ArrowUtils.metadataKey, and PySpark's `to_arrow_schema`) has a field's metadata in
+Arrow: rows that come with a stream's plan must have them, and tasks' rows may."""
 
 _HEADERS = ArrayType(
     StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -49,11 +57,19 @@ _MAY_BE_NULL = ("key", "value", "headers")
 
 @dataclass(frozen=True, slots=True)
 class ReadColumn:
-    """One column of a read; `as_text`: key or value as a string."""
+    """One column of a read; `as_text`: key or value as a string.
+
+    Of a column with a schema, `plans` say by topic how it is read, and `kind` is its type; that of
+    the columns beside them (bad_record, rescued) too. `metadata`: of the column in Spark's schema,
+    JSON; "" for none.
+    """
 
     name: str
     as_text: bool = False
     nullable: bool = True
+    kind: pa.DataType | None = None
+    metadata: str = ""
+    plans: tuple[tuple[str, ColumnPlan], ...] = ()
 
 
 def default_columns(include_headers: bool) -> tuple[ReadColumn, ...]:
@@ -67,15 +83,21 @@ def spark_schema(include_headers: bool) -> StructType:
     return StructType([StructField(name, _TYPES[name]) for name in names])
 
 
-def chosen_columns(schema: StructType) -> tuple[ReadColumn, ...]:
+def chosen_columns(
+    schema: StructType, free: Collection[str] = (), texts: Collection[str] = ()
+) -> tuple[ReadColumn, ...]:
     """The columns that a schema names. Raises OptionError for a column that does not exist, exists
-    with another type, is named twice, or cannot promise what it says (NOT NULL)."""
+    with another type, is named twice, or cannot promise what it says (NOT NULL).
+
+    `free`: columns with any type, that may be there besides. `texts`: columns that must be text.
+    """
     if not schema.fields:
         raise OptionError(f"the schema has no columns; there are {_names()}")
     columns = []
     for number, field in enumerate(schema.fields):
         wanted = _TYPES.get(field.name)
-        if wanted is None:
+        is_free = field.name in free
+        if wanted is None and not is_free:
             names = {name.lower(): name for name in _TYPES}
             near = difflib.get_close_matches(field.name.lower(), names, n=1)
             hint = f"; did you mean {names[near[0]]!r}?" if near else ""
@@ -86,19 +108,23 @@ def chosen_columns(schema: StructType) -> tuple[ReadColumn, ...]:
         if field.name in [other.name for other in schema.fields[:number]]:
             raise OptionError(f"column {field.name!r} stands twice in the schema")
         as_text = field.name in _MAY_BE_TEXT and isinstance(field.dataType, StringType)
-        if not as_text and not _same_type(field.dataType, wanted):
-            words = wanted.simpleString()
-            if field.name in _MAY_BE_TEXT:
+        as_text &= not is_free
+        must_be_text = field.name in texts
+        wrong = wanted is not None and not as_text and not is_free
+        if wanted and wrong and (must_be_text or not _same_type(field.dataType, wanted)):
+            words = "string" if must_be_text else wanted.simpleString()
+            if field.name in _MAY_BE_TEXT and not must_be_text:
                 words += " or string"
             raise OptionError(
                 f"column {field.name!r} of the schema must be {words}, not "
                 f"{field.dataType.simpleString()}: cast it after the read"
             )
-        if not field.nullable and field.name in _MAY_BE_NULL:
+        if not field.nullable and (is_free or field.name in _MAY_BE_NULL):
             raise OptionError(
                 f"column {field.name!r} of the schema cannot be NOT NULL: records without one exist"
             )
-        columns.append(ReadColumn(field.name, as_text, field.nullable))
+        metadata = json.dumps(field.metadata) if field.metadata else ""
+        columns.append(ReadColumn(field.name, as_text, field.nullable, metadata=metadata))
     return tuple(columns)
 
 
@@ -122,8 +148,9 @@ def arrow_schema(columns: tuple[ReadColumn, ...]) -> pa.Schema:
         [
             pa.field(
                 column.name,
-                pa.string() if column.as_text else types[column.name],
+                column.kind or (pa.string() if column.as_text else types[column.name]),
                 nullable=column.nullable,
+                metadata={METADATA_KEY: column.metadata} if column.metadata else None,
             )
             for column in columns
         ]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.consumer.range_fetcher import (
@@ -21,9 +22,12 @@ from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.options import FetchOptions, ReadOptions
 from sparkkafka.errors import DataLossError, DecodeError
 from sparkkafka.protocol.columns.columns import ALL_COLUMNS, HEADERS_TYPE, DecodedRecords, Selection
-from sparkkafka.protocol.records.arrow import from_numpy, repeat_text
+from sparkkafka.protocol.records.arrow import from_numpy, places, repeat_text
 from sparkkafka.spark.read.planning import KafkaInputPartition
 from sparkkafka.spark.schema import ReadColumn, arrow_schema
+
+if TYPE_CHECKING:
+    from sparkkafka.spark.read.typed_task import Typed
 
 ROWS_PER_BATCH = 8192
 """Rows of an Arrow batch handed to Spark. 64K rows were slower at 1 KB a row (measured)."""
@@ -44,8 +48,11 @@ def read_range(
     Raises what `RangeFetcher` says, and DecodeError for a timestamp or text that Spark cannot hold.
     """
     # The last known leader gives the metadata; the same connection then fetches.
-    with Cluster(options.client, try_first=partition.leader, for_task=True) as cluster:
-        yield from _read_range(cluster, options, columns, partition)
+    with (
+        Cluster(options.client, try_first=partition.leader, for_task=True) as cluster,
+        typed_of(options, columns) as typed,
+    ):
+        yield from _read_range(cluster, options, columns, partition, typed)
 
 
 def read_ranges(
@@ -54,13 +61,16 @@ def read_ranges(
     ranges: Sequence[KafkaInputPartition],
 ) -> Iterator[pa.RecordBatch]:
     """The records of small ranges of several partitions. Raises as `read_range`."""
-    with Cluster(options.client, try_first=ranges[0].leader, for_task=True) as cluster:
-        with _small_ranges_fetcher(cluster, options.fetch, columns, ranges) as fetcher:
-            yield from _joined(_shaped(fetcher, options, columns, ranges))
+    with (
+        Cluster(options.client, try_first=ranges[0].leader, for_task=True) as cluster,
+        typed_of(options, columns) as typed,
+    ):
+        with _small_ranges_fetcher(cluster, options, options.fetch, columns, ranges) as fetcher:
+            yield from _joined(_shaped(fetcher, options, columns, ranges, typed))
         for one in ranges:
             if one.tp in fetcher.left:
                 left = replace(one, start=fetcher.left[one.tp])
-                yield from _read_range(cluster, options, columns, left)
+                yield from _read_range(cluster, options, columns, left, typed)
 
 
 def read_at_once(
@@ -87,8 +97,11 @@ def read_at_once(
     deadline = Deadline(limit_ms)
     found: list[pa.RecordBatch] = []
     size_bytes = 0
-    with _small_ranges_fetcher(cluster, fetch, columns, ranges) as fetcher:
-        for batch in _shaped(fetcher, options, columns, ranges):
+    with (
+        _small_ranges_fetcher(cluster, options, fetch, columns, ranges) as fetcher,
+        typed_of(options, columns, on_driver=True) as typed,
+    ):
+        for batch in _shaped(fetcher, options, columns, ranges, typed):
             found.append(batch)
             size_bytes += batch.nbytes
             if fetcher.left or size_bytes > most_bytes or deadline.expired:
@@ -104,12 +117,15 @@ def read_at_once(
 
 def _small_ranges_fetcher(
     cluster: Cluster,
-    options: FetchOptions,
+    options: ReadOptions,
+    fetch: FetchOptions,
     columns: tuple[ReadColumn, ...],
     ranges: Sequence[KafkaInputPartition],
 ) -> SmallRangesFetcher:
-    wanted = {one.tp: WantedRange(_selection(columns, one), one.topic_id) for one in ranges}
-    return SmallRangesFetcher(cluster, wanted, options)
+    wanted = {
+        one.tp: WantedRange(_selection(options, columns, one), one.topic_id) for one in ranges
+    }
+    return SmallRangesFetcher(cluster, wanted, fetch)
 
 
 def _shaped(
@@ -117,8 +133,9 @@ def _shaped(
     options: ReadOptions,
     columns: tuple[ReadColumn, ...],
     ranges: Sequence[KafkaInputPartition],
+    typed: Typed | None,
 ) -> Iterator[pa.RecordBatch]:
-    shapers = {one.tp: _shaper(options, columns, one) for one in ranges}
+    shapers = {one.tp: _shaper(options, columns, one, typed) for one in ranges}
     return (batch for tp, records in fetcher for batch in shapers[tp].batches(records))
 
 
@@ -137,13 +154,34 @@ def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
 
 
-def _selection(columns: tuple[ReadColumn, ...], one: KafkaInputPartition) -> Selection:
+def typed_of(
+    options: ReadOptions, columns: tuple[ReadColumn, ...], *, on_driver: bool = False
+) -> AbstractContextManager[Typed | None]:
+    """What decodes columns with a schema; None if there are none."""
+    formats = options.formats
+    if formats is None or not any(column.plans for column in columns):
+        return nullcontext()
+    from sparkkafka.spark.read.typed_task import Typed
+
+    return Typed(options, formats, columns, on_driver=on_driver)
+
+
+def _selection(
+    options: ReadOptions, columns: tuple[ReadColumn, ...], one: KafkaInputPartition
+) -> Selection:
     names = ALL_COLUMNS & {column.name for column in columns}
+    if options.formats is not None and any(column.plans for column in columns):
+        from sparkkafka.spark.read.typed_task import needed_columns
+
+        names |= needed_columns(columns, options.formats)
     return Selection(one.start, one.end, names, one.times_ms)
 
 
 def _shaper(
-    options: ReadOptions, columns: tuple[ReadColumn, ...], one: KafkaInputPartition
+    options: ReadOptions,
+    columns: tuple[ReadColumn, ...],
+    one: KafkaInputPartition,
+    typed: Typed | None,
 ) -> BatchShaper:
     null_for_bad_text = options.invalid_utf8 == "null"
     return BatchShaper(
@@ -152,6 +190,7 @@ def _shaper(
         columns,
         null_for_bad_text=null_for_bad_text,
         most_rows=one.count,
+        typed=typed,
     )
 
 
@@ -160,18 +199,19 @@ def _read_range(
     options: ReadOptions,
     columns: tuple[ReadColumn, ...],
     partition: KafkaInputPartition,
+    typed: Typed | None,
 ) -> Iterator[pa.RecordBatch]:
     with RangeFetcher(
         cluster,
         partition.tp,
-        _selection(columns, partition),
+        _selection(options, columns, partition),
         options.fetch,
         poll_timeout_ms=options.poll_timeout_ms,
         fail_on_data_loss=options.fail_on_data_loss,
         topic_id=partition.topic_id,
         words=_WORDS,
     ) as fetcher:
-        shaper = _shaper(options, columns, partition)
+        shaper = _shaper(options, columns, partition, typed)
         try:
             for records in fetcher:
                 yield from shaper.batches(records)
@@ -192,7 +232,9 @@ class BatchShaper:
         *,
         null_for_bad_text: bool = False,
         most_rows: int = ROWS_PER_BATCH,
+        typed: Typed | None = None,
     ) -> None:
+        self._typed = typed.of_partition(topic, partition) if typed is not None else None
         self._schema = arrow_schema(columns)
         self._place = f"topic {topic} partition {partition}"
         self._null_for_bad_text = null_for_bad_text
@@ -210,7 +252,10 @@ class BatchShaper:
             "timestampType": lambda records: from_numpy(records.timestamp_types),
             "headers": lambda records: _or_nulls(records.headers, len(records), HEADERS_TYPE),
         }
-        self._columns = [(column, makers[column.name]) for column in columns]
+        # Columns with a schema, and those beside them, come from `typed`.
+        self._columns = [
+            (column, None if column.kind is not None else makers[column.name]) for column in columns
+        ]
 
     def batches(self, records: DecodedRecords) -> Iterator[pa.RecordBatch]:
         rows = len(records)
@@ -226,10 +271,17 @@ class BatchShaper:
             yield self._batch(records.slice(start, min(start + step, rows)))
 
     def _batch(self, records: DecodedRecords) -> pa.RecordBatch:
-        arrays = [
-            self._text(column.name, make(records), records) if column.as_text else make(records)
-            for column, make in self._columns
-        ]
+        found: Mapping[str, pa.Array] = {}
+        if self._typed is not None:
+            found, records = self._typed.columns(records)
+        arrays = []
+        for column, make in self._columns:
+            if make is None:
+                arrays.append(found[column.name])
+            elif column.as_text:
+                arrays.append(self._text(column.name, make(records), records))
+            else:
+                arrays.append(make(records))
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _text(self, name: str, array: pa.Array, records: DecodedRecords) -> pa.Array:
@@ -241,7 +293,7 @@ class BatchShaper:
         if self._null_for_bad_text:
             keep = np.ones(len(array), np.bool_)
             keep[bad] = False
-            return array.filter(from_numpy(keep)).cast(pa.string()).take(_places(keep))
+            return array.filter(from_numpy(keep)).cast(pa.string()).take(places(keep))
         offset = int(records.offsets[bad[0]])
         raise DecodeError(
             f"{self._place} offset {offset}: the {name} is not UTF-8 "
@@ -269,13 +321,6 @@ def bad_text_rows(array: pa.Array) -> list[int]:
             else:
                 pending += [(start + count // 2, count - count // 2), (start, count // 2)]
     return bad
-
-
-def _places(keep: NDArray[np.bool_]) -> pa.Array:
-    """For `take`: where each kept row went, null for the others."""
-    places = from_numpy(np.cumsum(keep) - 1)
-    validity = from_numpy(keep).buffers()[1]
-    return pa.Array.from_buffers(places.type, len(places), [validity, places.buffers()[1]])
 
 
 def _or_nulls(column: pa.Array | None, rows: int, kind: pa.DataType) -> pa.Array:

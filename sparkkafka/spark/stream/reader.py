@@ -65,7 +65,7 @@ class KafkaStreamReader(DataSourceStreamReader):
 
             set_up_logging()
             self._live = StreamOffsets(self.options)
-            if ReadsOnDriver is not None:
+            if ReadsOnDriver is not None and _may_come_with_plans(self.columns):
                 self._driver_reads = DriverReads(self._live.cluster, self.options, self.columns)
         return self._live
 
@@ -164,6 +164,16 @@ if find_spec("pyspark.sql.streaming.datasource"):  # Spark 4.2
 
         def prepareForTriggerAvailableNow(self) -> None:
             self._offsets.stop_at_latest()
+
+
+def _may_come_with_plans(columns: tuple[ReadColumn, ...]) -> bool:
+    """Whether Spark takes rows of these columns with a plan: it compares their schema with the
+    query's, metadata included, and cannot do so where it reads none from Arrow."""
+    if not any(column.metadata for column in columns):
+        return True
+    from pyspark.sql.pandas import types
+
+    return hasattr(types, "metadata_key")
 
 
 def offsets_of(tree: Tree) -> dict[TopicPartition, int]:

@@ -28,7 +28,7 @@ from sparkkafka.spark.write.commit_message import (
     log_commit,
     task_reports,
 )
-from sparkkafka.spark.write.writer import input_columns
+from sparkkafka.spark.write.writer import encode_plans, input_columns
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,8 @@ class KafkaStreamWriter(_ArrowSink):
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         self.options = options
-        self.columns = input_columns(schema, options.topic)
+        self.columns = input_columns(schema, options.topic, options.formats)
+        self.plans = encode_plans(options, schema, self.columns)
         self.writer_id = uuid.uuid4().hex  # the same for all tasks of a micro-batch
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> KafkaCommitMessage:
@@ -68,7 +69,7 @@ class KafkaStreamWriter(_ArrowSink):
         place = None
         if self.options.delivery_guarantee == EXACTLY_ONCE:
             place = TaskPlace.of_stream(self.options.transactional_id_prefix, self.writer_id)
-        return write_rows(iterator, self.columns, self.options, place)
+        return write_rows(iterator, self.columns, self.options, place, self.plans)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """One line with the totals. The records are visible already, or become so here.

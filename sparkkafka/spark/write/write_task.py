@@ -7,7 +7,8 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,6 +28,9 @@ from sparkkafka.protocol.records.arrow import or_zero
 from sparkkafka.spark.exactly_once.task import TaskPlace, task_transaction
 from sparkkafka.spark.write.commit_message import KafkaCommitMessage
 
+if TYPE_CHECKING:
+    from sparkkafka.schemas.column import EncodePlan
+
 log = logging.getLogger(__name__)
 
 MAX_PIECE_BYTES = 2**30
@@ -44,13 +48,16 @@ def write_rows(
     columns: InputColumns,
     options: WriteOptions,
     place: TaskPlace | None = None,
+    plans: tuple[EncodePlan, ...] = (),
 ) -> KafkaCommitMessage:
     """Sends all rows and waits until they are acknowledged.
 
-    With a `place` they are part of a transaction, which stays open. Raises what
-    `KafkaBatchWriter.write` says.
+    With a `place` they are part of a transaction, which stays open. `plans`: of columns with a
+    schema. Raises what `KafkaBatchWriter.write` says.
     """
-    batches = (batch for batch in iterator if batch.num_rows)
+    batches: Iterator[pa.RecordBatch] = (batch for batch in iterator if batch.num_rows)
+    if plans:
+        batches, columns = _encoded(batches, columns, plans)
     first = next(batches, None)
     if first is None:
         # Nothing to send: no connection is needed.
@@ -79,6 +86,19 @@ def write_rows(
         time.monotonic() - started_s,
     )
     return message
+
+
+def _encoded(
+    batches: Iterator[pa.RecordBatch], columns: InputColumns, plans: tuple[EncodePlan, ...]
+) -> tuple[Iterator[pa.RecordBatch], InputColumns]:
+    """The batches with payloads, and where their columns are."""
+    from sparkkafka.spark.write.encoding import BatchEncoder
+
+    first = next(batches, None)
+    if first is None:
+        return batches, columns
+    encoder = BatchEncoder(plans, columns)
+    return encoder.encoded(chain((first,), batches)), encoder.columns(first.num_columns)
 
 
 class _Task:

@@ -29,6 +29,7 @@ from pyspark.sql.types import (
 
 from sparkkafka.client.sender.table_columns import InputColumns, find_columns
 from sparkkafka.config.check import warn
+from sparkkafka.config.format_rows import STRING
 from sparkkafka.config.options import EXACTLY_ONCE, WriteOptions
 from sparkkafka.errors import OptionError
 from sparkkafka.spark.logs import EXECUTOR, set_up_logging
@@ -42,6 +43,9 @@ from sparkkafka.spark.write.commit_message import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from sparkkafka.config.formats import FormatOptions
+    from sparkkafka.schemas.column import EncodePlan
+
 log = logging.getLogger(__name__)
 
 
@@ -53,7 +57,8 @@ class KafkaBatchWriter(DataSourceArrowWriter):
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         self.options = options
-        self.columns = input_columns(schema, options.topic)
+        self.columns = input_columns(schema, options.topic, options.formats)
+        self.plans = encode_plans(options, schema, self.columns)
         # Spark hands this object to the tasks and to commit(): an id that all of a job share.
         self.writer_id = uuid.uuid4().hex
 
@@ -72,7 +77,7 @@ class KafkaBatchWriter(DataSourceArrowWriter):
         place = None
         if self.options.delivery_guarantee == EXACTLY_ONCE:
             place = TaskPlace.of_job(self.options.transactional_id_prefix, self.writer_id)
-        return write_rows(iterator, self.columns, self.options, place)
+        return write_rows(iterator, self.columns, self.options, place, self.plans)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """One line with the totals. The records are visible already, or become so here.
@@ -102,19 +107,47 @@ class KafkaBatchWriter(DataSourceArrowWriter):
         log_abort(messages, "running the job again writes them a second time")
 
 
-def input_columns(schema: StructType, topic: str | None) -> InputColumns:
+def encode_plans(
+    options: WriteOptions, schema: StructType, columns: InputColumns
+) -> tuple[EncodePlan, ...]:
+    """How columns with a schema are written; none without valueFormat and keyFormat.
+
+    Raises OptionError, SchemaError, RegistryError.
+    """
+    if options.formats is None:
+        return ()
+    from sparkkafka.spark.write.encoding import plan_encoding
+
+    return plan_encoding(options.formats, schema, columns)
+
+
+def input_columns(
+    schema: StructType, topic: str | None, formats: FormatOptions | None = None
+) -> InputColumns:
     """Finds and checks the columns of a DataFrame; the rules are those of Spark's KafkaWriter.
 
     The column timestamp is our own: the JVM connector ignores it, whatever its type, so one that is
-    no timestamp is ignored here too, with a warning.
+    no timestamp is ignored here too, with a warning. With `formats`, key and value can have any
+    type that their schema can.
 
     Raises OptionError in the words of the JVM connector's AnalysisException.
     """
     names = schema.names
 
+    both = (formats.key, formats.value) if formats is not None else ()
+    typed = {column.column for column in both if column.has_schema}
+    texts = {column.column for column in both if column.format == STRING}
+
     def fits(name: str, position: int) -> bool:
         kind = schema.fields[position].dataType
         good, wanted, hint = _KINDS[name]
+        if name in typed:
+            return True
+        if name in texts and not _is_text(kind):
+            raise OptionError(
+                f"{name}Format={STRING} needs a column {name} of type string, not "
+                f"{kind.simpleString()}: cast it"
+            )
         if good(kind):
             return True
         if name == "timestamp":
@@ -172,7 +205,8 @@ _KINDS: Mapping[str, tuple[Callable[[DataType], bool], str, str]] = {
     "value": (
         _is_bytes,
         "string or binary",
-        ": cast it, or put several columns in one with to_json(struct(*))",
+        ": cast it, put several columns in one with to_json(struct(*)), or set valueFormat to "
+        "write it with a schema",
     ),
     "key": (_is_bytes, "string or binary", ": cast it"),
     "headers": (_is_headers, "array<struct<key:string,value:binary>>", ""),

@@ -1,0 +1,192 @@
+"""Writers of records, arrays, maps and unions. See `encode_scalars` for the two steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sparkkafka.protocol.records.arrow import from_numpy, is_valid
+from sparkkafka.protocol.records.varints import Bytes, Ints
+from sparkkafka.schemas.avro.encode_scalars import (
+    ConstantWriter,
+    Filler,
+    Varints,
+    Writer,
+    offsets_of,
+)
+
+
+class RecordWriter(Writer):
+    """`fields`, in the schema's order: a writer and the place of its column in the struct, None for
+    a default."""
+
+    def __init__(self, path: str, fields: Sequence[tuple[Writer, int | None]]) -> None:
+        super().__init__(path)
+        self._fields = fields
+
+    def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
+        self.need_all(array, rows)
+        return _Sequence(
+            [
+                writer.prepare(array if place is None else array.field(place), rows)
+                for writer, place in self._fields
+            ]
+        )
+
+
+class _Sequence(Filler):
+    """Values one behind the other."""
+
+    def __init__(self, parts: Sequence[Filler]) -> None:
+        total: Any = 0
+        for part in parts:
+            total = total + part.sizes
+        super().__init__(total)
+        self._parts = parts
+
+    def write(self, out: Bytes, at: Ints) -> None:
+        for part in self._parts:
+            part.write(out, at)
+            at = at + part.sizes
+
+
+class ListWriter(Writer):
+    """Arrays: one block of all items, and the count 0 behind it."""
+
+    def __init__(self, path: str, item: Writer) -> None:
+        super().__init__(path)
+        self._item = item
+
+    def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
+        self.need_all(array, rows)
+        edges, counts = _edges(array)
+        items = array.values.slice(int(edges[0]), int(edges[-1] - edges[0]))
+        return _Blocks(counts, self._item.prepare(items, _rows_of_items(rows, counts)))
+
+
+class MapWriter(Writer):
+    def __init__(self, path: str, key: Writer, value: Writer) -> None:
+        super().__init__(path)
+        self._key = key
+        self._value = value
+
+    def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
+        self.need_all(array, rows)
+        edges, counts = _edges(array)
+        inner = _rows_of_items(rows, counts)
+        begin, count = int(edges[0]), int(edges[-1] - edges[0])
+        keys, values = array.keys.slice(begin, count), array.items.slice(begin, count)
+        entries = _Sequence([self._key.prepare(keys, inner), self._value.prepare(values, inner)])
+        return _Blocks(counts, entries)
+
+
+def _edges(array: pa.Array) -> tuple[Ints, Ints]:
+    """Where the items of each list begin in its values, and how many there are."""
+    if not len(array):
+        return np.zeros(1, np.int64), np.zeros(0, np.int64)
+    edges = offsets_of(array, large=pa.types.is_large_list(array.type))
+    return edges, np.diff(edges)
+
+
+def _rows_of_items(rows: Ints | None, counts: Ints) -> Ints:
+    return np.repeat(np.arange(len(counts)) if rows is None else rows, counts)
+
+
+class _Blocks(Filler):
+    def __init__(self, counts: Ints, items: Filler) -> None:
+        total = int(counts.sum())
+        edges = np.zeros(total + 1, np.int64)
+        sizes = items.sizes
+        np.cumsum(np.full(total, sizes) if np.ndim(sizes) == 0 else sizes, out=edges[1:])
+        self._ends = edges
+        self._first = np.cumsum(counts) - counts
+        self._counts = counts
+        self._front = Varints(counts)
+        self._items = items
+        content = edges[self._first + counts] - edges[self._first]
+        # An empty array is its count, 0, alone.
+        super().__init__(content + np.where(counts > 0, self._front.sizes + 1, 1))
+
+    def write(self, out: Bytes, at: Ints) -> None:
+        if not len(at):
+            return
+        self._front.write(out, at)
+        out[at + self.sizes - 1] = 0
+        begin = at + self._front.sizes - self._ends[self._first]
+        self._items.write(out, np.repeat(begin, self._counts) + self._ends[:-1])
+
+
+class UnionWriter(Writer):
+    """`null`: the number of the branch of null, None if there is none. `branches`: number and
+    writer; several if the column is a struct of members, of which just one has a value."""
+
+    def __init__(
+        self, path: str, null: int | None, branches: Sequence[tuple[int, Writer]], *, members: bool
+    ) -> None:
+        super().__init__(path)
+        self._null = null
+        self._branches = branches
+        self._members = members
+
+    def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
+        if self._null is None:
+            self.need_all(array, rows)
+        valid = is_valid(array)
+        parts: list[tuple[int, Ints, Filler]] = []
+        if self._null is not None and not valid.all():
+            nothing = ConstantWriter(self.path, b"").prepare(array, rows)
+            parts.append((self._null, np.flatnonzero(~valid), nothing))
+        if not self._members:
+            for number, writer in self._branches:
+                parts.append(self._part(number, writer, array, valid, rows))
+            return _Branches(len(array), parts)
+        set_members = np.zeros(len(array), np.int64)
+        columns = [array.field(place) for place in range(len(self._branches))]
+        masks = [is_valid(column) & valid for column in columns]
+        for mask in masks:
+            set_members += mask
+        self.refuse(
+            valid & (set_members != 1),
+            rows,
+            lambda entry: f"{set_members[entry]} members of the union have a value, not one",
+        )
+        for (number, writer), column, mask in zip(self._branches, columns, masks, strict=True):
+            if mask.any():
+                parts.append(self._part(number, writer, column, mask, rows))
+        return _Branches(len(array), parts)
+
+    @staticmethod
+    def _part(
+        number: int, writer: Writer, column: pa.Array, mask: Any, rows: Ints | None
+    ) -> tuple[int, Ints, Filler]:
+        entries = np.flatnonzero(mask)
+        if len(entries) == len(column):
+            return number, entries, writer.prepare(column, rows)
+        inner = entries if rows is None else rows[entries]
+        return number, entries, writer.prepare(column.take(from_numpy(entries)), inner)
+
+
+class _Branches(Filler):
+    """`parts`: number of the branch, the entries that have it, and their values."""
+
+    def __init__(self, count: int, parts: Sequence[tuple[int, Ints, Filler]]) -> None:
+        self._parts = [
+            (Varints(np.array([number])), entries, values) for number, entries, values in parts
+        ]
+        sizes = np.zeros(count, np.int64)
+        for front, entries, values in self._parts:
+            sizes[entries] = values.sizes + int(front.sizes[0])
+        super().__init__(sizes)
+
+    def write(self, out: Bytes, at: Ints) -> None:
+        for front, entries, values in self._parts:
+            places = at if len(entries) == len(at) else at[entries]
+            size = int(front.sizes[0])
+            number = np.zeros(size, np.uint8)
+            front.write(number, np.zeros(1, np.int64))
+            for index, byte in enumerate(number.tolist()):
+                out[places + index] = byte
+            values.write(out, places + size)

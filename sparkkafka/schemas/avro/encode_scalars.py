@@ -1,0 +1,412 @@
+"""Writers of types without types below them: an Arrow array -> bytes at given places.
+
+Writing has two steps. `prepare` says how many bytes each value takes; then all is allocated at
+once, and `write` fills in the bytes of all values at their places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from sparkkafka.protocol.records.arrow import is_valid
+from sparkkafka.protocol.records.varints import Bytes, Ints, widths, write, zigzag
+from sparkkafka.schemas.avro.cursor import Bools
+from sparkkafka.schemas.avro.scalars import above, negated
+from sparkkafka.schemas.avro.schema import place
+from sparkkafka.schemas.values import ValueRowError
+
+Sizes = Any
+"""Bytes of each value: an array, or one number for all."""
+
+
+class Filler:
+    """Values that are ready to be written; `sizes` are their bytes."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        self.sizes = sizes
+
+    def write(self, out: Bytes, at: Ints) -> None:
+        """Fills in each value at its place."""
+        raise NotImplementedError
+
+
+class Writer:
+    """One type. `rows` of `prepare` are the rows of the given column that the values belong to;
+    None if they are the rows themselves. Raises ValueRowError."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
+        raise NotImplementedError
+
+    def refuse(self, bad: Bools, rows: Ints | None, reason: str | Callable[[int], str]) -> None:
+        """Raises ValueRowError for the first value of the mask, if there is one. `reason` may be a
+        function of the value's index."""
+        entries = np.flatnonzero(bad)
+        if not len(entries):
+            return
+        entry = int(entries[0])
+        words = reason if isinstance(reason, str) else reason(entry)
+        row = entry if rows is None else int(rows[entry])
+        raise ValueRowError(row, f"{place(self.path)}: {words}")
+
+    def need_all(self, array: pa.Array, rows: Ints | None) -> None:
+        """Refuses nulls."""
+        if array.null_count:
+            self.refuse(~is_valid(array), rows, "null, which the Avro schema does not allow here")
+
+
+def fixed_width(array: pa.Array, dtype: Any) -> NDArray[Any]:
+    """The values of an array of numbers; what stands under a null means nothing."""
+    if not len(array):
+        return np.zeros(0, dtype)
+    values: NDArray[Any] = np.frombuffer(array.buffers()[1], dtype)
+    return values[array.offset : array.offset + len(array)]
+
+
+class ConstantWriter(Writer):
+    """The same bytes for each value: null, which has none, and defaults."""
+
+    def __init__(self, path: str, written: bytes, *, null: bool = False) -> None:
+        super().__init__(path)
+        self._filler = _Constant(np.frombuffer(written, np.uint8))
+        self._null = null
+
+    def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
+        if self._null and array.null_count < len(array):
+            self.refuse(is_valid(array), rows, "a value where the Avro schema has null alone")
+        return self._filler
+
+
+class _Constant(Filler):
+    def __init__(self, data: Bytes) -> None:
+        super().__init__(len(data))
+        self._data = data
+
+    def write(self, out: Bytes, at: Ints) -> None:
+        for index, byte in enumerate(self._data.tolist()):
+            out[at + index] = byte
+
+
+class BooleanWriter(Writer):
+    def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
+        self.need_all(array, rows)
+        if not len(array):
+            return _Plain(np.zeros(0, np.uint8))
+        bits = np.unpackbits(np.frombuffer(array.buffers()[1], np.uint8), bitorder="little")
+        return _Plain(bits[array.offset : array.offset + len(array)])
+
+
+class FloatWriter(Writer):
+    def __init__(self, path: str, given: Any, written: Any) -> None:
+        super().__init__(path)
+        self._given = given
+        self._written = written
+
+    def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
+        self.need_all(array, rows)
+        return _Plain(fixed_width(array, self._given).astype(self._written))
+
+
+class _Plain(Filler):
+    """Numbers as they stand in memory, lowest byte first."""
+
+    def __init__(self, values: NDArray[Any]) -> None:
+        super().__init__(values.dtype.itemsize)
+        self._values = values
+
+    def write(self, out: Bytes, at: Ints) -> None:
+        if len(at):
+            windows(out, self._values.dtype)[at] = self._values
+
+
+def windows(data: Bytes, dtype: Any) -> NDArray[Any]:
+    """The number that begins at each byte."""
+    size = np.dtype(dtype).itemsize
+    return np.ndarray((max(len(data) - size + 1, 0),), dtype, data.data, 0, (1,))
+
+
+Change = Callable[[Ints, Writer, "Ints | None"], Ints]
+
+
+class LongWriter(Writer):
+    """int and long, of numbers, dates and times; `change` makes the unit of the schema."""
+
+    def __init__(self, path: str, given: Any, change: Change | None = None) -> None:
+        super().__init__(path)
+        self._given = given
+        self._change = change
+
+    def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
+        self.need_all(array, rows)
+        values = fixed_width(array, self._given).astype(np.int64)
+        if self._change is not None:
+            values = self._change(values, self, rows)
+        return Varints(values)
+
+
+class Varints(Filler):
+    def __init__(self, values: Ints) -> None:
+        self._codes = zigzag(values)
+        super().__init__(widths(self._codes))
+
+    def write(self, out: Bytes, at: Ints) -> None:
+        write(out, at, self._codes, self.sizes)
+
+
+def to_millis(values: Ints, writer: Writer, rows: Ints | None) -> Ints:
+    """Down, also before 1970, as Spark does."""
+    floored: Ints = values // 1000
+    return floored
+
+
+def to_nanos(values: Ints, writer: Writer, rows: Ints | None) -> Ints:
+    most = (2**63 - 1) // 1000
+    bad = (values > most) | (values < -most)
+    writer.refuse(bad, rows, "the time is out of the range of 64 bits of nanoseconds")
+    return values * 1000
+
+
+# --- texts and bytes ----------------------------------------------------------------------------
+
+
+class BlobWriter(Writer):
+    """string and bytes, of strings or binaries, also large ones."""
+
+    def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
+        self.need_all(array, rows)
+        return Blobs(*blobs(array))
+
+
+def blobs(array: pa.Array) -> tuple[Bytes, Ints, Ints]:
+    """Content, starts and lengths."""
+    kind = array.type
+    large = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
+    _, offsets, content = array.buffers()
+    if not len(array) or offsets is None:
+        nothing = np.zeros(len(array), np.int64)
+        return np.zeros(0, np.uint8), nothing, nothing
+    edges = offsets_of(array, large=large)
+    data = np.zeros(0, np.uint8) if content is None else np.frombuffer(content, np.uint8)
+    return data, edges[:-1], np.diff(edges)
+
+
+def offsets_of(array: pa.Array, *, large: bool) -> Ints:
+    """Where the content of each value begins, and the end, of an array that is not empty."""
+    edges: NDArray[Any] = np.frombuffer(array.buffers()[1], np.int64 if large else np.int32)
+    return edges[array.offset : array.offset + len(array) + 1].astype(np.int64)
+
+
+class Blobs(Filler):
+    """`counted` writes the length in front."""
+
+    def __init__(self, data: Bytes, starts: Ints, lengths: Ints, *, counted: bool = True) -> None:
+        self._data = data
+        self._starts = starts
+        self._lengths = lengths
+        self._front = Varints(lengths) if counted else None
+        super().__init__(lengths + self._front.sizes if self._front else lengths)
+
+    def write(self, out: Bytes, at: Ints) -> None:
+        if self._front:
+            self._front.write(out, at)
+            at = at + self._front.sizes
+        copy_pieces(self._data, self._starts, self._lengths, out, at)
+
+
+def copy_pieces(data: Bytes, starts: Ints, lengths: Ints, out: Bytes, at: Ints) -> None:
+    """Pieces of `data` to places in `out`, by words: the last word of a piece may overlap the one
+    before it, so that nothing is written beside the piece."""
+    if not len(lengths):
+        return
+    for low, dtype in ((8, "<u8"), (4, "<u4"), (2, "<u2"), (1, "u1")):
+        high = 2 * low if low < 8 else None
+        mask = lengths >= low
+        if high is not None:
+            mask &= lengths < high
+        rows = np.flatnonzero(mask)
+        if not len(rows):
+            continue
+        source, target = windows(data, dtype), windows(out, dtype)
+        begin, goal, size = starts[rows], at[rows], lengths[rows]
+        if low == 8:
+            _copy_words(source, begin, target, goal, size)
+        else:
+            target[goal] = source[begin]
+        if low > 1:
+            last = size - low
+            target[goal + last] = source[begin + last]
+
+
+def _copy_words(
+    source: NDArray[Any], begin: Ints, target: NDArray[Any], goal: Ints, size: Ints
+) -> None:
+    """All whole words."""
+    words = size >> 3
+    if int(words.max()) <= _FEW_WORDS:
+        for index in range(int(words.max())):
+            if index:
+                rows = np.flatnonzero(words > index)
+                begin, goal, words = begin[rows], goal[rows], words[rows]
+            target[goal + 8 * index] = source[begin + 8 * index]
+        return
+    first = np.cumsum(words) - words
+    within = 8 * (np.arange(int(words.sum())) - np.repeat(first, words))
+    target[np.repeat(goal, words) + within] = source[np.repeat(begin, words) + within]
+
+
+_FEW_WORDS: Final = 4
+
+
+class FixedWriter(Writer):
+    """A fixed, of binaries of just its size."""
+
+    def __init__(self, path: str, size: int) -> None:
+        super().__init__(path)
+        self._size = size
+
+    def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
+        self.need_all(array, rows)
+        data, starts, lengths = blobs(array)
+        self.refuse(
+            lengths != self._size,
+            rows,
+            lambda entry: f"{lengths[entry]:,} bytes for a fixed of {self._size:,}",
+        )
+        return Blobs(data, starts, lengths, counted=False)
+
+
+class UuidWriter(Writer):
+    """A fixed of 16 bytes, of texts of 36 characters."""
+
+    def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
+        self.need_all(array, rows)
+        data, starts, lengths = blobs(array)
+        self.refuse(lengths != 36, rows, "the text is no UUID of 36 characters")
+        if not len(array):
+            return Blobs(data, starts, lengths, counted=False)
+        text = data[starts[:, None] + np.arange(36)]
+        digits = _DIGITS[text[:, _DIGIT_PLACES]]
+        bad = (digits > 15).any(axis=1) | (text[:, _DASH_PLACES] != ord("-")).any(axis=1)
+        self.refuse(bad, rows, "the text is no UUID (8-4-4-4-12 hexadecimal digits)")
+        made = (digits[:, 0::2] << 4 | digits[:, 1::2]).ravel()
+        count = len(array)
+        return Blobs(made, np.arange(count) * 16, np.full(count, 16), counted=False)
+
+
+_DASH_PLACES: Final = np.array([8, 13, 18, 23])
+_DIGIT_PLACES: Final = np.array([i for i in range(36) if i not in (8, 13, 18, 23)])
+_DIGITS: Final = np.full(256, 0xFF, np.uint8)
+for _value, _pair in enumerate(zip(b"0123456789abcdef", b"0123456789ABCDEF", strict=True)):
+    _DIGITS[list(_pair)] = _value
+
+
+class EnumWriter(Writer):
+    def __init__(self, path: str, symbols: Sequence[str]) -> None:
+        super().__init__(path)
+        self._numbers = {symbol: number for number, symbol in enumerate(symbols)}
+
+    def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
+        self.need_all(array, rows)
+        coded = array.dictionary_encode()
+        names = coded.dictionary.to_pylist()
+        numbers = np.array([self._numbers.get(name, -1) for name in names], np.int64)
+        codes = fixed_width(coded.indices, np.int32)
+        values = numbers[codes] if len(codes) else np.zeros(0, np.int64)
+        if -1 in numbers:
+            known = ", ".join(list(self._numbers)[:20])
+            self.refuse(
+                values < 0,
+                rows,
+                lambda entry: f"{_short(names[codes[entry]])} is no symbol of the enum: {known}",
+            )
+        return Varints(values)
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 40 else f"{text[:37]}...")
+
+
+# --- decimals -----------------------------------------------------------------------------------
+
+
+class DecimalWriter(Writer):
+    """Two's complement, highest byte first: in the fewest bytes, or in those of a fixed."""
+
+    def __init__(
+        self, path: str, given: pa.DataType, precision: int, scale: int, size: int | None
+    ) -> None:
+        super().__init__(path)
+        self._precision = precision
+        more = scale - given.scale
+        self._rescaled = pa.decimal128(given.precision + more, scale) if more else None
+        self._size = size
+
+    def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
+        self.need_all(array, rows)
+        if self._rescaled is not None:
+            array = array.cast(self._rescaled)
+        count = len(array)
+        words = np.zeros((count, 2), np.uint64)
+        if count:
+            stored = np.frombuffer(array.buffers()[1], np.uint64).reshape(-1, 2)
+            words = stored[array.offset : array.offset + count]
+        most = 10**self._precision - 1
+        bad = above(words, most) | above(negated(words), most)
+        self.refuse(bad, rows, f"the decimal has more than {self._precision} digits")
+        if self._size is not None:
+            return _Decimals(words, np.full(count, self._size, np.int64))
+        return _Decimals(words, _decimal_sizes(words), Varints)
+
+
+def _decimal_sizes(words: NDArray[np.uint64]) -> Ints:
+    """The fewest bytes that hold each number and its sign."""
+    sign = (words[:, 1].view(np.int64) >> 63).view(np.uint64)
+    low, high = words[:, 0] ^ sign, words[:, 1] ^ sign
+    sizes = np.ones(len(words), np.int64)
+    for size in range(1, 16):
+        bits = 8 * size - 1  # that so many bytes have beside the sign
+        if bits < 64:
+            longer = (high > 0) | (low >= np.uint64(1 << bits))
+        else:
+            longer = high >= np.uint64(1 << (bits - 64))
+        if not longer.any():
+            break
+        sizes += longer
+    return sizes
+
+
+class _Decimals(Filler):
+    def __init__(
+        self,
+        words: NDArray[np.uint64],
+        lengths: Ints,
+        front: Callable[[Ints], Filler] | None = None,
+    ) -> None:
+        self._words = words
+        self._lengths = lengths
+        self._front = front(lengths) if front else None
+        super().__init__(lengths + self._front.sizes if self._front else lengths)
+
+    def write(self, out: Bytes, at: Ints) -> None:
+        if not len(at):
+            return
+        if self._front:
+            self._front.write(out, at)
+            at = at + self._front.sizes
+        last = at + self._lengths - 1
+        sign = (self._words[:, 1].view(np.int64) >> 63).astype(np.uint8)
+        for index in range(int(self._lengths.max())):
+            if index < 16:
+                word = self._words[:, index // 8]
+                byte = (word >> np.uint64(8 * (index % 8))).astype(np.uint8)
+            else:
+                byte = sign
+            rows = np.flatnonzero(self._lengths > index)
+            out[last[rows] - index] = byte[rows]

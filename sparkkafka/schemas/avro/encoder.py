@@ -1,0 +1,67 @@
+"""One Arrow column -> payloads of one schema."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from sparkkafka.errors import OptionError
+from sparkkafka.protocol.records.arrow import from_numpy, is_valid
+from sparkkafka.schemas.avro.encode_scalars import Writer
+from sparkkafka.schemas.avro.nested import pack
+from sparkkafka.schemas.values import ValueRowError
+
+CHUNK_ROWS: Final = 8192
+
+_MOST_BYTES = (1 << 31) - 1  # of an array with offsets of 32 bits
+
+
+class AvroEncoder:
+    """See `schemas.values.Encoder`."""
+
+    def __init__(self, writer: Writer, given: pa.DataType) -> None:
+        self._writer = writer
+        self._given = given
+
+    def encode(self, values: pa.Array) -> pa.Array:
+        """As `Encoder.encode`; of large_binary if there are more than 2 GiB."""
+        if values.type != self._given:
+            raise OptionError(f"the column is {values.type}, not {self._given} as was said before")
+        arrays = []
+        for low in range(0, len(values), CHUNK_ROWS):
+            try:
+                arrays.append(self._encode_chunk(values.slice(low, CHUNK_ROWS)))
+            except ValueRowError as error:
+                if not low:
+                    raise
+                raise ValueRowError(low + error.row, error.reason) from None
+        if not arrays:
+            return pa.nulls(0, pa.binary())
+        if len(arrays) == 1:
+            return arrays[0]
+        if sum(array.nbytes for array in arrays) > _MOST_BYTES:
+            arrays = [array.cast(pa.large_binary()) for array in arrays]
+        return pa.concat_arrays(arrays)
+
+    def _encode_chunk(self, values: pa.Array) -> pa.Array:
+        count = len(values)
+        rows = None
+        valid = None
+        if values.null_count:
+            valid = is_valid(values)
+            rows = np.flatnonzero(valid)
+            values = values.take(from_numpy(rows))
+        filler = self._writer.prepare(values, rows)
+        sizes = np.zeros(count, np.int64)
+        sizes[slice(None) if rows is None else rows] = filler.sizes
+        ends = np.zeros(count + 1, np.int64)
+        np.cumsum(sizes, out=ends[1:])
+        total = int(ends[-1])
+        out = np.empty(total, np.uint8)
+        filler.write(out, ends[:-1] if rows is None else ends[rows])
+        large = total > _MOST_BYTES
+        offsets = ends if large else ends.astype(np.int32)
+        buffers = [None if valid is None else pack(valid), pa.py_buffer(offsets), pa.py_buffer(out)]
+        return pa.Array.from_buffers(pa.large_binary() if large else pa.binary(), count, buffers)

@@ -1,0 +1,356 @@
+"""Writer's schema, reader's schema and the wanted type -> readers: Avro's schema resolution.
+
+What can be told from the schemas alone is told here, once. What depends on the data is a refusal in
+a reader: a branch of a union, or a symbol of an enum, that the reader lacks.
+
+Where the specification leaves something open, this is as Java's `Resolver`: names of records count
+only inside of unions, and a branch of the same type comes before one that needs a promotion.
+A time keeps its meaning: its unit is the writer's, where both schemas have a unit.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from sparkkafka.errors import SchemaError
+from sparkkafka.schemas.avro import schema as avro
+from sparkkafka.schemas.avro.cursor import PADDING, Chunk, Cursor
+from sparkkafka.schemas.avro.defaults import default_bytes
+from sparkkafka.schemas.avro.nested import (
+    Branch,
+    ListReader,
+    MapReader,
+    MemberReader,
+    RecordReader,
+    UnionReader,
+)
+from sparkkafka.schemas.avro.scalars import (
+    BooleanReader,
+    BytesReader,
+    Convert,
+    DecimalReader,
+    EnumReader,
+    FixedReader,
+    NullReader,
+    NumberReader,
+    Reader,
+    TextReader,
+    UuidReader,
+    as_numpy,
+    floor_div,
+    times,
+)
+from sparkkafka.schemas.avro.schema import MISSING, Field, Node, below, place
+from sparkkafka.schemas.avro.types import arrow_type, one_type, parts
+from sparkkafka.schemas.avro.wires import (
+    BlobWire,
+    ItemsWire,
+    RecordWire,
+    UnionWire,
+    Wire,
+    wire_of,
+)
+
+PROMOTIONS: Final = {
+    avro.INT: (avro.LONG, avro.FLOAT, avro.DOUBLE),
+    avro.LONG: (avro.FLOAT, avro.DOUBLE),
+    avro.FLOAT: (avro.DOUBLE,),
+    avro.STRING: (avro.BYTES,),
+    avro.BYTES: (avro.STRING,),
+}
+
+
+def compile_reader(writer: Node, reader: Node, wanted: pa.DataType, path: str = "") -> Reader:
+    """A reader of `wanted`, a type that `types.check_wanted` takes for the reader's schema. Raises
+    SchemaError, which names the field, where the schemas do not resolve."""
+    if writer.kind == avro.UNION:
+        return _writers_union(writer, reader, wanted, path)
+    if reader.kind == avro.UNION:
+        index = matching(writer, reader)
+        if index is None:
+            raise _misfit(writer, reader, path)
+        made, member = _branch(writer, reader, index, wanted, path)
+        if one_type(reader) is not None:
+            return made or NullReader(wanted, wire_of(writer, path))
+        if made is None:  # null, or a member that is not wanted
+            wire = wire_of(writer, path)
+            if writer.kind == avro.NULL:
+                return NullReader(wanted, wire)
+            return MemberReader(wanted, NullReader(pa.null(), wire), -1)
+        return MemberReader(wanted, made, member)
+    if writer.kind == reader.kind:
+        same = _SAME.get(writer.kind)
+        if same is not None:
+            return same(writer, reader, wanted, path)
+        return _scalar(writer, reader, wanted, path)
+    if reader.kind in PROMOTIONS.get(writer.kind, ()):
+        return _scalar(writer, reader, wanted, path)
+    raise _misfit(writer, reader, path)
+
+
+# --- unions -------------------------------------------------------------------------------------
+
+
+def _writers_union(writer: Node, reader: Node, wanted: pa.DataType, path: str) -> Reader:
+    wire = UnionWire(path, [wire_of(branch, path) for branch in writer.branches])
+    branches: list[Branch] = []
+    reasons: list[str] = []
+    for number, branch in enumerate(writer.branches):
+        try:
+            branches.append(_from_branch(branch, number, writer, reader, wanted, path))
+        except SchemaError as error:
+            words = f"{branch} of the writer's union is not in the reader's schema"
+            branches.append(Branch(None, refusal=words))
+            reasons.append(str(error))
+    if len(reasons) == len(branches):
+        raise SchemaError(reasons[0])
+    struct = reader.kind == avro.UNION and one_type(reader) is None
+    return UnionReader(wanted, wire, branches, members=struct)
+
+
+def _from_branch(
+    branch: Node, number: int, writer: Node, reader: Node, wanted: pa.DataType, path: str
+) -> Branch:
+    """How the reader takes a branch of the writer's union. Raises SchemaError."""
+    if reader.kind != avro.UNION:
+        return Branch(compile_reader(branch, reader, wanted, path))
+    index = number if writer is reader else matching(branch, reader)
+    if index is None:
+        raise _misfit(branch, reader, path)
+    made, member = _branch(branch, reader, index, wanted, path)
+    if made is None and branch.kind != avro.NULL:
+        return Branch(NullReader(pa.null(), wire_of(branch, path)), member=-1)
+    return Branch(made, member)
+
+
+def _branch(
+    writer: Node, reader: Node, index: int, wanted: pa.DataType, path: str
+) -> tuple[Reader | None, int]:
+    """A reader for a branch of the reader's union, and the place of its member in the struct. No
+    reader if it is null, or a member that is not wanted."""
+    if writer.kind == avro.NULL:
+        return None, 0
+    branch = reader.branches[index]
+    if one_type(reader) is not None:
+        return compile_reader(writer, branch, wanted, path), 0
+    member = wanted.get_field_index(f"member{parts(reader)[0].index(index)}")
+    if member < 0:
+        compile_reader(writer, branch, arrow_type(branch), path)  # does it resolve at all?
+        return None, -1
+    return compile_reader(writer, branch, wanted.field(member).type, path), member
+
+
+def matching(writer: Node, union: Node) -> int | None:
+    """Which branch of the reader's union takes a writer's type; None if none does."""
+    branches = list(enumerate(union.branches))
+    same = [(i, branch) for i, branch in branches if branch.kind == writer.kind]
+    if writer.kind in avro.NAMED:
+        for is_named in (_same_name, _alias, _same_last_name):
+            for i, branch in same:
+                if is_named(writer, branch):
+                    return i
+        # A record that was renamed without an alias, if there is only one that it could be.
+        if writer.kind == avro.RECORD and len(same) == 1:
+            return same[0][0]
+        return None
+    if same:
+        return same[0][0]
+    for i, branch in branches:
+        if branch.kind in PROMOTIONS.get(writer.kind, ()):
+            return i
+    return None
+
+
+def _same_name(writer: Node, reader: Node) -> bool:
+    return writer.name == reader.name
+
+
+def _alias(writer: Node, reader: Node) -> bool:
+    return writer.name in reader.aliases
+
+
+def _same_last_name(writer: Node, reader: Node) -> bool:
+    last = writer.name.rpartition(".")[2]
+    return last in [name.rpartition(".")[2] for name in (reader.name, *reader.aliases)]
+
+
+# --- records, arrays, maps ----------------------------------------------------------------------
+
+
+def _record(writer: Node, reader: Node, wanted: pa.DataType, path: str) -> Reader:
+    there = {field.name: field for field in writer.fields}
+    places = {field.name: place for place, field in enumerate(wanted)}
+    taken: dict[str, tuple[Field, int]] = {}
+    defaults: dict[int, pa.Array] = {}
+    for field in reader.fields:
+        source = _source(field, there)
+        at = below(path, field.name)
+        target = places.get(field.name)
+        if source is None:
+            if field.default is MISSING:
+                raise SchemaError(
+                    f"{place(at)}: the reader's Avro schema has it without a default, and the "
+                    "writer's schema does not have it"
+                )
+            if target is not None:
+                kind = wanted.field(target).type
+                defaults[target] = default_value(field.node, field.default, kind, at)
+        elif target is not None:
+            if source in taken:
+                raise SchemaError(f"{place(at)}: the writer's field {source!r} has two names")
+            taken[source] = (field, target)
+    steps: list[tuple[Reader, int] | Wire] = []
+    wires: list[Wire] = []
+    for own in writer.fields:
+        at = below(path, own.name)
+        if own.name in taken:
+            field, target = taken[own.name]
+            kind = wanted.field(target).type
+            made = compile_reader(own.node, field.node, kind, below(path, field.name))
+            steps.append((made, target))
+            wires.append(made.wire)
+        else:
+            wires.append(wire_of(own.node, at))
+            steps.append(wires[-1])
+
+    return RecordReader(wanted, RecordWire(path, wires), steps, defaults)
+
+
+def _source(field: Field, there: dict[str, Field]) -> str | None:
+    """The writer's name of a reader's field."""
+    return next((name for name in (field.name, *field.aliases) if name in there), None)
+
+
+def _array(writer: Node, reader: Node, wanted: pa.DataType, path: str) -> Reader:
+    item = compile_reader(writer.item, reader.item, wanted.value_type, f"{path}[]")
+    return ListReader(wanted, ItemsWire(path, item.wire), item)
+
+
+def _map(writer: Node, reader: Node, wanted: pa.DataType, path: str) -> Reader:
+
+    inner = f"{path}{{}}"
+    value = compile_reader(writer.item, reader.item, wanted.item_type, inner)
+    key = TextReader(pa.string(), BlobWire(inner))
+    kind = pa.struct([wanted.key_field, wanted.item_field])
+    entry = RecordReader(
+        kind, RecordWire(inner, [key.wire, value.wire]), [(key, 0), (value, 1)], {}
+    )
+    return MapReader(wanted, ItemsWire(path, entry.wire), entry)
+
+
+def default_value(node: Node, default: Any, kind: pa.DataType, path: str) -> pa.Array:
+    """A default as an array of one value."""
+    written = default_bytes(node, default, path)
+    data = np.zeros(len(written) + PADDING, np.uint8)
+    data[: len(written)] = np.frombuffer(written, np.uint8)
+    size = np.array([len(written)], np.int64)
+    chunk = Chunk(data, size)
+    value = compile_reader(node, node, kind, path).read(Cursor(chunk, np.zeros(1, np.int64), size))
+    if chunk.failures:
+        raise SchemaError(f"Avro schema, the default of {chunk.reasons[0]}")
+    return value
+
+
+# --- types without types below ------------------------------------------------------------------
+
+
+def _enum(writer: Node, reader: Node, wanted: pa.DataType, path: str) -> Reader:
+    _check_names(writer, reader, path)
+    known = set(reader.symbols)
+    symbols = [symbol if symbol in known else reader.symbol for symbol in writer.symbols]
+    return EnumReader(wire_of(writer, path), symbols, writer.symbols, wanted)
+
+
+def _fixed(writer: Node, reader: Node, wanted: pa.DataType, path: str) -> Reader:
+    _check_names(writer, reader, path)
+    if writer.size != reader.size:
+        raise SchemaError(
+            f"{place(path)}: fixed {writer.name} has {writer.size} bytes in the writer's Avro "
+            f"schema and {reader.size} in the reader's"
+        )
+    return _scalar(writer, reader, wanted, path)
+
+
+def _check_names(writer: Node, reader: Node, path: str) -> None:
+    if not (_same_last_name(writer, reader) or _alias(writer, reader)):
+        raise SchemaError(
+            f"{place(path)}: {writer} of the writer's Avro schema is not {reader} of the reader's, "
+            "nor one of its aliases"
+        )
+
+
+_SAME: Final = {
+    avro.RECORD: _record,
+    avro.ARRAY: _array,
+    avro.MAP: _map,
+    avro.ENUM: _enum,
+    avro.FIXED: _fixed,
+}
+
+
+def _scalar(writer: Node, reader: Node, wanted: pa.DataType, path: str) -> Reader:
+    wire = wire_of(writer, path)
+    kind = writer.kind
+    if kind == avro.NULL:
+        return NullReader(wanted, wire)
+    if kind == avro.BOOLEAN:
+        return BooleanReader(wanted, wire)
+    if kind in _BITS:
+        floats = kind in (avro.FLOAT, avro.DOUBLE)
+        convert = _conversion(writer, reader, wanted)
+        return NumberReader(wanted, wire, bits=_BITS[kind], floats=floats, convert=convert)
+    if pa.types.is_decimal(wanted):
+        if writer.logical == avro.DECIMAL and writer.scale != reader.scale:
+            raise SchemaError(
+                f"{place(path)}: the decimals of the Avro schemas have different scales, "
+                f"{writer.scale} in the writer's and {reader.scale} in the reader's"
+            )
+        return DecimalReader(
+            wire,
+            precision=reader.precision,
+            scale=reader.scale,
+            fixed=kind == avro.FIXED,
+            kind=wanted,
+        )
+    if kind == avro.FIXED:
+        if pa.types.is_string(wanted):
+            return UuidReader(wanted, wire)
+        return FixedReader(wanted, wire)
+    return (TextReader if pa.types.is_string(wanted) else BytesReader)(wanted, wire)
+
+
+_NUMPY: Final = {
+    pa.int32(): np.int32,
+    pa.int64(): np.int64,
+    pa.float32(): np.float32,
+    pa.float64(): np.float64,
+}
+_BITS: Final = {avro.INT: 32, avro.LONG: 64, avro.FLOAT: 32, avro.DOUBLE: 64}
+_MICROS: Final = {"millis": 1000, "micros": 1}
+
+
+def _conversion(writer: Node, reader: Node, wanted: pa.DataType) -> Convert:
+    if pa.types.is_timestamp(wanted):
+        logical = writer.logical if "timestamp-" in writer.logical else reader.logical
+        unit = logical.rpartition("-")[2]
+        if unit == "nanos":
+            return floor_div(1000)
+        factor = _MICROS[unit]
+        return as_numpy(np.int64) if factor == 1 else times(factor)
+    if pa.types.is_date32(wanted):
+        return as_numpy(np.int32)
+    if pa.types.is_duration(wanted):
+        return as_numpy(np.int64)
+    # A float of the reader's schema has been rounded to one before it becomes a double.
+    through = np.float32 if reader.kind == avro.FLOAT and writer.kind != avro.FLOAT else None
+    return as_numpy(_NUMPY[wanted], through)
+
+
+def _misfit(writer: Node, reader: Node, path: str) -> SchemaError:
+    return SchemaError(
+        f"{place(path)}: {writer} of the writer's Avro schema cannot be read as {reader} of the "
+        "reader's"
+    )

@@ -1,0 +1,187 @@
+"""Which schema a column is read or written with. Asked of the registry on the driver, once.
+
+reader_schema     of a read: given, or the registry's
+encode_plan       of a write: given, the registry's, or made of the rows' type; and its id
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from sparkkafka.config.format_rows import RECORD_NAME
+from sparkkafka.config.formats import ColumnFormat, FormatOptions
+from sparkkafka.errors import OptionError, RegistryError, SchemaError
+from sparkkafka.schemas.column import (
+    NONE,
+    EncodePlan,
+    format_module,
+    message_indexes,
+    message_name,
+    prepared,
+)
+from sparkkafka.schemas.framing import WriterId
+from sparkkafka.schemas.registry.client import Registered, RegistryClient
+from sparkkafka.schemas.registry.subjects import needs_record_name, record_name, subject_of
+from sparkkafka.schemas.values import FIRST_MESSAGE, PROTOBUF, Schema
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The schema of a column; with its subject, id and version if it is the registry's."""
+
+    schema: Schema
+    message: tuple[int, ...] = FIRST_MESSAGE
+    subject: str | None = None
+    schema_id: int | None = None
+    version: int | None = None
+
+
+def reader_schema(
+    column: ColumnFormat, topic: str, registry: RegistryClient | None, pinned: int | None = None
+) -> Chosen:
+    """The schema whose type the column has. `pinned`: the registry's id of it, chosen before.
+
+    Raises OptionError, SchemaError, RegistryError.
+    """
+    if column.schema is not None:
+        schema = Schema(column.format, column.schema)
+        return Chosen(schema, _message(column, schema))
+    if registry is None:
+        raise OptionError(
+            f"{column.column}Format={column.format} needs a schema: set schema.registry.url, or "
+            f"{column.column}Schema"
+        )
+    subject = subject_of(column, topic)
+    if pinned is not None:
+        schema = registry.by_id(pinned, subject, column.format)
+        return Chosen(schema, _message(column, schema), subject, pinned)
+    if column.schema_version is not None:
+        found = registry.version(subject, column.schema_version, column.format)
+    else:
+        found = registry.latest(subject, column.format)
+    return Chosen(found.schema, _message(column, found.schema), subject, found.id, found.version)
+
+
+def _message(column: ColumnFormat, schema: Schema) -> tuple[int, ...]:
+    return message_indexes(schema, column.message) if column.message else FIRST_MESSAGE
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
+def encode_plan(
+    formats: FormatOptions,
+    column: ColumnFormat,
+    topic: str | None,
+    given: pa.DataType,
+    registry: RegistryClient | None,
+) -> EncodePlan:
+    """How a column of the type `given` is written to `topic` (None: to topics that rows name).
+
+    The schema is that of the options, of the registry, or of the type; its id is looked up, or the
+    schema is registered. Raises OptionError, SchemaError, RegistryError, before a row is sent.
+    """
+    name = column.column
+    if column.schema is not None:
+        schema = Schema(column.format, column.schema)
+    elif registry is not None and (column.schema_version is not None or formats.use_latest_version):
+        subject = _written_subject(column, topic, None)
+        if column.schema_version is not None:
+            found = registry.version(subject, column.schema_version, column.format)
+        else:
+            found = registry.latest(subject, column.format)
+        return _plan(column, given, found)
+    else:
+        try:
+            schema = format_module(column.format).schema_of(given, _record_name(topic, name))
+        except SchemaError as error:
+            raise SchemaError(f"column {name}: {error}") from error
+    message = _message(column, schema)
+    if column.framing == NONE or registry is None:
+        _check_type(column, schema, given, message)
+        return EncodePlan(
+            name, column.format, NONE, prepared(schema) or schema, WriterId(message=message)
+        )
+    _check_type(column, schema, given, message)
+    subject = _written_subject(column, topic, schema)
+    if formats.auto_register_schemas:
+        found = registry.register(subject, schema, normalize=formats.normalize_schemas)
+    else:
+        known = registry.lookup(subject, schema, normalize=formats.normalize_schemas)
+        if known is None:
+            raise OptionError(_unknown(registry, column, subject, schema))
+        found = known
+    # Its indexes are those of the text that was given.
+    return _plan(column, given, found, schema)
+
+
+def _plan(
+    column: ColumnFormat, given: pa.DataType, found: Registered, schema: Schema | None = None
+) -> EncodePlan:
+    schema = schema or found.schema
+    message = _message(column, schema)
+    _check_type(column, schema, given, message)
+    if column.framing == NONE:
+        return EncodePlan(column.column, column.format, NONE, schema, WriterId(message=message))
+    # A frame before the payload has the id, which all readers know; a header has the GUID, as
+    # Confluent's serializers have it, if the registry has GUIDs.
+    guid = found.guid if column.framing == "headers" else None
+    writer = WriterId(None if guid else found.id, guid, message)
+    return EncodePlan(
+        column.column, column.format, column.framing, prepared(schema) or schema, writer
+    )
+
+
+def _check_type(
+    column: ColumnFormat, schema: Schema, given: pa.DataType, message: tuple[int, ...]
+) -> None:
+    """Makes an encoder, which says what of the type does not fit the schema."""
+    try:
+        format_module(column.format).encoder(schema, given, message=message)
+    except (OptionError, SchemaError) as error:
+        raise type(error)(f"column {column.column}: {error}") from error
+
+
+def _unknown(registry: RegistryClient, column: ColumnFormat, subject: str, schema: Schema) -> str:
+    """Of a schema that the subject does not have."""
+    text = (
+        f"the subject {subject} has no version with the schema of column {column.column}: set "
+        "auto.register.schemas=true to register it, use.latest.version=true to write the rows with "
+        f"the latest version, or {column.column}Schema to a schema that is registered"
+    )
+    try:
+        messages = registry.compatible(subject, schema)
+    except RegistryError:
+        return text
+    return f"{text}. It is not compatible: {'; '.join(messages)}" if messages else text
+
+
+def _written_subject(column: ColumnFormat, topic: str | None, schema: Schema | None) -> str:
+    """Raises OptionError or SchemaError if the strategy needs what is not known."""
+    name = column.column
+    if not column.subject and column.strategy != RECORD_NAME and topic is None:
+        raise OptionError(
+            f"{name}.subject.name.strategy={column.strategy} needs the topic, and the rows name "
+            f"theirs: set the option topic, or {name}Subject"
+        )
+    record = ""
+    if needs_record_name(column):
+        if schema is None:
+            raise OptionError(
+                f"{name}.subject.name.strategy={column.strategy} needs the record's name, and the "
+                f"schema is the registry's: set {name}Subject"
+            )
+        if schema.format == PROTOBUF:
+            record = message_name(schema, _message(column, schema))
+        else:
+            record = record_name(schema)
+    return subject_of(column, topic or "", record)
+
+
+def _record_name(topic: str | None, column: str) -> str:
+    """The name of the record in a schema that is made of rows: TOPIC_value."""
+    name = re.sub("[^A-Za-z0-9_]", "_", f"{topic}_{column}" if topic else column)
+    return name if not name[0].isdigit() else f"_{name}"

@@ -1,0 +1,377 @@
+"""One whole key or value column: payloads -> a typed column and bad rows, and back.
+
+Reading: frames say which schema wrote each row (`framing`), the registry has that schema, its
+format decodes the rows, and the rows are put together in their order. Writing: the format encodes,
+and the schema's id, which the driver looked up or registered, is put before each payload or into a
+header. Decoders are made once for each schema and kept by the process.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from sparkkafka.errors import EncodeError, RegistryError, SchemaError
+from sparkkafka.protocol.records.arrow import from_numpy, is_valid
+from sparkkafka.schemas.framing import (
+    NO_FRAME,
+    WriterId,
+    frame_of,
+    with_header,
+    with_prefix,
+)
+from sparkkafka.schemas.registry.client import RegistryClient
+from sparkkafka.schemas.unframing import Group, plain, unframe, unframe_texts
+from sparkkafka.schemas.values import (
+    AVRO,
+    FIRST_MESSAGE,
+    JSON,
+    PROTOBUF,
+    Decoded,
+    Decoder,
+    Encoder,
+    Schema,
+    ValueRowError,
+)
+
+Ints = NDArray[np.int64]
+
+CONFLUENT: Final = "confluent"
+HEADERS: Final = "headers"
+NONE: Final = "none"
+
+FORMATS = (AVRO, PROTOBUF, JSON)
+
+_MOST_DECODERS = 128
+"""Kept by a process. One takes some KB, and its schema's text."""
+
+
+NO_SUCH_ID: Final = 40403
+"""The registry's code for an id or a GUID that it does not know."""
+
+
+def format_module(name: str) -> Any:
+    """The four functions of a format. Imported when it is used first: planning a read of text
+    needs none of them."""
+    return import_module(f"sparkkafka.schemas.{name}.format")
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ColumnPlan:
+    """How one column is read; made on the driver, and the same for all tasks.
+
+    reader: the schema whose type counts; prepared: the same, ready for tasks (Protobuf: compiled).
+    wanted: the type that the user gave, else None. type: the column's, exactly as Spark has it.
+    subject: where the registry is asked for writers' schemas; schema_id: the reader's there. rest:
+    whether to keep what no field takes (JSON).
+    """
+
+    column: str
+    format: str
+    framing: str
+    reader: Schema
+    type: pa.DataType
+    wanted: pa.DataType | None = None
+    message: tuple[int, ...] = FIRST_MESSAGE
+    subject: str | None = None
+    schema_id: int | None = None
+    rest: bool = False
+    prepared: Schema | None = None
+
+    @property
+    def known(self) -> Schema:
+        """The reader's schema, as decoders take it."""
+        return self.prepared or self.reader
+
+
+class BadRow(NamedTuple):
+    """A row of a column that its schema cannot read. `reason` names the field; the writer says
+    which schema."""
+
+    row: int
+    reason: str
+    writer: WriterId
+
+
+@dataclass(frozen=True)
+class DecodedColumn:
+    """`values` are null where the payload is null or bad; `bad` ascends by row. `rest`: JSON text
+    of what no field took, null for nothing; None if it was not asked for."""
+
+    values: pa.Array
+    bad: list[BadRow]
+    rest: pa.Array | None = None
+
+
+class ColumnDecoder:
+    """Decodes batches of one column. `writers` is called when the first frame is met."""
+
+    def __init__(
+        self, plan: ColumnPlan, writers: Callable[[], RegistryClient] | None = None
+    ) -> None:
+        self.plan = plan
+        self._writers = writers
+        self._decoders: dict[WriterId, Decoder | str] = {}
+
+    def decode(self, payloads: pa.Array, headers: pa.Array | None) -> DecodedColumn:
+        """`payloads` is binary; `headers` of HEADERS_TYPE, or None.
+
+        Raises RegistryError if the registry cannot be asked, OptionError for a type that cannot be
+        read or a missing library. Nothing else that records hold raises.
+        """
+        plan = self.plan
+        if plan.framing == NONE:
+            unframed = plain(payloads)
+        elif plan.format == JSON:  # which schema wrote a text does not matter
+            unframed = unframe_texts(payloads, plan.column)
+        else:
+            unframed = unframe(
+                payloads,
+                headers,
+                plan.column,
+                with_indexes=plan.format == PROTOBUF,
+                only_headers=plan.framing == HEADERS,
+            )
+        bad = [
+            BadRow(row, reason, NO_FRAME)
+            for row, reason in zip(unframed.bad_rows.tolist(), unframed.reasons, strict=True)
+        ]
+        parts: list[tuple[Group, Decoded]] = []
+        for group in unframed.groups:
+            decoder = self._decoder(group.writer)
+            if isinstance(decoder, str):
+                rows = _present(group)
+                bad += [BadRow(row, decoder, group.writer) for row in rows]
+                continue
+            decoded = decoder.decode(group.payloads)
+            parts.append((group, decoded))
+            where = decoded.bad_rows if group.rows is None else group.rows[decoded.bad_rows]
+            bad += [
+                BadRow(row, reason, group.writer)
+                for row, reason in zip(where.tolist(), decoded.reasons, strict=True)
+            ]
+        bad.sort(key=lambda one: one.row)
+        values = _in_order([(g, d.values) for g, d in parts], len(payloads), plan.type)
+        rest = None
+        if plan.rest:
+            found = [(g, d.rest) for g, d in parts if d.rest is not None]
+            rest = _in_order(found, len(payloads), pa.string())
+        return DecodedColumn(values, bad, rest)
+
+    def _decoder(self, writer: WriterId) -> Decoder | str:
+        """For payloads of this writer, or why they are bad."""
+        found = self._decoders.get(writer)
+        if found is None:
+            found = self._make(writer)
+            self._decoders[writer] = found
+        return found
+
+    def _make(self, writer: WriterId) -> Decoder | str:
+        plan = self.plan
+        if writer == NO_FRAME or plan.format == JSON:
+            return self._reader_s()
+        if writer.schema_id == plan.schema_id is not None and writer.message == plan.message:
+            return self._reader_s()  # nothing to ask: what an id means never changes
+        if self._writers is None:
+            return f"{writer} is not known: there is no registry to ask (schema.registry.url)"
+        registry = self._writers()
+        try:
+            if writer.guid is not None:
+                schema = registry.by_guid(writer.guid, plan.format)
+            else:
+                schema = registry.by_id(writer.schema_id or 0, plan.subject, plan.format)
+            if schema == plan.reader and writer.message == plan.message:
+                return self._reader_s()
+            if plan.format == PROTOBUF:
+                # Fields are known by their numbers, so the reader's own schema reads them all.
+                name = message_name(schema, writer.message)
+                wanted = message_name(plan.known, plan.message)
+                if name != wanted:
+                    return f"it is a message {name} ({writer}), not {wanted}"
+                return self._reader_s()
+            return decoder_of(plan.format, schema, plan.reader, plan.wanted, rest=plan.rest)
+        except RegistryError as error:
+            if error.code == NO_SUCH_ID:
+                return f"the registry does not know {writer}"
+            raise
+        except SchemaError as error:
+            return f"{writer} cannot be read: {error}"
+
+    def _reader_s(self) -> Decoder:
+        """For payloads that the reader's schema wrote, or might have."""
+        plan = self.plan
+        return decoder_of(plan.format, plan.known, None, plan.wanted, plan.message, plan.rest)
+
+
+def prepared(schema: Schema) -> Schema | None:
+    """The schema in a form that tasks need not compile, if there is one."""
+    if schema.format != PROTOBUF:
+        return None
+    found: Schema = format_module(PROTOBUF).compiled(schema)
+    return found
+
+
+def message_name(schema: Schema, message: tuple[int, ...]) -> str:
+    """Of a Protobuf message, with its package. Raises SchemaError."""
+    name: str = format_module(PROTOBUF).message_name(schema, message)
+    return name
+
+
+def message_indexes(schema: Schema, name: str) -> tuple[int, ...]:
+    """The place of a Protobuf message in its file. Raises OptionError with near names."""
+    found: tuple[int, ...] = format_module(PROTOBUF).message_indexes(schema, name)
+    return found
+
+
+def _present(group: Group) -> list[int]:
+    rows = group.rows
+    if rows is None:
+        rows = np.flatnonzero(is_valid(group.payloads))
+    return list(rows.tolist())
+
+
+def _in_order(parts: list[tuple[Group, pa.Array]], count: int, kind: pa.DataType) -> pa.Array:
+    """The parts' values in the rows' order; null where none has one."""
+    typed = [(group, as_type(values, kind)) for group, values in parts]
+    if len(typed) == 1 and typed[0][0].rows is None:
+        return typed[0][1]
+    if not typed:
+        return pa.nulls(count, kind)
+    # One null behind all values, for rows of no part.
+    joined = pa.concat_arrays([*(values for _, values in typed), pa.nulls(1, kind)])
+    places = np.full(count, len(joined) - 1, np.int64)
+    at = 0
+    for group, values in typed:
+        rows = slice(None) if group.rows is None else group.rows
+        places[rows] = np.arange(at, at + len(values))
+        at += len(values)
+    return joined.take(from_numpy(places))
+
+
+_lock = threading.Lock()
+_kept: OrderedDict[Any, Decoder] = OrderedDict()
+
+
+def decoder_of(
+    format: str,
+    writer: Schema,
+    reader: Schema | None,
+    wanted: pa.DataType | None,
+    message: tuple[int, ...] = FIRST_MESSAGE,
+    rest: bool = False,
+) -> Decoder:
+    """The format's decoder, kept by the process for the next task. Raises SchemaError,
+    OptionError."""
+    key = (format, writer, reader, wanted, message, rest)
+    with _lock:
+        found = _kept.get(key)
+        if found is not None:
+            _kept.move_to_end(key)
+            return found
+    made: Decoder = format_module(format).decoder(
+        writer, reader, wanted, message=message, rest=rest
+    )
+    with _lock:
+        _kept[key] = made
+        while len(_kept) > _MOST_DECODERS:
+            _kept.popitem(last=False)
+    return made
+
+
+# --- types --------------------------------------------------------------------------------------
+
+
+def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The same values as `kind`: names of list items and nullability are changed without a copy."""
+    if array.type.equals(kind, check_metadata=True):
+        return array
+    own = array.type
+    if pa.types.is_struct(kind) and pa.types.is_struct(own) and own.num_fields == kind.num_fields:
+        children = [
+            as_type(array.field(i).slice(0, len(array)), kind.field(i).type)
+            for i in range(kind.num_fields)
+        ]
+        if not array.offset:
+            return pa.Array.from_buffers(
+                kind, len(array), [array.buffers()[0]], array.null_count, children=children
+            )
+    if not array.offset:
+        if pa.types.is_map(kind) and pa.types.is_map(own):
+            entries = as_type(_entries(array), _entry_type(kind))
+            return pa.Array.from_buffers(
+                kind, len(array), array.buffers()[:2], array.null_count, children=[entries]
+            )
+        if pa.types.is_list(kind) and pa.types.is_list(own):
+            items = as_type(array.values, kind.value_type)
+            return pa.Array.from_buffers(
+                kind, len(array), array.buffers()[:2], array.null_count, children=[items]
+            )
+    if pa.types.is_null(own):
+        return pa.nulls(len(array), kind)
+    return array.cast(kind)
+
+
+def _entries(array: pa.Array) -> pa.Array:
+    return pa.StructArray.from_arrays([array.keys, array.items], names=["key", "value"])
+
+
+def _entry_type(kind: pa.DataType) -> pa.DataType:
+    return pa.struct([kind.key_field.with_name("key"), kind.item_field.with_name("value")])
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class EncodePlan:
+    """How one column is written; made on the driver. `writer` is NO_FRAME with framing none."""
+
+    column: str
+    format: str
+    framing: str
+    schema: Schema
+    writer: WriterId = NO_FRAME
+
+
+class ColumnEncoder:
+    """Encodes batches of one column."""
+
+    def __init__(self, plan: EncodePlan) -> None:
+        self.plan = plan
+        self._frame = frame_of(plan.writer, with_indexes=plan.format == PROTOBUF)
+        self._encoder: tuple[pa.DataType, Encoder] | None = None
+
+    def encode(
+        self, values: pa.Array, headers: pa.Array | None, first_row: int = 0
+    ) -> tuple[pa.Array, pa.Array | None]:
+        """(payloads, headers). A null value is no payload, a tombstone.
+
+        Raises EncodeError for a value that the schema cannot have, with its row; `first_row` is the
+        number of the first one.
+        """
+        plan = self.plan
+        if self._encoder is None or self._encoder[0] != values.type:
+            made = format_module(plan.format).encoder(
+                plan.schema, values.type, message=plan.writer.message
+            )
+            self._encoder = values.type, made
+        try:
+            payloads = self._encoder[1].encode(values)
+        except ValueRowError as error:
+            raise EncodeError(
+                f"column {plan.column}, row {first_row + error.row} of this task: {error.reason}"
+            ) from None
+        if plan.framing == HEADERS:
+            return payloads, with_header(headers, plan.column, self._frame, payloads)
+        return with_prefix(self._frame, payloads), headers

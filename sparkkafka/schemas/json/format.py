@@ -1,0 +1,85 @@
+"""JSON's four functions (see `schemas/values.py`), and `infer`. Needs no library but pyarrow.
+
+Not checked is what a JSON Schema demands beyond types: minimum, pattern, enum, required. No
+deserialiser of Confluent's does by default either. A field that is absent is null.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from sparkkafka.errors import OptionError, SchemaError
+from sparkkafka.schemas.json import plan
+from sparkkafka.schemas.json.decode import JsonDecoder
+from sparkkafka.schemas.json.describe import schema_text
+from sparkkafka.schemas.json.document import place_of
+from sparkkafka.schemas.json.encode import JsonEncoder, form_of
+from sparkkafka.schemas.json.inference import infer
+from sparkkafka.schemas.values import FIRST_MESSAGE, JSON, Decoder, Encoder, Schema
+
+__all__ = ["arrow_type", "decoder", "encoder", "infer", "schema_of"]
+
+
+def arrow_type(schema: Schema, *, message: tuple[int, ...] = FIRST_MESSAGE) -> pa.DataType:
+    """The type of all that a JSON Schema types. Raises SchemaError, with the field."""
+    return _node(schema, None).type
+
+
+def decoder(
+    writer: Schema,
+    reader: Schema | None,
+    wanted: pa.DataType | None,
+    *,
+    message: tuple[int, ...] = FIRST_MESSAGE,
+    rest: bool = False,
+) -> Decoder:
+    """Reads `wanted`, or all that the reader's schema types. JSON needs no writer's schema: without
+    a text in either, `wanted` alone says what is read.
+
+    `rest`: what no field took of an object becomes JSON text of its own in `Decoded.rest`: fields
+    that nobody asked for, and values that do not fit (whose field is then null, and the row good).
+    It is an object with the same fields around it; in arrays null stands for items that fit. Null
+    if nothing is left.
+
+    Raises SchemaError for a schema that cannot be used, OptionError for a `wanted` that does not
+    go with it."""
+    root = _node(reader or writer, wanted)
+    if rest and root.kind != plan.STRUCT:
+        raise OptionError(
+            f"rescuedColumn needs JSON objects with fields, and the values are {root.type}"
+        )
+    return JsonDecoder(root, rest)
+
+
+def encoder(
+    schema: Schema, given: pa.DataType, *, message: tuple[int, ...] = FIRST_MESSAGE
+) -> Encoder:
+    """Writes `given` by a JSON Schema, or by the type alone if the schema has no text. Raises
+    SchemaError for a schema that cannot be used, OptionError for a field that it does not have, a
+    field that it requires and `given` lacks, and a type that cannot be written as it says."""
+    try:
+        place = place_of(schema) if schema.text.strip() else None
+        return JsonEncoder(form_of(given, place))
+    except RecursionError:
+        raise SchemaError("the JSON Schema is nested too deep") from None
+
+
+def schema_of(given: pa.DataType, name: str) -> Schema:
+    """The JSON Schema (draft-07) of a type, with `name` as its title. Raises OptionError for a type
+    that JSON has nothing for."""
+    return Schema(JSON, schema_text(given, name))
+
+
+def _node(schema: Schema, wanted: pa.DataType | None) -> plan.Node:
+    try:
+        if not schema.text.strip():
+            if wanted is None:
+                raise OptionError(
+                    "JSON without a JSON Schema needs the type of its values: give it as the"
+                    " column's type in .schema(…), or have it inferred"
+                )
+            return plan.node_of_type(wanted)
+        place = place_of(schema)
+        return plan.node_of_schema(place) if wanted is None else plan.node_of_both(wanted, place)
+    except RecursionError:
+        raise SchemaError("the JSON Schema is nested too deep") from None

@@ -1,0 +1,355 @@
+"""Texts one by one: JSON -> a clean text that columns.py reads without a doubt, or why it is bad.
+
+A clean text has an object with the one field `v`; its value holds the wanted fields alone, each in
+the form that its type needs. So one reader makes all columns, and what a value may be is said here
+only. It is slower than that reader by far, and has what it does not take at once: maps, values of
+any type, numbers written otherwise, names that are there twice, and whatever is wrong.
+"""
+
+from __future__ import annotations
+
+import binascii
+import math
+import struct
+from collections.abc import Callable
+from typing import Any, Final
+
+import pyarrow as pa
+
+from sparkkafka.schemas.json import plan
+from sparkkafka.schemas.json.plan import Node
+from sparkkafka.schemas.json.texts import (
+    BrokenTextError,
+    Number,
+    name_of,
+    parse,
+    quoted,
+    scaled,
+    text_of,
+)
+from sparkkafka.schemas.json.times import date_text, micros_of, time_text
+
+Writer = Callable[[Any], str]
+"""A value of texts.parse -> the clean text. Raises UnfitError."""
+
+NOTHING: Final = object()
+"""What is left of a value that a field took whole."""
+
+
+class UnfitError(ValueError):
+    """A value that its field cannot have: the field's path, inmost first, and why."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.path: list[str] = []
+
+    def __str__(self) -> str:
+        path = "".join(reversed(self.path)).removeprefix(".")
+        return f"field {path}: {self.reason}" if path else f"the value {self.reason}"
+
+
+class RowReader:
+    """Makes clean texts. With `rest`, a value that does not fit is left over instead of bad, and so
+    is what no field has asked for."""
+
+    def __init__(self, root: Node, rest: bool) -> None:
+        self._root = root
+        self._rest = rest
+        self._write = _writer(root, rest)
+        self._checks: dict[int, Writer] = {}  # by the node's id
+
+    def read(self, payload: bytes) -> tuple[str, str | None]:
+        """(the clean text, what is left over as JSON text). Raises BrokenTextError and UnfitError,
+        whose messages are reasons."""
+        try:
+            value = parse(payload)
+        except BrokenTextError as error:
+            raise UnfitError(str(error)) from None
+        if not self._rest:
+            return self._write(value), None
+        if value is not None and type(value) is not dict:
+            raise UnfitError(f"is {name_of(value)}, not an object")
+        left = self._left(self._root, value)
+        return self._write(value), None if left is NOTHING else text_of(left)
+
+    def _left(self, node: Node, value: Any) -> Any:
+        """What no field takes of a value: in objects the fields concerned, in arrays null for
+        items that are taken; NOTHING if all is taken."""
+        if value is None:
+            return NOTHING
+        kind = type(value)
+        if node.kind == plan.STRUCT and kind is dict:
+            left = {}
+            for name, each in value.items():
+                child = node.children.get(name)
+                below = each if child is None else self._left(child, each)
+                if below is not NOTHING:
+                    left[name] = below
+            return left or NOTHING
+        if node.kind == plan.MAP and kind is dict:
+            pairs = ((name, self._left(node.item, each)) for name, each in value.items())
+            return {name: below for name, below in pairs if below is not NOTHING} or NOTHING
+        if node.kind == plan.LIST and kind is list:
+            items = [self._left(node.item, each) for each in value]
+            if all(below is NOTHING for below in items):
+                return NOTHING
+            return [None if below is NOTHING else below for below in items]
+        check = self._checks.get(id(node))
+        if check is None:
+            check = self._checks[id(node)] = _writer(node, False)
+        try:
+            check(value)
+        except UnfitError:
+            return value
+        return NOTHING
+
+
+def _writer(node: Node, forgiving: bool) -> Writer:
+    """`forgiving`: null for what does not fit."""
+    if node.kind == plan.STRUCT:
+        write = _struct(node, forgiving)
+    elif node.kind == plan.LIST:
+        write = _list(node, forgiving)
+    elif node.kind == plan.MAP:
+        write = _map(node, forgiving)
+    elif node.kind == plan.INTEGER:
+        write = _integer(node.type.bit_width, f"a whole number of {node.type.bit_width} bits")
+    elif node.kind == plan.FLOAT:
+        write = _float(pa.types.is_float32(node.type))
+    elif node.kind == plan.DECIMAL:
+        write = _decimal(node.type.precision, node.type.scale)
+    else:
+        write = _PLAIN[node.kind]
+    return _forgiving(write) if forgiving else write
+
+
+def _forgiving(write: Writer) -> Writer:
+    def write_or_null(value: Any) -> str:
+        try:
+            return write(value)
+        except UnfitError:
+            return "null"
+
+    return write_or_null
+
+
+def _struct(node: Node, forgiving: bool) -> Writer:
+    fields = [
+        (name, f"{quoted(name)}:", _writer(child, forgiving))
+        for name, child in node.children.items()
+    ]
+
+    def write(value: Any) -> str:
+        if type(value) is not dict:
+            return _null_or(value, "an object")
+        parts = []
+        name = ""
+        try:
+            for name, label, below in fields:
+                each = value.get(name)
+                if each is not None:
+                    parts.append(label + below(each))
+        except UnfitError as error:
+            error.path.append(f".{name}")
+            raise
+        return "{" + ",".join(parts) + "}"
+
+    return write
+
+
+def _list(node: Node, forgiving: bool) -> Writer:
+    below = _writer(node.item, forgiving)
+
+    def write(value: Any) -> str:
+        if type(value) is not list:
+            return _null_or(value, "an array")
+        parts: list[str] = []
+        try:
+            for each in value:
+                parts.append("null" if each is None else below(each))  # noqa: PERF401
+        except UnfitError as error:
+            error.path.append(f"[{len(parts)}]")
+            raise
+        return "[" + ",".join(parts) + "]"
+
+    return write
+
+
+def _map(node: Node, forgiving: bool) -> Writer:
+    """pyarrow reads no maps: a list of pairs, of which columns.py makes one."""
+    below = _writer(node.item, forgiving)
+
+    def write(value: Any) -> str:
+        if type(value) is not dict:
+            return _null_or(value, "an object")
+        parts = []
+        name = ""
+        try:
+            for name, each in value.items():
+                text = "null" if each is None else below(each)
+                parts.append(f'{{"key":{quoted(name)},"value":{text}}}')
+        except UnfitError as error:
+            error.path.append(f".{name if len(name) <= 40 else name[:37] + '…'}")
+            raise
+        return "[" + ",".join(parts) + "]"
+
+    return write
+
+
+def _null_or(value: Any, wanted: str) -> str:
+    if value is None:
+        return "null"
+    raise UnfitError(f"is {name_of(value)}, not {wanted}")
+
+
+def _integer(bits: int, wanted: str) -> Writer:
+    most = 2 ** (bits - 1)
+
+    def write(value: Any) -> str:
+        number = value
+        if type(value) is Number:  # 1.0 and 1e3 are whole (JSON Schema, draft 6 and later)
+            number = scaled(value, 0, 19)
+        elif type(value) is not int:
+            return _null_or(value, wanted)
+        if number is None or not -most <= number < most:
+            raise UnfitError(f"is a number that does not fit: it is not {wanted}")
+        return str(number)
+
+    return write
+
+
+def _float(single: bool) -> Writer:
+    def write(value: Any) -> str:
+        if type(value) is int and -(2**53) <= value <= 2**53:
+            return str(value)
+        if type(value) is not Number and type(value) is not int:
+            return _null_or(value, "a number")
+        try:
+            number = float(value)
+            if single and math.isfinite(number):
+                struct.pack("<f", number)
+        except OverflowError:
+            number = math.inf
+        if math.isinf(number):
+            raise UnfitError(f"is a number too large for a {'float' if single else 'double'}")
+        # A float takes the text as it is: by way of a double it would be rounded twice.
+        return str(value) if single and len(str(value)) < 100 else repr(number)
+
+    return write
+
+
+def _decimal(precision: int, scale: int) -> Writer:
+    def write(value: Any) -> str:
+        if type(value) not in (int, Number, str):
+            return _null_or(value, "a number")
+        number = scaled(str(value), scale, precision)
+        if number is None:
+            if type(value) is str:
+                raise UnfitError(f"is a string that is no number of decimal({precision},{scale})")
+            raise UnfitError(f"is a number that does not fit into decimal({precision},{scale})")
+        return f'"{number}e-{scale}"'
+
+    return write
+
+
+def _boolean(value: Any) -> str:
+    if type(value) is bool:
+        return "true" if value else "false"
+    return _null_or(value, "a boolean")
+
+
+def _text(value: Any) -> str:
+    return quoted(value) if type(value) is str else _null_or(value, "a string")
+
+
+def _lenient(value: Any) -> str:
+    if value is None:
+        return "null"
+    return quoted(value if type(value) is str else text_of(value))
+
+
+def _json(value: Any) -> str:
+    return "null" if value is None else quoted(text_of(value))
+
+
+def _null(value: Any) -> str:
+    return _null_or(value, "null")
+
+
+def _binary(value: Any) -> str:
+    if type(value) is not str:
+        return _null_or(value, "a string")
+    try:
+        binascii.a2b_base64(value, strict_mode=True)
+    except ValueError:
+        raise UnfitError("is a string that is not base64") from None
+    return quoted(value)
+
+
+def _date(value: Any) -> str:
+    if type(value) is not str:
+        return _null_or(value, "a string")
+    if date_text(value) is None:
+        raise UnfitError("is a string that is no date like 2024-01-31")
+    return quoted(value)
+
+
+def _timestamp(value: Any) -> str:
+    text, has_offset = _time(value)
+    if text and not has_offset:
+        raise UnfitError(
+            "is a time without offset from UTC (2024-01-31T10:00:00Z has one); read it as"
+            " timestamp_ntz, or as string"
+        )
+    return text
+
+
+def _local_timestamp(value: Any) -> str:
+    text, has_offset = _time(value)
+    if has_offset:
+        raise UnfitError("is a time with an offset from UTC; read it as timestamp, or as string")
+    return text
+
+
+def _time(value: Any) -> tuple[str, bool]:
+    if type(value) is not str:
+        return _null_or(value, "a string"), False
+    found = time_text(value)
+    if found is None:
+        raise UnfitError("is a string that is no time like 2024-01-31T10:00:00Z")
+    return quoted(found[0]), found[1]
+
+
+def _duration(value: Any) -> str:
+    if type(value) is not str:
+        return _null_or(value, "a string")
+    micros = micros_of(value)
+    if micros is None:
+        raise UnfitError("is a string that is no duration of days to seconds like PT1H30M")
+    return str(micros)
+
+
+def _millis(value: Any) -> str:
+    text = _MILLIS(value)
+    if text != "null" and abs(int(text)) > 2**63 // 1000:
+        raise UnfitError("is a number of milliseconds too large for a timestamp")
+    return text
+
+
+_MILLIS = _integer(64, "a whole number of milliseconds")
+
+_PLAIN: Final[dict[str, Writer]] = {
+    plan.BOOL: _boolean,
+    plan.TEXT: _text,
+    plan.LENIENT: _lenient,
+    plan.JSON_TEXT: _json,
+    plan.NULL: _null,
+    plan.BINARY: _binary,
+    plan.DATE: _date,
+    plan.TIMESTAMP: _timestamp,
+    plan.LOCAL_TIMESTAMP: _local_timestamp,
+    plan.DURATION: _duration,
+    plan.EPOCH_MILLIS: _millis,
+    plan.EPOCH_DAYS: _integer(32, "a whole number of days"),
+}

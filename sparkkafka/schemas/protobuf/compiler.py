@@ -1,0 +1,343 @@
+"""The text of a .proto, with all that it imports, -> a FileDescriptorSet. No system protoc.
+
+grpcio-tools has protoc as a library. It runs in a process of its own, with limits of time and
+memory: a text that crashes or stalls it costs an error, not the worker. The result is kept in this
+process. `compiled` makes a Schema that needs no protoc any more: the driver can hand that to tasks.
+
+A schema's text may also be what Confluent's clients in Python register: a FileDescriptorProto in
+Base64.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+from sparkkafka.errors import OptionError, SchemaError
+from sparkkafka.schemas.values import PROTOBUF, Schema
+
+MOST_TEXT_BYTES: Final = 4 << 20
+MOST_FILES: Final = 1000
+COMPILE_TIMEOUT_S: Final = 60
+_KEPT: Final = 256
+_SET_PREFIX: Final = "FileDescriptorSet:"
+
+_PROTOC = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_CPU, (50, 50))
+resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+from grpc_tools import _protoc_compiler
+sys.exit(_protoc_compiler.run_main([a.encode() for a in sys.argv]))
+"""
+
+
+# --- files that need no reference -----------------------------------------------------------------
+#
+# Those of google/protobuf come with protoc, most of google/type with googleapis-common-protos, if
+# that is installed. The registry's own are here, as Confluent's clients have them (confluent/), and
+# google/type/date.proto, which our own schemas import.
+
+DECIMAL_PROTO: Final = "confluent/type/decimal.proto"
+META_PROTO: Final = "confluent/meta.proto"
+DATE_PROTO: Final = "google/type/date.proto"
+
+_META = """
+syntax = "proto3";
+package confluent;
+import "google/protobuf/descriptor.proto";
+message Meta {
+  string doc = 1;
+  map<string, string> params = 2;
+  repeated string tags = 3;
+  repeated Rule rules = 4;
+}
+message Rule {
+  string name = 1;
+  string doc = 2;
+  string expr = 3;
+  string sql = 4;
+}
+extend google.protobuf.FileOptions { Meta file_meta = 1088; }
+extend google.protobuf.MessageOptions { Meta message_meta = 1088; }
+extend google.protobuf.FieldOptions { Meta field_meta = 1088; }
+extend google.protobuf.EnumOptions { Meta enum_meta = 1088; }
+extend google.protobuf.EnumValueOptions { Meta enum_value_meta = 1088; }
+"""
+
+_DECIMAL = """
+syntax = "proto3";
+package confluent.type;
+message Decimal {
+  bytes value = 1;
+  uint32 precision = 2;
+  int32 scale = 3;
+}
+"""
+
+_VARIANT = """
+syntax = "proto3";
+package confluent.type;
+message Variant {
+  bytes metadata = 1;
+  bytes value = 2;
+}
+"""
+
+_OLD_DECIMAL = """
+syntax = "proto3";
+import public "confluent/type/decimal.proto";
+"""
+
+_DATE = """
+syntax = "proto3";
+package google.type;
+message Date {
+  int32 year = 1;
+  int32 month = 2;
+  int32 day = 3;
+}
+"""
+
+BUILTIN_PROTOS: Final = {
+    META_PROTO: _META,
+    DECIMAL_PROTO: _DECIMAL,
+    "confluent/type/variant.proto": _VARIANT,
+    "confluent/types/decimal.proto": _OLD_DECIMAL,
+    DATE_PROTO: _DATE,
+}
+
+
+def is_builtin(name: str) -> bool:
+    """Names that Confluent's clients never look for in the registry's references."""
+    return name.startswith(("google/protobuf/", "google/type/", "confluent/"))
+
+
+# --- compiling ------------------------------------------------------------------------------------
+
+_lock = threading.Lock()
+_sets: OrderedDict[Schema, bytes] = OrderedDict()
+
+
+def descriptor_set(schema: Schema) -> bytes:
+    """A serialized FileDescriptorSet of all files, what a file imports before it, the schema's own
+    last. Raises SchemaError for a text that cannot be compiled, OptionError without the extra."""
+    with _lock:
+        found = _sets.get(schema)
+        if found is not None:
+            _sets.move_to_end(schema)
+            return found
+    made = _compile(schema)
+    with _lock:
+        _sets[schema] = made
+        while len(_sets) > _KEPT:
+            _sets.popitem(last=False)
+    return made
+
+
+def compiled(schema: Schema) -> Schema:
+    """The same schema as text that needs no protoc, for tasks. Not for the registry."""
+    data = base64.b64encode(descriptor_set(schema)).decode("ascii")
+    return Schema(PROTOBUF, _SET_PREFIX + data)
+
+
+def library() -> Any:
+    """protobuf's `google.protobuf` modules: descriptor_pb2, descriptor_pool, message_factory,
+    json_format, message. Raises OptionError if they are not installed."""
+    try:
+        from google import protobuf
+        from google.protobuf import (  # noqa: F401
+            descriptor_pb2,
+            descriptor_pool,
+            json_format,
+            message,
+            message_factory,
+        )
+    except ImportError as error:
+        raise OptionError(_MISSING.format("protobuf")) from error
+    return protobuf
+
+
+_MISSING: Final = "Protobuf needs {}: pip install 'sparkkafka[protobuf]'"
+
+
+def _compile(schema: Schema) -> bytes:
+    if schema.text.startswith(_SET_PREFIX):
+        return _from_base64(schema.text.removeprefix(_SET_PREFIX))
+    files = {name: text for name, text in _referenced(schema)}
+    if sum(map(len, files.values())) + len(schema.text) > MOST_TEXT_BYTES:
+        raise SchemaError(
+            f"the .proto and its imports are more than {MOST_TEXT_BYTES} bytes of text"
+        )
+    own = "schema.proto"
+    while own in files:
+        own = f"_{own}"
+    texts = {**files, own: schema.text}
+    descriptors = {name: _as_descriptor(name, text) for name, text in texts.items()}
+    if any(descriptors.values()):
+        return _with_descriptors(own, texts, descriptors)
+    return _protoc(texts, [own])
+
+
+def _referenced(schema: Schema) -> Iterator[tuple[str, str]]:
+    """Name and text of all files that are imported, each once; the registry's order. The built-in
+    files stand for references of the same name, as in Confluent's clients."""
+    seen: set[str] = set()
+    left = list(reversed(schema.references))
+    while left:
+        name, referenced = left.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        if len(seen) > MOST_FILES:
+            raise SchemaError(f"the .proto has more than {MOST_FILES} imports")
+        if not is_builtin(name):
+            yield _checked(name), referenced.text
+        left.extend(reversed(referenced.references))
+
+
+def _checked(name: str) -> str:
+    """The name of an import, which becomes that of a file in a temporary folder."""
+    path = PurePosixPath(name)
+    plain = name.isprintable() and "\\" not in name and len(name.encode()) <= 1000
+    parts = path.parts
+    fits = all(part not in ("..", ".") and len(part.encode()) < 256 for part in parts)
+    if not plain or not parts or path.is_absolute() or not fits or name.startswith("-"):
+        raise SchemaError(f"{name!r} cannot be the name of an import: a relative path is wanted")
+    if str(path) != name:
+        raise SchemaError(f"{name!r} cannot be the name of an import: write {str(path)!r}")
+    return name
+
+
+def _from_base64(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise SchemaError("the schema's text is damaged: it is not Base64") from error
+
+
+def _as_descriptor(name: str, text: str) -> Any:
+    """The FileDescriptorProto that the text has in Base64, with `name`; None for plain .proto."""
+    squeezed = "".join(text.split())
+    if not squeezed or any(sign in text for sign in ";{}\"'"):
+        return None
+    try:
+        data = base64.b64decode(squeezed, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    protobuf = library()
+    try:
+        found = protobuf.descriptor_pb2.FileDescriptorProto.FromString(data)
+    except protobuf.message.DecodeError:
+        return None
+    found.name = name
+    return found
+
+
+def _with_descriptors(own: str, texts: dict[str, str], descriptors: dict[str, Any]) -> bytes:
+    """The set where some files are descriptors already. Those that are text are compiled, which
+    works if they import text alone; what is built in and imported is compiled as well."""
+    protobuf = library()
+    result = protobuf.descriptor_pb2.FileDescriptorSet()
+    files = {name: proto for name, proto in descriptors.items() if proto is not None}
+    plain = {name: text for name, text in texts.items() if descriptors[name] is None}
+    wanted = {*plain, *(name for proto in files.values() for name in proto.dependency)}
+    wanted -= files.keys()
+    if wanted:
+        made = protobuf.descriptor_pb2.FileDescriptorSet.FromString(_protoc(plain, sorted(wanted)))
+        files.update({file.name: file for file in made.file})
+    done: set[str] = set()
+    open_: list[tuple[str, bool]] = [(own, False)]
+    path: set[str] = set()
+    while open_:
+        name, imported = open_.pop()
+        if imported:
+            path.discard(name)
+            done.add(name)
+            result.file.append(files[name])
+            continue
+        if name in done:
+            continue
+        if name in path:
+            raise SchemaError(f"the import {name!r} leads back to itself")
+        if name not in files:
+            raise SchemaError(f"the import {name!r} is not among the schema's references")
+        path.add(name)
+        open_.append((name, True))
+        open_.extend((other, False) for other in reversed(files[name].dependency))
+    return bytes(result.SerializeToString())
+
+
+def _protoc(texts: dict[str, str], wanted: list[str]) -> bytes:
+    """What protoc makes of the files `wanted`, with all imports."""
+    if importlib.util.find_spec("grpc_tools") is None:
+        raise OptionError(_MISSING.format("grpcio-tools"))
+    with tempfile.TemporaryDirectory(prefix="sparkkafka-proto-") as folder:
+        root = Path(folder)
+        for name, text in {**texts, **BUILTIN_PROTOS}.items():
+            file = root / "in" / name
+            try:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(text.encode("utf-8", "surrogatepass"))
+            except (FileExistsError, NotADirectoryError, IsADirectoryError):
+                raise SchemaError(f"the import {name!r} is both a file and a folder") from None
+        out = root / "out"
+        command = ["protoc", f"-I{root / 'in'}", *(f"-I{path}" for path in _includes())]
+        command += ["--include_imports", f"-o{out}", *wanted]
+        errors = _run(command, root)
+        if errors is not None:
+            raise SchemaError(f"the .proto cannot be compiled: {errors}")
+        return out.read_bytes()
+
+
+def _run(command: list[str], folder: Path) -> str | None:
+    """Runs protoc; what it complains of, or None."""
+    paths = os.pathsep.join(path for path in sys.path if path)
+    environment = {**os.environ, "PYTHONPATH": paths}
+    log = folder / "errors"
+    with log.open("wb") as sink:
+        try:
+            done = subprocess.run(  # noqa: S603 - our own Python, with a list of arguments
+                [sys.executable, "-c", _PROTOC, *command[1:]],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=sink,
+                cwd=folder,
+                env=environment,
+                timeout=COMPILE_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return f"protoc took more than {COMPILE_TIMEOUT_S} s"
+    if done.returncode == 0:
+        return None
+    with log.open("rb") as source:
+        said = source.read(64 << 10).decode("utf-8", "replace")
+    if done.returncode < 0:
+        return f"protoc ended by signal {-done.returncode}: the text is nested too deep, or too big"
+    lines = [line for line in said.splitlines() if line.strip() and "warning:" not in line]
+    shown = "; ".join(line.replace(str(folder), "")[:300] for line in lines[:5])
+    return shown or f"protoc ended with {done.returncode}"
+
+
+def _includes() -> Iterator[Path]:
+    """Folders with google/protobuf/*.proto and, if installed, google/type/*.proto."""
+    tools = importlib.util.find_spec("grpc_tools")
+    for place in (tools.submodule_search_locations or []) if tools else []:
+        yield Path(place) / "_proto"
+    try:
+        types = importlib.util.find_spec("google.type")
+    except ImportError:
+        return
+    for place in (types.submodule_search_locations or []) if types else []:
+        yield Path(place).parent.parent

@@ -1,0 +1,247 @@
+"""Which fields of a message are read or written, and as which Arrow type.
+
+Types are those of Spark's own Protobuf functions (SchemaConverters), with unsigned integers in the
+next wider type and wrappers as nullable scalars, which are options there. See `types.py`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import enum
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import pyarrow as pa
+
+from sparkkafka.errors import OptionError, SchemaError
+from sparkkafka.schemas.protobuf import types
+
+MOST_LEVELS: Final = 64
+MOST_FIELDS: Final = 20_000
+
+
+class Count(enum.Enum):
+    """How often a field stands in a message."""
+
+    ONE = "one"
+    LIST = "list"
+    MAP = "map"
+
+
+@dataclass(frozen=True, eq=False)
+class Field:
+    """A field that is read or written.
+
+    kind: a protobuf type (`types.INT32` …). special: what a well-known message becomes.
+    presence: absent is null, unless there is a `default`; without presence absent is `default`.
+    type: of the column. item: of one value (for a map: None).
+    message: of a nested message, special or not, or a map's entry with its fields key and value.
+    json: the simple name of a message that becomes JSON.
+    names: of an enum, by number; aliases: all its names. closed: unknown numbers count as absent.
+    """
+
+    number: int
+    name: str
+    path: str
+    kind: int
+    count: Count
+    presence: bool
+    required: bool
+    default: Any
+    oneof: int
+    packed: bool
+    special: types.Special | None
+    message: Message | None
+    names: dict[int, str]
+    aliases: tuple[tuple[str, int], ...]
+    closed: bool
+    json: str | None
+    type: pa.DataType
+    item: pa.DataType | None
+
+
+@dataclass(frozen=True, eq=False)
+class Message:
+    """fields: in the order of `type`. skipped: numbers and wire types of others that are known."""
+
+    full_name: str
+    descriptor: Any
+    fields: tuple[Field, ...]
+    skipped: tuple[tuple[int, int], ...]
+    type: pa.StructType
+
+
+def plan(descriptor: Any, wanted: pa.DataType | None, *, writing: bool = False) -> Message:
+    """`wanted`: what is read, or given if the message is written. Raises SchemaError for a message
+    that is recursive or too deep, OptionError for what is wanted and cannot be."""
+    return _Planner(writing).message(descriptor, wanted, (), "")
+
+
+class _Planner:
+    def __init__(self, writing: bool) -> None:
+        self.fields = 0
+        self.writing = writing
+
+    def message(
+        self, descriptor: Any, wanted: pa.DataType | None, above: tuple[str, ...], path: str
+    ) -> Message:
+        name = descriptor.full_name
+        place = path or name
+        if name in above:
+            raise SchemaError(
+                f"field {path}: message {name} contains itself, which no Spark type can have"
+            )
+        if len(above) >= MOST_LEVELS:
+            raise SchemaError(
+                f"field {path}: messages are nested in more than {MOST_LEVELS} levels"
+            )
+        if wanted is not None and not pa.types.is_struct(wanted):
+            raise OptionError(f"{place} is a message, which becomes a struct, not {wanted}")
+        above = (*above, name)
+        known = {field.name: field for field in descriptor.fields}
+        made: list[Field | None]
+        if wanted is None:
+            made = [self.field(field, None, above, path) for field in known.values()]
+            fields = [field for field in made if field is not None]
+        else:
+            fields = [self._wanted(known, column, above, place, path) for column in wanted]
+        self.fields += len(known)
+        if self.fields > MOST_FIELDS:
+            raise SchemaError(f"{above[0]} has more than {MOST_FIELDS} fields in all its messages")
+        taken = {field.number for field in fields}
+        skipped = tuple(
+            (field.number, wire)
+            for field in known.values()
+            if field.number not in taken
+            for wire in sorted({types.WIRE[field.type], *_packed_wire(field)})
+        )
+        kept = wanted or pa.struct(
+            [pa.field(field.name, field.type, nullable=not field.required) for field in fields]
+        )
+        return Message(name, descriptor, tuple(fields), skipped, kept)
+
+    def _wanted(
+        self, known: dict[str, Any], column: pa.Field, above: tuple[str, ...], place: str, path: str
+    ) -> Field:
+        field = known.get(column.name)
+        if field is None:
+            near = difflib.get_close_matches(column.name, list(known), 3)
+            hint = f"near names are {', '.join(near)}" if near else f"it has {', '.join(known)}"
+            raise OptionError(f"message {place} has no field {column.name!r}: {hint[:500]}")
+        made = self.field(field, column.type, above, path)
+        if made is None:
+            raise OptionError(f"field {_join(path, column.name)} is a message without fields")
+        return made
+
+    def field(
+        self, field: Any, wanted: pa.DataType | None, above: tuple[str, ...], path: str
+    ) -> Field | None:
+        """None for a message without fields, which is dropped as Spark drops it."""
+        path = _join(path, field.name)
+        if is_map(field):
+            return self._map(field, wanted, above, path)
+        item = wanted
+        if types.is_repeated(field):
+            if wanted is not None and not pa.types.is_list(wanted):
+                raise OptionError(f"field {path} is repeated, which becomes an array, not {wanted}")
+            item = None if wanted is None else wanted.value_type
+        special, message = None, None
+        if field.message_type is not None:
+            special = types.special_of(field.message_type)
+            if special is types.Special.JSON and (item is None or not pa.types.is_struct(item)):
+                pass
+            else:
+                if item is not None and pa.types.is_struct(item):
+                    special = None
+                inside = None if special is not None else item
+                if special is types.Special.WRAPPER and item is not None:
+                    inside = pa.struct([pa.field("value", item)])
+                message = self.message(field.message_type, inside, above, path)
+                if special is None and wanted is None and not message.fields:
+                    return None
+        if special is not None:
+            item = types.special_type(special, field, item, path, self.writing)
+        elif message is not None:
+            item = message.type
+        else:
+            item = types.scalar_type(field, item, path, self.writing)
+        count, kind = Count.ONE, item
+        if types.is_repeated(field):
+            count = Count.LIST
+            kind = wanted or pa.list_(pa.field("element", item, nullable=False))
+        return self._made(field, path, count, special, message, kind, item)
+
+    def _map(
+        self, field: Any, wanted: pa.DataType | None, above: tuple[str, ...], path: str
+    ) -> Field | None:
+        entry = field.message_type
+        key, value = entry.fields_by_name["key"], entry.fields_by_name["value"]
+        if wanted is not None and not pa.types.is_map(wanted):
+            raise OptionError(f"field {path} is a map, not {wanted}")
+        inside = self.field(value, None if wanted is None else wanted.item_type, above, path)
+        if inside is None:
+            return None
+        keys = self.field(key, None if wanted is None else wanted.key_type, above, path)
+        if keys is None:
+            raise SchemaError(f"field {path} has no key")
+        # In an entry both are always there, be it as the type's zero.
+        keys, inside = (
+            replace(one, presence=False, default=types.zero_of(of))
+            if of.message_type is None
+            else one
+            for one, of in ((keys, key), (inside, value))
+        )
+        types_ = [pa.field("key", keys.type, nullable=False), pa.field("value", inside.type)]
+        message = Message(entry.full_name, entry, (keys, inside), (), pa.struct(types_))
+        kind = wanted or pa.map_(
+            types_[0], pa.field("value", inside.type, nullable=False), keys_sorted=False
+        )
+        return self._made(field, path, Count.MAP, None, message, kind, None)
+
+    def _made(
+        self,
+        field: Any,
+        path: str,
+        count: Count,
+        special: types.Special | None,
+        message: Message | None,
+        kind: pa.DataType,
+        item: pa.DataType | None,
+    ) -> Field:
+        values = {} if field.enum_type is None else types.enum_names(field.enum_type)
+        oneof = field.containing_oneof
+        one = count is Count.ONE and field.message_type is None
+        return Field(
+            number=field.number,
+            name=field.name,
+            path=path,
+            kind=field.type,
+            count=count,
+            presence=count is Count.ONE and field.has_presence,
+            required=types.is_required(field),
+            default=types.default_of(field) if one else None,
+            oneof=-1 if oneof is None else oneof.index,
+            packed=count is Count.LIST and field.is_packed,
+            special=special,
+            message=message,
+            names=values,
+            aliases=types.aliases(field.enum_type),
+            closed=field.enum_type is not None and field.enum_type.is_closed,
+            json=field.message_type.name if special is types.Special.JSON else None,
+            type=kind,
+            item=item,
+        )
+
+
+def is_map(field: Any) -> bool:
+    kind = field.message_type
+    return kind is not None and types.is_repeated(field) and bool(kind.GetOptions().map_entry)
+
+
+def _packed_wire(field: Any) -> tuple[int, ...]:
+    """A repeated scalar can stand packed on the wire, whatever its schema says."""
+    return (2,) if types.is_repeated(field) else ()
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name

@@ -1,0 +1,259 @@
+"""Raw numbers of the wire -> Arrow arrays of the column's type, and what does not fit it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from sparkkafka.protocol.columns.columns import gather
+from sparkkafka.protocol.records.arrow import from_numpy, to_numpy
+from sparkkafka.schemas.protobuf import types
+from sparkkafka.schemas.protobuf.plan import Field
+from sparkkafka.schemas.protobuf.wire import (
+    Data,
+    Flags,
+    Ints,
+    Words,
+    read_fixed,
+    read_varints,
+    unzigzag,
+)
+
+_INT32: Final = (-(1 << 31), (1 << 31) - 1)
+_UINT32: Final = (1 << 32) - 1
+_INT64: Final = (1 << 63) - 1
+_SIGNED32: Final = (types.INT32, types.ENUM)
+_WIDTH: Final = {
+    types.DOUBLE: 8,
+    types.FIXED64: 8,
+    types.SFIXED64: 8,
+    types.FLOAT: 4,
+    types.FIXED32: 4,
+    types.SFIXED32: 4,
+}
+
+
+def fixed(data: Data, at: Ints, kind: int) -> Any:
+    """Raw numbers of 4 or 8 bytes, unsigned."""
+    return read_fixed(data, at, _WIDTH[kind])
+
+
+def unpack(data: Data, at: Ints, size: Ints, kind: int) -> tuple[Any, Ints, Flags | None]:
+    """Raw numbers of packed spans, how many each has, and which spans are wrong."""
+    width = _WIDTH.get(kind)
+    if width is not None:
+        wrong = size % width != 0
+        size = np.where(wrong, 0, size) if wrong.any() else size
+        content = _content(data, at, size)
+        raw = content.view("<u8" if width == 8 else "<u4")
+        return raw, size // width, wrong if wrong.any() else None
+    last = data.bytes.take(at + size - 1)
+    wrong = (last >= 0x80) & (size > 0)
+    size = np.where(wrong, 0, size) if wrong.any() else size
+    content = _content(data, at, size)
+    if not len(content) or int(content.max()) < 0x80:
+        return content.astype(np.uint64), size, wrong if wrong.any() else None
+    stops = np.flatnonzero(content < 0x80)
+    starts = np.empty_like(stops)
+    starts[0], starts[1:] = 0, stops[:-1] + 1
+    raw, after, longer = read_varints(Data(content), starts)
+    ends = np.cumsum(size)
+    before = np.searchsorted(stops, ends)
+    counts = np.diff(before, prepend=0)
+    odd = after != stops + 1
+    if longer is not None:
+        odd |= longer
+    if odd.any():
+        wrong[np.repeat(np.arange(len(size)), counts)[odd]] = True
+    return raw, counts, wrong if wrong.any() else None
+
+
+def _content(data: Data, at: Ints, size: Ints) -> Any:
+    taken = gather(data.buffer, at, size)
+    if not len(taken):
+        return np.zeros(0, np.uint8)
+    _, offsets, content = taken.buffers()
+    end = int(np.frombuffer(offsets, np.int32)[len(taken)])
+    return np.frombuffer(content, np.uint8)[:end] if end else np.zeros(0, np.uint8)
+
+
+def numbers(one: Field, raw: Any, present: Flags | None) -> tuple[pa.Array, Any, Any]:
+    """The array, which rows protobuf's runtime must look at, and which do not fit the type (None:
+    none do). Where not `present` raw is 0."""
+    kind, item = one.kind, one.item
+    if kind == types.DOUBLE:
+        return from_numpy(raw, pa.float64()), None, None
+    if kind == types.FLOAT:
+        if item == pa.float32():
+            return from_numpy(raw, item), None, None
+        return from_numpy(raw.view(np.float32).astype(np.float64), item), None, None
+    if kind == types.BOOL:
+        return from_numpy(raw != 0), None, None
+    values, wrong = _integers(kind, raw)
+    if kind == types.ENUM:
+        array, odd = _enums(one, values, present)
+        return array, odd, wrong
+    array, also = _as(values, item)
+    if also is not None:
+        wrong = also if wrong is None else wrong | also
+    return array, None, wrong
+
+
+def _integers(kind: int, raw: Any) -> tuple[Any, Flags | None]:
+    """The number of its own width, or int64 for one that may be too long."""
+    if kind in (types.INT64, types.SFIXED64):
+        return raw.view(np.int64), None
+    if kind in (types.UINT64, types.FIXED64):
+        return raw, None
+    if kind == types.SINT64:
+        return unzigzag(raw), None
+    if kind == types.SFIXED32:
+        return raw.view(np.int32), None
+    if kind == types.FIXED32:
+        return raw.astype(np.int64), None
+    if kind in _SIGNED32:
+        values = raw.view(np.int64)
+        return values, _outside(values, *_INT32)
+    # uint32 and sint32: 32 bits, whatever they mean
+    wrong = raw > np.uint64(_UINT32) if len(raw) and int(raw.max()) > _UINT32 else None
+    if kind == types.SINT32:
+        return unzigzag(raw), wrong
+    return raw.view(np.int64), wrong
+
+
+def _outside(values: Any, least: int, most: int) -> Flags | None:
+    if not len(values) or (int(values.min()) >= least and int(values.max()) <= most):
+        return None
+    flags: Flags = (values < least) | (values > most)
+    return flags
+
+
+def _as(values: Any, item: pa.DataType) -> tuple[pa.Array, Flags | None]:
+    """Integers as the column's type, and which do not fit."""
+    if pa.types.is_decimal(item):
+        high = np.zeros(len(values), np.int64) if values.dtype == np.uint64 else None
+        low = values.astype(np.int64) if values.dtype != np.uint64 else values.view(np.int64)
+        words = np.empty((len(values), 2), np.int64)
+        words[:, 0] = low
+        words[:, 1] = low >> 63 if high is None else high
+        whole = pa.decimal128(38 if item.scale == 0 else 20, 0)
+        kind = item if item.scale == 0 else whole
+        array = pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(words)])
+        return (array if item.scale == 0 else array.cast(item)), None
+    if item == pa.float64():
+        return from_numpy(values.astype(np.float64), item), None
+    wide = item == pa.int64()
+    wrong = None
+    if wide and values.dtype == np.uint64:
+        wrong = _outside(values, 0, _INT64)
+    elif not wide and values.dtype != np.int32:
+        wrong = _outside(values, *_INT32)
+    return from_numpy(values.astype(np.int64 if wide else np.int32), item), wrong
+
+
+def _enums(one: Field, values: Any, present: Flags | None) -> tuple[pa.Array, Flags | None]:
+    odd = None
+    known = np.array(sorted(one.names), np.int64)
+    at = np.searchsorted(known, values)
+    at[at == len(known)] = 0
+    unknown = known[at] != values
+    if present is not None:
+        unknown &= present
+    if one.closed and unknown.any():
+        odd = unknown
+    if not pa.types.is_string(one.item):
+        return from_numpy(values.astype(np.int32 if one.item == pa.int32() else np.int64)), odd
+    names = [one.names[number] for number in known.tolist()]
+    if unknown.any():
+        others, place = np.unique(values[unknown], return_inverse=True)
+        at[unknown] = len(names) + place
+        names += [str(number) for number in others.tolist()]
+    return text_array(names).take(from_numpy(at)), odd
+
+
+def text_array(texts: list[str], kind: pa.DataType | None = None) -> pa.Array:
+    return binary_array([text.encode() for text in texts]).cast(kind or pa.string())
+
+
+def binary_array(pieces: list[bytes]) -> pa.Array:
+    offsets = np.zeros(len(pieces) + 1, np.int32)
+    np.cumsum([len(piece) for piece in pieces], out=offsets[1:])
+    content = pa.py_buffer(b"".join(pieces))
+    return pa.Array.from_buffers(pa.binary(), len(pieces), [None, pa.py_buffer(offsets), content])
+
+
+def constant(one: Field, count: int) -> pa.Array:
+    """The field's default, `count` times."""
+    value = one.default
+    if one.kind in (types.STRING, types.BYTES):
+        data = value.encode() if isinstance(value, str) else value
+        offsets = np.arange(count + 1, dtype=np.int32) * np.int32(len(data))
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data * count)]
+        return pa.Array.from_buffers(one.item, count, buffers)
+    if one.kind == types.DOUBLE:
+        return from_numpy(np.full(count, value, np.float64), one.item)
+    if one.kind == types.FLOAT:
+        narrow = np.full(count, value, np.float32)
+        return from_numpy(
+            narrow if one.item == pa.float32() else narrow.astype(np.float64), one.item
+        )
+    if one.kind == types.BOOL:
+        return from_numpy(np.full(count, value, np.bool_))
+    if one.kind == types.ENUM and pa.types.is_string(one.item):
+        return text_array([one.names.get(value, str(value))] * min(count, 1)).take(
+            from_numpy(np.zeros(count, np.int32))
+        )
+    unsigned = one.kind in (types.UINT64, types.FIXED64)
+    return _as(np.full(count, value, np.uint64 if unsigned else np.int64), one.item)[0]
+
+
+def misfit(one: Field, raw: int) -> str:
+    """Why a raw number is no value of the column."""
+    if one.kind in (types.UINT64, types.FIXED64, types.UINT32, types.FIXED32):
+        shown = raw
+    elif one.kind in (types.SINT32, types.SINT64):
+        shown = (raw >> 1) ^ -(raw & 1)
+    else:
+        shown = raw - (1 << 64) if raw >= 1 << 63 else raw
+    name = types.NAMES[one.kind]
+    if one.kind in (types.INT32, types.SINT32, types.ENUM) and not _fits(shown, 32):
+        return f"{shown} does not fit {name}"
+    if one.kind == types.UINT32 and raw > _UINT32:
+        return f"{shown} does not fit {name}"
+    return f"{shown} does not fit {one.item}"
+
+
+def _fits(value: int, bits: int) -> bool:
+    return -(1 << (bits - 1)) <= value < 1 << (bits - 1)
+
+
+def not_utf8(array: pa.Array) -> Ints:
+    """Which texts of a binary array are not UTF-8."""
+    wrong = []
+    for index in range(len(array)):
+        try:
+            str(array[index].as_buffer(), "utf-8")
+        except UnicodeDecodeError:
+            wrong.append(index)
+    return np.array(wrong, np.int64)
+
+
+def codes(array: pa.Array) -> Ints:
+    """The same number for the same value."""
+    return to_numpy(array.dictionary_encode().indices).astype(np.int64)
+
+
+__all__ = [
+    "Words",
+    "binary_array",
+    "codes",
+    "constant",
+    "fixed",
+    "misfit",
+    "not_utf8",
+    "numbers",
+    "text_array",
+    "unpack",
+]

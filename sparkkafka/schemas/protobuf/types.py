@@ -1,0 +1,344 @@
+"""Protobuf's types and Arrow's, both ways.
+
+| Protobuf | Arrow (Spark) | also as, if asked for |
+|---|---|---|
+| double, float | float64, float32 | float as double |
+| int32, sint32, sfixed32 | int32 | int64, float64, decimal |
+| int64, sint64, sfixed64 | int64 | decimal |
+| uint32, fixed32 | int64 | int32 if all fit, decimal, float64 |
+| uint64, fixed64 | decimal128(20, 0) | int64 if all fit |
+| bool, string, bytes | bool, string, binary | string as binary |
+| enum | string: its name, or the number as text if it has none | int32: its number |
+| message | struct | a struct of fewer fields |
+| repeated, map | list, map | |
+| google.protobuf.Timestamp | timestamp[us, UTC] | timestamp[us], a struct |
+| google.protobuf.Duration | duration[us] | a struct |
+| google.protobuf.Int32Value … | as int32 …, nullable | a struct |
+| google.protobuf.Struct, Value, ListValue | string: JSON | |
+| google.protobuf.Any | struct of type_url and value | |
+| google.type.Date | date32 | a struct |
+| confluent.type.Decimal | decimal128(precision, scale) of its field_meta, else (38, 18) | |
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, Final
+
+import pyarrow as pa
+
+from sparkkafka.errors import OptionError, SchemaError
+
+(
+    DOUBLE,
+    FLOAT,
+    INT64,
+    UINT64,
+    INT32,
+    FIXED64,
+    FIXED32,
+    BOOL,
+    STRING,
+    GROUP,
+    MESSAGE,
+    BYTES,
+    UINT32,
+    ENUM,
+    SFIXED32,
+    SFIXED64,
+    SINT32,
+    SINT64,
+) = range(1, 19)
+"""FieldDescriptorProto.Type."""
+
+VARINT: Final = 0
+I64: Final = 1
+LEN: Final = 2
+START: Final = 3
+END: Final = 4
+I32: Final = 5
+"""Wire types."""
+
+WIRE: Final = {
+    DOUBLE: I64,
+    FLOAT: I32,
+    INT64: VARINT,
+    UINT64: VARINT,
+    INT32: VARINT,
+    FIXED64: I64,
+    FIXED32: I32,
+    BOOL: VARINT,
+    STRING: LEN,
+    GROUP: START,
+    MESSAGE: LEN,
+    BYTES: LEN,
+    UINT32: VARINT,
+    ENUM: VARINT,
+    SFIXED32: I32,
+    SFIXED64: I64,
+    SINT32: VARINT,
+    SINT64: VARINT,
+}
+
+NAMES: Final = {
+    DOUBLE: "double",
+    FLOAT: "float",
+    INT64: "int64",
+    UINT64: "uint64",
+    INT32: "int32",
+    FIXED64: "fixed64",
+    FIXED32: "fixed32",
+    BOOL: "bool",
+    STRING: "string",
+    GROUP: "group",
+    MESSAGE: "message",
+    BYTES: "bytes",
+    UINT32: "uint32",
+    ENUM: "enum",
+    SFIXED32: "sfixed32",
+    SFIXED64: "sfixed64",
+    SINT32: "sint32",
+    SINT64: "sint64",
+}
+
+TIMESTAMP_TYPE: Final = pa.timestamp("us", "UTC")
+LOCAL_TIMESTAMP_TYPE: Final = pa.timestamp("us")
+DURATION_TYPE: Final = pa.duration("us")
+UINT64_TYPE: Final = pa.decimal128(20, 0)
+
+_SCALARS: Final[dict[int, pa.DataType]] = {
+    DOUBLE: pa.float64(),
+    FLOAT: pa.float32(),
+    INT64: pa.int64(),
+    SINT64: pa.int64(),
+    SFIXED64: pa.int64(),
+    UINT64: UINT64_TYPE,
+    FIXED64: UINT64_TYPE,
+    INT32: pa.int32(),
+    SINT32: pa.int32(),
+    SFIXED32: pa.int32(),
+    UINT32: pa.int64(),
+    FIXED32: pa.int64(),
+    BOOL: pa.bool_(),
+    STRING: pa.string(),
+    BYTES: pa.binary(),
+    ENUM: pa.string(),
+}
+
+# What else a user may ask for. Integers that do not fit make their row a bad one.
+_ALSO: Final[dict[int, tuple[pa.DataType, ...]]] = {
+    FLOAT: (pa.float64(),),
+    INT32: (pa.int64(), pa.float64()),
+    SINT32: (pa.int64(), pa.float64()),
+    SFIXED32: (pa.int64(), pa.float64()),
+    UINT32: (pa.int32(), pa.float64()),
+    FIXED32: (pa.int32(), pa.float64()),
+    UINT64: (pa.int64(),),
+    FIXED64: (pa.int64(),),
+    STRING: (pa.binary(),),
+    ENUM: (pa.int32(), pa.int64()),
+}
+
+# Digits that a decimal must have before its point.
+_DIGITS: Final = {
+    INT32: 10,
+    SINT32: 10,
+    SFIXED32: 10,
+    UINT32: 10,
+    FIXED32: 10,
+    INT64: 19,
+    SINT64: 19,
+    SFIXED64: 19,
+    UINT64: 20,
+    FIXED64: 20,
+}
+
+
+class Special(enum.Enum):
+    """Messages that become something else than a struct."""
+
+    TIMESTAMP = "google.protobuf.Timestamp"
+    DURATION = "google.protobuf.Duration"
+    DATE = "google.type.Date"
+    DECIMAL = "confluent.type.Decimal"
+    WRAPPER = "google.protobuf.*Value"
+    JSON = "google.protobuf.Struct"
+
+
+_WRAPPED: Final = (
+    "Double",
+    "Float",
+    "Int64",
+    "UInt64",
+    "Int32",
+    "UInt32",
+    "Bool",
+    "String",
+    "Bytes",
+)
+_SPECIAL: Final = {
+    "google.protobuf.Timestamp": Special.TIMESTAMP,
+    "google.protobuf.Duration": Special.DURATION,
+    "google.type.Date": Special.DATE,
+    "confluent.type.Decimal": Special.DECIMAL,
+    "google.protobuf.Struct": Special.JSON,
+    "google.protobuf.Value": Special.JSON,
+    "google.protobuf.ListValue": Special.JSON,
+    **{f"google.protobuf.{name}Value": Special.WRAPPER for name in _WRAPPED},
+}
+_FIELDS: Final = {
+    Special.TIMESTAMP: (("seconds", 1, INT64), ("nanos", 2, INT32)),
+    Special.DURATION: (("seconds", 1, INT64), ("nanos", 2, INT32)),
+    Special.DATE: (("year", 1, INT32), ("month", 2, INT32), ("day", 3, INT32)),
+    Special.DECIMAL: (("value", 1, BYTES), ("precision", 2, UINT32), ("scale", 3, INT32)),
+}
+_SPECIAL_TYPES: Final[dict[Special, tuple[pa.DataType, ...]]] = {
+    Special.TIMESTAMP: (TIMESTAMP_TYPE, LOCAL_TIMESTAMP_TYPE),
+    Special.DURATION: (DURATION_TYPE,),
+    Special.DATE: (pa.date32(),),
+    Special.JSON: (pa.string(),),
+}
+_DECIMAL_DEFAULT: Final = (38, 18)
+_META_NUMBER: Final = 1088
+
+
+def special_of(descriptor: Any) -> Special | None:
+    """What a message becomes, by its full name, if it also has the fields of the one that is
+    meant: anyone can declare a message of that name."""
+    special = _SPECIAL.get(descriptor.full_name)
+    if special in _FIELDS:
+        fields = tuple((field.name, field.number, field.type) for field in descriptor.fields)
+        if fields != _FIELDS[special]:
+            return None
+    if special is Special.WRAPPER and [field.name for field in descriptor.fields] != ["value"]:
+        return None
+    return special
+
+
+def special_type(
+    special: Special, field: Any, wanted: pa.DataType | None, path: str, writing: bool
+) -> pa.DataType:
+    """Raises OptionError for a wanted (given) type that it cannot become (be made of)."""
+    if special is Special.WRAPPER:
+        return scalar_type(field.message_type.fields[0], wanted, path, writing)
+    if special is Special.DECIMAL:
+        if wanted is None:
+            return pa.decimal128(*_precision_and_scale(field, path))
+        if pa.types.is_decimal128(wanted):
+            return wanted
+        raise OptionError(f"field {path} is a {special.value}, which {_verb(writing)} {wanted}")
+    fits = _SPECIAL_TYPES[special]
+    if wanted is None:
+        return fits[0]
+    if wanted in fits:
+        return wanted
+    raise OptionError(f"field {path} is a {special.value}, which {_verb(writing)} {wanted}")
+
+
+def _verb(writing: bool) -> str:
+    return "cannot be made of" if writing else "cannot become"
+
+
+def scalar_type(
+    field: Any, wanted: pa.DataType | None, path: str, writing: bool = False
+) -> pa.DataType:
+    """Raises OptionError for a wanted (given) type that it cannot become (be made of)."""
+    usual = _SCALARS[field.type]
+    if writing and wanted is not None:
+        if _writable(field.type, wanted):
+            return wanted
+        raise OptionError(f"field {path} is {NAMES[field.type]}, which cannot be made of {wanted}")
+    if wanted is None or wanted == usual or wanted in _ALSO.get(field.type, ()):
+        return wanted or usual
+    if field.type in _DIGITS and pa.types.is_decimal128(wanted):
+        if wanted.precision - wanted.scale >= _DIGITS[field.type] and wanted.scale >= 0:
+            return wanted
+        need = _DIGITS[field.type]
+        raise OptionError(
+            f"field {path} is {NAMES[field.type]}, which takes {need} digits before the point: "
+            f"{wanted} has too few"
+        )
+    raise OptionError(f"field {path} is {NAMES[field.type]}, which cannot become {wanted}")
+
+
+def _precision_and_scale(field: Any, path: str) -> tuple[int, int]:
+    """Of Confluent's `(confluent.field_meta).params`, where they are given."""
+    params = _params(field)
+    precision, scale = _DECIMAL_DEFAULT
+    try:
+        precision = int(params.get("precision", precision))
+        scale = int(params.get("scale", min(scale, precision)))
+    except ValueError:
+        raise SchemaError(f"field {path}: precision and scale are no numbers: {params}") from None
+    if not (1 <= precision <= 38 and 0 <= scale <= precision):
+        raise SchemaError(
+            f"field {path}: a decimal of precision {precision} and scale {scale} is not one of "
+            f"Spark's: at most 38 digits, of which the scale is a part"
+        )
+    return precision, scale
+
+
+def _params(field: Any) -> dict[str, str]:
+    options = field.GetOptions()
+    try:
+        extension = field.file.pool.FindExtensionByName("confluent.field_meta")
+    except KeyError:
+        return {}
+    from sparkkafka.schemas.protobuf.compiler import library
+
+    factory = library().message_factory
+    known = factory.GetMessageClass(
+        field.file.pool.FindMessageTypeByName("google.protobuf.FieldOptions")
+    )
+    own = known.FromString(options.SerializeToString())
+    return dict(own.Extensions[extension].params)
+
+
+def enum_names(descriptor: Any) -> dict[int, str]:
+    """Number to name; of aliases the first."""
+    names: dict[int, str] = {}
+    for value in descriptor.values:
+        names.setdefault(value.number, value.name)
+    return names
+
+
+def is_repeated(field: Any) -> bool:
+    found = getattr(field, "is_repeated", None)
+    return field.label == 3 if found is None else bool(found)
+
+
+def is_required(field: Any) -> bool:
+    found = getattr(field, "is_required", None)
+    return field.label == 2 if found is None else bool(found)
+
+
+def default_of(field: Any) -> Any:
+    """What stands for an absent field: null with presence, unless a default is declared (proto2);
+    else the type's zero."""
+    if field.has_presence and not field.has_default_value:
+        return None
+    return field.default_value
+
+
+def zero_of(field: Any) -> Any:
+    """The type's zero."""
+    return field.default_value
+
+
+def _writable(kind: int, given: pa.DataType) -> bool:
+    """What a scalar is made of. Numbers are checked value by value where they are written."""
+    if kind in _DIGITS:
+        whole = pa.types.is_decimal128(given) and given.scale == 0
+        return whole or bool(pa.types.is_signed_integer(given))
+    if kind == ENUM:
+        return bool(pa.types.is_string(given) or pa.types.is_signed_integer(given))
+    if kind == DOUBLE:
+        return given in (pa.float64(), pa.float32())
+    if kind == BYTES:
+        return given in (pa.binary(), pa.string())
+    return bool(given == _SCALARS[kind])
+
+
+def aliases(descriptor: Any) -> tuple[tuple[str, int], ...]:
+    """All names of an enum's values and their numbers; none for what is no enum."""
+    return () if descriptor is None else tuple((v.name, v.number) for v in descriptor.values)

@@ -1,0 +1,140 @@
+"""Protobuf's wire format, a whole numpy column at a time: varints, tags, numbers of fixed size.
+
+A varint carries seven bits a byte, lowest first; the high bit says that another byte follows. Eight
+bytes are read at once, and the seventh bits are squeezed out of them together.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Words = NDArray[np.uint64]
+Flags = NDArray[np.bool_]
+
+PAD: Final = 16
+"""Bytes behind the data that may be read, and mean nothing."""
+
+DONE: Final = 0
+ODD: Final = -1
+"""In the place of a tag: the row has ended; it goes on with what no writer writes."""
+
+_HIGH = np.uint64(0x8080808080808080)
+_LOW = np.uint64(0x7F7F7F7F7F7F7F7F)
+_ONE = np.uint64(1)
+_SQUEEZE: Final = tuple(
+    (np.uint64(keep), np.uint64(move), np.uint64(by))
+    for keep, move, by in (
+        (0x007F007F007F007F, 0x7F007F007F007F00, 1),
+        (0x00003FFF00003FFF, 0x3FFF00003FFF0000, 2),
+        (0x000000000FFFFFFF, 0x0FFFFFFF00000000, 4),
+    )
+)
+_MOST_TAG = (1 << 32) - 1
+
+
+class Data:
+    """Bytes with padding, as numpy and Arrow see them."""
+
+    __slots__ = ("buffer", "bytes", "raw", "size", "words")
+
+    def __init__(self, content: NDArray[np.uint8]) -> None:
+        self.size = len(content)
+        self.bytes = np.empty(self.size + PAD, np.uint8)
+        self.bytes[: self.size] = content
+        self.bytes[self.size :] = 0
+        self.words: Words = np.ndarray((self.size + PAD - 7,), "<u8", self.bytes.data, 0, (1,))
+        self.buffer = pa.py_buffer(self.bytes)
+        self.raw = memoryview(self.bytes.data)
+
+
+def read_varints(data: Data, at: Ints) -> tuple[Words, Ints, Flags | None]:
+    """One varint at each position: values, positions after them, and which are longer than ten
+    bytes (None: none is). Bits above the 64th are dropped, as protobuf drops them."""
+    first = data.bytes.take(at)
+    if not len(at) or int(first.max()) < 0x80:
+        return first.astype(np.uint64), at + 1, None
+    words = data.words[at]
+    stops = ~words
+    stops &= _HIGH
+    lowest = stops & (~stops + _ONE)
+    mask = lowest | (lowest - _ONE)
+    words &= mask
+    words &= _LOW
+    for keep, move, by in _SQUEEZE:
+        moved = words & move
+        moved >>= by
+        words &= keep
+        words |= moved
+    # A power of two as a float has its logarithm in the exponent.
+    bits = lowest.astype(np.float64).view(np.int64) >> 52
+    after = at + ((bits - 1015) >> 3)
+    longer = np.flatnonzero(stops == 0)
+    if not len(longer):
+        return words, after, None
+    where = at[longer]
+    ninth, tenth = data.bytes.take(where + 8), data.bytes.take(where + 9)
+    words[longer] |= (ninth & 0x7F).astype(np.uint64) << np.uint64(56)
+    more = ninth >= 0x80
+    words[longer[more]] |= (tenth[more] & 1).astype(np.uint64) << np.uint64(63)
+    after[longer] = where + 9 + more
+    wrong = np.zeros(len(at), np.bool_)
+    wrong[longer] = more & (tenth >= 0x80)
+    return words, after, wrong if wrong.any() else None
+
+
+def read_tags(data: Data, at: Ints, end: Ints) -> tuple[Ints, Ints]:
+    """The tag at each position (number << 3 | wire type), and the position after it; DONE where the
+    row has ended."""
+    first = data.bytes.take(at)
+    tags = first.astype(np.int64)
+    after = at + 1
+    if not len(at):
+        return tags, after
+    if int(first.max()) >= 0x80:
+        longer = np.flatnonzero(first >= 0x80)
+        start = at[longer]
+        raw, stop, wrong = read_varints(data, start)
+        odd = (raw > _MOST_TAG) | (stop - start > 5) | (stop > end[longer])
+        if wrong is not None:
+            odd |= wrong
+        tags[longer] = np.where(odd, ODD, raw.view(np.int64))
+        after[longer] = stop
+    if int(first.min()) == 0:
+        tags[first == 0] = ODD
+    tags[at >= end] = DONE
+    return tags, after
+
+
+def unzigzag(raw: Words) -> Ints:
+    """0, 1, 2, 3 … as 0, -1, 1, -2 …"""
+    values = (raw >> _ONE).view(np.int64)
+    values ^= -(raw & _ONE).view(np.int64)
+    return values
+
+
+def read_fixed(data: Data, at: Ints, width: int) -> Words | NDArray[np.uint32]:
+    """Numbers of 8 or 4 bytes."""
+    words = data.words[at]
+    return words if width == 8 else words.astype(np.uint32)
+
+
+def varint(data: Any, at: int, end: int) -> tuple[int, int]:
+    """One varint between two positions: (value, position after it). Raises ValueError with what is
+    wrong."""
+    value = shift = 0
+    while True:
+        if at >= end:
+            raise ValueError("a varint is cut off")
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & 0xFFFFFFFFFFFFFFFF, at
+        shift += 7
+        if shift == 70:
+            raise ValueError("a varint is longer than ten bytes")

@@ -1,0 +1,160 @@
+"""Bad records to the dead-letter topic: key, value and headers as they were, and why.
+
+What is added are headers with the names of Kafka Connect (`DeadLetterQueueReporter`), their values
+as text: topic, partition and offset of the record, the stage (VALUE_CONVERTER or KEY_CONVERTER),
+and class and message of the error. The time is the record's own; the partition is chosen by key.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.sender.arrow_producer import ColumnProducer
+from sparkkafka.client.sender.rows import Router, Rows
+from sparkkafka.config.options import ProducerOptions, ReadOptions
+from sparkkafka.errors import BadRecordError, UnknownTopicError
+from sparkkafka.protocol.columns.columns import HEADERS_TYPE, DecodedRecords, validity
+from sparkkafka.protocol.records.arrow import blobs, from_numpy, or_zero, repeat_text
+
+PREFIX = "__connect.errors."
+
+_NAMES = (
+    "topic",
+    "partition",
+    "offset",
+    "timestamp",
+    "stage",
+    "exception.class.name",
+    "exception.message",
+)
+_CLASS = f"{BadRecordError.__module__}.{BadRecordError.__qualname__}"
+
+
+class DeadLetter(NamedTuple):
+    """Why a record is a dead letter, and which column of it: key or value."""
+
+    column: str
+    reason: str
+
+
+class DeadLetters:
+    """Writes to the dead-letter topic with a producer of its own, and waits for the brokers. Use
+    under `with`."""
+
+    def __init__(self, options: ReadOptions, topic: str) -> None:
+        self._topic = topic
+        self._stack = ExitStack()
+        self._cluster = self._stack.enter_context(Cluster(options.client, for_task=True))
+        producer = ProducerOptions(max_block_ms=options.client.default_api_timeout_ms, linger_ms=0)
+        self._producer = self._stack.enter_context(ColumnProducer(self._cluster, producer))
+        self._router = Router.of(producer, self._counts, self._cluster.partition_count)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stack.__exit__(exc_type, error, traceback)
+
+    def write(
+        self, topic: str, partition: int, records: DecodedRecords, letters: Sequence[DeadLetter]
+    ) -> None:
+        """Writes these records of a partition; returns when all of them are acknowledged.
+
+        Raises ProduceError, UnknownTopicError, or a connection's or broker's error.
+        """
+        count = len(records)
+        empty = pa.nulls(count, pa.binary())
+        times_ms = records.timestamps_ms
+        rows = Rows(
+            length=count,
+            keys=records.keys,
+            values=records.values if records.values is not None else empty,
+            headers=_with_reasons(topic, partition, records, letters),
+            topics=None,
+            fixed_topic=self._topic,
+            partitions=None,
+            timestamps=None if times_ms is None else from_numpy(_micros(times_ms)),
+        )
+        now_ms = time.time_ns() // 1_000_000
+        for tp, some in self._router.route(rows, now_ms):
+            self._producer.send(tp.topic, tp.partition, some)
+        self._producer.flush()
+
+    def _counts(self, names: list[str]) -> dict[str, int]:
+        try:
+            found = self._cluster.topics(names)
+        except UnknownTopicError as error:
+            error.add_note(f"deadLetter.topic={self._topic} must exist: create it beforehand")
+            raise
+        return {name: len(topic.partitions) for name, topic in found.items()}
+
+
+def _micros(times_ms: np.ndarray) -> np.ndarray:
+    """Times that are out of a microsecond's range, or before 1970, are no time."""
+    good = (times_ms >= 0) & (times_ms <= 2**63 // 1000 - 1)
+    micros: np.ndarray = np.where(good, times_ms, -1) * 1000
+    return micros
+
+
+def _with_reasons(
+    topic: str, partition: int, records: DecodedRecords, letters: Sequence[DeadLetter]
+) -> pa.Array:
+    """The records' headers, and behind them why they are here."""
+    count, more = len(records), len(_NAMES)
+    times = records.timestamps_ms
+    texts: list[bytes | None] = []
+    for row, letter in enumerate(letters):
+        texts += [
+            topic.encode(),
+            b"%d" % partition,
+            b"%d" % records.offsets[row],
+            b"%d" % (times[row] if times is not None else -1),
+            f"{letter.column.upper()}_CONVERTER".encode(),
+            _CLASS.encode(),
+            letter.reason.encode(),
+        ]
+    names = pa.concat_arrays([repeat_text(PREFIX + name, 1) for name in _NAMES])
+    values = blobs(texts)
+    old = np.zeros(count, np.int64)
+    before = 0
+    if records.headers is not None:
+        old = or_zero(pc.list_value_length(records.headers)).astype(np.int64)
+        own_names, own_values = records.headers.flatten().flatten()
+        before = len(own_names)
+        names = pa.concat_arrays([own_names, names])
+        values = pa.concat_arrays([own_values, values])
+    offsets = np.zeros(count + 1, np.int32)
+    np.cumsum(old + more, out=offsets[1:])
+    # Where each header comes from: a record's own ones, then the new ones.
+    is_new = np.zeros(int(offsets[-1]), np.bool_)
+    new_at = (offsets[1:, None] - np.arange(more, 0, -1)).reshape(-1)
+    is_new[new_at] = True
+    name_at = np.empty(len(is_new), np.int64)
+    value_at = np.empty(len(is_new), np.int64)
+    name_at[~is_new] = value_at[~is_new] = np.arange(before)
+    name_at[new_at] = np.tile(np.arange(before, before + more), count)
+    value_at[new_at] = np.arange(before, before + more * count)
+    entries = pa.StructArray.from_arrays(
+        [names.take(from_numpy(name_at)), values.take(from_numpy(value_at))],
+        fields=list(HEADERS_TYPE.value_type),
+    )
+    return pa.Array.from_buffers(
+        HEADERS_TYPE,
+        count,
+        [validity(np.diff(offsets) > 0), pa.py_buffer(offsets)],
+        children=[entries],
+    )

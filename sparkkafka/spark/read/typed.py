@@ -1,0 +1,303 @@
+"""Planning of columns with a schema: valueFormat and keyFormat. Runs on the driver.
+
+`typed_schema` answers Spark's question for the columns of a read and notes in the field's metadata
+which versions of which subjects it chose; Spark hands these to `typed_columns` with the schema, so
+that the reader and all tasks agree, whatever is registered in between.
+
+This needs Arrow, which planning of other reads does not.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from sparkkafka.config.format_rows import COLUMN, STRING
+from sparkkafka.config.formats import ColumnFormat, FormatOptions
+from sparkkafka.config.options import ReadOptions, parse_read_options, parse_stream_options
+from sparkkafka.errors import OptionError, some
+from sparkkafka.schemas.choice import Chosen, reader_schema
+from sparkkafka.schemas.column import ColumnPlan, decoder_of, format_module, prepared
+from sparkkafka.schemas.registry.client import RegistryClient
+from sparkkafka.schemas.registry.subjects import subject_of
+from sparkkafka.schemas.values import Schema
+from sparkkafka.spark.arrow_types import from_arrow, nullable, promised, to_arrow
+from sparkkafka.spark.schema import ReadColumn, chosen_columns, spark_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+log = logging.getLogger(__name__)
+
+PINS = "sparkkafka"
+"""In the metadata of a column: {topic: {"subject": …, "id": …, "version": …}}."""
+
+BAD_RECORD = "bad_record"
+RESCUED = "rescued"
+
+BAD_RECORD_TYPE = StructType(
+    [
+        StructField("error", StringType()),
+        StructField("schema_id", IntegerType()),
+        StructField("raw", BinaryType()),
+    ]
+)
+
+
+@contextmanager
+def open_registry(formats: FormatOptions) -> Iterator[RegistryClient | None]:
+    """The registry's client; None if there is no registry."""
+    if formats.registry is None:
+        yield None
+        return
+    with RegistryClient(formats.registry) as registry:
+        yield registry
+
+
+def typed_schema(given: Mapping[str, Any]) -> StructType:
+    """The columns of a read with these options. Raises OptionError, SchemaError, RegistryError."""
+    try:
+        options = parse_read_options(given)
+    except OptionError:
+        # Spark asks streams for their columns without saying that they are streams.
+        options = parse_stream_options(given)
+    plain = spark_schema(options.include_headers)
+    formats = options.formats
+    if formats is None:
+        return plain
+    fields = []
+    with open_registry(formats) as registry:
+        for field in plain.fields:
+            column = column_format(formats, field.name)
+            if column is None:
+                fields.append(field)
+            elif column.format == STRING:
+                fields.append(StructField(field.name, StringType()))
+            elif column.has_schema:
+                fields.append(_typed_field(column, options, registry))
+            else:
+                fields.append(field)
+    if formats.rescued_column:
+        fields.append(StructField(RESCUED, StringType()))
+    if formats.on_bad_record == COLUMN:
+        fields.append(StructField(BAD_RECORD, BAD_RECORD_TYPE))
+    return StructType(fields)
+
+
+def column_format(formats: FormatOptions, name: str) -> ColumnFormat | None:
+    return {"key": formats.key, "value": formats.value}.get(name)
+
+
+def _typed_field(
+    column: ColumnFormat, options: ReadOptions, registry: RegistryClient | None
+) -> StructField:
+    name = column.column
+    if column.infer:
+        from sparkkafka.spark.read.sample import inferred_type
+
+        return StructField(name, from_arrow(inferred_type(options, column)))
+    if column.schema is None and registry is None:
+        raise OptionError(
+            f"{name}Format={column.format} needs the type of {name}: call .schema('{name} "
+            f"struct<…>'), or set {name}Schema to a JSON Schema or to infer, or schema.registry.url"
+        )
+    chosen = _chosen(column, topics_of(options, column), registry, {})
+    kind = _one_type(column, chosen)
+    pins = {
+        topic: {"subject": one.subject, "id": one.schema_id, "version": one.version or 0}
+        for topic, one in chosen.items()
+        if one.schema_id is not None
+    }
+    for topic, one in chosen.items():
+        if one.schema_id is not None:
+            log.info(
+                "column %s of topic %s is read as version %s of the subject %s (schema id %d)",
+                name,
+                topic,
+                one.version,
+                one.subject,
+                one.schema_id,
+            )
+    return StructField(name, from_arrow(kind), True, {PINS: pins} if pins else None)
+
+
+def topics_of(options: ReadOptions, column: ColumnFormat) -> list[str]:
+    """The topics whose schemas are wanted; of one schema for all, [""]."""
+    if column.schema is not None or column.subject or column.infer:
+        return [""]
+    subscription = options.subscription
+    if subscription.strategy == "assign":
+        return sorted({topic for topic, _ in subscription.partitions})
+    if subscription.strategy == "subscribe":
+        return sorted(subscription.topics)
+    from sparkkafka.client.cluster.cluster import Cluster
+    from sparkkafka.spark.read.planning import compile_pattern
+    from sparkkafka.spark.read.reader import topics_of_pattern, with_attempts
+
+    pattern = compile_pattern(subscription.pattern)
+    with Cluster(options.client) as cluster:
+        found = with_attempts(
+            cluster,
+            options,
+            "looking up the topics of the read",
+            lambda deadline: topics_of_pattern(cluster, pattern, deadline),
+        )
+    if not found:
+        raise OptionError(
+            f"subscribePattern {subscription.pattern!r} matches no topic, so the subject of "
+            f"column {column.column} is not known: set {column.column}Subject or "
+            f"{column.column}Schema"
+        )
+    return sorted(found)
+
+
+def _chosen(
+    column: ColumnFormat,
+    topics: Sequence[str],
+    registry: RegistryClient | None,
+    pins: Mapping[str, int],
+) -> dict[str, Chosen]:
+    return {topic: reader_schema(column, topic, registry, pins.get(topic)) for topic in topics}
+
+
+def _one_type(column: ColumnFormat, chosen: Mapping[str, Chosen]) -> pa.DataType:
+    """The type that the schemas of all topics have. Raises OptionError if there are several."""
+    found: dict[str, pa.DataType] = {}
+    for topic, one in chosen.items():
+        module = format_module(column.format)
+        found[topic] = module.arrow_type(one.schema, message=one.message)
+    first, kind = next(iter(found.items()))
+    for topic, other in found.items():
+        if not nullable(other).equals(nullable(kind)):
+            name = column.column
+            raise OptionError(
+                f"one column {name} cannot have the schemas of several topics: "
+                f"{subject_of(column, first)} gives {from_arrow(kind).simpleString()}, "
+                f"{subject_of(column, topic)} gives {from_arrow(other).simpleString()}. Read them "
+                f"one by one, or set {name}Subject or {name}Schema to one that fits all"
+            )
+        if other != kind:
+            kind = nullable(kind)  # what is NOT NULL in one of them only
+    return kind
+
+
+# --- what the reader and the tasks get ----------------------------------------------------------
+
+
+def typed_columns(schema: StructType, options: ReadOptions) -> tuple[ReadColumn, ...]:
+    """The columns that a schema names: the one of `typed_schema`, or the user's own.
+
+    Raises OptionError for a column that does not exist or cannot have its type, SchemaError,
+    RegistryError.
+    """
+    formats = options.formats
+    if formats is None:
+        return chosen_columns(schema)
+    both = (formats.value, formats.key)
+    typed = {column.column: column for column in both if column.has_schema}
+    beside: dict[str, DataType] = {}
+    if formats.rescued_column:
+        beside[RESCUED] = StringType()
+    if formats.on_bad_record == COLUMN:
+        beside[BAD_RECORD] = BAD_RECORD_TYPE
+    columns = chosen_columns(
+        schema,
+        free=[*typed, *beside],
+        texts=[column.column for column in both if column.format == STRING],
+    )
+    made = []
+    with open_registry(formats) as registry:
+        for column in columns:
+            field = schema[column.name]
+            if column.name in beside:
+                made.append(replace(column, kind=_beside(field, beside[column.name])))
+            elif column.name in typed:
+                plans = _plans(typed[column.name], field, options, registry)
+                kind = to_arrow(field.dataType, column.name)
+                made.append(replace(column, kind=kind, plans=plans))
+            else:
+                made.append(column)
+    _check_sense([column.name for column in made], typed, beside)
+    return tuple(made)
+
+
+def _beside(field: StructField, wanted: DataType) -> pa.DataType:
+    if field.dataType.simpleString() != wanted.simpleString():
+        raise OptionError(
+            f"column {field.name!r} of the schema must be {wanted.simpleString()}, not "
+            f"{field.dataType.simpleString()}"
+        )
+    return to_arrow(field.dataType, field.name)
+
+
+def _check_sense(
+    names: Sequence[str], typed: Mapping[str, ColumnFormat], beside: Mapping[str, DataType]
+) -> None:
+    if BAD_RECORD in names and not set(typed) & set(names):
+        raise OptionError(
+            f"column {BAD_RECORD} of the schema says which {some(typed)} is bad, and these are "
+            "decoded only if the schema has them too"
+        )
+    if RESCUED in names and "value" not in names:
+        raise OptionError(f"column {RESCUED} of the schema needs the column value beside it")
+
+
+def _plans(
+    column: ColumnFormat, field: StructField, options: ReadOptions, registry: RegistryClient | None
+) -> tuple[tuple[str, ColumnPlan], ...]:
+    name = column.column
+    kind = to_arrow(field.dataType, name)
+    formats = options.formats
+    rest = bool(formats and formats.rescued_column and name == "value")
+    framing = column.framing
+    pins = {topic: int(one["id"]) for topic, one in (field.metadata or {}).get(PINS, {}).items()}
+    if column.schema is None and (column.infer or registry is None):
+        # JSON of the type that the user gave, or that was inferred.
+        chosen = {"": Chosen(Schema(column.format, ""))}
+    else:
+        topics = topics_of(options, column)
+        if pins and set(topics) != set(pins):
+            pins = {}  # they belong to another read
+        chosen = _chosen(column, topics, registry, pins)
+    plans = []
+    for topic, one in chosen.items():
+        own = nullable(kind)
+        if one.schema.text:
+            own = format_module(column.format).arrow_type(one.schema, message=one.message)
+        same = nullable(own).equals(nullable(kind))
+        place = promised(kind, own, name) if not (pins and same) else None
+        if place is not None:
+            raise OptionError(
+                f"{place} of the schema cannot be NOT NULL: records without it may exist"
+            )
+        plan = ColumnPlan(
+            column=name,
+            format=column.format,
+            framing=framing,
+            reader=one.schema,
+            type=kind,
+            wanted=None if same and one.schema.text else kind,
+            message=one.message,
+            subject=one.subject,
+            schema_id=one.schema_id,
+            rest=rest,
+            prepared=prepared(one.schema),
+        )
+        if plan.wanted is not None or rest:
+            # Says here, not in each task, which field of the type does not exist.
+            decoder_of(plan.format, plan.known, None, plan.wanted, plan.message, plan.rest)
+        plans.append((topic, plan))
+    return tuple(plans)

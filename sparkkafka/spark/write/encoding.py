@@ -1,0 +1,85 @@
+"""Columns with a schema in a write: planned on the driver, encoded in the tasks.
+
+Planning needs Arrow and the registry, which other writes do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from sparkkafka.client.sender.table_columns import InputColumns
+from sparkkafka.config.formats import FormatOptions
+from sparkkafka.errors import EncodeError, OptionError
+from sparkkafka.schemas.choice import encode_plan
+from sparkkafka.schemas.column import HEADERS, ColumnEncoder, EncodePlan
+from sparkkafka.schemas.registry.client import RegistryClient
+from sparkkafka.spark.arrow_types import to_arrow
+
+
+def plan_encoding(
+    formats: FormatOptions, schema: StructType, columns: InputColumns
+) -> tuple[EncodePlan, ...]:
+    """How the columns with a schema are written; asks the registry, or registers there.
+
+    Raises OptionError, SchemaError, RegistryError.
+    """
+    registry = None if formats.registry is None else RegistryClient(formats.registry)
+    plans = []
+    for column in (formats.value, formats.key):
+        if not column.has_schema:
+            continue
+        at = columns.value if column.column == "value" else columns.key
+        if at is None:
+            raise OptionError(
+                f"{column.column}Format={column.format} needs a column {column.column}: there is "
+                f"none among {', '.join(schema.names)}"
+            )
+        kind = to_arrow(schema.fields[at].dataType, column.column)
+        plans.append(encode_plan(formats, column, columns.fixed_topic, kind, registry))
+    return tuple(plans)
+
+
+class BatchEncoder:
+    """Encodes the columns of one task's Arrow batches."""
+
+    def __init__(self, plans: tuple[EncodePlan, ...], columns: InputColumns) -> None:
+        self._given = columns
+        self._encoders = [ColumnEncoder(plan) for plan in plans]
+        self._adds_headers = columns.headers is None and any(
+            plan.framing == HEADERS for plan in plans
+        )
+        self._rows = 0
+
+    def columns(self, width: int) -> InputColumns:
+        """Where the columns are in an encoded batch, whose original has `width` columns."""
+        return replace(self._given, headers=width) if self._adds_headers else self._given
+
+    def encoded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The batches with payloads in the place of values, and headers with ids if wanted.
+
+        Raises EncodeError for a value that the schema cannot have: column, row and reason.
+        """
+        for batch in batches:
+            yield self._one(batch)
+            self._rows += batch.num_rows
+
+    def _one(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        at = self._given
+        arrays = list(batch.columns)
+        names = list(batch.schema.names)
+        headers = None if at.headers is None else arrays[at.headers]
+        for encoder in self._encoders:
+            place = at.value if encoder.plan.column == "value" else at.key
+            if place is None:  # planning has seen that it is there
+                raise EncodeError(f"there is no column {encoder.plan.column}")
+            arrays[place], headers = encoder.encode(arrays[place], headers, self._rows)
+        if at.headers is not None:
+            arrays[at.headers] = headers
+        elif self._adds_headers:
+            arrays.append(headers)
+            names.append("headers")
+        return pa.RecordBatch.from_arrays(arrays, names=names)

@@ -1,0 +1,489 @@
+"""valueFormat and keyFormat in a read, by the calls that Spark makes. No Spark: a fake cluster and
+a registry of one process."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import fastavro
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructType
+
+from sparkkafka.errors import BadRecordError, KafkaError, OptionError, RegistryError
+from sparkkafka.protocol.columns.columns import HEADERS_TYPE
+from sparkkafka.protocol.columns.encode import RecordColumns, encode_batches
+from sparkkafka.protocol.records.batches import batch_parts
+from sparkkafka.spark.datasource import KafkaDataSource
+from tests.schemas.small_registry import SmallRegistry, small_registry
+
+ORDER_1 = {
+    "type": "record",
+    "name": "Order",
+    "fields": [{"name": "id", "type": "long"}, {"name": "who", "type": "string"}],
+}
+ORDER_2 = {
+    **ORDER_1,
+    "fields": [
+        *ORDER_1["fields"],
+        {"name": "note", "type": ["null", "string"], "default": None},
+    ],
+}
+
+
+def struct(**fields: DataType) -> StructType:
+    made = StructType()
+    for name, kind in fields.items():
+        made.add(name, kind)
+    return made
+
+
+@pytest.fixture
+def registry() -> Iterator[SmallRegistry]:
+    with small_registry() as one:
+        yield one
+
+
+def framed(schema_id: int, schema: Any, value: Any) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), value)
+    return b"\0" + schema_id.to_bytes(4, "big") + out.getvalue()
+
+
+class Topics:
+    """Records into the fake cluster, and options of a read."""
+
+    def __init__(self, cluster: Any, registry: SmallRegistry) -> None:
+        self.cluster, self.registry = cluster, registry
+
+    def put(
+        self,
+        topic: str,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Any] | None = None,
+        partition: int = 0,
+    ) -> None:
+        columns = RecordColumns(
+            None if keys is None else pa.array(keys, pa.binary()),
+            pa.array(values, pa.binary()),
+            None if headers is None else pa.array(headers, HEADERS_TYPE),
+            np.full(len(values), 1_700_000_000_000, np.int64),
+        )
+        for batch in encode_batches(columns, max_batch_bytes=2**20):
+            data = b"".join(batch_parts(**batch._asdict()))
+            self.cluster.append(topic, partition, data, assign_offsets=True)
+
+    def options(self, topic: str, **more: str) -> dict[str, str]:
+        return {
+            "kafka.bootstrap.servers": self.cluster.bootstrap_servers,
+            "subscribe": topic,
+            "valueFormat": "avro",
+            "schema.registry.url": self.registry.url,
+            **more,
+        }
+
+    def read(
+        self, options: dict[str, str], schema: StructType | None = None
+    ) -> list[dict[str, Any]]:
+        """As Spark does: schema, reader, and a pickled copy of it in a task."""
+        source = KafkaDataSource(options)
+        if schema is None:
+            schema = StructType.fromJson(json.loads(KafkaDataSource(options).schema().json()))
+        reader = source.reader(schema)
+        rows: list[dict[str, Any]] = []
+        for partition in reader.partitions():
+            copy = pickle.loads(pickle.dumps(reader))
+            for batch in copy.read(partition):
+                assert to_arrow_schema(schema, timezone="UTC").equals(batch.schema)
+                batch.validate(full=True)
+                rows += batch.to_pylist()
+        return rows
+
+
+@pytest.fixture
+def topics(fake_cluster: Any, registry: SmallRegistry) -> Topics:
+    return Topics(fake_cluster, registry)
+
+
+@pytest.fixture
+def orders(topics: Topics) -> Topics:
+    """Two good records, a tombstone, and one that is cut off, in topic orders."""
+    number = topics.registry.add("orders-value", json.dumps(ORDER_1))
+    topics.cluster.create_topic("orders")
+    good = [framed(number, ORDER_1, {"id": n, "who": f"w{n}"}) for n in (1, 2)]
+    topics.put(
+        "orders",
+        [good[0], None, good[1][:-1], good[1]],
+        keys=[b"a", b"b", b"c", None],
+        headers=[None, None, [("h", b"1")], None],
+    )
+    return topics
+
+
+def test_values(topics: Topics) -> None:
+    number = topics.registry.add("orders-value", json.dumps(ORDER_1))
+    topics.cluster.create_topic("orders")
+    topics.put("orders", [framed(number, ORDER_1, {"id": 1, "who": "a"}), None])
+    rows = topics.read(topics.options("orders"))
+    assert [row["value"] for row in rows] == [{"id": 1, "who": "a"}, None]
+    assert [row["offset"] for row in rows] == [0, 1]
+
+
+def test_what_was_chosen_is_pinned(topics: Topics) -> None:
+    first = topics.registry.add("orders-value", json.dumps(ORDER_1))
+    topics.cluster.create_topic("orders")
+    options = topics.options("orders")
+    schema = KafkaDataSource(options).schema()
+    assert schema["value"].metadata == {
+        "sparkkafka": {"orders": {"subject": "orders-value", "id": first, "version": 1}}
+    }
+    second = topics.registry.add("orders-value", json.dumps(ORDER_2))
+    topics.put("orders", [framed(second, ORDER_2, {"id": 1, "who": "a", "note": "n"})])
+    rows = topics.read(options, schema)
+    assert [row["value"] for row in rows] == [{"id": 1, "who": "a"}]
+    # Anew, it is the latest.
+    rows = topics.read(options)
+    assert [row["value"] for row in rows] == [{"id": 1, "who": "a", "note": "n"}]
+
+
+def test_writers_of_several_schemas(topics: Topics) -> None:
+    first = topics.registry.add("orders-value", json.dumps(ORDER_1))
+    second = topics.registry.add("orders-value", json.dumps(ORDER_2))
+    topics.cluster.create_topic("orders")
+    topics.put(
+        "orders",
+        [
+            framed(second, ORDER_2, {"id": 1, "who": "a", "note": "n"}),
+            framed(first, ORDER_1, {"id": 2, "who": "b"}),
+            None,
+            framed(second, ORDER_2, {"id": 3, "who": "c", "note": None}),
+        ],
+    )
+    rows = topics.read(topics.options("orders"))
+    assert [row["value"] for row in rows] == [
+        {"id": 1, "who": "a", "note": "n"},
+        {"id": 2, "who": "b", "note": None},
+        None,
+        {"id": 3, "who": "c", "note": None},
+    ]
+
+
+def test_only_the_fields_that_the_user_names(orders: Topics) -> None:
+    options = orders.options("orders", onBadRecord="null")
+    schema = StructType().add("value", struct(who=StringType())).add("offset", LongType())
+    rows = orders.read(options, schema)
+    assert rows == [
+        {"value": {"who": "w1"}, "offset": 0},
+        {"value": None, "offset": 1},
+        {"value": None, "offset": 2},
+        {"value": {"who": "w2"}, "offset": 3},
+    ]
+
+
+def test_fail(orders: Topics) -> None:
+    with pytest.raises(
+        BadRecordError,
+        match=r"topic orders partition 0 offset 2 \(schema id 1\): value: .*who.*onBadRecord=null",
+    ):
+        orders.read(orders.options("orders"))
+
+
+def test_bad_record_column(orders: Topics) -> None:
+    rows = orders.read(orders.options("orders", onBadRecord="column"))
+    assert [row["value"] and row["value"]["id"] for row in rows] == [1, None, None, 2]
+    bad = [row["bad_record"] for row in rows]
+    assert bad[:2] == [None, None]
+    assert bad[3] is None
+    assert bad[2]["schema_id"] == 1
+    assert bad[2]["raw"] == framed(1, ORDER_1, {"id": 2, "who": "w2"})[:-1]
+    assert "value: " in bad[2]["error"]
+
+
+def test_dead_letters(orders: Topics) -> None:
+    orders.cluster.create_topic("dead", partitions=2)
+    options = orders.options("orders", onBadRecord="deadLetter", **{"deadLetter.topic": "dead"})
+    rows = orders.read(options)
+    assert [row["offset"] for row in rows] == [0, 1, 3]
+    (letter,) = orders.read(
+        {
+            "kafka.bootstrap.servers": orders.cluster.bootstrap_servers,
+            "subscribe": "dead",
+            "includeHeaders": "true",
+        }
+    )
+    assert letter["key"] == b"c"
+    assert letter["value"] == framed(1, ORDER_1, {"id": 2, "who": "w2"})[:-1]
+    assert letter["timestamp"].timestamp() == 1_700_000_000
+    headers = [(one["key"], one["value"]) for one in letter["headers"]]
+    assert headers[0] == ("h", b"1")
+    named = dict(headers[1:])
+    assert named.pop("__connect.errors.exception.message").startswith(b"value: ")
+    assert named == {
+        "__connect.errors.topic": b"orders",
+        "__connect.errors.partition": b"0",
+        "__connect.errors.offset": b"2",
+        "__connect.errors.timestamp": b"1700000000000",
+        "__connect.errors.stage": b"VALUE_CONVERTER",
+        "__connect.errors.exception.class.name": b"sparkkafka.errors.BadRecordError",
+    }
+
+
+def test_ids_in_headers(topics: Topics) -> None:
+    number = topics.registry.add("orders-value", json.dumps(ORDER_1))
+    topics.cluster.create_topic("orders")
+    frame = framed(number, ORDER_1, {"id": 1, "who": "a"})
+    topics.put(
+        "orders",
+        [frame[5:], frame],
+        headers=[[("__value_schema_id", frame[:5])], [("x", b"")]],
+    )
+    rows = topics.read(topics.options("orders"))
+    assert [row["value"] for row in rows] == [{"id": 1, "who": "a"}] * 2
+
+
+def test_an_unknown_id_is_a_bad_record_and_an_absent_registry_an_error(topics: Topics) -> None:
+    topics.registry.add("orders-value", json.dumps(ORDER_1))
+    topics.cluster.create_topic("orders")
+    topics.put("orders", [framed(77, ORDER_1, {"id": 1, "who": "a"}), b"\0\0\0\0\x63{}", b"{}"])
+    options = topics.options("orders", onBadRecord="column")
+    rows = topics.read(options)
+    assert [row["bad_record"]["error"] for row in rows] == [
+        "value: the registry does not know schema id 77",
+        "value: the registry does not know schema id 99",
+        "value: it begins with byte 0x7b, not with 0x00 and a schema id (valueFraming=none reads "
+        "payloads without an id)",
+    ]
+    assert [row["bad_record"]["schema_id"] for row in rows] == [77, 99, None]
+    schema = KafkaDataSource(options).schema()
+    reader = KafkaDataSource(options).reader(schema)
+    topics.registry.refuse = 500
+    (partition,) = reader.partitions()
+    with pytest.raises(KafkaError, match="500"):
+        list(reader.read(partition))
+
+
+def test_topics_of_one_type(topics: Topics) -> None:
+    for name in ("orders", "returns"):
+        number = topics.registry.add(f"{name}-value", json.dumps({**ORDER_1, "name": name}))
+        topics.cluster.create_topic(name)
+        topics.put(name, [framed(number, ORDER_1, {"id": 1, "who": name})])
+    rows = topics.read(topics.options("orders,returns"))
+    assert [row["value"]["who"] for row in rows] == ["orders", "returns"]
+    assert sorted(KafkaDataSource(topics.options("orders,returns")).schema()["value"].metadata[
+        "sparkkafka"
+    ]) == ["orders", "returns"]  # fmt: skip
+    topics.registry.add("returns-value", json.dumps(ORDER_2))
+    with pytest.raises(OptionError, match=r"orders-value gives struct<id:bigint,who:string>, ret"):
+        KafkaDataSource(topics.options("orders,returns")).schema()
+
+
+def test_a_pattern_s_topics_are_looked_up(orders: Topics) -> None:
+    options = orders.options("orders", onBadRecord="null")
+    del options["subscribe"]
+    rows = orders.read({**options, "subscribePattern": "ord.*"})
+    assert len(rows) == 4
+    with pytest.raises(OptionError, match="matches no topic"):
+        KafkaDataSource({**options, "subscribePattern": "none.*"}).schema()
+
+
+def test_keys_too(topics: Topics) -> None:
+    topics.registry.add("t-key", '"long"')
+    topics.cluster.create_topic("t")
+    topics.put("t", [b"text", b"text"], keys=[framed(1, "long", 7), None])
+    options = topics.options("t", valueFormat="string", keyFormat="avro")
+    rows = topics.read(options)
+    assert [(row["key"], row["value"]) for row in rows] == [(7, "text"), (None, "text")]
+
+
+def test_the_subject_is_missing(topics: Topics) -> None:
+    topics.registry.add("orders-value", json.dumps(ORDER_1))
+    topics.cluster.create_topic("order")
+    with pytest.raises(RegistryError, match="near names are 'orders-value'"):
+        KafkaDataSource(topics.options("order")).schema()
+
+
+def test_a_schema_without_frames(topics: Topics) -> None:
+    topics.cluster.create_topic("t")
+    topics.put("t", [framed(1, ORDER_1, {"id": 1, "who": "a"})[5:]])
+    options = topics.options("t", valueFraming="none", valueSchema=json.dumps(ORDER_1))
+    del options["schema.registry.url"]
+    assert [row["value"] for row in topics.read(options)] == [{"id": 1, "who": "a"}]
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        (struct(value=struct(ids=LongType())), "ids"),
+        (struct(value=struct(id=LongType(), who=IntegerType())), "who"),
+        (struct(value=StringType()), "string"),
+        (struct(value=struct(id=LongType()), bad_record=StringType()), "does not exist"),
+        (struct(value=struct(id=LongType()), key=LongType()), "'key' of the schema must be binary"),
+    ],
+)
+def test_types_that_the_schema_does_not_give(
+    orders: Topics, schema: StructType, words: str
+) -> None:
+    with pytest.raises(OptionError, match=words):
+        KafkaDataSource(orders.options("orders")).reader(schema)
+
+
+def test_not_null_where_null_may_be(topics: Topics) -> None:
+    topics.registry.add("t-value", json.dumps(ORDER_2))
+    schema = struct(value=StructType().add("note", StringType(), nullable=False))
+    with pytest.raises(OptionError, match=r"value\.note of the schema cannot be NOT NULL"):
+        KafkaDataSource(topics.options("t")).reader(schema)
+
+
+def test_a_task_asks_no_registry_for_the_reader_s_own_schema(orders: Topics) -> None:
+    options = orders.options("orders", onBadRecord="null")
+    reader = KafkaDataSource(options).reader(KafkaDataSource(options).schema())
+    orders.registry.refuse = 500
+    assert sum(batch.num_rows for one in reader.partitions() for batch in reader.read(one)) == 4
+
+
+# --- Protobuf -----------------------------------------------------------------------------------
+
+PROTO = """
+syntax = "proto3";
+package shop;
+message Other { string x = 1; }
+message Order {
+  message Line { int32 n = 1; }
+  int64 id = 1;
+  repeated string tags = 2;
+  Line line = 3;
+}
+"""
+
+
+@pytest.fixture
+def protos(topics: Topics) -> Topics:
+    number = topics.registry.add("t-value", PROTO, "PROTOBUF")
+    topics.cluster.create_topic("t")
+    head = b"\0" + number.to_bytes(4, "big")
+    topics.put(
+        "t",
+        [
+            head + b"\2\2" + b"\x08\x07\x12\x01a\x12\x01b",
+            head + b"\0" + b"\x0a\x01x",
+            None,
+            head + b"\2\2" + b"\x08",
+            head + b"\2\2",
+        ],
+    )
+    return topics
+
+
+def test_protobuf_messages_by_name(protos: Topics) -> None:
+    options = protos.options(
+        "t", valueFormat="protobuf", valueSchemaMessage="Order", onBadRecord="column"
+    )
+    rows = protos.read(options)
+    assert [row["value"] for row in rows] == [
+        {"id": 7, "tags": ["a", "b"], "line": None},
+        None,
+        None,
+        None,
+        {"id": 0, "tags": [], "line": None},
+    ]
+    assert [row["bad_record"] and row["bad_record"]["schema_id"] for row in rows] == [
+        None,
+        1,
+        None,
+        1,
+        None,
+    ]
+    assert rows[1]["bad_record"]["error"] == (
+        "value: it is a message shop.Other (schema id 1), not shop.Order"
+    )
+    with pytest.raises(OptionError, match=r"Orders.*near"):
+        KafkaDataSource({**options, "valueSchemaMessage": "Orders"}).schema()
+
+
+def test_protobuf_of_a_newer_schema(protos: Topics) -> None:
+    newer = protos.registry.add(
+        "t-value", PROTO.replace("int64 id = 1;", "int64 id = 1; string more = 9;"), "PROTOBUF"
+    )
+    value = b"\0" + newer.to_bytes(4, "big") + b"\2\2" + b"\x08\x09\x4a\x01m"
+    protos.put("t", [value])
+    options = protos.options(
+        "t",
+        valueFormat="protobuf",
+        valueSchemaMessage="shop.Order",
+        onBadRecord="null",
+        valueSchemaVersion="1",
+    )
+    schema = struct(value=struct(id=LongType()))
+    assert [row["value"] for row in protos.read(options, schema)] == [
+        {"id": 7}, None, None, None, {"id": 0}, {"id": 9},
+    ]  # fmt: skip
+    del options["valueSchemaVersion"]
+    assert protos.read(options)[-1]["value"] == {"id": 9, "tags": [], "line": None, "more": "m"}
+
+
+# --- JSON ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def texts(topics: Topics) -> Topics:
+    topics.cluster.create_topic("t")
+    topics.put(
+        "t",
+        [b'{"id": 1, "who": "a"}', None, b'\0\0\0\0\1{"id": 2, "who": "b", "more": [1]}', b"{"],
+    )
+    return topics
+
+
+def json_options(topics: Topics, **more: str) -> dict[str, str]:
+    options = topics.options("t", valueFormat="json", onBadRecord="null", **more)
+    del options["schema.registry.url"]
+    return options
+
+
+def test_json_of_a_given_type(texts: Topics) -> None:
+    rows = texts.read(json_options(texts), struct(value=struct(who=StringType())))
+    assert [row["value"] for row in rows] == [{"who": "a"}, None, {"who": "b"}, None]
+
+
+def test_json_of_an_inferred_type(texts: Topics) -> None:
+    options = json_options(texts, valueSchema="infer")
+    rows = texts.read(options)
+    assert [row["value"] for row in rows] == [
+        {"id": 1, "more": None, "who": "a"},
+        None,
+        {"id": 2, "more": [1], "who": "b"},
+        None,
+    ]
+    texts.cluster.create_topic("empty")
+    with pytest.raises(OptionError, match="no record has a value"):
+        KafkaDataSource({**options, "subscribe": "empty"}).schema()
+
+
+def test_json_without_a_type(texts: Topics) -> None:
+    with pytest.raises(OptionError, match="valueFormat=json needs the type of value"):
+        KafkaDataSource(json_options(texts)).schema()
+
+
+def test_json_by_the_registry_s_schema_with_the_rest(texts: Topics) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"id": {"type": "integer"}, "who": {"type": "string"}},
+    }
+    texts.registry.add("t-value", json.dumps(schema), "JSON")
+    options = texts.options("t", valueFormat="json", onBadRecord="column", rescuedColumn="true")
+    rows = texts.read(options)
+    assert [row["value"] for row in rows] == [
+        {"id": 1, "who": "a"},
+        None,
+        {"id": 2, "who": "b"},
+        None,
+    ]
+    assert [row["rescued"] for row in rows] == [None, None, '{"more":[1]}', None]
+    assert [row["bad_record"] is None for row in rows] == [True, True, True, False]

@@ -1,0 +1,253 @@
+"""valueFormat and keyFormat in a write, by the calls that Spark makes. No Spark: a fake cluster and
+a registry of one process."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import (
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+)
+
+from sparkkafka.config.options import parse_read_options
+from sparkkafka.errors import EncodeError, OptionError, RegistryError
+from sparkkafka.spark.datasource import KafkaDataSource
+from sparkkafka.spark.read.reader import KafkaBatchReader
+from sparkkafka.spark.write.commit_message import KafkaCommitMessage
+from tests.client.support import QUICK
+from tests.schemas.small_registry import SmallRegistry, small_registry
+
+ORDER = StructType().add("id", LongType(), nullable=False).add("who", StringType())
+SCHEMA = StructType().add("value", ORDER)
+KIND = pa.struct([pa.field("id", pa.int64(), nullable=False), pa.field("who", pa.string())])
+ROWS = [{"id": 1, "who": "a"}, None, {"id": 2, "who": None}]
+
+MADE = {
+    "type": "record",
+    "name": "orders_value",
+    "fields": [{"name": "id", "type": "long"}, {"name": "who", "type": ["string", "null"]}],
+}
+
+
+@pytest.fixture
+def registry() -> Iterator[SmallRegistry]:
+    with small_registry() as one:
+        yield one
+
+
+class Target:
+    def __init__(self, cluster: Any, registry: SmallRegistry) -> None:
+        self.cluster, self.registry = cluster, registry
+
+    def options(self, **more: str) -> dict[str, str]:
+        given = {
+            "kafka.bootstrap.servers": self.cluster.bootstrap_servers,
+            "topic": "orders",
+            "valueFormat": "avro",
+            "schema.registry.url": self.registry.url,
+            **{f"kafka.{name}": value for name, value in QUICK.items()},
+            **{name.replace("__", "."): value for name, value in more.items()},
+        }
+        return {name: value for name, value in given.items() if value}
+
+    def write(
+        self, *batches: pa.RecordBatch, schema: StructType = SCHEMA, **more: str
+    ) -> KafkaCommitMessage:
+        writer = KafkaDataSource(self.options(**more)).writer(schema, False)
+        copy = pickle.loads(pickle.dumps(writer))
+        message: KafkaCommitMessage = copy.write(iter(batches))
+        return message
+
+    def rows(self) -> list[dict[str, Any]]:
+        reader = KafkaBatchReader(
+            parse_read_options(
+                {
+                    "kafka.bootstrap.servers": self.cluster.bootstrap_servers,
+                    "subscribe": "orders",
+                    "includeHeaders": "true",
+                }
+            )
+        )
+        return [
+            row
+            for partition in reader.partitions()
+            for batch in reader.read(partition)
+            for row in batch.to_pylist()
+        ]
+
+
+@pytest.fixture
+def target(fake_cluster: Any, registry: SmallRegistry) -> Target:
+    fake_cluster.create_topic("orders")
+    return Target(fake_cluster, registry)
+
+
+def batch(rows: list[Any] = ROWS, kind: pa.DataType = KIND, **columns: pa.Array) -> pa.RecordBatch:
+    return pa.record_batch({"value": pa.array(rows, kind), **columns})
+
+
+def decoded(payload: bytes, schema: Any) -> Any:
+    parsed = fastavro.parse_schema(dict(schema) if isinstance(schema, dict) else schema)
+    return fastavro.schemaless_reader(io.BytesIO(payload), parsed, None)
+
+
+def test_a_schema_is_made_and_registered_once(target: Target) -> None:
+    message = target.write(batch(), batch(), auto__register__schemas="true")
+    assert message.rows == 6
+    assert list(target.registry.subjects) == ["orders-value"]
+    text = json.loads(target.registry.schemas[0]["schema"])
+    assert text["name"] == "orders_value"
+    rows = target.rows()
+    assert [row["value"] and row["value"][:5] for row in rows[:3]] == [
+        b"\0\0\0\0\1",
+        None,
+        b"\0\0\0\0\1",
+    ]
+    assert [decoded(row["value"][5:], text) for row in rows[:3] if row["value"]] == [
+        {"id": 1, "who": "a"},
+        {"id": 2, "who": None},
+    ]
+
+
+def test_a_schema_that_is_not_registered(target: Target) -> None:
+    with pytest.raises(OptionError, match=r"subject orders-value .*auto\.register\.schemas=true"):
+        target.write(batch())
+    assert target.rows() == []
+    target.registry.add("orders-value", json.dumps(MADE))
+    target.registry.incompatible = ["reader field 'x' has no default"]
+    with pytest.raises(OptionError, match=r"not compatible: reader field 'x' has no default"):
+        target.write(batch())
+
+
+def test_a_refused_schema_is_said_before_a_row_is_sent(target: Target) -> None:
+    target.registry.add("orders-value", '"long"')
+    target.registry.incompatible = ["the field 'who' …"]
+    with pytest.raises(RegistryError, match="field 'who'"):
+        target.write(batch(), auto__register__schemas="true")
+    assert target.rows() == []
+
+
+def test_the_latest_version(target: Target) -> None:
+    text = {
+        "type": "record",
+        "name": "Order",
+        "fields": [
+            {"name": "who", "type": ["null", "string"]},
+            {"name": "id", "type": "long"},
+            {"name": "more", "type": "int", "default": 7},
+        ],
+    }
+    target.registry.add("orders-value", '"long"')
+    number = target.registry.add("orders-value", json.dumps(text))
+    target.write(batch(), use__latest__version="true")
+    first = target.rows()[0]["value"]
+    assert first[:5] == b"\0" + number.to_bytes(4, "big")
+    assert decoded(first[5:], text) == {"who": "a", "id": 1, "more": 7}
+    with pytest.raises(OptionError, match="column value: "):
+        target.write(batch(), valueSchemaVersion="1")
+
+
+def test_ids_in_headers(target: Target) -> None:
+    headers = pa.array(
+        [[{"key": "h", "value": b"1"}], None, None],
+        pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+    )
+    options: Any = {"auto__register__schemas": "true", "valueFraming": "headers"}
+    target.write(batch(), **options)
+    frame = {"key": "__value_schema_id", "value": b"\0\0\0\0\1"}
+    assert [row["headers"] for row in target.rows()] == [[frame], None, [frame]]
+    from pyspark.sql.types import BinaryType
+
+    from tests.spark.schemas import headers_type
+
+    schema = StructType().add("value", ORDER).add("headers", headers_type(BinaryType()))
+    target.write(batch(headers=headers), schema=schema, **options)
+    assert [row["headers"] for row in target.rows()[3:]] == [
+        [{"key": "h", "value": b"1"}, frame],
+        None,
+        [frame],
+    ]
+
+
+def test_bare_payloads(target: Target) -> None:
+    target.write(
+        batch(),
+        schema__registry__url="",
+        valueFraming="none",
+        valueSchema=json.dumps(MADE),
+    )
+    assert decoded(target.rows()[0]["value"], MADE) == {"id": 1, "who": "a"}
+
+
+def test_keys(target: Target) -> None:
+    schema = StructType().add("key", LongType()).add("value", StringType())
+    rows = pa.record_batch({"key": pa.array([5, None]), "value": pa.array(["a", None])})
+    target.write(
+        rows,
+        schema=schema,
+        valueFormat="string",
+        keyFormat="avro",
+        auto__register__schemas="true",
+    )
+    assert list(target.registry.subjects) == ["orders-key"]
+    assert [(row["key"], row["value"]) for row in target.rows()] == [
+        (b"\0\0\0\0\1\x0a", b"a"),
+        (None, None),
+    ]
+
+
+def test_a_value_that_cannot_be_written(target: Target) -> None:
+    text = json.dumps({**MADE, "fields": [{"name": "id", "type": "long"}]})
+    kind = pa.struct([("id", pa.int64())])
+    schema = StructType().add("value", StructType().add("id", LongType()))
+    target.registry.add("orders-value", text)
+    with pytest.raises(EncodeError, match=r"column value, row 3 of this task: .*id"):
+        target.write(
+            batch([{"id": 1}] * 2, kind),
+            batch([{"id": 1}, {"id": None}], kind),
+            schema=schema,
+            use__latest__version="true",
+        )
+
+
+@pytest.mark.parametrize(
+    ("schema", "options", "words"),
+    [
+        (StructType().add("value", ORDER), {"valueFormat": ""}, "valueFormat to write it with"),
+        (StructType().add("value", ORDER), {"keyFormat": "avro"}, "needs a column key"),
+        (
+            StructType().add("value", ORDER).add("topic", StringType()),
+            {"topic": ""},
+            "set the option topic, or valueSubject",
+        ),
+        (StructType().add("value", IntegerType()), {"valueFormat": "string"}, "of type string"),
+    ],
+)
+def test_mistakes(target: Target, schema: StructType, options: dict[str, str], words: str) -> None:
+    given = {"auto__register__schemas": "true", **options}
+    if given.get("valueFormat", "avro") != "avro":
+        given |= {"schema__registry__url": "", "auto__register__schemas": ""}
+    if given.get("valueFormat") == "":
+        given |= {"schema__registry__url": "", "auto__register__schemas": ""}
+    with pytest.raises(OptionError, match=words):
+        KafkaDataSource(target.options(**given)).writer(schema, False)
+
+
+def test_records_of_several_subjects_by_name(target: Target) -> None:
+    target.write(
+        batch(),
+        value__subject__name__strategy="record",
+        valueSchema=json.dumps({**MADE, "namespace": "shop"}),
+        auto__register__schemas="true",
+    )
+    assert list(target.registry.subjects) == ["shop.orders_value"]
