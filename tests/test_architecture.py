@@ -35,6 +35,7 @@ LAYERS: Mapping[str, frozenset[str]] = {
     "spark": frozenset(
         {"errors", "secret", "hooks", "logs", "process", "config", "protocol", "client", "schemas"}
     ),
+    "functions": frozenset({"errors", "config", "protocol", "schemas", "spark"}),
     "testing": frozenset({"errors", "secret", "hooks", "config", "protocol", "client"}),
     # sparkkafka/__init__.py, the facade; nobody imports it
     "root": frozenset({"spark", "config", "logs"}),

@@ -76,10 +76,11 @@ def encode_plan(
     formats: FormatOptions,
     column: ColumnFormat,
     topic: str | None,
-    given: pa.DataType,
+    given: pa.DataType | None,
     registry: RegistryClient | None,
 ) -> EncodePlan:
     """How a column of the type `given` is written to `topic` (None: to topics that rows name).
+    Without a type (None) it is not compared with the schema here.
 
     The schema is that of the options, of the registry, or of the type; its id is looked up, or the
     schema is registered. Raises OptionError, SchemaError, RegistryError, before a row is sent.
@@ -94,6 +95,8 @@ def encode_plan(
         else:
             found = registry.latest(subject, column.format)
         return _plan(column, given, found)
+    elif given is None:
+        raise OptionError(f"column {name} needs a schema, or a type from which one is made")
     else:
         try:
             schema = format_module(column.format).schema_of(given, _record_name(topic, name))
@@ -119,7 +122,7 @@ def encode_plan(
 
 
 def _plan(
-    column: ColumnFormat, given: pa.DataType, found: Registered, schema: Schema | None = None
+    column: ColumnFormat, given: pa.DataType | None, found: Registered, schema: Schema | None = None
 ) -> EncodePlan:
     schema = schema or found.schema
     message = _message(column, schema)
@@ -136,9 +139,11 @@ def _plan(
 
 
 def _check_type(
-    column: ColumnFormat, schema: Schema, given: pa.DataType, message: tuple[int, ...]
+    column: ColumnFormat, schema: Schema, given: pa.DataType | None, message: tuple[int, ...]
 ) -> None:
     """Makes an encoder, which says what of the type does not fit the schema."""
+    if given is None:
+        return
     try:
         format_module(column.format).encoder(schema, given, message=message)
     except (OptionError, SchemaError) as error:

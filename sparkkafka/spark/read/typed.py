@@ -262,7 +262,6 @@ def _plans(
     kind = to_arrow(field.dataType, name)
     formats = options.formats
     rest = bool(formats and formats.rescued_column and name == "value")
-    framing = column.framing
     pins = {topic: int(one["id"]) for topic, one in (field.metadata or {}).get(PINS, {}).items()}
     if column.schema is None and (column.infer or registry is None):
         # JSON of the type that the user gave, or that was inferred.
@@ -272,32 +271,56 @@ def _plans(
         if pins and set(topics) != set(pins):
             pins = {}  # they belong to another read
         chosen = _chosen(column, topics, registry, pins)
-    plans = []
-    for topic, one in chosen.items():
-        own = nullable(kind)
-        if one.schema.text:
-            own = format_module(column.format).arrow_type(one.schema, message=one.message)
-        same = nullable(own).equals(nullable(kind))
-        place = promised(kind, own, name) if not (pins and same) else None
-        if place is not None:
-            raise OptionError(
-                f"{place} of the schema cannot be NOT NULL: records without it may exist"
-            )
-        plan = ColumnPlan(
-            column=name,
-            format=column.format,
-            framing=framing,
-            reader=one.schema,
-            type=kind,
-            wanted=None if same and one.schema.text else kind,
-            message=one.message,
-            subject=one.subject,
-            schema_id=one.schema_id,
-            rest=rest,
-            prepared=prepared(one.schema),
-        )
-        if plan.wanted is not None or rest:
-            # Says here, not in each task, which field of the type does not exist.
-            decoder_of(plan.format, plan.known, None, plan.wanted, plan.message, plan.rest)
-        plans.append((topic, plan))
-    return tuple(plans)
+    return tuple(
+        (topic, _plan(column, one, kind, rest, pinned=bool(pins))) for topic, one in chosen.items()
+    )
+
+
+def column_plan(
+    column: ColumnFormat, registry: RegistryClient | None, wanted: DataType | None
+) -> ColumnPlan:
+    """How a column outside a read is decoded: with the schema of the options or of the subject, as
+    `wanted` (None: all of it). Raises OptionError, SchemaError, RegistryError."""
+    if column.schema is None and registry is None:
+        chosen = Chosen(Schema(column.format, ""))
+    else:
+        chosen = reader_schema(column, "", registry)
+    if wanted is not None:
+        kind = to_arrow(wanted, "the column")
+    elif chosen.schema.text:
+        kind = format_module(column.format).arrow_type(chosen.schema, message=chosen.message)
+        kind = to_arrow(from_arrow(kind), "the column")
+    else:
+        raise OptionError(f"{column.format} without a schema needs the type of the column")
+    return _plan(column, chosen, kind, False, pinned=wanted is None)
+
+
+def _plan(
+    column: ColumnFormat, one: Chosen, kind: pa.DataType, rest: bool, *, pinned: bool
+) -> ColumnPlan:
+    """`pinned`: the type is the schema's own."""
+    name = column.column
+    own = nullable(kind)
+    if one.schema.text:
+        own = format_module(column.format).arrow_type(one.schema, message=one.message)
+    same = nullable(own).equals(nullable(kind))
+    place = promised(kind, own, name) if not (pinned and same) else None
+    if place is not None:
+        raise OptionError(f"{place} of the schema cannot be NOT NULL: records without it may exist")
+    plan = ColumnPlan(
+        column=name,
+        format=column.format,
+        framing=column.framing,
+        reader=one.schema,
+        type=kind,
+        wanted=None if same and one.schema.text else kind,
+        message=one.message,
+        subject=one.subject,
+        schema_id=one.schema_id,
+        rest=rest,
+        prepared=prepared(one.schema),
+    )
+    if plan.wanted is not None or rest:
+        # Says here, not in each task, which field of the type does not exist.
+        decoder_of(plan.format, plan.known, None, plan.wanted, plan.message, plan.rest)
+    return plan

@@ -1,0 +1,386 @@
+"""Formats as functions of columns, so that any source and sink can use them.
+
+    from sparkkafka.functions import from_avro, to_avro
+
+    registry = {"schema.registry.url": "http://registry:8081"}
+    df.select(from_avro("value", registry, subject="orders-value").alias("order"))
+
+Options are those of a read or a write with `valueFormat`, without the format: the registry's
+(`schema.registry.*`), `valueSchema`, `valueSchemaVersion`, `valueSchemaMessage`, `valueFraming`,
+and for reads `onBadRecord` (fail or null). The registry is asked for the schema when the function
+is called, by the process that calls it; what it chose is part of the plan.
+
+They are Arrow UDFs. Spark 4.0 has none, and there they are pandas and Python UDFs, which are much
+slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from sparkkafka.config.check import GivenOptions
+from sparkkafka.config.format_rows import AVRO, FAIL, JSON, NULL, PROTOBUF
+from sparkkafka.config.formats import FormatOptions, formats_from
+from sparkkafka.config.kinds import Side
+from sparkkafka.errors import BadRecordError, OptionError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column
+    from pyspark.sql.types import DataType
+
+    from sparkkafka.schemas.column import ColumnDecoder, ColumnEncoder, ColumnPlan, EncodePlan
+    from sparkkafka.schemas.registry.client import RegistryClient
+
+__all__ = ["from_avro", "from_json_registry", "from_protobuf", "to_avro", "to_protobuf"]
+
+_MOST_ROWS = 8192
+_MOST_BYTES = 4 * 2**20
+_SUBJECT = "valueSubject"
+
+
+def from_avro(
+    data: Column | str,
+    options: Mapping[str, Any] | None = None,
+    *,
+    subject: str | None = None,
+    schema: str | None = None,
+    type: DataType | str | None = None,
+) -> Column:
+    """Binary Avro as a typed column.
+
+    Payloads are framed as Confluent's serializers do it, and the registry has their schemas; with
+    the option valueFraming=none they are bare, and all of the one `schema`. The column's type is
+    that of `schema` (its text, or a file's path), or of the subject's latest version (or the option
+    valueSchemaVersion); `type` chooses some of the fields.
+
+    Raises OptionError, SchemaError, RegistryError here; BadRecordError in the query for a payload
+    that cannot be read, unless the option onBadRecord is null.
+    """
+    return _from(AVRO, data, options, subject, schema, type)
+
+
+def from_protobuf(
+    data: Column | str,
+    options: Mapping[str, Any] | None = None,
+    *,
+    subject: str | None = None,
+    schema: str | None = None,
+    message: str | None = None,
+    type: DataType | str | None = None,
+) -> Column:
+    """Binary Protobuf as a typed column; `message` is the message's name, by default the first of
+    the file. As `from_avro`."""
+    given = {**(options or {}), **({} if message is None else {"valueSchemaMessage": message})}
+    return _from(PROTOBUF, data, given, subject, schema, type)
+
+
+def from_json_registry(
+    data: Column | str,
+    options: Mapping[str, Any] | None = None,
+    *,
+    subject: str | None = None,
+    schema: str | None = None,
+    type: DataType | str | None = None,
+) -> Column:
+    """JSON text (binary), with or without a registry's frame, as a typed column: by a JSON Schema,
+    or by `type` alone. As `from_avro`."""
+    return _from(JSON, data, options, subject, schema, type)
+
+
+def to_avro(
+    data: Column | str,
+    options: Mapping[str, Any] | None = None,
+    *,
+    subject: str | None = None,
+    schema: str | None = None,
+    type: DataType | str | None = None,
+) -> Column:
+    """A column as binary Avro, framed for the registry unless the option valueFraming is none.
+
+    The schema is `schema`, which the subject must have (or the option auto.register.schemas=true
+    registers it); or the subject's latest version; or that of `type`, the column's own type, which
+    a function cannot see. Null stays null.
+
+    Raises OptionError, SchemaError, RegistryError here; EncodeError in the query for a value that
+    the schema cannot have.
+    """
+    return _to(AVRO, data, options, subject, schema, type)
+
+
+def to_protobuf(
+    data: Column | str,
+    options: Mapping[str, Any] | None = None,
+    *,
+    subject: str | None = None,
+    schema: str | None = None,
+    message: str | None = None,
+    type: DataType | str | None = None,
+) -> Column:
+    """A struct as binary Protobuf; as `to_avro`."""
+    given = {**(options or {}), **({} if message is None else {"valueSchemaMessage": message})}
+    return _to(PROTOBUF, data, given, subject, schema, type)
+
+
+# --- planning -----------------------------------------------------------------------------------
+
+
+def _formats(
+    format: str,
+    options: Mapping[str, Any] | None,
+    subject: str | None,
+    schema: str | None,
+    side: Side,
+) -> FormatOptions:
+    given = dict(options or {})
+    names = {name.lower() for name in given}
+    for name, value in ((_SUBJECT, subject), ("valueSchema", schema)):
+        if value is not None:
+            if name.lower() in names:
+                raise OptionError(f"the argument and the option {name} are both given: remove one")
+            given[name] = value
+    for name in given:
+        if name.lower() in ("valueformat", "rescuedcolumn") or name.lower().startswith("key"):
+            raise OptionError(f"option {name} has no meaning for a function of one column")
+    found = formats_from(GivenOptions({**given, "valueFormat": format}, side, prefixed=True))
+    if found is None:
+        raise OptionError(f"valueFormat={format} was not understood")
+    if found.on_bad_record not in (FAIL, NULL):
+        raise OptionError(
+            f"onBadRecord={found.on_bad_record} is for reads: a function knows {FAIL} and {NULL}"
+        )
+    return found
+
+
+def _from(
+    format: str,
+    data: Column | str,
+    options: Mapping[str, Any] | None,
+    subject: str | None,
+    schema: str | None,
+    type: DataType | str | None,
+) -> Column:
+    import pyarrow as pa
+
+    from sparkkafka.schemas.registry.client import RegistryClient
+    from sparkkafka.spark.arrow_types import from_arrow
+    from sparkkafka.spark.read.typed import column_plan
+
+    formats = _formats(format, options, subject, schema, Side.READ)
+    column = formats.value
+    registry = None if formats.registry is None else RegistryClient(formats.registry)
+    if column.schema is None and not column.subject and registry is not None and format != JSON:
+        raise OptionError("a function knows no topic: say which subject has the schema, or schema")
+    if column.infer:
+        raise OptionError("valueSchema=infer is for reads of topics: say the type")
+    plan = column_plan(column, registry, _spark_type(type))
+    decode = _Decode(plan, registry, formats.on_bad_record == NULL)
+    return _apply(decode, from_arrow(plan.type), pa.binary())(data)
+
+
+def _to(
+    format: str,
+    data: Column | str,
+    options: Mapping[str, Any] | None,
+    subject: str | None,
+    schema: str | None,
+    type: DataType | str | None,
+) -> Column:
+    from dataclasses import replace
+
+    from pyspark.sql.types import BinaryType
+
+    from sparkkafka.schemas.choice import encode_plan
+    from sparkkafka.schemas.column import format_module
+    from sparkkafka.schemas.registry.client import RegistryClient
+    from sparkkafka.spark.arrow_types import to_arrow
+
+    formats = _formats(format, options, subject, schema, Side.WRITE)
+    column = formats.value
+    if column.framing == "headers":
+        raise OptionError("valueFraming=headers is for writes: a function returns payloads alone")
+    registry = None if formats.registry is None else RegistryClient(formats.registry)
+    if registry is not None and not column.subject:
+        raise OptionError("a function knows no topic: say which subject has the schema")
+    kind = _spark_type(type)
+    if kind is None and column.schema is None and column.schema_version is None:
+        if registry is None:
+            raise OptionError("say the schema, or the type of the column")
+        formats = replace(formats, use_latest_version=True)
+    given = None if kind is None else to_arrow(kind, "the column")
+    plan = encode_plan(formats, column, None, given, registry)
+    if given is None:
+        given = format_module(format).arrow_type(plan.schema, message=plan.writer.message)
+    return _apply(_Encode(plan), BinaryType(), given)(data)
+
+
+def _spark_type(given: DataType | str | None) -> DataType | None:
+    if not isinstance(given, str):
+        return given
+    from pyspark.sql.types import DataType
+
+    return DataType.fromDDL(given)
+
+
+# --- in the query -------------------------------------------------------------------------------
+
+
+class _Decode:
+    """Payloads -> values. Pickled into tasks."""
+
+    def __init__(
+        self, plan: ColumnPlan, registry: RegistryClient | None, null_for_bad: bool
+    ) -> None:
+        self._plan, self._registry, self._null_for_bad = plan, registry, null_for_bad
+        self._decoder: ColumnDecoder | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_decoder": None}
+
+    def __call__(self, payloads: pa.Array) -> pa.Array:
+        import pyarrow as pa
+
+        from sparkkafka.protocol.columns.input_columns import as_binary
+        from sparkkafka.schemas.column import ColumnDecoder
+
+        if self._decoder is None:
+            registry = self._registry
+            self._decoder = ColumnDecoder(
+                self._plan, None if registry is None else lambda: registry
+            )
+        payloads = as_binary(payloads, "the")
+        found = []
+        for piece in _pieces(payloads):
+            decoded = self._decoder.decode(piece.cast(pa.binary()), None)
+            if decoded.bad and not self._null_for_bad:
+                bad = decoded.bad[0]
+                raw = piece[bad.row].as_py()
+                raise BadRecordError(
+                    f"a payload of {len(raw)} bytes ({bad.writer}): {bad.reason}. It begins with "
+                    f"{raw[:40].hex(' ')}. onBadRecord=null gives null for such payloads"
+                )
+            found.append(decoded.values)
+        return found[0] if len(found) == 1 else pa.concat_arrays(found)
+
+
+class _Encode:
+    """Values -> payloads. Pickled into tasks."""
+
+    def __init__(self, plan: EncodePlan) -> None:
+        self._plan = plan
+        self._encoder: ColumnEncoder | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_encoder": None}
+
+    def __call__(self, values: pa.Array) -> pa.Array:
+        from sparkkafka.schemas.column import ColumnEncoder
+
+        if self._encoder is None:
+            self._encoder = ColumnEncoder(self._plan)
+        return self._encoder.encode(values, None)[0]
+
+
+def _pieces(payloads: pa.Array) -> Iterator[pa.Array]:
+    """Of as many rows and bytes as decoders want at once, at least one piece."""
+    count = len(payloads)
+    step = max(1, min(_MOST_ROWS, count * _MOST_BYTES // max(1, payloads.nbytes)))
+    for start in range(0, max(count, 1), step):
+        yield payloads.slice(start, step)
+
+
+def _apply(
+    function: Callable[[pa.Array], pa.Array], kind: DataType, given: pa.DataType
+) -> Callable[[Column | str], Column]:
+    """The function, of a column of type `given`, as Spark's, of type `kind`."""
+    import pyarrow as pa
+    from pyspark.sql import functions
+
+    if hasattr(functions, "arrow_udf"):  # Spark 4.1
+
+        def column(given: pa.Array) -> pa.Array:
+            return function(given)
+
+        # Spark looks at them, and text would be looked up in a module that a task does not have.
+        column.__annotations__ = {"given": pa.Array, "return": pa.Array}
+        made: Callable[[Column | str], Column] = functions.arrow_udf(column, returnType=kind)
+        return made
+    if given == pa.binary():
+        return _by_batch(function, kind)
+    return _by_row(function, given)
+
+
+def _by_batch(
+    function: Callable[[pa.Array], pa.Array], kind: DataType
+) -> Callable[[Column | str], Column]:
+    """Of binary, for Spark 4.0: a pandas UDF. A struct of one field is around what comes out, since
+    a null struct cannot be said in pandas."""
+    from importlib import import_module
+
+    from pyspark.sql.pandas import functions
+    from pyspark.sql.types import StructType
+
+    pandas: Any = import_module("pandas")
+
+    def frame(payloads: Any) -> Any:
+        import pyarrow as pa
+
+        values = function(pa.array(payloads.tolist(), pa.binary(), from_pandas=True))
+        found = values.to_pylist(maps_as_pydicts="strict")
+        return pandas.DataFrame({"value": pandas.Series(found, dtype=object)})
+
+    frame.__annotations__ = {"payloads": pandas.Series, "return": pandas.DataFrame}
+    make: Any = functions.pandas_udf
+    udf = make(frame, returnType=StructType().add("value", kind))
+
+    def apply(data: Column | str) -> Column:
+        result: Column = udf(data)["value"]
+        return result
+
+    return apply
+
+
+def _by_row(
+    function: Callable[[pa.Array], pa.Array], given: pa.DataType
+) -> Callable[[Column | str], Column]:
+    """To binary, for Spark 4.0: a Python UDF. (In pandas, times in structs lose their zone.)"""
+    from pyspark.sql.functions import udf
+    from pyspark.sql.types import BinaryType
+
+    from sparkkafka.spark.arrow_types import from_arrow
+
+    kind = from_arrow(given)
+
+    def row(value: Any) -> bytes | None:
+        if value is None:
+            return None
+        import pyarrow as pa
+
+        found: bytes | None = function(pa.array([_plain(value, kind)], given))[0].as_py()
+        return found
+
+    made: Callable[[Column | str], Column] = udf(row, BinaryType())
+    return made
+
+
+def _plain(value: Any, kind: DataType) -> Any:
+    """A value of a Python UDF as Arrow takes it: times of day are in this process's zone there."""
+    from datetime import UTC
+
+    from pyspark.sql import types
+
+    if value is None:
+        return None
+    if isinstance(kind, types.TimestampType):
+        return value.astimezone(UTC)
+    if isinstance(kind, types.StructType):
+        return {
+            field.name: _plain(each, field.dataType)
+            for field, each in zip(kind.fields, value, strict=True)
+        }
+    if isinstance(kind, types.ArrayType):
+        return [_plain(each, kind.elementType) for each in value]
+    if isinstance(kind, types.MapType):
+        return [(key, _plain(each, kind.valueType)) for key, each in value.items()]
+    return value
