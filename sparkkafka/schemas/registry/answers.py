@@ -167,7 +167,7 @@ def messages_in(answer: Any) -> tuple[str, ...]:
     answer = object_of(answer, "whether a schema is compatible")
     if answer.get("is_compatible") is True:
         return ()
-    rows = answer.get("messages")
+    rows = answer.get("messages") or [answer.get("reason")]  # the latter is Apicurio's
     words = tuple(
         printable(row, 500)
         for row in (rows if isinstance(rows, list) else [])[:10]
