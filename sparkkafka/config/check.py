@@ -188,7 +188,8 @@ class GivenOptions:
             value = row.kind.parse(text)
         except ValueError as error:
             reason = f": {error}" if str(error) and not row.secret else ""
-            hidden = row.secret or "@" in text  # user:password@host is a common mistake
+            # user:password@host is a common mistake, and so is a key in a URL's query.
+            hidden = row.secret or "@" in text or re.search("://.*[?#]", text)
             got = "" if hidden else f", got {shortened(text)}"
             raise OptionError(f"{shown} must be {row.kind.values}{got}{reason}") from None
         name = row.alias_of or row.name

@@ -95,6 +95,18 @@ def _bad_record_kind() -> Kind:
     return Kind(f"one of {FAIL}, {NULL}, {COLUMN}, {DEAD_LETTER}", parse)
 
 
+def _source(known: tuple[str, ...], instead: str) -> Kind:
+    """Where an identity is; Confluent's other words for it are refused with what to do."""
+
+    def parse(text: str) -> str:
+        word = text.strip().upper()
+        if word not in known:
+            raise ValueError(instead)
+        return word
+
+    return Kind(" or ".join(known), parse)
+
+
 class RegistryUrl(NamedTuple):
     """Where a registry is; `path` begins with a slash or is empty, and ends without one."""
 
@@ -326,7 +338,11 @@ REGISTRY: tuple[Option, ...] = (
     ),
     *_registry(
         "basic.auth.credentials.source", "credentials_source",
-        one_of(USER_INFO, fold=str.upper),
+        _source(
+            (USER_INFO,),
+            f"write user and password into {REGISTRY_PREFIX}basic.auth.user.info; they may be a "
+            "reference",
+        ),
         "Where user and password are; it need not be given.",
         also="basic.auth.credentials.source", default_text="",
     ),
@@ -337,7 +353,11 @@ REGISTRY: tuple[Option, ...] = (
     ),
     *_registry(
         "bearer.auth.credentials.source", "bearer_source",
-        one_of(STATIC_TOKEN, OAUTHBEARER, fold=str.upper),
+        _source(
+            (STATIC_TOKEN, OAUTHBEARER),
+            f"give a token in {REGISTRY_PREFIX}bearer.auth.token, which may be a reference, or an "
+            f"issuer in {REGISTRY_PREFIX}bearer.auth.issuer.endpoint.url",
+        ),
         "Whether the token is given, or got from an issuer with client id and secret; it need not "
         "be given.", also="bearer.auth.credentials.source", default_text="",
     ),

@@ -295,8 +295,9 @@ def registry_settings(options: RegistryOptions) -> RegistrySettings:
         secret = value if isinstance(value, Secret) else Secret(value)
         return resolved(secret, options.name_of(name)) if secret else secret
 
+    address = text("url")
     try:
-        urls = URLS.final(text("url").reveal())
+        urls = URLS.final(address.reveal())
     except ValueError as error:  # the content of a reference is never shown
         reason = "" if has_reference(options.url) else f": {error}"
         raise OptionError(f"{options.name_of('url')} must be {URLS.values}{reason}") from None

@@ -6,7 +6,6 @@ Words of a registry are shown to people only cut and printable.
 from __future__ import annotations
 
 import json
-import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,8 +16,6 @@ from sparkkafka.schemas.values import AVRO, JSON, PROTOBUF, Schema
 from sparkkafka.secret import SecretBytes
 
 MOST_ID: Final = 2**31 - 1
-
-_NOT_PRINTABLE = re.compile(r"[^\x20-\x7e\xa0-\ud7ff\ue000-\uffff]+")
 
 _FORMATS: Final = {"AVRO": AVRO, "PROTOBUF": PROTOBUF, "JSON": JSON}
 _TYPES: Final = {ours: theirs for theirs, ours in _FORMATS.items()}
@@ -57,7 +54,8 @@ class Registered:
 
 def printable(text: str, most: int = 300) -> str:
     """A stranger's words: without control characters, in one line, and short."""
-    text = _NOT_PRINTABLE.sub(" ", text[: 4 * most]).strip()
+    shown = (char if char.isprintable() else " " for char in text[: 4 * most])
+    text = " ".join("".join(shown).split())
     return text if len(text) <= most else f"{text[:most]}…"
 
 
@@ -90,6 +88,12 @@ def refusal_of(body: SecretBytes) -> tuple[int | None, str]:
         code if isinstance(code, int) and not isinstance(code, bool) else None,
         words if isinstance(words, str) else "",
     )
+
+
+def is_no_such_page(status: int | None, code: int | None) -> bool:
+    """Whether the address itself is unknown, and not what was asked for: Confluent's codes have
+    five digits."""
+    return status == 404 and (code is None or code < 10_000)
 
 
 def body_of(schema: Schema) -> dict[str, Any]:
@@ -167,18 +171,16 @@ def messages_in(answer: Any) -> tuple[str, ...]:
     answer = object_of(answer, "whether a schema is compatible")
     if answer.get("is_compatible") is True:
         return ()
-    rows = answer.get("messages") or [answer.get("reason")]  # the latter is Apicurio's
-    words = tuple(
-        printable(row, 500)
-        for row in (rows if isinstance(rows, list) else [])[:10]
-        if isinstance(row, str) and row.strip()
-    )
+    rows = answer.get("messages")
+    # Apicurio's has one text in place of a list.
+    rows = rows if isinstance(rows, list) and rows else [answer.get("reason")]
+    words = tuple(printable(row, 500) for row in rows[:10] if isinstance(row, str) and row.strip())
     return words or ("the registry says no more than that it is not compatible",)
 
 
 def _references(rows: Any, what: str) -> tuple[Reference, ...]:
     found = []
-    for row in rows or ():
+    for row in rows if isinstance(rows, list) else [rows] if rows else ():
         name, subject, version = (
             (row.get("name"), row.get("subject"), _number(row.get("version")))
             if isinstance(row, dict)

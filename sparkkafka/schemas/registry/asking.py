@@ -31,7 +31,13 @@ from sparkkafka.errors import (
     OptionError,
     RegistryError,
 )
-from sparkkafka.schemas.registry.answers import json_of, kind_of, printable, refusal_of
+from sparkkafka.schemas.registry.answers import (
+    is_no_such_page,
+    json_of,
+    kind_of,
+    printable,
+    refusal_of,
+)
 from sparkkafka.secret import Secret, SecretBytes
 
 MOST_ANSWER_BYTES: Final = 4 * 2**20
@@ -69,9 +75,20 @@ class Asker:
             try:
                 return self._anywhere(what, method, path, deadline, body)
             except KafkaError as error:
-                if retry.failures >= options.max_retries:
-                    raise
+                if error.retriable and retry.failures >= options.max_retries:
+                    raise self._given_up(error, what, retry.failures + 1) from error.__cause__
                 retry.after(error)
+
+    def _given_up(self, error: KafkaError, what: str, times: int) -> KafkaError:
+        """What to raise after the last attempt."""
+        if not isinstance(error, KafkaConnectionError):
+            return error  # it answers, and its words are there
+        name = self._options.name_of
+        return KafkaConnectionError(
+            f"{error}; asked for {what} {'once' if times == 1 else f'{times} times'} "
+            f"({name('max_retries')}={self._options.max_retries}). Is {name('url')} right, and "
+            "does this machine reach it?"
+        )
 
     def _anywhere(self, what: str, method: str, path: str, deadline: Deadline, body: Any) -> Any:
         urls, first = self.settings.urls, self._first
@@ -183,11 +200,8 @@ class Asker:
                 f"sent unasked: set {self._options.name_of('url')} to the registry itself",
                 status=status,
             )
-        code, words = refusal_of(body)
-        said = f": {self._hidden(printable(words, 2000))}" if words else ""
-        if not words and body:
-            said = f" with {kind_of(body)}"
-        number = f" (error {code})" if code is not None and code != status else ""
+        code, said = self._said(body)
+        number = f" (error {code})" if code and code != status else ""
         error = RegistryError(
             f"{here}, asked for {what}: status {status}{number}{said}{self._advice(status, code)}",
             status=status,
@@ -195,6 +209,13 @@ class Asker:
         )
         error.retriable = status in TRY_AGAIN
         raise error
+
+    def _said(self, body: SecretBytes) -> tuple[int | None, str]:
+        """The registry's code, and its words to stand behind a status."""
+        code, words = refusal_of(body)
+        if words:
+            return code, f": {self._hidden(printable(words, 2000))}"
+        return code, f" with {kind_of(body)}" if body and code is None else ""
 
     def _advice(self, status: int, code: int | None) -> str:
         options = self._options
@@ -211,7 +232,7 @@ class Asker:
             )
         if status == 403:
             return "; this user has no right to it: ask whoever keeps the registry"
-        if status == 404 and code in (None, 404):
+        if is_no_such_page(status, code):
             return f"; does {name('url')} lack a path, or have one that is wrong?"
         if status == 407:
             return "; that is a proxy's answer, and proxies are not used"

@@ -28,6 +28,7 @@ from sparkkafka.schemas.registry.answers import (
     body_of,
     found_in,
     id_in,
+    is_no_such_page,
     messages_in,
     names_in,
     owners_in,
@@ -135,7 +136,7 @@ class RegistryClient:
             try:
                 answer = self._asker.ask(what, "GET", f"/schemas/guids/{name}", deadline)
             except RegistryError as error:
-                if error.status == 404 and error.code in (None, 404):
+                if is_no_such_page(error.status, error.code):
                     raise RegistryError(
                         f"{what} is not in the Schema Registry, or it cannot look up GUIDs: "
                         f"{error}",
@@ -263,7 +264,8 @@ class RegistryClient:
             except RegistryError as error:
                 if error.code in (NO_SUBJECT, NO_VERSION):
                     return ()
-                if versions == "versions" and error.status in (404, 405):
+                older = is_no_such_page(error.status, error.code) or error.status == 405
+                if versions == "versions" and older:
                     continue  # an older registry compares with one version alone
                 raise
             return messages_in(answer)
