@@ -50,7 +50,7 @@ SHOWN = {
     "04_schemas.ipynb": (
         r"read as struct<id:bigint,item:string,price:double>\n",
         r"read as struct<id:bigint,item:string,price:double,currency:string>\n",
-        r"\|  1601\|fax *\|value: field price: ",
+        r"\|  1601\| *fax\| *value: field item: ",
         r"dead letters: \[[0, ]*3[0, ]*\]",
         r"3,000 orders, 6 dead letters",
         r"3,000 orders checked, 3 refused",
