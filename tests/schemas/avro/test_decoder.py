@@ -236,6 +236,30 @@ def test_long_arrays(items: str) -> None:
     assert got.values.to_pylist() == rows
 
 
+def test_unions_of_many_branches() -> None:
+    """A branch that few rows have is read alone; bad rows in it are bad alone."""
+    kinds: Any = [
+        record(("x", "int"), ("y", {"type": "array", "items": "string"}), name=f"R{i}")
+        for i in range(10)
+    ]
+    definition = ["null", *kinds, "string"]
+    rows: list[Any] = [
+        None
+        if i % 12 == 0
+        else ("string", f"s{i}")
+        if i % 12 == 11
+        else (f"R{i % 12 - 1}", {"x": i, "y": ["a"] * (i % 3)})
+        for i in range(1000)
+    ]
+    payloads: list[bytes | None] = [written(definition, row) for row in rows]
+    payloads[500] = (payloads[500] or b"")[:-1]
+    result = decode(definition, payloads)
+    assert result.bad_rows.tolist() == [500]
+    expected = [row and row[1] for row in rows]
+    expected[500] = None
+    assert plain(result.values) == expected
+
+
 def test_of_a_key_that_comes_twice_the_last_counts() -> None:
     payload = b"\x06\x02a\x02\x02b\x04\x02a\x06\x00"
     definition = {"type": "map", "values": "int"}
