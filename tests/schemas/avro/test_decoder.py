@@ -330,6 +330,23 @@ def test_bombs() -> None:
     assert max(map(int, grown.values())) < 150, f"MB: {grown}"
 
 
+@pytest.mark.parametrize("few", [1, 10**9])
+def test_items_without_bytes(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as the payload has bytes, and 64 more; they count once, however deep they stand."""
+    monkeypatch.setattr(wires, "_FEW", few)
+    nulls: Any = {"type": "array", "items": "null"}
+    assert decoded(nulls, [written(nulls, [None] * 60)]) == [[None] * 60]
+    deep = {"type": "array", "items": {"type": "map", "values": nulls}}
+    row = [{"a": [None] * 30}, {"b": [], "c": [None] * 30}]
+    assert decoded(deep, [written(deep, row)] * 3) == [row] * 3
+    many = written(nulls, [None] * 100)
+    assert decode(nulls, [many, b"\0"]).bad_rows.tolist() == [0]
+    # Where they are skipped they take no memory.
+    around = record(("xs", nulls), ("y", "int"))
+    wanted = pa.struct([("y", pa.int32())])
+    assert decode(around, [many + b"\2"], wanted=wanted).values.to_pylist() == [{"y": 1}]
+
+
 def test_symbols_are_longer_than_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scalars, "MOST_TEXT_BYTES", 1000)
     enum = {"type": "enum", "name": "E", "symbols": ["A" * 100, "B"]}
