@@ -57,15 +57,30 @@ def unpack(data: Data, at: Ints, size: Ints, kind: int) -> tuple[Any, Ints, Flag
         return content.astype(np.uint64), size, wrong if wrong.any() else None
     last_bytes = content < 0x80
     stops = np.flatnonzero(last_bytes)
-    starts = np.empty_like(stops)
-    starts[0], starts[1:] = 0, stops[:-1] + 1
-    raw, _, longer = read_varints(Data(content), starts)
-    before = np.zeros(len(content) + 1, np.int32)
+    if int((content[:-1] & content[1:]).max(initial=0)) < 0x80:
+        raw, longer = _of_two_bytes(content, stops), None
+    else:
+        starts = np.empty_like(stops)
+        starts[0], starts[1:] = 0, stops[:-1] + 1
+        raw, _, longer = read_varints(Data(content), starts)
+    before = np.zeros(len(content) + 1, np.int64)
     np.cumsum(last_bytes, out=before[1:])
-    counts = np.diff(before.take(np.cumsum(size)), prepend=0).astype(np.int64)
+    counts = np.diff(before.take(np.cumsum(size)), prepend=0)
     if longer is not None:
         wrong[np.repeat(np.arange(len(size)), counts)[longer]] = True
     return raw, counts, wrong if wrong.any() else None
+
+
+def _of_two_bytes(content: Any, stops: Ints) -> Words:
+    """Varints of one byte or two, by the places of their last bytes."""
+    values = content.take(stops).astype(np.uint16)
+    earlier = content.take(stops - 1, mode="clip")  # of the first, its own byte: below 0x80
+    shift = (earlier >> 7).astype(np.uint16)
+    values <<= shift * np.uint16(7)
+    earlier &= np.negative(earlier >> 7) & np.uint8(0x7F)
+    values |= earlier
+    wide: Words = values.astype(np.uint64)
+    return wide
 
 
 def _content(data: Data, at: Ints, size: Ints) -> Any:

@@ -42,16 +42,21 @@ _MOST_TAG = (1 << 32) - 1
 
 
 class Data:
-    """Bytes with padding, as numpy and Arrow see them."""
+    """Bytes from `first` to `last` with padding, as numpy and Arrow see them. `shift`: what must be
+    added to a position from `first` on. Not copied if there is something behind them."""
 
-    __slots__ = ("buffer", "bytes", "raw", "size", "words")
+    __slots__ = ("buffer", "bytes", "raw", "shift", "words")
 
-    def __init__(self, content: NDArray[np.uint8]) -> None:
-        self.size = len(content)
-        self.bytes = np.empty(self.size + PAD, np.uint8)
-        self.bytes[: self.size] = content
-        self.bytes[self.size :] = 0
-        self.words: Words = np.ndarray((self.size + PAD - 7,), "<u8", self.bytes.data, 0, (1,))
+    def __init__(self, content: NDArray[np.uint8], first: int = 0, last: int | None = None) -> None:
+        last = len(content) if last is None else last
+        if last + PAD <= len(content):
+            self.bytes, self.shift = content, first
+        else:
+            size = last - first
+            self.bytes, self.shift = np.empty(size + PAD, np.uint8), 0
+            self.bytes[:size] = content[first:last]
+            self.bytes[size:] = 0
+        self.words: Words = np.ndarray((len(self.bytes) - 7,), "<u8", self.bytes.data, 0, (1,))
         self.buffer = pa.py_buffer(self.bytes)
         self.raw = memoryview(self.bytes.data)
 
