@@ -12,14 +12,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from sparkkafka.protocol.columns.columns import gather, validity
-from sparkkafka.protocol.records.arrow import from_numpy
+from sparkkafka.protocol.records.arrow import from_numpy, is_valid
 from sparkkafka.schemas.protobuf import scalars, specials, types
 from sparkkafka.schemas.protobuf.plan import Count, Field, Message
 from sparkkafka.schemas.protobuf.tokens import SKIP, Chunk, Entry, Tokens, tokenize
-from sparkkafka.schemas.protobuf.wire import Data, Flags, Ints, read_varints
+from sparkkafka.schemas.protobuf.wire import Data, Flags, Ints
 
 MOST_BYTES_OF_ONE = 64 << 20
 """What the nested messages of one payload may take as columns, before its size is looked at."""
@@ -361,7 +360,7 @@ class _Maker:
     def _entries(self, one: Field, inner: Layout, at: Ints, size: Ints, owner: Ints) -> pa.Array:
         arrays = fields_of(inner, self.data, at, at + size, owner, self.notes)
         if arrays[1].null_count:  # a message that is absent is an empty one here
-            self.notes.odd[owner[~_valid(arrays[1])]] = True
+            self.notes.odd[owner[~is_valid(arrays[1])]] = True
         return pa.Array.from_buffers(_child_type(one), len(at), [None], children=arrays)
 
     def _no_key_twice(self, rows: Ints, counts: Ints, keys: pa.Array) -> None:
@@ -397,16 +396,10 @@ def _sorted(chunk: Chunk) -> Chunk:
     )
 
 
-def _valid(array: pa.Array) -> NDArray[np.bool_]:
-    from sparkkafka.protocol.records.arrow import is_valid
-
-    return is_valid(array)
-
-
 def _with_validity(array: pa.Array, valid: Flags) -> pa.Array:
     """The array, null where not valid. It may have nulls of its own, and children."""
     if array.null_count:
-        valid = valid & _valid(array)
+        valid = valid & is_valid(array)
     buffers = array.buffers()
     kind = array.type
     if pa.types.is_struct(kind):
@@ -430,6 +423,3 @@ def _choose(first: Flags, one: pa.Array, other: pa.Array) -> pa.Array:
     index[~first] = len(one)
     both = pa.concat_arrays([one, other.slice(0, 1)])
     return both.take(from_numpy(index))
-
-
-__all__ = ["Layout", "Notes", "fields_of", "layout", "read_varints", "struct"]

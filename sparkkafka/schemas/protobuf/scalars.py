@@ -267,17 +267,3 @@ def not_utf8(array: pa.Array) -> Ints:
 def codes(array: pa.Array) -> Ints:
     """The same number for the same value."""
     return to_numpy(array.dictionary_encode().indices).astype(np.int64)
-
-
-__all__ = [
-    "Words",
-    "binary_array",
-    "codes",
-    "constant",
-    "fixed",
-    "misfit",
-    "not_utf8",
-    "numbers",
-    "text_array",
-    "unpack",
-]

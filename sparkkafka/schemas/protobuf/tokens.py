@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from sparkkafka.schemas.protobuf.types import I32, I64, LEN, VARINT
 from sparkkafka.schemas.protobuf.wire import (
     DONE,
-    ODD,
     Data,
     Flags,
     Ints,
@@ -261,6 +260,3 @@ class _Run:
                     False,
                 )
             )
-
-
-__all__ = ["DONE", "ODD", "SKIP", "Chunk", "Entry", "Tokens", "tokenize"]
