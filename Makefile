@@ -33,7 +33,7 @@ demo: $(STAMP) ## one real broker, 1,000,000 rows written and read back by Spark
 #       tests/spark/stream/test_streams.py
 # (PySpark 4.0 and 4.1 leave sockets of their own to the garbage collector.)
 test: $(STAMP) ## all tests, those with real brokers and Spark included, a quarter of an hour
-	@$(PY) -m sparkkafka.testing.kafka.jars connector
+	@$(PY) -m sparkkafka.testing.kafka.jars connector avro registry
 	@$(PY) -m tests.quick_spark
 	@$(PY) -m pytest -m "not bench and not soak and not soak_long" -n $(JOBS)
 
@@ -58,11 +58,11 @@ docs: $(STAMP) ## the docs as a site, in site/index.html
 	@$(PY) -m tests.tools.docs_site
 
 bench: $(STAMP) ## us beside the rivals, a quarter of an hour; renews docs/benchmarks.*
-	@$(PY) -m sparkkafka.testing.kafka.jars connector
+	@$(PY) -m sparkkafka.testing.kafka.jars connector avro registry
 	@$(PY) tests/bench/run.py --write
 
 bench-quick: $(STAMP) ## a part of it in three minutes; changes no file
-	@$(PY) -m sparkkafka.testing.kafka.jars connector
+	@$(PY) -m sparkkafka.testing.kafka.jars connector avro registry
 	@$(PY) tests/bench/run.py --quick
 
 broker: $(STAMP) ## one real broker until Ctrl-C, for trying things

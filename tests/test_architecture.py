@@ -93,7 +93,7 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
         "autoload",
         "registration",
     ),
-    "testing": ("fake", "kafka", "pytest_plugin"),
+    "testing": ("fake", "kafka", "registry", "pytest_plugin"),
 }
 
 # Messages never see record batches (their records are bytes), and records never see messages.

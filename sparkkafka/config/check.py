@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from sparkkafka.config.format_rows import FORMATS, REGISTRY, REGISTRY_PREFIX
 from sparkkafka.config.security.references import (
     PROVIDERS_OPTION,
     provider_names,
@@ -26,12 +27,15 @@ log = logging.getLogger("sparkkafka.config.options")
 
 # The prefix of Kafka's settings in Spark.
 _PREFIX = "kafka."
+# Groups of fields whose values may hold references.
+_MAY_REFER = ("security.", "registry.", "registry_tls.")
 _PROVIDER_PARAMETERS = "config.providers.name.param.key"  # the key of their row
 # Properties, or near misses of them, that must not be ignored: security, and where to connect.
 _VITAL = re.compile(r"(?:security|ssl|https|sasl|bootstrap)\.")
 _CONNECTOR = {row.key: row for row in CONNECTOR if row.status is not Status.IGNORED}
 _IGNORED = {(row.key, row.side): row for row in CONNECTOR if row.status is Status.IGNORED}
 _KAFKA = {row.key: row for row in KAFKA}
+_FORMAT_KEYS = tuple(row.key for row in (*FORMATS, *REGISTRY))
 _CALLBACK_FIELD = _KAFKA[CALLBACK_OPTION].field or ""
 
 
@@ -144,6 +148,13 @@ class GivenOptions:
         if row is None:
             if not self.prefix:
                 raise OptionError(f"unknown setting {name!r}{self._hint(key)}")
+            own = difflib.get_close_matches(key, _FORMAT_KEYS, n=1, cutoff=0.85)
+            if own or key.startswith(REGISTRY_PREFIX):
+                # If it were ignored, columns would be bytes, or the wrong registry's.
+                raise OptionError(
+                    f"unknown Kafka property {name!r}{_nearest(key, _FORMAT_KEYS)}; options of "
+                    f"formats and of the Schema Registry have no prefix {_PREFIX!r}"
+                )
             near = _nearest(key, _KAFKA, _PREFIX)
             close = difflib.get_close_matches(key, _KAFKA, n=1, cutoff=0.85)
             if any(map(_VITAL.match, [key, *close])):
@@ -171,13 +182,14 @@ class GivenOptions:
             return
         if row.kind is None or row.field is None:
             raise OptionError(f"option {shown} has a broken row in the option table")
-        if row.field.startswith("security."):
+        if row.field.startswith(_MAY_REFER):
             text = with_own_names(text, self._providers, shown)
         try:
             value = row.kind.parse(text)
         except ValueError as error:
             reason = f": {error}" if str(error) and not row.secret else ""
-            hidden = row.secret or "@" in text  # user:password@host is a common mistake
+            # user:password@host is a common mistake, and so is a key in a URL's query.
+            hidden = row.secret or "@" in text or re.search("://.*[?#]", text)
             got = "" if hidden else f", got {shortened(text)}"
             raise OptionError(f"{shown} must be {row.kind.values}{got}{reason}") from None
         name = row.alias_of or row.name

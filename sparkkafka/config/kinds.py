@@ -49,7 +49,8 @@ class Side(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One row. `field` is "client.x", "fetch.x", "producer.x", "read.x", "security.x" or "write.x".
+    """One row. `field` is "client.x", "fetch.x", "producer.x", "read.x", "security.x" or "write.x",
+    or begins with one of `format_rows.FORMAT_GROUPS`.
 
     `alias_of`: another name, librdkafka's, of the row of that name.
     """

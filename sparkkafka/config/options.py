@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkkafka.config.check import GivenOptions, as_text, warn
+from sparkkafka.config.formats import FormatOptions, formats_from
 from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.config.security.options import NO_SECURITY, SecurityOptions, security_from
 from sparkkafka.config.source import (
@@ -169,6 +170,7 @@ class ReadOptions(Masked):
     fetch_offset_num_retries: int = 3
     fetch_offset_retry_interval_ms: int = 1_000
     stream: StreamOptions = StreamOptions()
+    formats: FormatOptions | None = None  # None: keys and values are bytes
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -198,6 +200,7 @@ class WriteOptions(Masked):
     create_partitions: int | None = None
     create_replication_factor: int | None = None
     create_configs: tuple[tuple[str, str], ...] = ()
+    formats: FormatOptions | None = None  # None: keys and values are bytes
 
 
 # --- parsing ---------------------------------------------------------------------------------
@@ -261,6 +264,7 @@ def _read(given: GivenOptions, ending: OffsetBound, *, streaming: bool, **more: 
         subscription=parse_subscription(given.raw),
         starting=starting,
         ending=ending,
+        formats=formats_from(given),
         **more,
         **{
             name: value
@@ -304,7 +308,7 @@ def parse_write_options(options: Mapping[str, Any]) -> WriteOptions:
     _check_guarantee(given, fields, producer)
     if "failOnDataLoss" in given.values:
         fields = {**fields, "fail_on_data_loss": given.values["failOnDataLoss"]}
-    return WriteOptions(client=client, producer=producer, **fields)
+    return WriteOptions(client=client, producer=producer, formats=formats_from(given), **fields)
 
 
 def _check_guarantee(

@@ -11,6 +11,7 @@ Kafka's `ConsumerConfig`, `ProducerConfig`, `CommonClientConfigs` for names and 
 
 from __future__ import annotations
 
+from sparkkafka.config.format_rows import FORMATS, REGISTRY
 from sparkkafka.config.kinds import (
     ACKS,
     BOOLEAN,
@@ -228,6 +229,8 @@ CONNECTOR: tuple[Option, ...] = (
         Status.IGNORED, _WRITE, "includeHeaders",
         "headers are written whenever the column headers is there",
     ),
+    *FORMATS,
+    *REGISTRY,
 )  # fmt: skip
 
 KAFKA: tuple[Option, ...] = (

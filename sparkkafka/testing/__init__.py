@@ -1,6 +1,7 @@
-"""Tools for tests against Kafka: real brokers (`KafkaCluster`) and scripted ones (`FakeCluster`).
+"""Tools for tests against Kafka: real brokers (`KafkaCluster`), a real Schema Registry
+(`SchemaRegistry`) and scripted brokers (`FakeCluster`).
 
-Import them from their modules, `sparkkafka.testing.kafka.cluster` and so on, or use the fixtures of
-the pytest plugin. Nothing is imported here: pytest loads this package in every run on a machine
-that has sparkkafka installed.
+Import them from their modules, `sparkkafka.testing.kafka.cluster`, `sparkkafka.testing.registry`
+and so on, or use the fixtures of the pytest plugin. Nothing is imported here: pytest loads this
+package in every run on a machine that has sparkkafka installed.
 """

@@ -1,4 +1,5 @@
-"""pytest fixtures with real and fake Kafka brokers; pytest finds this module by its entry point.
+"""pytest fixtures with real and fake Kafka brokers and a real Schema Registry; pytest finds this
+module by its entry point.
 
     def test_orders(kafka_cluster, spark):
         kafka_cluster.create_topic("orders", partitions=4)
@@ -20,12 +21,19 @@ import pytest
 if TYPE_CHECKING:
     from sparkkafka.testing.fake.cluster import FakeCluster
     from sparkkafka.testing.kafka.cluster import KafkaCluster
+    from sparkkafka.testing.registry import SchemaRegistry
 
 
 class KafkaClusterFactory(Protocol):
     """Type of `kafka_cluster_factory`: the parameters of `KafkaCluster`."""
 
     def __call__(self, brokers: int = 1, *args: object, **options: object) -> KafkaCluster: ...
+
+
+class SchemaRegistryFactory(Protocol):
+    """Type of `schema_registry_factory`: the parameters of `SchemaRegistry`."""
+
+    def __call__(self, *args: object, **options: object) -> SchemaRegistry: ...
 
 
 class FakeClusterFactory(Protocol):
@@ -57,6 +65,31 @@ def kafka_cluster_factory() -> Iterator[KafkaClusterFactory]:
     yield start
     for cluster in clusters:
         cluster.close()
+
+
+@pytest.fixture(scope="session")
+def schema_registry() -> Iterator[SchemaRegistry]:
+    """One real Schema Registry for the whole session. Give each test subjects of its own."""
+    registry = _open_registry()
+    yield registry
+    registry.close()
+
+
+@pytest.fixture
+def schema_registry_factory() -> Iterator[SchemaRegistryFactory]:
+    """Starts registries of a test's own, to stop them: `schema_registry_factory("FULL")`.
+
+    Takes what `SchemaRegistry` takes; what it started is removed after the test.
+    """
+    registries: list[SchemaRegistry] = []
+
+    def start(*args: object, **options: object) -> SchemaRegistry:
+        registries.append(_open_registry(*args, **options))
+        return registries[-1]
+
+    yield start
+    for registry in registries:
+        registry.close()
 
 
 @pytest.fixture
@@ -91,14 +124,30 @@ def _open_cluster(*args: object, **options: object) -> KafkaCluster:
         find_java()
         ensure_jars(kafka_jars(cluster.kafka_version))
     except UnavailableError as error:
-        _not_available(str(error))
+        _not_available("Kafka", str(error))
     # A broker that does not start is a failure everywhere.
     cluster.open()
     return cluster
 
 
-def _not_available(reason: str) -> NoReturn:
+def _open_registry(*args: object, **options: object) -> SchemaRegistry:
+    from sparkkafka.testing.kafka.jars import REGISTRY_JARS, ensure_jars
+    from sparkkafka.testing.kafka.java import find_java
+    from sparkkafka.testing.kafka.process import UnavailableError
+    from sparkkafka.testing.registry import SchemaRegistry
+
+    registry = SchemaRegistry(*args, **options)  # type: ignore[arg-type]
+    try:
+        find_java()
+        ensure_jars(REGISTRY_JARS)
+    except UnavailableError as error:
+        _not_available("Schema Registry", str(error))
+    registry.open()
+    return registry
+
+
+def _not_available(what: str, reason: str) -> NoReturn:
     """Fails where CI is set, since a run that proves nothing must not look green; else skips."""
     if os.environ.get("CI"):
-        pytest.fail(f"no real Kafka: {reason}", pytrace=False)
-    pytest.skip(f"no real Kafka: {reason}")
+        pytest.fail(f"no real {what}: {reason}", pytrace=False)
+    pytest.skip(f"no real {what}: {reason}")

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import fcntl
+import gzip
+import io
+import sys
+import tarfile
 import threading
 import zipfile
 from collections.abc import Callable, Sequence
@@ -11,7 +15,14 @@ from pathlib import Path
 import pytest
 
 from sparkkafka.testing.kafka import jars as jars_module
-from sparkkafka.testing.kafka.jars import JarSet, ensure_jars, find_jars, kafka_jars
+from sparkkafka.testing.kafka.jars import (
+    AVRO_JARS,
+    REGISTRY_JARS,
+    JarSet,
+    ensure_jars,
+    find_jars,
+    kafka_jars,
+)
 from sparkkafka.testing.kafka.process import UnavailableError
 
 TWO_JARS = JarSet(
@@ -240,3 +251,129 @@ def test_progress_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_only_kafkas_known_version_has_a_known_count() -> None:
     assert kafka_jars().jar_count == 46
     assert kafka_jars("4.2.0").jar_count is None
+
+
+# -- jars that come in one archive ---------------------------------------------------------
+
+ARCHIVE = JarSet(
+    name="app-1.0",
+    title="App",
+    modules=(("org.two", "app", "1.0", False),),
+    jar_count=2,
+    archive="all",
+)
+
+
+def jar_bytes(text: str) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as jar:
+        jar.writestr("Some.class", text * 500)
+    return file.getvalue()
+
+
+MEMBERS = {"app-1.0-runner.jar": jar_bytes("app"), "lib/org.one-1.0.jar": jar_bytes("one")}
+
+
+class FakeIvyOfArchives:
+    """Writes the archive where Ivy would, cut to `length` bytes if that is given."""
+
+    def __init__(
+        self, members: dict[str, bytes], length: int | None = None, name: str = "app-1.0-all.tar.gz"
+    ) -> None:
+        self.members, self.length, self.name = members, length, name
+        self.command: list[str] = []
+        self.module = ""
+
+    def __call__(self, command: Sequence[str], follow: Callable[[str], None]) -> int:
+        self.command = list(command)
+        folder = Path(command[command.index("-retrieve") + 1]).parent
+        self.module = (folder.parent / "ivy.xml").read_text()
+        file = io.BytesIO()
+        with tarfile.open(fileobj=file, mode="w:gz") as archive:
+            for name, content in self.members.items():
+                member = tarfile.TarInfo(name)
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+        (folder / self.name).write_bytes(file.getvalue()[: self.length])
+        return 0
+
+
+def fetch_archive(ivy: FakeIvyOfArchives) -> list[Path]:
+    return ensure_jars(ARCHIVE, runner=ivy, say=quiet)
+
+
+def test_the_jars_of_an_archive_are_kept_and_the_archive_is_not(cache: Path) -> None:
+    ivy = FakeIvyOfArchives({**MEMBERS, "meta/LICENSE": b"text"})
+    paths = fetch_archive(ivy)
+    folder = cache / "app-1.0"
+    assert paths == [folder / name for name in MEMBERS] == find_jars(ARCHIVE)
+    assert [path.read_bytes() for path in paths] == list(MEMBERS.values())
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    assert files == sorted([*paths, folder / "manifest.txt"])
+    assert 'm:classifier="all"' in ivy.module and "type='tar.gz'" in ivy.module
+    assert ivy.command[ivy.command.index("-types") + 1] == "tar.gz"
+    paths[1].unlink()
+    assert find_jars(ARCHIVE) is None
+
+
+@pytest.mark.parametrize(
+    ("ivy", "words"),
+    [
+        (FakeIvyOfArchives(MEMBERS, name="app-1.0.tar.gz"), "app-1.0-all.tar.gz did not come"),
+        (FakeIvyOfArchives(MEMBERS, length=0), "app-1.0-all.tar.gz is damaged"),
+        (FakeIvyOfArchives(MEMBERS, length=100), "app-1.0-all.tar.gz is damaged"),
+        (FakeIvyOfArchives({"a.jar": jar_bytes("a")}), "1 jars came, 2 were expected"),
+        (
+            FakeIvyOfArchives({"a.jar": jar_bytes("a"), "b.jar": jar_bytes("b")[:-9]}),
+            "b.jar is damaged",
+        ),
+        (FakeIvyOfArchives({**MEMBERS, "../out.jar": b""}), "it has a member ../out.jar"),
+        (FakeIvyOfArchives({**MEMBERS, "/tmp/out.jar": b""}), "it has a member /tmp/out.jar"),
+    ],
+    ids=["no archive", "empty", "cut", "one missing", "damaged inside", "climbs out", "absolute"],
+)
+def test_a_broken_archive_leaves_nothing_and_says_what_to_do(
+    cache: Path, ivy: FakeIvyOfArchives, words: str
+) -> None:
+    with pytest.raises(UnavailableError) as caught:
+        fetch_archive(ivy)
+    message = str(caught.value)
+    assert words in message
+    assert "run it again" in message and "\n" not in message
+    assert left_over(cache) == []
+
+
+def test_a_flipped_byte_of_an_archive_is_found(cache: Path) -> None:
+    whole = FakeIvyOfArchives(MEMBERS)
+
+    def flip_one(command: Sequence[str], follow: Callable[[str], None]) -> int:
+        status = whole(command, follow)
+        file = Path(command[command.index("-retrieve") + 1]).parent / whole.name
+        plain = bytearray(gzip.decompress(file.read_bytes()))
+        plain[600] ^= 0xFF  # in the first jar
+        file.write_bytes(gzip.compress(bytes(plain)))
+        return status
+
+    with pytest.raises(UnavailableError, match=r"app-1.0-runner.jar is damaged"):
+        ensure_jars(ARCHIVE, runner=flip_one, say=quiet)
+    assert left_over(cache) == []
+
+
+def test_a_silent_download_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ivy shows the progress of one file as dots, without an end of line."""
+    monkeypatch.setattr(jars_module, "_DOWNLOAD_SECONDS", 0.5)
+    lines: list[str] = []
+    status = jars_module._run_leashed(
+        [sys.executable, "-c", "print('.', end='', flush=True); import time; time.sleep(60)"],
+        lines.append,
+    )
+    assert status != 0
+    assert lines == [".", "gave up after 0 s"]
+
+
+def test_what_each_word_of_the_command_fetches(monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched: list[JarSet] = []
+    monkeypatch.setattr(jars_module, "ensure_jars", fetched.append)
+    assert jars_module.main(["registry", "avro"]) == 0
+    assert fetched == [kafka_jars(), AVRO_JARS, REGISTRY_JARS]
+    assert jars_module.main(["regsitry"]) == 2

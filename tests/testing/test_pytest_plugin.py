@@ -18,6 +18,15 @@ def test_own(kafka_cluster_factory):
 """
 
 
+_USES_A_REGISTRY = """
+def test_registry(schema_registry):
+    schema_registry.register("s", '"string"')
+
+def test_own(schema_registry_factory):
+    schema_registry_factory("FULL")
+"""
+
+
 def run_pytest(folder: Path, body: str, **environment: str) -> subprocess.CompletedProcess[str]:
     (folder / "test_users.py").write_text(body)
     variables = {name: value for name, value in os.environ.items() if name != "CI"}
@@ -53,7 +62,8 @@ def no_java(tmp_path: Path) -> dict[str, str]:
     (site / "sitecustomize.py").write_text(
         "import sparkkafka.testing.kafka.java as java\njava._SYSTEM_JAVAS = '/nowhere'\n"
     )
-    return {"PATH": "/nowhere", "JAVA_HOME": "/nowhere", "PYTHONPATH": str(site)}
+    path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    return {"PATH": "/nowhere", "JAVA_HOME": "/nowhere", "PYTHONPATH": path}
 
 
 def test_without_java_a_users_test_is_skipped_with_the_reason(
@@ -62,6 +72,9 @@ def test_without_java_a_users_test_is_skipped_with_the_reason(
     run = run_pytest(tmp_path, _USES_A_BROKER, **no_java)
     assert "2 skipped" in run.stdout, run.stdout
     assert "no real Kafka: Java 17 or newer is needed" in run.stdout
+    run = run_pytest(tmp_path, _USES_A_REGISTRY, **no_java)
+    assert "2 skipped" in run.stdout, run.stdout
+    assert "no real Schema Registry: Java 17 or newer is needed" in run.stdout
 
 
 def test_without_java_it_fails_in_ci(tmp_path: Path, no_java: dict[str, str]) -> None:
@@ -74,4 +87,10 @@ def test_without_java_it_fails_in_ci(tmp_path: Path, no_java: dict[str, str]) ->
 @pytest.mark.real
 def test_a_users_test_gets_real_brokers(tmp_path: Path, kafka_cluster: object) -> None:
     run = run_pytest(tmp_path, _USES_A_BROKER)
+    assert "2 passed" in run.stdout, run.stdout
+
+
+@pytest.mark.real
+def test_a_users_test_gets_real_registries(tmp_path: Path, schema_registry: object) -> None:
+    run = run_pytest(tmp_path, _USES_A_REGISTRY)
     assert "2 passed" in run.stdout, run.stdout

@@ -21,6 +21,8 @@ from sparkkafka.config.client_settings import (
     PRODUCER_ROWS,
     ConsumerOptions,
 )
+from sparkkafka.config.format_rows import FORMATS, REGISTRY
+from sparkkafka.config.formats import ColumnFormat, FormatOptions
 from sparkkafka.config.options import (
     ClientOptions,
     FetchOptions,
@@ -29,6 +31,7 @@ from sparkkafka.config.options import (
     StreamOptions,
     WriteOptions,
 )
+from sparkkafka.config.registry import RegistryOptions
 from sparkkafka.config.security.options import SecurityOptions
 from sparkkafka.config.table import CONNECTOR, KAFKA, Option, Side, Status
 from sparkkafka.errors import OptionError
@@ -40,13 +43,15 @@ GROUPS = {
     for cls in (
         ClientOptions,
         FetchOptions,
+        FormatOptions,
         ProducerOptions,
         ReadOptions,
+        RegistryOptions,
         SecurityOptions,
         StreamOptions,
         WriteOptions,
     )
-}
+} | {"key": ColumnFormat, "value": ColumnFormat, "registry_tls": SecurityOptions}
 """By the first word of `Option.field`, the class that has the field."""
 
 _SECURITY = re.compile(r"\b(?:ssl|sasl|https)\.")  # these have a page of their own
@@ -106,7 +111,11 @@ def _client_default(row: Option) -> str:
 
 def connector_table(side: Side) -> str:
     """Options of reads or writes that are the connector's own."""
-    rows = [row for row in CONNECTOR if row.side.covers(side)]
+    rows = [
+        row
+        for row in CONNECTOR
+        if row.side.covers(side) and row not in FORMATS and row not in REGISTRY
+    ]
     return _table(rows, prefix="", with_side=False) + _not_used(rows, prefix="")
 
 
@@ -167,6 +176,9 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "kafka-not-used": lambda: _not_used(_kafka_rows(security=False), prefix="kafka."),
     "security": lambda: _table(_kafka_rows(security=True), prefix="kafka.", with_side=False),
     "security-not-used": lambda: _not_used(_kafka_rows(security=True), prefix="kafka."),
+    "formats": lambda: _table(FORMATS, prefix="", with_side=True),
+    "registry": lambda: _table(REGISTRY, prefix="", with_side=False),
+    "registry-not-used": lambda: _not_used(REGISTRY, prefix=""),
     "client": lambda: client_table("client"),
     "consumer": lambda: client_table("consumer"),
     "producer": lambda: client_table("producer"),

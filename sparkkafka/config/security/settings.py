@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sparkkafka.secret import NO_SECRET, Secret
 
@@ -35,6 +35,9 @@ class Store:
 
     def __bool__(self) -> bool:
         return bool(self.path or self.text)
+
+    def __str__(self) -> str:
+        return f"{self.option}={self.path}" if self.path else self.option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +75,22 @@ class AssertionSettings:
     exp_s: int = 300
     nbf_s: int = 60
     include_jti: bool = False
+
+
+class OAuthOptionNames(NamedTuple):
+    """How a user calls settings, for messages: those of brokers, or of something else."""
+
+    url: str = "sasl.oauthbearer.token.endpoint.url"
+    allow_http: str = "sasl.oauthbearer.token.endpoint.allow.http"
+    client: str = "sasl.oauthbearer.client.credentials.client.id and .client.secret"
+    identity: str = (
+        "sasl.oauthbearer.client.credentials.client.id, .client.secret and sasl.oauthbearer.scope"
+    )
+    trust: str = "the ssl.truststore options of sasl.jaas.config or of the client"
+    versions: str = "ssl.enabled.protocols"
+
+
+SASL_NAMES: Final = OAuthOptionNames()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +142,7 @@ class OAuthSettings:
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 10_000
     extensions: tuple[tuple[str, str], ...] = ()
+    options: OAuthOptionNames = field(default=SASL_NAMES, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,36 +1,43 @@
-"""Apache Kafka's jars, and those of Spark's JVM Kafka connector, in the user's cache folder.
+"""Jars in the user's cache folder: Apache Kafka's, a Schema Registry's, those of Spark's own
+Kafka connector and of its Avro functions.
 
 pyspark brings Apache Ivy, so Java is all that a download needs. A set of jars is complete in
 `$XDG_CACHE_HOME/sparkkafka/<name>` (default `~/.cache/sparkkafka/<name>`) or not there at all: Ivy
 fills a hidden folder beside it, with an Ivy cache of its own so that no other tool's cache is
-touched; the jars are checked, listed in a manifest, and the folder renamed.
+touched; the jars are checked, listed in a manifest, and the folder renamed. Ivy compares what
+it downloads with Maven Central's checksums.
 
-`python -m sparkkafka.testing.kafka.jars [connector]` fetches what is missing; as root on Debian or
-Ubuntu it installs Java too.
+`python -m sparkkafka.testing.kafka.jars [connector] [avro] [registry]` fetches what is missing; as
+root on Debian or Ubuntu it installs Java too.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import gzip
 import importlib.util
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
+import threading
 import time
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from xml.sax.saxutils import quoteattr
 
 from sparkkafka.testing.kafka.java import find_java, say
 from sparkkafka.testing.kafka.process import LeashedProcess, UnavailableError
 
 KAFKA_VERSION = "4.3.1"
+REGISTRY_VERSION = "2.6.13.Final"
 
 _MANIFEST = "manifest.txt"
 _LOCK_SECONDS = 900.0
@@ -47,6 +54,13 @@ class JarSet:
     modules: tuple[tuple[str, str, str, bool], ...]
     #: The number of jars that the set is known to have; None: as many as Ivy says.
     jar_count: int | None = None
+    #: Maven's classifier of the modules' tar.gz archives, which hold the jars; "": single jars.
+    archive: str = ""
+
+    def file_names(self) -> list[str]:
+        """What Ivy fetches for the modules themselves."""
+        end = f"-{self.archive}.tar.gz" if self.archive else ".jar"
+        return [f"{name}-{revision}{end}" for _, name, revision, _ in self.modules]
 
 
 def kafka_jars(version: str = KAFKA_VERSION) -> JarSet:
@@ -74,6 +88,23 @@ CONNECTOR_JARS = JarSet(
         ("org.apache.commons", "commons-pool2", "2.12.0", False),
     ),
     jar_count=4,
+)
+
+#: Spark's `from_avro` and `to_avro`, as rival and oracle: the newest that there is for Spark 4.
+AVRO_JARS = JarSet(
+    name="spark-avro-4.2.0",
+    title="Spark's Avro functions 4.2.0",
+    modules=(("org.apache.spark", "spark-avro_2.13", "4.2.0", False),),
+    jar_count=1,
+)
+
+#: Apicurio Registry, which answers as Confluent's Schema Registry does; 142 MB.
+REGISTRY_JARS = JarSet(
+    name=f"apicurio-registry-{REGISTRY_VERSION}",
+    title=f"Apicurio Registry {REGISTRY_VERSION}",
+    modules=(("io.apicurio", "apicurio-registry-app", REGISTRY_VERSION, False),),
+    jar_count=310,
+    archive="all",
 )
 
 #: Runs a command to its end, hands each line of its output to the callback, returns its status.
@@ -176,12 +207,13 @@ def _download(
         started = time.monotonic()
         report = _run_ivy(jars, work, java, runner or _run_leashed, say)
         paths = _check(jars, work / "jars", report)
+        names = [path.relative_to(work / "jars").as_posix() for path in paths]
         total = 0
         with (work / "jars" / _MANIFEST).open("w") as manifest:
-            for path in paths:
+            for path, name in zip(paths, names, strict=True):
                 size = path.stat().st_size
                 total += size
-                manifest.write(f"{size} {path.name}\n")
+                manifest.write(f"{size} {name}\n")
         if target.exists():  # incomplete: a jar was removed or cut by someone else
             shutil.rmtree(target)
         (work / "jars").rename(target)
@@ -191,7 +223,7 @@ def _download(
         )
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    return [target / path.name for path in paths]
+    return [target / name for name in names]
 
 
 def _run_ivy(
@@ -219,10 +251,9 @@ def _run_ivy(
         "-confs",
         "default",
         "-types",
-        "jar",
-        "bundle",
+        *(("tar.gz",) if jars.archive else ("jar", "bundle")),
         "-retrieve",
-        str(work / "jars" / "[artifact]-[revision].[ext]"),
+        str(work / "jars" / "[artifact]-[revision](-[classifier]).[ext]"),
     ]
     lines: list[str] = []
     found = downloaded = 0
@@ -238,7 +269,8 @@ def _run_ivy(
             if downloaded:
                 say(f"  {downloaded} of {found} jars downloaded")
             else:
-                say(f"  {found} of {jars.jar_count or 'its'} dependencies found")
+                total = "its" if jars.archive or not jars.jar_count else jars.jar_count
+                say(f"  {found} of {total} dependencies found")
 
     status = runner(command, follow)
     if status != 0:
@@ -250,11 +282,18 @@ def _ivy_module(jars: JarSet) -> str:
     dependencies = "\n".join(
         f"    <dependency org={quoteattr(organisation)} name={quoteattr(name)} "
         f"rev={quoteattr(revision)} force='true' conf='default->default' "
-        f"transitive='{str(transitive).lower()}'/>"
+        f"transitive='{str(transitive).lower()}'>"
+        + (
+            f"<artifact name={quoteattr(name)} type='tar.gz' ext='tar.gz' "
+            f"m:classifier={quoteattr(jars.archive)}/>"
+            if jars.archive
+            else ""
+        )
+        + "</dependency>"
         for organisation, name, revision, transitive in jars.modules
     )
     return (
-        "<ivy-module version='2.0'>\n"
+        "<ivy-module version='2.0' xmlns:m='http://ant.apache.org/ivy/maven'>\n"
         "  <info organisation='sparkkafka' module='jars'/>\n"
         "  <configurations><conf name='default'/></configurations>\n"
         f"  <dependencies>\n{dependencies}\n  </dependencies>\n"
@@ -280,22 +319,34 @@ def _ivy_jar() -> Path:
 
 def _run_leashed(command: Sequence[str], follow: Callable[[str], None]) -> int:
     """Runs Ivy so that it cannot outlive this process and go on writing."""
-    deadline = time.monotonic() + _DOWNLOAD_SECONDS
     process = LeashedProcess(command, output=subprocess.PIPE)
+    gave_up = threading.Event()
+
+    def give_up() -> None:
+        gave_up.set()
+        process.kill()
+
+    # Not in the loop below: Ivy's progress is dots of one line, which may never end.
+    timer = threading.Timer(_DOWNLOAD_SECONDS, give_up)
+    timer.daemon = True
+    timer.start()
     try:
         for line in process.stdout:
             follow(line.decode(errors="replace").rstrip())
-            if time.monotonic() > deadline:
-                follow(f"gave up after {_DOWNLOAD_SECONDS:.0f} s")
-                return 1
-        return process.wait(60)
+        status = process.wait(60)
+        if gave_up.is_set():
+            follow(f"gave up after {_DOWNLOAD_SECONDS:.0f} s")
+        return status
     finally:
+        timer.cancel()
         process.close()
 
 
 def _check(jars: JarSet, directory: Path, report: list[str]) -> list[Path]:
     """Every jar that was asked for is there and whole (the CRC of every member is read)."""
-    paths = sorted(directory.glob("*.jar"))
+    if jars.archive:
+        _unpack(jars, directory, report)
+    paths = sorted(directory.rglob("*.jar"))
     # "45 artifacts copied, 0 already retrieved"
     copied = [int(m[1]) for line in report if (m := re.search(r"(\d+) artifacts copied", line))]
     expected = jars.jar_count if jars.jar_count is not None else sum(copied)
@@ -304,9 +355,9 @@ def _check(jars: JarSet, directory: Path, report: list[str]) -> list[Path]:
             _failure(jars, report, f"{len(paths)} jars came, {expected or 'some'} were expected")
         )
     names = {path.name for path in paths}
-    for _, name, revision, _ in jars.modules:
-        if f"{name}-{revision}.jar" not in names:
-            raise UnavailableError(_failure(jars, report, f"{name}-{revision}.jar did not come"))
+    for file in jars.file_names():
+        if not jars.archive and file not in names:
+            raise UnavailableError(_failure(jars, report, f"{file} did not come"))
     for path in paths:
         try:
             with zipfile.ZipFile(path) as archive:
@@ -316,6 +367,31 @@ def _check(jars: JarSet, directory: Path, report: list[str]) -> list[Path]:
         if damaged:
             raise UnavailableError(_failure(jars, report, f"{path.name} is damaged: {damaged}"))
     return paths
+
+
+def _unpack(jars: JarSet, directory: Path, report: list[str]) -> None:
+    """Puts the jars of the archives into `directory`, and removes the archives."""
+    for file in jars.file_names():
+        path = directory / file
+        if not path.is_file():
+            raise UnavailableError(_failure(jars, report, f"{file} did not come"))
+        try:
+            with tarfile.open(path, "r:gz") as archive:
+                for member in archive:
+                    name = PurePosixPath(member.name)
+                    if not member.isfile() or name.suffix != ".jar":
+                        continue
+                    if name.is_absolute() or ".." in name.parts:
+                        raise tarfile.TarError(f"it has a member {member.name}")
+                    content = archive.extractfile(member)
+                    if content is None:
+                        raise tarfile.TarError(f"{member.name} has no content")
+                    (directory / name).parent.mkdir(parents=True, exist_ok=True)
+                    with content, (directory / name).open("wb") as copy:
+                        shutil.copyfileobj(content, copy)
+        except (tarfile.TarError, zlib.error, gzip.BadGzipFile, EOFError) as error:
+            raise UnavailableError(_failure(jars, report, f"{file} is damaged: {error}")) from error
+        path.unlink()
 
 
 def _failure(jars: JarSet, report: list[str], reason: str) -> str:
@@ -333,16 +409,21 @@ def _failure(jars: JarSet, report: list[str], reason: str) -> str:
     )
 
 
+_FURTHER = {"connector": CONNECTOR_JARS, "avro": AVRO_JARS, "registry": REGISTRY_JARS}
+
+
 def main(arguments: Sequence[str]) -> int:
-    """Fetches Kafka's jars, and with the word `connector` the JVM connector's too."""
-    if set(arguments) - {"connector"}:
-        say("usage: python -m sparkkafka.testing.kafka.jars [connector]")
+    """Fetches Kafka's jars, and those that the words of `_FURTHER` stand for."""
+    if set(arguments) - set(_FURTHER):
+        words = " ".join(f"[{word}]" for word in _FURTHER)
+        say(f"usage: python -m sparkkafka.testing.kafka.jars {words}")
         return 2
     try:
         find_java(install=True)
         ensure_jars(kafka_jars())
-        if "connector" in arguments:
-            ensure_jars(CONNECTOR_JARS)
+        for word, jars in _FURTHER.items():
+            if word in arguments:
+                ensure_jars(jars)
     except UnavailableError as error:
         say(str(error))
         return 1

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.client.auth import oauth, token_endpoint
+from sparkkafka.client.auth import http_exchange, oauth
 from sparkkafka.client.auth.oauth import token_source
 from sparkkafka.client.auth.token_endpoint import MOST_ANSWER_BYTES, fetch_token
 from sparkkafka.client.deadline import Deadline
@@ -572,7 +572,7 @@ def test_no_variable_of_a_frame_has_a_request(
     def broken(*_: Any) -> None:
         raise ConnectionResetError
 
-    monkeypatch.setattr(token_endpoint._TimedSocket, "sendall", broken)
+    monkeypatch.setattr(http_exchange.TimedSocket, "sendall", broken)
     with pytest.raises(KafkaConnectionError) as caught:
         fetch_token(settings(server), Deadline(10_000), once=True)
     assert not secret_of_basic(variables_of(caught.value))

@@ -1,0 +1,349 @@
+"""Formats of keys and values: the options as given, in frozen, picklable values, and their rules.
+
+    formats_from          what was given -> FormatOptions, or None if keys and values are bytes
+
+Rules between them are here; `format_rows` has the rows, and `registry` the registry's own options.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from sparkkafka.config.check import GivenOptions
+from sparkkafka.config.format_rows import (
+    AVRO,
+    BINARY,
+    CONFLUENT,
+    DEAD_LETTER,
+    FAIL,
+    FORMAT_GROUPS,
+    JSON,
+    NO_FRAMING,
+    PROTOBUF,
+    REGISTRY_PREFIX,
+    STRING,
+    TOPIC_NAME,
+)
+from sparkkafka.config.kinds import Side
+from sparkkafka.config.registry import RegistryOptions, registry_from
+from sparkkafka.errors import OptionError
+
+INFER: Final = "infer"
+
+MOST_SCHEMA_BYTES: Final = 4 * 2**20
+"""Of a file that valueSchema or keySchema names."""
+
+WITH_SCHEMA: Final = (AVRO, PROTOBUF, JSON)
+
+_PRIMITIVES = frozenset(["null", "boolean", "int", "long", "float", "double", "bytes", "string"])
+_OF_SCHEMAS = frozenset('{}[]";\n')
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnFormat:
+    """What keys, or values, are. The names of the column's options begin with `column`.
+
+    `schema`: the text of valueSchema, already read where that was a file's path (`schema_path`);
+    None if it was not given. `infer`: it was "infer". `schema_version`: None is the latest.
+    `message`: "" is the first. `subject`: "" is as the strategy says.
+    """
+
+    column: str
+    format: str = BINARY
+    schema: str | None = dataclasses.field(default=None, repr=False)
+    schema_path: str = ""
+    infer: bool = False
+    schema_version: int | None = None
+    message: str = ""
+    subject: str = ""
+    framing: str = CONFLUENT
+    strategy: str = TOPIC_NAME
+
+    @property
+    def has_schema(self) -> bool:
+        """Whether the format is one with a schema: neither bytes nor text."""
+        return self.format in WITH_SCHEMA
+
+
+@dataclass(frozen=True, kw_only=True)
+class FormatOptions:
+    """Formats of both columns, and what is common to them.
+
+    `registry` is None where none is needed. `dead_letter_topic` is set if `on_bad_record` is
+    "deadLetter". `auto_register_schemas` and the two after it are for writes, the others for reads.
+    """
+
+    GROUP = "format"
+
+    key: ColumnFormat = ColumnFormat(column="key")
+    value: ColumnFormat = ColumnFormat(column="value")
+    registry: RegistryOptions | None = None
+    on_bad_record: str = FAIL
+    dead_letter_topic: str = ""
+    rescued_column: bool = False
+    auto_register_schemas: bool = False
+    use_latest_version: bool = False
+    normalize_schemas: bool = False
+
+
+def formats_from(given: GivenOptions) -> FormatOptions | None:
+    """The given formats, checked; None if nothing of it is given, or only that all is binary.
+
+    Reads the file of valueSchema or keySchema. Raises OptionError naming the option and what to do.
+    """
+    names = {
+        field: name
+        for field, name in given.names.items()
+        if field.partition(".")[0] in FORMAT_GROUPS
+    }
+    if not names:
+        return None
+    key = _column("key", given.group("key"), names, given.side)
+    value = _column("value", given.group("value"), names, given.side)
+    columns = [column for column in (value, key) if column.format != BINARY]
+    if not columns:
+        others = [name for field, name in names.items() if not field.endswith(".format")]
+        if not others:
+            return None
+        raise OptionError(
+            f"option {others[0]} has no effect while keys and values are {BINARY}: set valueFormat "
+            f"or keyFormat to {', '.join(WITH_SCHEMA)} or {STRING}"
+        )
+    registry = registry_from(given)
+    for column in columns:
+        _check_source(column, registry, names, given.side)
+    if registry is not None and not any(map(_can_use_registry, columns)):
+        first = columns[0]
+        raise OptionError(
+            f"option {names['registry.url']} has no effect: {first.column}Format={first.format} "
+            + (
+                "needs no registry"
+                if first.format == STRING
+                else f"has {first.column}Framing={NO_FRAMING} and its schema from "
+                f"{first.column}Schema"
+            )
+            + "; remove it"
+        )
+    fields = given.group("format")
+    _check_bad_records(fields)
+    _check_rescued(value, fields)
+    _check_registration(columns, registry, fields, names)
+    return FormatOptions(key=key, value=value, registry=registry, **fields)
+
+
+# --- one column ------------------------------------------------------------------------------
+
+
+def _column(
+    column: str, fields: Mapping[str, Any], names: Mapping[str, str], side: Side
+) -> ColumnFormat:
+    given = dict(fields)
+    text = given.pop("schema", None)
+    found = ColumnFormat(column=column, **given)
+    name = names.get
+
+    def refuse(field: str, why: str) -> OptionError:
+        return OptionError(f"option {name(f'{column}.{field}')} {why}")
+
+    others = [field for field in fields if field != "format"]
+    if others and not found.has_schema and (found.format == STRING or "format" in fields):
+        raise refuse(
+            others[0],
+            f"has no effect with {column}Format={found.format}: it is for {', '.join(WITH_SCHEMA)}",
+        )
+    if others and not found.has_schema:
+        raise refuse(others[0], f"needs {column}Format: set it to one of {', '.join(WITH_SCHEMA)}")
+    if text is not None:
+        for field in ("schema_version", "subject"):
+            if field in fields and (field == "schema_version" or side is Side.READ):
+                raise refuse(
+                    field,
+                    f"and {column}Schema exclude each other: the schema is given, or it is the "
+                    "registry's; remove one",
+                )
+        found = _with_schema(found, text, side)
+    if found.message and found.format != PROTOBUF:
+        raise refuse(
+            "message",
+            f"has no effect with {column}Format={found.format}: it is for {PROTOBUF}",
+        )
+    for field in ("message", "subject"):
+        if field in fields and not fields[field]:
+            raise refuse(field, "is empty")
+    if found.subject and "strategy" in fields:
+        raise refuse("strategy", f"has no effect beside {column}Subject: remove one")
+    if side is Side.READ and found.strategy != TOPIC_NAME and found.schema is None:
+        raise refuse(
+            "strategy",
+            f"({found.strategy}) needs the record's name, and a read has none before it has the "
+            f"schema: remove it and set {column}Subject to the subject, or set {column}Schema",
+        )
+    return found
+
+
+def _with_schema(found: ColumnFormat, text: str, side: Side) -> ColumnFormat:
+    option = f"{found.column}Schema"
+    text = text.strip()
+    if not text:
+        raise OptionError(f"option {option} is empty")
+    if text.lower() == INFER:
+        if found.format != JSON:
+            raise OptionError(
+                f"{option}={INFER} is for {found.column}Format={JSON}: {found.format} cannot be "
+                f"read without the schema that it was written with; set {REGISTRY_PREFIX}url, or "
+                f"{option} to the schema or a file's path"
+            )
+        if side is not Side.READ:
+            raise OptionError(
+                f"{option}={INFER} is for reads; leave it out, and the schema is that of the rows"
+            )
+        return dataclasses.replace(found, infer=True)
+    if _OF_SCHEMAS & set(text) or (found.format == AVRO and text in _PRIMITIVES):
+        return dataclasses.replace(found, schema=text)
+    return dataclasses.replace(found, schema=_read(option, text), schema_path=text)
+
+
+def _read(option: str, text: str) -> str:
+    """The content of a schema's file."""
+    scheme, colon, rest = text.partition(":")
+    if colon and scheme.lower() == "file":
+        path = rest if not rest.startswith("//") else "/" + rest[2:].partition("/")[2]
+    elif "://" in text:
+        raise OptionError(
+            f"option {option}: {text[:200]!r} is no file of this machine: give a local path, or "
+            "the schema's text"
+        )
+    else:
+        path = text
+    try:
+        with Path(path).expanduser().open("rb") as file:
+            content = file.read(MOST_SCHEMA_BYTES + 1)
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise OptionError(
+            f"option {option}: the file {path[:500]!r} cannot be read ({reason}). It is read on "
+            "the driver. (A text is the schema itself if it has one of the characters "
+            '{ } [ ] " ; or a line end)'
+        ) from None
+    if len(content) > MOST_SCHEMA_BYTES:
+        raise OptionError(
+            f"option {option}: the file {path[:500]!r} is larger than {MOST_SCHEMA_BYTES} bytes"
+        )
+    try:
+        schema = content.decode("utf-8-sig").strip()
+    except UnicodeDecodeError:
+        raise OptionError(f"option {option}: the file {path[:500]!r} is not UTF-8") from None
+    if not schema:
+        raise OptionError(f"option {option}: the file {path[:500]!r} is empty")
+    return schema
+
+
+# --- rules between options -------------------------------------------------------------------
+
+
+def _can_use_registry(column: ColumnFormat) -> bool:
+    if not column.has_schema:
+        return False
+    return column.framing != NO_FRAMING or (column.schema is None and not column.infer)
+
+
+def _check_source(
+    column: ColumnFormat, registry: RegistryOptions | None, names: Mapping[str, str], side: Side
+) -> None:
+    """Checks that there is a place from which the schema comes. Raises OptionError."""
+    if not column.has_schema:
+        return
+    name = column.column
+    url = f"{REGISTRY_PREFIX}url"
+    here = f"{name}Format={column.format}"
+    if column.framing == NO_FRAMING and column.format != JSON and column.schema is None:
+        raise OptionError(
+            f"{here} with {name}Framing={NO_FRAMING} needs {name}Schema: no record says which "
+            "schema it was written with; give the schema's text or a file's path"
+        )
+    if registry is not None:
+        return
+    for field in ("schema_version", "subject", "strategy"):
+        if f"{name}.{field}" in names:
+            raise OptionError(
+                f"option {names[f'{name}.{field}']} is for the Schema Registry: set {url}"
+            )
+    if side is Side.WRITE and column.framing != NO_FRAMING:
+        raise OptionError(
+            f"{here} needs the Schema Registry, which gives the schema's id: set {url}, or "
+            f"{name}Framing={NO_FRAMING} to write bare payloads"
+            + (f" (with {name}Schema)" if column.format != JSON else "")
+        )
+    if column.format != JSON and column.schema is None:
+        raise OptionError(
+            f"{here} needs a schema: set {url} to the Schema Registry, or {name}Schema to the "
+            "schema's text or a file's path"
+        )
+
+
+def _check_bad_records(fields: Mapping[str, Any]) -> None:
+    topic = fields.get("dead_letter_topic")
+    if fields.get("on_bad_record") == DEAD_LETTER:
+        if not topic:
+            raise OptionError(
+                f"onBadRecord={DEAD_LETTER} needs the topic where bad records go: set "
+                "deadLetter.topic"
+            )
+    elif topic is not None:
+        raise OptionError(
+            f"option deadLetter.topic has no effect without onBadRecord={DEAD_LETTER}: set it, or "
+            "remove deadLetter.topic"
+        )
+
+
+def _check_rescued(value: ColumnFormat, fields: Mapping[str, Any]) -> None:
+    if fields.get("rescued_column") and value.format != JSON:
+        raise OptionError(
+            f"rescuedColumn=true has no effect with valueFormat={value.format}: it is for {JSON}, "
+            "whose records may have fields that no schema names"
+        )
+
+
+def _check_registration(
+    columns: list[ColumnFormat],
+    registry: RegistryOptions | None,
+    fields: Mapping[str, Any],
+    names: Mapping[str, str],
+) -> None:
+    """Rules of auto.register.schemas, use.latest.version and normalize.schemas, of writes."""
+    given = [
+        name
+        for field, name in names.items()
+        if field
+        in ("format.auto_register_schemas", "format.use_latest_version", "format.normalize_schemas")
+        and fields[field.partition(".")[2]]
+    ]
+    if not given:
+        return
+    if registry is None:
+        raise OptionError(f"option {given[0]} is for the Schema Registry: set {REGISTRY_PREFIX}url")
+    if fields.get("use_latest_version"):
+        for other in ("auto_register_schemas", "normalize_schemas"):
+            if fields.get(other):
+                raise OptionError(
+                    f"use.latest.version=true and {names[f'format.{other}']}=true exclude each "
+                    "other: the schema is the registry's, so there is none to look up or register"
+                )
+    registered = [column for column in columns if column.has_schema]
+    for column in registered:
+        if fields.get("use_latest_version"):
+            for field, option in (("schema_version", "SchemaVersion"), ("schema", "Schema")):
+                if getattr(column, field) is not None:
+                    raise OptionError(
+                        f"use.latest.version=true and {column.column}{option} exclude each other: "
+                        "remove one"
+                    )
+    if registered and all(column.schema_version is not None for column in registered):
+        raise OptionError(
+            f"option {given[0]} has no effect beside {registered[0].column}SchemaVersion: the "
+            "schema is the registry's, so there is none to look up or register"
+        )

@@ -1,0 +1,276 @@
+"""One answer of a registry: from the first of several servers that gives it, within a deadline.
+
+What may pass (no connection, no answer, status 5xx or 429) is asked of the next server at once, and
+of all of them again after a wait. What a registry refuses is final.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from sparkkafka.client.auth.http_exchange import (
+    TRY_AGAIN,
+    Answer,
+    Request,
+    Server,
+    exchange,
+)
+from sparkkafka.client.auth.oauth import TokenSource, token_source
+from sparkkafka.client.deadline import Backoff, Deadline, Retry
+from sparkkafka.config.format_rows import REGISTRY_PREFIX, RegistryUrl
+from sparkkafka.config.registry import RegistryOptions, registry_settings
+from sparkkafka.errors import (
+    AuthenticationError,
+    KafkaConnectionError,
+    KafkaError,
+    OptionError,
+    RegistryError,
+)
+from sparkkafka.schemas.registry.answers import (
+    is_no_such_page,
+    json_of,
+    kind_of,
+    printable,
+    refusal_of,
+)
+from sparkkafka.secret import Secret, SecretBytes
+
+MOST_ANSWER_BYTES: Final = 4 * 2**20
+
+_ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
+_CONTENT = "application/vnd.schemaregistry.v1+json"
+_TOKEN = re.compile(r"[\x21-\x7e]+")
+
+
+class Asker:
+    """Asks the registry of these options. Thread-safe. Looks references up when it is made.
+
+    Raises OptionError.
+    """
+
+    def __init__(self, options: RegistryOptions) -> None:
+        self._options = options
+        self.settings = registry_settings(options)
+        oauth = self.settings.oauth
+        self._tokens: Callable[[Deadline], Secret] | None
+        self._tokens = None if oauth is None else token_source(oauth)
+        self._first = 0  # of the URLs: the one that answered last
+
+    def ask(self, what: str, method: str, path: str, deadline: Deadline, body: Any = None) -> Any:
+        """The JSON that is answered. `what` is asked about, for messages: "subject 'a-value'".
+
+        Raises RegistryError if it refuses or answers oddly, KafkaConnectionError or
+        KafkaTimeoutError if it cannot be asked, AuthenticationError, OptionError.
+        """
+        options = self._options
+        backoff = Backoff(options.retries_wait_ms, options.retries_max_wait_ms)
+        limit = f"{options.name_of('api_timeout_ms')}={options.api_timeout_ms}"
+        retry = Retry(deadline, backoff, f"the Schema Registry, asked for {what} ({limit})")
+        while True:
+            try:
+                return self._anywhere(what, method, path, deadline, body)
+            except KafkaError as error:
+                if error.retriable and retry.failures >= options.max_retries:
+                    raise self._given_up(error, what, retry.failures + 1) from error.__cause__
+                retry.after(error)
+
+    def _given_up(self, error: KafkaError, what: str, times: int) -> KafkaError:
+        """What to raise after the last attempt."""
+        if not isinstance(error, KafkaConnectionError):
+            return error  # it answers, and its words are there
+        name = self._options.name_of
+        return KafkaConnectionError(
+            f"{error}; asked for {what} {'once' if times == 1 else f'{times} times'} "
+            f"({name('max_retries')}={self._options.max_retries}). Is {name('url')} right, and "
+            "does this machine reach it?"
+        )
+
+    def _anywhere(self, what: str, method: str, path: str, deadline: Deadline, body: Any) -> Any:
+        urls, first = self.settings.urls, self._first
+        failures: list[KafkaError] = []
+        for number in range(len(urls)):
+            index = (first + number) % len(urls)
+            try:
+                answer = self._authorized(urls[index], method, path, deadline, body)
+                found = self._read(urls[index], what, answer)
+            except KafkaError as error:
+                # What TLS refuses of one server, another may have right.
+                if not (error.retriable or isinstance(error, AuthenticationError)):
+                    raise
+                failures.append(error)
+                if deadline.expired:
+                    break
+            else:
+                self._first = index
+                return found
+        if len(failures) == 1:
+            raise failures[0]
+        if not any(error.retriable for error in failures):
+            raise failures[0]
+        raise KafkaConnectionError(
+            f"no Schema Registry of {len(urls)} answers: {'; '.join(map(str, failures))}"
+        )
+
+    def _authorized(
+        self, url: RegistryUrl, method: str, path: str, deadline: Deadline, body: Any
+    ) -> Answer:
+        answer = self._once(url, method, path, deadline, body)
+        if answer.status == 401 and isinstance(self._tokens, TokenSource):
+            # Withdrawn before its time, perhaps: a new one, once.
+            self._tokens.forget(self._tokens(deadline))
+            answer = self._once(url, method, path, deadline, body)
+        return answer
+
+    def _once(
+        self, url: RegistryUrl, method: str, path: str, deadline: Deadline, body: Any
+    ) -> Answer:
+        server = Server(
+            f"the Schema Registry {url}",
+            url.secure,
+            url.host,
+            url.port,
+            self.settings.tls,
+            MOST_ANSWER_BYTES,
+            RegistryError,
+            "a registry's",
+            f"the {REGISTRY_PREFIX}ssl.truststore options",
+            f"is {REGISTRY_PREFIX}ssl.enabled.protocols right",
+        )
+        headers: dict[str, str | Secret] = {
+            "Accept": _ACCEPT,
+            "User-Agent": "sparkkafka",
+            "Connection": "close",
+            **dict(self.settings.headers),
+        }
+        authorization = self._authorization(deadline)
+        if authorization is not None:
+            headers["Authorization"] = authorization
+        content = None
+        if body is not None:
+            headers["Content-Type"] = _CONTENT
+            content = SecretBytes(json.dumps(body).encode())
+        request = Request(method, Secret(url.path + path), headers, content)
+        limit = deadline.sooner(self._options.request_timeout_ms)
+        limit_ms = limit.remaining_s() * 1000
+        return exchange(server, request, limit, connect_ms=limit_ms, answer_ms=limit_ms)
+
+    def _authorization(self, deadline: Deadline) -> Secret | None:
+        options = self._options
+        if self.settings.user_info:
+            basic = _basic(self.settings.user_info)
+            if basic is None:
+                raise OptionError(
+                    f"{options.name_of('user_info')} has a character that UTF-8 cannot write"
+                )
+            return basic
+        if self._tokens is None:
+            return None
+        bearer = _bearer(self._tokens(deadline))
+        if bearer is None:
+            name = "bearer_token" if options.bearer_token else "issuer_url"
+            raise OptionError(
+                f"the token of {options.name_of(name)} is empty, or has a character that no token "
+                "may have"
+            )
+        return bearer
+
+    # --- answers -----------------------------------------------------------------------------
+
+    def _read(self, url: RegistryUrl, what: str, answer: Answer) -> Any:
+        status, body = answer.status, answer.body
+        here = f"the Schema Registry {url}"
+        if 200 <= status < 300:
+            try:
+                return json_of(body)
+            except ValueError:
+                raise RegistryError(
+                    f"{here} answers with {kind_of(body)}, not JSON, when it is asked for {what}: "
+                    f"is {self._options.name_of('url')} its own address, with its path?",
+                    status=status,
+                ) from None
+        if 300 <= status < 400:
+            raise RegistryError(
+                f"{here} redirects (status {status}) to "
+                f"{self._hidden(_place(answer.headers.get('location', '')))}, where no request is "
+                f"sent unasked: set {self._options.name_of('url')} to the registry itself",
+                status=status,
+            )
+        code, said = self._said(body)
+        number = f" (error {code})" if code and code != status else ""
+        error = RegistryError(
+            f"{here}, asked for {what}: status {status}{number}{said}{self._advice(status, code)}",
+            status=status,
+            code=code,
+        )
+        error.retriable = status in TRY_AGAIN
+        raise error
+
+    def _said(self, body: SecretBytes) -> tuple[int | None, str]:
+        """The registry's code, and its words to stand behind a status."""
+        code, words = refusal_of(body)
+        if words:
+            return code, f": {self._hidden(printable(words, 2000))}"
+        return code, f" with {kind_of(body)}" if body and code is None else ""
+
+    def _advice(self, status: int, code: int | None) -> str:
+        options = self._options
+        name = options.name_of
+        if status == 401:
+            if options.user_info:
+                return f"; compare {name('user_info')} with what the registry knows"
+            if self._tokens is not None:
+                given = "bearer_token" if options.bearer_token else "client_id"
+                return f"; compare {name(given)} with what the registry knows"
+            return (
+                f"; no user was named: set {name('user_info')}, or {name('bearer_token')}, or "
+                f"{REGISTRY_PREFIX}bearer.auth.… for an issuer of tokens"
+            )
+        if status == 403:
+            return "; this user has no right to it: ask whoever keeps the registry"
+        if is_no_such_page(status, code):
+            return f"; does {name('url')} lack a path, or have one that is wrong?"
+        if status == 407:
+            return "; that is a proxy's answer, and proxies are not used"
+        return ""
+
+    def _hidden(self, text: str) -> str:
+        """Without our secrets, should an answer hold them."""
+        settings = self.settings
+        password = settings.user_info.reveal().partition(":")[2]
+        for form in (settings.user_info.reveal(), password):
+            if form:
+                text = text.replace(form, "***")
+        oauth = settings.oauth
+        for secret in (oauth.token, oauth.client_secret) if oauth is not None else ():
+            if secret:
+                text = text.replace(secret.reveal(), "***")
+        return text
+
+
+def _basic(user_info: Secret) -> Secret | None:
+    try:
+        return Secret(f"Basic {base64.b64encode(user_info.reveal().encode()).decode()}")
+    except UnicodeEncodeError:  # which quotes the text
+        return None
+
+
+def _bearer(token: Secret) -> Secret | None:
+    """A header's value, in which no line may end."""
+    if not _TOKEN.fullmatch(token.reveal().strip()):
+        return None
+    return Secret(f"Bearer {token.reveal().strip()}")
+
+
+def _place(location: str) -> str:
+    """Scheme and host of a redirect: the rest may hold anything."""
+    try:
+        parts = urlsplit(location[:2000])
+        host = parts.netloc.rpartition("@")[2]
+    except ValueError:
+        host = ""
+    return printable(f"{parts.scheme}://{host}") if host else "elsewhere"

@@ -1,0 +1,392 @@
+"""A real Schema Registry on loopback, for tests: no Docker, no set-up, nothing left behind.
+
+    with SchemaRegistry() as registry:
+        registry.register("orders-value", '{"type": "record", "name": "Order", "fields": […]}')
+        spark.read.format("pykafka").option("schema.registry.url", registry.url)
+
+It is Apicurio Registry, which answers Confluent's API, from the jars of kafka/jars.py. Where its
+answers are not Confluent's: it knows no GUIDs (`guid` in answers, `/schemas/guids`), gives schemas
+that differ in white space ids of their own, refuses a JSON Schema that has neither `$schema` nor
+`properties`, and explains an incompatible schema in `reason` where Confluent's has `messages`. It
+asks for no password.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.parse import quote
+
+from sparkkafka.errors import KafkaError, KafkaTimeoutError
+from sparkkafka.testing.kafka.jars import REGISTRY_JARS, ensure_jars
+from sparkkafka.testing.kafka.java import find_java
+from sparkkafka.testing.kafka.java import say as say_on_stderr
+from sparkkafka.testing.kafka.ports import LOOPBACK, ReservedPorts
+from sparkkafka.testing.kafka.process import LeashedProcess, UnavailableError
+
+PATH = "/apis/ccompat/v7"
+"""Where Confluent's API is, below host and port."""
+
+COMPATIBILITIES = (
+    "NONE",
+    "BACKWARD",
+    "BACKWARD_TRANSITIVE",
+    "FORWARD",
+    "FORWARD_TRANSITIVE",
+    "FULL",
+    "FULL_TRANSITIVE",
+)
+
+#: All that the registry sees of this process's environment: any other variable may be one of
+#: its thousand settings.
+_KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "JAVA_TOOL_OPTIONS")
+
+_MANAGED_VARIABLES = (
+    "QUARKUS_HTTP_HOST",
+    "QUARKUS_HTTP_PORT",
+    "QUARKUS_HTTP_SSL_PORT",
+    "QUARKUS_HTTP_SSL_CERTIFICATE_FILES",
+    "QUARKUS_HTTP_SSL_CERTIFICATE_KEY_FILES",
+    "REGISTRY_DATASOURCE_URL",
+)
+
+_CALL_SECONDS = 30.0
+_LOOK_SECONDS = 2.0
+_POLL_SECONDS = 0.1
+_PORT_ATTEMPTS = 3
+_MOST_BYTES = 16 * 1024 * 1024  # of an answer
+
+
+class SchemaRegistry:
+    """A Schema Registry on 127.0.0.1; a context manager.
+
+    `compatibility`: the rule for all subjects, one of `COMPATIBILITIES` (Confluent's own default).
+    `port`: a wanted port, 0 for any. `certificate`: PEM files of a server certificate for
+    127.0.0.1 (with its chain) and of its key; then `url` is https. `environment`: further settings
+    of Apicurio Registry and Quarkus by their variables' names. `heap_mb`: Java's heap.
+    `start_timeout_seconds` bounds every start. `say` shows progress; None is silence, except for
+    downloads.
+
+    Schemas are in a folder that is removed in the end, so they survive `stop` and `kill`.
+
+    Raises `UnavailableError` when Java, jars or ports are not available or the registry does not
+    start; the message then holds the end of its log.
+    """
+
+    def __init__(
+        self,
+        compatibility: str = "BACKWARD",
+        *,
+        port: int = 0,
+        certificate: tuple[Path, Path] | None = None,
+        environment: Mapping[str, str] | None = None,
+        heap_mb: int = 384,
+        start_timeout_seconds: float = 120.0,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        _check_compatibility(compatibility)
+        for name in environment or {}:
+            if name in _MANAGED_VARIABLES:
+                raise ValueError(f"{name} is set by SchemaRegistry itself")
+        self._compatibility = compatibility
+        self._wanted_port = port
+        self._certificate = certificate
+        self._environment = dict(environment or {})
+        self._heap_mb = heap_mb
+        self._start_seconds = start_timeout_seconds
+        self._say = say or (lambda _text: None)
+        self._ports = ReservedPorts()
+        self._port = 0
+        self._secure_port = 0
+        self._folder: Path | None = None
+        self._process: LeashedProcess | None = None
+        self._command: list[str] = []
+
+    # -- life ------------------------------------------------------------------------------
+
+    def __enter__(self) -> SchemaRegistry:
+        self.open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def open(self) -> None:
+        """Starts the registry and returns when it answers."""
+        if self._folder is not None:
+            raise RuntimeError("the registry is open already")
+        jars = ensure_jars(REGISTRY_JARS)
+        runner = next(path for path in jars if path.name.endswith("-runner.jar"))
+        java = str(find_java(say=say_on_stderr))
+        for attempt in range(_PORT_ATTEMPTS):
+            try:
+                self._open(java, runner)
+                return
+            except _PortClashError as error:
+                self.close()
+                if attempt + 1 == _PORT_ATTEMPTS or self._wanted_port:
+                    raise UnavailableError(str(error)) from error
+            except BaseException:
+                self.close()
+                raise
+
+    def close(self) -> None:
+        """Kills what still runs and removes all data. May be called again."""
+        self.kill()
+        self._ports.release()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    @property
+    def url(self) -> str:
+        """As `schema.registry.url` wants it: `http://127.0.0.1:port/…`; https with a
+        certificate."""
+        self._require_open()
+        if self._certificate is not None:
+            return f"https://{LOOPBACK}:{self._secure_port}{PATH}"
+        return self.plain_url
+
+    @property
+    def plain_url(self) -> str:
+        """The same without TLS, which is answered in any case."""
+        self._require_open()
+        return f"http://{LOOPBACK}:{self._port}{PATH}"
+
+    @property
+    def running(self) -> bool:
+        """Whether the registry's process lives."""
+        return self._process is not None and self._process.running
+
+    def stop(self, timeout_seconds: float = 60.0) -> None:
+        """Ends the registry in order; keeps its schemas and ports for `start`.
+
+        One that has not ended after `timeout_seconds` is killed, which raises
+        `KafkaTimeoutError`.
+        """
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(timeout_seconds)
+        except subprocess.TimeoutExpired as error:
+            raise KafkaTimeoutError(
+                f"the registry did not end within {timeout_seconds:.0f} s and was killed; "
+                f"the end of its log:\n{self.log_tail()}"
+            ) from error
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """`kill -9`: returns when the process is gone. Its schemas stay for `start`."""
+        if self._process is not None:
+            self._process.close()
+            self._process = None
+
+    def start(self) -> None:
+        """Starts a registry that was stopped or killed, on its old port, with its schemas and
+        their ids; waits for it."""
+        self._require_open()
+        if self.running:
+            raise RuntimeError("the registry runs already")
+        self.kill()
+        self._launch()
+        self._wait_until_ready()
+
+    def log_tail(self, lines: int = 40) -> str:
+        """The last lines of what the registry printed."""
+        self._require_open()
+        try:
+            text = self._log.read_text(errors="replace")
+        except OSError as error:
+            return f"({error})"
+        return "\n".join(line[:500] for line in text.splitlines()[-lines:])
+
+    # -- schemas ---------------------------------------------------------------------------
+
+    def register(
+        self,
+        subject: str,
+        schema: str,
+        schema_type: str = "AVRO",
+        references: Sequence[tuple[str, str, int]] = (),
+    ) -> int:
+        """Registers a schema; returns its id, the old one if the subject has it already.
+
+        `schema`: its text. `schema_type`: AVRO, PROTOBUF or JSON. `references`: (name as the text
+        has it, subject, version). Raises `KafkaError` with the registry's words.
+        """
+        body: dict[str, Any] = {"schema": schema, "schemaType": schema_type}
+        body["references"] = [
+            {"name": name, "subject": other, "version": version}
+            for name, other, version in references
+        ]
+        answer = self.call("POST", f"/subjects/{quote(subject, safe='')}/versions", body)
+        return int(answer["id"])
+
+    def set_compatibility(self, level: str, subject: str | None = None) -> None:
+        """The rule that new versions are held to, of one subject or of all without a rule of
+        their own. `level`: one of `COMPATIBILITIES`."""
+        _check_compatibility(level)
+        if level != "NONE":
+            path = "/config" if subject is None else f"/config/{quote(subject, safe='')}"
+            self.call("PUT", path, {"compatibility": level})
+            return
+        # In its Confluent API, NONE takes a rule away: a subject then has the rule of all.
+        self.set_compatibility("FULL", subject)
+        if subject is None:
+            self.call("PUT", "/config", {"compatibility": level})
+            return
+        own = f"/apis/registry/v2/groups/default/artifacts/{quote(subject, safe='')}/rules"
+        rule = {"type": "COMPATIBILITY", "config": level}
+        self._request("PUT", f"{own}/COMPATIBILITY", rule, "application/json", _CALL_SECONDS)
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        timeout_seconds: float = _CALL_SECONDS,
+    ) -> Any:
+        """One request to Confluent's API, `call("GET", "/subjects")`; returns the JSON answer.
+
+        Raises `KafkaError` with the registry's words for a status other than 200, OSError when
+        it is away or silent for `timeout_seconds`.
+        """
+        kind = "application/vnd.schemaregistry.v1+json"
+        return self._request(method, PATH + path, body, kind, timeout_seconds)
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _request(
+        self, method: str, path: str, body: object, content_type: str, timeout_seconds: float
+    ) -> Any:
+        self._require_open()
+        connection = http.client.HTTPConnection(LOOPBACK, self._port, timeout=timeout_seconds)
+        try:
+            connection.request(
+                method,
+                path,
+                None if body is None else json.dumps(body),
+                {"Content-Type": content_type},
+            )
+            response = connection.getresponse()
+            content = response.read(_MOST_BYTES)
+        except http.client.HTTPException as error:
+            raise ConnectionError(f"{method} {path}: {error!r}") from error
+        finally:
+            connection.close()
+        text = content.decode(errors="replace")
+        if response.status != 200:
+            raise KafkaError(f"{method} {path}: {response.status} {text[:1000]}")
+        return json.loads(text)
+
+    def _require_open(self) -> Path:
+        if self._folder is None:
+            raise RuntimeError("the registry is not open: use it in a with statement")
+        return self._folder
+
+    @property
+    def _log(self) -> Path:
+        return self._require_open() / "registry" / "registry.log"
+
+    def _open(self, java: str, runner: Path) -> None:
+        started = time.monotonic()
+        self._folder = Path(tempfile.mkdtemp(prefix="sparkkafka-registry-"))
+        home = self._folder / "registry"
+        (home / "tmp").mkdir(parents=True)
+        self._port = self._ports.take(self._wanted_port if self._certificate is None else 0)
+        if self._certificate is not None:
+            self._secure_port = self._ports.take(self._wanted_port)
+        self._ports.hand_over()
+        self._command = [
+            java,
+            f"-Xmx{self._heap_mb}m",
+            # It starts sooner, and on a busy machine takes less from the tests.
+            "-XX:TieredStopAtLevel=1",
+            "-XX:+UseSerialGC",
+            "-XX:+ExitOnOutOfMemoryError",
+            "-XX:-UsePerfData",  # else every Java leaves a file in the system's temp folder
+            "-Djava.awt.headless=true",
+            f"-Djava.io.tmpdir={home / 'tmp'}",
+            "-jar",
+            str(runner),
+        ]
+        self._launch()
+        self._wait_until_ready()
+        self.set_compatibility(self._compatibility)
+        self._say(f"a Schema Registry answers at {self.url} ({time.monotonic() - started:.1f} s)")
+
+    def _launch(self) -> None:
+        home = self._log.parent
+        variables = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
+        variables.update(self._environment)
+        variables["QUARKUS_HTTP_HOST"] = LOOPBACK
+        variables["QUARKUS_HTTP_PORT"] = str(self._port)
+        # The usual database is in memory; WRITE_DELAY=0: what was answered survives `kill -9`.
+        variables["REGISTRY_DATASOURCE_URL"] = f"jdbc:h2:file:{home / 'schemas'};WRITE_DELAY=0"
+        if self._certificate is not None:
+            certificate, key = self._certificate
+            variables["QUARKUS_HTTP_SSL_PORT"] = str(self._secure_port)
+            variables["QUARKUS_HTTP_SSL_CERTIFICATE_FILES"] = str(certificate.resolve())
+            variables["QUARKUS_HTTP_SSL_CERTIFICATE_KEY_FILES"] = str(key.resolve())
+        with self._log.open("ab") as log:
+            self._process = LeashedProcess(
+                self._command,
+                output=log,
+                environment=variables,
+                working_directory=home,
+                remove=home,
+            )
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + self._start_seconds
+        while True:
+            self._check_alive()
+            with contextlib.suppress(OSError, KafkaError, ValueError):
+                self.call("GET", "/subjects", timeout_seconds=_LOOK_SECONDS)
+                return
+            if time.monotonic() > deadline:
+                tail = self.log_tail()
+                self.kill()
+                raise UnavailableError(
+                    f"the registry did not answer within {self._start_seconds:.0f} s; "
+                    f"the end of its log:\n{tail}"
+                )
+            time.sleep(_POLL_SECONDS)
+
+    def _check_alive(self) -> None:
+        if self._process is None or self._process.running:
+            return
+        status = self._process.wait()
+        tail = self.log_tail()
+        self.kill()
+        text = f"the registry ended (status {status}); the end of its log:\n{tail}"
+        if "already bound" in tail or "Address already in use" in tail:
+            raise _PortClashError(text)
+        raise UnavailableError(text)
+
+
+class _PortClashError(Exception):
+    """Another program took a port between its choice and the registry's start."""
+
+
+def _check_compatibility(level: str) -> None:
+    if level not in COMPATIBILITIES:
+        raise ValueError(f"compatibility {level!r} is none of {', '.join(COMPATIBILITIES)}")

@@ -1,0 +1,799 @@
+"""The registry's client on a registry of the test's own: questions, words, faults and secrets."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import pickle
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkkafka.client.auth import oauth
+from sparkkafka.config.registry import RegistryOptions
+from sparkkafka.config.security.options import SecurityOptions
+from sparkkafka.errors import (
+    AuthenticationError,
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+    OptionError,
+    RegistryError,
+    SchemaError,
+)
+from sparkkafka.schemas.registry import asking, cache
+from sparkkafka.schemas.registry.client import Registered, RegistryClient
+from sparkkafka.schemas.values import AVRO, JSON, PROTOBUF, Schema
+from sparkkafka.secret import Secret
+from tests.certificates import signed
+from tests.frames import variables_of
+from tests.registry_server import HTML, Answer, RegistryServer, error
+from tests.token_server import TokenServer
+
+LONG, TEXT = '"long"', '"string"'
+AUTHORITY = signed("authority")
+HUSH = "hush"
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_kept_between_tests() -> Iterator[None]:
+    cache._caches.clear()
+    oauth._sources.clear()
+    yield
+    cache._caches.clear()
+    oauth._sources.clear()
+
+
+@pytest.fixture
+def server() -> Iterator[RegistryServer]:
+    with RegistryServer() as registry:
+        yield registry
+
+
+def options(*servers: RegistryServer | str, **more: Any) -> RegistryOptions:
+    urls = [server if isinstance(server, str) else server.url for server in servers]
+    quick = {"retries_wait_ms": 1, "retries_max_wait_ms": 5, "api_timeout_ms": 20_000}
+    return RegistryOptions(url=",".join(urls), **{**quick, **more})
+
+
+def client(*servers: RegistryServer | str, **more: Any) -> RegistryClient:
+    return RegistryClient(options(*servers, **more))
+
+
+def nobody() -> str:
+    """A URL where no server listens."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{sock.getsockname()[1]}"
+
+
+def failure(call: Any, kind: type[KafkaError]) -> str:
+    """The error's words; neither they nor its frames have a secret."""
+    with pytest.raises(kind) as caught:
+        call()
+    for shown in (str(caught.value), variables_of(caught.value)):
+        assert HUSH not in shown
+        assert "bWU6aHVza" not in shown  # base64 of me:hush
+    assert pickle.loads(pickle.dumps(caught.value)).args == caught.value.args
+    return str(caught.value)
+
+
+def paths(server: RegistryServer) -> list[str]:
+    return [f"{asked.method} {asked.path}" for asked in server.asked]
+
+
+# --- questions -------------------------------------------------------------------------------
+
+
+def test_a_schema_by_its_id_is_asked_for_once(server: RegistryServer) -> None:
+    first = server.add("a-value", LONG)
+    with client(server) as registry:
+        assert registry.by_id(first) == Schema(AVRO, LONG)
+        assert registry.by_id(first, format=AVRO) == Schema(AVRO, LONG)
+        assert registry.by_id(first, "a-value") == Schema(AVRO, LONG)
+    assert client(server).by_id(first) == Schema(AVRO, LONG)
+    assert paths(server) == ["GET /schemas/ids/1"]
+    (asked,) = server.asked
+    assert "application/vnd.schemaregistry.v1+json" in asked.headers["accept"]
+    assert "authorization" not in asked.headers
+
+
+def test_the_registrys_path_and_several_formats() -> None:
+    with RegistryServer(prefix="/apis/ccompat/v7") as server:
+        server.add("a-value", LONG)
+        server.add("b-value", 'syntax = "proto3";', "PROTOBUF")
+        server.add("c-value", "{}", "JSON")
+        registry = client(server.url + "/")
+        kinds = [registry.by_id(number).format for number in (1, 2, 3)]
+        assert kinds == [AVRO, PROTOBUF, JSON]
+        assert server.asked[0].path == "/apis/ccompat/v7/schemas/ids/1"
+
+
+def test_versions_of_a_subject(server: RegistryServer) -> None:
+    server.add("a-value", LONG)
+    server.add("a-value", TEXT)
+    registry = client(server)
+    latest = registry.latest("a-value")
+    assert latest == Registered("a-value", 2, 2, latest.guid, Schema(AVRO, TEXT))
+    assert latest.guid is not None
+    assert len(latest.guid) == 16
+    assert registry.version("a-value", 1).schema == Schema(AVRO, LONG)
+    assert registry.versions("a-value") == (1, 2)
+    assert registry.subjects() == ("a-value",)
+    server.add("a-value", '"int"')
+    assert registry.latest("a-value").version == 3  # never from a cache
+
+
+def test_a_schema_by_its_guid(server: RegistryServer) -> None:
+    server.add("a-value", LONG)
+    registry = client(server)
+    guid = registry.latest("a-value").guid
+    assert guid is not None
+    assert registry.by_guid(guid) == registry.by_guid(guid, AVRO) == Schema(AVRO, LONG)
+    assert len(server.asked) == 2
+    assert "AVRO" not in failure(lambda: registry.by_guid(guid, JSON), SchemaError)
+    unknown = failure(lambda: registry.by_guid(bytes(16)), RegistryError)
+    assert "the schema with GUID 00000000-0000-0000-0000-000000000000 is not in" in unknown
+    server.modern = False
+    text = failure(lambda: registry.by_guid(bytes(16)), RegistryError)
+    assert "is not in the Schema Registry, or it cannot look up GUIDs" in text
+
+
+def test_names_with_any_characters_are_quoted(server: RegistryServer) -> None:
+    subject = "a/b ?#%ü:\udcff"
+    server.add("a/b ?#%ü:?", LONG)
+    assert client(server).latest(subject).id == 1
+
+
+def test_lookup(server: RegistryServer) -> None:
+    server.add("a-value", LONG)
+    registry = client(server)
+    found = registry.lookup("a-value", Schema(AVRO, LONG), normalize=True)
+    assert found is not None
+    assert (found.id, found.version, found.schema) == (1, 1, Schema(AVRO, LONG))
+    assert server.asked[-1].query == {"normalize": "true"}
+    assert server.asked[-1].body == {"schema": LONG}
+    assert registry.lookup("a-value", Schema(JSON, LONG)) is None
+    assert server.asked[-1].body == {"schema": LONG, "schemaType": "JSON"}
+    assert server.asked[-1].query == {}
+    assert registry.lookup("b-value", Schema(AVRO, LONG)) is None
+
+
+@pytest.mark.parametrize("modern", [True, False])
+def test_register(server: RegistryServer, modern: bool) -> None:
+    server.modern = modern
+    registry = client(server)
+    found = registry.register("a-value", Schema(PROTOBUF, "message M {}"))
+    assert (found.subject, found.id, found.version) == ("a-value", 1, 1)
+    assert (found.guid is None) != modern
+    assert len(server.asked) == (1 if modern else 2)
+    assert registry.register("a-value", Schema(PROTOBUF, "message M {}")).id == 1
+    assert registry.by_id(1) == Schema(PROTOBUF, "message M {}")
+
+
+def test_compatible(server: RegistryServer) -> None:
+    registry = client(server)
+    schema = Schema(AVRO, TEXT)
+    assert registry.compatible("a-value", schema) == ()
+    server.add("a-value", LONG)
+    assert registry.compatible("a-value", schema) == ()
+    server.incompatible = ["reader type: STRING not compatible\n with \x1b[31m" + "x" * 5000]
+    (reason,) = registry.compatible("a-value", schema)
+    assert reason.startswith("reader type: STRING not compatible with [31mx")
+    assert len(reason) < 600
+    server.answers = [Answer(200, {"is_compatible": False, "reason": "Apicurio's\nwords"})]
+    assert registry.compatible("a-value", schema) == ("Apicurio's words",)
+    server.answers = [error(404, 404), Answer(200, {"is_compatible": False})]
+    assert registry.compatible("a-value", schema) == (
+        "the registry says no more than that it is not compatible",
+    )
+    assert server.asked[-1].path == "/compatibility/subjects/a-value/versions/latest"
+    assert server.asked[-1].query == {"verbose": "true"}
+
+
+def test_whose_an_id_is(server: RegistryServer) -> None:
+    server.add("a-value", LONG)
+    server.add("b-value", LONG)
+    registry = client(server)
+    assert registry.owners(1) == (("a-value", 1), ("b-value", 1))
+    assert registry.stranger(1, "a-value") == ""
+    assert registry.stranger(1, "c-value") == (
+        "id 1 belongs to 'a-value', 'b-value' in the Schema Registry, and not to 'c-value'"
+    )
+    server.answers = [
+        error(404, 404),
+        Answer(200, {"no": "list"}),
+        Answer(200, [7, {"subject": 1}]),
+    ]
+    assert [registry.stranger(1, "c-value") for _ in range(3)] == ["", "", ""]
+    assert client(nobody(), max_retries=0).stranger(1, "c-value") == ""
+
+
+# --- references ------------------------------------------------------------------------------
+
+
+def test_references_are_looked_up_with_theirs(server: RegistryServer) -> None:
+    server.add("base", "B")
+    server.add("left", "L", references=[("base.avsc", "base", 1)])
+    server.add("right", "R", references=[("base.avsc", "base", 1)])
+    top = server.add("t", "T", references=[("l", "left", 1), ("r", "right", 1)])
+    base = Schema(AVRO, "B")
+    left = Schema(AVRO, "L", (("base.avsc", base),))
+    right = Schema(AVRO, "R", (("base.avsc", base),))
+    registry = client(server)
+    schema = registry.by_id(top)
+    assert schema == Schema(AVRO, "T", (("l", left), ("r", right)))
+    assert len(server.asked) == 4  # that which two refer to is asked for once
+    assert server.asked[-1].query == {"deleted": "true"}
+    assert registry.latest("t").schema == schema
+    assert pickle.loads(pickle.dumps(schema)) == schema
+
+
+def test_references_that_cannot_be_had(server: RegistryServer) -> None:
+    registry = client(server)
+    lost = server.add("a", "A", references=[("gone.avsc", "gone", 3)])
+    text = failure(lambda: registry.by_id(lost), SchemaError)
+    assert f"the schema with id {lost} refers to 'gone.avsc', subject 'gone' version 3, whi" in text
+    server.add("x", "X", references=[("y", "y", 1)])
+    server.add("y", "Y", references=[("x", "x", 1)])
+    assert "refers in a circle to subject" in failure(lambda: registry.latest("x"), SchemaError)
+    server.add("p", "{}", "JSON")
+    other = server.add("q", "Q", references=[("p", "p", 1)])
+    text = failure(lambda: registry.by_id(other), SchemaError)
+    assert "is avro, and refers to subject 'p' version 1, which is json" in text
+
+
+def test_references_are_bounded(server: RegistryServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = client(server)
+    for depth in range(40):
+        server.add(f"d{depth}", f"D{depth}", references=[("d", f"d{depth + 1}", 1)])
+    text = failure(lambda: registry.latest("d0"), SchemaError)
+    assert "has references that are more than 32 deep" in text
+    server.add("n0", "N0")
+    for number in range(1, 20):  # twice each time: 2^20 for who follows them
+        below = f"n{number - 1}"
+        server.add(f"n{number}", f"N{number}", references=[("l", below, 1), ("r", below, 1)])
+    assert "refers to more than 4096 schemas" in failure(
+        lambda: registry.latest("n19"), SchemaError
+    )
+    wide = [(f"w{number}", f"w{number}", 1) for number in range(300)]
+    for name, _, _ in wide:
+        server.add(name, name)
+    server.add("wide", "W", references=wide)
+    assert "refers to more than 256 schemas" in failure(
+        lambda: registry.latest("wide"), SchemaError
+    )
+    monkeypatch.setattr("sparkkafka.schemas.registry.references.MOST_BYTES", 10)
+    server.add("large", "L" * 6, references=[("l", "larger", 1)])
+    server.add("larger", "L" * 7)
+    assert "are larger than 10 characters" in failure(lambda: registry.latest("large"), SchemaError)
+
+
+def test_a_schema_with_references_is_not_looked_up() -> None:
+    schema = Schema(AVRO, "A", (("b", Schema(AVRO, "B")),))
+    registry = client(nobody())
+    for call in (registry.lookup, registry.register, registry.compatible):
+        text = failure(lambda call=call: call("a-value", schema), SchemaError)
+        assert "set use.latest.version=true" in text
+
+
+# --- refusals --------------------------------------------------------------------------------
+
+
+def test_a_subject_that_is_not_there_has_near_ones(server: RegistryServer) -> None:
+    for name in ("orders-value", "orders-key", "customers-value"):
+        server.add(name, LONG)
+    registry = client(server)
+    with pytest.raises(RegistryError) as caught:
+        registry.latest("order-value")
+    assert (caught.value.status, caught.value.code) == (404, 40401)
+    text = str(caught.value)
+    assert (
+        f"the Schema Registry http://127.0.0.1:{server.port} has no subject 'order-value'" in text
+    )
+    assert "near names are 'orders-value'" in text
+    assert "unless value.subject.name.strategy, or valueSubject (keySubject), says" in text
+    assert "but 3 others" in failure(lambda: registry.versions("zzz"), RegistryError)
+    server.answers = [error(404, 40401), error(403, 40301)]
+    text = failure(lambda: registry.latest("order-value"), RegistryError)
+    assert "has no subject 'order-value'. The subject is" in text
+
+
+def test_an_empty_registry_says_so(server: RegistryServer) -> None:
+    text = failure(lambda: client(server).latest("a-value"), RegistryError)
+    assert "and shows no subjects at all to this user" in text
+
+
+def test_a_version_that_is_not_there_has_the_others(server: RegistryServer) -> None:
+    server.add("a-value", LONG)
+    server.add("a-value", TEXT)
+    text = failure(lambda: client(server).version("a-value", 7), RegistryError)
+    assert "subject 'a-value' in the Schema Registry has no version 7; it has 1, 2: see" in text
+    assert "valueSchemaVersion" in text
+
+
+@pytest.mark.parametrize("number", [9, 2**31, 2**32 - 1])
+def test_an_id_that_is_not_there(server: RegistryServer, number: int) -> None:
+    with pytest.raises(RegistryError) as caught:
+        client(server).by_id(number)
+    assert (caught.value.status, caught.value.code) == (404, 40403)
+    assert f"the schema with id {number}" in str(caught.value)
+    assert "Confluent's framing" in str(caught.value)
+
+
+def test_a_schema_of_another_format(server: RegistryServer) -> None:
+    number = server.add("a-value", "{}", "JSON")
+    registry = client(server)
+    text = failure(lambda: registry.by_id(number, format=AVRO), SchemaError)
+    assert "the schema with id 1 in the Schema Registry is json, and the records are read" in text
+    assert "as avro (it belongs to 'a-value'): set valueFormat (or keyFormat) to json" in text
+    text = failure(lambda: registry.latest("a-value", PROTOBUF), SchemaError)
+    assert "subject 'a-value' in the Schema Registry is json, and protobuf is asked for" in text
+    server.answers = [Answer(200, {"schema": "<x/>", "schemaType": "XSD", "id": 5})]
+    text = failure(lambda: registry.by_id(5), RegistryError)
+    assert "is of the type 'XSD', which is not supported" in text
+
+
+def test_a_schema_that_is_not_compatible(server: RegistryServer) -> None:
+    server.add("a-value", LONG)
+    server.incompatible = ["field customer.age: no default", "field \x07x: \n type"]
+    registry = client(server)
+    with pytest.raises(RegistryError) as caught:
+        registry.register("a-value", Schema(AVRO, TEXT))
+    assert (caught.value.status, caught.value.code) == (409, 409)
+    assert str(caught.value) == (
+        "the Schema Registry refuses a schema as the next version of subject 'a-value', since it "
+        "is not compatible with those before it\n  - field customer.age: no default\n"
+        "  - field x: type"
+    )
+    server.answers = [error(409, 409, "because of x"), Answer(500), Answer(500)]
+    text = failure(
+        lambda: client(server, max_retries=0).register("a-value", Schema(AVRO, TEXT)),
+        RegistryError,
+    )
+    assert "is not compatible with those before it" in text
+    assert "because of x" in text
+
+
+def test_a_schema_that_is_not_valid(server: RegistryServer) -> None:
+    server.answers = [error(422, 42201, "Invalid schema: no such type lonk")]
+    text = failure(
+        lambda: client(server).register("a-value", Schema(AVRO, '"lonk"')), RegistryError
+    )
+    assert "takes the schema of subject 'a-value' for invalid" in text
+    assert "no such type lonk" in text
+
+
+def test_no_right_to_register(server: RegistryServer) -> None:
+    server.answers = [error(403, 40301, "User is denied operation Write")]
+    text = failure(lambda: client(server).register("a-value", Schema(AVRO, LONG)), RegistryError)
+    assert "User is denied operation Write" in text
+    assert "auto.register.schemas=true needs the right to write subject 'a-value'" in text
+
+
+def test_a_user_who_is_not_known(server: RegistryServer) -> None:
+    server.user_info = "me:hush"
+    server.add("a-value", LONG)
+    text = failure(lambda: client(server).latest("a-value"), RegistryError)
+    assert (
+        "status 401: Unauthorized; no user was named: set schema.registry.basic.auth.user.in"
+        in text
+    )
+    registry = client(server, user_info=Secret("me:hushed"))
+    text = failure(lambda: registry.latest("a-value"), RegistryError)
+    assert "compare schema.registry.basic.auth.user.info with what the registry knows" in text
+    registry = client(server, bearer_token=Secret("hush"))
+    text = failure(lambda: registry.latest("a-value"), RegistryError)
+    assert "compare schema.registry.bearer.auth.token with" in text
+    server.answers = [error(403, 40301, "denied to me:hush, who has hush")]
+    registry = client(server, user_info=Secret("me:hush"))
+    text = failure(lambda: registry.latest("a-value"), RegistryError)
+    assert "status 403 (error 40301): denied to ***, who has ***; this user has no right" in text
+    assert registry.latest("a-value").id == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (Answer(200, HTML), "answers with an HTML page, not JSON, when it is asked for subject"),
+        (Answer(200, b""), "answers with nothing, not JSON"),
+        (Answer(200, b"\xff{"), "answers with something other than JSON, not JSON"),
+        (Answer(200, b"[" * 100_000), "answers with something other than JSON"),
+        (Answer(200, []), "with JSON that is not an object"),
+        (Answer(200, {"id": 1}), "answers without a schema for subject 'a-value'"),
+        (Answer(200, {"schema": 7, "id": 1}), "answers without a schema"),
+        (Answer(200, {"schema": LONG}), "answers without an id"),
+        (Answer(200, {"schema": LONG, "id": "1"}), "answers without an id"),
+        (Answer(200, {"schema": LONG, "id": 2**40}), "answers without an id"),
+        (Answer(200, {"schema": LONG, "id": True}), "answers without an id"),
+        (Answer(200, {"schema": LONG, "id": 1, "references": [{"name": "x"}]}), "a reference that"),
+        (Answer(200, {"schema": LONG, "id": 1, "references": 7}), "a reference that"),
+        (Answer(200, {"schema": LONG, "id": 1, "schemaType": ["x"]}), "not supported"),
+        (Answer(404, HTML), "status 404 with an HTML page; does schema.registry.url lack a path"),
+        (Answer(404, {"error_code": 404, "message": "HTTP 404 Not Found"}), "lack a path"),
+        (Answer(407), "proxies are not used"),
+        (Answer(400, {"message": 7, "error_code": "x"}), "status 400 with something other than"),
+        (
+            Answer(302, headers={"location": "https://me:hush@elsewhere.example/hush?x=hush"}),
+            "redirects (status 302) to https://elsewhere.example, where no request is sent unasked",
+        ),
+        (Answer(301, headers={"location": "http://[hush"}), "redirects (status 301) to elsewhere"),
+        (Answer(200, b" " * (asking.MOST_ANSWER_BYTES + 1)), "is longer than 4194304 bytes: not a"),
+        (Answer(200, headers={"content-length": "-7"}), "not JSON"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_odd_answers(server: RegistryServer, answer: Answer, words: str) -> None:
+    server.answers = [answer]
+    text = failure(lambda: client(server).latest("a-value"), RegistryError)
+    assert words in text
+    assert len(server.asked) == 1
+
+
+def test_what_a_registry_says_is_cut_and_printable(server: RegistryServer) -> None:
+    server.answers = [error(400, 42, "a\x1b[31mb\r\n\u202e" + "x" * 100_000)]
+    text = failure(lambda: client(server).latest("a-value"), RegistryError)
+    assert "(error 42): a [31mb" in text
+    assert len(text) < 2300
+    assert text.isprintable()
+
+
+def test_a_server_that_does_not_speak_http() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+
+        def serve() -> None:
+            sock, _ = listening.accept()
+            with sock:
+                sock.recv(1000)
+                sock.sendall(b"220 smtp ready\r\n")
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        registry = client(f"http://127.0.0.1:{port}", user_info=Secret("me:hush"))
+        assert "does not answer in HTTP" in failure(lambda: registry.by_id(1), RegistryError)
+        thread.join(10)
+
+
+# --- faults that may pass --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [Answer(500)],
+        [Answer(503, HTML), Answer(429)],
+        [Answer(hang_up=True)],
+        [Answer(200, b"{", headers={"content-length": "100"})],
+        [error(500, 50003, "Error while forwarding the request to the primary")],
+    ],
+    ids=["500", "503 and 429", "hangs up", "cut off", "50003"],
+)
+def test_what_may_pass_is_asked_again(server: RegistryServer, answers: list[Answer]) -> None:
+    server.add("a-value", LONG)
+    server.answers = answers[:]
+    assert client(server).by_id(1) == Schema(AVRO, LONG)
+    assert len(server.asked) == len(answers) + 1
+
+
+def test_how_often_it_is_asked(server: RegistryServer) -> None:
+    server.answers = [error(500, 50001, "store is away")] * 9
+    with pytest.raises(RegistryError) as caught:
+        client(server, max_retries=2).by_id(1)
+    assert (caught.value.status, caught.value.code, caught.value.retriable) == (500, 50001, True)
+    assert "status 500 (error 50001): store is away" in str(caught.value)
+    assert len(server.asked) == 3
+
+
+def test_another_url_is_asked_at_once(server: RegistryServer) -> None:
+    server.add("a-value", LONG)
+    with RegistryServer() as broken:
+        broken.answers = [Answer(503)]
+        registry = client(nobody(), broken, server, max_retries=0)
+        assert registry.latest("a-value").id == 1
+        assert len(broken.asked) == 1
+        assert registry.latest("a-value").id == 1
+        assert len(broken.asked) == 1  # the one that answered last comes first
+
+
+def test_what_one_refuses_no_other_is_asked(server: RegistryServer) -> None:
+    with RegistryServer() as other:
+        failure(lambda: client(server, other).by_id(1), RegistryError)
+        assert other.asked == []
+
+
+def test_no_registry_at_all() -> None:
+    one, two = nobody(), nobody()
+    text = failure(lambda: client(one, two, max_retries=1).by_id(1), KafkaConnectionError)
+    assert "no Schema Registry of 2 answers" in text
+    assert one in text
+    assert two in text
+    assert "Connection refused; asked for the schema with id 1 2 times" in text
+    text = failure(lambda: client(one, max_retries=0).by_id(1), KafkaConnectionError)
+    assert text == (
+        f"the Schema Registry {one}: Connection refused; asked for the schema with id 1 once "
+        "(schema.registry.max.retries=0). Is schema.registry.url right, and does this machine "
+        "reach it?"
+    )
+
+
+def test_the_deadline_counts_for_all_of_it(server: RegistryServer) -> None:
+    over = threading.Event()
+    server.answers = [Answer(wait=over)] * 2 + [Answer(drip=True)] * 20
+    try:
+        registry = client(server, request_timeout_ms=150, api_timeout_ms=700, max_retries=1000)
+        text = failure(lambda: registry.by_id(1), KafkaTimeoutError)
+    finally:
+        over.set()
+    assert "asked for the schema with id 1 (schema.registry.api.timeout.ms=700): gave up af" in text
+    assert "the last failure: the Schema Registry http://127.0.0.1" in text
+    assert "no answer in time" in text
+
+
+def test_the_deadline_counts_for_references_too(server: RegistryServer) -> None:
+    over = threading.Event()
+    top = server.add("a", "A", references=[("b", "b", 1)])
+    row = {"schema": "A", "references": [{"name": "b", "subject": "b", "version": 1}]}
+    server.answers = [Answer(200, row)] + [Answer(wait=over)] * 50
+    try:
+        registry = client(server, request_timeout_ms=150, api_timeout_ms=600, max_retries=1000)
+        text = failure(lambda: registry.by_id(top), KafkaTimeoutError)
+    finally:
+        over.set()
+    assert "subject 'b' version 1, for the schema with id" in text
+
+
+# --- the cache -------------------------------------------------------------------------------
+
+
+def test_cached_schemas_count_while_the_registry_is_away() -> None:
+    with RegistryServer() as server:
+        server.add("a-value", LONG)
+        registry = client(server, max_retries=0)
+        assert registry.by_id(1) == Schema(AVRO, LONG)
+        settings = options(server, max_retries=0)
+    assert registry.by_id(1) == RegistryClient(settings).by_id(1) == Schema(AVRO, LONG)
+    failure(lambda: registry.by_id(2), KafkaConnectionError)
+
+
+def test_errors_are_not_cached(server: RegistryServer) -> None:
+    registry = client(server)
+    failure(lambda: registry.by_id(1), RegistryError)
+    server.add("a-value", LONG)
+    assert registry.by_id(1) == Schema(AVRO, LONG)
+
+
+def test_what_one_user_has_read_another_has_not(server: RegistryServer) -> None:
+    server.add("a-value", LONG)
+    for more in (
+        {},
+        {"user_info": Secret("me:hush")},
+        {"user_info": Secret("you:hush")},
+        {"bearer_token": Secret("hush")},
+        {"bearer_token": Secret("hush"), "identity_pool_id": "pool-1"},
+    ):
+        for _ in range(2):
+            client(server, **more).by_id(1)
+    assert len(server.asked) == 5
+
+
+def test_contexts_have_ids_of_their_own(server: RegistryServer) -> None:
+    server.add("a-value", LONG)
+    registry = client(server)
+    for subject in ("a", "b", ":.east:a", ":.east:b", ":.west:a"):
+        registry.by_id(1, subject)
+    assert [asked.query.get("subject") for asked in server.asked] == ["a", ":.east:a", ":.west:a"]
+
+
+def test_the_cache_is_bounded(server: RegistryServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(1, 6):
+        server.add(f"s{number}", f'"{number}{"x" * 10}"')
+    registry = client(server, cache_capacity=3)
+    for number in (1, 2, 3, 1, 4, 1, 5):
+        registry.by_id(number)
+    assert len(server.asked) == 5
+    registry.by_id(1)  # used lately
+    assert len(server.asked) == 5
+    registry.by_id(2)
+    assert len(server.asked) == 6
+    monkeypatch.setattr(cache, "MOST_BYTES", 20)
+    registry.by_id(5)
+    registry.by_id(3)  # only the last one is left
+    asked = len(server.asked)
+    registry.by_id(3)
+    assert len(server.asked) == asked
+    registry.by_id(5)
+    assert len(server.asked) == asked + 1
+
+
+def test_caches_are_bounded(server: RegistryServer) -> None:
+    for number in range(cache.MOST_CACHES + 5):
+        client(server, user_info=Secret(f"{number}:hush"))
+    assert len(cache._caches) == cache.MOST_CACHES
+
+
+def test_many_threads(server: RegistryServer) -> None:
+    for number in range(10):
+        server.add(f"s{number}", f'"t{number}"')
+    registry = client(server, cache_capacity=4)
+    found: list[bool] = []
+
+    def work(first: int) -> None:
+        for step in range(30):
+            number = (first + step) % 10
+            found.append(registry.by_id(number + 1).text == f'"t{number}"')
+
+    threads = [threading.Thread(target=work, args=(first,)) for first in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert found == [True] * 240
+
+
+def _child(registry: RegistryClient, results: Any) -> None:
+    results.put(registry.by_id(1).text)
+
+
+def test_a_fork_while_locks_are_held(server: RegistryServer) -> None:
+    server.add("a-value", LONG)
+    registry = client(server)
+    registry.by_id(1)
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+    with cache._lock, registry._cache._lock:
+        child = context.Process(target=_child, args=(registry, results))
+        child.start()
+    assert results.get(timeout=30) == LONG
+    child.join(30)
+
+
+# --- identity and TLS ------------------------------------------------------------------------
+
+
+def test_user_and_password(server: RegistryServer) -> None:
+    server.user_info = "me:hüsh:x"
+    server.add("a-value", LONG)
+    assert client(server, user_info=Secret("me:hüsh:x")).by_id(1) == Schema(AVRO, LONG)
+
+
+def test_a_token_and_the_headers_of_confluents_cloud(server: RegistryServer) -> None:
+    server.token = "hush"
+    server.add("a-value", LONG)
+    registry = client(
+        server,
+        bearer_token=Secret(" hush\n"),
+        logical_cluster="lsrc-1",
+        identity_pool_id="pool-1",
+    )
+    assert registry.by_id(1) == Schema(AVRO, LONG)
+    (asked,) = server.asked
+    assert asked.headers["target-sr-cluster"] == "lsrc-1"
+    assert asked.headers["confluent-identity-pool-id"] == "pool-1"
+
+
+@pytest.mark.parametrize("token", ["hush hush", "hush\r\nx: y", "hüsh", "hush\udcff", " "])
+def test_tokens_that_no_header_can_have(server: RegistryServer, token: str) -> None:
+    registry = client(server, bearer_token=Secret(token))
+    text = failure(lambda: registry.by_id(1), OptionError)
+    assert "the token of schema.registry.bearer.auth.token is empty, or has a character" in text
+    assert server.asked == []
+
+
+def test_a_password_that_utf8_cannot_write(server: RegistryServer) -> None:
+    registry = client(server, user_info=Secret("me:hush\udcff"))
+    text = failure(lambda: registry.by_id(1), OptionError)
+    assert "schema.registry.basic.auth.user.info has a character that UTF-8 cannot write" in text
+
+
+def with_issuer(server: RegistryServer, tokens: TokenServer) -> RegistryClient:
+    return client(
+        server,
+        issuer_url=tokens.url,
+        client_id="me",
+        client_secret=Secret("hush"),
+        tls=SecurityOptions(protocol="SSL", truststore_certificates=Secret(AUTHORITY.pem)),
+    )
+
+
+def test_a_token_of_an_issuer(server: RegistryServer) -> None:
+    server.add("a-value", LONG)
+    with TokenServer(AUTHORITY) as tokens:
+        registry = with_issuer(server, tokens)
+        registry.latest("a-value")
+        registry.latest("a-value")
+        assert len(tokens.asked) == 1
+        assert tokens.asked[0].basic == "me:hush"
+        first = server.asked[-1].headers["authorization"]
+        assert first.startswith("Bearer ")
+        # Withdrawn before its time: another one is got, once.
+        server.answers = [error(401, 401)]
+        registry.latest("a-value")
+        assert len(tokens.asked) == 2
+        assert len(server.asked) == 4
+        server.answers = [error(401, 401, "no")] * 2
+        text = failure(lambda: registry.latest("a-value"), RegistryError)
+        assert "compare schema.registry.bearer.auth.client.id with what the registry" in text
+
+
+def test_an_issuer_that_refuses(server: RegistryServer) -> None:
+    with TokenServer(AUTHORITY, secrets={"me": "another"}) as tokens:
+        registry = with_issuer(server, tokens)
+        text = failure(lambda: registry.by_id(1), AuthenticationError)
+    assert "gives no token: status 401: invalid_client: no such client; compare " in text
+    assert (
+        "schema.registry.bearer.auth.client.id, schema.registry.bearer.auth.client.secret" in text
+    )
+    assert "sasl" not in text
+    assert server.asked == []
+
+
+def test_an_issuer_without_tls() -> None:
+    given = {"issuer_url": "http://issuer.example/hush", "client_id": "me"}
+    given |= {"client_secret": Secret("hush")}
+    with pytest.raises(OptionError) as caught:
+        client("https://h", **{**given, "issuer_url": "http://issuer.example/token"})
+    text = str(caught.value)
+    assert "schema.registry.bearer.auth.issuer.endpoint.url=http://issuer.example:80/token" in text
+    assert "(http:// is for this machine only)" in text
+
+
+def test_tls(tmp_path: Path) -> None:
+    file = tmp_path / "ca.pem"
+    file.write_text(AUTHORITY.pem)
+    with RegistryServer(AUTHORITY) as server:
+        server.add("a-value", LONG)
+        tls = SecurityOptions(protocol="SSL", truststore_location=str(file))
+        assert client(server, tls=tls).by_id(1) == Schema(AVRO, LONG)
+        text = failure(lambda: client(server, max_retries=0).by_id(1), AuthenticationError)
+        assert "its certificate is not to be trusted" in text
+        assert "it is checked with the schema.registry.ssl.truststore options" in text
+        url = server.url.replace("https", "http")
+        with pytest.raises(KafkaError):
+            client(url, max_retries=0).by_id(1)
+
+
+def test_a_server_without_tls(server: RegistryServer) -> None:
+    url = server.url.replace("http", "https")
+    text = failure(lambda: client(url, max_retries=0).by_id(1), AuthenticationError)
+    assert "no TLS connection" in text
+    assert "is schema.registry.ssl.enabled.protocols right" in text
+
+
+def test_another_server_may_have_tls_right(server: RegistryServer) -> None:
+    server.add("a-value", LONG)
+    with RegistryServer(AUTHORITY) as distrusted:
+        assert client(distrusted, server, max_retries=0).by_id(1) == Schema(AVRO, LONG)
+        assert distrusted.asked == []
+
+
+def test_proxies_are_not_used(server: RegistryServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, nobody())
+    server.add("a-value", LONG)
+    assert client(server).by_id(1) == Schema(AVRO, LONG)
+
+
+# --- secrets ---------------------------------------------------------------------------------
+
+
+def test_nothing_shows_a_secret(
+    server: RegistryServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REGISTRY_LOGIN", "me:hush")
+    server.user_info = "me:hush"
+    server.add("a-value", LONG)
+    registry = client(server, user_info=Secret("${env:REGISTRY_LOGIN}"))
+    copy = pickle.dumps(registry)
+    assert b"hush" not in copy
+    assert pickle.loads(copy).by_id(1) == Schema(AVRO, LONG)
+    server.answers = [Answer(503, HTML), error(400, 1, "me:hush")]
+    with caplog.at_level(logging.DEBUG):
+        failure(lambda: registry.latest("a-value"), RegistryError)
+    assert "trying again" in caplog.text
+    assert "hush" not in caplog.text + repr(registry) + repr(vars(registry))
+    assert repr(registry) == f"RegistryClient({server.url})"

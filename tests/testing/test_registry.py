@@ -1,0 +1,254 @@
+"""A real Schema Registry: what a test may rely on when it uses SchemaRegistry."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import ssl
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from sparkkafka.errors import KafkaError, KafkaTimeoutError
+from sparkkafka.testing.kafka.ports import ReservedPorts
+from sparkkafka.testing.kafka.process import LeashedProcess, UnavailableError
+from sparkkafka.testing.pytest_plugin import SchemaRegistryFactory
+from sparkkafka.testing.registry import SchemaRegistry
+from tests.certificates import signed
+
+ORDER_1 = json.dumps(
+    {
+        "type": "record",
+        "name": "Order",
+        "namespace": "shop",
+        "fields": [{"name": "id", "type": "long"}],
+    }
+)
+ORDER_2 = json.dumps(
+    {
+        "type": "record",
+        "name": "Order",
+        "namespace": "shop",
+        "fields": [
+            {"name": "id", "type": "long"},
+            {"name": "note", "type": ["null", "string"], "default": None},
+        ],
+    }
+)
+JSON_SCHEMA = '{"type": "object", "properties": {"id": {"type": "integer"}}}'
+OTHER_ID = ORDER_1.replace('"long"', '"string"')
+
+
+def get(url: str, path: str, **options: Any) -> tuple[int, Any]:
+    """Status and answer of a plain GET."""
+    parts = urlsplit(url)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(parts.hostname or "", parts.port, timeout=30, **options)
+    try:
+        connection.request("GET", parts.path + path)
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+    finally:
+        connection.close()
+
+
+@pytest.mark.real
+def test_a_schema_is_registered_and_read(schema_registry: SchemaRegistry) -> None:
+    first = schema_registry.register("orders-value", ORDER_1)
+    second = schema_registry.register("orders-value", ORDER_2, "AVRO")
+    assert first != second
+    assert schema_registry.register("orders-value", ORDER_1) == first
+    status, answer = get(schema_registry.url, f"/schemas/ids/{second}")
+    assert status == 200
+    assert answer["schema"] == ORDER_2
+    status, answer = get(schema_registry.url, "/subjects/orders-value/versions/latest")
+    assert (answer["id"], answer["version"], answer["subject"]) == (second, 2, "orders-value")
+    status, answer = get(schema_registry.url, "/schemas/ids/999999")
+    assert (status, answer["error_code"]) == (404, 40403)
+
+
+@pytest.mark.real
+def test_all_three_formats_and_references(schema_registry: SchemaRegistry) -> None:
+    customer = 'syntax = "proto3";\npackage shop;\nmessage Customer { string name = 1; }\n'
+    sale = (
+        'syntax = "proto3";\npackage shop;\nimport "customer.proto";\n'
+        "message Sale { Customer customer = 1; }\n"
+    )
+    schema_registry.register("formats-customer", customer, "PROTOBUF")
+    reference = ("customer.proto", "formats-customer", 1)
+    number = schema_registry.register("formats-sale", sale, "PROTOBUF", [reference])
+    answer = schema_registry.call("GET", f"/schemas/ids/{number}")
+    assert answer["schemaType"] == "PROTOBUF"
+    assert answer["references"] == [
+        {"name": "customer.proto", "subject": "formats-customer", "version": 1}
+    ]
+    number = schema_registry.register("formats-json", JSON_SCHEMA, "JSON")
+    assert schema_registry.call("GET", f"/schemas/ids/{number}")["schemaType"] == "JSON"
+
+
+@pytest.mark.real
+def test_an_incompatible_schema_is_refused_with_its_field(schema_registry: SchemaRegistry) -> None:
+    schema_registry.register("strict / odd-value", ORDER_1)
+    with pytest.raises(KafkaError, match=r"strict%20%2F%20odd-value.*409.*/fields/0/type"):
+        schema_registry.register("strict / odd-value", OTHER_ID)
+    schema_registry.set_compatibility("NONE", "strict / odd-value")
+    schema_registry.register("strict / odd-value", OTHER_ID)
+    schema_registry.register("another-strict-value", ORDER_1)
+    with pytest.raises(KafkaError, match="409"):
+        schema_registry.register("another-strict-value", OTHER_ID)
+    with pytest.raises(KafkaError, match="42201"):
+        schema_registry.register("nonsense-value", "{")
+
+
+@pytest.mark.real
+def test_schemas_and_ids_survive_outages(schema_registry_factory: SchemaRegistryFactory) -> None:
+    registry = schema_registry_factory("NONE")
+    url = registry.url
+    first = registry.register("o-value", ORDER_1)
+    registry.kill()
+    assert not registry.running
+    with pytest.raises(ConnectionRefusedError):
+        get(url, "/subjects")
+    registry.start()
+    assert registry.url == url
+    assert registry.call("GET", f"/schemas/ids/{first}")["schema"] == ORDER_1
+    second = registry.register("o-value", OTHER_ID)
+    registry.stop()
+    with pytest.raises(OSError):
+        registry.call("GET", "/subjects", timeout_seconds=5)
+    registry.stop()
+    registry.start()
+    assert registry.register("o-value", OTHER_ID) == second
+    with pytest.raises(RuntimeError, match="runs already"):
+        registry.start()
+    assert "Listening on" in registry.log_tail(200)
+
+
+@pytest.mark.real
+def test_with_a_certificate_it_answers_by_tls(
+    tmp_path: Path, schema_registry_factory: SchemaRegistryFactory
+) -> None:
+    authority = signed("authority")
+    server = signed("server", authority, hosts=["127.0.0.1"])
+    (tmp_path / "server.pem").write_text(server.pem)
+    (tmp_path / "server.key").write_text(server.key_pem())
+    registry = schema_registry_factory(
+        certificate=(tmp_path / "server.pem", tmp_path / "server.key")
+    )
+    assert registry.url.startswith("https://127.0.0.1:")
+    trusting = ssl.create_default_context(cadata=authority.pem)
+    assert get(registry.url, "/subjects", context=trusting) == (200, [])
+    with pytest.raises(ssl.SSLCertVerificationError):
+        get(registry.url, "/subjects", context=ssl.create_default_context())
+    assert get(registry.plain_url, "/subjects") == (200, [])
+
+
+@pytest.mark.real
+def test_a_registry_that_does_not_start_shows_its_log(schema_registry: SchemaRegistry) -> None:
+    registry = SchemaRegistry(environment={"QUARKUS_HTTP_IO_THREADS": "many"})
+    with pytest.raises(UnavailableError, match=r"(?s)the registry ended \(status 1\).*many"):
+        registry.open()
+    late = SchemaRegistry(start_timeout_seconds=0.2)
+    with pytest.raises(UnavailableError, match="did not answer within 0 s; the end of its log"):
+        late.open()
+    for one in (registry, late):
+        assert not one.running
+        with pytest.raises(RuntimeError, match="not open"):
+            _ = one.url
+
+
+@pytest.mark.real
+def test_the_callers_variables_are_not_the_registrys(
+    monkeypatch: pytest.MonkeyPatch, schema_registry_factory: SchemaRegistryFactory
+) -> None:
+    monkeypatch.setenv("QUARKUS_HTTP_ROOT_PATH", "/elsewhere")
+    monkeypatch.setenv("AUTH_ENABLED", "true")
+    assert schema_registry_factory().call("GET", "/subjects") == []
+
+
+@pytest.mark.real
+def test_a_wanted_port(schema_registry: SchemaRegistry) -> None:
+    port = urlsplit(schema_registry.url).port or 0
+    with pytest.raises(UnavailableError, match=f"cannot use port {port} of 127.0.0.1"):
+        SchemaRegistry(port=port).open()
+
+
+_UNTIL_KILLED = """
+import sys, time
+from sparkkafka.testing.registry import SchemaRegistry
+with SchemaRegistry() as registry:
+    print(registry._folder, registry._port, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.real
+def test_nothing_is_left_behind_when_the_run_is_killed(schema_registry: SchemaRegistry) -> None:
+    command = [sys.executable, "-c", _UNTIL_KILLED]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as run:
+        assert run.stdout is not None
+        folder, port = run.stdout.readline().split()
+        assert len(_processes_naming(folder)) == 2  # the launcher and Java
+        os.kill(run.pid, signal.SIGKILL)
+        run.wait(10)
+    deadline = time.monotonic() + 20
+    while (_processes_naming(folder) or Path(folder).exists()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert _processes_naming(folder) == []
+    assert not Path(folder).exists()
+    with ReservedPorts() as ports:
+        assert ports.take(int(port)) == int(port)
+
+
+def _processes_naming(text: str) -> list[int]:
+    import psutil
+
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if any(text in word for word in process.cmdline()):
+                found.append(process.pid)
+        except psutil.Error:
+            continue
+    return found
+
+
+# -- without a registry --------------------------------------------------------------------
+
+
+def test_impossible_arguments_are_named() -> None:
+    with pytest.raises(ValueError, match="compatibility 'backward' is none of NONE, BACKWARD,"):
+        SchemaRegistry("backward")
+    with pytest.raises(ValueError, match="QUARKUS_HTTP_PORT is set by SchemaRegistry itself"):
+        SchemaRegistry(environment={"QUARKUS_HTTP_PORT": "1"})
+    registry = SchemaRegistry()
+    with pytest.raises(RuntimeError, match="not open"):
+        registry.start()
+    with pytest.raises(RuntimeError, match="not open"):
+        registry.call("GET", "/subjects")
+    registry.stop()
+    registry.close()
+
+
+def test_one_that_does_not_end_is_killed(tmp_path: Path) -> None:
+    deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True)"
+    registry = SchemaRegistry()
+    registry._folder = tmp_path
+    (tmp_path / "registry").mkdir()
+    with registry._log.open("wb") as log:
+        process = LeashedProcess([sys.executable, "-c", f"{deaf}; time.sleep(60)"], output=log)
+    while not registry._log.read_text():
+        time.sleep(0.05)
+    registry._process = process
+    with pytest.raises(KafkaTimeoutError, match="did not end within 0 s and was killed"):
+        registry.stop(timeout_seconds=0.2)
+    assert not registry.running and not process.running
