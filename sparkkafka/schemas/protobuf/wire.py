@@ -19,7 +19,7 @@ Flags = NDArray[np.bool_]
 PAD: Final = 16
 """Bytes behind the data that may be read, and mean nothing."""
 
-DONE: Final = 0
+DONE: Final = 0  # what multiplies a tag away
 ODD: Final = 7
 """In the place of a tag: the row has ended; it goes on with what no writer writes."""
 
@@ -42,26 +42,32 @@ _MOST_TAG = (1 << 32) - 1
 
 
 class Data:
-    """Bytes with padding, as numpy and Arrow see them."""
+    """Bytes from `first` to `last` with padding, as numpy and Arrow see them. `shift`: what must be
+    added to a position from `first` on. Not copied if there is something behind them."""
 
-    __slots__ = ("buffer", "bytes", "raw", "size", "words")
+    __slots__ = ("buffer", "bytes", "raw", "shift", "words")
 
-    def __init__(self, content: NDArray[np.uint8]) -> None:
-        self.size = len(content)
-        self.bytes = np.empty(self.size + PAD, np.uint8)
-        self.bytes[: self.size] = content
-        self.bytes[self.size :] = 0
-        self.words: Words = np.ndarray((self.size + PAD - 7,), "<u8", self.bytes.data, 0, (1,))
+    def __init__(self, content: NDArray[np.uint8], first: int = 0, last: int | None = None) -> None:
+        last = len(content) if last is None else last
+        if last + PAD <= len(content):
+            self.bytes, self.shift = content, first
+        else:
+            size = last - first
+            self.bytes, self.shift = np.empty(size + PAD, np.uint8), 0
+            self.bytes[:size] = content[first:last]
+            self.bytes[size:] = 0
+        self.words: Words = np.ndarray((len(self.bytes) - 7,), "<u8", self.bytes.data, 0, (1,))
         self.buffer = pa.py_buffer(self.bytes)
         self.raw = memoryview(self.bytes.data)
 
 
-def read_varints(data: Data, at: Ints) -> tuple[Words, Ints, Flags | None]:
+def read_varints(data: Data, at: Ints) -> tuple[NDArray[Any], Ints, Flags | None]:
     """One varint at each position: values, positions after them, and which are longer than ten
-    bytes (None: none is). Bits above the 64th are dropped, as protobuf drops them."""
+    bytes (None: none is). Bits above the 64th are dropped, as protobuf drops them. Values are
+    unsigned, and as narrow as they happen to be read: one, four or eight bytes."""
     first = data.bytes.take(at)
     if not len(at) or int(first.max()) < 0x80:
-        return first.astype(np.uint64), at + 1, None
+        return first, at + 1, None
     words = data.words[at]
     stops = ~words
     stops &= _HIGH
@@ -85,7 +91,7 @@ def read_varints(data: Data, at: Ints) -> tuple[Words, Ints, Flags | None]:
     return values, after, wrong if wrong.any() else None
 
 
-def _squeezed32(words: NDArray[np.uint32], stops: NDArray[np.uint32]) -> tuple[Words, Any]:
+def _squeezed32(words: NDArray[np.uint32], stops: NDArray[np.uint32]) -> tuple[Any, Any]:
     """Values of varints of at most four bytes, and their widths."""
     lowest = stops & (~stops + _ONE32)
     lowest -= _ONE32  # all bits below the stop bit, which is 0 in the value
@@ -101,7 +107,7 @@ def _squeezed32(words: NDArray[np.uint32], stops: NDArray[np.uint32]) -> tuple[W
     # A number just below a power of two has that power's logarithm in its exponent, as a double.
     width = (lowest.astype(np.float64).view(np.int64) >> 52) - 1014
     width >>= 3
-    return values.astype(np.uint64), width
+    return values, width
 
 
 def _squeezed64(words: Words, stops: Words) -> tuple[Words, Ints]:
@@ -129,25 +135,41 @@ def read_tags(data: Data, at: Ints, end: Ints) -> tuple[NDArray[Any], Ints]:
     after = at + 1
     if not len(at):
         return tags, after
-    first = tags
-    if int(first.max()) >= 0x80:
-        longer = np.flatnonzero(first >= 0x80)
-        start = at[longer]
-        raw, stop, wrong = read_varints(data, start)
-        odd = (raw > _MOST_TAG) | (raw < 8) | (stop - start > 5) | (stop > end[longer])
+    if int(tags.max()) >= 0x80:
+        tags = _long_tags(data, at, end, tags, after)
+    elif int(tags.min()) == 0:
+        tags[tags == 0] = ODD
+    tags *= at < end
+    return tags, after
+
+
+def _long_tags(
+    data: Data, at: Ints, end: Ints, first: NDArray[np.uint8], after: Ints
+) -> NDArray[Any]:
+    """Tags of which some take two bytes or more. Moves `after` behind them."""
+    longer = first >> 7
+    second = data.bytes.take(after)
+    second &= np.negative(longer)
+    if int(second.max()) < 0x80:
+        after += longer
+        tags: NDArray[Any] = second.astype(np.uint16)
+        tags <<= np.uint16(7)
+        tags |= first & 0x7F
+        odd = (tags < 8) | (after > end)
+    else:
+        raw, stop, wrong = read_varints(data, at)
+        odd = (raw > _MOST_TAG) | (raw < 8) | (stop - at > 5) | (stop > end)
         if wrong is not None:
             odd |= wrong
-        tags = first.astype(np.int64)
-        tags[longer] = np.where(odd, ODD, raw.view(np.int64))
-        after[longer] = stop
-    if int(first.min()) == 0:
-        tags[first == 0] = ODD
-    tags[at >= end] = DONE
-    return tags, after
+        tags, after[:] = raw.astype(np.int64), stop
+    if odd.any():
+        tags[odd] = ODD
+    return tags
 
 
 def unzigzag(raw: Words) -> Ints:
     """0, 1, 2, 3 … as 0, -1, 1, -2 …"""
+    raw = raw.astype(np.uint64, copy=False)
     values = (raw >> _ONE).view(np.int64)
     values ^= -(raw & _ONE).view(np.int64)
     return values
