@@ -28,7 +28,9 @@ CLEAN: Final = "v"
 _NULL: Final = re.compile(rb"\}[ \t\r\n]*n")
 # NaN and Infinity are numbers to the reader. (NUL ends its input.)
 _WORDS: Final = re.compile(rb"[:\[,\-][ \t\r\n]*(?:NaN|Inf)")
-_NOT_AT_ONCE: Final = frozenset({plan.MAP, plan.JSON_TEXT, plan.DURATION, plan.DECIMAL_BYTES})
+_NOT_AT_ONCE: Final = frozenset(
+    {plan.MAP, plan.JSON_TEXT, plan.DURATION, plan.DECIMAL_BYTES, plan.NULL}
+)
 
 
 class NotReadError(Exception):
@@ -164,6 +166,8 @@ def _read_type(node: Node) -> pa.DataType:
         return pa.string()
     if kind in (plan.EPOCH_MILLIS, plan.DURATION):
         return pa.int64()
+    if kind == plan.NULL:
+        return pa.bool_()  # pyarrow 18 counts nulls in lists wrong
     return pa.int32() if kind == plan.EPOCH_DAYS else node.type
 
 
@@ -186,6 +190,8 @@ def _finished(node: Node, array: pa.Array) -> pa.Array:
             children=[pairs.field(0), _finished(node.item, pairs.field(1))],
         )
         return _built(node.type, array, array.buffers()[:2], [entries])
+    if kind == plan.NULL:
+        return pa.nulls(len(array))
     if kind == plan.FLOAT:
         if pc.any(pc.is_inf(array)).as_py():
             raise ValueError("a number is too large")
