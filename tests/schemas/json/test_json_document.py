@@ -146,7 +146,7 @@ def read(node: Any, *texts: str, wanted: pa.DataType | None = None) -> list[Any]
             },
             pa.string(),
         ),
-        ({"properties": {"a": {"type": "integer"}}, "required": True}, pa.struct([("a", pa.int64())])),
+        ({"properties": {"a": {"const": 1}}, "required": True}, pa.struct([("a", pa.int64())])),
         # references
         (
             {
