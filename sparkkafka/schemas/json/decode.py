@@ -15,6 +15,7 @@ from sparkkafka.protocol.records.arrow import from_numpy, is_valid
 from sparkkafka.schemas.json.columns import ColumnReader, NotReadError, at_once, doubtful
 from sparkkafka.schemas.json.plan import Node
 from sparkkafka.schemas.json.rows import RowReader, UnfitError
+from sparkkafka.schemas.json.texts import BrokenTextError
 from sparkkafka.schemas.values import Decoded
 
 FEWEST_AT_ONCE: Final = 64
@@ -103,7 +104,7 @@ class _Batch:
                     if not error.unknown:
                         raise
                     piece = raw.read(texts)
-                    self._unknown(rows)
+                    self._left += self._unknown(rows)
             except NotReadError as error:
                 stopped = min(error.row if error.row is not None else len(rows), len(rows))
                 patience -= stopped + CALL_COSTS
@@ -115,12 +116,14 @@ class _Batch:
             self._piece_rows.append(rows)
         return alone
 
-    def _unknown(self, rows: NDArray[np.int64]) -> None:
-        """Finds what is left over of rows that were read at once."""
-        for row, text in self._each(rows):
-            left = self._decoder.rows.unknown(text)
-            if left is not None:
-                self._left.append((row, left))
+    def _unknown(self, rows: NDArray[np.int64]) -> list[tuple[int, str]]:
+        """What is left over of rows that were read at once."""
+        unknown = self._decoder.rows.unknown
+        try:
+            lefts = [(row, unknown(text)) for row, text in self._each(rows)]
+        except BrokenTextError:  # that the two parsers differ is not known to happen
+            raise NotReadError from None
+        return [(row, left) for row, left in lefts if left is not None]
 
     def _blocks(self, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """Rows in parts of bounded size."""

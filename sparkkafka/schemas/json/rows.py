@@ -83,7 +83,7 @@ class RowReader:
         return text, None if left is NOTHING else text_of(left)
 
     def unknown(self, payload: bytes) -> str | None:
-        """What is left over of a text that is known to fit."""
+        """What is left over of a text that is known to fit. Raises BrokenTextError."""
         value = parse(payload)
         left = self._unknown(self._root, value)
         return None if left is NOTHING else text_of(left)
