@@ -28,16 +28,21 @@ CLEAN: Final = "v"
 _NULL: Final = re.compile(rb"\}[ \t\r\n]*n")
 # NaN and Infinity are numbers to the reader. (NUL ends its input.)
 _WORDS: Final = re.compile(rb"[:\[,\-][ \t\r\n]*(?:NaN|Inf)")
-_NOT_AT_ONCE: Final = frozenset({plan.MAP, plan.JSON_TEXT, plan.DURATION, plan.DECIMAL_BYTES})
+_NOT_AT_ONCE: Final = frozenset(
+    {plan.MAP, plan.JSON_TEXT, plan.DURATION, plan.DECIMAL_BYTES, plan.NULL}
+)
 
 
 class NotReadError(Exception):
     """pyarrow's reader took not all texts. `row`: the one that it stopped at, if it says so;
-    `text`: the value that it did not take, if it says that."""
+    `text`: the value that it did not take, if it says that; `unknown`: a field that was not asked
+    for, and all were to be."""
 
-    def __init__(self, row: int | None = None, text: bytes | None = None) -> None:
+    def __init__(
+        self, row: int | None = None, text: bytes | None = None, *, unknown: bool = False
+    ) -> None:
         super().__init__("not all texts were taken")
-        self.row, self.text = row, text
+        self.row, self.text, self.unknown = row, text, unknown
 
 
 def at_once(root: Node) -> bool:
@@ -124,6 +129,8 @@ def _failure(message: str) -> NotReadError:
     match = re.search(r"in row (\d+)$", message[-40:])
     if match:
         return NotReadError(row=int(match[1]))
+    if message.endswith("unexpected field"):
+        return NotReadError(unknown=True)
     match = _VALUE.search(message[:400])
     return NotReadError(text=match[match.lastindex or 0].encode() if match else None)
 
@@ -164,6 +171,8 @@ def _read_type(node: Node) -> pa.DataType:
         return pa.string()
     if kind in (plan.EPOCH_MILLIS, plan.DURATION):
         return pa.int64()
+    if kind == plan.NULL:
+        return pa.bool_()  # pyarrow 18 counts nulls in lists wrong
     return pa.int32() if kind == plan.EPOCH_DAYS else node.type
 
 
@@ -186,6 +195,8 @@ def _finished(node: Node, array: pa.Array) -> pa.Array:
             children=[pairs.field(0), _finished(node.item, pairs.field(1))],
         )
         return _built(node.type, array, array.buffers()[:2], [entries])
+    if kind == plan.NULL:
+        return pa.nulls(len(array))
     if kind == plan.FLOAT:
         if pc.any(pc.is_inf(array)).as_py():
             raise ValueError("a number is too large")

@@ -245,7 +245,7 @@ def _decimal(place: Place, kind: str) -> Shape | None:
         precision = int(given.get("connect.decimal.precision", 38))
         if not 0 <= scale <= precision <= 38 or not precision:
             raise ValueError
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise _error(place, f"{_brief(given)} is no scale and precision up to 38") from None
     how = "decimal in base64" if kind == "string" else "decimal"
     return Shape(how, pa.decimal128(precision, scale))
@@ -263,7 +263,9 @@ def _object(place: Place) -> Shape:
             if each is not False
         }
         needed = node.get("required", [])
-        required = {each for each in needed if isinstance(each, str)} if needed else ()
+        required = (
+            [each for each in needed if isinstance(each, str)] if isinstance(needed, list) else ()
+        )
         return Shape("struct", fields=fields, required=frozenset(required))
     others = node.get("additionalProperties")
     if isinstance(others, dict) and others:
@@ -292,8 +294,8 @@ def _union(place: Place, given: Any, word: str) -> Shape:
     if not isinstance(given, list) or not given:
         raise _error(place, f"{word} is {_brief(given)}, not a list of schemas")
     siblings = {key: each for key, each in place.node.items() if key not in ("oneOf", "anyOf")}
-    if "properties" in siblings:
-        return ANY if any(_adds(each) for each in given) else shape_of(place.at(siblings))
+    if isinstance(known := siblings.get("properties"), dict):
+        return ANY if any(_adds(each, known) for each in given) else shape_of(place.at(siblings))
     if all(_adds_nothing(each) for each in given) and siblings:
         return shape_of(place.at(siblings))
     all_shapes = [shape_of(place.at(each)) for each in given]
@@ -304,8 +306,12 @@ def _union(place: Place, given: Any, word: str) -> Shape:
     return _nullable(_same(place, shapes) or ANY, nullable)
 
 
-def _adds(branch: Any) -> bool:
-    return isinstance(branch, dict) and bool({"properties", "$ref", "type"} & branch.keys())
+def _adds(branch: Any, known: dict[str, Any]) -> bool:
+    """Whether a branch has more properties than those that all branches share."""
+    if not isinstance(branch, dict) or "$ref" in branch:
+        return True
+    properties = branch.get("properties", {})
+    return not (isinstance(properties, dict) and properties.keys() <= known.keys())
 
 
 def _adds_nothing(branch: Any) -> bool:

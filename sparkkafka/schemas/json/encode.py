@@ -431,7 +431,7 @@ def _json_texts(values: pa.Array) -> pa.Array:
     for row, text in enumerate(values.to_pylist()):
         if text is not None:
             try:
-                parse(text.encode())
+                parse(f" {text}".encode())  # a BOM is no JSON in the middle
             except BrokenTextError as error:
                 raise _UnfitError(row, f"must be JSON text, and {error}") from None
     return values

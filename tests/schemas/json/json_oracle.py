@@ -8,7 +8,6 @@ import json
 import math
 import re
 import struct
-import zoneinfo
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -20,6 +19,7 @@ class BadError(Exception):
 
 
 NESTED = 200
+_UTC = pa.array([0], pa.timestamp("us", "UTC"))[0].as_py().tzinfo  # pytz's with old pyarrow
 
 
 def _constant(name: str) -> Any:
@@ -219,7 +219,7 @@ def _time(value: str, kind: pa.DataType) -> datetime.datetime:
             raise BadError("zone")
         zone = f"{zone[0]}{digits[:2]}:{digits[2:]}"
     time = datetime.datetime.fromisoformat(rest.upper() + zone.upper())
-    return time.astimezone(zoneinfo.ZoneInfo("UTC")) if zone else time
+    return time.astimezone(_UTC) if zone else time
 
 
 def compact(value: Any) -> str:

@@ -240,6 +240,11 @@ def test_a_string_without_a_schema_takes_any_value() -> None:
     assert run(pa.string(), b'"x"', b"[1, 2]").values.to_pylist() == ["x", "[1,2]"]
 
 
+@pytest.mark.parametrize("kind", [*json_cases.FLAT, *json_cases.MAPS], ids=str)
+def test_null_alone_is_null(kind: pa.Field) -> None:
+    assert run(kind.type, b"null", b" null ").values.to_pylist() == [None, None]
+
+
 def test_durations() -> None:
     micros = [value_in(pa.duration("us"), f'"{text}"') for text in ("PT1.5S", "-P1DT1H", "PT0S")]
     assert [each.total_seconds() for each in micros] == [1.5, -90000, 0]

@@ -8,6 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sparkkafka.errors import OptionError, SchemaError
 from sparkkafka.schemas.json.format import arrow_type, decoder
@@ -127,6 +129,24 @@ def read(node: Any, *texts: str, wanted: pa.DataType | None = None) -> list[Any]
             },
             pa.struct([("a", pa.int64())]),
         ),
+        (
+            {
+                "properties": {"kind": {"type": "string"}, "a": {"type": "integer"}},
+                "oneOf": [
+                    {"properties": {"kind": {"const": "x"}}, "required": ["a"]},
+                    {"properties": {"kind": {"const": "y"}}},
+                ],
+            },
+            pa.struct([("kind", pa.string()), ("a", pa.int64())]),
+        ),
+        (
+            {
+                "properties": {"a": {"type": "integer"}},
+                "oneOf": [{"properties": {"b": {"type": "string"}}}, {}],
+            },
+            pa.string(),
+        ),
+        ({"properties": {"a": {"const": 1}}, "required": True}, pa.struct([("a", pa.int64())])),
         # references
         (
             {
@@ -267,6 +287,59 @@ def test_schemas_that_multiply_or_nest_without_end() -> None:
         node = {"allOf": [node]}
     with pytest.raises(SchemaError, match="deep"):
         arrow_type(schema(node))
+
+
+_WORDS = ["string", "integer", "object", "array", "null", "int8", "date", "#", "#/$defs/a", "a"]
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 50) | st.floats() | st.sampled_from(_WORDS),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "type",
+                    "properties",
+                    "items",
+                    "oneOf",
+                    "anyOf",
+                    "allOf",
+                    "$ref",
+                    "$defs",
+                    "a",
+                    "enum",
+                    "const",
+                    "required",
+                    "title",
+                    "format",
+                    "additionalProperties",
+                    "prefixItems",
+                    "connect.type",
+                    "connect.parameters",
+                    "scale",
+                    "$id",
+                ]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=25,
+)
+
+
+@given(node=_JSON, hint=st.booleans())
+@settings(max_examples=300, deadline=None)
+def test_any_json_is_a_schema_or_an_error_that_says_so(node: Any, hint: bool) -> None:
+    if hint and isinstance(node, dict):
+        node |= {"type": "number", "title": f"{CONNECT}Decimal"}
+    text = json.dumps({"properties": {"f": node, "g": {"$ref": "#/properties/f"}}})
+    try:
+        kind = arrow_type(Schema("json", text))
+    except SchemaError:
+        return
+    read = decoder(Schema("json", text), None, None).decode(pa.array([b'{"f":1}', b"{}"]))
+    assert read.values.type == kind
+    read.values.validate(full=True)
 
 
 ORDER = {

@@ -334,6 +334,8 @@ def test_json_text_is_checked() -> None:
     with pytest.raises(ValueRowError, match="must be JSON text, and is not JSON") as caught:
         written(pa.string(), "1", None, "{", schema={})
     assert caught.value.row == 2
+    with pytest.raises(ValueRowError, match="must be JSON text"):
+        written(pa.string(), "\ufeff1", schema={})
 
 
 def test_the_schemas_of_types_with_required_fields() -> None:
