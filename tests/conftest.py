@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -103,7 +104,7 @@ def secured() -> Iterator[Secured]:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One local Spark for the session: two cores, no web page, UTC, no file in the clone."""
-    from sparkkafka.testing.kafka.jars import CONNECTOR_JARS, find_jars
+    from sparkkafka.testing.kafka.jars import AVRO_JARS, CONNECTOR_JARS, find_jars
     from sparkkafka.testing.kafka.java import export_java_home, find_java
 
     export_java_home(find_java())
@@ -125,8 +126,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
     )
     # Jars cannot be added to a running JVM's class loader in time, so the rival is loaded from the
-    # start when it is at hand; `jvm_connector` says what to do when it is not.
-    connector = find_jars(CONNECTOR_JARS)
+    # start when it is at hand; `jvm_connector` says what to do when it is not. So are Spark's Avro
+    # functions.
+    jars = [*(find_jars(CONNECTOR_JARS) or ()), *(find_jars(AVRO_JARS) or ())]
     if importlib.util.find_spec("pyspark.sql.streaming.datasource"):  # Spark 4.2
         # The usual one starts a process, chmod, for each file of a checkpoint.
         manager = "streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -135,8 +137,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             f"org.apache.spark.sql.execution.{manager}",
         )
         # Its streams fail in a Spark before its own version: SupportsRealTimeMode is not there.
-        if connector:
-            builder = builder.config("spark.jars", ",".join(map(str, connector)))
+        if jars:
+            builder = builder.config("spark.jars", ",".join(map(str, jars)))
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session
@@ -146,9 +148,22 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def jvm_connector(spark: SparkSession) -> str:
     """The format name of Spark's own connector in the `spark` session; for `jvm`-marked tests."""
-    if "spark-sql-kafka" not in spark.conf.get("spark.jars", ""):
-        reason = "run `python -m sparkkafka.testing.kafka.jars connector` first (`make test` does)"
-        if os.environ.get("CI"):
-            pytest.fail(f"no JVM connector: {reason}", pytrace=False)
-        pytest.skip(f"no JVM connector: {reason}")
+    _require_jars(spark, "spark-sql-kafka", "JVM connector", "connector")
     return "kafka"
+
+
+@pytest.fixture(scope="session")
+def spark_avro(spark: SparkSession) -> ModuleType:
+    """Spark's own `from_avro` and `to_avro`, in the `spark` session; for `jvm`-marked tests."""
+    _require_jars(spark, "spark-avro", "spark-avro", "avro")
+    from pyspark.sql.avro import functions
+
+    return functions
+
+
+def _require_jars(spark: SparkSession, jar: str, what: str, word: str) -> None:
+    if jar not in spark.conf.get("spark.jars", ""):
+        reason = f"run `python -m sparkkafka.testing.kafka.jars {word}` first (`make test` does)"
+        if os.environ.get("CI"):
+            pytest.fail(f"no {what}: {reason}", pytrace=False)
+        pytest.skip(f"no {what}: {reason}")

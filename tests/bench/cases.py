@@ -45,6 +45,14 @@ BY_TIME = "read, by time with filterPushdown"
 MICRO_BATCHES = "micro-batches"
 EXACTLY_ONCE = "exactly-once"
 SPARK_ALONE = "Spark's Arrow transfer alone"
+SCHEMAS = "schemas"
+
+READ_AVRO, READ_FEW = "read Avro, 10 fields, noop", "read Avro, 2 of the 10 fields, noop"
+READ_JSON, WRITE_AVRO = "read JSON, 10 fields, noop", "write Avro, 10 fields"
+DECODE_AVRO = "decode Avro, 10 fields, one core"
+DECODE_PROTOBUF = "decode Protobuf, 10 fields, one core"
+#: Rows of the group `SCHEMAS`.
+SCHEMA_ROWS = (READ_AVRO, READ_FEW, READ_JSON, WRITE_AVRO, DECODE_AVRO, DECODE_PROTOBUF)
 
 #: Headings, as the table has them; client rows come last.
 GROUPS = (
@@ -55,7 +63,7 @@ GROUPS = (
         *(f"read, {codec}" for codec in CODECS),
         *("read, a part", VALUE_ONLY, BY_TIME),
     ),
-    *("write", "latency", MICRO_BATCHES, EXACTLY_ONCE, SPARK_ALONE, "growth"),
+    *("write", "latency", SCHEMAS, MICRO_BATCHES, EXACTLY_ONCE, SPARK_ALONE, "growth"),
 )
 
 _ROWS: dict[int | str, int] = {

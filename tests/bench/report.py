@@ -322,6 +322,11 @@ How it is measured:
   same topic. "By time" is the same `where` on both sides, of 2M rows; the connector reads them all,
   and rows/s counts them all on both sides. Times ascend in each partition; the middle of a topic
   has an end that only `maxTimestampDisorderMs` lets us stop at.
+- "Schemas": orders of ten fields (long, double, text, text or null, timestamp, enum, array of
+  three, record, int, boolean; 64 B as Avro) with a registry's id before each. We read and write
+  with `valueFormat`; the JVM connector reads bytes and Spark's `from_avro` or `from_json` makes
+  columns of them, and `to_avro` the bytes that it writes. All columns go to `noop`. "Decode" is
+  without Kafka and Spark: values in memory, ours in batches of 8,192 as in a read task.
 - "Micro-batches" are those of one streaming query (`Trigger.AvailableNow`, `maxOffsetsPerTrigger`,
   `noop`, checkpoint on the local disk) over a topic that is full already: median and 95th
   percentile of `durationMs.triggerExecution` of 30 batches, the first 8 left out. Two queries of

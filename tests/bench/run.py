@@ -24,7 +24,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a script has onl
 from sparkkafka.errors import KafkaError
 from sparkkafka.testing.kafka.broker import raise_on_sigterm
 from sparkkafka.testing.kafka.cluster import KafkaCluster
-from sparkkafka.testing.kafka.jars import CONNECTOR_JARS, KAFKA_VERSION, find_jars
+from sparkkafka.testing.kafka.jars import (
+    AVRO_JARS,
+    CONNECTOR_JARS,
+    KAFKA_VERSION,
+    REGISTRY_JARS,
+    find_jars,
+)
 from sparkkafka.testing.kafka.java import export_java_home, find_java
 from tests.bench import cases, report
 from tests.bench.report import Report
@@ -73,15 +79,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace, folder: Path) -> int:
-    connector = find_jars(CONNECTOR_JARS)
-    if connector is None:
-        print("first run: python -m sparkkafka.testing.kafka.jars connector", file=sys.stderr)
+    sets = [find_jars(jars) for jars in (CONNECTOR_JARS, AVRO_JARS, REGISTRY_JARS)]
+    connector, spark_avro, registry = sets
+    if connector is None or spark_avro is None or registry is None:
+        command = "python -m sparkkafka.testing.kafka.jars connector avro registry"
+        print(f"first run: {command}", file=sys.stderr)
         return 1
     java = find_java()
     export_java_home(java)
     command = "make bench" if options.write and not options.only else "python tests/bench/run.py"
     command += " --quick" * options.quick
-    facts = report.about(command, kafka=KAFKA_VERSION, connector=connector, java=java)
+    jars = [*connector, *spark_avro]
+    facts = report.about(command, kafka=KAFKA_VERSION, connector=jars, java=java)
     bench = Bench(options.quick, options.only)
     if not bench.wants_anything:
         groups = "; ".join((*cases.GROUPS, _CLIENT, _LIBRARY))
@@ -95,7 +104,7 @@ def _run(options: argparse.Namespace, folder: Path) -> int:
     with KafkaCluster() as cluster:
         bench.say("Kafka is up")
         if bench.wants_spark:
-            with open_spark(folder, connector, options.master) as spark:
+            with open_spark(folder, jars, options.master) as spark:
                 bench.say("Spark is up")
                 spark_bench = SparkBench(
                     spark, cluster.bootstrap_servers, bench.say, bench.pairs_of
@@ -163,8 +172,14 @@ class Bench:
             if any(self._wanted(f"{case.group}: {name}") for name in case.names)
         ]
         self._one_row = self._wanted("latency: one row of one partition")
+        self._schemas = [
+            name
+            for name in cases.SCHEMA_ROWS
+            if self._wanted(f"{cases.SCHEMAS}: {name}") and (only or not quick)
+        ]
         self._total = len(self._reads) + len(self._writes) + self._one_row
         self._total += sum(len(case.names) for case in self._streams)
+        self._total += len(self._schemas) + (cases.READ_FEW in self._schemas)  # of two rivals
 
     @property
     def wants_spark(self) -> bool:
@@ -196,6 +211,8 @@ class Bench:
                 f"{case.group}: {case.name}",
                 lambda case=case, number=number: iter([spark.write(case, number)]),
             )
+        if self._schemas:
+            self._collect(cases.SCHEMAS, lambda: spark.schemas(self._schemas, quick=self._quick))
         for case in self._streams:
             self._collect(f"{case.group}: {case.name}", lambda case=case: spark.stream(case))
         for topic, group in itertools.groupby(self._reads, key=lambda case: case.topic):

@@ -293,6 +293,25 @@ class SparkBench:
         formats = (OURS, _RIVALS[case.rival])
         return micro_batches(self._spark, self._servers, case, pairs, self.memory, formats)
 
+    # --- columns with a schema ------------------------------------------------------------------
+
+    def schemas(self, names: Sequence[str], *, quick: bool) -> Iterator[Row]:
+        """Those rows of the group `SCHEMAS`."""
+        from sparkkafka.testing.registry import SchemaRegistry
+        from tests.bench.schema_rows import SchemaBench
+
+        with SchemaRegistry() as registry:
+            bench = SchemaBench(
+                self._spark,
+                self._servers,
+                registry,
+                self.memory,
+                self._say,
+                self._pairs_of,
+                quick=quick,
+            )
+            yield from bench.rows(names)
+
     # --- both -----------------------------------------------------------------------------------
 
     @contextlib.contextmanager

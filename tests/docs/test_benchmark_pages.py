@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.bench import cases, report
+from sparkkafka.schemas.column import format_module
+from sparkkafka.schemas.values import Schema
+from tests.bench import cases, report, schema_data
 from tests.bench.data import KILO_BATCH, Topic, make_columns, timestamp_ms, value_lengths
 from tests.bench.report import Report
 from tests.bench.results import WORKER_RSS_TARGET_MB, Row
@@ -307,3 +309,21 @@ def test_values_have_the_sizes_that_were_asked_for(values):
     assert {len(key) for key in columns.keys.to_pylist()} == {8}
     assert lengths.min() >= 10
     assert lengths.max() <= 2048
+
+
+@pytest.mark.parametrize("form", schema_data.SCHEMAS)
+def test_orders_are_the_same_in_each_format(form):
+    """They are made by other libraries; ours reads them."""
+    schema = Schema(form, schema_data.SCHEMAS[form])
+    decoder = format_module(form).decoder(schema, None, None)
+    decoded = decoder.decode(schema_data.payloads(form).slice(0, 1000))
+    assert not len(decoded.bad_rows)
+    assert decoded.values.to_pylist() == list(schema_data.orders()[:1000])
+    framed = schema_data.framed(form, 7)[0].as_py()
+    assert framed[:5] == b"\x00\x00\x00\x00\x07"
+    assert framed.endswith(schema_data.payloads(form)[0].as_py())
+
+
+def test_rows_of_schemas_stand_where_they_belong():
+    assert cases.SCHEMAS in cases.GROUPS
+    assert len(set(cases.SCHEMA_ROWS)) == len(cases.SCHEMA_ROWS)

@@ -1,0 +1,137 @@
+"""Columns with a schema while a real registry is away, and by TLS, in Spark."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from pyspark.errors import PySparkException
+
+from tests.certificates import signed
+from tests.real.peers import Record
+from tests.real.schema_peers import AVRO, SchemaPeer
+
+pytestmark = [pytest.mark.real, pytest.mark.spark]
+
+API_TIMEOUT_MS = 3000
+
+FIRST = json.dumps({"type": "record", "name": "Sale", "fields": [{"name": "id", "type": "int"}]})
+SECOND = json.dumps(
+    {
+        "type": "record",
+        "name": "Sale",
+        "fields": [
+            {"name": "id", "type": "long"},
+            {"name": "note", "type": "string", "default": ""},
+        ],
+    }
+)
+
+
+def records(peer, topic, schema, ids) -> list[Record]:
+    return list(peer.records(topic, AVRO, schema, [{"id": number, "note": "n"} for number in ids]))
+
+
+def reader(frames, peer, topic, **options):
+    return (
+        frames.format("pykafka")
+        .option("kafka.bootstrap.servers", peer.servers)
+        .option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .option("valueFormat", AVRO)
+        .option("schema.registry.url", peer.registry_url)
+        .option("schema.registry.request.timeout.ms", "1000")
+        .option("schema.registry.api.timeout.ms", str(API_TIMEOUT_MS))
+        .options(**options)
+    )
+
+
+def ids(frame) -> list[int]:
+    return sorted(row.id for row in frame.select("value.id").collect())
+
+
+def test_a_read_fails_in_time_while_the_registry_is_away_and_works_when_it_is_back(
+    spark, kafka_cluster, schema_registry_factory, new_topic
+):
+    registry = schema_registry_factory()
+    peer = SchemaPeer(kafka_cluster.bootstrap_servers, registry.url)
+    topic = new_topic(prefix="outage")
+    peer.write(topic, records(peer, topic, FIRST, range(10)))
+    planned = reader(spark.read, peer, topic).load()
+    assert ids(planned) == list(range(10))
+    registry.stop()
+    started_s = time.monotonic()
+    with pytest.raises(PySparkException) as caught:
+        reader(spark.read, peer, topic).load()
+    passed_s = time.monotonic() - started_s
+    assert peer.registry_url in str(caught.value)
+    assert f"{topic}-value" in str(caught.value)
+    assert passed_s < API_TIMEOUT_MS / 1000 + 30  # Spark starts a Python for it
+    registry.start()
+    assert ids(reader(spark.read, peer, topic).load()) == list(range(10))
+
+
+def test_a_stream_goes_on_with_the_schemas_that_it_knows(
+    spark, kafka_cluster, schema_registry_factory, new_topic, tmp_path
+):
+    registry = schema_registry_factory("NONE")
+    peer = SchemaPeer(kafka_cluster.bootstrap_servers, registry.url)
+    topic = new_topic(prefix="stream-outage")
+    first = records(peer, topic, FIRST, range(30))
+    second = records(peer, topic, SECOND, range(30, 40))  # registered, and written later
+    peer.write(topic, first[:10])
+    seen: list[int] = []
+
+    def keep(frame, _number) -> None:
+        seen.extend(ids(frame))
+
+    stream = reader(spark.readStream, peer, topic).load()
+    assert stream.schema["value"].dataType.simpleString() == "struct<id:bigint,note:string>"
+    query = (
+        stream.writeStream.foreachBatch(keep)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start()
+    )
+    try:
+        query.processAllAvailable()
+        assert sorted(seen) == list(range(10))
+        peer.write(topic, second[:5])
+        query.processAllAvailable()
+        registry.kill()
+        peer.write(topic, second[5:])
+        peer.write(topic, first[10:20])
+        query.processAllAvailable()
+        assert sorted(seen) == [*range(20), *range(30, 40)]
+        registry.start()
+        peer.write(topic, first[20:])
+        query.processAllAvailable()
+        assert sorted(seen) == list(range(40))
+    finally:
+        query.stop()
+
+
+def test_a_registry_with_a_certificate(
+    spark, kafka_cluster, schema_registry_factory, new_topic, tmp_path
+):
+    authority, stranger = signed("authority"), signed("stranger")
+    server = signed("server", authority, hosts=["127.0.0.1"])
+    (tmp_path / "server.pem").write_text(server.pem)
+    (tmp_path / "server.key").write_text(server.key_pem())
+    (tmp_path / "ca.pem").write_text(authority.pem)
+    (tmp_path / "other.pem").write_text(stranger.pem)
+    registry = schema_registry_factory(
+        certificate=(tmp_path / "server.pem", tmp_path / "server.key")
+    )
+    plain_peer = SchemaPeer(kafka_cluster.bootstrap_servers, registry.plain_url)
+    topic = new_topic(prefix="tls-registry")
+    plain_peer.write(topic, records(plain_peer, topic, FIRST, range(10)))
+    peer = SchemaPeer(kafka_cluster.bootstrap_servers, registry.url)
+    trust = {
+        "schema.registry.ssl.truststore.type": "PEM",
+        "schema.registry.ssl.truststore.location": str(tmp_path / "ca.pem"),
+    }
+    assert ids(reader(spark.read, peer, topic, **trust).load()) == list(range(10))
+    trust["schema.registry.ssl.truststore.location"] = str(tmp_path / "other.pem")
+    with pytest.raises(PySparkException, match=r"(?i)certificate"):
+        reader(spark.read, peer, topic, **trust).load()
