@@ -17,7 +17,7 @@ from sparkkafka.config.formats import FormatOptions
 from sparkkafka.config.options import ReadOptions
 from sparkkafka.errors import BadRecordError, KafkaError, OptionError
 from sparkkafka.protocol.columns.columns import ALL_COLUMNS, HEADERS, DecodedRecords, validity
-from sparkkafka.protocol.records.arrow import blobs, from_numpy, places
+from sparkkafka.protocol.records.arrow import binary_array, from_numpy, places
 from sparkkafka.schemas.column import (
     NONE,
     BadRow,
@@ -99,9 +99,12 @@ class Typed:
         self._stack.__exit__(exc_type, error, traceback)
         if exc_type in (None, GeneratorExit) and self.bad:  # the latter: Spark wants no more rows
             context = TaskContext.get()
+            place = "the driver, for a small micro-batch: " if self._on_driver else ""
+            if context is not None:
+                place = f"task {context.partitionId()}.{context.attemptNumber()}: "
             log.warning(
                 "%s%d of %d records are bad (onBadRecord=%s%s); the first is %s",
-                f"task {context.partitionId()}.{context.attemptNumber()}: " if context else "",
+                place,
                 self.bad,
                 self.rows,
                 self.formats.on_bad_record,
@@ -284,7 +287,7 @@ def _bad_column(
     known = validity(np.array([one is not None for one in ids]))
     schema_ids = pa.Array.from_buffers(pa.int32(), len(ids), [known, pa.py_buffer(numbers)])
     found_rows = pa.StructArray.from_arrays(
-        [blobs(errors).cast(pa.string()), schema_ids, pa.concat_arrays(raw)],
+        [binary_array(errors).cast(pa.string()), schema_ids, pa.concat_arrays(raw)],
         fields=list(BAD_RECORD),
     )
     is_bad = np.zeros(count, np.bool_)
