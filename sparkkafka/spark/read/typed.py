@@ -25,10 +25,10 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from sparkkafka.config.format_rows import COLUMN, STRING
+from sparkkafka.config.format_rows import COLUMN, FAIL, STRING
 from sparkkafka.config.formats import ColumnFormat, FormatOptions
 from sparkkafka.config.options import ReadOptions, parse_read_options, parse_stream_options
-from sparkkafka.errors import OptionError, some
+from sparkkafka.errors import OptionError, SchemaError, some
 from sparkkafka.schemas.choice import Chosen, reader_schema
 from sparkkafka.schemas.column import ColumnPlan, decoder_of, format_module, prepared
 from sparkkafka.schemas.registry.client import RegistryClient
@@ -181,8 +181,7 @@ def _one_type(column: ColumnFormat, chosen: Mapping[str, Chosen]) -> pa.DataType
     """The type that the schemas of all topics have. Raises OptionError if there are several."""
     found: dict[str, pa.DataType] = {}
     for topic, one in chosen.items():
-        module = format_module(column.format)
-        found[topic] = module.arrow_type(one.schema, message=one.message)
+        found[topic] = _type_of(column, one)
     first, kind = next(iter(found.items()))
     for topic, other in found.items():
         if not nullable(other).equals(nullable(kind)):
@@ -195,6 +194,15 @@ def _one_type(column: ColumnFormat, chosen: Mapping[str, Chosen]) -> pa.DataType
             )
         if other != kind:
             kind = nullable(kind)  # what is NOT NULL in one of them only
+    return kind
+
+
+def _type_of(column: ColumnFormat, one: Chosen) -> pa.DataType:
+    try:
+        kind: pa.DataType = format_module(column.format).arrow_type(one.schema, message=one.message)
+    except SchemaError as error:
+        whose = f"subject {one.subject}" if one.subject else f"{column.column}Schema"
+        raise SchemaError(f"{whose} cannot be a column: {error}") from error
     return kind
 
 
@@ -212,6 +220,11 @@ def typed_columns(schema: StructType, options: ReadOptions) -> tuple[ReadColumn,
         return chosen_columns(schema)
     both = (formats.value, formats.key)
     typed = {column.column: column for column in both if column.has_schema}
+    if not typed and formats.on_bad_record != FAIL:
+        raise OptionError(
+            f"option onBadRecord={formats.on_bad_record} has no effect on text: invalidUtf8=null "
+            "gives null for what is not UTF-8"
+        )
     _check_dead_letters(options, formats.dead_letter_topic)
     beside: dict[str, DataType] = {}
     if formats.rescued_column:
@@ -308,8 +321,7 @@ def column_plan(
     if wanted is not None:
         kind = to_arrow(wanted, "the column")
     elif chosen.schema.text:
-        kind = format_module(column.format).arrow_type(chosen.schema, message=chosen.message)
-        kind = to_arrow(from_arrow(kind), "the column")
+        kind = to_arrow(from_arrow(_type_of(column, chosen)), "the column")
     else:
         raise OptionError(f"{column.format} without a schema needs the type of the column")
     return _plan(column, chosen, kind, False, pinned=wanted is None)
@@ -322,7 +334,7 @@ def _plan(
     name = column.column
     own = nullable(kind)
     if one.schema.text:
-        own = format_module(column.format).arrow_type(one.schema, message=one.message)
+        own = _type_of(column, one)
     same = nullable(own).equals(nullable(kind))
     place = promised(kind, own, name) if not (pinned and same) else None
     if place is not None:

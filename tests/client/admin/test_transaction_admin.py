@@ -32,7 +32,7 @@ def test_fencing_gives_the_coordinator_time_to_replicate(
 
 def test_fencing_keeps_to_what_the_broker_allows(fake_cluster_factory: Any) -> None:
     strict = fake_cluster_factory(1, max_transaction_timeout_ms=700)
-    with Admin(settings(strict)) as admin:
+    with Admin(settings(strict, request_timeout_ms=3000)) as admin:
         assert admin.fence_producers(["a", "b"]).errors == {}
         assert timeouts(strict) == [3000, 700, 3000, 700]
         strict.fault(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, api="DescribeConfigs", times=None)

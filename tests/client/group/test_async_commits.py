@@ -37,6 +37,7 @@ def filled(fake_cluster: FakeCluster) -> FakeCluster:
 
 def consumer(cluster: Any, **config: Any) -> Consumer:
     given = {"group_id": "g", "auto_offset_reset": "earliest", "enable_auto_commit": False}
+    given |= {"request_timeout_ms": 3000, "default_api_timeout_ms": 6000}  # below WAIT_S
     return Consumer(settings(cluster, **(given | config)))
 
 

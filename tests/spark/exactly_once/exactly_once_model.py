@@ -18,8 +18,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from sparkkafka.client.arguments import InputColumns
 from sparkkafka.client.net.connection import Connection
-from sparkkafka.client.sender.table_columns import InputColumns
 from sparkkafka.config.options import WriteOptions, parse_write_options
 from sparkkafka.errors import KafkaError
 from sparkkafka.spark.exactly_once.commit import abort_batch, commit_batch
@@ -166,10 +166,10 @@ class Query:
             {
                 "kafka.bootstrap.servers": cluster.bootstrap_servers,
                 "deliveryGuarantee": "exactly-once",
-                "kafka.request.timeout.ms": "4000",
-                "kafka.default.api.timeout.ms": "8000",
-                "kafka.max.block.ms": "8000",
-                "kafka.delivery.timeout.ms": "8000",
+                "kafka.request.timeout.ms": "15000",
+                "kafka.default.api.timeout.ms": "30000",
+                "kafka.max.block.ms": "30000",
+                "kafka.delivery.timeout.ms": "30000",
                 "kafka.retry.backoff.ms": "2",
                 "kafka.retry.backoff.max.ms": "20",
             }

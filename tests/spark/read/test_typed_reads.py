@@ -4,13 +4,23 @@ a registry of one process."""
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
-from sparkkafka.errors import BadRecordError, KafkaError, OptionError, RegistryError
+from sparkkafka.errors import (
+    BadRecordError,
+    ErrorCode,
+    KafkaError,
+    OptionError,
+    ProduceError,
+    RegistryError,
+    SchemaError,
+    UnknownTopicError,
+)
 from sparkkafka.spark.datasource import KafkaDataSource
 from tests.schemas.small_registry import SmallRegistry, small_registry
 from tests.spark.typed_support import ORDER_1, ORDER_2, Topics, framed, struct
@@ -150,6 +160,30 @@ def test_dead_letters(orders: Topics) -> None:
     }
 
 
+def test_rows_are_not_handed_on_before_their_dead_letters_are_written(
+    orders: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparkkafka.client.cluster.cluster.UNKNOWN_TOPIC_GRACE_MS", 300)
+    options = orders.options(
+        "orders",
+        onBadRecord="deadLetter",
+        **{"deadLetter.topic": "dead", "kafka.request.timeout.ms": "2000"},
+    )
+    reader = KafkaDataSource(options).reader(KafkaDataSource(options).schema())
+    (partition,) = reader.partitions()
+    rows = reader.read(partition)
+    with pytest.raises(UnknownTopicError, match="dead") as caught:
+        next(rows)
+    assert "deadLetter.topic=dead must exist" in caught.value.__notes__[0]
+    orders.cluster.create_topic("dead")
+    orders.cluster.fault(ErrorCode.TOPIC_AUTHORIZATION_FAILED, api="Produce")
+    with pytest.raises(ProduceError, match="dead"):
+        next(reader.read(partition))
+    assert orders.cluster.log("dead", 0).end_offset == 0
+    assert sum(batch.num_rows for batch in reader.read(partition)) == 3
+    assert orders.cluster.log("dead", 0).end_offset == 1
+
+
 def test_dead_letters_are_not_read_again(orders: Topics) -> None:
     options = orders.options("orders", onBadRecord="deadLetter", **{"deadLetter.topic": "orders"})
     schema = KafkaDataSource(options).schema()
@@ -209,6 +243,30 @@ def test_an_unknown_id_is_a_bad_record_and_an_absent_registry_an_error(topics: T
     (partition,) = reader.partitions()
     with pytest.raises(KafkaError, match="500"):
         list(reader.read(partition))
+
+
+def test_an_id_of_another_subject(topics: Topics) -> None:
+    topics.registry.add("orders-value", json.dumps(ORDER_1))
+    other = topics.registry.add("clicks-value", '{"type": "string"}')
+    topics.cluster.create_topic("orders")
+    topics.put("orders", [framed(other, "string", "x")])
+    with pytest.raises(BadRecordError, match="id 2 belongs to 'clicks-value'"):
+        topics.read(topics.options("orders"))
+
+
+def test_a_schema_that_cannot_be_a_column(topics: Topics) -> None:
+    tree = {"type": "record", "name": "T", "fields": [{"name": "t", "type": ["null", "T"]}]}
+    topics.registry.add("orders-value", json.dumps(tree))
+    with pytest.raises(SchemaError, match=r"subject orders-value cannot be a column: .*T"):
+        KafkaDataSource(topics.options("orders")).schema()
+
+
+def test_text_has_no_bad_records(topics: Topics) -> None:
+    topics.cluster.create_topic("t")
+    options = topics.options("t", valueFormat="string", onBadRecord="null")
+    del options["schema.registry.url"]
+    with pytest.raises(OptionError, match="invalidUtf8=null"):
+        topics.read(options)
 
 
 def test_topics_of_one_type(topics: Topics) -> None:
@@ -429,3 +487,22 @@ def test_json_by_the_registry_s_schema_with_the_rest(texts: Topics) -> None:
     ]
     assert [row["rescued"] for row in rows] == [None, None, '{"more":[1]}', None]
     assert [row["bad_record"] is None for row in rows] == [True, True, True, False]
+
+
+# --- secrets ------------------------------------------------------------------------------------
+
+
+def test_no_secret_leaves_the_driver(
+    orders: Topics, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("REGISTRY_USER", "user:hidden-word")
+    options = orders.options("orders", onBadRecord="null")
+    options["schema.registry.basic.auth.credentials.source"] = "USER_INFO"
+    options["schema.registry.basic.auth.user.info"] = "${env:REGISTRY_USER}"
+    source = KafkaDataSource(options)
+    schema = source.schema()
+    reader = source.reader(schema)
+    copy = pickle.dumps(reader)
+    assert b"hidden-word" not in copy
+    assert "hidden-word" not in schema.json() + repr(reader.options) + caplog.text
+    assert len([row for one in reader.partitions() for row in pickle.loads(copy).read(one)]) == 1
