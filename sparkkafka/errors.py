@@ -200,6 +200,8 @@ class BrokerError(KafkaError):
     and stands instead of the table's description, where settings have the `prefix`.
     """
 
+    _passes: bool | None = None  # whatever Kafka's table says of the code
+
     def __init__(
         self, code: int, where: str = "", message: str | None = None, *, prefix: str = ""
     ) -> None:
@@ -213,7 +215,7 @@ class BrokerError(KafkaError):
 
     @property
     def retriable(self) -> bool:  # type: ignore[override]
-        return is_retriable(self.code)
+        return is_retriable(self.code) if self._passes is None else self._passes
 
     @property
     def name(self) -> str:
@@ -229,10 +231,7 @@ class UnknownTopicError(BrokerError):
     """
 
     topics: tuple[str, ...] = ()
-
-    @property
-    def retriable(self) -> bool:  # type: ignore[override]
-        return False
+    _passes = False
 
 
 class CommitFailedError(BrokerError):
@@ -243,9 +242,7 @@ class CommitFailedError(BrokerError):
     returns. What was not committed may be read again, here or by another member.
     """
 
-    @property
-    def retriable(self) -> bool:  # type: ignore[override]
-        return False
+    _passes = False
 
 
 class ProducerFencedError(BrokerError):
@@ -256,9 +253,7 @@ class ProducerFencedError(BrokerError):
     and the producer goes on.)
     """
 
-    @property
-    def retriable(self) -> bool:  # type: ignore[override]
-        return False
+    _passes = False
 
 
 class Written(enum.Enum):

@@ -22,11 +22,7 @@ if TYPE_CHECKING:
     from sparkkafka.client.deadline import Deadline
     from sparkkafka.client.group.member_thread import GroupMetadata
     from sparkkafka.client.net.connection import Connection
-    from sparkkafka.client.producer.futures import (
-        Delivery,
-        RecordFailure,
-        RecordMetadata,
-    )
+    from sparkkafka.client.producer.futures import Delivery, RecordFailure, RecordMetadata
     from sparkkafka.client.producer.producer import Producer
     from sparkkafka.client.producer.tables import TableDelivery
     from sparkkafka.client.transactions.inspection import TransactionDescription
@@ -62,39 +58,31 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Admin": "admin.admin",
-    "AlterConfigOp": "cluster.configs",
-    "ConfigEntry": "cluster.configs",
-    "ConfigResource": "cluster.configs",
-    "Connection": "net.connection",
-    "Consumer": "consumer.consumer",
-    "ConsumerGroupDescription": "admin.groups",
-    "Deadline": "deadline",
-    "Delivery": "producer.futures",
-    "GroupMetadata": "group.member_thread",
-    "Listing": "values",
-    "NewPartitions": "admin.partitions",
-    "NewTopic": "admin.topics",
-    "OffsetAndMetadata": "values",
-    "OffsetSpec": "cluster.offsets",
-    "PartitionInfo": "cluster.cluster",
-    "Producer": "producer.producer",
-    "Record": "consumer.record",
-    "RecordFailure": "producer.futures",
-    "RecordMetadata": "producer.futures",
-    "Records": "consumer.record",
-    "Results": "values",
-    "TableDelivery": "producer.tables",
-    "TopicDescription": "admin.topics",
-    "TopicPartition": "values",
-    "TransactionDescription": "transactions.inspection",
+    "admin.admin": "Admin",
+    "admin.groups": "ConsumerGroupDescription",
+    "admin.partitions": "NewPartitions",
+    "admin.topics": "NewTopic TopicDescription",
+    "cluster.cluster": "PartitionInfo",
+    "cluster.configs": "AlterConfigOp ConfigEntry ConfigResource",
+    "cluster.offsets": "OffsetSpec",
+    "consumer.consumer": "Consumer",
+    "consumer.record": "Record Records",
+    "deadline": "Deadline",
+    "group.member_thread": "GroupMetadata",
+    "net.connection": "Connection",
+    "producer.futures": "Delivery RecordFailure RecordMetadata",
+    "producer.producer": "Producer",
+    "producer.tables": "TableDelivery",
+    "transactions.inspection": "TransactionDescription",
+    "values": "Listing OffsetAndMetadata Results TopicPartition",
 }
+_HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -1,10 +1,11 @@
 """Arguments of the library's calls that are of the wrong kind: told in words, before they fail
-somewhere inside, or on the wire."""
+somewhere inside, or on the wire. Also which columns of a table are what of a record."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, offset_number
@@ -173,3 +174,115 @@ def setting_text(given: Any, where: str) -> str:
         raise OptionError(
             f"{where}: a setting's value is text, a whole number or a bool, got {given!r}"
         ) from None
+
+
+# --- of records ---------------------------------------------------------------------------------
+
+HEADER_PAIRS = "(key, value) pairs: a str, and bytes or a str (sent as UTF-8) or None"
+HEADER_NUMBERS_BYTES = 10  # the most that the lengths of one header take
+
+
+def as_bytes(name: str, given: Any) -> bytes:
+    """The bytes to send. Raises OptionError for what is neither text nor bytes."""
+    if isinstance(given, str):
+        try:
+            return given.encode()
+        except UnicodeEncodeError as error:
+            raise OptionError(f"{name} is text that UTF-8 cannot express: {error}") from error
+    if isinstance(given, bytes | bytearray | memoryview):
+        return bytes(given)
+    raise OptionError(
+        f"{name} must be bytes, bytearray, memoryview, str or None, got {type(given).__name__}: "
+        "convert it first"
+    )
+
+
+def checked_headers(headers: Any) -> tuple[list[tuple[str, bytes | None]], int]:
+    """Headers as (str, bytes or None) pairs, and the bytes that they take at most. Raises
+    OptionError."""
+    if isinstance(headers, Mapping):
+        headers = list(headers.items())
+    if isinstance(headers, str | bytes) or not isinstance(headers, Sequence):
+        raise OptionError(
+            f"headers must be a dict or a list of {HEADER_PAIRS}, got {type(headers).__name__}"
+        )
+    checked: list[tuple[str, bytes | None]] = []
+    size_bytes = 0
+    for header in headers:
+        if not isinstance(header, tuple | list) or len(header) != 2:
+            raise OptionError(f"headers must be {HEADER_PAIRS}, got {header!r}")
+        name, content = header
+        if not isinstance(name, str):
+            raise OptionError(f"the key of a header must be str, got {type(name).__name__}")
+        content = None if content is None else as_bytes(f"header {name!r}", content)
+        checked.append((name, content))
+        size_bytes += len(as_bytes("the key of a header", name)) + HEADER_NUMBERS_BYTES
+        size_bytes += len(content or b"")
+    return checked, size_bytes
+
+
+def checked_number(name: str, given: Any, most: int) -> int:
+    """A whole number of 0 or more. Raises OptionError."""
+    try:
+        number = operator.index(given)
+    except TypeError:
+        raise OptionError(f"{name} must be a whole number, got {given!r}") from None
+    if isinstance(given, bool) or not 0 <= number <= most:
+        raise OptionError(f"{name} must be a whole number from 0 to {most}, got {given!r}")
+    return number
+
+
+# --- of tables ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class InputColumns:
+    """The positions of a record's columns in a table, None for those that it lacks. (A table may
+    have a name twice: the first one counts.)"""
+
+    value: int
+    key: int | None = None
+    headers: int | None = None
+    topic: int | None = None
+    partition: int | None = None
+    timestamp: int | None = None
+    fixed_topic: str | None = None
+
+
+def find_columns(
+    names: Sequence[str],
+    topic: str | None,
+    fits: Callable[[str, int], bool],
+    missing: Mapping[str, str],
+) -> InputColumns:
+    """Finds the columns; names count in their exact case, other columns are ignored.
+
+    `fits` says whether the column of this name and position is written, or raises OptionError for
+    its type. `missing` has the messages for a table without value and without topic, in the order
+    of the checks. With a `topic` the column topic is ignored, whatever its type.
+    """
+    positions: dict[str, int] = {}
+    for number, name in enumerate(names):
+        positions.setdefault(name, number)
+
+    def find(name: str) -> int | None:
+        position = positions.get(name)
+        return position if position is not None and fits(name, position) else None
+
+    found: dict[str, int] = {}
+    for name, words in missing.items():
+        if name == "topic" and topic is not None:
+            continue
+        at = find(name)
+        if at is None:
+            raise OptionError(words)
+        found[name] = at
+    return InputColumns(
+        value=found["value"],
+        key=find("key"),
+        headers=find("headers"),
+        topic=found.get("topic"),
+        partition=find("partition"),
+        timestamp=find("timestamp"),
+        fixed_topic=topic,
+    )

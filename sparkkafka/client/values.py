@@ -39,6 +39,13 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     return topics
 
 
+def by_partition(topics: Iterable[Any]) -> Iterator[tuple[TopicPartition, Any]]:
+    """The rows of an answer, each with its partition."""
+    for topic in topics:
+        for row in topic.partitions:
+            yield TopicPartition(topic.name, row.partition_index), row
+
+
 def checked_topic(given: Any) -> str:
     """A topic's name that a request can hold: one that cannot would spoil what is asked with it.
 

@@ -76,36 +76,19 @@ __all__ = [
 ]
 
 _MODULES = {
-    "records.codecs": ("Codec", "register_codec"),
-    "records.compression": ("OutputTooLargeError", "compress", "decompress"),
-    "messages.consumer_protocol": (
-        "Assignment",
-        "Subscription",
-        "decode_assignment",
-        "decode_subscription",
-        "encode_assignment",
-        "encode_subscription",
-    ),
-    "framing": ("Framing", "decode_request", "encode_response"),
-    "records.batches": ("RecordBatch", "split_batches"),
-    "records.control_batches": ("AbortedTransactions", "control_type"),
-    "wire.schema": ("decode", "encode", "layout"),
-    "single": (
-        "PlainRecord",
-        "crc32c",
-        "decode_records",
-        "decode_unsigned_varint",
-        "decode_varint",
-        "decode_varlong",
-        "encode_batch",
-        "encode_unsigned_varint",
-        "encode_varint",
-        "encode_varlong",
-        "murmur2",
-        "partition_of",
-    ),
+    "records.codecs": "Codec register_codec",
+    "records.compression": "OutputTooLargeError compress decompress",
+    "messages.consumer_protocol": "Assignment Subscription decode_assignment decode_subscription "
+    "encode_assignment encode_subscription",
+    "framing": "Framing decode_request encode_response",
+    "records.batches": "RecordBatch split_batches",
+    "records.control_batches": "AbortedTransactions control_type",
+    "wire.schema": "decode encode layout",
+    "single": "PlainRecord crc32c decode_records decode_unsigned_varint decode_varint "
+    "decode_varlong encode_batch encode_unsigned_varint encode_varint encode_varlong murmur2 "
+    "partition_of",
 }
-_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:

@@ -18,15 +18,15 @@ from sparkkafka.errors import EncodeError
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE, Selection
 from sparkkafka.protocol.columns.decode import decode_chunks
 from sparkkafka.protocol.columns.encode import MAX_BATCH_BYTES, RecordColumns, encode_batches
-from sparkkafka.protocol.partitioning.hashes import murmur2 as murmur2_of_column
-from sparkkafka.protocol.partitioning.partitioner import KEY_RULES
+from sparkkafka.protocol.partitioning import KEY_RULES
+from sparkkafka.protocol.partitioning import murmur2 as murmur2_of_column
 from sparkkafka.protocol.records.batches import (
     DEFAULT_MAX_PAYLOAD_BYTES,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
     NO_TIMESTAMP,
-    build_batch,
+    batch_parts,
     split_batches,
 )
 from sparkkafka.protocol.records.codecs import Codec, codec_of
@@ -93,7 +93,7 @@ def encode_batch(
         what = "2 GiB or more" if rows else "no records"
         raise EncodeError(f"a batch cannot hold {what}")
     (batch,) = encoded
-    return build_batch(
+    parts = batch_parts(
         batch.payload,
         record_count=batch.record_count,
         base_timestamp=batch.base_timestamp,
@@ -106,6 +106,7 @@ def encode_batch(
         transactional=transactional,
         base_offset=base_offset,
     )
+    return b"".join(parts)
 
 
 def _header(pair: tuple[str, bytes | None]) -> dict[str, object]:

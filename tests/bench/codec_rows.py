@@ -20,9 +20,9 @@ from sparkkafka.protocol.columns.encode import RecordColumns, encode_batches
 from sparkkafka.protocol.records.batches import (
     HEADER_BYTES,
     RecordBatch,
-    build_batch,
     split_batches,
 )
+from tests.batches import build_batch
 from tests.bench.results import Row
 from tests.bench.turns import take_turns
 

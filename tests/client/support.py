@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,9 @@ import pyarrow as pa
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import earliest_and_latest
 from sparkkafka.client.consumer.range_fetcher import RangeFetcher
+from sparkkafka.client.group.committed_offsets import commit_stored
 from sparkkafka.client.sender.arrow_producer import ColumnProducer
-from sparkkafka.client.values import TopicPartition
+from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.config.options import parse_client_options
 from sparkkafka.protocol.columns.columns import Selection
 from sparkkafka.protocol.columns.encode import RecordColumns
@@ -35,6 +37,19 @@ def settings(bootstrap: Any, **config: Any) -> dict[str, str]:
 
 def open_cluster(bootstrap: Any, **config: Any) -> Cluster:
     return Cluster(parse_client_options(settings(bootstrap, **config)))
+
+
+def commit_offsets(
+    cluster: Cluster,
+    group_id: str,
+    offsets: Mapping[TopicPartition, int],
+    *,
+    metadata: str = "",
+    **more: Any,
+) -> None:
+    """`commit_stored` with the same text beside all offsets."""
+    stored = {tp: OffsetAndMetadata(offset, metadata) for tp, offset in offsets.items()}
+    commit_stored(cluster, group_id, stored, **more)
 
 
 def values_of(numbers: range) -> RecordColumns:

@@ -28,7 +28,7 @@ import kafka.protocol.sasl
 from hypothesis import strategies as st
 
 from sparkkafka.protocol.messages import REQUESTS, ApiVersionsResponse
-from sparkkafka.protocol.wire.schema import (
+from sparkkafka.protocol.wire.fields import (
     BOOLEAN,
     BYTES,
     INT8,
@@ -40,11 +40,11 @@ from sparkkafka.protocol.wire.schema import (
     UUID,
     ArrayOf,
     Field,
-    Message,
     Primitive,
     WireType,
     fields,
 )
+from sparkkafka.protocol.wire.schema import Message
 
 MESSAGES: list[type[Message]] = [
     cls for request in REQUESTS.values() for cls in (request, request.RESPONSE)

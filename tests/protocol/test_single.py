@@ -35,8 +35,9 @@ from sparkkafka.protocol import (
     partition_of,
     split_batches,
 )
-from sparkkafka.protocol.partitioning.partitioner import KEY_RULES
-from sparkkafka.protocol.records.batches import CONTROL_FLAG, build_batch
+from sparkkafka.protocol.partitioning import KEY_RULES
+from sparkkafka.protocol.records.batches import CONTROL_FLAG
+from tests.batches import build_batch
 
 BLOBS = st.none() | st.binary(max_size=20)
 RECORDS = st.builds(
@@ -185,7 +186,7 @@ def test_wrong_partitions() -> None:
 
 def test_the_public_names_are_what_they_are_called() -> None:
     """Also when modules of like names have been imported."""
-    import sparkkafka.protocol.partitioning.partitioner  # noqa: F401
+    import sparkkafka.protocol.partitioning  # noqa: F401
 
     for name in public.__all__:
         found = getattr(public, name)

@@ -20,8 +20,8 @@ import confluent_kafka.admin
 import pyarrow as pa
 import pytest
 
+from sparkkafka.client.arguments import InputColumns
 from sparkkafka.client.cluster.lookups import FOR_TRANSACTION, find_coordinator
-from sparkkafka.client.sender.table_columns import InputColumns
 from sparkkafka.config.options import WriteOptions, parse_write_options
 from sparkkafka.errors import KafkaError, ProduceError
 from sparkkafka.spark.exactly_once.commit import commit_batch

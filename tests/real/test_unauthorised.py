@@ -19,7 +19,7 @@ from confluent_kafka.admin import (
 )
 from pyspark.errors import PySparkException
 
-from sparkkafka.client.sender.table_columns import InputColumns
+from sparkkafka.client.arguments import InputColumns
 from sparkkafka.config.options import parse_write_options
 from sparkkafka.errors import ProduceError
 from sparkkafka.spark.write.write_task import write_rows

@@ -12,7 +12,7 @@ from sparkkafka.client.sender.arrow_producer import ColumnProducer
 from sparkkafka.config.options import parse_client_options
 from sparkkafka.errors import BrokerError, ProduceError, Written
 from sparkkafka.protocol.columns.encode import RecordColumns
-from sparkkafka.protocol.partitioning.partitioner import KEY_RULES
+from sparkkafka.protocol.partitioning import KEY_RULES
 from tests.options import parse_producer_options
 from tests.real.peers import (
     CODECS,

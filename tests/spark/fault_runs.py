@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from sparkkafka.client.sender.table_columns import InputColumns
+from sparkkafka.client.arguments import InputColumns
 from sparkkafka.config.options import WriteOptions, parse_write_options
 from sparkkafka.errors import DataLossError, KafkaError
 from sparkkafka.spark.exactly_once.commit import abort_batch, commit_batch

@@ -87,7 +87,7 @@ from sparkkafka.protocol.columns.decode import decode_batches
 from sparkkafka.protocol.columns.encode import encode_batches
 from sparkkafka.protocol.records.batches import batch_parts, split_batches
 from sparkkafka.client.consumer.record import RecordBlock
-from sparkkafka.client.sender.table_columns import InputColumns
+from sparkkafka.client.arguments import InputColumns
 from sparkkafka.client.sender.rows import Router, Rows
 from sparkkafka.spark.schema import default_columns
 

@@ -11,7 +11,6 @@ import pytest
 from sparkkafka.client.values import Address, TopicPartition
 from sparkkafka.config.options import parse_read_options, parse_stream_options
 from sparkkafka.errors import DataLossError, KafkaTimeoutError
-from sparkkafka.protocol.records.batches import build_batch
 from sparkkafka.spark.read.planning import KafkaInputPartition
 from sparkkafka.spark.read.read_task import read_range
 from sparkkafka.spark.read.reader import KafkaBatchReader
@@ -19,6 +18,7 @@ from sparkkafka.spark.schema import default_columns
 from sparkkafka.spark.stream.planner import StreamOffsets
 from sparkkafka.testing.fake.faults import Drop
 from tests import reference
+from tests.batches import build_batch
 from tests.client.support import QUICK, open_cluster, write
 
 ROWS = 20
@@ -159,12 +159,12 @@ def test_plans_of_micro_batches_say_so_too(filled: Any) -> None:
 def test_a_connection_is_given_away_once_and_only_for_its_own_broker(filled: Any) -> None:
     leader = filled.leader("t", 0)
     with open_cluster(filled) as cluster:
-        cluster._connections._try_first = [address(filled, leader)]
+        cluster.connections._try_first = [address(filled, leader)]
         cluster.topics(["t"])
         others = [broker for node, broker in cluster.brokers.items() if node != leader]
-        assert [cluster.give_away(broker) for broker in others] == [None, None]
-        given = cluster.give_away(cluster.brokers[leader])
+        assert [cluster.connections.give_away(broker) for broker in others] == [None, None]
+        given = cluster.connections.give_away(cluster.brokers[leader])
         assert given is not None and given.is_open
-        assert cluster.give_away(cluster.brokers[leader]) is None
+        assert cluster.connections.give_away(cluster.brokers[leader]) is None
         given.close()
         assert cluster.topics(["t"])  # by another one

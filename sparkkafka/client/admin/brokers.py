@@ -12,7 +12,14 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.lookups import ToAny, ToBroker, ToLeader
 from sparkkafka.client.cluster.request_driver import ApiHandler, Row, call_all, call_each
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.values import Broker, Listing, Results, TopicPartition, by_topic
+from sparkkafka.client.values import (
+    Broker,
+    Listing,
+    Results,
+    TopicPartition,
+    by_partition,
+    by_topic,
+)
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, UnsupportedVersionError
 from sparkkafka.protocol.messages import (
     NO_AUTHORIZED_OPERATIONS,
@@ -71,6 +78,7 @@ class ClusterDescription:
 
 class _DescribeCluster(ApiHandler[str, ClusterDescription]):
     request_type: ClassVar[Any] = DescribeClusterRequest
+    acl = "DESCRIBE on the cluster"
 
     def __init__(self, include_authorized_operations: bool) -> None:
         self._operations = include_authorized_operations
@@ -81,9 +89,6 @@ class _DescribeCluster(ApiHandler[str, ClusterDescription]):
     def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
         brokers = (Broker(row.broker_id, row.host, row.port, row.rack) for row in response.brokers)
         return [(_CLUSTER, Row(0, _cluster(response, brokers)))]
-
-    def grant(self, item: str) -> str:
-        return "DESCRIBE on the cluster"
 
 
 class _DescribeOldCluster(_DescribeCluster):
@@ -186,6 +191,8 @@ class LogDirDescription:
 
 class _DescribeLogDirs(ApiHandler[int, dict[str, LogDirDescription]]):
     request_type = DescribeLogDirsRequest
+    named = "broker {}"
+    acl = "DESCRIBE on the cluster"
 
     def build(self, items: Sequence[int], version: int) -> DescribeLogDirsRequest:
         return DescribeLogDirsRequest(topics=None)
@@ -196,21 +203,12 @@ class _DescribeLogDirs(ApiHandler[int, dict[str, LogDirDescription]]):
         found = {row.log_dir: _log_dir(row) for row in response.results}
         return [(item, Row(code, found)) for item in items]
 
-    def name(self, item: int) -> str:
-        return f"broker {item}"
-
-    def grant(self, item: int) -> str:
-        return "DESCRIBE on the cluster"
-
 
 def _log_dir(row: Any) -> LogDirDescription:
     return LogDirDescription(
         replicas={
-            TopicPartition(topic.name, partition.partition_index): ReplicaInfo(
-                partition.partition_size, partition.offset_lag, partition.is_future_key
-            )
-            for topic in row.topics
-            for partition in topic.partitions
+            tp: ReplicaInfo(one.partition_size, one.offset_lag, one.is_future_key)
+            for tp, one in by_partition(row.topics)
         },
         error=BrokerError(row.error_code, f"directory {row.log_dir}") if row.error_code else None,
         total_bytes=row.total_bytes if row.total_bytes >= 0 else None,
@@ -232,6 +230,7 @@ def describe_log_dirs(
 
 class _PartitionSizes(ApiHandler[TopicPartition, int]):
     request_type = DescribeLogDirsRequest
+    acl = "DESCRIBE on the cluster (an ACL of the resource Cluster): sizes need it"
 
     def build(self, items: Sequence[TopicPartition], version: int) -> DescribeLogDirsRequest:
         return DescribeLogDirsRequest(
@@ -253,16 +252,12 @@ class _PartitionSizes(ApiHandler[TopicPartition, int]):
         return [
             *dict.fromkeys(items, absent).items(),
             *(
-                (TopicPartition(topic.name, row.partition_index), Row(0, row.partition_size))
+                (tp, Row(0, row.partition_size))
                 for result in response.results
-                for topic in result.topics
-                for row in topic.partitions
+                for tp, row in by_partition(result.topics)
                 if not row.is_future_key  # a copy on its way to another directory
             ),
         ]
-
-    def grant(self, item: TopicPartition) -> str:
-        return "DESCRIBE on the cluster (an ACL of the resource Cluster): sizes need it"
 
 
 def partition_sizes(

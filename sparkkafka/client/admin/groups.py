@@ -113,6 +113,8 @@ class ConsumerGroupDescription:
 
 class _DescribeConsumerGroups(ApiHandler[str, ConsumerGroupDescription]):
     request_type: ClassVar[Any] = ConsumerGroupDescribeRequest
+    named = "group {!r}"
+    acl = "DESCRIBE on group {}, and on the topics that its members subscribe to"
 
     def __init__(self, cluster: Cluster, operations: bool) -> None:
         self._cluster = cluster
@@ -142,12 +144,6 @@ class _DescribeConsumerGroups(ApiHandler[str, ConsumerGroupDescription]):
             target_assignment_epoch=row.assignment_epoch,
             authorized_operations=authorized_operations(row.authorized_operations),
         )
-
-    def name(self, item: str) -> str:
-        return f"group {item!r}"
-
-    def grant(self, item: str) -> str:
-        return f"DESCRIBE on group {item}, and on the topics that its members subscribe to"
 
 
 def _consumer(member: Any) -> MemberDescription:
@@ -287,6 +283,9 @@ def _may_be_classic(error: KafkaError) -> bool:
 
 class _DeleteGroups(ApiHandler[str, None]):
     request_type = DeleteGroupsRequest
+    named = "group {!r}"
+    acl = "DELETE on group {}"
+    done_codes = frozenset({ErrorCode.GROUP_ID_NOT_FOUND})
 
     def build(self, items: Sequence[str], version: int) -> DeleteGroupsRequest:
         return DeleteGroupsRequest(groups_names=list(items))
@@ -296,15 +295,6 @@ class _DeleteGroups(ApiHandler[str, None]):
             (row.group_id, Row(row.error_code, None, _DELETE_WORDS.get(row.error_code)))
             for row in response.results
         ]
-
-    def name(self, item: str) -> str:
-        return f"group {item!r}"
-
-    def grant(self, item: str) -> str:
-        return f"DELETE on group {item}"
-
-    def done_before(self, item: str, code: int) -> bool:
-        return code == ErrorCode.GROUP_ID_NOT_FOUND
 
 
 _DELETE_WORDS: Mapping[int, str] = {
@@ -329,6 +319,7 @@ class _RemoveMembers(ApiHandler[str, None]):
     """Items are group.instance.ids, or with `by_member_id` member ids."""
 
     request_type = LeaveGroupRequest
+    done_codes = frozenset({ErrorCode.UNKNOWN_MEMBER_ID})
 
     def __init__(self, group_id: str, reason: str, by_member_id: bool) -> None:
         self._group_id = group_id
@@ -365,9 +356,6 @@ class _RemoveMembers(ApiHandler[str, None]):
 
     def grant(self, item: str) -> str:
         return f"READ on group {self._group_id}"
-
-    def done_before(self, item: str, code: int) -> bool:
-        return code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 _MEMBER_WORDS: Mapping[int, str] = {
@@ -424,6 +412,8 @@ class _ListGroups(ApiHandler[int, list[GroupListing]]):
     """The groups that a broker coordinates; items are node ids."""
 
     request_type = ListGroupsRequest
+    named = "broker {}"
+    acl = "DESCRIBE on the cluster, or on each group"
 
     def __init__(self, states: list[str], types: list[str]) -> None:
         self._states = states
@@ -441,18 +431,12 @@ class _ListGroups(ApiHandler[int, list[GroupListing]]):
         ]
         return [(item, Row(0, found)) for item in items]
 
-    def name(self, item: int) -> str:
-        return f"broker {item}"
-
     def lacking(self, item: int, version: int) -> str | None:
         if self._types and version < TYPES_VERSION:
             return self.needs("a filter of types", TYPES_VERSION)
         if self._states and version < STATES_VERSION:
             return self.needs("a filter of states", STATES_VERSION)
         return None
-
-    def grant(self, item: int) -> str:
-        return "DESCRIBE on the cluster, or on each group"
 
 
 def list_consumer_groups(

@@ -12,7 +12,7 @@ from sparkkafka.client.cluster.lookups import ToController, ToLeader
 from sparkkafka.client.cluster.offsets import OffsetSpec, list_offsets_each
 from sparkkafka.client.cluster.request_driver import ApiHandler, Row, call_each
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.values import Results, TopicPartition, by_topic
+from sparkkafka.client.values import Results, TopicPartition, by_partition, by_topic
 from sparkkafka.errors import ErrorCode, KafkaError, OptionError
 from sparkkafka.protocol.messages import (
     CreatePartitionsAssignment,
@@ -37,6 +37,8 @@ class NewPartitions(NamedTuple):
 
 class _Grow(ApiHandler[str, None]):
     request_type = CreatePartitionsRequest
+    named = "topic {}"
+    acl = "ALTER on topic {}"
     final_codes = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
     def __init__(
@@ -67,12 +69,6 @@ class _Grow(ApiHandler[str, None]):
         return [
             (row.name, Row(row.error_code, None, row.error_message)) for row in response.results
         ]
-
-    def name(self, item: str) -> str:
-        return f"topic {item}"
-
-    def grant(self, item: str) -> str:
-        return f"ALTER on topic {item}"
 
     def done_before(self, item: str, code: int) -> bool:
         """INVALID_PARTITIONS because an earlier attempt succeeded: the count is the wanted one."""
@@ -130,6 +126,7 @@ def create_partitions(
 
 class _DeleteRecords(ApiHandler[TopicPartition, int]):
     request_type = DeleteRecordsRequest
+    acl = "DELETE on topic {0.topic}"
 
     def __init__(self, before: Mapping[TopicPartition, int], timeout_ms: int) -> None:
         self._before = before
@@ -157,19 +154,12 @@ class _DeleteRecords(ApiHandler[TopicPartition, int]):
         self, response: Any, items: Sequence[TopicPartition]
     ) -> Iterable[tuple[TopicPartition, Row]]:
         return [
-            (
-                TopicPartition(topic.name, row.partition_index),
-                Row(row.error_code, row.low_watermark),
-            )
-            for topic in response.topics
-            for row in topic.partitions
+            (tp, Row(row.error_code, row.low_watermark))
+            for tp, row in by_partition(response.topics)
         ]
 
     def name(self, item: TopicPartition) -> str:
         return f"{item} before offset {self._before[item]}"
-
-    def grant(self, item: TopicPartition) -> str:
-        return f"DELETE on topic {item.topic}"
 
 
 def delete_records(

@@ -98,6 +98,9 @@ class NewTopic:
 
 class _Create(ApiHandler[str, None]):
     request_type = CreateTopicsRequest
+    named = "topic {}"
+    acl = "CREATE on topic {}, or on the cluster"
+    done_codes = frozenset({ErrorCode.TOPIC_ALREADY_EXISTS})
 
     def __init__(
         self, topics: Mapping[str, NewTopic], timeout_ms: int, validate_only: bool
@@ -126,15 +129,6 @@ class _Create(ApiHandler[str, None]):
 
     def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
         return [(row.name, Row(row.error_code, None, row.error_message)) for row in response.topics]
-
-    def name(self, item: str) -> str:
-        return f"topic {item}"
-
-    def grant(self, item: str) -> str:
-        return f"CREATE on topic {item}, or on the cluster"
-
-    def done_before(self, item: str, code: int) -> bool:
-        return code == ErrorCode.TOPIC_ALREADY_EXISTS
 
 
 def _creatable(topic: NewTopic) -> CreatableTopic:
@@ -188,7 +182,10 @@ def _as_new_topic(given: Any) -> str:
 
 class _Delete(ApiHandler[str, None]):
     request_type = DeleteTopicsRequest
+    named = "topic {}"
+    acl = "DELETE on topic {}"
     final_codes = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+    done_codes = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
     def __init__(self, timeout_ms: int) -> None:
         self._timeout_ms = timeout_ms
@@ -204,15 +201,6 @@ class _Delete(ApiHandler[str, None]):
         return [
             (row.name, Row(row.error_code, None, row.error_message)) for row in response.responses
         ]
-
-    def name(self, item: str) -> str:
-        return f"topic {item}"
-
-    def grant(self, item: str) -> str:
-        return f"DELETE on topic {item}"
-
-    def done_before(self, item: str, code: int) -> bool:
-        return code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def delete_topics(cluster: Cluster, names: Iterable[str], deadline: Deadline) -> Results[str, None]:
@@ -273,6 +261,8 @@ class TopicListing(NamedTuple):
 
 class _Describe(ApiHandler[str, TopicDescription]):
     request_type = MetadataRequest
+    named = "topic {}"
+    acl = "DESCRIBE on topic {}"
     final_codes = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
     def __init__(self, include_authorized_operations: bool) -> None:
@@ -295,12 +285,6 @@ class _Describe(ApiHandler[str, TopicDescription]):
         if self._operations and version < OPERATIONS_VERSION:
             return self.needs("include_authorized_operations", OPERATIONS_VERSION)
         return None
-
-    def name(self, item: str) -> str:
-        return f"topic {item}"
-
-    def grant(self, item: str) -> str:
-        return f"DESCRIBE on topic {item}"
 
 
 def describe_topics(

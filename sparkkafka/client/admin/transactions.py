@@ -31,7 +31,7 @@ from sparkkafka.client.transactions.inspection import (
     TransactionListing,
 )
 from sparkkafka.client.transactions.sender_transaction import MAX_TIMEOUT_CONFIG, max_timeout_ms
-from sparkkafka.client.values import Listing, Results, TopicPartition, by_topic
+from sparkkafka.client.values import Listing, Results, TopicPartition, by_partition, by_topic
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError
 from sparkkafka.protocol.messages import (
     DescribeProducersRequest,
@@ -115,6 +115,8 @@ class _Fence(ApiHandler[str, FencedProducer]):
     """InitProducerId is about one id, so each goes in a request of its own."""
 
     request_type = InitProducerIdRequest
+    named = "transactional id {!r}"
+    acl = "WRITE on transactional id {}"
 
     def __init__(self, timeout_ms: int) -> None:
         self._timeout_ms = timeout_ms
@@ -128,12 +130,6 @@ class _Fence(ApiHandler[str, FencedProducer]):
     def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
         value = FencedProducer(response.producer_id, response.producer_epoch)
         return [(item, Row(0, value)) for item in items]
-
-    def name(self, item: str) -> str:
-        return f"transactional id {item!r}"
-
-    def grant(self, item: str) -> str:
-        return f"WRITE on transactional id {item}"
 
 
 def fence_producers(
@@ -181,6 +177,7 @@ def _is_above_maximum(error: KafkaError | None) -> TypeGuard[BrokerError]:
 
 class _DescribeProducers(ApiHandler[TopicPartition, tuple[ProducerState, ...]]):
     request_type = DescribeProducersRequest
+    acl = "READ on topic {0.topic}"
 
     def build(self, items: Sequence[TopicPartition], version: int) -> DescribeProducersRequest:
         return DescribeProducersRequest(
@@ -193,21 +190,9 @@ class _DescribeProducers(ApiHandler[TopicPartition, tuple[ProducerState, ...]]):
     def read(
         self, response: Any, items: Sequence[TopicPartition]
     ) -> Iterable[tuple[TopicPartition, Row]]:
-        return [
-            (
-                TopicPartition(topic.name, row.partition_index),
-                Row(
-                    row.error_code,
-                    tuple(_producer(state) for state in row.active_producers),
-                    row.error_message,
-                ),
-            )
-            for topic in response.topics
-            for row in topic.partitions
-        ]
-
-    def grant(self, item: TopicPartition) -> str:
-        return f"READ on topic {item.topic}"
+        for tp, row in by_partition(response.topics):
+            found = tuple(_producer(state) for state in row.active_producers)
+            yield tp, Row(row.error_code, found, row.error_message)
 
 
 def _producer(state: Any) -> ProducerState:
@@ -234,6 +219,7 @@ def describe_producers(
 
 class _Abort(ApiHandler[TopicPartition, None]):
     request_type = WriteTxnMarkersRequest
+    acl = "ALTER on the cluster (CLUSTER_ACTION before Kafka 3.8)"
 
     def __init__(self, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> None:
         self._producer_id = producer_id
@@ -256,21 +242,12 @@ class _Abort(ApiHandler[TopicPartition, None]):
     def read(
         self, response: Any, items: Sequence[TopicPartition]
     ) -> Iterable[tuple[TopicPartition, Row]]:
-        return [
-            (
-                TopicPartition(topic.name, row.partition_index),
-                Row(row.error_code, None, _ABORT_WORDS.get(row.error_code)),
-            )
-            for marker in response.markers
-            for topic in marker.topics
-            for row in topic.partitions
-        ]
+        for marker in response.markers:
+            for tp, row in by_partition(marker.topics):
+                yield tp, Row(row.error_code, None, _ABORT_WORDS.get(row.error_code))
 
     def name(self, item: TopicPartition) -> str:
         return f"{item}, producer id {self._producer_id}"
-
-    def grant(self, item: TopicPartition) -> str:
-        return "ALTER on the cluster (CLUSTER_ACTION before Kafka 3.8)"
 
 
 _ABORT_WORDS: Mapping[int, str] = {

@@ -7,12 +7,12 @@ import base64
 import json
 import time
 import uuid
-from pathlib import Path
 from typing import Any, Final
 
+from sparkkafka.client.auth.tls_context import read_store
 from sparkkafka.config.security.settings import AssertionSettings, Store
 from sparkkafka.errors import OptionError
-from sparkkafka.secret import Secret, SecretBytes
+from sparkkafka.secret import Secret
 
 MOST_FILE_BYTES: Final = 1_000_000
 _ES256_BYTES: Final = 32  # of each of the two numbers of a signature (RFC 7518, 3.4)
@@ -21,9 +21,11 @@ _ES256_BYTES: Final = 32  # of each of the two numbers of a signature (RFC 7518,
 def assertion(settings: AssertionSettings) -> Secret:
     """The content of the file, or a statement of now. Raises OptionError, naming the option."""
     if settings.file:
-        text = _read(settings.file).reveal().decode("utf-8", "replace").strip()
+        text = (
+            read_store(settings.file, MOST_FILE_BYTES).reveal().decode("utf-8", "replace").strip()
+        )
         if not text:
-            raise OptionError(f"{_name(settings.file)} is empty")
+            raise OptionError(f"{settings.file} is empty")
         return Secret(text)
     now_s = int(time.time())
     header, claims = _template(settings.template)
@@ -54,7 +56,7 @@ def _signature(settings: AssertionSettings, data: bytes) -> bytes:
         return b"".join(number.to_bytes(_ES256_BYTES, "big") for number in pair)
     wanted = "an RSA key" if settings.algorithm == "RS256" else "a key of the curve P-256"
     raise OptionError(
-        f"{_name(settings.key)} does not fit sasl.oauthbearer.assertion.algorithm="
+        f"{settings.key} does not fit sasl.oauthbearer.assertion.algorithm="
         f"{settings.algorithm}, which wants {wanted}"
     )
 
@@ -63,12 +65,12 @@ def _key(settings: AssertionSettings) -> Any:
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     store, passphrase = settings.key, settings.passphrase
-    content = _read(store)
+    content = read_store(store, MOST_FILE_BYTES)
     try:
         return load_pem_private_key(content.reveal(), passphrase.reveal().encode() or None)
     except Exception:  # of several kinds, and words of OpenSSL that help nobody
         raise OptionError(
-            f"{_name(store)} is no private key in PEM, or its passphrase "
+            f"{store} is no private key in PEM, or its passphrase "
             f"(sasl.oauthbearer.assertion.private.key.passphrase) is "
             f"{'wrong' if passphrase else 'missing'}"
         ) from None
@@ -79,31 +81,13 @@ def _template(store: Store) -> tuple[dict[str, Any], dict[str, Any]]:
     if not store:
         return {}, {}
     try:
-        found = json.loads(_read(store).reveal())
+        found = json.loads(read_store(store, MOST_FILE_BYTES).reveal())
         header, claims = found.get("header", {}), found.get("payload", {})
         return dict(header), dict(claims)
     except (ValueError, TypeError, AttributeError, RecursionError):
         raise OptionError(
-            f'{_name(store)} must be JSON of the form {{"header": {{…}}, "payload": {{…}}}}'
+            f'{store} must be JSON of the form {{"header": {{…}}, "payload": {{…}}}}'
         ) from None
-
-
-def _read(store: Store) -> SecretBytes:
-    if store.text:
-        return SecretBytes(store.text.reveal().encode("utf-8", "replace"))
-    try:
-        with Path(store.path).open("rb") as file:
-            content = SecretBytes(file.read(MOST_FILE_BYTES + 1))
-    except (OSError, ValueError) as error:
-        what = getattr(error, "strerror", None) or str(error)
-        raise OptionError(f"{_name(store)} cannot be read on this machine ({what})") from None
-    if len(content) > MOST_FILE_BYTES:
-        raise OptionError(f"{_name(store)} is larger than {MOST_FILE_BYTES} bytes")
-    return content
-
-
-def _name(store: Store) -> str:
-    return f"{store.option}={store.path}" if store.path else store.option
 
 
 def _base64(data: bytes) -> str:

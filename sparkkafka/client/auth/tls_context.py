@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 
 MOST_STORE_BYTES = 16 * 2**20
 """Of a store; a bundle of all the world's authorities has 250 KB."""
+_ON_ALL = "; each worker reads it, so it must be on all of them"
 
 VERSIONS: Final = dict(
     zip(TLS_VERSIONS, (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3), strict=True)
@@ -166,7 +167,7 @@ def _trust(context: ssl.SSLContext, store: Store) -> None:
     try:
         context.load_verify_locations(cadata=pem)
     except ssl.SSLError as error:
-        raise OptionError(f"{_name(store)}: {_reason(error)}") from None
+        raise OptionError(f"{store}: {_reason(error)}") from None
 
 
 def _has_folder_of_authorities() -> bool:
@@ -177,7 +178,7 @@ def _has_folder_of_authorities() -> bool:
 
 def _distrust(context: ssl.SSLContext, store: Store) -> None:
     """Refuse a broker that its authority's list names, or that has no valid list."""
-    content = _read(store)
+    content = read_store(store, MOST_STORE_BYTES, _ON_ALL)
     if _is_pem(content):
         lists = _found(_REVOKED, content)
     else:
@@ -188,24 +189,23 @@ def _distrust(context: ssl.SSLContext, store: Store) -> None:
             context.load_verify_locations(cafile=path)
     except (ssl.SSLError, OSError) as error:
         raise OptionError(
-            f"{_name(store)} has no list of revoked certificates that OpenSSL can read "
-            f"({_reason(error)})"
+            f"{store} has no list of revoked certificates that OpenSSL can read ({_reason(error)})"
         ) from None
     context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
 
 
 def _identify(context: ssl.SSLContext, settings: TlsSettings) -> None:
     store, key = settings.certificates, settings.key
-    content = _read(store)
+    content = read_store(store, MOST_STORE_BYTES, _ON_ALL)
     password = settings.key_password
     if _is_pem(content):
         certificates = "\n".join(_found(_CERTIFICATES, content))
-        key_content = content if key == store else _read(key)
+        key_content = content if key == store else read_store(key, MOST_STORE_BYTES, _ON_ALL)
         keys = [Secret(row) for row in _found(_KEY, key_content)]
         if not certificates:
-            raise OptionError(f"{_name(store)} has no CERTIFICATE in it")
+            raise OptionError(f"{store} has no CERTIFICATE in it")
         if not keys:
-            raise OptionError(f"{_name(key)} has no PRIVATE KEY in it")
+            raise OptionError(f"{key} has no PRIVATE KEY in it")
         key_pem = keys[0]
     else:
         identity = _identity(store, content, password)
@@ -227,9 +227,9 @@ def _identify(context: ssl.SSLContext, settings: TlsSettings) -> None:
             if asked:
                 given = "is wrong" if password else "is missing"
                 raise OptionError(
-                    f"{_name(key)}: the key is encrypted, and ssl.key.password {given}"
+                    f"{key}: the key is encrypted, and ssl.key.password {given}"
                 ) from None
-            both_names = " and ".join(dict.fromkeys([_name(store), _name(key)]))
+            both_names = " and ".join(dict.fromkeys([str(store), str(key)]))
             raise OptionError(
                 f"{both_names} do not belong together, or OpenSSL cannot read them "
                 f"({_reason(error)})"
@@ -237,7 +237,7 @@ def _identify(context: ssl.SSLContext, settings: TlsSettings) -> None:
 
 
 def _certificates_of(store: Store) -> str:
-    content = _read(store)
+    content = read_store(store, MOST_STORE_BYTES, _ON_ALL)
     if _is_pem(content):
         pem = "\n".join(_found(_CERTIFICATES, content))
     elif is_java_keystore(content.reveal()):
@@ -249,24 +249,23 @@ def _certificates_of(store: Store) -> str:
         rows = [row for row in (loaded.cert, *loaded.additional_certs) if row is not None]
         pem = "\n".join(map(_pem_of, rows))
     if not pem:
-        raise OptionError(f"{_name(store)} has no certificate in it")
+        raise OptionError(f"{store} has no certificate in it")
     return pem
 
 
-def _read(store: Store) -> SecretBytes:
+def read_store(store: Store, most_bytes: int, hint: str = "") -> SecretBytes:
+    """What a store holds; `hint` is for those who see that it cannot be read. Raises OptionError,
+    naming the option."""
     if store.text:
         return SecretBytes(store.text.reveal().encode("utf-8", "replace"))
     try:
         with Path(store.path).open("rb") as file:
-            content = SecretBytes(file.read(MOST_STORE_BYTES + 1))
+            content = SecretBytes(file.read(most_bytes + 1))
     except (OSError, ValueError) as error:
         what = getattr(error, "strerror", None) or str(error)
-        raise OptionError(
-            f"{_name(store)} cannot be read on this machine ({what}); each worker reads it, so it "
-            "must be on all of them"
-        ) from None
-    if len(content) > MOST_STORE_BYTES:
-        raise OptionError(f"{_name(store)} is larger than {MOST_STORE_BYTES} bytes")
+        raise OptionError(f"{store} cannot be read on this machine ({what}){hint}") from None
+    if len(content) > most_bytes:
+        raise OptionError(f"{store} is larger than {most_bytes} bytes")
     return content
 
 
@@ -306,18 +305,17 @@ def _identity(store: Store, content: SecretBytes, key_password: Secret) -> _Iden
         except WrongPasswordError as error:
             wrong = "is wrong" if key_password else "is missing"
             raise OptionError(
-                f"{_name(store)}: the key {entry.alias!r} cannot be had: {error}: ssl.key.password "
-                f"{wrong}"
+                f"{store}: the key {entry.alias!r} cannot be had: {error}: ssl.key.password {wrong}"
             ) from None
         except KeystoreError as error:
-            raise OptionError(f"{_name(store)}: the key {entry.alias!r}: {error}") from None
+            raise OptionError(f"{store}: the key {entry.alias!r}: {error}") from None
         except (ValueError, TypeError):
             raise OptionError(
-                f"{_name(store)}: the key {entry.alias!r} is of a kind that OpenSSL does not know"
+                f"{store}: the key {entry.alias!r} is of a kind that OpenSSL does not know"
             ) from None
     loaded = _pkcs12(store, content)
     if loaded.key is None or loaded.cert is None:
-        raise OptionError(f"{_name(store)} has no key with its certificate in it")
+        raise OptionError(f"{store} has no key with its certificate in it")
     chain = [_pem_of(row) for row in (loaded.cert, *loaded.additional_certs)]
     return _Identity(loaded.key, chain)
 
@@ -326,13 +324,13 @@ def _key_entry(store: Store, keys: Sequence[PrivateKey]) -> PrivateKey:
     """The one to show to brokers. Java takes any that fits the broker's authorities."""
     keys = [row for row in keys if row.chain]
     if not keys:
-        raise OptionError(f"{_name(store)} has no key with its certificate in it")
+        raise OptionError(f"{store} has no key with its certificate in it")
     chosen = next(filter(_is_valid_now, keys), keys[0])
     if len(keys) > 1:
         log.warning(
             "%s has %d keys (%s): %r is shown to brokers. Put the one that is meant into a store "
             "of its own",
-            _name(store),
+            str(store),
             len(keys),
             ", ".join(repr(row.alias) for row in keys[:5]),
             chosen.alias,
@@ -355,7 +353,7 @@ def _java_keystore(store: Store, content: SecretBytes) -> JavaKeystore:
     try:
         return open_java_keystore(content, store.password)
     except KeystoreError as error:
-        raise OptionError(f"{_name(store)} is a JKS store that cannot be read: {error}") from None
+        raise OptionError(f"{store} is a JKS store that cannot be read: {error}") from None
 
 
 def _serialization(store: Store) -> Any:
@@ -365,7 +363,7 @@ def _serialization(store: Store) -> Any:
         from cryptography.hazmat.primitives.serialization import pkcs12  # noqa: F401
     except ImportError:
         raise OptionError(
-            f"{_name(store)} is not PEM, and reading it needs a library that is missing on this "
+            f"{store} is not PEM, and reading it needs a library that is missing on this "
             "machine: pip install cryptography, or convert it: openssl pkcs12 -in STORE -out "
             "STORE.pem"
         ) from None
@@ -378,7 +376,7 @@ def _pkcs12(store: Store, content: SecretBytes) -> Any:
         return load(content.reveal(), store.password.reveal().encode() or None)
     except Exception:  # of several kinds, and words of OpenSSL that help nobody
         raise OptionError(
-            f"{_name(store)} cannot be opened: its password is "
+            f"{store} cannot be opened: its password is "
             f"{'wrong' if store.password else 'missing'}, or it is neither PEM, PKCS#12 nor JKS"
         ) from None
 
@@ -409,10 +407,6 @@ def _file_of(text: Secret) -> Iterator[str]:
         yield path
     finally:
         Path(path).unlink(missing_ok=True)
-
-
-def _name(store: Store) -> str:
-    return f"{store.option}={store.path}" if store.path else store.option
 
 
 def _reason(error: BaseException) -> str:

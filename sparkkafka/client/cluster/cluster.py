@@ -93,17 +93,19 @@ class Cluster:
         for_task: bool = False,
     ) -> None:
         self.options = options
+        self.metadata_age_ms = max(options.metadata_max_age_ms, MIN_METADATA_AGE_MS)
+        """How long an answer about topics counts."""
         self._for_task = for_task
         self.close_signal = close_signal
         self.cluster_id: str | None = None
         self.controller_id: int | None = None
         self.brokers: dict[int, Broker] = {}
         self.topic_errors: dict[str, int] = {}
-        # (kind, key) -> node id of the coordinator; `lookups.find_coordinators` fills it.
+        # (kind, key) -> node id of the coordinator; `lookups.find_coordinator` fills it.
         self.coordinators: dict[tuple[int, str], int] = {}
         self._topics: dict[str, TopicMetadata] = {}
         self._distrusted: set[str] = set()
-        self._connections = (KEPT.take(options) if for_task else None) or Connections(
+        self.connections = (KEPT.take(options) if for_task else None) or Connections(
             options, try_first=try_first, close_signal=close_signal, for_task=for_task
         )
         self._known_topics: set[str] = set()
@@ -116,11 +118,11 @@ class Cluster:
 
     def __exit__(self, exc_type: type[BaseException] | None, *exc_info: object) -> None:
         if self._for_task and exc_type is None:
-            return KEPT.keep(self._connections)
+            return KEPT.keep(self.connections)
         self.close()
 
     def close(self) -> None:
-        self._connections.close()
+        self.connections.close()
 
     # --- time -----------------------------------------------------------------------------------
 
@@ -144,27 +146,11 @@ class Cluster:
         broker = self.brokers.get(node_id)
         if broker is None:
             raise KafkaConnectionError(f"broker {node_id} is not in the cluster's metadata")
-        return self._connections.to(broker, deadline)
-
-    def open(self, host: str, port: int, deadline: Deadline) -> Connection:
-        """A new connection, the caller's own: see `Connections.open`."""
-        return self._connections.open(host, port, deadline)
-
-    def open_connection(self, node_id: int) -> Connection | None:
-        """The connection to a broker if there is one that is open; never makes one."""
-        return self._connections.open_to(node_id)
+        return self.connections.to(broker, deadline)
 
     def any_connection(self, deadline: Deadline) -> Connection:
         """A connection to whichever broker answers: see `Connections.to_any`."""
-        return self._connections.to_any(self.brokers.values(), deadline)
-
-    def give_away(self, broker: Broker) -> Connection | None:
-        """An idle connection to this broker: see `Connections.give_away`."""
-        return self._connections.give_away(broker)
-
-    def take_back(self, node_id: int, connection: Connection) -> None:
-        """A connection that was given away or opened: see `Connections.take_back`."""
-        self._connections.take_back(node_id, connection)
+        return self.connections.to_any(self.brokers.values(), deadline)
 
     # --- requests -------------------------------------------------------------------------------
 
@@ -202,7 +188,7 @@ class Cluster:
     def controller(self, deadline: Deadline) -> int:
         """The node id for CreateTopics and the like (KRaft: a broker that forwards)."""
         if self.controller_id is None:
-            self._refresh_brokers(deadline)
+            self._refresh([], deadline)
         if self.controller_id is None or self.controller_id < 0:
             return next(iter(self.brokers))
         return self.controller_id
@@ -294,6 +280,12 @@ class Cluster:
         known = self._topics.get(topic)
         return known.topic_id if known is not None else None
 
+    def was_made_again(self, topic: str, topic_id: bytes | None) -> bool:
+        """Whether the topic in the cache has another id: it has other records at the same
+        offsets."""
+        found = self.topic_id(topic)
+        return topic_id is not None and found is not None and found != topic_id
+
     def known_topic(self, topic: str) -> TopicMetadata | None:
         """What is in the cache of a topic, however old."""
         return self._topics.get(topic)
@@ -354,8 +346,7 @@ class Cluster:
 
     def keep(self, topics: Iterable[str]) -> None:
         """Nobody could be asked: leaders that are only too old count for a moment longer."""
-        limit_ms = max(self.options.metadata_max_age_ms, MIN_METADATA_AGE_MS)
-        until_s = time.monotonic() - (limit_ms - MIN_METADATA_AGE_MS) / 1000
+        until_s = time.monotonic() - (self.metadata_age_ms - MIN_METADATA_AGE_MS) / 1000
         for name in topics:
             known = self._topics.get(name)
             if known is not None and known.refreshed_s < until_s:
@@ -369,11 +360,7 @@ class Cluster:
     def _too_old(self, topic: TopicMetadata) -> bool:
         if topic.name in self._distrusted:
             return True
-        limit_ms = max(self.options.metadata_max_age_ms, MIN_METADATA_AGE_MS)
-        return (time.monotonic() - topic.refreshed_s) * 1000 > limit_ms
-
-    def _refresh_brokers(self, deadline: Deadline) -> None:
-        self._refresh([], deadline)
+        return (time.monotonic() - topic.refreshed_s) * 1000 > self.metadata_age_ms
 
     def _refresh(self, names: list[str] | None, deadline: Deadline) -> dict[str, int]:
         """Ask for metadata (None: all topics), keep it, return {topic: error code} of failures."""

@@ -212,44 +212,20 @@ class _FindCoordinator(ApiHandler[str, int]):
         return f"{'group' if self._kind == FOR_GROUP else 'transactional id'} {item!r}"
 
 
-def find_coordinators(
-    cluster: Cluster, keys: Iterable[str], kind: int, deadline: Deadline
-) -> dict[str, int]:
-    """Node ids of the coordinators of groups (FOR_GROUP) or transactional ids (FOR_TRANSACTION).
+def find_coordinator(cluster: Cluster, key: str, kind: int, deadline: Deadline) -> int:
+    """Node id of the coordinator of a group (FOR_GROUP) or transactional id (FOR_TRANSACTION).
 
     Retries until the deadline: on a new cluster the question is what creates the internal topic.
-    Raises if one of them cannot be found.
+    Raises if it cannot be found.
     """
-    keys = list(keys)
     handler = _FindCoordinator(cluster, kind)
-    what = f"finding the coordinator of {some(map(repr, keys), 3)}"
-    return call_all(cluster, keys, handler, ToAny(), deadline, what)
-
-
-def find_coordinator(cluster: Cluster, key: str, kind: int, deadline: Deadline) -> int:
-    """`find_coordinators` for one."""
-    return find_coordinators(cluster, [key], kind, deadline)[key]
+    what = f"finding the coordinator of {key!r}"
+    return call_all(cluster, [key], handler, ToAny(), deadline, what)[key]
 
 
 def ask_coordinator(cluster: Cluster, key: str, kind: int, deadline: Deadline) -> int:
     """`find_coordinator` with one attempt: raises why it was not found."""
     return call_once(cluster, [key], _FindCoordinator(cluster, kind), ToAny(), deadline)[key]
-
-
-def known_coordinators(
-    cluster: Cluster, keys: Iterable[str], kind: int, deadline: Deadline
-) -> dict[str, int]:
-    """`find_coordinators`, without a request for those that the cluster knows."""
-    known = {key: cluster.coordinators.get((kind, key)) for key in keys}
-    unknown = [key for key, node in known.items() if node is None]
-    asked = find_coordinators(cluster, unknown, kind, deadline) if unknown else {}
-    return asked | {key: node for key, node in known.items() if node is not None}
-
-
-def forget_coordinators(cluster: Cluster, keys: Iterable[str], kind: int) -> None:
-    """After a failure: the next request asks who it is."""
-    for key in keys:
-        cluster.coordinators.pop((kind, key), None)
 
 
 def learn_coordinators(
@@ -291,4 +267,4 @@ class ToCoordinator:
     def failed(self, item: Any, error: KafkaError) -> None:
         # A broker that answers otherwise is the coordinator (Java's CoordinatorStrategy).
         if not isinstance(error, BrokerError) or error.code in _ELSEWHERE:
-            forget_coordinators(self._cluster, [self._key_of(item)], self._kind)
+            self._cluster.coordinators.pop((self._kind, self._key_of(item)), None)

@@ -16,7 +16,13 @@ from sparkkafka.client.cluster.cluster import (
 from sparkkafka.client.cluster.lookups import ToLeader
 from sparkkafka.client.cluster.request_driver import ApiHandler, Row, call_all, call_each
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.values import OffsetAndMetadata, Results, TopicPartition, offset_number
+from sparkkafka.client.values import (
+    OffsetAndMetadata,
+    Results,
+    TopicPartition,
+    by_partition,
+    offset_number,
+)
 from sparkkafka.errors import BrokerError, ErrorCode, OptionError, UnsupportedVersionError
 from sparkkafka.protocol.messages import (
     ListOffsetsPartition,
@@ -183,6 +189,8 @@ class _Question(NamedTuple):
 
 class _ListOffsets(ApiHandler[_Question, ListedOffset]):
     request_type = ListOffsetsRequest
+    named = "{0.tp}"
+    acl = "DESCRIBE on topic {0.tp.topic}"
 
     def __init__(self, cluster: Cluster, isolation_level: str) -> None:
         self._cluster = cluster
@@ -203,21 +211,14 @@ class _ListOffsets(ApiHandler[_Question, ListedOffset]):
 
     def read(self, response: Any, items: Sequence[_Question]) -> Iterable[tuple[_Question, Row]]:
         asked = {item.tp: item for item in items}
-        for topic in response.topics:
-            for row in topic.partitions:
-                item = asked.get(TopicPartition(topic.name, row.partition_index))
-                if item is not None:
-                    found = ListedOffset(row.offset, row.timestamp, row.leader_epoch)
-                    yield item, Row(row.error_code, found)
-
-    def name(self, item: _Question) -> str:
-        return str(item.tp)
+        for tp, row in by_partition(response.topics):
+            item = asked.get(tp)
+            if item is not None:
+                found = ListedOffset(row.offset, row.timestamp, row.leader_epoch)
+                yield item, Row(row.error_code, found)
 
     def lacking(self, item: _Question, version: int) -> str | None:
         return lacking(item.timestamp_ms, version)
-
-    def grant(self, item: _Question) -> str:
-        return f"DESCRIBE on topic {item.tp.topic}"
 
 
 def list_offsets_each(

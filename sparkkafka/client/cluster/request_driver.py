@@ -64,11 +64,20 @@ class ApiHandler(Generic[K, V]):
 
     request_type: ClassVar[Any]
 
+    named: ClassVar[str] = "{}"
+    """The item in an error: "topic {}"."""
+
+    acl: ClassVar[str] = ""
+    """What a user lacks who is denied: "DELETE on topic {}"."""
+
     version: int | None = None
     """The version to use; None: the highest that both sides have."""
 
     final_codes: ClassVar[frozenset[int]] = frozenset()
     """Codes that Kafka's table calls retriable: here a wait would only hide a typing error."""
+
+    done_codes: ClassVar[frozenset[int]] = frozenset()
+    """Codes that say that an earlier attempt, whose answer was lost, had worked."""
 
     backoff_ms: float | None = None
     """The first wait after a failure; None: retry.backoff.ms."""
@@ -89,8 +98,7 @@ class ApiHandler(Generic[K, V]):
         raise NotImplementedError
 
     def name(self, item: K) -> str:
-        """The item in an error: "topic orders"."""
-        return str(item)
+        return self.named.format(item)
 
     def about(self, items: Iterable[K]) -> str:
         """What a request is about, in an error."""
@@ -102,9 +110,8 @@ class ApiHandler(Generic[K, V]):
             return BrokerError(error.code, error.where, f"not allowed: grant {grant}")
         return error
 
-    def grant(self, item: K) -> str | None:
-        """The ACL that a user lacks who is denied: "DELETE on topic orders"."""
-        return None
+    def grant(self, item: K) -> str:
+        return self.acl.format(item)
 
     def needs(self, what: str, version: int) -> str:
         """Which Kafka has it: "a filter of types needs Kafka 3.8 or later"."""
@@ -117,8 +124,7 @@ class ApiHandler(Generic[K, V]):
         return None
 
     def done_before(self, item: K, code: int) -> bool:
-        """Whether `code` means that an earlier attempt, whose answer was lost, had worked."""
-        return False
+        return code in self.done_codes
 
 
 class Lookup(Protocol[K_contra]):
@@ -138,12 +144,9 @@ def call_each(
     lookup: Lookup[K],
     deadline: Deadline,
     what: str,
-    *,
-    on_retry: Callable[[KafkaError], None] = lambda error: None,
 ) -> Results[K, V]:
-    """The outcome of each item. `what` is the whole in a log: "deleting topics"; `on_retry` gets
-    each failure that is retried."""
-    return Results(_drive(cluster, items, handler, lookup, deadline, what, on_retry=on_retry))
+    """The outcome of each item. `what` is the whole in a log: "deleting topics"."""
+    return Results(_drive(cluster, items, handler, lookup, deadline, what))
 
 
 def call_once(
@@ -171,7 +174,8 @@ def call_all(
 
     Raises the first error that does not pass, without waiting for the other items: a BrokerError
     names all items of that request that have the same code. KafkaTimeoutError, with the last
-    failure, at the deadline (None: default.api.timeout.ms).
+    failure, at the deadline (None: default.api.timeout.ms). `on_retry` gets each failure that is
+    retried.
     """
     deadline = deadline or cluster.deadline()
     return _drive(

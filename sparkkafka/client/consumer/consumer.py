@@ -44,7 +44,7 @@ from sparkkafka.client.cluster.offsets import (
     starting_point,
 )
 from sparkkafka.client.consumer.consumer_group import Callback, ConsumerGroup, Topics
-from sparkkafka.client.consumer.fetcher import Fetcher, lease_ms
+from sparkkafka.client.consumer.fetcher import Fetcher
 from sparkkafka.client.consumer.offset_reset import StartingOffsets
 from sparkkafka.client.consumer.partition_state import AssignedPartitions
 from sparkkafka.client.consumer.poll_loop import PollLoop
@@ -74,7 +74,7 @@ class Consumer(NotPickled):
         self._options = options = parse_consumer_settings(config)
         self._guard = OneThread("this Consumer")
         self._cluster = cluster = Cluster(options.client)
-        self._assignment = AssignedPartitions(lease_ms(cluster), cluster.backoff)
+        self._assignment = AssignedPartitions(cluster)
         self._fetcher = Fetcher(cluster, options.fetch, self._assignment)
         self._group = ConsumerGroup(options, cluster, self._assignment, self._fetcher.wake)
         starting = StartingOffsets(options, cluster)

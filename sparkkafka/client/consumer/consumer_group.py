@@ -11,12 +11,11 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sparkkafka.client.arguments import names as topic_names
 from sparkkafka.client.arguments import offset_to_commit
 from sparkkafka.client.cluster.cluster import (
-    MIN_METADATA_AGE_MS,
     NOT_CREATED,
     UNKNOWN_TOPIC_GRACE_MS,
     Cluster,
@@ -29,7 +28,6 @@ from sparkkafka.client.group.committed_offsets import commit_stored, fetch_commi
 from sparkkafka.client.group.member_thread import (
     NO_GENERATION,
     Commit,
-    GroupMember,
     GroupMetadata,
     RebalanceHooks,
 )
@@ -43,6 +41,9 @@ from sparkkafka.errors import (
     KafkaTimeoutError,
     OptionError,
 )
+
+if TYPE_CHECKING:
+    from sparkkafka.client.group.member import GroupMember
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +82,7 @@ class ConsumerGroup:
         self._options = options
         self._cluster = cluster
         self._assignment = assignment
-        self._member: GroupMember | None = None
+        self._member: GroupMember[Any] | None = None
         self._look_s = 0.0
         self._has_asked = False
         self._pattern: re.Pattern[str] | None = None
@@ -169,7 +170,7 @@ class ConsumerGroup:
     def _match(self, limit: Deadline) -> None:
         """The topics that match the pattern; looked up every metadata.max.age.ms."""
         pattern = self._pattern
-        age_ms = max(self._options.client.metadata_max_age_ms, MIN_METADATA_AGE_MS)
+        age_ms = self._cluster.metadata_age_ms
         is_due = not self._matched_s or (time.monotonic() - self._matched_s) * 1000 >= age_ms
         if pattern is None or not is_due:
             return
@@ -420,19 +421,16 @@ class ConsumerGroup:
             self._callbacks -= 1
 
 
-def make_member(options: ConsumerOptions, hooks: RebalanceHooks) -> GroupMember:
+def make_member(options: ConsumerOptions, hooks: RebalanceHooks) -> GroupMember[Any]:
     """The membership that `options.group_protocol` asks for; nothing is on the network yet.
 
     Raises OptionError without group.id.
     """
     # Here, not above: a consumer that assigns its partitions itself needs neither.
-    if options.group_protocol == "consumer":
-        from sparkkafka.client.group.consumer_member import ConsumerMember
+    from sparkkafka.client.group.member import ClassicMember, ConsumerMember
 
-        return ConsumerMember(options, hooks)
-    from sparkkafka.client.group.classic_member import ClassicMember
-
-    return ClassicMember(options, hooks)
+    of_brokers = options.group_protocol == "consumer"
+    return ConsumerMember(options, hooks) if of_brokers else ClassicMember(options, hooks)
 
 
 def _commit_from_outside(

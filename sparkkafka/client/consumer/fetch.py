@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import CONSUMER_REPLICA_ID, ISOLATION_LEVELS
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import FetchOptions
@@ -177,11 +178,11 @@ class ReadReplica:
 
     A leader that knows the reader's rack (client.rack) may answer a Fetch with the id of a nearer
     replica and no records. That replica lags a little and may fail; only the leader decides about
-    offsets. The leader's choice holds for `lease_ms`.
+    offsets. The leader's choice holds as long as metadata do, as in Java.
     """
 
-    def __init__(self, lease_ms: float) -> None:
-        self._lease_s = lease_ms / 1000
+    def __init__(self, cluster: Cluster) -> None:
+        self._lease_s = cluster.metadata_age_ms / 1000
         self._node_id: int | None = None
         self._until_s = 0.0
         self._leader_only_until_s = 0.0

@@ -13,7 +13,7 @@ import select
 import time
 from typing import Any
 
-from sparkkafka.client.cluster.cluster import MIN_METADATA_AGE_MS, Cluster
+from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import (
     EARLIEST,
     LATEST,
@@ -87,7 +87,7 @@ class Fetcher:
     def close(self) -> None:
         for leader in self._leaders.values():
             if self._for_task and leader.connection is not None and not leader.asked:
-                self._cluster.take_back(leader.node_id, leader.connection)
+                self._cluster.connections.take_back(leader.node_id, leader.connection)
                 leader.connection = None
             leader.close()
         self._leaders.clear()
@@ -132,8 +132,8 @@ class Fetcher:
             try:
                 broker = self._cluster.brokers[node_id]
                 if self._for_task and leader.connection is None:
-                    leader.connection = self._cluster.give_away(broker)
-                connection = leader.open(broker, self._cluster, self.wake)
+                    leader.connection = self._cluster.connections.give_away(broker)
+                connection = leader.open(broker, self._cluster.connections, self.wake)
                 if connection is not None:
                     self._ask(leader, connection, states)
             except KafkaError as error:
@@ -306,13 +306,11 @@ class Fetcher:
         name = "Fetch" if leader.is_fetch else "ListOffsets"
         code = response.error_code if leader.is_fetch else 0
         prefix = self._cluster.options.prefix
-        rows: dict[tuple[str, int], Any] = {}
-        if leader.is_fetch:
-            for topic in response.responses:
-                rows.update(((topic.topic, row.partition_index), row) for row in topic.partitions)
-        else:
-            for topic in response.topics:
-                rows.update(((topic.name, row.partition_index), row) for row in topic.partitions)
+        rows: dict[tuple[str, int], Any] = {
+            (topic.topic if leader.is_fetch else topic.name, row.partition_index): row
+            for topic in (response.responses if leader.is_fetch else response.topics)
+            for row in topic.partitions
+        }
         is_new = False
         for tp, question in asked.items():
             state = question.state
@@ -444,8 +442,3 @@ class Fetcher:
         if self._lookup.not_before_s > now_s:
             times.append(self._lookup.not_before_s)
         return max(0.0, min(time_s for time_s in times if time_s > now_s) - now_s)
-
-
-def lease_ms(cluster: Cluster) -> float:
-    """How long a leader's choice of a nearer replica holds: as in Java."""
-    return max(cluster.options.metadata_max_age_ms, MIN_METADATA_AGE_MS)

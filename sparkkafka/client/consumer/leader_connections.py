@@ -14,6 +14,7 @@ from sparkkafka.client.consumer.partition_state import AssignedPartitions, Parti
 from sparkkafka.client.deadline import Backoff, Deadline
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.net.frames import FrameBuffer
+from sparkkafka.client.net.pool import Connections
 from sparkkafka.client.values import Broker, TopicPartition
 from sparkkafka.errors import (
     BrokerError,
@@ -35,13 +36,12 @@ class Connecting:
     """An attempt to connect to `broker` in a thread, which calls `done` when it has ended.
 
     It takes a name lookup, a TCP and perhaps a TLS handshake, and several requests: seconds, if the
-    broker does not answer. Of `cluster` it uses only `open`, which delays attempts after a refused
-    password.
+    broker does not answer. `connections` delay attempts after a refused password.
     """
 
-    def __init__(self, broker: Broker, cluster: Cluster, done: Callable[[], None]) -> None:
+    def __init__(self, broker: Broker, connections: Connections, done: Callable[[], None]) -> None:
         self._broker = broker
-        self._cluster = cluster
+        self._connections = connections
         self._done = done
         self._lock = threading.Lock()
         self._connection: Connection | None = None
@@ -72,10 +72,10 @@ class Connecting:
             connection.close()
 
     def _run(self) -> None:
-        options = self._cluster.options
+        options = self._connections.options
         limit_ms = options.socket_connection_setup_timeout_ms + options.request_timeout_ms
         try:
-            connection = self._cluster.open(
+            connection = self._connections.open(
                 self._broker.host, self._broker.port, Deadline(limit_ms)
             )
         except BaseException as error:
@@ -125,7 +125,9 @@ class LeaderConnection:
         self.buffer: FrameBuffer | None = None  # being filled
         self.spare: list[FrameBuffer] = []
 
-    def open(self, broker: Broker, cluster: Cluster, done: Callable[[], None]) -> Connection | None:
+    def open(
+        self, broker: Broker, connections: Connections, done: Callable[[], None]
+    ) -> Connection | None:
         """The connection to `broker`, None while it is being made; `done` is called then.
 
         Raises what connecting raised.
@@ -136,7 +138,7 @@ class LeaderConnection:
                 return connection
             self.close()  # the broker moved to another address
         if self.connecting is None:
-            self.connecting = Connecting(broker, cluster, done)
+            self.connecting = Connecting(broker, connections, done)
             return None
         if not self.connecting.has_ended:
             return None

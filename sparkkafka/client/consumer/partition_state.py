@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
+from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.consumer.fetch import ReadReplica, with_setting
 from sparkkafka.client.consumer.record import RecordBlock, TakenRows
-from sparkkafka.client.deadline import Backoff, Deadline
+from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.net.frames import FrameBuffer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import BatchTooLargeError, ConsumerStateError, CorruptRecordError, KafkaError
@@ -197,7 +198,7 @@ def damage_at(
 class PartitionState:
     """One assigned partition."""
 
-    def __init__(self, tp: TopicPartition, lease_ms: float, backoff: Backoff) -> None:
+    def __init__(self, tp: TopicPartition, cluster: Cluster) -> None:
         self.tp = tp
         self.position: int | None = None
         self.fetch_offset: int | None = None
@@ -211,11 +212,11 @@ class PartitionState:
         """Why it waits: the last retriable failure since the last seek."""
         self.out_of_range = False
         """The leader does not have `position`: auto.offset.reset decides."""
-        self.replica = ReadReplica(lease_ms)
+        self.replica = ReadReplica(cluster)
         self.required_bytes: int | None = None
         """Bytes to ask for, if its next batch does not fit the usual size."""
         self.in_flight = False
-        self.backoff = backoff
+        self.backoff = cluster.backoff()
         self.not_before_s = 0.0
         self._fetched: deque[FetchedRecords] = deque()
         self.row_bytes = 0.0
@@ -366,9 +367,8 @@ class PartitionState:
 class AssignedPartitions:
     """The partitions of a consumer, by name; it gives the ready ones to poll in turn."""
 
-    def __init__(self, lease_ms: float, backoff: Callable[[], Backoff]) -> None:
-        self._lease_ms = lease_ms
-        self._backoff = backoff
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
         self._states: dict[TopicPartition, PartitionState] = {}
         self._ready: dict[TopicPartition, PartitionState] = {}
         self.has_unplaced = False
@@ -415,7 +415,7 @@ class AssignedPartitions:
             self._ready.pop(tp, None)
         for tp in wanted:
             if tp not in self._states:
-                self._states[tp] = PartitionState(tp, self._lease_ms, self._backoff())
+                self._states[tp] = PartitionState(tp, self._cluster)
                 self.has_unplaced = True
 
     def unplaced(self) -> list[PartitionState]:

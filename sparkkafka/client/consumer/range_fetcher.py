@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
 from sparkkafka.client.cluster.cluster import (
-    MIN_METADATA_AGE_MS,
     Cluster,
     PartitionMetadata,
     throttle,
@@ -31,7 +30,7 @@ from sparkkafka.client.consumer.fetch import (
     take_batches,
     with_setting,
 )
-from sparkkafka.client.consumer.fetcher import Fetcher, lease_ms
+from sparkkafka.client.consumer.fetcher import Fetcher
 from sparkkafka.client.consumer.partition_state import AssignedPartitions, PartitionState
 from sparkkafka.client.deadline import Backoff, Deadline
 from sparkkafka.client.net.connection import Connection
@@ -114,9 +113,7 @@ class RangeFetcher:
         self._idle = Backoff(IDLE_BACKOFF_MS, IDLE_BACKOFF_MAX_MS)
         self._connection: Connection | None = None
         self._node_id: int | None = None  # whom it leads to
-        self._replica = ReadReplica(
-            max(cluster.options.metadata_max_age_ms, MIN_METADATA_AGE_MS)  # as in Java
-        )
+        self._replica = ReadReplica(cluster)
         self._at: int | None = None  # `_replica.node_id` when the connection was opened
         self._read_committed = options.isolation_level == "read_committed"
 
@@ -125,7 +122,7 @@ class RangeFetcher:
 
     def __exit__(self, exc_type: type[BaseException] | None, *exc_info: object) -> None:
         if exc_type is None and self._connection is not None and self._node_id is not None:
-            self._cluster.take_back(self._node_id, self._connection)
+            self._cluster.connections.take_back(self._node_id, self._connection)
             self._connection = None
         self.close()
 
@@ -262,7 +259,8 @@ class RangeFetcher:
             self._at = None  # failures before the leader is known are not the replica's
             leader = self._cluster.leader(self._tp, deadline)
             epoch = leader.leader_epoch
-            self._check_topic_id()
+            if self._cluster.was_made_again(self._tp.topic, self._topic_id):
+                raise _TopicMadeAgainError
             self._connection = self._open(leader, deadline)
         wanted = {self._tp: WantedOffset(self.position, epoch, self._required_bytes)}
         request = fetch_request(self._options, wanted)
@@ -270,12 +268,6 @@ class RangeFetcher:
         if self._replica.leader_only:
             version = min(LEADER_ONLY_FETCH_VERSION, self._connection.choose(type(request)))
         self._connection.send(request, deadline, version=version)
-
-    def _check_topic_id(self) -> None:
-        """A recreated topic has other records at the same offsets; only its id differs."""
-        found = self._cluster.topic_id(self._tp.topic)
-        if self._topic_id is not None and found is not None and found != self._topic_id:
-            raise _TopicMadeAgainError
 
     def _open(self, leader: PartitionMetadata, deadline: Deadline) -> Connection:
         # A connection of its own: a long-polling Fetch blocks everything behind it.
@@ -290,9 +282,8 @@ class RangeFetcher:
                 ErrorCode.REPLICA_NOT_AVAILABLE, f"Metadata of {self._tp} for broker {self._at}"
             )
         self._node_id = broker.node_id
-        return self._cluster.give_away(broker) or self._cluster.open(
-            broker.host, broker.port, deadline
-        )
+        connections = self._cluster.connections
+        return connections.give_away(broker) or connections.open(broker.host, broker.port, deadline)
 
     def _answer(self, deadline: Deadline, buffer: FrameBuffer) -> Any:
         connection = self._connection
@@ -412,7 +403,7 @@ class SmallRangesFetcher:
         self._cluster = cluster
         self._wanted = dict(wanted)
         self.left: dict[TopicPartition, int] = {}
-        self._states = AssignedPartitions(lease_ms(cluster), cluster.backoff)
+        self._states = AssignedPartitions(cluster)
         self._states.replace(wanted)
         for tp, (selection, _) in wanted.items():
             cluster.expect(tp.topic)
@@ -434,7 +425,7 @@ class SmallRangesFetcher:
     def __iter__(self) -> Iterator[tuple[TopicPartition, DecodedRecords]]:
         """Decoded records; every item has at least one.
 
-        Raises what is no matter of one partition: no authentication, an answer that is not Kafka's.
+        Raises errors that are not of one partition: no authentication, an answer not of Kafka.
         """
         patience = Deadline(PATIENCE_MS)
         while len(self._states):
@@ -475,11 +466,8 @@ class SmallRangesFetcher:
             self._states.replace([tp for tp, offset in at.items() if offset < ends[tp]])
 
     def _leave_topics_made_again(self) -> None:
-        """A topic made again has other records at the same offsets; only its id differs."""
         for state in list(self._states):
-            wanted_id = self._wanted[state.tp].topic_id
-            found = self._cluster.topic_id(state.tp.topic)
-            if wanted_id is not None and found is not None and found != wanted_id:
+            if self._cluster.was_made_again(state.tp.topic, self._wanted[state.tp].topic_id):
                 self._leave(state, "the topic has been made again")
 
     def _leave(self, state: PartitionState, why: str) -> None:

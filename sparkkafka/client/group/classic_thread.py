@@ -101,8 +101,6 @@ class ClassicMemberThread(MemberThread):
         self.phase = Phase.OUTSIDE
         self.generation = Generation()
         self.joined: Joined | None = None
-        self.lost = False
-        """The group has gone on without this member: what it owned may be another's."""
         self.rejoin_reason: str | None = None
         """Why the group has to be joined again, for `poll` to do."""
         self._assignors = assignors
@@ -259,7 +257,7 @@ class ClassicMemberThread(MemberThread):
             return connection
         self._close_connection()
         try:
-            connection = self.cluster.open(broker.host, broker.port, deadline)
+            connection = self.cluster.connections.open(broker.host, broker.port, deadline)
         except KafkaError:
             self.forget_coordinator()
             raise

@@ -1,6 +1,6 @@
 """Commits of a consumer that is in a group, of either protocol: waited for, or in the background.
 
-Unlike `committed_offsets.commit_offsets`, `commit_as_member` says who commits, and the coordinator
+Unlike `committed_offsets.commit_stored`, `commit_as_member` says who commits, and the coordinator
 refuses who is no longer a member: the partitions may be another's by then.
 """
 
@@ -59,10 +59,6 @@ _WORDS: Mapping[int, str] = {
         "the group is rebalancing: call poll until that is over, then commit what is still this "
         "consumer's"
     ),
-    ErrorCode.FENCED_INSTANCE_ID: (
-        "another consumer has joined with the same group.instance.id and took this one's place: "
-        "each consumer needs an id of its own"
-    ),
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: (
         "this user may not commit offsets of the topic: grant READ on it"
     ),
@@ -81,17 +77,22 @@ NO_LONGER_A_MEMBER = (
 
 def commit_failed(code: int, group_id: str) -> CommitFailedError:
     """The group has moved on, as `code` says; with what to do about it."""
-    where = f"OffsetCommit of group {group_id!r}"
-    return CommitFailedError(code, where, _WORDS.get(code, NO_LONGER_A_MEMBER))
+    return _moved_on(code, f"OffsetCommit of group {group_id!r}")
+
+
+def _moved_on(code: int, where: str) -> CommitFailedError:
+    return CommitFailedError(code, where, _words(code) or NO_LONGER_A_MEMBER)
+
+
+def _words(code: int) -> str | None:
+    return _WORDS.get(code) or member_words(code)
 
 
 class _StaleEpoch(BrokerError):
     """The member's epoch has just changed; the next request has the new one (Java's
     CommitRequestManager)."""
 
-    @property
-    def retriable(self) -> bool:  # type: ignore[override]
-        return True
+    _passes = True
 
 
 class _CommitAsMember(CommitOffsets):
@@ -124,10 +125,10 @@ class _CommitAsMember(CommitOffsets):
     def explain(self, item: TopicPartition, error: BrokerError) -> KafkaError:
         code, where = error.code, error.where
         if code in _MOVED_ON:
-            return CommitFailedError(code, where, _WORDS.get(code, NO_LONGER_A_MEMBER))
+            return _moved_on(code, where)
         if code == ErrorCode.STALE_MEMBER_EPOCH:
             return _StaleEpoch(code, where)
-        return BrokerError(code, where, _WORDS.get(code) or member_words(code))
+        return BrokerError(code, where, _words(code))
 
 
 def commit_as_member(

@@ -6,8 +6,8 @@ Kafka keeps offsets for any group name. A group without members takes commits fr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from sparkkafka.client.arguments import flag, mapping, offset_to_commit, one_name, partition
 from sparkkafka.client.arguments import partitions as partition_list
@@ -19,6 +19,7 @@ from sparkkafka.client.values import (
     OffsetAndMetadata,
     Results,
     TopicPartition,
+    by_partition,
     by_topic,
     some_partitions,
 )
@@ -35,6 +36,8 @@ from sparkkafka.protocol.messages import (
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
+
+T = TypeVar("T")
 
 NO_OFFSET = -1
 NO_GENERATION = -1
@@ -125,6 +128,8 @@ class FetchAllOffsets(ApiHandler[str, dict[TopicPartition, Row]]):
     """All offsets of a group, each with its own error; the item is the group."""
 
     request_type = OffsetFetchRequest
+    named = "group {!r}"
+    acl = "DESCRIBE on group {}"
 
     def __init__(self, stable: bool | None = None) -> None:
         self._stable = stable
@@ -138,12 +143,6 @@ class FetchAllOffsets(ApiHandler[str, dict[TopicPartition, Row]]):
     def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
         code, rows = _fetched(response)
         return [(item, Row(code, rows, _WORDS.get(code))) for item in items]
-
-    def name(self, item: str) -> str:
-        return f"group {item!r}"
-
-    def grant(self, item: str) -> str:
-        return f"DESCRIBE on group {item}"
 
 
 class _FetchWhole(FetchAllOffsets):
@@ -183,9 +182,7 @@ def _fetched(response: Any) -> tuple[int, dict[TopicPartition, Row]]:
     """The error of the group, and what is said of partitions."""
     group = response.groups[0] if response.groups else response
     return group.error_code, {
-        TopicPartition(topic.name, row.partition_index): Row(row.error_code, _offset(row))
-        for topic in group.topics
-        for row in topic.partitions
+        tp: Row(row.error_code, _offset(row)) for tp, row in by_partition(group.topics)
     }
 
 
@@ -217,22 +214,9 @@ class CommitOffsets(OffsetsHandler):
             group_id=self.group_id,
             generation_id_or_member_epoch=NO_GENERATION,
             member_id=NO_MEMBER,
-            topics=[
-                OffsetCommitRequestTopic(
-                    name=name,
-                    partitions=[self._row(TopicPartition(name, number)) for number in numbers],
-                )
-                for name, numbers in by_topic(items).items()
-            ],
-        )
-
-    def _row(self, tp: TopicPartition) -> OffsetCommitRequestPartition:
-        offset, metadata, epoch = self._offsets[tp]
-        return OffsetCommitRequestPartition(
-            partition_index=tp.partition,
-            committed_offset=offset,
-            committed_leader_epoch=-1 if epoch is None else epoch,
-            committed_metadata=metadata,
+            topics=offset_rows(
+                OffsetCommitRequestTopic, OffsetCommitRequestPartition, self._offsets, items
+            ),
         )
 
     def read(
@@ -244,13 +228,32 @@ class CommitOffsets(OffsetsHandler):
         return f"READ on group {self.group_id} and on topic {item.topic}"
 
 
+def offset_rows(
+    topic_type: Callable[..., T],
+    row_type: Callable[..., Any],
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    items: Iterable[TopicPartition],
+) -> list[T]:
+    """The offsets of these partitions, as requests that commit them have them."""
+
+    def row(tp: TopicPartition) -> Any:
+        offset, metadata, epoch = offsets[tp]
+        return row_type(
+            partition_index=tp.partition,
+            committed_offset=offset,
+            committed_leader_epoch=-1 if epoch is None else epoch,
+            committed_metadata=metadata,
+        )
+
+    return [
+        topic_type(name=name, partitions=[row(TopicPartition(name, n)) for n in numbers])
+        for name, numbers in by_topic(items).items()
+    ]
+
+
 def partition_rows(response: Any) -> list[tuple[TopicPartition, Row]]:
     """What an answer about a group's offsets says of each partition: an error code."""
-    return [
-        (TopicPartition(topic.name, row.partition_index), Row(row.error_code))
-        for topic in response.topics
-        for row in topic.partitions
-    ]
+    return [(tp, Row(row.error_code)) for tp, row in by_partition(response.topics)]
 
 
 def offsets_in_parts(
@@ -319,19 +322,6 @@ def fetch_committed_stored(
     handler, lookup = FetchOffsets(group_id), coordinator_of(cluster, group_id)
     found = call_all(cluster, partitions, handler, lookup, deadline, what)
     return {tp: row for tp, row in found.items() if row is not None}
-
-
-def commit_offsets(
-    cluster: Cluster,
-    group_id: str,
-    offsets: Mapping[TopicPartition, int],
-    *,
-    metadata: str = "",
-    deadline: Deadline | None = None,
-) -> None:
-    """`commit_stored` with the same text beside all offsets."""
-    stored = {tp: OffsetAndMetadata(offset, metadata) for tp, offset in offsets.items()}
-    commit_stored(cluster, group_id, stored, deadline=deadline)
 
 
 def commit_stored(
@@ -409,6 +399,7 @@ def alter_consumer_group_offsets(
 class _DeleteOffsets(OffsetsHandler):
     request_type = OffsetDeleteRequest
     final_codes = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+    done_codes = frozenset({ErrorCode.GROUP_ID_NOT_FOUND})  # a group goes with its last offset
 
     def build(self, items: Sequence[TopicPartition], version: int) -> OffsetDeleteRequest:
         return OffsetDeleteRequest(
@@ -431,10 +422,6 @@ class _DeleteOffsets(OffsetsHandler):
 
     def grant(self, item: TopicPartition) -> str:
         return f"DELETE on group {self.group_id} and READ on topic {item.topic}"
-
-    def done_before(self, item: TopicPartition, code: int) -> bool:
-        # A group goes with its last offset.
-        return code == ErrorCode.GROUP_ID_NOT_FOUND
 
 
 def delete_consumer_group_offsets(

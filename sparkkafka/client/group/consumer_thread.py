@@ -65,7 +65,6 @@ class ConsumerMemberThread(MemberThread):
         """No target assignment has come yet."""
         self.target: Partitions | None = None
         """The target assignment, until the member takes it."""
-        self.lost = False
         self._topics: frozenset[str] = frozenset()
         self._owned: Partitions = {}
         self._names: dict[uuid.UUID, str] = {}

@@ -1,7 +1,7 @@
-"""What both group protocols share: a member as the consumer sees it, and the thread that keeps it.
+"""What both group protocols share: who a member is, and the thread that keeps its membership.
 
-The consumer talks to its `GroupMember`, which asks the consumer's `RebalanceHooks` for what a
-rebalance needs; `GroupMetadata` is what a producer commits with.
+The consumer talks to its `member.GroupMember`, which asks the consumer's `RebalanceHooks` for what
+a rebalance needs; `GroupMetadata` is what a producer commits with.
 
 All of a membership's requests but commits come from a `MemberThread`, over connections of its own:
 a JoinGroup may wait for minutes, and heartbeats may not wait at all. The thread never calls the
@@ -74,48 +74,6 @@ class Commit(Protocol):
         deadline: Deadline,
     ) -> None:
         """Raises as `GroupMember.commit`."""
-
-
-class GroupMember(Protocol):
-    """Membership in a group, of either protocol. Used by one thread, but for `metadata`.
-
-    Nothing is on the network before the first `poll`.
-    """
-
-    @property
-    def assignment(self) -> frozenset[TopicPartition]:
-        """What this member owns."""
-
-    @property
-    def metadata(self) -> GroupMetadata: ...
-
-    def subscribe(self, topics: frozenset[str]) -> None:
-        """The names of the wanted topics; may be called again, the next `poll` acts on it."""
-
-    def poll(self, deadline: Deadline) -> None:
-        """Do what is due until the deadline; the next call continues what is begun.
-
-        Returns soon when nothing is due. Raises what is final, and what hooks raise.
-        """
-
-    def commit(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline: Deadline
-    ) -> None:
-        """Commit offsets as this member.
-
-        Raises CommitFailedError when the group has moved on, BrokerError for other refusals,
-        KafkaTimeoutError with the last failure. In the last two cases a part may be committed.
-        """
-
-    def committer(self) -> Commit:
-        """For commits later and in another thread: as the member that this is now. What it has
-        lost by then it cannot commit. Raises CommitFailedError if it is no member."""
-
-    def close(self, deadline: Deadline, *, leave: bool = True) -> None:
-        """Leave the group (a static member under its session timeout does not), end the thread.
-
-        Calls no hook. Failures are logged.
-        """
 
 
 LEAVE_MS = 1_000
@@ -191,6 +149,8 @@ class MemberThread(ABC):
         self.changed = threading.Condition(self.lock)
         self.failure: Exception | None = None
         """What is final, for `poll` to raise, once."""
+        self.lost = False
+        """The group has gone on without this member: what it owned may be another's."""
         self._bug: Exception | None = None
         self.cluster = Cluster(options.client)
         self.backoff = self.cluster.backoff()

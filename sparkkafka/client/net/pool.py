@@ -54,9 +54,8 @@ class Connections:
     ) -> None:
         self.options = options
         self._close_signal = close_signal
-        self._by_node: dict[int, Connection] = {}
+        self._by_node: dict[int | None, Connection] = {}  # None: that of `to_any`
         self._servers = BootstrapServers(options)
-        self._bootstrap: Connection | None = None
         self._try_first = [try_first] if try_first else []
         self._bootstrap_failures: dict[tuple[str, int], str] = {}
         self._unreachable: dict[int, _Unreachable] = {}
@@ -68,9 +67,6 @@ class Connections:
         for connection in self._by_node.values():
             connection.close()
         self._by_node.clear()
-        if self._bootstrap is not None:
-            self._bootstrap.close()
-            self._bootstrap = None
 
     def to(self, broker: Broker, deadline: Deadline) -> Connection:
         """The connection to a broker, opened if need be. One attempt.
@@ -124,8 +120,9 @@ class Connections:
         until_s = time.monotonic() + backoff.next_ms() / 1000
         self._unreachable[node_id] = _Unreachable(until_s, reason, backoff)
 
-    def open_to(self, node_id: int) -> Connection | None:
-        """The connection to a broker if there is one that is open; never makes one."""
+    def open_to(self, node_id: int | None) -> Connection | None:
+        """The connection to a broker if there is one that is open; never makes one. With None that
+        of `to_any`."""
         connection = self._by_node.get(node_id)
         return connection if connection is not None and connection.is_open else None
 
@@ -134,8 +131,9 @@ class Connections:
 
         Raises KafkaConnectionError listing every address that was tried and why it failed.
         """
-        if self._bootstrap is not None and self._bootstrap.is_open:
-            return self._bootstrap
+        given = self.open_to(None)
+        if given is not None:
+            return given
         for connection in self._by_node.values():
             if connection.is_open and not connection.in_flight:
                 return connection
@@ -146,10 +144,10 @@ class Connections:
         random.shuffle(first)
         addresses = list(dict.fromkeys(self._try_first + known + first))
         self._try_first = []
-        self._bootstrap = first_to_answer(
+        given = self._by_node[None] = first_to_answer(
             addresses, self.open, deadline, self.options.prefix, self._bootstrap_failures
         )
-        return self._bootstrap
+        return given
 
     def give_away(self, broker: Broker) -> Connection | None:
         """An idle connection to this broker, if there is one; now the caller's. `take_back` takes
@@ -157,16 +155,11 @@ class Connections:
 
         A new one would cost two round trips (connect, ApiVersions), and those of TLS and SASL.
         """
-        kept = self.open_to(broker.node_id)
-        if kept is not None and not kept.in_flight and (kept.host, kept.port) == broker[1:3]:
-            return self._by_node.pop(broker.node_id)
-        given = self._bootstrap
-        if given is None or not given.is_open or given.in_flight:
-            return None
-        if (given.host, given.port) != (broker.host, broker.port):
-            return None
-        self._bootstrap = None
-        return given
+        for node_id in (broker.node_id, None):
+            kept = self.open_to(node_id)
+            if kept is not None and not kept.in_flight and (kept.host, kept.port) == broker[1:3]:
+                return self._by_node.pop(node_id)
+        return None
 
     def take_back(self, node_id: int, connection: Connection) -> None:
         """A connection that its owner needs no longer; closed if it cannot be used again."""
@@ -178,7 +171,7 @@ class Connections:
     @property
     def count(self) -> int:
         """How many connections there are."""
-        return len(self._by_node) + (self._bootstrap is not None)
+        return len(self._by_node)
 
     @property
     def age_s(self) -> float:
@@ -191,9 +184,6 @@ class Connections:
             if not connection.is_quiet:
                 connection.close()
                 del self._by_node[node_id]
-        if self._bootstrap is not None and not self._bootstrap.is_quiet:
-            self._bootstrap.close()
-            self._bootstrap = None
         return self.count
 
 

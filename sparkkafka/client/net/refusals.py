@@ -1,9 +1,9 @@
 """Why a listener refused us, broke a connection off or hung up; in words that say what to set.
 
 Kafka's brokers hang up on who speaks another protocol than the listener's, and so does a broker
-that is starting or dying: the one will never pass, the other must be tried again. A second
-connection tells them apart, by an answer to the right protocol. It sends nothing secret: what a
-listener can do, and the name of a SASL mechanism.
+that is starting or dying: the first will never work, the second must be tried again. Another
+connection tells them apart, by an answer to the right protocol. It sends nothing secret: it asks
+what a listener can do, and names a SASL mechanism.
 """
 
 from __future__ import annotations

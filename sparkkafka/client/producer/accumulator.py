@@ -1,27 +1,27 @@
-"""Between the user's threads and the I/O thread: checked records in chunks, buffer.memory, and
-waking."""
+"""Between the user's threads and the I/O thread: checked records in chunks, buffer.memory, waking,
+and the partitions of a chunk's records."""
 
 from __future__ import annotations
 
-import itertools
-import operator
+import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
+from sparkkafka.client.cluster.cluster import Cluster, no_partition
 from sparkkafka.client.deadline import Deadline, Waker
 from sparkkafka.client.producer.futures import NoticeBoard, RecordFutures
-from sparkkafka.client.sender.rows import Rows
+from sparkkafka.client.sender.rows import Block, Router, Rows
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.config.client_settings import ProducerSettings
 from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import KafkaError, KafkaTimeoutError, OptionError
-from sparkkafka.protocol.partitioning.partitioner import NO_PARTITION
-from sparkkafka.protocol.records.arrow import from_numpy
+from sparkkafka.protocol.partitioning import NO_PARTITION
+from sparkkafka.protocol.records.arrow import Headers, binary_array, headers_array
 
 CHUNK_BATCHES = 16
 MIN_CHUNK_BYTES = 64 * 2**10
@@ -30,63 +30,11 @@ WIDE_CHUNK_BYTES = 8 * 2**20  # of a topic whose records go to hundreds of parti
 MOST_WAKES = 8  # for one batch
 BUFFER_SHARE = 4  # buffer.memory holds at least so many chunks
 SLOW = "the brokers take records too slowly"
+LOOK_MS = 3_000  # for partitions that may have been added
+_GIVEN_UP = -2  # in place of a partition
 
-HEADER_PAIRS = "(key, value) pairs: a str, and bytes or a str (sent as UTF-8) or None"
 RECORD_BYTES = 21  # the most that a record's own numbers take (Java's MAX_RECORD_OVERHEAD)
 BATCH_BYTES = 61
-HEADER_NUMBERS_BYTES = 10  # the most that the lengths of one header take
-
-Headers = Sequence[tuple[str, bytes | None]]
-
-
-def as_bytes(name: str, given: Any) -> bytes:
-    """The bytes to send. Raises OptionError for what is neither text nor bytes."""
-    if isinstance(given, str):
-        try:
-            return given.encode()
-        except UnicodeEncodeError as error:
-            raise OptionError(f"{name} is text that UTF-8 cannot express: {error}") from error
-    if isinstance(given, bytes | bytearray | memoryview):
-        return bytes(given)
-    raise OptionError(
-        f"{name} must be bytes, bytearray, memoryview, str or None, got {type(given).__name__}: "
-        "convert it first"
-    )
-
-
-def checked_headers(headers: Any) -> tuple[list[tuple[str, bytes | None]], int]:
-    """Headers as (str, bytes or None) pairs, and the bytes that they take at most. Raises
-    OptionError."""
-    if isinstance(headers, Mapping):
-        headers = list(headers.items())
-    if isinstance(headers, str | bytes) or not isinstance(headers, Sequence):
-        raise OptionError(
-            f"headers must be a dict or a list of {HEADER_PAIRS}, got {type(headers).__name__}"
-        )
-    checked: list[tuple[str, bytes | None]] = []
-    size_bytes = 0
-    for header in headers:
-        if not isinstance(header, tuple | list) or len(header) != 2:
-            raise OptionError(f"headers must be {HEADER_PAIRS}, got {header!r}")
-        name, content = header
-        if not isinstance(name, str):
-            raise OptionError(f"the key of a header must be str, got {type(name).__name__}")
-        content = None if content is None else as_bytes(f"header {name!r}", content)
-        checked.append((name, content))
-        size_bytes += len(as_bytes("the key of a header", name)) + HEADER_NUMBERS_BYTES
-        size_bytes += len(content or b"")
-    return checked, size_bytes
-
-
-def checked_number(name: str, given: Any, most: int) -> int:
-    """A whole number of 0 or more. Raises OptionError."""
-    try:
-        number = operator.index(given)
-    except TypeError:
-        raise OptionError(f"{name} must be a whole number, got {given!r}") from None
-    if isinstance(given, bool) or not 0 <= number <= most:
-        raise OptionError(f"{name} must be a whole number from 0 to {most}, got {given!r}")
-    return number
 
 
 class Chunk(RecordFutures):
@@ -423,38 +371,96 @@ class RecordBuffer:
             self._sleeping = False
 
 
+class RecordRouter:
+    """Chooses the partition of each record of a chunk, as Java's producer or librdkafka does.
+
+    Records that ask for a partition that does not exist, and those for which the user's callable
+    fails, are given up; the others of their chunk go on.
+    """
+
+    def __init__(self, cluster: Cluster, settings: ProducerSettings) -> None:
+        self._cluster = cluster
+        self._partitioner = settings.partitioner
+        self._router = Router.of(
+            settings.producer,
+            lambda names: {name: self._count(name) for name in names},
+            cluster.partition_count,
+        )
+
+    def block(self, chunk: Chunk) -> Block | None:
+        """The chunk's records by partition, None if all were given up; `rows` are their places. The
+        cluster knows the topic."""
+        rows, times_ms, partitions = chunk.rows()
+        kept: NDArray[np.int64] | None = None
+        if self._partitioner is not None:
+            partitions = self._ask(chunk, rows, partitions)
+        if partitions is not None:
+            self._check(chunk, partitions)
+            if (partitions == _GIVEN_UP).any():
+                kept = np.flatnonzero(partitions != _GIVEN_UP)
+                rows, partitions, times_ms = rows.take(kept), partitions[kept], times_ms[kept]
+        if not rows.length:
+            return None
+        block = self._router.checked_block(rows, partitions, times_ms)
+        if kept is None:
+            return block
+        places = block.rows
+        at = slice(places.start, places.stop) if isinstance(places, range) else places
+        return block._replace(rows=kept[at])
+
+    def _count(self, topic: str) -> int:
+        count = self._cluster.partition_count(topic)
+        if count is None:
+            raise RuntimeError(f"routing for topic {topic} before it is known")
+        return count
+
+    def _ask(
+        self, chunk: Chunk, rows: Rows, partitions: NDArray[np.int64] | None
+    ) -> NDArray[np.int64]:
+        """Ask the user's callable for each record without a partition."""
+        partitioner, topic = self._partitioner, chunk.topic
+        if partitions is None:
+            partitions = np.full(rows.length, NO_PARTITION, np.int64)
+        count = self._count(topic)
+        for place in np.flatnonzero(partitions == NO_PARTITION).tolist():
+            key = None if rows.keys is None else rows.keys[place].as_py()
+            error: KafkaError | None = None
+            try:
+                chosen = partitioner(topic, key, rows.values[place].as_py(), count)  # type: ignore[misc]
+            except (Exception, SystemExit) as failure:
+                error = OptionError(
+                    f"the callable partitioner.class failed for a record of topic {topic}: "
+                    f"{type(failure).__name__}: {failure}"
+                )
+                error.__cause__ = failure
+            else:
+                if type(chosen) is int and 0 <= chosen < count:
+                    partitions[place] = chosen
+                    continue
+                error = OptionError(
+                    f"the callable partitioner.class returned {chosen!r} for a record of topic "
+                    f"{topic}: it must be a whole number from 0 to {count - 1}"
+                )
+            partitions[place] = _GIVEN_UP
+            chunk.failed(range(place, place + 1), error)
+        return partitions
+
+    def _check(self, chunk: Chunk, partitions: NDArray[np.int64]) -> None:
+        """Give up records for partitions that do not exist, even after another look."""
+        topic = chunk.topic
+        if int(partitions.max()) >= self._count(topic):
+            with contextlib.suppress(KafkaError):  # then what is known counts
+                self._cluster.look_up([topic], Deadline(LOOK_MS))
+        count = self._cluster.partition_count(topic)
+        if count is None:
+            return
+        for number in np.unique(partitions[partitions >= count]).tolist():
+            places = np.flatnonzero(partitions == number)
+            partitions[places] = _GIVEN_UP
+            error = no_partition(TopicPartition(topic, number), count)
+            chunk.failed(places, error, partition=number)
+
+
 def _put(target: NDArray[np.int64], found: Mapping[int, int]) -> None:
     at = np.fromiter(found.keys(), np.int64, len(found))
     target[at] = np.fromiter(found.values(), np.int64, len(found))
-
-
-def binary_array(values: Sequence[bytes | None]) -> pa.Array:
-    """The values as an Arrow array. (`pa.array` of a list would import pandas.)"""
-    count = len(values)
-    bitmap = None
-    if None in values:
-        valid = np.fromiter((value is not None for value in values), np.bool_, count)
-        bitmap = pa.py_buffer(np.packbits(valid, bitorder="little"))
-        values = [value or b"" for value in values]
-    data = b"".join(values)  # type: ignore[arg-type]
-    offsets = np.zeros(count + 1, np.int32)
-    np.cumsum(np.fromiter(map(len, values), np.int32, count), out=offsets[1:])  # type: ignore[arg-type]
-    buffers = [bitmap, pa.py_buffer(offsets), pa.py_buffer(data or bytes(1))]
-    return pa.Array.from_buffers(pa.binary(), count, buffers)
-
-
-def headers_array(headers: Mapping[int, Headers], count: int) -> pa.Array:
-    """A list of (key, value) structs for each of `count` records."""
-    sizes = np.zeros(count + 1, np.int32)
-    order = sorted(headers)
-    for place in order:
-        sizes[place + 1] = len(headers[place])
-    pairs: Iterable[tuple[str, bytes | None]] = itertools.chain.from_iterable(
-        headers[place] for place in order
-    )
-    flat = list(pairs)
-    names: Any = binary_array([name.encode() for name, _ in flat]).view(pa.string())
-    contents = binary_array([content for _, content in flat])
-    structs = pa.StructArray.from_arrays([names, contents], names=["key", "value"])
-    offsets = from_numpy(np.cumsum(sizes, dtype=np.int32))
-    return pa.ListArray.from_arrays(offsets, structs)

@@ -16,9 +16,8 @@ from typing import Any, TypeVar
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import CloseSignal, Deadline
-from sparkkafka.client.producer.accumulator import Chunk, RecordBuffer
+from sparkkafka.client.producer.accumulator import Chunk, RecordBuffer, RecordRouter
 from sparkkafka.client.producer.futures import BatchPieces, NoticeBoard, Piece, cut_pieces
-from sparkkafka.client.producer.router import RecordRouter
 from sparkkafka.client.sender.arrow_producer import Batcher
 from sparkkafka.client.sender.deliveries import ProducerMetrics
 from sparkkafka.client.sender.sender import Sender

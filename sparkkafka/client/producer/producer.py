@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from sparkkafka.client.arguments import NotPickled
+from sparkkafka.client.arguments import NotPickled, as_bytes, checked_headers, checked_number
 from sparkkafka.client.deadline import CloseSignal, Deadline, deadline_of
 from sparkkafka.client.net.connecting import where
 from sparkkafka.client.producer.accumulator import (
@@ -28,9 +28,6 @@ from sparkkafka.client.producer.accumulator import (
     RECORD_BYTES,
     Chunk,
     RecordBuffer,
-    as_bytes,
-    checked_headers,
-    checked_number,
 )
 from sparkkafka.client.producer.futures import Delivery, NoticeBoard
 from sparkkafka.client.producer.io_thread import CLOSE_IN_ERROR_S, ProducerLoop, let_go

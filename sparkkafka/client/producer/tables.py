@@ -15,15 +15,18 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from sparkkafka.client.arguments import (
+    InputColumns,
+    as_bytes,
+    checked_headers,
+    checked_number,
+    find_columns,
+)
 from sparkkafka.client.producer.accumulator import (
     BATCH_BYTES,
     RECORD_BYTES,
     Chunk,
-    Headers,
     RecordChunk,
-    as_bytes,
-    checked_headers,
-    checked_number,
 )
 from sparkkafka.client.producer.futures import (
     PENDING,
@@ -37,14 +40,13 @@ from sparkkafka.client.producer.futures import (
 )
 from sparkkafka.client.sender.produce_errors import too_large
 from sparkkafka.client.sender.rows import Rows, check_headers, row_times_ms
-from sparkkafka.client.sender.table_columns import InputColumns, find_columns
 from sparkkafka.client.values import TopicPartition, checked_topic
 from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import EncodeError, KafkaError, OptionError
 from sparkkafka.protocol.columns.encode import record_sizes, size_estimate
-from sparkkafka.protocol.partitioning.partitioner import NO_PARTITION
-from sparkkafka.protocol.records.arrow import from_numpy, is_valid, to_numpy
+from sparkkafka.protocol.partitioning import NO_PARTITION
+from sparkkafka.protocol.records.arrow import Headers, is_valid, to_numpy
 from sparkkafka.protocol.records.batches import HEADER_BYTES
 
 PIECE_BYTES = 2**20
@@ -252,13 +254,7 @@ def _table_chunk(
 ) -> TableChunk:
     """The rows `at` (None: all), which have one topic."""
     if at is not None:
-        take = from_numpy(at)
-        rows = rows._replace(
-            length=len(at),
-            keys=None if rows.keys is None else rows.keys.take(take),
-            values=rows.values.take(take),
-            headers=None if rows.headers is None else rows.headers.take(take),
-        )
+        rows = rows.take(at)
         times_ms = times_ms[at]
         partitions = None if partitions is None else partitions[at]
     rows = rows._replace(topics=None, fixed_topic=name, partitions=None, timestamps=None)

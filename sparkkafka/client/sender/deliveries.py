@@ -171,7 +171,7 @@ class Deliveries:
                 "the broker forgot this producer while an answer was missing, so nobody can tell "
                 "whether sending again would double records"
             )
-            self.give_up(queue, unsure, batch_error(queue, unsure, text, perhaps=True))
+            self._give_up(queue, unsure, text)
         try:
             if self._transaction is not None:
                 self._identity = self._transaction.begin()[1:]
@@ -291,18 +291,11 @@ class Deliveries:
             if time.monotonic() - self._facts_s > FACTS_EVERY_S:
                 facts = refusal_facts(self._cluster, queue.tp, batch, error.code)
                 self._facts_s = time.monotonic()
-            final = batch_error(
-                queue,
-                batch,
-                refusal_text(batch, error, self._retries_text(), facts),
-                perhaps=batch.maybe_written,
-                code=error.code,
-            )
             for doubtful in queue.put_aside_before(batch):
                 text = f"{error}: no broker can tell whether it is written"
-                unsure = batch_error(queue, doubtful, text, perhaps=True, code=error.code)
-                self.give_up(queue, doubtful, unsure, error)
-            self.give_up(queue, batch, final, error, record_messages)
+                self._give_up(queue, doubtful, text, error, code=error.code)
+            text = refusal_text(batch, error, self._retries_text(), facts)
+            self._give_up(queue, batch, text, error, record_messages, code=error.code)
             return
         log.info("%s; %s", error, verdict.action.value)
         if verdict.action is Action.SPLIT:
@@ -341,19 +334,17 @@ class Deliveries:
             touched.append(queue)
             if batch.attempts > self._options.retries:
                 text = f"{error} ({counted(batch.attempts, 'attempt')}, {self._retries_text()})"
-                self.give_up(queue, batch, batch_error(queue, batch, text, perhaps=True), error)
+                self._give_up(queue, batch, text, error)
         for queue in dict.fromkeys(touched):
             queue.back_off(error)
             self._cluster.forget(queue.tp.topic)
             for batch in [] if error.retriable else list(queue.batches):
-                final = batch_error(queue, batch, str(error), perhaps=batch.maybe_written)
-                self.give_up(queue, batch, final, error)
+                self._give_up(queue, batch, str(error), error)
 
     def unsendable(self, sent: Iterable[Sent], error: KafkaError) -> None:
         for queue, batch in sent:
             queue.failed(batch, maybe_written=False)
-            final = batch_error(queue, batch, str(error), perhaps=batch.maybe_written)
-            self.give_up(queue, batch, final, error)
+            self._give_up(queue, batch, str(error), error)
 
     def _retries_text(self) -> str:
         return f"{self._cluster.options.prefix}retries={self._options.retries}"
@@ -372,19 +363,30 @@ class Deliveries:
                     f"{self._options.delivery_timeout_ms} after "
                     f"{counted(batch.attempts, 'attempt')}"
                 )
-                error = batch_error(queue, batch, text, perhaps=batch.open_outcome)
-                self.give_up(queue, batch, error, queue.last_error)
+                self._give_up(queue, batch, text, queue.last_error)
 
-    def give_up(
+    def _give_up(
+        self,
+        queue: PartitionQueue,
+        batch: ProducerBatch,
+        text: str,
+        cause: KafkaError | None = None,
+        record_messages: Mapping[int, str | None] | None = None,
+        *,
+        code: int | None = None,
+    ) -> None:
+        """Give up a batch with an error of this text. Raises what its owner raises."""
+        self._end(queue, batch, batch_error(queue, batch, text, code), cause, record_messages)
+
+    def _end(
         self,
         queue: PartitionQueue,
         batch: ProducerBatch,
         error: ProduceError,
-        cause: BaseException | None = None,
+        cause: KafkaError | None,
         record_messages: Mapping[int, str | None] | None = None,
     ) -> None:
-        """Give up a batch, and all other parts of a batch that may be written undivided. Raises
-        what its owner raises."""
+        """Give up a batch, and all other parts of a batch that may be written undivided."""
         if batch.dropped:  # with another part
             return
         error.__cause__ = cause
@@ -396,7 +398,7 @@ class Deliveries:
         queue.drop(batch)
         self._done(queue, batch)
         for part in parts:
-            self.give_up(queue, part, error, cause)
+            self._end(queue, part, error, cause)
 
     def give_up_all(
         self,
@@ -413,7 +415,7 @@ class Deliveries:
         for batch in sorted(queue.batches, key=lambda one: one.open_outcome, reverse=True):
             if sent or not (batch.attempts or batch.maybe_written):
                 error = produce_error(queue.tp, text, code, perhaps=batch.open_outcome)
-                self.give_up(queue, batch, error, cause)
+                self._end(queue, batch, error, cause)
 
     def give_up_everything(self, text: str, *, sent: bool = True) -> None:
         """As `give_up_all`, of all partitions."""

@@ -137,18 +137,13 @@ def too_large(
 
 
 def batch_error(
-    queue: PartitionQueue,
-    batch: ProducerBatch,
-    text: str,
-    *,
-    perhaps: bool,
-    code: int | None = None,
+    queue: PartitionQueue, batch: ProducerBatch, text: str, code: int | None = None
 ) -> ProduceError:
-    """The error for a batch that cannot be delivered; `perhaps`: it may be written."""
+    """The error for a batch that cannot be delivered."""
     if queue.last_error is not None and str(queue.last_error) not in text:
         text += f"; the last failure: {queue.last_error}"
     text += f"; records in this batch: {batch.encoded.record_count}"
-    return produce_error(queue.tp, text, code, perhaps=perhaps)
+    return produce_error(queue.tp, text, code, perhaps=batch.open_outcome)
 
 
 def refusal_text(batch: ProducerBatch, error: BrokerError, retries: str, facts: str) -> str:

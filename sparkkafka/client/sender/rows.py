@@ -1,7 +1,7 @@
 """From rows of a table to records of partitions: checks, choice of partitions, sorting.
 
 Without I/O: partition counts and random numbers come as arguments. `protocol.partitioning` has the
-rules for keys, `table_columns` finds a table's columns.
+rules for keys, `arguments` finds a table's columns.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sparkkafka.client.sender.table_columns import InputColumns
+from sparkkafka.client.arguments import InputColumns
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.kinds import RANDOM, ROUND_ROBIN
 from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import EncodeError
 from sparkkafka.protocol.columns.encode import RecordColumns, sliced
 from sparkkafka.protocol.columns.input_columns import blob_offsets
-from sparkkafka.protocol.partitioning.partitioner import KEY_RULES, NO_PARTITION
+from sparkkafka.protocol.partitioning import KEY_RULES, NO_PARTITION
 from sparkkafka.protocol.records.arrow import from_numpy, is_valid, or_zero, to_numpy
 from sparkkafka.protocol.records.batches import NO_TIMESTAMP
 
@@ -78,8 +78,17 @@ class Rows(NamedTuple):
     @property
     def records(self) -> RecordColumns:
         """All rows as records without a time, to be measured."""
-        times_ms = np.broadcast_to(np.int64(0), self.length)
-        return RecordColumns(self.keys, self.values, self.headers, times_ms)
+        return _columns(self, np.broadcast_to(np.int64(0), self.length))
+
+    def take(self, at: NDArray[np.int64]) -> Rows:
+        """What records are made of, of these rows."""
+        take = from_numpy(at)
+        return self._replace(
+            length=len(at),
+            keys=None if self.keys is None else self.keys.take(take),
+            values=self.values.take(take),
+            headers=None if self.headers is None else self.headers.take(take),
+        )
 
 
 def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -384,12 +393,7 @@ class Router:
             small = targets.astype(np.uint16) if int(targets.max()) < 1 << 16 else targets
             order = np.argsort(small, kind="stable")
             targets = targets[order]
-            take = from_numpy(order)
-            rows = rows._replace(
-                keys=None if rows.keys is None else rows.keys.take(take),
-                values=rows.values.take(take),
-                headers=None if rows.headers is None else rows.headers.take(take),
-            )
+            rows = rows.take(order)
             if timestamps_ms.strides != (0,):  # not one time for all
                 timestamps_ms = timestamps_ms[order]
             cuts = np.flatnonzero(targets[1:] != targets[:-1]) + 1

@@ -137,7 +137,7 @@ class Sender:
         """
         deadline = Deadline(self._cluster.options.request_timeout_ms)
         for node_id in list(self._sent):
-            connection = self._cluster.open_connection(node_id)
+            connection = self._cluster.connections.open_to(node_id)
             try:
                 if connection is None:
                     raise KafkaConnectionError("the connection broke")
@@ -147,7 +147,7 @@ class Sender:
 
     def lose_connections(self) -> None:
         for node_id in [node_id for node_id, sent in self._sent.items() if sent]:
-            connection = self._cluster.open_connection(node_id)
+            connection = self._cluster.connections.open_to(node_id)
             if connection is not None:
                 connection.close()
             error = KafkaConnectionError(f"broker {node_id}: the connection was given up")
@@ -170,7 +170,7 @@ class Sender:
     def _has_room(self, node_id: int) -> bool:
         if len(self._sent.get(node_id, ())) >= self._options.max_in_flight:
             return False
-        connection = self._cluster.open_connection(node_id)
+        connection = self._cluster.connections.open_to(node_id)
         return connection is None or not connection.has_unsent
 
     def _join(
@@ -275,7 +275,7 @@ class Sender:
         """The connection to send batches of these partitions over; None if connecting failed, or
         they were given up."""
         try:
-            if self._sent.get(node_id) and self._cluster.open_connection(node_id) is None:
+            if self._sent.get(node_id) and self._cluster.connections.open_to(node_id) is None:
                 raise KafkaConnectionError(f"broker {node_id}: the connection broke")
             # A leader that does not answer must not hold up the others for long.
             others = any(sent for other, sent in self._sent.items() if other != node_id)
@@ -344,7 +344,7 @@ class Sender:
         for node_id, sent in self._sent.items():
             if not sent:
                 continue
-            connection = self._cluster.open_connection(node_id)
+            connection = self._cluster.connections.open_to(node_id)
             if connection is None or sent[0].deadline.expired:
                 over.append(node_id)
             elif connection.has_input:
@@ -378,7 +378,7 @@ class Sender:
     def _receive(self, node_id: int) -> tuple[Connection, ProduceResponse] | None:
         """The next answer of a broker, None if not all of it is here. Raises KafkaError."""
         deadline = self._sent[node_id][0].deadline
-        connection = self._cluster.open_connection(node_id)
+        connection = self._cluster.connections.open_to(node_id)
         if connection is None:
             raise KafkaConnectionError(f"broker {node_id}: the connection broke")
         if deadline.expired:

@@ -56,6 +56,8 @@ class TransactionDescription(NamedTuple):
 
 class DescribeTransactions(ApiHandler[str, TransactionDescription]):
     request_type = DescribeTransactionsRequest
+    named = "transactional id {!r}"
+    acl = "DESCRIBE on transactional id {}"
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -85,12 +87,6 @@ class DescribeTransactions(ApiHandler[str, TransactionDescription]):
             ),
             coordinator=self._cluster.coordinators.get((FOR_TRANSACTION, row.transactional_id)),
         )
-
-    def name(self, item: str) -> str:
-        return f"transactional id {item!r}"
-
-    def grant(self, item: str) -> str | None:
-        return f"DESCRIBE on transactional id {item}"
 
 
 class _DescribeKnown(DescribeTransactions):
@@ -132,6 +128,8 @@ class ListTransactions(ApiHandler[int, list[TransactionListing]]):
     """The transactions that a broker coordinates; items are node ids."""
 
     request_type = ListTransactionsRequest
+    named = "broker {}"
+    acl = "DESCRIBE on each transactional id"
 
     def __init__(
         self,
@@ -166,18 +164,12 @@ class ListTransactions(ApiHandler[int, list[TransactionListing]]):
         ]
         return [(item, Row(0, found)) for item in items]
 
-    def name(self, item: int) -> str:
-        return f"broker {item}"
-
     def lacking(self, item: int, version: int) -> str | None:
         if self._pattern is not None and version < PATTERN_VERSION:
             return self.needs("transactional_id_pattern", PATTERN_VERSION)
         if self._open_for_ms >= 0 and version < DURATION_VERSION:
             return self.needs("open_for_ms", DURATION_VERSION)
         return None
-
-    def grant(self, item: int) -> str:
-        return "DESCRIBE on each transactional id"
 
 
 def list_open_transactions(cluster: Cluster, deadline: Deadline) -> list[str]:

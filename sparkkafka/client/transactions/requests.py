@@ -22,6 +22,7 @@ from sparkkafka.client.group.committed_offsets import (
     NO_MEMBER,
     OffsetsHandler,
     coordinator_of,
+    offset_rows,
     offsets_in_parts,
     partition_rows,
 )
@@ -229,7 +230,11 @@ def init_transactions(
 
 
 def end_transactions(
-    cluster: Cluster, transactions: Iterable[Transaction], *, commit: bool, deadline: Deadline
+    cluster: Cluster,
+    transactions: Iterable[Transaction],
+    *,
+    commit: bool,
+    deadline: Deadline | None = None,
 ) -> dict[str, KafkaError | None]:
     """Commit, or abort, transactions. To do it again changes nothing.
 
@@ -241,7 +246,7 @@ def end_transactions(
         return {}
     handler = _RequestEach(cluster, requests, EXPLANATIONS)
     what = "committing transactions" if commit else "aborting transactions"
-    return _errors(_call_each(cluster, handler, requests, deadline, what))
+    return _errors(_call_each(cluster, handler, requests, deadline or cluster.deadline(), what))
 
 
 def _errors(answers: Mapping[str, Any | KafkaError]) -> dict[str, KafkaError | None]:
@@ -379,28 +384,15 @@ class _CommitOffsetsInTransaction(OffsetsHandler):
             group_id=self.group_id,
             producer_id=transaction.producer_id,
             producer_epoch=transaction.producer_epoch,
-            topics=[
-                TxnOffsetCommitRequestTopic(
-                    name=name,
-                    partitions=[self._row(TopicPartition(name, number)) for number in numbers],
-                )
-                for name, numbers in by_topic(items).items()
-            ],
+            topics=offset_rows(
+                TxnOffsetCommitRequestTopic, TxnOffsetCommitRequestPartition, self._offsets, items
+            ),
         )
         if member is not None:
             request.generation_id = member.generation_id
             request.member_id = member.member_id
             request.group_instance_id = member.group_instance_id
         return request
-
-    def _row(self, tp: TopicPartition) -> TxnOffsetCommitRequestPartition:
-        offset, metadata, epoch = self._offsets[tp]
-        return TxnOffsetCommitRequestPartition(
-            partition_index=tp.partition,
-            committed_offset=offset,
-            committed_leader_epoch=-1 if epoch is None else epoch,
-            committed_metadata=metadata,
-        )
 
     def read(
         self, response: Any, items: Sequence[TopicPartition]

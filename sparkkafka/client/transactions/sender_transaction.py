@@ -18,11 +18,7 @@ from typing import Self
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.configs import broker_configs
-from sparkkafka.client.cluster.lookups import (
-    FOR_TRANSACTION,
-    find_coordinator,
-    known_coordinators,
-)
+from sparkkafka.client.cluster.lookups import FOR_TRANSACTION, find_coordinator
 from sparkkafka.client.deadline import CloseSignal, Deadline
 from sparkkafka.client.transactions.inspection import describe_transactions
 from sparkkafka.client.transactions.requests import (
@@ -246,7 +242,9 @@ class RepeatedTransaction(SenderTransaction):
 
     def _brokers_have_second_protocol(self, deadline: Deadline) -> bool:
         tid = self.transactional_id
-        node_id = known_coordinators(self._cluster, [tid], FOR_TRANSACTION, deadline)[tid]
+        node_id = self._cluster.coordinators.get((FOR_TRANSACTION, tid))
+        if node_id is None:
+            node_id = find_coordinator(self._cluster, tid, FOR_TRANSACTION, deadline)
         connection = self._cluster.connection(node_id, deadline)
         return connection.features.get(FEATURE, 0) >= SECOND_PROTOCOL and all(
             connection.versions.get(kind.API_KEY, (0, 0))[1] >= version

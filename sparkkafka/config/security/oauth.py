@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from sparkkafka.config.security.jaas import JAAS, LoginModule
 from sparkkafka.config.security.java_classes import (
@@ -28,16 +28,17 @@ from sparkkafka.config.security.settings import (
     Store,
     TlsSettings,
 )
-from sparkkafka.config.security.unsecured_token import (
-    JAVA_PREFIX,
-    UnsecuredToken,
-    of_java,
-    of_librdkafka,
-)
 from sparkkafka.errors import OptionError
 from sparkkafka.secret import NO_SECRET, Secret
 
 Names = Callable[[str], str]
+
+JAVA_PREFIX = "unsecuredLogin"
+_KINDS = ("StringClaim_", "NumberClaim_", "ListClaim_")
+_LIFE_S = 3_600
+_PAIR = re.compile(r'\s*([A-Za-z_]+)=(?:"([^"]*)"|(\S+))')
+
+Claim = str | float | tuple[str, ...]
 
 
 def oauth_timing(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -165,8 +166,8 @@ def _unsecured(
             f"clientSecret, or allow it for a test with {name_of('oauth_unsecured')}=true"
         )
     if by_config:
-        return of_librdkafka(by_config, name_of("oauth_config"))
-    return of_java(jaas.options, JAAS)
+        return _of_librdkafka(by_config, name_of("oauth_config"))
+    return _of_java(jaas.options, JAAS)
 
 
 _ASSERTION = ("file", "key_file", "key", "passphrase", "template_file", "aud", "iss", "sub")
@@ -248,3 +249,92 @@ def _endpoint_truststore(values: Mapping[str, Any], name_of: Names, jaas: LoginM
         Secret(jaas.options.get("ssl.truststore.password", "")),
     )
     return own or jvm_truststore() or own
+
+
+# --- tokens without a signature ------------------------------------------------------------------
+# Anybody can make one, so brokers take them in tests alone.
+
+
+class UnsecuredToken(NamedTuple):
+    """`claims` without times, which are those of its making: iat, and exp `life_s` later."""
+
+    claims: tuple[tuple[str, Claim], ...]
+    life_s: float
+    extensions: tuple[tuple[str, str], ...]
+
+
+def _of_java(options: Mapping[str, str], place: str) -> UnsecuredToken:
+    """From the options of OAuthBearerLoginModule. Raises OptionError, which names the option."""
+    given = {
+        name.removeprefix(JAVA_PREFIX): value
+        for name, value in options.items()
+        if name.startswith(JAVA_PREFIX)
+    }
+    principal = given.pop("PrincipalClaimName", "") or "sub"
+    scope = given.pop("ScopeClaimName", "") or "scope"
+    life_s = _number(given.pop("LifetimeSeconds", str(_LIFE_S)), "LifetimeSeconds", place)
+    claims: dict[str, Claim] = {}
+    extensions = []
+    for name, value in given.items():
+        if name.startswith("Extension_"):
+            extensions.append((name.removeprefix("Extension_"), value))
+            continue
+        kind = next((row for row in _KINDS if name.startswith(row) and name != row), None)
+        if kind is None:
+            raise OptionError(f"{place} has an option {JAVA_PREFIX}… that Java does not know")
+        claim = name.removeprefix(kind)
+        if kind == "StringClaim_":
+            claims[claim] = value
+        elif kind == "NumberClaim_":
+            claims[claim] = _number(value, name, place)
+        else:  # the first character stands between the others
+            claims[claim] = tuple(filter(None, value[1:].split(value[0]))) if value else ()
+    if not isinstance(claims.get(principal), str) or not claims[principal]:
+        raise OptionError(
+            f"{place}: an unsecured token needs a principal: {JAVA_PREFIX}StringClaim_{principal}"
+        )
+    if isinstance(claims.get(scope), int | float):
+        raise OptionError(f"{place}: the scope of an unsecured token is text or a list")
+    return UnsecuredToken((*claims.items(),), life_s, (*extensions,))
+
+
+def _of_librdkafka(text: str, option: str) -> UnsecuredToken:
+    """From `principalClaimName=… principal=… scopeClaimName=… scope=a,b lifeSeconds=…
+    extension_name=…`. Raises OptionError."""
+    found: dict[str, str] = {}
+    rest = text.strip()
+    while rest:
+        match = _PAIR.match(rest)
+        if match is None:
+            raise OptionError(f"{option} is name=value name=value …")
+        found[match[1]] = match[3] if match[2] is None else match[2]
+        rest = rest[match.end() :]
+    extensions = tuple(
+        (name.removeprefix("extension_"), found.pop(name))
+        for name in [name for name in found if name.startswith("extension_")]
+    )
+    principal = found.pop("principalClaimName", "") or "sub"
+    scope_name = found.pop("scopeClaimName", "") or "scope"
+    life_s = _number(found.pop("lifeSeconds", str(_LIFE_S)), "lifeSeconds", option)
+    claims: dict[str, Claim] = {principal: found.pop("principal", "")}
+    scope = found.pop("scope", "")
+    if scope:
+        claims[scope_name] = tuple(scope.split(","))
+    if found:
+        raise OptionError(
+            f"{option} has names that are not known; there are principalClaimName, principal, "
+            "scopeClaimName, scope, lifeSeconds and extension_…"
+        )
+    if not claims[principal]:
+        raise OptionError(f"{option} needs a principal: principal=NAME")
+    return UnsecuredToken((*claims.items(),), life_s, extensions)
+
+
+def _number(text: str, name: str, place: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = float("nan")
+    if not abs(found) < 1e15 or (name[0] in "Ll" and found <= 0):
+        raise OptionError(f"{name} in {place} must be a number")
+    return int(found) if found == int(found) else found

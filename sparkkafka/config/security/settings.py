@@ -36,6 +36,9 @@ class Store:
     def __bool__(self) -> bool:
         return bool(self.path or self.text)
 
+    def __str__(self) -> str:
+        return f"{self.option}={self.path}" if self.path else self.option
+
 
 @dataclass(frozen=True, kw_only=True)
 class TlsSettings:

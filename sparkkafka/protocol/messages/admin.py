@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import uuid as uuid_module
 
-from sparkkafka.protocol.wire.schema import (
+from sparkkafka.protocol.wire.fields import (
     INT32,
     STRING,
-    Request,
-    Response,
     array,
     boolean,
     int8,
@@ -18,12 +16,11 @@ from sparkkafka.protocol.wire.schema import (
     int64,
     nullable_array,
     nullable_string,
-    request,
-    response,
     string,
     struct,
     uuid,
 )
+from sparkkafka.protocol.wire.schema import Request, Response, request, response
 
 
 @struct

@@ -17,21 +17,18 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 from sparkkafka.errors import DecodeError, EncodeError
-from sparkkafka.protocol.wire.primitives import BytesLike, Reader, Writer
-from sparkkafka.protocol.wire.schema import (
+from sparkkafka.protocol.wire.fields import (
     INT32,
     STRING,
-    Message,
     array,
-    data,
-    decode_start,
-    encode_into,
     int32,
     nullable_bytes,
     nullable_string,
     string,
     struct,
 )
+from sparkkafka.protocol.wire.primitives import BytesLike, Reader, Writer
+from sparkkafka.protocol.wire.schema import Message, data, decode_start, encode, encode_into
 
 PROTOCOL_TYPE = "consumer"
 """The protocol type of JoinGroup for which members speak this."""
@@ -182,12 +179,9 @@ def decode_assignment(encoded: BytesLike) -> Assignment:
 
 def encode_sticky_user_data(partitions: Iterable[Partition], generation_id: int) -> bytes:
     """The `user_data` of the assignor sticky, version 1."""
-    writer = Writer()
-    message = StickyAssignorUserData(
-        previous_assignment=_grouped(partitions), generation=generation_id
-    )
-    encode_into(writer, message, 1)
-    return writer.getvalue()
+    previous = _grouped(partitions)
+    message = StickyAssignorUserData(previous_assignment=previous, generation=generation_id)
+    return encode(message, 1)
 
 
 def decode_sticky_user_data(encoded: BytesLike) -> StickyUserData:
@@ -204,9 +198,7 @@ def decode_sticky_user_data(encoded: BytesLike) -> StickyUserData:
 
 def encode_cooperative_user_data(generation_id: int) -> bytes:
     """The `user_data` of the assignor cooperative-sticky: the generation."""
-    writer = Writer()
-    encode_into(writer, CooperativeStickyAssignorUserData(generation=generation_id), 0)
-    return writer.getvalue()
+    return encode(CooperativeStickyAssignorUserData(generation=generation_id), 0)
 
 
 def decode_cooperative_generation(encoded: BytesLike) -> int:

@@ -6,11 +6,9 @@ from __future__ import annotations
 import uuid as uuid_module
 
 from sparkkafka.protocol.messages.metadata import NO_AUTHORIZED_OPERATIONS
-from sparkkafka.protocol.wire.schema import (
+from sparkkafka.protocol.wire.fields import (
     INT32,
     STRING,
-    Request,
-    Response,
     array,
     boolean,
     bytes_,
@@ -19,12 +17,11 @@ from sparkkafka.protocol.wire.schema import (
     int32,
     nested,
     nullable_string,
-    request,
-    response,
     string,
     struct,
     uuid,
 )
+from sparkkafka.protocol.wire.schema import Request, Response, request, response
 
 
 @request(api_key=16, versions=(0, 5), flexible=3)

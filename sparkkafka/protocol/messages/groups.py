@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import uuid as uuid_module
 
-from sparkkafka.protocol.wire.schema import (
+from sparkkafka.protocol.wire.fields import (
     INT32,
     STRING,
-    Request,
-    Response,
     array,
     boolean,
     bytes_,
@@ -23,12 +21,11 @@ from sparkkafka.protocol.wire.schema import (
     nullable_array,
     nullable_nested,
     nullable_string,
-    request,
-    response,
     string,
     struct,
     uuid,
 )
+from sparkkafka.protocol.wire.schema import Request, Response, request, response
 
 
 @request(api_key=10, versions=(1, 4), flexible=3)

@@ -1,4 +1,4 @@
-"""Numpy arrays as Arrow arrays and back, without a copy, and without pandas.
+"""Numpy arrays as Arrow arrays and back, without a copy, and Python's lists; without pandas.
 
 pyarrow's `pa.array(…)`, `pa.scalar(…)` and `Array.to_numpy` import pandas if it is installed, which
 takes half a second in each new worker process of Spark.
@@ -6,7 +6,7 @@ takes half a second in each new worker process of Spark.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,8 @@ _TYPES = {
     np.dtype(np.int64): pa.int64(),
     np.dtype(np.uint16): pa.uint16(),
 }
+
+Headers = Sequence[tuple[str, bytes | None]]
 
 
 def from_numpy(values: NDArray[Any], kind: pa.DataType | None = None) -> pa.Array:
@@ -80,3 +82,32 @@ def is_valid(array: pa.Array) -> NDArray[np.bool_]:
         return np.zeros(len(array), np.bool_)
     bits = np.unpackbits(np.frombuffer(bitmap, np.uint8), bitorder="little")
     return bits[array.offset : array.offset + len(array)].view(np.bool_)
+
+
+def binary_array(values: Sequence[bytes | None]) -> pa.Array:
+    """The values as Arrow's binary array."""
+    count = len(values)
+    bitmap = None
+    if None in values:
+        valid = np.fromiter((value is not None for value in values), np.bool_, count)
+        bitmap = pa.py_buffer(np.packbits(valid, bitorder="little"))
+        values = [value or b"" for value in values]
+    data = b"".join(values)  # type: ignore[arg-type]
+    offsets = np.zeros(count + 1, np.int32)
+    np.cumsum(np.fromiter(map(len, values), np.int32, count), out=offsets[1:])  # type: ignore[arg-type]
+    buffers = [bitmap, pa.py_buffer(offsets), pa.py_buffer(data or bytes(1))]
+    return pa.Array.from_buffers(pa.binary(), count, buffers)
+
+
+def headers_array(headers: Mapping[int, Headers], count: int) -> pa.Array:
+    """A list of (key, value) structs for each of `count` records; `headers` are by their number."""
+    sizes = np.zeros(count + 1, np.int32)
+    flat: list[tuple[str, bytes | None]] = []
+    for number in sorted(headers):
+        sizes[number + 1] = len(headers[number])
+        flat += headers[number]
+    names: Any = binary_array([name.encode() for name, _ in flat]).view(pa.string())
+    contents = binary_array([content for _, content in flat])
+    structs = pa.StructArray.from_arrays([names, contents], names=["key", "value"])
+    offsets = from_numpy(np.cumsum(sizes, dtype=np.int32))
+    return pa.ListArray.from_arrays(offsets, structs)

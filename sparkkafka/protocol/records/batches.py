@@ -74,7 +74,6 @@ CODEC_MASK = 0x07
 LOG_APPEND_TIME_FLAG = 0x08
 TRANSACTIONAL_FLAG = 0x10
 CONTROL_FLAG = 0x20
-DELETE_HORIZON_FLAG = 0x40
 
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
@@ -145,10 +144,6 @@ class RecordBatch(NamedTuple):
     @property
     def is_control(self) -> bool:
         return bool(self.attributes & CONTROL_FLAG)
-
-    @property
-    def has_delete_horizon(self) -> bool:
-        return bool(self.attributes & DELETE_HORIZON_FLAG)
 
     @property
     def last_offset(self) -> int:
@@ -353,46 +348,6 @@ def at_offset(
     """The same error with the batch's offset; `position` stays one in the batch's data."""
     message = str(error).removesuffix(f" (at byte {error.position})")
     return kind(message, error.position, offset=offset)
-
-
-def build_batch(
-    payload: BytesLike,
-    *,
-    record_count: int,
-    base_timestamp: int,
-    max_timestamp: int,
-    codec: Codec = Codec.NONE,
-    level: int | None = None,
-    producer_id: int = NO_PRODUCER_ID,
-    producer_epoch: int = NO_PRODUCER_EPOCH,
-    base_sequence: int = NO_SEQUENCE,
-    transactional: bool = False,
-    control: bool = False,
-    log_append_time: bool = False,
-    base_offset: int = 0,
-    last_offset_delta: int | None = None,
-    partition_leader_epoch: int = NO_LEADER_EPOCH,
-) -> bytes:
-    """A whole batch around encoded, uncompressed records, in one piece; see `batch_parts`."""
-    return b"".join(
-        batch_parts(
-            payload,
-            record_count=record_count,
-            base_timestamp=base_timestamp,
-            max_timestamp=max_timestamp,
-            codec=codec,
-            level=level,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            base_sequence=base_sequence,
-            transactional=transactional,
-            control=control,
-            log_append_time=log_append_time,
-            base_offset=base_offset,
-            last_offset_delta=last_offset_delta,
-            partition_leader_epoch=partition_leader_epoch,
-        )
-    )
 
 
 def batch_parts(

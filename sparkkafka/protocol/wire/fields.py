@@ -1,6 +1,6 @@
 """How the fields of a message are declared: wire types, `int32()` and its like, and `@struct`.
 
-`schema.py` explains the keywords; message files take all of it from there.
+`schema.py` explains the keywords.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def commit_batch(options: WriteOptions, batch_id: int, reports: Sequence[TaskRep
             # "replay": what was written this time must never be seen.
             decided = _decided_transactions(names, last)
             mine = [row for key, row in own.items() if key not in decided]
-            end_transactions(cluster, mine, commit=False, deadline=cluster.deadline())
+            end_transactions(cluster, mine, commit=False)
             _finish(cluster, names, last, options.fail_on_data_loss)
             clear_up(cluster, names, reports, every=True, before=last)
             return (
@@ -234,7 +234,7 @@ def _decide(
         commit_offsets_in(
             cluster, decider, names.decisions, offsets, cluster.deadline(), words=OF_DECISIONS
         )
-        outcome = end_transactions(cluster, [decider], commit=True, deadline=cluster.deadline())
+        outcome = end_transactions(cluster, [decider], commit=True)
         failure = outcome[names.decisions]
         if failure is not None and not is_gone(failure):
             raise TransactionError(
@@ -258,9 +258,7 @@ def _finish(
 ) -> None:
     """Commit what was decided. Raises DataLossError for what Kafka does not have any more."""
     transactions = _decided_transactions(names, decision)
-    failed = failures(
-        end_transactions(cluster, transactions.values(), commit=True, deadline=cluster.deadline())
-    )
+    failed = failures(end_transactions(cluster, transactions.values(), commit=True))
     unknown = {key: error for key, error in failed.items() if not is_gone(error)}
     if unknown:
         raise TransactionError(
@@ -339,9 +337,7 @@ def commit_job(options: WriteOptions, reports: Sequence[TaskReport]) -> str:
     own = transactions_of(names, reports)
     with Cluster(options.client) as cluster:
         check_open(cluster, own, reports)
-        failed = failures(
-            end_transactions(cluster, own.values(), commit=True, deadline=cluster.deadline())
-        )
+        failed = failures(end_transactions(cluster, own.values(), commit=True))
         if failed:
             lost = [row for row in reports if id_of(row) in failed]
             raise DataLossError(

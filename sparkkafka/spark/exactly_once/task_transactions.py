@@ -265,7 +265,7 @@ def abort_each(cluster: Cluster, own: Iterable[Transaction]) -> dict[str, KafkaE
 
     If one is fenced, a copy of the task may have a transaction open under its id.
     """
-    outcome = end_transactions(cluster, own, commit=False, deadline=cluster.deadline())
+    outcome = end_transactions(cluster, own, commit=False)
     left = failures(outcome)
     fenced = [key for key, row in left.items() if getattr(row, "code", None) in FENCED]
     for key, row in take_over(cluster, fenced).items():

@@ -3,8 +3,8 @@
 A Python task costs Spark more than reading some thousand rows does. For data sources that read on
 the driver (SimpleDataSourceStreamReader) Spark has a way without: the rows that come with a plan
 become a block, which the batch's one task takes. If the block is lost, that task reads its
-InputPartition, as any other. So the rows are an addition to the plan, and whatever is not smooth is
-left to tasks, which know how to wait, to retry and to explain.
+InputPartition, as any other. So the rows are an addition to the plan, and everything out of
+the ordinary is left to tasks, which know how to wait, to retry and to explain.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MOST_BYTES = 4 * 2**20
 MOST_RANGES = 1_000
 LIMIT_MS = 2_000
 NOT_AGAIN_S = 60.0
-"""How long tasks read after an attempt that was in vain."""
+"""How long tasks read after an attempt failed."""
 
 
 class SmallBatch(NamedTuple):

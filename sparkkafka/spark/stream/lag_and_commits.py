@@ -24,8 +24,8 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import LATEST, list_offsets
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.group.committed_offsets import commit_offsets
-from sparkkafka.client.values import TopicPartition
+from sparkkafka.client.group.committed_offsets import commit_stored
+from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.config.options import GroupOptions, parse_group_options
 from sparkkafka.config.source import offsets_of_tree
 from sparkkafka.errors import KafkaError, OptionError
@@ -301,7 +301,8 @@ class GroupCommitter(StreamingQueryListener):
         try:
             # A connection for each commit: none is left idle between batches that are far apart.
             with Cluster(self._options.client) as cluster:
-                commit_offsets(cluster, group_id, changed, deadline=Deadline(COMMIT_TIMEOUT_MS))
+                offsets = {tp: OffsetAndMetadata(offset) for tp, offset in changed.items()}
+                commit_stored(cluster, group_id, offsets, deadline=Deadline(COMMIT_TIMEOUT_MS))
         except KafkaError as error:
             log.warning(
                 "offsets of %d partitions were not committed to group %s (the query is not "

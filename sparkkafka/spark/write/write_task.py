@@ -15,11 +15,11 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from sparkkafka.client.admin.topics import BROKER_DEFAULT, NewTopic, create_topics
+from sparkkafka.client.arguments import InputColumns
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.sender.arrow_producer import ColumnProducer
 from sparkkafka.client.sender.rows import Router, Rows
-from sparkkafka.client.sender.table_columns import InputColumns
 from sparkkafka.client.values import TopicPartition, some_topics
 from sparkkafka.config.options import WriteOptions
 from sparkkafka.errors import BrokerError, ErrorCode, UnknownTopicError

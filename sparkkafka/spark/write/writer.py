@@ -27,7 +27,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from sparkkafka.client.sender.table_columns import InputColumns, find_columns
+from sparkkafka.client.arguments import InputColumns, find_columns
 from sparkkafka.config.check import warn
 from sparkkafka.config.format_rows import STRING
 from sparkkafka.config.options import EXACTLY_ONCE, WriteOptions

@@ -26,9 +26,9 @@ from crc32c import crc32c
 
 from sparkkafka.client import Consumer
 from sparkkafka.protocol.columns.columns import headers_cost_bytes
-from sparkkafka.protocol.records.batches import build_batch
 from sparkkafka.protocol.records.codecs import Codec
 from sparkkafka.testing.fake.cluster import FakeCluster
+from tests.batches import build_batch
 
 pytestmark = pytest.mark.slow
 

@@ -29,10 +29,10 @@ from sparkkafka.errors import (
     UnsupportedVersionError,
     WakeupError,
 )
-from sparkkafka.protocol.records.batches import build_batch
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Delay
 from tests import reference
+from tests.batches import build_batch
 from tests.client.support import numbers, settings, write
 
 WAIT_S = 10.0

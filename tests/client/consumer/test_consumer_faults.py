@@ -27,7 +27,6 @@ from sparkkafka.errors import (
     KafkaTimeoutError,
     UnknownTopicError,
 )
-from sparkkafka.protocol.records.batches import build_batch
 from sparkkafka.testing.fake.faults import (
     Answer,
     CutFrame,
@@ -38,6 +37,7 @@ from sparkkafka.testing.fake.faults import (
     WrongCorrelationId,
 )
 from tests import reference
+from tests.batches import build_batch
 from tests.client.support import settings, write
 
 WAIT_S = 10.0

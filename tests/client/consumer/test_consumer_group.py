@@ -295,7 +295,6 @@ def test_internal_topics_if_they_are_wanted(filled, members):
 
 
 def test_new_topics_are_found_when_metadata_is_old(filled, members, monkeypatch):
-    monkeypatch.setattr(consumer_group, "MIN_METADATA_AGE_MS", 50)
     monkeypatch.setattr(cluster_module, "MIN_METADATA_AGE_MS", 50)
     with consumer(filled, metadata_max_age_ms=50) as source:
         source.subscribe("^u")

@@ -16,7 +16,6 @@ from sparkkafka.errors import (
     ErrorCode,
     KafkaTimeoutError,
 )
-from sparkkafka.protocol.records.batches import build_batch
 from sparkkafka.testing.fake.faults import (
     Answer,
     CutFrame,
@@ -27,6 +26,7 @@ from sparkkafka.testing.fake.faults import (
     WrongCorrelationId,
 )
 from tests import reference
+from tests.batches import build_batch
 from tests.client.support import (
     fetcher,
     numbers,

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 from sparkkafka.client.consumer.consumer_group import make_member
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.group.classic_member import ClassicMember
 from sparkkafka.client.group.classic_thread import Phase
-from sparkkafka.client.group.consumer_member import ConsumerMember
+from sparkkafka.client.group.member import ClassicMember, ConsumerMember
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import parse_consumer_settings
 from tests.client.support import settings

@@ -7,11 +7,11 @@ import time
 import pytest
 
 from sparkkafka.client.cluster.request_driver import ApiHandler
-from sparkkafka.client.group.committed_offsets import commit_offsets, fetch_committed
+from sparkkafka.client.group.committed_offsets import fetch_committed
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaTimeoutError, UnknownTopicError
 from sparkkafka.testing.fake.faults import Answer, Delay, Drop
-from tests.client.support import open_cluster
+from tests.client.support import commit_offsets, open_cluster
 
 TPS = [TopicPartition("t", number) for number in range(4)]
 OFFSETS = {TPS[0]: 0, TPS[1]: 17, TPS[3]: 1 << 40}

@@ -253,7 +253,7 @@ def test_two_at_a_time_have_connections_of_their_own(filled: FakeCluster) -> Non
     with Cluster(given, for_task=True) as first, Cluster(given, for_task=True) as second:
         assert first.topics(["t"])
         assert second.topics(["t"])
-        assert first._connections is not second._connections
+        assert first.connections is not second.connections
     assert len(KEPT._rows) == 2
 
 

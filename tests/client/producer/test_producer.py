@@ -41,7 +41,7 @@ from sparkkafka.errors import (
     UnknownTopicError,
     Written,
 )
-from sparkkafka.protocol.partitioning.partitioner import KEY_RULES
+from sparkkafka.protocol.partitioning import KEY_RULES
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Answer, Delay, Drop, Garbage, RecordedRequest
 from tests.client.support import log_values, numbers, settings

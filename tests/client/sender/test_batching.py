@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sparkkafka.client.producer.accumulator import binary_array
 from sparkkafka.client.sender import arrow_producer
 from sparkkafka.client.sender.arrow_producer import Batcher
 from sparkkafka.client.values import TopicPartition
@@ -20,6 +19,7 @@ from sparkkafka.protocol.columns.encode import (
     _as_record_batch,
     run_sizes,
 )
+from sparkkafka.protocol.records.arrow import binary_array
 from tests.client.support import settings
 from tests.options import parse_producer_options
 

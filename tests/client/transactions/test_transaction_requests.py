@@ -7,11 +7,7 @@ import time
 import pytest
 
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.group.committed_offsets import (
-    commit_offsets,
-    fetch_committed,
-    fetch_stored,
-)
+from sparkkafka.client.group.committed_offsets import fetch_committed, fetch_stored
 from sparkkafka.client.transactions.inspection import describe_transactions
 from sparkkafka.client.transactions.requests import (
     FENCED,
@@ -33,7 +29,7 @@ from sparkkafka.errors import (
     UnknownTopicError,
 )
 from sparkkafka.testing.fake.faults import Answer, Delay, Drop
-from tests.client.support import open_cluster
+from tests.client.support import commit_offsets, open_cluster
 
 MINUTE_MS = 60_000
 RELEASES = ["2.1", "2.8", "3.9", "4.0"]

@@ -16,8 +16,9 @@ from sparkkafka.errors import BatchTooLargeError, CorruptRecordError, DecodeErro
 from sparkkafka.protocol.columns import record_starts
 from sparkkafka.protocol.columns.columns import CHUNK_RECORDS, DecodedRecords, Selection
 from sparkkafka.protocol.columns.decode import decode_batches, decode_chunks
-from sparkkafka.protocol.records.batches import Codec, RecordBatch, build_batch, split_batches
+from sparkkafka.protocol.records.batches import Codec, RecordBatch, split_batches
 from sparkkafka.protocol.records.compression import compress
+from tests.batches import build_batch
 from tests.protocol.record_cases import (
     NOW,
     batch_of,

@@ -25,7 +25,8 @@ from sparkkafka.protocol.columns.encode import (
     sliced,
     split_encoded,
 )
-from sparkkafka.protocol.records.batches import build_batch, split_batches
+from sparkkafka.protocol.records.batches import split_batches
+from tests.batches import build_batch
 from tests.protocol.record_cases import (
     NOW,
     contents,

@@ -24,12 +24,12 @@ from reference import Record
 from sparkkafka.errors import CorruptRecordError
 from sparkkafka.protocol.records.batches import (
     RecordBatch,
-    build_batch,
     first_batch_size,
     split_batches,
 )
 from sparkkafka.protocol.records.codecs import Codec
 from sparkkafka.protocol.records.control_batches import AbortedTransactions, control_type
+from tests.batches import build_batch
 
 MIB = 1 << 20
 MAX_PAYLOAD = 64 * 1024

@@ -18,8 +18,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from sparkkafka.client.arguments import InputColumns
 from sparkkafka.client.net.connection import Connection
-from sparkkafka.client.sender.table_columns import InputColumns
 from sparkkafka.config.options import WriteOptions, parse_write_options
 from sparkkafka.errors import KafkaError
 from sparkkafka.spark.exactly_once.commit import abort_batch, commit_batch

@@ -13,13 +13,12 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.client.group.committed_offsets import commit_offsets
 from sparkkafka.client.transactions.requests import init_transactions
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import DecodeError, KafkaError, TransactionError
 from sparkkafka.spark.exactly_once.decision import WriterNames
 from sparkkafka.testing.fake.cluster import FakeCluster
-from tests.client.support import open_cluster
+from tests.client.support import commit_offsets, open_cluster
 from tests.spark.exactly_once.exactly_once_model import Killed, Process, Query, watched_connections
 
 pytestmark = pytest.mark.slow

@@ -75,8 +75,7 @@ def test_committed_offsets(fake: FakeCluster) -> None:
     fake.create_topic("t", partitions=3)
     fill(fake, "t", 10, 10, 10)
     fake.advance_log_start("t", 1, 2)
-    from sparkkafka.client.group.committed_offsets import commit_offsets
-    from tests.client.support import open_cluster
+    from tests.client.support import commit_offsets, open_cluster
 
     with open_cluster(fake) as cluster:
         commit_offsets(cluster, "g", {TopicPartition("t", 0): 5})
@@ -339,8 +338,7 @@ def test_a_first_batch_that_is_repeated_when_there_are_new_partitions(fake: Fake
 
 
 def test_a_first_batch_from_a_group_that_moves(fake: FakeCluster) -> None:
-    from sparkkafka.client.group.committed_offsets import commit_offsets
-    from tests.client.support import open_cluster
+    from tests.client.support import commit_offsets, open_cluster
 
     fake.create_topic("t")
     fill(fake, "t", 20)

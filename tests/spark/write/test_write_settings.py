@@ -13,7 +13,7 @@ import pytest
 
 from sparkkafka.config.options import parse_write_options
 from sparkkafka.errors import KafkaError
-from sparkkafka.protocol.partitioning.partitioner import KEY_RULES
+from sparkkafka.protocol.partitioning import KEY_RULES
 from sparkkafka.spark.write.writer import KafkaBatchWriter
 from tests.client.support import log_values
 from tests.spark.schemas import ddl

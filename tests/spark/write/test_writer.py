@@ -19,7 +19,7 @@ from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import parse_write_options
 from sparkkafka.errors import EncodeError, OptionError
 from sparkkafka.protocol.columns.encode import encode_batches
-from sparkkafka.protocol.partitioning.partitioner import KEY_RULES
+from sparkkafka.protocol.partitioning import KEY_RULES
 from sparkkafka.spark.datasource import KafkaDataSource
 from sparkkafka.spark.write import write_task
 from sparkkafka.spark.write.commit_message import KafkaCommitMessage
