@@ -360,6 +360,7 @@ def _by_row(
         found: bytes | None = function(pa.array([_plain(value, kind)], given))[0].as_py()
         return found
 
+    row.__annotations__ = {}  # Spark looks at them, and warns of text
     made: Callable[[Column | str], Column] = udf(row, BinaryType())
     return made
 

@@ -82,7 +82,17 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
         "admin",
     ),
     # The formats do not know each other, nor the registry.
-    "schemas": ("values", "avro", "protobuf", "json", "registry", "framing", "unframing", "column", "choice"),
+    "schemas": (
+        "values",
+        "avro",
+        "protobuf",
+        "json",
+        "registry",
+        "framing",
+        "unframing",
+        "column",
+        "choice",
+    ),
     "spark": (
         "logs",
         "schema",

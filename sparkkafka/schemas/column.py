@@ -50,6 +50,7 @@ NONE: Final = "none"
 
 FORMATS = (AVRO, PROTOBUF, JSON)
 
+_MOST_WRITERS = 10_000
 _MOST_DECODERS = 128
 """Kept by a process. One takes some KB, and its schema's text."""
 
@@ -174,6 +175,8 @@ class ColumnDecoder:
         found = self._decoders.get(writer)
         if found is None:
             found = self._make(writer)
+            if len(self._decoders) >= _MOST_WRITERS:  # bytes that are no ids at all
+                self._decoders.clear()
             self._decoders[writer] = found
         return found
 

@@ -28,6 +28,9 @@ from sparkkafka.schemas.framing import (
 )
 from sparkkafka.schemas.values import FIRST_MESSAGE
 
+_FEW = 16
+"""Ids in one batch that are found one by one."""
+
 Ints = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 
@@ -257,8 +260,8 @@ def _parse_any(
         return _Frames([], which, bodies, bad)
     simple = not keys[kept, 0].any() and not (with_indexes and keys[kept, 3].any())
     if simple:
-        ids, inverse = np.unique(keys[kept, 1], return_inverse=True)
-        writers = [WriterId(one) for one in ids.tolist()]
+        ids, inverse = _distinct(keys[kept, 1])
+        writers = [WriterId(one) for one in ids]
     else:
         unique, inverse = np.unique(keys[kept], axis=0, return_inverse=True)
         writers = [_writer(key) for key in unique]
@@ -266,6 +269,21 @@ def _parse_any(
         return _Frames(writers, None, bodies, [])
     which[kept] = inverse.reshape(-1)
     return _Frames(writers, which, bodies, bad)
+
+
+def _distinct(ids: Ints) -> tuple[list[int], Ints]:
+    """The different ones, and which of them each is. (`np.unique` sorts, and they are few.)"""
+    found: list[int] = []
+    which = np.full(len(ids), -1, np.int64)
+    rest = ids
+    while len(found) < _FEW:
+        found.append(int(rest[0]))
+        which[ids == rest[0]] = len(found) - 1
+        rest = ids[which < 0]
+        if not len(rest):
+            return found, which
+    unique, which = np.unique(ids, return_inverse=True)
+    return unique.tolist(), which
 
 
 def _writer(key: Ints) -> WriterId:
@@ -361,8 +379,10 @@ def _grouped(
             return Unframed([group], _no_rows(), [])
         payloads = gather(pieces.data, frames.bodies, ends[rows] - frames.bodies)
         return Unframed([Group(writer, rows, payloads)], _no_rows(), [])
-    order = np.argsort(frames.which, kind="stable")
-    edges = np.searchsorted(frames.which[order], np.arange(len(frames.writers) + 1))
+    # Numbers of 16 bits are sorted much faster.
+    which = frames.which.astype(np.int16) if len(frames.writers) < 1 << 15 else frames.which
+    order = np.argsort(which, kind="stable")
+    edges = np.searchsorted(which[order], np.arange(len(frames.writers) + 1))
     groups = []
     for number, writer in enumerate(frames.writers):
         some = order[edges[number] : edges[number + 1]]

@@ -1,9 +1,10 @@
-"""A Schema Registry of one process and of a few answers: subjects, versions, ids."""
+"""A Schema Registry of one process and of a few answers: subjects, versions, ids, GUIDs."""
 
 from __future__ import annotations
 
 import json
 import threading
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,6 +21,7 @@ class SmallRegistry:
         self.requests: list[str] = []
         self.refuse: int | None = None
         self.incompatible: list[str] = []
+        self.guids = False
         self.url = ""
 
     def add(
@@ -41,6 +43,11 @@ class SmallRegistry:
         match [unquote(part) for part in urlsplit(path).path.strip("/").split("/")]:
             case ["schemas", "ids", number]:
                 return self._of_id(int(number))
+            case ["schemas", "guids", guid]:
+                for number in range(1, len(self.schemas) + 1):
+                    if self.guids and guid == guid_of(number):
+                        return 200, self.schemas[number - 1]
+                return 404, {"error_code": 40403, "message": "Schema not found"}
             case ["schemas", "ids", number, "versions"]:
                 return 200, [
                     {"subject": name, "version": ids.index(int(number)) + 1}
@@ -55,7 +62,8 @@ class SmallRegistry:
                 if self.incompatible:
                     return 409, {"error_code": 409, "message": "; ".join(self.incompatible)}
                 kind = body.get("schemaType", "AVRO")
-                return 200, {"id": self.add(subject, body["schema"], kind)}
+                number = self.add(subject, body["schema"], kind, body.get("references"))
+                return 200, self._version(subject, self.subjects[subject].index(number) + 1)
             case ["subjects", subject]:
                 for version, number in enumerate(self.subjects.get(subject, ()), 1):
                     if self.schemas[number - 1]["schema"] == body["schema"]:
@@ -84,12 +92,12 @@ class SmallRegistry:
 
     def _version(self, subject: str, version: int) -> dict[str, Any]:
         number = self.subjects[subject][version - 1]
-        return {
-            "subject": subject,
-            "version": version,
-            "id": number,
-            **self.schemas[number - 1],
-        }
+        found = {"subject": subject, "version": version, "id": number, **self.schemas[number - 1]}
+        return {**found, "guid": guid_of(number)} if self.guids else found
+
+
+def guid_of(number: int) -> str:
+    return str(uuid.UUID(int=0xABCDEF << 64 | number))
 
 
 @contextmanager

@@ -57,6 +57,11 @@ def test_the_driver_s_processes_stay_light(code: str) -> None:
     assert loaded_by(code) == set()
 
 
+def test_tasks_with_a_schema_do_without_pandas() -> None:
+    pytest.importorskip("pandas")
+    assert loaded_by(TYPED) == {"numpy", "pyarrow"}
+
+
 def test_tasks_do_without_pandas() -> None:
     """pyarrow imports pandas for `pa.array(ndarray)` and `to_numpy`: half a second a worker."""
     pytest.importorskip("pandas")
@@ -107,4 +112,41 @@ for tp, records in router.route(Rows.of(batch, columns), 1000):
     for record in RecordBlock(tp, decoded, 10).records(0, len(decoded)):  # what poll gives
         assert record.headers in ((), (("h", b"1"),))
 assert rows == 3
+"""
+
+TYPED = """
+import numpy as np
+import pyarrow as pa
+from sparkkafka.config.options import parse_read_options
+from sparkkafka.protocol.columns.columns import DecodedRecords
+from sparkkafka.protocol.records.arrow import blobs
+from sparkkafka.schemas.avro import format as avro
+from sparkkafka.schemas.column import ColumnEncoder, ColumnPlan, EncodePlan
+from sparkkafka.schemas.framing import WriterId
+from sparkkafka.schemas.values import Schema
+from sparkkafka.spark.read.read_task import BatchShaper
+from sparkkafka.spark.read.typed_task import BAD_RECORD, Typed
+from sparkkafka.spark.schema import ReadColumn
+
+text = '''{"type": "record", "name": "R", "fields": [
+    {"name": "a", "type": "long"}, {"name": "b", "type": ["null", "string"]}]}'''
+schema = Schema("avro", text)
+kind = avro.arrow_type(schema)
+options = parse_read_options({
+    "kafka.bootstrap.servers": "127.0.0.1:9", "subscribe": "t", "valueFormat": "avro",
+    "valueSchema": text, "onBadRecord": "column",
+})
+plan = ColumnPlan("value", "avro", "confluent", schema, kind, schema_id=7)
+columns = (
+    ReadColumn("value", kind=kind, plans=(("t", plan),)), ReadColumn("bad_record", kind=BAD_RECORD),
+)
+payloads = blobs([bytes([0, 0, 0, 0, 7, 4, 2, 2, 120]), bytes([0, 0, 0, 0, 7]), None, b"?"])
+records = DecodedRecords(np.arange(4), np.arange(4), np.zeros(4, np.int32), None, payloads, None)
+with Typed(options, options.formats, columns) as typed:
+    shaper = BatchShaper("t", 0, columns, typed=typed)
+    (batch,) = shaper.batches(records)
+assert batch.column(0)[0].as_py() == {"a": 2, "b": "x"}, batch
+assert batch.column(1).null_count == 2
+encoder = ColumnEncoder(EncodePlan("value", "avro", "confluent", schema, WriterId(7)))
+assert encoder.encode(batch.column(0), None)[0][0].as_py() == payloads[0].as_py()
 """

@@ -334,9 +334,7 @@ def _varints(cursor: Cursor, at: Ints, bits: int) -> tuple[Ints, Ints, Bools]:
     mask *= _LOW_BITS
     mask >>= _TOP_BYTE
     sizes = mask.astype(np.int64)
-    if endless.any():
-        _ninth_bytes(cursor, at, endless, word, sizes)
-    wrong: Bools = sizes > 10
+    wrong = _ninth_bytes(cursor, at, endless, word, sizes)
     if bits == 32:
         wrong = (sizes > 5) | (word > np.uint64(0xFFFFFFFF))
     return unzigzag(word, np.int64), sizes, wrong
@@ -344,15 +342,20 @@ def _varints(cursor: Cursor, at: Ints, bits: int) -> tuple[Ints, Ints, Bools]:
 
 def _ninth_bytes(
     cursor: Cursor, at: Ints, endless: Bools, words: NDArray[np.uint64], sizes: Ints
-) -> None:
-    """Adds bytes nine and ten, where there are some. The size is 11 if there are more bits."""
+) -> Bools:
+    """Adds bytes nine and ten, where there are some: which have more than 64 bits."""
+    wrong = np.zeros(len(at), np.bool_)
+    if not endless.any():
+        return wrong
     rows = np.flatnonzero(endless)
     ninth = cursor.bytes_at(at[rows] + 8).astype(np.uint64)
     tenth = cursor.bytes_at(at[rows] + 9).astype(np.uint64)
     longer = ninth >= 0x80
     tenth *= longer
     words[rows] |= (ninth & np.uint64(0x7F)) << np.uint64(56) | tenth << np.uint64(63)
-    sizes[rows] = np.where(tenth > 1, 11, 9 + longer)
+    sizes[rows] = 9 + longer
+    wrong[rows] = tenth > 1
+    return wrong
 
 
 def _varint_sizes(cursor: Cursor, at: Ints) -> tuple[Ints, Bools]:
@@ -365,9 +368,7 @@ def _varint_sizes(cursor: Cursor, at: Ints) -> tuple[Ints, Bools]:
     mask *= _LOW_BITS
     mask >>= _TOP_BYTE
     sizes = mask.astype(np.int64)
-    if endless.any():
-        _ninth_bytes(cursor, at, endless, np.zeros(len(at), np.uint64), sizes)
-    return sizes, sizes > 10
+    return sizes, _ninth_bytes(cursor, at, endless, np.zeros(len(at), np.uint64), sizes)
 
 
 def step_long(data: bytes, at: int, end: int, path: str) -> tuple[int, int]:

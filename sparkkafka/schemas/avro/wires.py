@@ -166,13 +166,19 @@ class ItemsWire(Wire):
         self.item = item
 
     def skip(self, cursor: Cursor) -> None:
-        self.find(cursor)
+        self._walk(cursor, None)
 
     def find(self, cursor: Cursor) -> tuple[Ints, Cursor]:
         """Moves over the arrays: how many items each has, and a cursor at the items of all, in
         order."""
+        found: list[tuple[Ints, Ints]] = []
+        counts = self._walk(cursor, found)
+        return counts, self._items(cursor, counts, found)
+
+    def _walk(self, cursor: Cursor, found: list[tuple[Ints, Ints]] | None) -> Ints:
+        """Moves over the arrays: how many items each has. Adds to `found` the entries and starts of
+        items, if it is given."""
         counts = np.zeros(len(cursor), np.int64)
-        found: list[tuple[Ints, Ints]] = []  # entries and starts of their items
         active = np.arange(len(cursor))
         failures = cursor.chunk.failures
         inner = Cursor(cursor.chunk, cursor.at, cursor.end, cursor.rows)
@@ -184,18 +190,23 @@ class ItemsWire(Wire):
                 inner = inner.part(going_on)
                 active, block, ends = active[going_on], block[going_on], ends[going_on]
             counts[active] += block
-            starts = self._starts(inner, block) if len(block) else block
-            found.append((np.repeat(active, block), starts))
+            if found is None:
+                self._starts(inner, block, None)
+            else:
+                starts = np.full(int(block.sum()), cursor.chunk.park, np.int64)
+                self._starts(inner, block, starts)
+                found.append((np.repeat(active, block), starts))
             wrong = (ends >= 0) & (inner.at != ends)
             if wrong.any():
                 inner.fail(wrong, self.path, "a block of another size than it says")
         if len(active):
             entries, starts, more = self._follow_all(inner)
             counts[active] += more
-            found.append((active[entries], starts))
+            if found is not None:
+                found.append((active[entries], starts))
             self._put_back(cursor, active, inner)
         cursor.settle(failures)
-        return counts, self._items(cursor, counts, found)
+        return counts
 
     @staticmethod
     def _put_back(cursor: Cursor, entries: Ints, inner: Cursor) -> None:
@@ -247,25 +258,25 @@ class ItemsWire(Wire):
             counts = np.where(bad, 0, counts)
         return counts, ends
 
-    def _starts(self, cursor: Cursor, counts: Ints) -> Ints:
-        """Moves over `counts` items of each entry: where each begins."""
-        slots = np.cumsum(counts) - counts
+    def _starts(self, cursor: Cursor, counts: Ints, starts: Ints | None) -> None:
+        """Moves over `counts` items of each entry, and fills in where each begins, if asked to."""
         size = self.item.size
+        slot = np.cumsum(counts) - counts
         if size is not None:
-            at = cursor.at
-            within = np.arange(int(counts.sum())) - np.repeat(slots, counts)
-            cursor.move(at + counts * size, self.path)
-            return np.repeat(at, counts) + within * size
-        starts = np.full(int(counts.sum()), cursor.chunk.park, np.int64)
-        active = np.arange(len(counts))
-        inner = Cursor(cursor.chunk, cursor.at, cursor.end, cursor.rows)
-        left = counts.copy()
-        slot = slots
+            if starts is not None:
+                within = np.arange(len(starts)) - np.repeat(slot, counts)
+                starts[:] = np.repeat(cursor.at, counts) + within * size
+            cursor.move(cursor.at + counts * size, self.path)
+            return
+        active = np.flatnonzero(counts)
+        inner = cursor.part(active)
+        left, slot = counts[active], slot[active]
         while len(active) >= _FEW:
-            starts[slot] = inner.at
+            if starts is not None:
+                starts[slot] = inner.at
+                slot = slot + 1
             self.item.skip(inner)
-            slot = slot + 1
-            left -= 1
+            left = left - 1
             if not left.all():
                 cursor.put_back(active, inner)
                 going_on = np.flatnonzero(left)
@@ -274,12 +285,11 @@ class ItemsWire(Wire):
         if len(active):
             self._follow_items(inner, left, slot, starts)
             cursor.put_back(active, inner)
-        return starts
 
     # --- array by array
 
-    def _follow_items(self, cursor: Cursor, counts: Ints, slots: Ints, starts: Ints) -> None:
-        """Moves over `counts` items of each entry, and writes where each begins."""
+    def _follow_items(self, cursor: Cursor, counts: Ints, slots: Ints, starts: Ints | None) -> None:
+        """As `_starts`, for few entries; `slots`: where in `starts` each one's items are."""
         cursor.at, cursor.end = cursor.at.copy(), cursor.end.copy()
         for entry, count in enumerate(counts.tolist()):
             if cursor.end[entry] == PARKED:
@@ -291,7 +301,8 @@ class ItemsWire(Wire):
             except BrokenError as error:
                 self._broken(cursor, entry, error)
                 continue
-            starts[slot : slot + count] = places
+            if starts is not None:
+                starts[slot : slot + count] = places
             cursor.at[entry] = at
 
     def _follow_all(self, cursor: Cursor) -> tuple[Ints, Ints, Ints]:

@@ -30,11 +30,12 @@ _NOT_AT_ONCE: Final = frozenset({plan.MAP, plan.JSON_TEXT, plan.DURATION})
 
 
 class NotReadError(Exception):
-    """pyarrow's reader took not all texts. `row`: the one that it stopped at, if it says so."""
+    """pyarrow's reader took not all texts. `row`: the one that it stopped at, if it says so;
+    `text`: the value that it did not take, if it says that."""
 
-    def __init__(self, row: int | None) -> None:
+    def __init__(self, row: int | None = None, text: bytes | None = None) -> None:
         super().__init__("not all texts were taken")
-        self.row = row
+        self.row, self.text = row, text
 
 
 def at_once(root: Node) -> bool:
@@ -112,7 +113,7 @@ class ColumnReader:
                 parse_options=self._options,
             )
             if table.num_rows != count:
-                raise NotReadError(None)
+                raise NotReadError
             columns = [_one(column) for column in table.columns]
             if self._clean:
                 return _finished(self._root, columns[0])
@@ -122,8 +123,19 @@ class ColumnReader:
             ]
             return pa.Array.from_buffers(self._root.type, count, [None], children=children)
         except (pa.ArrowException, ValueError) as error:
-            match = re.search(r"in row (\d+)$", str(error)[-40:])
-            raise NotReadError(int(match[1]) if match else None) from None
+            raise _failure(str(error)) from None
+
+
+def _failure(message: str) -> NotReadError:
+    match = re.search(r"in row (\d+)$", message[-40:])
+    if match:
+        return NotReadError(row=int(match[1]))
+    match = _VALUE.search(message[:400])
+    return NotReadError(text=match[match.lastindex or 0].encode() if match else None)
+
+
+# "Failed to convert JSON to int64, couldn't parse:1.5", "Failed to parse string: 'x' as a scalar"
+_VALUE = re.compile(r"couldn't parse:(.{1,100})$|decimal128\(\d+, \d+\): (\S+) requires |'(.+)' ")
 
 
 def _joined(texts: pa.Array) -> pa.Buffer:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -15,11 +17,14 @@ from sparkkafka.schemas.json.rows import RowReader, UnfitError
 from sparkkafka.schemas.values import Decoded
 
 FEWEST_AT_ONCE: Final = 64
-"""Fewer texts are read one by one: a call of the reader costs as much."""
+"""Fewer texts are read one by one: a call of the fast reader costs as much."""
+MOST_AFTER_FAILURE: Final = 1024
 MOST_BYTES_AT_ONCE: Final = 16 << 20
-MOST_FAILURES: Final = 24
-"""After so many of a batch all the rest of it is read one by one: it is full of what the fast
-reader does not take."""
+CALL_COSTS: Final = 256
+"""A call of the fast reader costs as much as so many rows that it reads."""
+MOST_IN_VAIN: Final = 2
+"""When so many times a batch's rows were read at once in vain, what is left is read one by one:
+it is full of what the fast reader does not take."""
 
 
 class JsonDecoder:
@@ -71,74 +76,103 @@ class _Batch:
         self._bad: list[tuple[int, str]] = []
 
     def run(self) -> Decoded:
-        alone: list[int] = []
-        if self._raw is None or not len(self._texts):
-            alone.extend(range(len(self._texts)))
+        if self._raw is None or len(self._texts) < FEWEST_AT_ONCE:
+            self._one_by_one(np.arange(len(self._texts)))
         else:
-            alone.extend(self._at_once(self._raw))
-        for row in sorted(alone):
-            self._one(row)
+            self._one_by_one(np.sort(np.concatenate(self._at_once(self._raw))))
         self._read_clean()
         return self._decoded()
 
-    def _at_once(self, reader: ColumnReader) -> list[int]:
+    def _at_once(self, reader: ColumnReader) -> list[NDArray[np.int64]]:
         """Reads what can be read at once; returns the other rows."""
         offsets = self._offsets
         full = np.flatnonzero(np.diff(offsets))
-        alone = np.ones(len(self._texts), np.bool_)
+        doubts = np.ones(len(self._texts), np.bool_)
         if len(full):
             first, last = offsets[0], offsets[-1]
             starts, ends = offsets[full] - first, offsets[full + 1] - first
-            alone[full] = doubtful(self._data[first:last], starts, ends)
-        rows = np.flatnonzero(~alone)
-        others = np.flatnonzero(alone).tolist()
-        texts = self._texts if len(rows) == len(self._texts) else _taken(self._texts, rows)
-        ends = np.cumsum(offsets[rows + 1] - offsets[rows])
-        at, failures, size = 0, 0, len(rows)
-        while at < len(rows):
-            before = int(ends[at - 1]) if at else 0
-            fits = int(np.searchsorted(ends, before + MOST_BYTES_AT_ONCE, side="right")) - at
-            count = min(size, fits, len(rows) - at)
-            if count < FEWEST_AT_ONCE or failures > MOST_FAILURES:
-                count = min(max(count, FEWEST_AT_ONCE), len(rows) - at)
-                others.extend(rows[at : at + count].tolist())
-                at += count
-                size = max(size, 2 * FEWEST_AT_ONCE)
+            doubts[full] = doubtful(self._data[first:last], starts, ends)
+        alone = [np.flatnonzero(doubts)]
+        waiting = self._blocks(np.flatnonzero(~doubts))
+        patience = MOST_IN_VAIN * len(self._texts)
+        while waiting:
+            rows = waiting.pop()
+            if len(rows) < FEWEST_AT_ONCE or patience < 0:
+                alone.append(rows)
                 continue
             try:
-                self._pieces.append(reader.read(texts.slice(at, count)))
+                piece = reader.read(self._taken(rows))
             except NotReadError as error:
-                failures += 1
-                if error.row is not None and error.row < count:
-                    size = error.row
-                    if not size:
-                        others.append(int(rows[at]))
-                        at += 1
-                        size = len(rows)
-                else:
-                    size = count // 4
+                stopped = min(error.row if error.row is not None else len(rows), len(rows))
+                patience -= stopped + CALL_COSTS
+                parts = self._parted(rows, stopped, error.text)
+                alone.append(parts[0])
+                waiting.extend(parts[1:])
                 continue
-            self._piece_rows.append(rows[at : at + count])
-            at += count
-            size = max(4 * size, 2 * FEWEST_AT_ONCE)
-        return others
+            self._pieces.append(piece)
+            self._piece_rows.append(rows)
+        return alone
 
-    def _one(self, row: int) -> None:
-        payload = self._data[self._offsets[row] : self._offsets[row + 1]].tobytes()
-        try:
-            text, left = self._rows.read(payload)
-        except UnfitError as error:
-            self._bad.append((row, str(error)))
-            return
-        self._clean_rows.append(row)
-        self._clean_texts.append(f'{{"v":{text}}}')
-        if left is not None:
-            self._left.append((row, left))
+    def _blocks(self, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Rows in parts of bounded size."""
+        ends = np.cumsum(self._offsets[rows + 1] - self._offsets[rows])
+        if not len(rows) or ends[-1] <= MOST_BYTES_AT_ONCE:
+            return [rows]
+        return np.split(rows, np.flatnonzero(np.diff(ends // MOST_BYTES_AT_ONCE)) + 1)
+
+    def _parted(
+        self, rows: NDArray[np.int64], stopped: int, text: bytes | None
+    ) -> list[NDArray[np.int64]]:
+        """What to do after a failure at a row, or because of a text that some rows have: first the
+        rows that are suspect, then parts of the others."""
+        if stopped < len(rows):
+            after = rows[stopped + 1 :]
+            cuts = range(MOST_AFTER_FAILURE, len(after), MOST_AFTER_FAILURE)
+            return [rows[stopped : stopped + 1], rows[:stopped], *np.split(after, list(cuts))]
+        if text:
+            starts = self._offsets - self._offsets[0]
+            first, end = int(starts[rows[0]]), int(starts[rows[-1] + 1])
+            at = self._bytes.find(text, first, end)
+            suspect: list[int] = []
+            while at >= 0 and len(suspect) <= len(rows) // 8:
+                row = bisect.bisect_right(starts, at) - 1
+                suspect.append(row)
+                at = self._bytes.find(text, int(starts[row + 1]), end)
+            has_it = np.isin(rows, suspect)
+            if at < 0 and np.any(has_it):
+                return [rows[has_it], rows[~has_it]]
+        return [rows[:0], *np.array_split(rows, 4)]
+
+    def _taken(self, rows: NDArray[np.int64]) -> pa.Array:
+        first, last = int(rows[0]), int(rows[-1])
+        if last - first + 1 == len(rows):
+            return self._texts.slice(first, len(rows))
+        return self._texts.take(from_numpy(rows))
+
+    @cached_property
+    def _bytes(self) -> bytes:
+        """All texts, one after the other."""
+        return self._data[self._offsets[0] : self._offsets[-1]].tobytes()
+
+    def _one_by_one(self, rows: NDArray[np.int64]) -> None:
+        data, read, first = self._bytes, self._rows.read, self._offsets[0]
+        starts = (self._offsets[rows] - first).tolist()
+        ends = (self._offsets[rows + 1] - first).tolist()
+        for row, start, end in zip(rows.tolist(), starts, ends, strict=True):
+            try:
+                text, left = read(data[start:end])
+            except UnfitError as error:
+                self._bad.append((row, str(error)))
+                continue
+            self._clean_rows.append(row)
+            self._clean_texts.append(text)
+            if left is not None:
+                self._left.append((row, left))
 
     def _read_clean(self) -> None:
         if not self._clean_texts:
             return
-        texts = _strings([text.encode() for text in self._clean_texts], pa.binary())
+        texts = _strings([f'{{"v":{text}}}'.encode() for text in self._clean_texts], pa.binary())
         rows = np.array(self._clean_rows, np.int64)
         try:
             self._pieces.append(self._clean.read(texts))
@@ -173,14 +207,14 @@ class _Batch:
             places[there] = np.arange(at, at + len(rows))
             at += len(rows)
         if not at:
-            return _nulls(self._root.type, self._count)
+            return pa.nulls(self._count, self._root.type)
         values = self._pieces[0] if len(self._pieces) == 1 else pa.concat_arrays(self._pieces)
         return values.take(_with_nulls(places))
 
     def _rests(self) -> pa.Array:
         left = dict(self._left)
         if not left:
-            return _nulls(pa.string(), self._count)
+            return pa.nulls(self._count, pa.string())
         texts = _strings([text.encode() for text in left.values()], pa.string())
         places = np.full(self._count, -1, np.int64)
         rows = np.array(list(left), np.int64)
@@ -192,14 +226,6 @@ def _binary(payloads: pa.Array) -> pa.Array:
     if pa.types.is_binary(payloads.type):
         return payloads
     return payloads.cast(pa.binary())
-
-
-def _taken(texts: pa.Array, rows: NDArray[np.int64]) -> pa.Array:
-    return texts.take(from_numpy(rows))
-
-
-def _nulls(kind: pa.DataType, count: int) -> pa.Array:
-    return pa.nulls(count, kind)
 
 
 def _with_nulls(places: NDArray[np.int64]) -> pa.Array:

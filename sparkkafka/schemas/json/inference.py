@@ -6,13 +6,14 @@ stand in the order in which they were first seen. No string is taken for a date 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
 
 from sparkkafka.errors import SchemaError
-from sparkkafka.schemas.json.texts import BrokenTextError, Number, parse
+from sparkkafka.schemas.json.texts import BrokenTextError, parse
 
 MOST_FIELDS: Final = 1_000
 """An object with more names than that has them as data: it becomes a map."""
@@ -48,12 +49,15 @@ class _Seen:
                 self.item.add(each, level + 1)
         elif kind is bool:
             self.kinds.add("boolean")
+        elif kind is int and -(2**63) <= value < 2**63:
+            self.kinds.add("long")
+        elif kind is str or math.isinf(float(str(value))):
+            self.kinds.add("text")
         elif kind is int:
-            fits = -(2**63) <= value < 2**63
-            self.kinds.add("long" if fits else "big")
+            self.kinds.add("big")
             self.digits = max(self.digits, len(str(abs(value))))
         else:
-            self.kinds.add("double" if kind is Number else "text")
+            self.kinds.add("double")
 
     def type(self) -> pa.DataType:
         kinds = self.kinds

@@ -136,7 +136,7 @@ def _forgiving(write: Writer) -> Writer:
 
 def _struct(node: Node, forgiving: bool) -> Writer:
     fields = [
-        (name, f"{quoted(name)}:", _writer(child, forgiving))
+        (name, f"{quoted(name)}:", _writer(child, forgiving), *_usual(child))
         for name, child in node.children.items()
     ]
 
@@ -146,9 +146,18 @@ def _struct(node: Node, forgiving: bool) -> Writer:
         parts = []
         name = ""
         try:
-            for name, label, below in fields:
+            for name, label, below, usual, most in fields:
                 each = value.get(name)
-                if each is not None:
+                if each is None:
+                    continue
+                kind = type(each)
+                if kind is not usual:
+                    parts.append(label + below(each))
+                elif kind is str:  # strings and integers without a call for each
+                    parts.append(label + quoted(each))
+                elif -most <= each < most:
+                    parts.append(f"{label}{each}")
+                else:
                     parts.append(label + below(each))
         except UnfitError as error:
             error.path.append(f".{name}")
@@ -156,6 +165,19 @@ def _struct(node: Node, forgiving: bool) -> Writer:
         return "{" + ",".join(parts) + "}"
 
     return write
+
+
+def _usual(node: Node) -> tuple[type[Any], int]:
+    """The type of values that need no writer, and for integers 1 more than the largest."""
+    if node.kind in (plan.TEXT, plan.LENIENT):
+        return str, 0
+    if node.kind == plan.INTEGER:
+        return int, 2 ** (node.type.bit_width - 1)
+    return (int, 2**53) if node.kind == plan.FLOAT else (_Never, 0)
+
+
+class _Never:
+    """The type of no value."""
 
 
 def _list(node: Node, forgiving: bool) -> Writer:
@@ -234,7 +256,7 @@ def _float(single: bool) -> Writer:
         if math.isinf(number):
             raise UnfitError(f"is a number too large for a {'float' if single else 'double'}")
         # A float takes the text as it is: by way of a double it would be rounded twice.
-        return str(value) if single and len(str(value)) < 100 else repr(number)
+        return str(value) if single and number and len(str(value)) < 100 else repr(number)
 
     return write
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -21,7 +22,6 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _WHOLE = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\[^u]|\\u(?![dD][89a-fA-F])"
 )
-_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 
 quoted = json.encoder.encode_basestring
 """A string as JSON, with quotes. Not more is escaped than must be."""
@@ -42,6 +42,7 @@ def _constant(name: str) -> Any:
 
 
 _FAST = json.JSONDecoder(parse_float=Number, parse_constant=_constant)
+_scan: Callable[[str, int], tuple[Any, int]] = _FAST.scan_once  # type: ignore[attr-defined]
 _LONG = json.JSONDecoder(parse_float=Number, parse_int=Number, parse_constant=_constant)
 
 
@@ -50,19 +51,25 @@ def parse(payload: bytes) -> Any:
     Raises BrokenTextError."""
     if payload.startswith(_BOM):  # RFC 8259 8.1 lets parsers ignore it
         payload = payload[3:]
-    if not payload.strip(b" \t\r\n"):
-        raise BrokenTextError("is empty, which is not JSON")
-    if too_deep(payload):
+    if len(payload) > 2 * MOST_NESTED and too_deep(payload):
         raise BrokenTextError(f"is nested deeper than {MOST_NESTED} levels")
     try:
         text = payload.decode()
     except UnicodeDecodeError as error:
         raise BrokenTextError(f"is not UTF-8 (at byte {error.start})") from None
-    if _SURROGATE.search(payload) and b"\\u" in _WHOLE.sub(b"", payload):
+    if b"\\u" in payload and _SURROGATE.search(payload) and b"\\u" in _WHOLE.sub(b"", payload):
         raise BrokenTextError("has half of a surrogate pair, which is no character")
     try:
+        value, end = _scan(text, 0)
+        if end == len(text):
+            return value
+    except (StopIteration, ValueError, RecursionError):
+        pass
+    try:  # the same again, by way of what says why
         return _FAST.decode(text)
     except json.JSONDecodeError as error:
+        if not text.strip():
+            raise BrokenTextError("is empty, which is not JSON") from None
         raise BrokenTextError(_reason(error)) from None
     except BrokenTextError:
         raise
@@ -86,7 +93,9 @@ def too_deep(payload: bytes) -> bool:
     anything, in time and memory of their length."""
     if len(payload) <= 2 * MOST_NESTED or payload.count(b"[") + payload.count(b"{") <= MOST_NESTED:
         return False
-    marks = np.frombuffer(_STRING.sub(b"", payload), np.uint8) | 0x20  # [ and {, ] and } alike
+    plain = np.frombuffer(payload.replace(b"\\\\", b"").replace(b'\\"', b""), np.uint8)
+    inside = np.cumsum(plain == ord('"'), dtype=np.uint8) & 1  # strings: after an odd quote
+    marks = (plain | 0x20) * (1 - inside)  # makes [ and {, ] and } alike
     steps = (marks == 0x7B).astype(np.int8) - (marks == 0x7D)
     return bool(np.cumsum(steps, dtype=np.int32).max(initial=0) > MOST_NESTED)
 

@@ -16,6 +16,12 @@ _TIME = re.compile(
     r"([Zz]|[+-]\d\d(?::?\d\d)?)?",
     re.ASCII,
 )
+# Most times by far: the common form, on a day that each month has.
+_COMMON = re.compile(
+    r"\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|1\d|2[0-8])T(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d"
+    r"(?:\.\d{1,6})?(Z|[+-](?:[01]\d|2[0-3]):[0-5]\d)?",
+    re.ASCII,
+)
 _DURATION = re.compile(
     r"([+-]?)P(?:(\d{1,9})D)?(?:T(?:(\d{1,12})H)?(?:(\d{1,12})M)?(?:(\d{1,13})(?:\.(\d+))?S)?)?",
     re.ASCII,
@@ -39,6 +45,9 @@ def _days(year: int, month: int) -> int:
 def time_text(text: str) -> tuple[str, bool] | None:
     """(the time in the form that pyarrow takes, whether it has an offset from UTC); None for what
     is no time. Digits below microseconds are cut off, as Spark does."""
+    match = _COMMON.fullmatch(text)
+    if match is not None:
+        return text, match.lastindex is not None
     match = _TIME.fullmatch(text)
     if match is None:
         return None

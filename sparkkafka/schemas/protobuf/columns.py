@@ -47,7 +47,7 @@ class Layout:
     """A message's tags, in the order in which they are looked for, and its fields' layouts.
 
     Slots: 2i is field i, 2i + 1 the same packed. `width`: leaf columns of all levels. `strict`:
-    some field is required, here or below: what is absent must not be looked at.
+    some field is required, here or below: what is absent must not be looked at. `entry`: of a map.
     """
 
     message: Message
@@ -56,6 +56,7 @@ class Layout:
     oneofs: tuple[tuple[int, ...], ...]
     width: int
     strict: bool
+    entry: bool
 
 
 def layout(message: Message, *, normal: bool) -> Layout:
@@ -88,13 +89,15 @@ def layout(message: Message, *, normal: bool) -> Layout:
         tuple(tuple(group) for group in oneofs.values() if len(group) > 1),
         width,
         strict,
+        types.is_entry(message.descriptor),
     )
 
 
 def fields_of(plan: Layout, data: Data, starts: Ints, ends: Ints, owner: Ints, notes: Notes) -> Any:
     """One Arrow array for each field of the message. owner: the column's row of each message."""
     fields = plan.message.fields
-    tokens, odd = tokenize(data, starts, ends, plan.entries, 2 * len(fields))
+    slots = 2 * len(fields)
+    tokens, odd = tokenize(data, starts, ends, plan.entries, slots, closed=plan.entry)
     if odd.any():
         notes.odd[owner[odd]] = True
     for group in plan.oneofs:
@@ -162,6 +165,8 @@ class _Maker:
             self.notes.bad_rows(rows, one.path, lambda _: "it is required, and missing")
         if found is None:
             return self._absent(one)
+        if types.WIRE[one.kind] in (types.LEN, types.START):
+            self._not_twice(found)
         if inner is not None and one.special is not types.Special.JSON:
             return self._message(one, inner, found, present)
         if found.size is not None:
@@ -237,9 +242,6 @@ class _Maker:
         if present is None:
             present = self._flags(rows)
         distinct = int(np.count_nonzero(present))
-        if distinct < len(rows):  # protobuf merges them
-            twice = np.bincount(rows, minlength=self.count) > 1
-            self.notes.odd[self.owner[twice]] = True
         starts, sizes = self.starts.copy(), np.zeros(self.count, np.int64)
         starts[rows], sizes[rows] = at, size
         if not inner.strict and 2 * distinct >= self.count:
@@ -247,6 +249,14 @@ class _Maker:
         having = np.flatnonzero(present)
         some = self._messages(one, inner, starts[having], sizes[having], self.owner[having], None)
         return some.take(_places(having, self.count))
+
+    def _not_twice(self, found: Chunk) -> None:
+        """Marks where a field stands twice: messages are merged, texts are all checked."""
+        if found.rows is None or len(found.rows) < 2:
+            return
+        times = np.bincount(found.rows, minlength=self.count)
+        if int(times.max()) > 1:
+            self.notes.odd[self.owner[times > 1]] = True
 
     def _say(self, one: Field, owner: Ints, wrong: dict[int, str]) -> None:
         at = np.array(sorted(wrong), np.int64)

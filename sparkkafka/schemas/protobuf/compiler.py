@@ -14,6 +14,7 @@ import base64
 import binascii
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -294,14 +295,14 @@ def _protoc(texts: dict[str, str], wanted: list[str]) -> bytes:
         out = root / "out"
         command = ["protoc", f"-I{root / 'in'}", *(f"-I{path}" for path in _includes())]
         command += ["--include_imports", f"-o{out}", *wanted]
-        errors = _run(command, root)
+        errors = _run(command, root, wanted[-1])
         if errors is not None:
             raise SchemaError(f"the .proto cannot be compiled: {errors}")
         return out.read_bytes()
 
 
-def _run(command: list[str], folder: Path) -> str | None:
-    """Runs protoc; what it complains of, or None."""
+def _run(command: list[str], folder: Path, own: str) -> str | None:
+    """Runs protoc; what it complains of, or None. own: the name of the schema's file."""
     paths = os.pathsep.join(path for path in sys.path if path)
     environment = {**os.environ, "PYTHONPATH": paths}
     log = folder / "errors"
@@ -326,8 +327,20 @@ def _run(command: list[str], folder: Path) -> str | None:
     if done.returncode < 0:
         return f"protoc ended by signal {-done.returncode}: the text is nested too deep, or too big"
     lines = [line for line in said.splitlines() if line.strip() and "warning:" not in line]
-    shown = "; ".join(line.replace(str(folder), "")[:300] for line in lines[:5])
+    shown = "; ".join(
+        _place(line.replace(f"{folder / 'in'}/", ""), own)[:300] for line in lines[:5]
+    )
     return shown or f"protoc ended with {done.returncode}"
+
+
+def _place(line: str, own: str) -> str:
+    """ "schema.proto:3:7: what" is line 3 of the schema."""
+    found = re.match(r"(.*\.proto):(\d+):(\d+): (.*)", line)
+    if found is None:
+        return line
+    file, row, column, what = found.groups()
+    where = f"line {row}, column {column}"
+    return f"{where}: {what}" if file == own else f"{where} of {file}: {what}"
 
 
 def _includes() -> Iterator[Path]:

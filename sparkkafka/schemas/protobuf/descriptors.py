@@ -83,6 +83,14 @@ def message_of(schema: Schema, message: tuple[int, ...]) -> Any:
     return file.pool.FindMessageTypeByName(_name_of(file, message))
 
 
+def find_message(schema: Schema, name: str) -> Any:
+    """The descriptor of the message with this full name, in any file; None: there is none."""
+    try:
+        return file_of(schema).pool.FindMessageTypeByName(name)
+    except KeyError:
+        return None
+
+
 def message_name(schema: Schema, message: tuple[int, ...]) -> str:
     """The message's full name, with its package."""
     return _name_of(file_of(schema), message)

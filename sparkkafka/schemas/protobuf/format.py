@@ -9,11 +9,13 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from sparkkafka.errors import OptionError, SchemaError
 from sparkkafka.protocol.columns.columns import validity
 from sparkkafka.protocol.records.arrow import is_valid
 from sparkkafka.schemas.protobuf.columns import Layout, Notes, fields_of, layout, struct
 from sparkkafka.schemas.protobuf.compiler import compiled
 from sparkkafka.schemas.protobuf.descriptors import (
+    find_message,
     message_indexes,
     message_name,
     message_names,
@@ -21,7 +23,7 @@ from sparkkafka.schemas.protobuf.descriptors import (
 )
 from sparkkafka.schemas.protobuf.encode import ProtobufEncoder
 from sparkkafka.schemas.protobuf.normal import Normalizer
-from sparkkafka.schemas.protobuf.plan import Message, plan
+from sparkkafka.schemas.protobuf.plan import Message, check_writer, plan
 from sparkkafka.schemas.protobuf.scalars import binary_array
 from sparkkafka.schemas.protobuf.text import schema_of
 from sparkkafka.schemas.protobuf.wire import Data, Ints
@@ -52,8 +54,22 @@ def decoder(
     message: tuple[int, ...] = FIRST_MESSAGE,
     rest: bool = False,
 ) -> Decoder:
-    """A decoder by the reader's fields, which are found by their numbers."""
-    return ProtobufDecoder(plan(message_of(reader or writer, message), wanted))
+    """A decoder by the reader's fields, which are found by their numbers.
+
+    `message`: of the writer's schema. The reader's is that of the same name. Raises SchemaError if
+    there is none, or if a field has become what reads the writer's bytes wrong.
+    """
+    if rest:
+        raise OptionError("Protobuf has no rest: unknown fields have no names")
+    if reader is None or reader == writer:
+        return ProtobufDecoder(plan(message_of(writer, message), wanted))
+    written = message_of(writer, message)
+    own = find_message(reader, written.full_name)
+    if own is None:
+        raise SchemaError(f"the reader's schema has no message {written.full_name}")
+    made = plan(own, wanted)
+    check_writer(written, made)
+    return ProtobufDecoder(made)
 
 
 def encoder(

@@ -7,12 +7,16 @@ messages with a length. For what it refuses, `explain` looks for the field.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 from sparkkafka.schemas.protobuf import types
 from sparkkafka.schemas.protobuf.compiler import library
-from sparkkafka.schemas.protobuf.plan import Count, Message, is_map
+from sparkkafka.schemas.protobuf.plan import Count, Field, Message, is_map
 from sparkkafka.schemas.protobuf.wire import varint
+
+_MOST_LEVELS: Final = 100
+"""As protobuf's runtime has it."""
 
 
 class Normalizer:
@@ -23,10 +27,15 @@ class Normalizer:
         self._error = protobuf.message.DecodeError
         self._class = protobuf.message_factory.GetMessageClass(message.descriptor)
         self._message = message
-        self._groups = _has_groups(message)
+        self._groups = _any(message, lambda field: field.kind == types.GROUP)
+        self._maps = _any(message, lambda field: field.count is Count.MAP)
 
     def normal(self, payload: bytes) -> bytes | str:
         """Plain bytes of the same message, or why it is none."""
+        if self._maps:
+            strange = explain(payload, self._message.descriptor, entries_only=True)
+            if strange is not None:
+                return strange
         try:
             parsed = self._class.FromString(payload)
         except (self._error, RecursionError, MemoryError) as error:
@@ -39,9 +48,10 @@ class Normalizer:
         return _rewritten(memoryview(written), self._message) if self._groups else written
 
 
-def _has_groups(message: Message) -> bool:
+def _any(message: Message, test: Callable[[Field], bool]) -> bool:
+    """Whether a wanted field of the message, at any level, passes."""
     return any(
-        field.kind == types.GROUP or (field.message is not None and _has_groups(field.message))
+        test(field) or (field.message is not None and _any(field.message, test))
         for field in message.fields
     )
 
@@ -95,6 +105,8 @@ def _value(data: Any, tag: int, at: int, end: int) -> tuple[int, int, int]:
                     raise ValueError("a group ends that did not begin")
             elif inner & 7 == types.START:
                 depth.append(inner >> 3)
+                if len(depth) > _MOST_LEVELS:
+                    raise ValueError(f"groups are nested in more than {_MOST_LEVELS} levels")
             else:
                 _, _, at = _value(data, inner, at, end)
         return begin, stop, at
@@ -112,41 +124,50 @@ def _varint_bytes(value: int) -> bytes:
     return bytes(out)
 
 
-def explain(payload: bytes, descriptor: Any) -> str | None:
+def explain(payload: bytes, descriptor: Any, *, entries_only: bool = False) -> str | None:
     """The first thing that is wrong with a message, with its field and place; None if all looks
-    right."""
-    return _explained(memoryview(payload), 0, len(payload), descriptor, "", 0)
+    right.
+
+    entries_only: looks for an unknown field in an entry of a map alone. Java reads such an entry,
+    protobuf's runtime for Python drops it, and no writer makes one: it is a bad row.
+    """
+    return _explained(memoryview(payload), 0, len(payload), descriptor, "", 0, entries_only)
 
 
 def _explained(
-    data: memoryview, at: int, end: int, descriptor: Any, path: str, depth: int
+    data: memoryview, at: int, end: int, descriptor: Any, path: str, depth: int, only: bool
 ) -> str | None:
+    entry = types.is_entry(descriptor)
     where = f"field {path}" if path else f"message {descriptor.full_name}"
     while at < end:
         start = at
         try:
             tag, at = varint(data, at, end)
         except ValueError as error:
-            return f"{where}: at byte {start}: {error}"
+            return None if only else f"{where}: at byte {start}: {error}"
         number = tag >> 3
         if number == 0 or tag > 0xFFFFFFFF or at - start > 5:
-            return f"{where}: byte {start} begins no field"
+            return None if only else f"{where}: byte {start} begins no field"
         field = descriptor.fields_by_number.get(number)
         name = f"{path}.{field.name}" if path and field else field.name if field else ""
         here = f"field {name}" if field else f"{where}: unknown field {number}"
         try:
             begin, stop, at = _value(data, tag, at, end)
         except ValueError as error:
-            return f"{here}: at byte {start}: {error}"
+            return None if only else f"{here}: at byte {start}: {error}"
+        wire = tag & 7
+        if entry and (field is None or wire != types.WIRE[field.type]):
+            return f"field {path}: at byte {start}: an entry of the map has an unknown field"
         if field is None:
             continue
-        wire = tag & 7
         if field.message_type is not None and wire == types.WIRE[field.type]:
-            if depth >= 100:
-                return f"{here}: messages are nested in more than 100 levels"
-            found = _explained(data, begin, stop, field.message_type, name, depth + 1)
+            if depth >= _MOST_LEVELS:
+                return None if only else f"{here}: nested in more than {_MOST_LEVELS} levels"
+            found = _explained(data, begin, stop, field.message_type, name, depth + 1, only)
             if found is not None:
                 return found
+        elif only:
+            continue
         elif wire == types.LEN and field.type == types.STRING:
             try:
                 str(data[begin:stop], "utf-8")
@@ -170,6 +191,3 @@ def _packed_wrong(data: memoryview, at: int, end: int, field: Any) -> str | None
     elif wire in (types.I64, types.I32) and (end - at) % (8 if wire == types.I64 else 4):
         return f"{end - at} bytes are no packed {types.NAMES[field.type]}"
     return None
-
-
-__all__ = ["Count", "Normalizer", "explain"]

@@ -134,9 +134,15 @@ class _Planner:
         return made
 
     def field(
-        self, field: Any, wanted: pa.DataType | None, above: tuple[str, ...], path: str
+        self,
+        field: Any,
+        wanted: pa.DataType | None,
+        above: tuple[str, ...],
+        path: str,
+        noted: Any = None,
     ) -> Field | None:
-        """None for a message without fields, which is dropped as Spark drops it."""
+        """None for a message without fields, which is dropped as Spark drops it. noted: the field
+        that has the options; of a map's value that is the map."""
         path = _join(path, field.name)
         if is_map(field):
             return self._map(field, wanted, above, path)
@@ -160,7 +166,7 @@ class _Planner:
                 if special is None and wanted is None and not message.fields:
                     return None
         if special is not None:
-            item = types.special_type(special, field, item, path, self.writing)
+            item = types.special_type(special, field, noted or field, item, path, self.writing)
         elif message is not None:
             item = message.type
         else:
@@ -178,7 +184,7 @@ class _Planner:
         key, value = entry.fields_by_name["key"], entry.fields_by_name["value"]
         if wanted is not None and not pa.types.is_map(wanted):
             raise OptionError(f"field {path} is a map, not {wanted}")
-        inside = self.field(value, None if wanted is None else wanted.item_type, above, path)
+        inside = self.field(value, None if wanted is None else wanted.item_type, above, path, field)
         if inside is None:
             return None
         keys = self.field(key, None if wanted is None else wanted.key_type, above, path)
@@ -231,6 +237,34 @@ class _Planner:
             type=kind,
             item=item,
         )
+
+
+def check_writer(writer: Any, message: Message) -> None:
+    """Whether what a writer's descriptor writes can be read by the message's fields, which are
+    found by their numbers. Raises SchemaError for a field whose bytes would be taken for something
+    else, or for nothing: protobuf itself takes a field of another wire type for an unknown one."""
+    known = {field.number: field for field in writer.fields}
+    for one in message.fields:
+        other = known.get(one.number)
+        if other is None:
+            continue
+        said = f"field {one.path} (number {one.number})"
+        if is_map(other) != (one.count is Count.MAP):
+            raise SchemaError(f"{said} is a map on one side only")
+        if types.is_repeated(other) and one.count is Count.ONE:
+            raise SchemaError(f"{said} is repeated in the writer's schema, and not in the reader's")
+        if types.WIRE_GROUP[other.type] != types.WIRE_GROUP[one.kind]:
+            raise SchemaError(
+                f"{said} is {types.NAMES[other.type]} in the writer's schema and "
+                f"{types.NAMES[one.kind]} in the reader's, which read each other's bytes wrong"
+            )
+        if one.message is not None and one.special is None:
+            check_writer(other.message_type, one.message)
+        elif one.special is not None and types.special_of(other.message_type) is not one.special:
+            raise SchemaError(
+                f"{said} is a {other.message_type.full_name} in the writer's schema, and not in "
+                f"the reader's"
+            )
 
 
 def is_map(field: Any) -> bool:

@@ -80,6 +80,17 @@ WIRE: Final = {
     SINT64: VARINT,
 }
 
+WIRE_GROUP: Final = {
+    **WIRE,
+    SINT32: "zigzag",
+    SINT64: "zigzag",
+    FLOAT: "float",
+    DOUBLE: "double",
+    STRING: "text",
+    BYTES: "text",
+}
+"""Types of one group read each other's bytes; a number that does not fit makes a bad row."""
+
 NAMES: Final = {
     DOUBLE: "double",
     FLOAT: "float",
@@ -216,14 +227,20 @@ def special_of(descriptor: Any) -> Special | None:
 
 
 def special_type(
-    special: Special, field: Any, wanted: pa.DataType | None, path: str, writing: bool
+    special: Special,
+    field: Any,
+    noted: Any,
+    wanted: pa.DataType | None,
+    path: str,
+    writing: bool,
 ) -> pa.DataType:
-    """Raises OptionError for a wanted (given) type that it cannot become (be made of)."""
+    """`noted`: the field with the options. Raises OptionError for a wanted (given) type that it
+    cannot become (be made of)."""
     if special is Special.WRAPPER:
         return scalar_type(field.message_type.fields[0], wanted, path, writing)
     if special is Special.DECIMAL:
         if wanted is None:
-            return pa.decimal128(*_precision_and_scale(field, path))
+            return pa.decimal128(*_precision_and_scale(noted, path))
         if pa.types.is_decimal128(wanted):
             return wanted
         raise OptionError(f"field {path} is a {special.value}, which {_verb(writing)} {wanted}")
@@ -300,6 +317,11 @@ def enum_names(descriptor: Any) -> dict[int, str]:
     for value in descriptor.values:
         names.setdefault(value.number, value.name)
     return names
+
+
+def is_entry(descriptor: Any) -> bool:
+    """Whether a message is an entry of a map."""
+    return bool(descriptor.GetOptions().map_entry)
 
 
 def is_repeated(field: Any) -> bool:

@@ -99,7 +99,7 @@ def read_tags(data: Data, at: Ints, end: Ints) -> tuple[Ints, Ints]:
         longer = np.flatnonzero(first >= 0x80)
         start = at[longer]
         raw, stop, wrong = read_varints(data, start)
-        odd = (raw > _MOST_TAG) | (stop - start > 5) | (stop > end[longer])
+        odd = (raw > _MOST_TAG) | (raw == 0) | (stop - start > 5) | (stop > end[longer])
         if wrong is not None:
             odd |= wrong
         tags[longer] = np.where(odd, ODD, raw.view(np.int64))

@@ -20,12 +20,15 @@ import pyarrow.compute as pc
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.sender.arrow_producer import ColumnProducer
 from sparkkafka.client.sender.rows import Router, Rows
+from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.config.options import ProducerOptions, ReadOptions
 from sparkkafka.errors import BadRecordError, UnknownTopicError
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE, DecodedRecords, validity
 from sparkkafka.protocol.records.arrow import blobs, from_numpy, or_zero, repeat_text
 
 PREFIX = "__connect.errors."
+
+MOST_REASON_BYTES = 4096
 
 _NAMES = (
     "topic",
@@ -54,7 +57,11 @@ class DeadLetters:
         self._topic = topic
         self._stack = ExitStack()
         self._cluster = self._stack.enter_context(Cluster(options.client, for_task=True))
-        producer = ProducerOptions(max_block_ms=options.client.default_api_timeout_ms, linger_ms=0)
+        producer = ProducerOptions(
+            max_block_ms=options.client.default_api_timeout_ms,
+            linger_ms=0,
+            max_request_size=INT32_MAX,  # the topic's own limit counts
+        )
         self._producer = self._stack.enter_context(ColumnProducer(self._cluster, producer))
         self._router = Router.of(producer, self._counts, self._cluster.partition_count)
 
@@ -125,7 +132,7 @@ def _with_reasons(
             b"%d" % (times[row] if times is not None else -1),
             f"{letter.column.upper()}_CONVERTER".encode(),
             _CLASS.encode(),
-            letter.reason.encode(),
+            letter.reason.encode()[:MOST_REASON_BYTES],
         ]
     names = pa.concat_arrays([repeat_text(PREFIX + name, 1) for name in _NAMES])
     values = blobs(texts)

@@ -25,10 +25,10 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from sparkkafka.config.format_rows import COLUMN, STRING
+from sparkkafka.config.format_rows import COLUMN, FAIL, STRING
 from sparkkafka.config.formats import ColumnFormat, FormatOptions
 from sparkkafka.config.options import ReadOptions, parse_read_options, parse_stream_options
-from sparkkafka.errors import OptionError, some
+from sparkkafka.errors import OptionError, SchemaError, some
 from sparkkafka.schemas.choice import Chosen, reader_schema
 from sparkkafka.schemas.column import ColumnPlan, decoder_of, format_module, prepared
 from sparkkafka.schemas.registry.client import RegistryClient
@@ -44,6 +44,11 @@ log = logging.getLogger(__name__)
 
 PINS = "sparkkafka"
 """In the metadata of a column: {topic: {"subject": …, "id": …, "version": …}}."""
+
+_OF_BATCHES = ("ending", "filterpushdown", "maxtimestampdisorder")
+"""How options begin that streams do not have."""
+
+ALL_TOPICS = "*"
 
 BAD_RECORD = "bad_record"
 RESCUED = "rescued"
@@ -69,11 +74,10 @@ def open_registry(formats: FormatOptions) -> Iterator[RegistryClient | None]:
 
 def typed_schema(given: Mapping[str, Any]) -> StructType:
     """The columns of a read with these options. Raises OptionError, SchemaError, RegistryError."""
-    try:
-        options = parse_read_options(given)
-    except OptionError:
-        # Spark asks streams for their columns without saying that they are streams.
-        options = parse_stream_options(given)
+    # Spark does not say whether it asks for a stream. Options of a stream are taken as such, so
+    # that nothing is said of them; a reader looks at them again.
+    batch = any(name.lower().startswith(_OF_BATCHES) for name in given)
+    options = parse_read_options(given) if batch else parse_stream_options(given)
     plain = spark_schema(options.include_headers)
     formats = options.formats
     if formats is None:
@@ -135,9 +139,9 @@ def _typed_field(
 
 
 def topics_of(options: ReadOptions, column: ColumnFormat) -> list[str]:
-    """The topics whose schemas are wanted; of one schema for all, [""]."""
+    """The topics whose schemas are wanted; of one schema for all, ALL_TOPICS."""
     if column.schema is not None or column.subject or column.infer:
-        return [""]
+        return [ALL_TOPICS]
     subscription = options.subscription
     if subscription.strategy == "assign":
         return sorted({topic for topic, _ in subscription.partitions})
@@ -177,8 +181,7 @@ def _one_type(column: ColumnFormat, chosen: Mapping[str, Chosen]) -> pa.DataType
     """The type that the schemas of all topics have. Raises OptionError if there are several."""
     found: dict[str, pa.DataType] = {}
     for topic, one in chosen.items():
-        module = format_module(column.format)
-        found[topic] = module.arrow_type(one.schema, message=one.message)
+        found[topic] = _type_of(column, one)
     first, kind = next(iter(found.items()))
     for topic, other in found.items():
         if not nullable(other).equals(nullable(kind)):
@@ -191,6 +194,15 @@ def _one_type(column: ColumnFormat, chosen: Mapping[str, Chosen]) -> pa.DataType
             )
         if other != kind:
             kind = nullable(kind)  # what is NOT NULL in one of them only
+    return kind
+
+
+def _type_of(column: ColumnFormat, one: Chosen) -> pa.DataType:
+    try:
+        kind: pa.DataType = format_module(column.format).arrow_type(one.schema, message=one.message)
+    except SchemaError as error:
+        whose = f"subject {one.subject}" if one.subject else f"{column.column}Schema"
+        raise SchemaError(f"{whose} cannot be a column: {error}") from error
     return kind
 
 
@@ -208,6 +220,12 @@ def typed_columns(schema: StructType, options: ReadOptions) -> tuple[ReadColumn,
         return chosen_columns(schema)
     both = (formats.value, formats.key)
     typed = {column.column: column for column in both if column.has_schema}
+    if not typed and formats.on_bad_record != FAIL:
+        raise OptionError(
+            f"option onBadRecord={formats.on_bad_record} has no effect on text: invalidUtf8=null "
+            "gives null for what is not UTF-8"
+        )
+    _check_dead_letters(options, formats.dead_letter_topic)
     beside: dict[str, DataType] = {}
     if formats.rescued_column:
         beside[RESCUED] = StringType()
@@ -232,6 +250,21 @@ def typed_columns(schema: StructType, options: ReadOptions) -> tuple[ReadColumn,
                 made.append(column)
     _check_sense([column.name for column in made], typed, beside)
     return tuple(made)
+
+
+def _check_dead_letters(options: ReadOptions, topic: str) -> None:
+    """A read of its own dead letters would find them bad again, for ever."""
+    subscription = options.subscription
+    reads = topic in subscription.topics or topic in {name for name, _ in subscription.partitions}
+    if subscription.strategy == "subscribePattern":
+        from sparkkafka.spark.read.planning import compile_pattern
+
+        reads = bool(topic) and bool(compile_pattern(subscription.pattern).search(topic))
+    if reads:
+        raise OptionError(
+            f"deadLetter.topic={topic} is one of the topics that are read, so its records would be "
+            "read, and be bad, again: choose another name, or read others"
+        )
 
 
 def _beside(field: StructField, wanted: DataType) -> pa.DataType:
@@ -265,7 +298,7 @@ def _plans(
     pins = {topic: int(one["id"]) for topic, one in (field.metadata or {}).get(PINS, {}).items()}
     if column.schema is None and (column.infer or registry is None):
         # JSON of the type that the user gave, or that was inferred.
-        chosen = {"": Chosen(Schema(column.format, ""))}
+        chosen = {ALL_TOPICS: Chosen(Schema(column.format, ""))}
     else:
         topics = topics_of(options, column)
         if pins and set(topics) != set(pins):
@@ -288,8 +321,7 @@ def column_plan(
     if wanted is not None:
         kind = to_arrow(wanted, "the column")
     elif chosen.schema.text:
-        kind = format_module(column.format).arrow_type(chosen.schema, message=chosen.message)
-        kind = to_arrow(from_arrow(kind), "the column")
+        kind = to_arrow(from_arrow(_type_of(column, chosen)), "the column")
     else:
         raise OptionError(f"{column.format} without a schema needs the type of the column")
     return _plan(column, chosen, kind, False, pinned=wanted is None)
@@ -302,7 +334,7 @@ def _plan(
     name = column.column
     own = nullable(kind)
     if one.schema.text:
-        own = format_module(column.format).arrow_type(one.schema, message=one.message)
+        own = _type_of(column, one)
     same = nullable(own).equals(nullable(kind))
     place = promised(kind, own, name) if not (pinned and same) else None
     if place is not None:

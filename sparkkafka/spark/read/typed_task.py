@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import ExitStack
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -14,7 +15,7 @@ from pyspark import TaskContext
 from sparkkafka.config.format_rows import COLUMN, DEAD_LETTER, FAIL
 from sparkkafka.config.formats import FormatOptions
 from sparkkafka.config.options import ReadOptions
-from sparkkafka.errors import BadRecordError, KafkaError
+from sparkkafka.errors import BadRecordError, KafkaError, OptionError
 from sparkkafka.protocol.columns.columns import ALL_COLUMNS, HEADERS, DecodedRecords, validity
 from sparkkafka.protocol.records.arrow import blobs, from_numpy, places
 from sparkkafka.schemas.column import (
@@ -42,6 +43,9 @@ BAD_RECORD = pa.struct(
         pa.field("raw", pa.binary()),
     ]
 )
+
+DRIVER_LIMIT_MS = 2_000
+"""How long the driver waits for the registry while it reads a small micro-batch."""
 
 MOST_RAW_SHOWN = 40
 """Bytes of a payload in an error."""
@@ -93,7 +97,7 @@ class Typed:
         traceback: TracebackType | None,
     ) -> None:
         self._stack.__exit__(exc_type, error, traceback)
-        if exc_type is None and self.bad:
+        if exc_type in (None, GeneratorExit) and self.bad:  # the latter: Spark wants no more rows
             context = TaskContext.get()
             log.warning(
                 "%s%d of %d records are bad (onBadRecord=%s%s); the first is %s",
@@ -123,10 +127,21 @@ class Typed:
 
     def _registry_client(self) -> RegistryClient:
         if self._registry is None:
-            if self.formats.registry is None:
-                raise AttributeError("registry")
-            self._registry = self._stack.enter_context(RegistryClient(self.formats.registry))
+            options = self.formats.registry
+            if options is None:
+                raise OptionError("there is no registry to ask: set schema.registry.url")
+            if self._on_driver:  # which has no time, and leaves it to tasks
+                limit_ms = min(options.api_timeout_ms, DRIVER_LIMIT_MS)
+                options = replace(options, api_timeout_ms=limit_ms, max_retries=0)
+            self._registry = self._stack.enter_context(RegistryClient(options))
         return self._registry
+
+    def stranger(self, schema_id: int | None, subject: str | None) -> str:
+        """A sentence if the schema belongs to another subject, else ""."""
+        if schema_id is None or subject is None or self.formats.registry is None:
+            return ""
+        text = self._registry_client().stranger(schema_id, subject)
+        return f"; {text}" if text else ""
 
     def dead_letters(self) -> DeadLetters:
         if self._on_driver:
@@ -217,11 +232,15 @@ class TypedRecords:
         raws: dict[str, pa.Array],
         item: tuple[int, list[tuple[str, BadRow]]],
     ) -> str:
-        name = item[1][0][0]
+        name, first = item[1][0]
         raw = raws[name][item[0]].as_py() or b""
         shown = raw[:MOST_RAW_SHOWN].hex(" ")
+        plan = self._decoders[name].plan
+        whose = ""
+        if first.writer.schema_id != plan.schema_id:
+            whose = self._typed.stranger(first.writer.schema_id, plan.subject)
         return (
-            f"{self._words(records, item)}. The {name} has {len(raw)} bytes: {shown}"
+            f"{self._words(records, item)}{whose}. The {name} has {len(raw)} bytes: {shown}"
             f"{' …' if len(raw) > MOST_RAW_SHOWN else ''}. onBadRecord=null, column or deadLetter "
             "reads on"
         )

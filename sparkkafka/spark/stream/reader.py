@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from sparkkafka.spark.stream.driver_read import DriverReads
+    from sparkkafka.spark.stream.newer_schemas import NewerSchemas
     from sparkkafka.spark.stream.planner import StreamOffsets
 
 try:
@@ -45,11 +46,13 @@ class KafkaStreamReader(DataSourceStreamReader):
         self.columns = columns
         self._live: StreamOffsets | None = None
         self._driver_reads: DriverReads | None = None
+        self._newer_schemas: NewerSchemas | None = None
         self._rows: list[pa.RecordBatch] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # Sockets stay where they are.
-        return {**self.__dict__, "_live": None, "_driver_reads": None, "_rows": None}
+        stay = ("_live", "_driver_reads", "_newer_schemas", "_rows")
+        return {**self.__dict__, **dict.fromkeys(stay)}
 
     @property  # type: ignore[misc]  # an object's class can be set, this cannot
     def __class__(self) -> type:
@@ -67,6 +70,10 @@ class KafkaStreamReader(DataSourceStreamReader):
             self._live = StreamOffsets(self.options)
             if ReadsOnDriver is not None and _may_come_with_plans(self.columns):
                 self._driver_reads = DriverReads(self._live.cluster, self.options, self.columns)
+            if any(column.plans for column in self.columns):
+                from sparkkafka.spark.stream.newer_schemas import NewerSchemas
+
+                self._newer_schemas = NewerSchemas(self.options, self.columns)
         return self._live
 
     def initialOffset(self) -> Tree:
@@ -77,6 +84,8 @@ class KafkaStreamReader(DataSourceStreamReader):
         """The tasks of the micro-batch that reads from `start` to `end`."""
         offsets = self._offsets
         tasks = offsets.plan(offsets_of(start), offsets_of(end))
+        if self._newer_schemas is not None:
+            self._newer_schemas.look()
         if self._driver_reads is None:
             return tasks
         small = self._driver_reads.of(tasks, offsets.offset_bytes)

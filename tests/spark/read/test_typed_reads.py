@@ -3,108 +3,33 @@ a registry of one process."""
 
 from __future__ import annotations
 
-import io
 import json
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-import fastavro
-import numpy as np
-import pyarrow as pa
 import pytest
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructType
+from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
-from sparkkafka.errors import BadRecordError, KafkaError, OptionError, RegistryError
-from sparkkafka.protocol.columns.columns import HEADERS_TYPE
-from sparkkafka.protocol.columns.encode import RecordColumns, encode_batches
-from sparkkafka.protocol.records.batches import batch_parts
+from sparkkafka.errors import (
+    BadRecordError,
+    ErrorCode,
+    KafkaError,
+    OptionError,
+    ProduceError,
+    RegistryError,
+    SchemaError,
+    UnknownTopicError,
+)
 from sparkkafka.spark.datasource import KafkaDataSource
 from tests.schemas.small_registry import SmallRegistry, small_registry
-
-ORDER_1 = {
-    "type": "record",
-    "name": "Order",
-    "fields": [{"name": "id", "type": "long"}, {"name": "who", "type": "string"}],
-}
-ORDER_2 = {
-    **ORDER_1,
-    "fields": [
-        *ORDER_1["fields"],
-        {"name": "note", "type": ["null", "string"], "default": None},
-    ],
-}
-
-
-def struct(**fields: DataType) -> StructType:
-    made = StructType()
-    for name, kind in fields.items():
-        made.add(name, kind)
-    return made
+from tests.spark.typed_support import ORDER_1, ORDER_2, Topics, framed, struct
 
 
 @pytest.fixture
 def registry() -> Iterator[SmallRegistry]:
     with small_registry() as one:
         yield one
-
-
-def framed(schema_id: int, schema: Any, value: Any) -> bytes:
-    out = io.BytesIO()
-    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), value)
-    return b"\0" + schema_id.to_bytes(4, "big") + out.getvalue()
-
-
-class Topics:
-    """Records into the fake cluster, and options of a read."""
-
-    def __init__(self, cluster: Any, registry: SmallRegistry) -> None:
-        self.cluster, self.registry = cluster, registry
-
-    def put(
-        self,
-        topic: str,
-        values: Sequence[bytes | None],
-        keys: Sequence[bytes | None] | None = None,
-        headers: Sequence[Any] | None = None,
-        partition: int = 0,
-    ) -> None:
-        columns = RecordColumns(
-            None if keys is None else pa.array(keys, pa.binary()),
-            pa.array(values, pa.binary()),
-            None if headers is None else pa.array(headers, HEADERS_TYPE),
-            np.full(len(values), 1_700_000_000_000, np.int64),
-        )
-        for batch in encode_batches(columns, max_batch_bytes=2**20):
-            data = b"".join(batch_parts(**batch._asdict()))
-            self.cluster.append(topic, partition, data, assign_offsets=True)
-
-    def options(self, topic: str, **more: str) -> dict[str, str]:
-        return {
-            "kafka.bootstrap.servers": self.cluster.bootstrap_servers,
-            "subscribe": topic,
-            "valueFormat": "avro",
-            "schema.registry.url": self.registry.url,
-            **more,
-        }
-
-    def read(
-        self, options: dict[str, str], schema: StructType | None = None
-    ) -> list[dict[str, Any]]:
-        """As Spark does: schema, reader, and a pickled copy of it in a task."""
-        source = KafkaDataSource(options)
-        if schema is None:
-            schema = StructType.fromJson(json.loads(KafkaDataSource(options).schema().json()))
-        reader = source.reader(schema)
-        rows: list[dict[str, Any]] = []
-        for partition in reader.partitions():
-            copy = pickle.loads(pickle.dumps(reader))
-            for batch in copy.read(partition):
-                assert to_arrow_schema(schema, timezone="UTC").equals(batch.schema)
-                batch.validate(full=True)
-                rows += batch.to_pylist()
-        return rows
 
 
 @pytest.fixture
@@ -235,6 +160,57 @@ def test_dead_letters(orders: Topics) -> None:
     }
 
 
+def test_rows_are_not_handed_on_before_their_dead_letters_are_written(
+    orders: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparkkafka.client.cluster.cluster.UNKNOWN_TOPIC_GRACE_MS", 300)
+    options = orders.options(
+        "orders",
+        onBadRecord="deadLetter",
+        **{"deadLetter.topic": "dead", "kafka.request.timeout.ms": "2000"},
+    )
+    reader = KafkaDataSource(options).reader(KafkaDataSource(options).schema())
+    (partition,) = reader.partitions()
+    rows = reader.read(partition)
+    with pytest.raises(UnknownTopicError, match="dead") as caught:
+        next(rows)
+    assert "deadLetter.topic=dead must exist" in caught.value.__notes__[0]
+    orders.cluster.create_topic("dead")
+    orders.cluster.fault(ErrorCode.TOPIC_AUTHORIZATION_FAILED, api="Produce")
+    with pytest.raises(ProduceError, match="dead"):
+        next(reader.read(partition))
+    assert orders.cluster.log("dead", 0).end_offset == 0
+    assert sum(batch.num_rows for batch in reader.read(partition)) == 3
+    assert orders.cluster.log("dead", 0).end_offset == 1
+
+
+def test_dead_letters_are_not_read_again(orders: Topics) -> None:
+    options = orders.options("orders", onBadRecord="deadLetter", **{"deadLetter.topic": "orders"})
+    schema = KafkaDataSource(options).schema()
+    with pytest.raises(OptionError, match="is one of the topics that are read"):
+        KafkaDataSource(options).reader(schema)
+    del options["subscribe"]
+    with pytest.raises(OptionError, match="is one of the topics that are read"):
+        KafkaDataSource({**options, "subscribePattern": "or.*"}).reader(schema)
+
+
+def test_one_subject_for_all_topics(topics: Topics) -> None:
+    number = topics.registry.add("s", json.dumps(ORDER_1))
+    for name in ("a", "b"):
+        topics.cluster.create_topic(name)
+        topics.put(name, [framed(number, ORDER_1, {"id": 1, "who": name})])
+    options = topics.options("a,b", valueSubject="s")
+    assert [row["value"]["who"] for row in topics.read(options)] == ["a", "b"]
+
+
+def test_options_of_a_stream_or_of_a_batch(orders: Topics) -> None:
+    for more in (
+        {"startingOffsets": "latest", "maxOffsetsPerTrigger": "5"},
+        {"endingOffsets": "latest"},
+    ):
+        assert "value" in KafkaDataSource(orders.options("orders", **more)).schema().names
+
+
 def test_ids_in_headers(topics: Topics) -> None:
     number = topics.registry.add("orders-value", json.dumps(ORDER_1))
     topics.cluster.create_topic("orders")
@@ -267,6 +243,30 @@ def test_an_unknown_id_is_a_bad_record_and_an_absent_registry_an_error(topics: T
     (partition,) = reader.partitions()
     with pytest.raises(KafkaError, match="500"):
         list(reader.read(partition))
+
+
+def test_an_id_of_another_subject(topics: Topics) -> None:
+    topics.registry.add("orders-value", json.dumps(ORDER_1))
+    other = topics.registry.add("clicks-value", '{"type": "string"}')
+    topics.cluster.create_topic("orders")
+    topics.put("orders", [framed(other, "string", "x")])
+    with pytest.raises(BadRecordError, match="id 2 belongs to 'clicks-value'"):
+        topics.read(topics.options("orders"))
+
+
+def test_a_schema_that_cannot_be_a_column(topics: Topics) -> None:
+    tree = {"type": "record", "name": "T", "fields": [{"name": "t", "type": ["null", "T"]}]}
+    topics.registry.add("orders-value", json.dumps(tree))
+    with pytest.raises(SchemaError, match=r"subject orders-value cannot be a column: .*T"):
+        KafkaDataSource(topics.options("orders")).schema()
+
+
+def test_text_has_no_bad_records(topics: Topics) -> None:
+    topics.cluster.create_topic("t")
+    options = topics.options("t", valueFormat="string", onBadRecord="null")
+    del options["schema.registry.url"]
+    with pytest.raises(OptionError, match="invalidUtf8=null"):
+        topics.read(options)
 
 
 def test_topics_of_one_type(topics: Topics) -> None:
@@ -487,3 +487,22 @@ def test_json_by_the_registry_s_schema_with_the_rest(texts: Topics) -> None:
     ]
     assert [row["rescued"] for row in rows] == [None, None, '{"more":[1]}', None]
     assert [row["bad_record"] is None for row in rows] == [True, True, True, False]
+
+
+# --- secrets ------------------------------------------------------------------------------------
+
+
+def test_no_secret_leaves_the_driver(
+    orders: Topics, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("REGISTRY_USER", "user:hidden-word")
+    options = orders.options("orders", onBadRecord="null")
+    options["schema.registry.basic.auth.credentials.source"] = "USER_INFO"
+    options["schema.registry.basic.auth.user.info"] = "${env:REGISTRY_USER}"
+    source = KafkaDataSource(options)
+    schema = source.schema()
+    reader = source.reader(schema)
+    copy = pickle.dumps(reader)
+    assert b"hidden-word" not in copy
+    assert "hidden-word" not in schema.json() + repr(reader.options) + caplog.text
+    assert len([row for one in reader.partitions() for row in pickle.loads(copy).read(one)]) == 1

@@ -170,6 +170,17 @@ def test_one_writer_is_one_group_with_its_nulls() -> None:
     assert group.payloads.to_pylist() == [b"a", None, b"", b"ccc"]
 
 
+def test_many_writers() -> None:
+    rows = [
+        b"\0" + (number * 7919 % 50).to_bytes(4, "big") + b"%d" % number for number in range(300)
+    ]
+    unframed = unframe(binary(rows), None, VALUE, with_indexes=False)
+    assert len(unframed.groups) == 50
+    assert by_row(unframed, 300) == [
+        (WriterId(int.from_bytes(row[1:5], "big")), row[5:]) for row in rows
+    ]
+
+
 def test_no_rows_and_no_payloads() -> None:
     assert unframe(binary([]), None, VALUE, with_indexes=True).groups == []
     assert unframe(binary([None, None]), None, VALUE, with_indexes=True).groups == []

@@ -1,0 +1,528 @@
+"""Rules of reading: bad rows and their reasons, bounds of memory, wanted types, kinds of input."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+import subprocess
+import sys
+import textwrap
+import uuid
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from sparkkafka.errors import OptionError
+from sparkkafka.schemas.avro import format as avro
+from sparkkafka.schemas.avro import wires
+from tests.schemas.avro.avro_cases import decode, decoded, plain, record, schema, written
+
+ORDER = record(
+    ("id", "long"),
+    ("name", "string"),
+    ("note", ["null", "string"]),
+    ("kind", {"type": "enum", "name": "Kind", "symbols": ["A", "B"]}),
+    ("tags", {"type": "array", "items": "string"}),
+    ("customer", record(("age", "int"), ("vip", "boolean"), name="Customer")),
+    ("prices", {"type": "map", "values": "double"}),
+)
+
+
+def order(i: int) -> dict[str, Any]:
+    return {
+        "id": i * 1_000_003,
+        "name": f"name {i}",
+        "note": ("string", f"größe {i}") if i % 3 else None,
+        "kind": "AB"[i % 2],
+        "tags": [f"tag{j}" for j in range(i % 4)],
+        "customer": {"age": i % 90, "vip": bool(i % 2)},
+        "prices": {f"p{j}": i / (j + 1) for j in range(i % 3)},
+    }
+
+
+# ---------------------------------------------------------------------------- bad rows
+
+
+@pytest.mark.parametrize(
+    ("definition", "payload", "reason"),
+    [
+        ("long", b"", "the value: the payload ends in the middle of it"),
+        ("long", b"\x80", "the value: the payload ends in the middle of it"),
+        ("long", b"\x02\x00", "the value: 1 byte left over"),
+        ("long", b"\xff" * 10, "the value: a number of more than 64 bits"),
+        ("long", b"\xff" * 9 + b"\x02", "the value: a number of more than 64 bits"),
+        ("int", b"\xff\xff\xff\xff\x10", "the value: a number of more than 32 bits"),
+        ("int", b"\x82\x80\x80\x80\x80\x00", "the value: a number of more than 32 bits"),
+        ("boolean", b"\x02", "the value: a boolean of 2, not 0 or 1"),
+        ("double", b"1234567", "the value: the payload ends in the middle of it"),
+        ("string", b"\x08abc", "the value: 4 bytes, but the payload has 3 more"),
+        ("string", b"\x01", "the value: a length of -1 bytes"),
+        ("string", b"\x04\xc3(", "the value: the text is not UTF-8"),
+        ("string", b"\x06\xed\xa0\x80", "the value: the text is not UTF-8"),  # a surrogate
+        (
+            "bytes",
+            b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+            "the value: 9,223,372,036,854,775,807 bytes, but the payload has 0 more",
+        ),
+        (["null", "int"], b"\x04", "the value: branch 2 of a union that has 2"),
+        (["null", "int"], b"\x01", "the value: branch -1 of a union that has 2"),
+        (
+            {"type": "enum", "name": "E", "symbols": ["A"]},
+            b"\x02",
+            "the value: symbol 1 of an enum that has 1",
+        ),
+        (
+            {"type": "array", "items": "int"},
+            b"\x08\x00",
+            "the value: 4 items, which the payload has no bytes for",
+        ),
+        (
+            {"type": "array", "items": "int"},
+            b"\x02\x00",
+            "the value: the payload ends in the middle of it",
+        ),
+        (
+            {"type": "array", "items": "int"},
+            b"\x01\x04\x02\x00",
+            "the value: a block of another size than it says",
+        ),
+        (
+            {"type": "array", "items": "int"},
+            b"\x01\x20\x02\x00",
+            "the value: a block of 16 bytes is too large",
+        ),
+        ({"type": "array", "items": "string"}, b"\x02\x06a\x00", "field []: 3 bytes, but"),
+        ({"type": "map", "values": "boolean"}, b"\x02\x02a\x07\x00", "field {}: a boolean of 7"),
+        (
+            {"type": "bytes", "logicalType": "decimal", "precision": 2},
+            b"\x02\x64",
+            "the value: a decimal of more than 2 digits",
+        ),
+        (
+            {"type": "bytes", "logicalType": "decimal", "precision": 2},
+            b"\x00",
+            "the value: a decimal of no bytes",
+        ),
+        (
+            {"type": "bytes", "logicalType": "decimal", "precision": 38},
+            b"\x22\x01" + bytes(16),
+            "the value: a decimal of more than 38 digits",
+        ),
+        (
+            {"type": "long", "logicalType": "timestamp-millis"},
+            b"\xfe" + b"\xff" * 8 + b"\x01",
+            "the value: the time 9,223,372,036,854,775,807 is out of range",
+        ),
+        (record(("a", record(("b", "boolean"), name="In"))), b"\x05", "field a.b: a boolean of 5"),
+        ("null", b"\x00", "the value: 1 byte left over"),
+    ],
+)
+@pytest.mark.parametrize("few", [1, 10**9])
+def test_bad_rows_say_what_is_wrong(
+    definition: Any, payload: bytes, reason: str, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wires, "_FEW", few)
+    result = decode(definition, [payload, None, payload])
+    assert result.bad_rows.tolist() == [0, 2]
+    assert all(each.startswith(reason) for each in result.reasons), result.reasons
+    assert result.values.null_count == 3 or definition == "null"
+
+
+def test_numbers_longer_than_they_need_to_be() -> None:
+    """As Java accepts them."""
+    assert decoded("int", [b"\x82\x00", b"\x82\x80\x80\x80\x00"]) == [1, 1]
+    assert decoded("long", [b"\x82" + b"\x80" * 8 + b"\x00"]) == [1]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_hundred_bad_rows_among_many(seed: int) -> None:
+    """Rows cut off, with bytes changed and bytes too many; all others are whole."""
+    chance = np.random.default_rng(seed)
+    payloads: list[bytes | None] = [written(ORDER, order(i)) for i in range(8192)]
+    good = decoded(ORDER, payloads)
+    bad = sorted(chance.choice(8192, 100, replace=False).tolist())
+    for row in bad:
+        payload = payloads[row] or b""
+        cut = int(chance.integers(0, len(payload)))
+        payloads[row] = [payload[:cut], payload + b"\0", b"\xff" * 40, b""][row % 4]
+    nulls = sorted({*chance.choice(8192, 50, replace=False).tolist()} - set(bad))
+    for row in nulls:
+        payloads[row] = None
+    result = decode(ORDER, payloads)
+    assert result.bad_rows.tolist() == bad
+    got = plain(result.values)
+    gone = {*bad, *nulls}
+    assert all(got[row] == (None if row in gone else good[row]) for row in range(8192))
+
+
+def test_all_rows_bad() -> None:
+    result = decode(ORDER, [b"\xff"] * 20_000)
+    assert result.bad_rows.tolist() == list(range(20_000))
+    assert result.values.null_count == 20_000
+
+
+def test_one_row_has_one_reason() -> None:
+    definition = {"type": "array", "items": "boolean"}
+    result = decode(definition, [b"\x0a" + b"\x02" * 5 + b"\x00", b"\x02\x01\x00"])
+    assert result.reasons == ("field []: a boolean of 2, not 0 or 1",)
+    assert result.values.to_pylist() == [None, [True]]
+
+
+# ---------------------------------------------------------------------------- input
+
+
+def test_kinds_of_input() -> None:
+    payloads = [written("string", f"v{i}") for i in range(5)]
+    decoder = avro.decoder(schema("string"), None, None)
+    expected = [f"v{i}" for i in range(5)]
+    for kind in (pa.binary(), pa.large_binary(), pa.binary_view()):
+        assert decoder.decode(pa.array(payloads, kind)).values.to_pylist() == expected
+    sliced = pa.array([b"junk", *payloads, b"junk"], pa.binary()).slice(1, 5)
+    assert decoder.decode(sliced).values.to_pylist() == expected
+    assert decoder.decode(pa.nulls(3)).values.to_pylist() == [None] * 3
+    assert decoder.decode(pa.nulls(2, pa.binary())).bad_rows.tolist() == []
+    empty = decoder.decode(pa.nulls(0, pa.binary())).values
+    assert (len(empty), empty.type) == (0, pa.string())
+
+
+def test_many_chunks_keep_their_order() -> None:
+    """Chunks have at most 8192 rows and about a megabyte."""
+    texts = ["x" * (3_000_000 if i == 700 else i % 5000) for i in range(2000)]
+    payloads: list[bytes | None] = [written("string", text) for text in texts]
+    payloads[1500] = b"\x01"
+    result = decode("string", payloads)
+    assert result.bad_rows.tolist() == [1500]
+    texts[1500] = None  # type: ignore[call-overload]
+    assert result.values.to_pylist() == texts
+    many = decode("int", [written("int", i) for i in range(20_000)])
+    assert many.values.to_pylist() == list(range(20_000))
+
+
+@pytest.mark.parametrize("few", [1, 128, 10**9])
+def test_blocks_of_arrays(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several blocks, with their sizes or without; long and short arrays beside each other."""
+    monkeypatch.setattr(wires, "_FEW", few)
+
+    def blocks(*counts: int, sized: bool) -> bytes:
+        made = b""
+        number = 0
+        for count in counts:
+            items = b"".join(written("string", str(number + i)) for i in range(count))
+            number += count
+            size = written("long", len(items)) if sized else b""
+            made += written("long", -count if sized else count) + size + items
+        return made + b"\0"
+
+    shapes = [(3, 1), (), (1,), (2, 200, 3), (70,), (1,) * 20]
+    rows = [(shape, sized) for shape in shapes * 40 for sized in (True, False)]
+    payloads = [blocks(*shape, sized=sized) for shape, sized in rows]
+    got = decoded({"type": "array", "items": "string"}, payloads)
+    assert got == [[str(i) for i in range(sum(shape))] for shape, _ in rows]
+
+
+@pytest.mark.parametrize("items", ["int", "double", "string"])
+def test_long_arrays(items: str) -> None:
+    numbers = [i * 37 % 100_000 for i in range(50_000)]
+    rows: Any = [numbers, [], numbers[:1000]]
+    if items == "string":
+        rows = [[str(number) for number in row] for row in rows]
+    elif items == "double":
+        rows = [[float(number) for number in row] for row in rows]
+    definition = {"type": "array", "items": items}
+    got = decode(definition, [written(definition, row) for row in rows])
+    assert got.values.to_pylist() == rows
+
+
+def test_of_a_key_that_comes_twice_the_last_counts() -> None:
+    payload = b"\x06\x02a\x02\x02b\x04\x02a\x06\x00"
+    definition = {"type": "map", "values": "int"}
+    result = decode(definition, [payload, b"\x00", payload])
+    assert [dict(row) for row in result.values.to_pylist()] == [
+        {"b": 2, "a": 3},
+        {},
+        {"b": 2, "a": 3},
+    ]
+    assert len(result.values.items) == 4
+
+
+# ---------------------------------------------------------------------------- bounds
+
+BOMBS: dict[str, tuple[Any, bytes]] = {
+    "2^60 nulls": ({"type": "array", "items": "null"}, "count"),
+    "2^60 empty records": ({"type": "array", "items": record(name="Nothing")}, "count"),
+    "nulls in arrays": ({"type": "array", "items": {"type": "array", "items": "null"}}, "nested"),
+    "2^60 ints": ({"type": "array", "items": "int"}, "count"),
+    "2^60 entries": ({"type": "map", "values": "string"}, "count"),
+    "a text of 2^60 bytes": ("string", "count"),
+    "many blocks of one item": ({"type": "array", "items": "int"}, "blocks"),
+    "bytes of items": ({"type": "array", "items": "boolean"}, "dense"),
+    "a large fixed": (["null", {"type": "fixed", "name": "F", "size": 1 << 30}], "fixed"),
+}  # type: ignore[dict-item]
+
+BOMB_CODE = """
+    import json, resource, sys, time
+    import pyarrow as pa
+    from sparkkafka.schemas.avro import format as avro
+    from sparkkafka.schemas.values import Schema
+
+    definition, rows = json.loads(sys.argv[1]), int(sys.argv[3])
+    payload = bytes.fromhex(sys.argv[2]) * int(sys.argv[4])
+    made = avro.decoder(Schema("avro", json.dumps(definition)), None, None)
+    made.decode(pa.array([b"\\0"] * 3, pa.binary()))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    result = made.decode(pa.array([payload] * rows, pa.binary()))
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print((after - before) // 1024)
+"""
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_bombs(bomb: str) -> None:
+    """Payloads that ask for more than they are: memory stays within a multiple of their bytes."""
+    definition, shape = BOMBS[bomb]
+    huge = written("long", 1 << 60)
+    payload, rows, times = {
+        "count": (huge + b"\0", 8192, 1),
+        "nested": (written("long", 64) + b"\0", 8192, 30),
+        "blocks": (b"\x02\x02", 8, 1 << 18),
+        "dense": (b"\x02\x01", 4, 1 << 19),
+        "fixed": (b"\x02", 8192, 1),
+    }[str(shape)]
+    code = textwrap.dedent(BOMB_CODE)
+    done = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(definition), payload.hex(), str(rows), str(times)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 150, f"{done.stdout} MB"
+
+
+# ---------------------------------------------------------------------------- types
+
+
+def logical(kind: str, name: str, **more: Any) -> dict[str, Any]:
+    return {"type": kind, "logicalType": name, **more}
+
+
+UTC = datetime.UTC
+MOMENT = datetime.datetime(1969, 12, 31, 23, 59, 59, 999_000)
+IDS = [uuid.UUID(int=0), uuid.UUID("01234567-89ab-cdef-fedc-ba9876543210")]
+
+
+@pytest.mark.parametrize(
+    ("definition", "raw", "kind", "value"),
+    [
+        (logical("int", "date"), -1, pa.date32(), datetime.date(1969, 12, 31)),
+        (logical("int", "time-millis"), 5, pa.int32(), 5),
+        (logical("long", "time-micros"), 5, pa.int64(), 5),
+        (
+            logical("long", "timestamp-millis"),
+            -1,
+            pa.timestamp("us", "UTC"),
+            MOMENT.replace(tzinfo=UTC),
+        ),
+        (
+            logical("long", "timestamp-micros"),
+            -1000,
+            pa.timestamp("us", "UTC"),
+            MOMENT.replace(tzinfo=UTC),
+        ),
+        (logical("long", "timestamp-nanos"), -1, pa.int64(), -1),
+        (logical("long", "local-timestamp-millis"), -1, pa.timestamp("us"), MOMENT),
+        (logical("long", "local-timestamp-micros"), -1000, pa.timestamp("us"), MOMENT),
+        (logical("long", "local-timestamp-nanos"), -1, pa.int64(), -1),
+        (logical("string", "uuid"), str(IDS[1]), pa.string(), str(IDS[1])),
+        (
+            {**logical("fixed", "uuid", size=16), "name": "U"},
+            IDS[1].bytes,
+            pa.binary(),
+            IDS[1].bytes,
+        ),
+        (
+            {**logical("fixed", "duration", size=12), "name": "D"},
+            b"123456789abc",
+            pa.binary(),
+            b"123456789abc",
+        ),
+        (
+            logical("bytes", "decimal", precision=5, scale=2),
+            b"\xff\x85",
+            pa.decimal128(5, 2),
+            decimal.Decimal("-1.23"),
+        ),
+        (
+            {**logical("fixed", "decimal", precision=38, scale=0, size=16), "name": "D"},
+            (10**38 - 1).to_bytes(16, "big"),
+            pa.decimal128(38, 0),
+            decimal.Decimal(10**38 - 1),
+        ),
+        (
+            {"type": "long", "spark.sql.catalyst.type": "interval day to second"},
+            1_500_000,
+            pa.duration("us"),
+            datetime.timedelta(seconds=1.5),
+        ),
+        # what the specification says of logical types that are not valid: the type below
+        (logical("int", "timestamp-millis"), 5, pa.int32(), 5),
+        (logical("bytes", "decimal", precision=2, scale=3), b"\1", pa.binary(), b"\1"),
+        (
+            {**logical("fixed", "decimal", precision=5, size=2), "name": "D"},
+            b"\0\1",
+            pa.binary(),
+            b"\0\1",
+        ),
+        (logical("long", "no-such-type"), 5, pa.int64(), 5),
+        # unions
+        (["int", "long"], ("long", 2**40), pa.int64(), 2**40),
+        (["int", "long"], ("int", 4), pa.int64(), 4),
+        (["null", "float", "double"], ("float", 0.5), pa.float64(), 0.5),
+        (["string"], "x", pa.string(), "x"),
+        (["null"], None, pa.null(), None),
+        (
+            ["null", "int", "string"],
+            ("string", "x"),
+            pa.struct([("member0", pa.int32()), ("member1", pa.string())]),
+            {"member0": None, "member1": "x"},
+        ),
+        (
+            ["null", "int", "string"],
+            None,
+            pa.struct([("member0", pa.int32()), ("member1", pa.string())]),
+            None,
+        ),
+    ],
+)
+def test_types_are_those_of_spark(definition: Any, raw: Any, kind: pa.DataType, value: Any) -> None:
+    assert avro.arrow_type(schema(definition)) == kind
+    result = decode(definition, [written(definition, raw)])
+    assert result.values.type == kind
+    assert result.values.to_pylist() == [value]
+
+
+def test_fields_that_may_be_null() -> None:
+    definition = record(
+        ("a", "int"),
+        ("b", ["null", "int"]),
+        ("c", {"type": "array", "items": ["int", "null"]}),
+        ("d", {"type": "map", "values": "int"}),
+        ("e", ["int", "string"]),
+    )
+    kind = avro.arrow_type(schema(definition))
+    assert [field.nullable for field in kind] == [False, True, False, False, False]
+    assert kind.field("c").type.value_field.nullable
+    assert not kind.field("d").type.item_field.nullable
+    assert all(field.nullable for field in kind.field("e").type)
+
+
+@pytest.mark.parametrize(
+    ("definition", "raw", "wanted", "value"),
+    [
+        ("int", 5, pa.int64(), 5),
+        ("int", 5, pa.float64(), 5.0),
+        ("float", 0.5, pa.float64(), 0.5),
+        ("string", "x", pa.binary(), b"x"),
+        (logical("int", "date"), 5, pa.int32(), 5),
+        (logical("long", "timestamp-millis"), 5, pa.int64(), 5),
+        (
+            logical("long", "timestamp-nanos"),
+            -1,
+            pa.timestamp("us", "UTC"),
+            datetime.datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC),
+        ),
+        (
+            logical("long", "local-timestamp-nanos"),
+            1999,
+            pa.timestamp("us"),
+            datetime.datetime(1970, 1, 1, 0, 0, 0, 1),
+        ),
+        (
+            {**logical("fixed", "uuid", size=16), "name": "U"},
+            IDS[1].bytes,
+            pa.string(),
+            str(IDS[1]),
+        ),
+        (
+            logical("bytes", "decimal", precision=5, scale=2),
+            b"\x7b",
+            pa.decimal128(10, 4),
+            decimal.Decimal("1.2300"),
+        ),
+        (["null", "int"], ("int", 3), pa.int64(), 3),
+        (["int", "long"], ("int", 3), pa.int64(), 3),
+        (
+            ["null", "int", "string"],
+            ("int", 3),
+            pa.struct([("member0", pa.int64())]),
+            {"member0": 3},
+        ),
+        (
+            ["null", "int", "string"],
+            ("string", "x"),
+            pa.struct([("member0", pa.int64())]),
+            {"member0": None},
+        ),
+        ({"type": "array", "items": "int"}, [1], pa.list_(pa.int64()), [1]),
+        ({"type": "map", "values": "int"}, {"a": 1}, pa.map_(pa.string(), pa.int64()), [("a", 1)]),
+    ],
+)
+def test_wanted_types(definition: Any, raw: Any, wanted: pa.DataType, value: Any) -> None:
+    result = decode(definition, [written(definition, raw)], wanted=wanted)
+    assert result.values.type == wanted
+    assert result.values.to_pylist() == [value]
+
+
+def test_wanted_fields_in_their_order() -> None:
+    wanted = pa.struct(
+        [
+            ("prices", pa.map_(pa.string(), pa.float64())),
+            ("customer", pa.struct([("vip", pa.bool_())])),
+            ("id", pa.int64()),
+        ]
+    )
+    result = decode(ORDER, [written(ORDER, order(5)), None, b"\0"], wanted=wanted)
+    assert result.values.to_pylist() == [
+        {"prices": [("p0", 5.0), ("p1", 2.5)], "customer": {"vip": True}, "id": 5_000_015},
+        None,
+        None,
+    ]
+    assert result.bad_rows.tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        (
+            {"nam": pa.string()},
+            "field nam .* does not exist .* there are id, name, .*did you mean 'name'",
+        ),
+        ({"ID": pa.int64()}, "field ID .* did you mean 'id'"),
+        (
+            {"customer": pa.struct([("ages", pa.int32())])},
+            "field customer.ages .* did you mean 'age'",
+        ),
+        ({"id": pa.int32()}, "field id: long of the Avro schema cannot become int32 without loss"),
+        ({"name": pa.int64()}, "field name: string .* cannot become int64"),
+        ({"customer": pa.string()}, "field customer: record Customer .* cannot become string"),
+        ({"tags": pa.list_(pa.int32())}, r"field tags\[\]: string"),
+        ({"tags": pa.string()}, "field tags: array of string"),
+        ({"prices": pa.map_(pa.string(), pa.float32())}, r"field prices\{\}: double"),
+        ({"note": pa.float64()}, "field note: string"),
+    ],
+)
+def test_wanted_mistakes(wanted: dict[str, pa.DataType], words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        decode(ORDER, [], wanted=pa.struct(list(wanted.items())))
+
+
+def test_wanted_cannot_promise_that_nothing_is_null() -> None:
+    wanted = pa.struct([pa.field("note", pa.string(), nullable=False)])
+    with pytest.raises(OptionError, match=r"field note .* cannot be NOT NULL"):
+        decode(ORDER, [], wanted=wanted)
+    fine = pa.struct([pa.field("id", pa.int64(), nullable=False)])
+    assert decode(ORDER, [], wanted=fine).values.type == fine

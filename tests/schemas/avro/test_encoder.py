@@ -1,0 +1,326 @@
+"""Rules of writing: what a column may be for a schema, and values that the schema cannot have."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import uuid
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from sparkkafka.errors import OptionError
+from sparkkafka.schemas.avro import format as avro
+from sparkkafka.schemas.values import ValueRowError
+from tests.schemas.avro.avro_cases import oracle, record, schema, written
+
+D = decimal.Decimal
+ENUM = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
+FIXED = {"type": "fixed", "name": "F", "size": 3}
+
+
+def logical(kind: str, name: str, **more: Any) -> dict[str, Any]:
+    return {"type": kind, "logicalType": name, **more}
+
+
+def encode(definition: Any, values: list[Any], kind: pa.DataType) -> list[bytes | None]:
+    encoded = avro.encoder(schema(definition), kind).encode(pa.array(values, kind))
+    encoded.validate(full=True)
+    result: list[bytes | None] = encoded.to_pylist()
+    return result
+
+
+@pytest.mark.parametrize(
+    ("definition", "kind", "value", "raw"),
+    [
+        ("int", pa.int8(), -1, -1),
+        ("int", pa.int16(), 300, 300),
+        ("long", pa.int32(), -300, -300),
+        ("double", pa.float32(), 0.5, 0.5),
+        ("double", pa.int32(), 3, 3.0),
+        ("string", pa.large_string(), "größe", "größe"),
+        ("bytes", pa.large_binary(), b"x", b"x"),
+        (ENUM, pa.string(), "B", "B"),
+        (FIXED, pa.binary(), b"abc", b"abc"),
+        (logical("int", "date"), pa.date32(), datetime.date(1969, 12, 31), -1),
+        (logical("int", "time-millis"), pa.int32(), 7, 7),
+        (logical("long", "timestamp-millis"), pa.timestamp("us", "UTC"), -1, -1),
+        (logical("long", "timestamp-millis"), pa.timestamp("us", "Europe/Berlin"), 1999, 1),
+        (logical("long", "timestamp-micros"), pa.timestamp("us", "UTC"), -5, -5),
+        (logical("long", "timestamp-nanos"), pa.timestamp("us", "UTC"), -5, -5000),
+        (logical("long", "timestamp-nanos"), pa.int64(), -5, -5),
+        (logical("long", "local-timestamp-millis"), pa.timestamp("us"), 5000, 5),
+        (logical("long", "local-timestamp-micros"), pa.timestamp("us"), 5000, 5000),
+        (
+            logical("bytes", "decimal", precision=9, scale=2),
+            pa.decimal128(9, 2),
+            D("-1.28"),
+            b"\x80",
+        ),
+        (
+            logical("bytes", "decimal", precision=9, scale=2),
+            pa.decimal128(9, 2),
+            D("1.28"),
+            b"\0\x80",
+        ),
+        (logical("bytes", "decimal", precision=9, scale=2), pa.decimal128(9, 2), D("0.00"), b"\0"),
+        (
+            logical("bytes", "decimal", precision=9, scale=2),
+            pa.decimal128(5, 1),
+            D("1.3"),
+            b"\0\x82",
+        ),
+        (
+            {**FIXED, **logical("fixed", "decimal", precision=6, scale=0)},
+            pa.decimal128(6, 0),
+            D(-2),
+            b"\xff\xff\xfe",
+        ),
+        (
+            {**FIXED, "size": 20, **logical("fixed", "decimal", precision=38, scale=0)},
+            pa.decimal128(38, 0),
+            D(-(10**38) + 1),
+            (-(10**38) + 1).to_bytes(20, "big", signed=True),
+        ),
+        (
+            {**FIXED, **logical("fixed", "uuid"), "size": 16},
+            pa.string(),
+            "01234567-89AB-cdef-fedc-ba9876543210",
+            uuid.UUID("01234567-89ab-cdef-fedc-ba9876543210").bytes,
+        ),
+        (["null", "int"], pa.int32(), 5, ("int", 5)),
+        (["int", "null"], pa.int32(), None, None),
+        (["null", "int", "string"], pa.string(), "x", ("string", "x")),
+        (["long", "int"], pa.int32(), 5, ("int", 5)),  # the branch of the same type
+        (["long", "string"], pa.int32(), 5, ("long", 5)),  # or else one that takes it
+        (["int", "long"], pa.int64(), 5, ("long", 5)),
+        (
+            ["null", "int", "string"],
+            pa.struct([("member0", pa.int32()), ("member1", pa.string())]),
+            {"member1": "x"},
+            ("string", "x"),
+        ),
+        (["string", "int"], pa.struct([("member1", pa.int32())]), {"member1": 5}, ("int", 5)),
+        ({"type": "array", "items": "int"}, pa.large_list(pa.int32()), [1, 2], [1, 2]),
+        ({"type": "map", "values": "int"}, pa.map_(pa.string(), pa.int32()), {"a": 1}, {"a": 1}),
+    ],
+)
+def test_kinds_of_columns(definition: Any, kind: pa.DataType, value: Any, raw: Any) -> None:
+    """Beside a first and a last field, in a row among others, and in a nullable one."""
+    around = record(("first", "string"), ("x", definition), ("last", "long"))
+    given = pa.struct([("first", pa.string()), ("x", kind), ("last", pa.int64())])
+    row = {"first": "a" * 9, "x": value, "last": 300}
+    expected = written(around, {**row, "x": raw})
+    assert encode(around, [row, None, row], given) == [expected, None, expected]
+    if value is not None:
+        # In the topmost place null is no value: it is a record without one.
+        assert encode(definition, [value, None], kind) == [written(definition, raw), None]
+
+
+@pytest.mark.parametrize(
+    ("definition", "kind", "good", "bad", "reason"),
+    [
+        ("int", pa.int32(), 1, None, "null, which the Avro schema does not allow here"),
+        ("null", pa.int32(), None, 5, "a value where the Avro schema has null alone"),
+        (ENUM, pa.string(), "A", "C", "'C' is no symbol of the enum: A, B"),
+        (FIXED, pa.binary(), b"abc", b"ab", "2 bytes for a fixed of 3"),
+        (
+            logical("bytes", "decimal", precision=3, scale=0),
+            pa.decimal128(5, 0),
+            D(-999),
+            D(-1000),
+            "the decimal has more than 3 digits",
+        ),
+        (
+            logical("bytes", "decimal", precision=20, scale=0),
+            pa.decimal128(38, 0),
+            D(10**20 - 1),
+            D(10**20),
+            "the decimal has more than 20 digits",
+        ),
+        (
+            logical("long", "timestamp-nanos"),
+            pa.timestamp("us", "UTC"),
+            9_223_372_036_854_775,
+            9_223_372_036_854_776,
+            "the time is out of the range of 64 bits of nanoseconds",
+        ),
+        (
+            {**FIXED, **logical("fixed", "uuid"), "size": 16},
+            pa.string(),
+            "01234567-89ab-cdef-fedc-ba9876543210",
+            "01234567-89ab-cdef-fedc-ba987654321g",
+            "the text is no UUID",
+        ),
+        (
+            ["null", "int", "string"],
+            pa.struct([("member0", pa.int32()), ("member1", pa.string())]),
+            {"member0": 1},
+            {"member0": 1, "member1": "x"},
+            "2 members of the union have a value, not one",
+        ),
+        (
+            ["null", "int", "string"],
+            pa.struct([("member0", pa.int32()), ("member1", pa.string())]),
+            {"member0": 1},
+            {},
+            "0 members of the union have a value, not one",
+        ),
+    ],
+)
+def test_values_that_the_schema_cannot_have(
+    definition: Any, kind: pa.DataType, good: Any, bad: Any, reason: str
+) -> None:
+    """The error names row and field, wherever the value stands."""
+    around = record(("x", definition))
+    given = pa.struct([("x", kind)])
+    rows = [{"x": good}] * 9000
+    rows[1] = None  # type: ignore[call-overload]
+    rows[8500] = rows[8700] = {"x": bad}
+    with pytest.raises(ValueRowError) as caught:
+        encode(around, rows, given)
+    assert caught.value.row == 8500
+    assert caught.value.reason.startswith(f"field x: {reason}")
+    if definition == "null":
+        return  # two arrays of null are alike
+    items = record(("xs", ["null", {"type": "array", "items": definition}]))
+    given = pa.struct([("xs", pa.list_(kind))])
+    with pytest.raises(ValueRowError) as caught:
+        encode(items, [{"xs": None}, {"xs": [good] * 3}, {"xs": []}, {"xs": [good, bad]}], given)
+    assert caught.value.row == 3
+    assert caught.value.reason.startswith(f"field xs[]: {reason}")
+
+
+@pytest.mark.parametrize(
+    ("definition", "kind", "words"),
+    [
+        (
+            record(("x", "int")),
+            pa.struct([("x", pa.int64())]),
+            "field x: int64 cannot be written as",
+        ),
+        (record(("x", "string")), pa.struct([("x", pa.int64())]), "field x: int64 .* as string"),
+        (record(("x", "float")), pa.struct([("x", pa.float64())]), "field x: double .* as float"),
+        (
+            record(("x", "long")),
+            pa.struct([("x", pa.timestamp("us", "UTC"))]),
+            "field x: timestamp.* as long of the Avro schema",
+        ),
+        (
+            record(("x", logical("long", "timestamp-micros"))),
+            pa.struct([("x", pa.timestamp("us"))]),
+            r"field x: timestamp\[us\] cannot be written as long \(timestamp-micros\)",
+        ),
+        (
+            record(("x", logical("bytes", "decimal", precision=9, scale=1))),
+            pa.struct([("x", pa.decimal128(9, 2))]),
+            r"field x: decimal128\(9, 2\) cannot",
+        ),
+        (
+            record(("price", "int"), ("name", "string")),
+            pa.struct([("price", pa.int32()), ("name", pa.string()), ("prise", pa.int32())]),
+            "field prise of the column is not in the Avro schema, whose record Value has price, "
+            "name; did you mean 'price'",
+        ),
+        (
+            record(("x", record(("y", "int"), ("z", "int"), name="In"))),
+            pa.struct([("x", pa.struct([("y", pa.int32())]))]),
+            "field x.z of the Avro schema is not in the column, and has neither a default nor null",
+        ),
+        (
+            record(("x", ["int", "string"])),
+            pa.struct([("x", pa.bool_())]),
+            r"field x: bool fits no branch of union \[int, string\]",
+        ),
+        (record(("x", ["int", "string"])), pa.struct([("x", pa.null())]), "field x: null cannot"),
+        (record(("x", ["null", "int"])), pa.struct([("x", pa.string())]), "field x: string cannot"),
+        (
+            record(("x", {"type": "map", "values": "int"})),
+            pa.struct([("x", pa.map_(pa.int32(), pa.int32()))]),
+            "field x: map<int32, int32.* cannot be written as map of int",
+        ),
+        (
+            record(("x", "int")),
+            pa.struct([("x", pa.int32()), ("x", pa.int32())]),
+            "field x stands twice in the column",
+        ),
+        ("int", pa.struct([("x", pa.int32())]), "the value: struct<x: int32> cannot be written"),
+    ],
+)
+def test_columns_that_do_not_fit(definition: Any, kind: pa.DataType, words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        avro.encoder(schema(definition), kind)
+
+
+def test_fields_that_the_column_lacks_have_their_defaults() -> None:
+    definition = record(
+        ("n", ["null", "int"]),
+        ("x", "int"),
+        ("d", {"type": "array", "items": "string"}, ["a", "b"]),
+        ("e", ["string", "null"], "y"),
+    )
+    payload = encode(definition, [{"x": 5}], pa.struct([("x", pa.int32())]))[0]
+    assert oracle(definition, payload or b"") == {"n": None, "x": 5, "d": ["a", "b"], "e": "y"}
+
+
+def test_another_column_than_was_said() -> None:
+    encoder = avro.encoder(schema("int"), pa.int32())
+    with pytest.raises(OptionError, match="the column is int64, not int32"):
+        encoder.encode(pa.array([1], pa.int64()))
+
+
+def test_slices_and_what_stands_under_nulls() -> None:
+    definition = record(
+        ("a", ["null", {"type": "array", "items": ["null", "string"]}]),
+        ("m", {"type": "map", "values": ["null", "double"]}),
+        ("s", ["null", record(("x", "int"), ("t", "boolean"), name="In")]),
+    )
+    rows = [
+        {
+            "a": None if i % 5 == 0 else [None if j % 2 else f"v{j}" for j in range(i % 4)],
+            "m": {f"k{j}": None if j else i / 7 for j in range(i % 3)},
+            "s": None if i % 3 else {"x": i, "t": i % 2 == 0},
+        }
+        for i in range(50)
+    ]
+    kind = pa.struct(
+        [
+            ("a", pa.list_(pa.string())),
+            ("m", pa.map_(pa.string(), pa.float64())),
+            ("s", pa.struct([("x", pa.int32()), ("t", pa.bool_())])),
+        ]
+    )
+    whole = pa.array(rows, kind)
+    encoder = avro.encoder(schema(definition), kind)
+    all_of_them = encoder.encode(whole).to_pylist()
+    decoder = avro.decoder(schema(definition), None, None)
+    for low, count in [(0, 50), (7, 20), (13, 0), (49, 1), (3, 9)]:
+        assert encoder.encode(whole.slice(low, count)).to_pylist() == all_of_them[low : low + count]
+        back = decoder.decode(pa.array(all_of_them[low : low + count], pa.binary()))
+        assert back.values.to_pylist() == whole.slice(low, count).to_pylist()
+    # Null lists and structs may have anything below them.
+    struct = whole.field(2)
+    masked = pa.StructArray.from_arrays(
+        [struct.field(0), struct.field(1)], fields=list(struct.type), mask=pa.array([True] * 50)
+    )
+    column = pa.StructArray.from_arrays([whole.field(0), whole.field(1), masked], fields=list(kind))
+    back = decoder.decode(encoder.encode(column))
+    assert back.values.field(2).null_count == 50
+
+
+def test_texts_of_all_lengths() -> None:
+    """They are copied by words of eight, four, two and one bytes, or by many words."""
+    texts = [bytes([65 + i % 26]) * i for i in range(300)] + [b"x" * 100_000]
+    definition = record(("a", "bytes"), ("b", "bytes"))
+    kind = pa.struct([("a", pa.binary()), ("b", pa.binary())])
+    for some in (texts, texts[:9], texts[:40], texts[-1:], [b""]):
+        rows = [{"a": a, "b": b} for a, b in zip(some, reversed(some), strict=True)]
+        assert encode(definition, rows, kind) == [written(definition, row) for row in rows]
+
+
+def test_nothing() -> None:
+    for kind, definition in [(pa.int32(), "int"), (pa.struct([]), record())]:
+        assert encode(definition, [], kind) == []
+        assert encode(definition, [None], kind) == [None]
+    assert encode(record(), [{}], pa.struct([])) == [b""]

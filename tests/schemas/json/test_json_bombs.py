@@ -1,0 +1,78 @@
+"""Payloads made to harm: time and memory stay in proportion to their bytes. In a process of its
+own, so that a crash is a failed test and memory is measured."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+CHILD = """
+import resource, sys, time
+import pyarrow as pa
+from sparkkafka.schemas.json.format import decoder
+from sparkkafka.schemas.values import Schema
+kind = pa.struct([("a", pa.{kind}), ("l", pa.list_(pa.struct([("x", pa.int64())])))])
+rest = {rest}
+reader = decoder(Schema("json", ""), None, kind, rest=rest)
+reader.decode(pa.array([b'{{"a":null}}'] * 100, pa.binary()))
+payload = {payload}
+rows = pa.array([b'{{"a":null}}'] * 100 + [payload], pa.binary())
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+read = reader.decode(rows)
+grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+assert set(read.bad_rows.tolist()) <= {{100}}, read.bad_rows
+assert read.values[:100].null_count == 0
+assert all(len(reason) < 300 for reason in read.reasons)
+print(len(payload) // 1024, grown)
+"""
+
+BOMBS = {
+    "nested arrays": 'b\'{"x":\' + b"[" * 1_666_666 + b"]" * 1_666_666 + b"}"',
+    "open arrays": 'b"[" * 3_333_333',
+    "nested objects": "b'{\"a\":' * 500_000",
+    "nested in a list": "b'{\"l\":[' * 500_000",
+    "digits": "b'{\"a\":' + b'9' * 3_333_333 + b'}'",
+    "digits of a fraction": "b'{\"a\":0.' + b'3' * 3_333_333 + b'}'",
+    "digits of an exponent": "b'{\"a\":1e' + b'9' * 3_333_333 + b'}'",
+    "zeros": "b'{\"a\":' + b'1' + b'0' * 3_333_333 + b'e-3333333}'",
+    "absurd exponent": "b'{\"a\":1e1000000000}'",
+    "unwanted digits": "b'{\"x\":' + b'9' * 3_333_333 + b'}'",
+    "a string's quotes": "b'{\"x\":\"' + b'\\\\\\\\\"' * 1_000_000 + b'}'",
+    "backslashes": "b'{\"x\":\"' + b'\\\\\\\\' * 1_666_666 + b'\"}'",
+    "surrogates": "b'{\"x\":\"' + b'\\\\ud83d\\\\ude00' * 800_000 + b'\\\\ud800\"}'",
+    "items": "b'{\"l\":[' + b'{},' * 1_000_000 + b'{}]}'",
+    "names": "b'{' + b'\"a\":1,' * 533_333 + b'\"a\":2}'",
+    "closing": "b'{\"x\":\"' + b'}' * 3_333_333 + b'\"}'",
+    "spaces": "b'{' + b' ' * 3_333_333 + b'}'",
+    "spaces after": "b'{}' + b' ' * 3_333_333 + b'n'",
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_a_bomb(bomb: str) -> None:
+    run_child(BOMBS[bomb], "int64()", rest=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["float64()", "decimal128(38, 10)", "string()"])
+@pytest.mark.parametrize("bomb", [*(name for name in BOMBS if "digit" in name), "zeros"])
+def test_a_bomb_of_a_number(bomb: str, kind: str) -> None:
+    run_child(BOMBS[bomb], kind, rest=False)
+
+
+@pytest.mark.parametrize("bomb", ["items", "names", "digits", "nested arrays"])
+def test_a_bomb_with_the_rest_asked_for(bomb: str) -> None:
+    run_child(BOMBS[bomb], "int64()", rest=True)
+
+
+def run_child(payload: str, kind: str, *, rest: bool) -> None:
+    program = CHILD.format(payload=payload, kind=kind, rest=rest)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    size, grown = map(int, done.stdout.split())
+    # Python's objects for {} in a list are the most: 64 bytes of 3, and 8 for the list's place
+    assert grown < 40 * size + 20_000, (size, grown)

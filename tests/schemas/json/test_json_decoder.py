@@ -1,0 +1,322 @@
+"""Decoding: a payload is the oracle's value or a bad row with a reason, whatever is beside it."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparkkafka.errors import OptionError
+from sparkkafka.schemas.json import decode, texts
+from sparkkafka.schemas.json.format import decoder
+from sparkkafka.schemas.values import Decoded, Schema
+from tests.schemas.json import json_cases, json_oracle
+
+NO_SCHEMA = Schema("json", "")
+ONE_BY_ONE = 10**9
+
+
+def run(kind: pa.DataType, *payloads: bytes | None, rest: bool = False) -> Decoded:
+    read = decoder(NO_SCHEMA, None, kind, rest=rest).decode(pa.array(payloads, pa.binary()))
+    read.values.validate(full=True)
+    assert read.values.type == kind
+    assert len(read.values) == len(payloads)
+    assert len(read.bad_rows) == len(read.reasons)
+    assert not read.values.take(pa.array(read.bad_rows)).is_valid().to_pylist().count(True)
+    return read
+
+
+def value_in(kind: pa.DataType, text: str) -> Any:
+    """The value of a field, or the reason of its row."""
+    read = run(pa.struct([("f", kind)]), f'{{"f":{text}}}'.encode())
+    return read.reasons[0] if read.reasons else read.values[0]["f"].as_py()
+
+
+def check(kind: pa.DataType, payloads: list[bytes | None]) -> None:
+    """All rows against the oracle."""
+    read = run(kind, *payloads)
+    values = read.values.to_pylist()
+    bad = dict(zip(read.bad_rows.tolist(), read.reasons, strict=True))
+    assert list(bad) == sorted(bad)
+    for row, payload in enumerate(payloads):
+        if payload is None:
+            assert values[row] is None
+            assert row not in bad
+            continue
+        try:
+            expected = json_oracle.decoded(payload, kind)
+        except json_oracle.BadError:
+            assert row in bad, payload
+            assert "cannot be read as its type" not in bad[row], payload  # a clean text was not
+        else:
+            assert row not in bad, (payload, bad[row])
+            assert repr(values[row]) == repr(expected), payload  # NaN and -0.0 too
+
+
+@pytest.mark.parametrize("fewest", [1, ONE_BY_ONE], ids=["at once", "one by one"])
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=150, deadline=None)
+def test_every_mutation_is_the_oracles_value_or_a_bad_row(fewest: int, seed: int) -> None:
+    dice = random.Random(seed)
+    kind = dice.choice(json_cases.TYPES)
+    misfits, damage = dice.choice([(0, 0), (0, 0.3), (0.02, 0), (0.1, 0.1), (0, 1)])
+    payloads: list[bytes | None] = [
+        json_cases.payload_of(kind, dice, misfits=misfits, damage=damage)
+        for _ in range(dice.choice([1, 4, 30]))
+    ]
+    payloads.insert(dice.randrange(len(payloads)), None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decode, "FEWEST_AT_ONCE", fewest)
+        check(kind, payloads)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b" \n",
+        b"{",
+        b'{"id":1}x',
+        b'{"id":1}{"id":2}',
+        b'{"id":1} null {"id":2}',  # crashes pyarrow's reader
+        b"null null",
+        b'{"id":1,}',
+        b"{'id':1}",
+        b'{"id":01}',
+        b'{"id":NaN}',
+        b'{"x":NaN}',
+        b'{"x": -Infinity}',
+        b'{"x":/**/1}',
+        b'{"id":1}\0',
+        b'{"x":"\0"}',
+        b'{"x":"\n"}',
+        b'{"x":"\xff"}',
+        b'{"x":"\xed\xa0\x80"}',
+        b'{"x":"\\ud800"}',
+        b'{"x":"\\udc00\\ud800"}',
+        b'{"x":"\\x"}',
+        b'{"id":[',
+        b"]}",
+        b"[1]",
+        b'"text"',
+        b"7",
+        b"true",
+        b"[" * 1_000_000,
+        b'{"x":' * 1000 + b"1" + b"}" * 1000,
+        b'{"x":' + b"[" * 200 + b"]" * 200 + b"}",
+        b'{"id":"1"}',
+        b'{"id":9223372036854775808}',
+        b'{"id":' + b"9" * 10_000 + b"}",
+        b'{"id":1.5}',
+        b'{"id":true}',
+    ],
+)
+def test_a_bad_row_among_good_ones(payload: bytes) -> None:
+    kind = pa.struct([("id", pa.int64())])
+    good = [f'{{"id":{number}}}'.encode() for number in range(300)]
+    for at in (0, 150, 300):
+        read = run(kind, *good[:at], payload, *good[at:])
+        assert read.bad_rows.tolist() == [at]
+        expected = [{"id": number} for number in range(300)]
+        assert read.values.to_pylist() == [*expected[:at], None, *expected[at:]]
+
+
+@pytest.mark.parametrize(
+    ("payload", "value"),
+    [
+        (b"null", None),
+        (b" null\n", None),
+        (b"{}", {"id": None}),
+        (b'\xef\xbb\xbf{"id":1}', {"id": 1}),
+        (b'{"id":1,"id":2}', {"id": 2}),
+        (b'{"id":1,"\\u0069d":null}', {"id": None}),
+        (b'{"x":1e400,"id":3}', {"id": 3}),
+        (b'{"id":1.0}', {"id": 1}),
+        (b'{"id":10e-1}', {"id": 1}),
+        (b'{\r\n\t"id" : 5\n}\n', {"id": 5}),
+        (b'{"x":"}n }n","id":6}', {"id": 6}),
+        (b'{"x":"level: NaN, Infinity","id":7}', {"id": 7}),
+        (b'{"x":' + b"[" * 199 + b"]" * 199 + b',"id":8}', {"id": 8}),
+        (b'{"x":"' + b"[{" * 5000 + b'","id":9}', {"id": 9}),
+        (b'{"x":"\\ud83d\\ude00\\\\ud800","id":1}', {"id": 1}),
+    ],
+)
+def test_a_good_row_among_others(payload: bytes, value: Any) -> None:
+    kind = pa.struct([("id", pa.int64())])
+    read = run(kind, *[b'{"id":1}'] * 100, payload, b"broken")
+    assert read.bad_rows.tolist() == [101]
+    assert read.values[100].as_py() == value
+
+
+def test_texts_that_only_together_would_be_json() -> None:
+    """Two halves of an object in two rows, and two objects in one: the count is right."""
+    kind = pa.struct([("id", pa.int64())])
+    halves = [b'{"id":1,"x":[{}', b'{"y":2}]}', b'{"id":3}{"id":4}', b'{"id":5}']
+    read = run(kind, *halves * 50)
+    assert read.bad_rows.tolist() == [row for row in range(200) if row % 4 != 3]
+    assert set(map(str, read.values.to_pylist()[3::4])) == {"{'id': 5}"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "expected"),
+    [
+        (pa.int8(), "128", "field f: is a number that does not fit: it is not a whole number"),
+        (pa.int8(), '"x"', "field f: is a string, not a whole number of 8 bits"),
+        (pa.float64(), "1e400", "field f: is a number too large for a double"),
+        (pa.float32(), "1e39", "field f: is a number too large for a float"),
+        (pa.bool_(), "1", "field f: is a number, not a boolean"),
+        (pa.decimal128(5, 2), "1.001", "field f: is a number that does not fit into decimal(5,2)"),
+        (pa.decimal128(5, 2), '"x"', "field f: is a string that is no number of decimal(5,2)"),
+        (pa.date32(), '"2023-02-29"', "field f: is a string that is no date like"),
+        (json_cases.UTC, '"2024-01-01T00:00:00"', "field f: is a time without offset from UTC"),
+        (pa.timestamp("us"), '"2024-01-01T00:00:00Z"', "field f: is a time with an offset"),
+        (json_cases.UTC, "17", "field f: is a number, not a string"),
+        (pa.binary(), '"a"', "field f: is a string that is not base64"),
+        (pa.duration("us"), '"P1M"', "field f: is a string that is no duration of days to"),
+        (pa.null(), "0", "field f: is a number, not null"),
+        (pa.list_(pa.int8()), "[1,2,[]]", "field f[2]: is an array, not a whole number"),
+        (pa.struct([("g", pa.int8())]), '{"g":{}}', "field f.g: is an object, not a whole"),
+        (pa.map_(pa.string(), pa.int8()), '{"k":""}', "field f.k: is a string, not a whole"),
+    ],
+)
+def test_reasons_name_the_field(kind: pa.DataType, text: str, expected: str) -> None:
+    assert str(value_in(kind, text)).startswith(expected)
+
+
+def test_reasons_show_no_value() -> None:
+    for kind in (pa.int64(), pa.bool_(), pa.date32(), json_cases.UTC, pa.decimal128(5, 2)):
+        assert "hunter2" not in str(value_in(kind, '"hunter2"'))
+    assert "hunter2" not in run(pa.struct([("f", pa.int8())]), b'{"hunter2').reasons[0]
+
+
+def test_decimals_are_exact_from_their_digits() -> None:
+    digits = "12345678901234567890123456789012345.678"
+    assert str(value_in(pa.decimal128(38, 3), digits)) == digits
+    assert str(value_in(pa.decimal128(38, 3), f'"{digits}"')) == digits
+    assert str(value_in(pa.decimal128(5, 2), "1.1000000")) == "1.10"
+
+
+def test_a_string_without_a_schema_takes_any_value() -> None:
+    for text, expected in [
+        ('"x"', "x"),
+        ("1.50", "1.50"),
+        ("true", "true"),
+        ('{"b": [1, null, "é\\n"]}', '{"b":[1,null,"é\\n"]}'),
+        ("null", None),
+    ]:
+        assert value_in(pa.string(), text) == expected
+    assert run(pa.string(), b'"x"', b"[1, 2]").values.to_pylist() == ["x", "[1,2]"]
+
+
+def test_durations() -> None:
+    micros = [value_in(pa.duration("us"), f'"{text}"') for text in ("PT1.5S", "-P1DT1H", "PT0S")]
+    assert [each.total_seconds() for each in micros] == [1.5, -90000, 0]
+
+
+def test_sliced_and_empty_arrays() -> None:
+    kind = pa.struct([("id", pa.int64())])
+    reader = decoder(NO_SCHEMA, None, kind)
+    payloads = pa.array([b'{"id":%d}' % n if n % 5 else None for n in range(1000)], pa.binary())
+    for start, count in [(0, 0), (3, 0), (1, 10), (7, 500), (995, 5), (100, 900)]:
+        read = reader.decode(payloads.slice(start, count))
+        rows = range(start, start + count)
+        assert read.values.to_pylist() == [{"id": n} if n % 5 else None for n in rows]
+        assert not len(read.bad_rows)
+    assert reader.decode(pa.nulls(4, pa.binary())).values.null_count == 4
+    text = reader.decode(pa.array(['{"id":1}']))
+    assert text.values.to_pylist() == [{"id": 1}]
+
+
+@pytest.mark.parametrize("broken", [b'{"id":', b'{"id":"x"}', b'{"id":2.5}', b""])
+def test_many_rows_with_a_hundred_bad_ones(broken: bytes) -> None:
+    kind = pa.struct([("id", pa.int64()), ("name", pa.string())])
+    dice = random.Random(7)
+    wrong = set(dice.sample(range(8192), 100))
+    payloads = [
+        broken if row in wrong else json.dumps({"id": row, "name": f"n{row}"}).encode()
+        for row in range(8192)
+    ]
+    read = run(kind, *payloads)
+    assert read.bad_rows.tolist() == sorted(wrong)
+    assert read.values.field("id").to_pylist() == [
+        None if row in wrong else row for row in range(8192)
+    ] or read.values.to_pylist() == [
+        None if row in wrong else {"id": row, "name": f"n{row}"} for row in range(8192)
+    ]
+
+
+def test_rest_is_what_no_field_took() -> None:
+    kind = pa.struct(
+        [
+            ("id", pa.int64()),
+            ("home", pa.struct([("zip", pa.int32())])),
+            ("lines", pa.list_(pa.struct([("qty", pa.int8())]))),
+            ("sums", pa.map_(pa.string(), pa.int8())),
+        ]
+    )
+    given_and_left = [
+        (b'{"id":1}', {"id": 1}, None),
+        (b'{"id":1,"x":[1.50]}', {"id": 1}, '{"x":[1.50]}'),
+        (b'{"id":1.5}', {}, '{"id":1.5}'),
+        (b'{"home":{"zip":1,"city":"B"}}', {"home": {"zip": 1}}, '{"home":{"city":"B"}}'),
+        (b'{"home":7}', {}, '{"home":7}'),
+        (
+            b'{"lines":[{"qty":1},{"qty":300,"sku":"s"},null]}',
+            {"lines": [{"qty": 1}, {"qty": None}, None]},
+            '{"lines":[null,{"qty":300,"sku":"s"},null]}',
+        ),
+        (b'{"sums":{"a":1,"b":"x"}}', {"sums": [("a", 1), ("b", None)]}, '{"sums":{"b":"x"}}'),
+        (b'{"x":null}', {}, '{"x":null}'),
+        (b"null", None, None),
+        (b"[1]", None, None),
+        (b"{", None, None),
+    ]
+    read = run(kind, *(each[0] for each in given_and_left), rest=True)
+    assert read.bad_rows.tolist() == [9, 10]
+    empty = {"id": None, "home": None, "lines": None, "sums": None}
+    for row, (payload, value, left) in enumerate(given_and_left):
+        assert read.values[row].as_py() == (None if value is None else empty | value), payload
+        assert read.rest is not None
+        assert read.rest[row].as_py() == left, payload
+
+
+def test_rest_without_maps_reads_at_once_what_leaves_nothing() -> None:
+    kind = pa.struct([("id", pa.int64())])
+    payloads = [b'{"id":%d}' % n if n % 100 else b'{"id":%d,"x":1}' % n for n in range(1000)]
+    read = run(kind, *payloads, rest=True)
+    assert read.values.to_pylist() == [{"id": n} for n in range(1000)]
+    assert read.rest is not None
+    assert read.rest.to_pylist() == [None if n % 100 else '{"x":1}' for n in range(1000)]
+
+
+def test_rest_needs_objects() -> None:
+    with pytest.raises(OptionError, match="rescuedColumn needs JSON objects"):
+        decoder(NO_SCHEMA, None, pa.list_(pa.int64()), rest=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (pa.struct([("a", pa.struct([("b", pa.uint8())]))]), r"no uint8 \(field a.b\)"),
+        (pa.struct([("a", pa.map_(pa.int32(), pa.int8()))]), r"strings as keys, .*\(field a\)"),
+        (pa.struct([("a", pa.int8()), ("a", pa.int8())]), "field a is there twice"),
+        (pa.timestamp("ns"), "JSON gives no timestamp"),
+    ],
+)
+def test_types_that_json_has_not(kind: pa.DataType, words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        decoder(NO_SCHEMA, None, kind)
+
+
+def test_without_schema_and_type() -> None:
+    with pytest.raises(OptionError, match="needs the type"):
+        decoder(NO_SCHEMA, None, None)
+
+
+def test_the_limit_of_nesting_is_that_of_the_oracle() -> None:
+    assert texts.MOST_NESTED == json_oracle.NESTED

@@ -1,0 +1,339 @@
+"""What a JSON Schema says of types, and what a wanted type makes of it."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from sparkkafka.errors import OptionError, SchemaError
+from sparkkafka.schemas.json.format import arrow_type, decoder
+from sparkkafka.schemas.values import Schema
+from tests.schemas.json.json_cases import UTC
+
+CONNECT = "org.apache.kafka.connect.data."
+
+
+def schema(node: Any, **references: Any) -> Schema:
+    named = tuple((name, schema(each)) for name, each in references.items())
+    return Schema("json", json.dumps(node), named)
+
+
+def read(node: Any, *texts: str, wanted: pa.DataType | None = None) -> list[Any]:
+    """Values, and reasons in the place of bad rows."""
+    done = decoder(schema(node), None, wanted).decode(pa.array(map(str.encode, texts), pa.binary()))
+    values: list[Any] = done.values.to_pylist()
+    for row, reason in zip(done.bad_rows.tolist(), done.reasons, strict=True):
+        values[row] = reason
+    return values
+
+
+@pytest.mark.parametrize(
+    ("node", "kind"),
+    [
+        ({"type": "boolean"}, pa.bool_()),
+        ({"type": "integer"}, pa.int64()),
+        ({"type": "integer", "connect.type": "int8"}, pa.int8()),
+        ({"type": "integer", "connect.type": "int16"}, pa.int16()),
+        ({"type": "integer", "format": "int32"}, pa.int32()),
+        ({"type": "number"}, pa.float64()),
+        ({"type": "number", "connect.type": "float32"}, pa.float32()),
+        ({"type": "string"}, pa.string()),
+        ({"type": "string", "format": "uuid"}, pa.string()),
+        ({"type": "string", "format": "date"}, pa.date32()),
+        ({"type": "string", "format": "date-time"}, UTC),
+        ({"type": "string", "format": "local-date-time"}, pa.timestamp("us")),
+        ({"type": "string", "connect.type": "bytes"}, pa.binary()),
+        ({"type": "string", "contentEncoding": "base64"}, pa.binary()),
+        ({"type": "null"}, pa.null()),
+        ({"type": "integer", "title": f"{CONNECT}Timestamp"}, UTC),
+        ({"type": "integer", "title": f"{CONNECT}Date"}, pa.date32()),
+        (
+            {
+                "type": "number",
+                "title": f"{CONNECT}Decimal",
+                "connect.parameters": {"scale": "2", "connect.decimal.precision": "9"},
+            },
+            pa.decimal128(9, 2),
+        ),
+        (
+            {"type": "number", "title": f"{CONNECT}Decimal", "connect.parameters": {"scale": "4"}},
+            pa.decimal128(38, 4),
+        ),
+        # null beside a type
+        ({"type": ["null", "integer"]}, pa.int64()),
+        ({"type": ["string", "null"], "format": "date"}, pa.date32()),
+        ({"oneOf": [{"type": "null"}, {"type": "integer", "connect.type": "int32"}]}, pa.int32()),
+        ({"anyOf": [{"type": "number"}, {"type": "null"}]}, pa.float64()),
+        # unions
+        ({"type": ["integer", "number"]}, pa.float64()),
+        ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, pa.float64()),
+        ({"oneOf": [{"type": "string"}, {"type": "string", "format": "email"}]}, pa.string()),
+        ({"type": ["integer", "string"]}, pa.string()),
+        ({"oneOf": [{"type": "integer"}, {"type": "boolean"}]}, pa.string()),
+        # without a type
+        ({}, pa.string()),
+        (True, pa.string()),
+        ({"enum": ["A", "B"]}, pa.string()),
+        ({"enum": [1, 2, None]}, pa.int64()),
+        ({"enum": [1, 2.5]}, pa.float64()),
+        ({"enum": ["A", 1]}, pa.string()),
+        ({"const": True}, pa.bool_()),
+        # containers
+        ({"type": "array", "items": {"type": "integer"}}, pa.list_(pa.int64())),
+        ({"type": "array"}, pa.list_(pa.string())),
+        ({"items": {"type": "boolean"}}, pa.list_(pa.bool_())),
+        ({"type": "array", "items": [{"type": "integer"}] * 2}, pa.list_(pa.string())),
+        (
+            {"type": "array", "prefixItems": [{"type": "integer"}] * 2, "items": False},
+            pa.list_(pa.int64()),
+        ),
+        ({"type": "object"}, pa.string()),
+        (
+            {"type": "object", "additionalProperties": {"type": "number"}},
+            pa.map_(pa.string(), pa.float64()),
+        ),
+        ({"type": "object", "additionalProperties": True}, pa.string()),
+        (
+            {"properties": {"b": {"type": "integer"}, "a": {"type": "string"}, "no": False}},
+            pa.struct([("b", pa.int64()), ("a", pa.string())]),
+        ),
+        (
+            {
+                "allOf": [
+                    {"properties": {"a": {"type": "integer"}}},
+                    {"properties": {"b": {"type": "string"}}},
+                ]
+            },
+            pa.struct([("a", pa.int64()), ("b", pa.string())]),
+        ),
+        (
+            {
+                "type": "object",
+                "properties": {"a": {"type": "integer"}},
+                "anyOf": [{"required": ["a"]}, {"required": ["b"]}],
+            },
+            pa.struct([("a", pa.int64())]),
+        ),
+        # references
+        (
+            {
+                "$ref": "#/definitions/order",
+                "definitions": {"order": {"properties": {"n": {"$ref": "#/definitions/n~1%25"}}},
+                                "n/%": {"type": "integer"}},
+            },
+            pa.struct([("n", pa.int64())]),
+        ),
+        (
+            {
+                "type": "array",
+                "items": {"$ref": "#item"},
+                "$defs": {"x": {"$anchor": "item", "type": "boolean"}},
+            },
+            pa.list_(pa.bool_()),
+        ),
+        ({"allOf": [{"$ref": "#/$defs/x"}], "$defs": {"x": {"type": "integer"}}}, pa.int64()),
+    ],
+)  # fmt: skip
+def test_types(node: Any, kind: pa.DataType) -> None:
+    assert arrow_type(schema(node)) == kind
+
+
+def test_registry_references() -> None:
+    address = {"type": "object", "properties": {"zip": {"type": "integer"}}, "$defs": {
+        "code": {"type": "string"}}}  # fmt: skip
+    node = {
+        "$id": "http://x.test/customer.json",
+        "properties": {
+            "a": {"$ref": "address.json"},
+            "b": {"$ref": "address.json#/$defs/code"},
+            "c": {"$ref": "http://x.test/customer.json#/properties/d"},
+            "d": {"type": "boolean"},
+        },
+    }
+    kind = pa.struct(
+        [
+            ("a", pa.struct([("zip", pa.int64())])),
+            ("b", pa.string()),
+            ("c", pa.bool_()),
+            ("d", pa.bool_()),
+        ]
+    )
+    for name in ("address.json", "http://x.test/address.json"):
+        assert arrow_type(schema(node, **{name: address})) == kind
+    with pytest.raises(
+        SchemaError, match=r"field a: \$ref 'address.json' is not among .*: 'b.json'"
+    ):
+        arrow_type(schema(node, **{"b.json": address}))
+
+
+NODE = {
+    "properties": {
+        "id": {"type": "integer"},
+        "next": {"oneOf": [{"type": "null"}, {"$ref": "#"}]},
+        "all": {"type": "array", "items": {"$ref": "#"}},
+    }
+}
+
+
+def test_recursion_is_refused_by_name() -> None:
+    with pytest.raises(SchemaError, match="field next: '#' is recursive"):
+        arrow_type(schema(NODE))
+    with pytest.raises(SchemaError, match="recursive"):
+        arrow_type(schema({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}))
+
+
+def test_a_given_type_ends_recursion() -> None:
+    wanted = pa.struct([("next", pa.struct([("next", pa.struct([("id", pa.int64())]))]))])
+    text = '{"id":1,"next":{"id":2,"next":{"id":3}}}'
+    assert read(NODE, text, wanted=wanted) == [{"next": {"next": {"id": 3}}}]
+    lists = pa.struct([("all", pa.list_(pa.struct([("id", pa.int64())])))])
+    assert read(NODE, '{"all":[{"id":1}]}', wanted=lists) == [{"all": [{"id": 1}]}]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "is not JSON"),
+        ("[" * 100_000, "nested too deep"),
+        ("[1]", "a schema is an object or a boolean"),
+        ('{"type":"integre"}', "no type of JSON Schema is called 'integre'"),
+        ('{"properties":{"a":{"type":7}}}', "field a: type is 7"),
+        ('{"properties":[]}', "properties is"),
+        ('{"properties":{"a":{"$ref":"#/no"}}}', "field a: .* leads to nothing"),
+        ('{"properties":{"a":{"$ref":"#no"}}}', "field a: .* leads to nothing"),
+        ('{"$ref":5}', "not a text"),
+        ('{"oneOf":{}}', "not a list of schemas"),
+        ('{"allOf":[{"type":"integer"},{"type":"string"}]}', "parts of allOf"),
+        (
+            '{"properties":{"a":{"type":"number","title":"org.apache.kafka.connect.data.Decimal",'
+            '"connect.parameters":{"scale":"40"}}}}',
+            "field a: .* no scale and precision",
+        ),
+    ],
+)
+def test_schemas_that_cannot_be_used(text: str, words: str) -> None:
+    with pytest.raises(SchemaError, match=words):
+        arrow_type(Schema("json", text))
+
+
+def test_schemas_that_multiply_or_nest_without_end() -> None:
+    doubled = {
+        f"d{n}": {"properties": dict.fromkeys("lr", {"$ref": f"#/$defs/d{n + 1}"})}
+        for n in range(40)
+    }
+    with pytest.raises(SchemaError, match="more than 50000 parts"):
+        arrow_type(schema({"$ref": "#/$defs/d0", "$defs": {**doubled, "d40": {"type": "null"}}}))
+    unions = {f"d{n}": {"oneOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(60)}
+    with pytest.raises(SchemaError, match="more than 50000 parts"):
+        arrow_type(schema({"$ref": "#/$defs/d0", "$defs": {**unions, "d60": {"type": "null"}}}))
+    node: Any = {"type": "integer"}
+    for _ in range(70):
+        node = {"type": "array", "items": node}
+    with pytest.raises(SchemaError, match="deeper than 64 levels"):
+        arrow_type(schema(node))
+    for _ in range(150):
+        node = {"allOf": [node]}
+    with pytest.raises(SchemaError, match="deep"):
+        arrow_type(schema(node))
+
+
+ORDER = {
+    "properties": {
+        "id": {"type": "integer"},
+        "price": {"type": "number"},
+        "name": {"type": "string"},
+        "day": {"type": "string", "format": "date"},
+        "at": {"type": "string", "format": "date-time"},
+        "any": {},
+        "home": {"type": "object", "properties": {"zip": {"type": "integer"}}},
+        "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "millis": {"type": "integer", "title": f"{CONNECT}Timestamp"},
+    }
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "text", "value"),
+    [
+        ("id", pa.int8(), "7", 7),
+        ("id", pa.float64(), "7", 7.0),
+        ("id", pa.decimal128(5, 1), "7", Decimal("7.0")),
+        ("id", pa.string(), "7", "7"),
+        ("price", pa.float32(), "0.5", 0.5),
+        ("name", pa.binary(), '"aGk="', b"hi"),
+        ("name", pa.string(), "7", "field name: is a number, not a string"),
+        ("any", pa.string(), '"x"', '"x"'),
+        ("any", pa.string(), "[1.50]", "[1.50]"),
+        ("any", pa.struct([("q", pa.int8())]), '{"q":1}', {"q": 1}),
+        ("home", pa.struct([("zip", pa.int32())]), '{"zip":1}', {"zip": 1}),
+        ("home", pa.map_(pa.string(), pa.int64()), '{"zip":1}', [("zip", 1)]),
+        ("home", pa.string(), '{"zip": 1}', '{"zip":1}'),
+        ("labels", pa.struct([("a", pa.string())]), '{"a":"b"}', {"a": "b"}),
+        ("millis", pa.int64(), "5", 5),
+    ],
+)
+def test_what_a_wanted_type_makes_of_the_schema(
+    name: str, kind: pa.DataType, text: str, value: Any
+) -> None:
+    [got] = read(ORDER, f'{{"{name}":{text}}}', wanted=pa.struct([(name, kind)]))
+    assert (got if isinstance(got, str) else got[name]) == value
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        ([("nam", pa.string())], "no field nam: did you mean name"),
+        ([("NAME", pa.string())], "no field NAME: did you mean name"),
+        ([("zzz", pa.string())], "no field zzz: it has id, price"),
+        ([("home", pa.struct([("zipp", pa.int8())]))], "no field home.zipp: did you mean zip"),
+        ([("id", pa.bool_())], r"field id is integer \(int64\) .* cannot become bool"),
+        ([("price", pa.int64())], "field price .* cannot become int64"),
+        ([("name", pa.int64())], "field name .* cannot become int64"),
+        ([("tags", pa.int64())], "field tags is an array .* cannot become int64"),
+        ([("tags", pa.list_(pa.int8()))], r"field tags\[\] is text"),
+        ([("home", pa.list_(pa.int8()))], "field home is an object"),
+        ([("id", pa.struct([("x", pa.int8())]))], "field id is integer"),
+    ],
+)
+def test_wanted_types_that_do_not_go_with_the_schema(wanted: list[Any], words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        decoder(schema(ORDER), None, pa.struct(wanted))
+
+
+def test_the_readers_schema_types() -> None:
+    writer, reader = schema({"properties": {"a": {"type": "integer"}}}), schema(ORDER)
+    assert decoder(writer, reader, None).type == arrow_type(reader)
+    assert decoder(writer, None, None).type == arrow_type(writer)
+
+
+def test_connects_times() -> None:
+    node = {
+        "properties": {
+            "at": {"type": "integer", "title": f"{CONNECT}Timestamp"},
+            "day": {"type": "integer", "title": f"{CONNECT}Date"},
+        }
+    }
+    good = '{"at":1704164645123,"day":19724}'
+    values = read(node, *[good] * 70, '{"at":1.5}', '{"at":9223372036854775807}', '{"day":"x"}')
+    assert str(values[0]["at"]) == "2024-01-02 03:04:05.123000+00:00"
+    assert str(values[0]["day"]) == "2024-01-02"
+    assert values[70].startswith("field at: is a number that does not fit")
+    assert values[71].startswith("field at: is a number of milliseconds too large")
+    assert values[72].startswith("field day: is a string")
+
+
+def test_what_only_checks_is_not_looked_at() -> None:
+    node = {
+        "properties": {
+            "a": {"type": "integer", "minimum": 5},
+            "b": {"type": "string", "pattern": "x"},
+        },
+        "required": ["a", "b"],
+        "additionalProperties": False,
+    }
+    assert read(node, '{"a":1,"c":2}') == [{"a": 1, "b": None}]

@@ -1,0 +1,142 @@
+"""Bytes made to hurt: bad rows, or rows that cost what their bytes cost; never another row."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+
+import pyarrow as pa
+import pytest
+
+from sparkkafka.schemas.protobuf import columns
+from sparkkafka.schemas.protobuf import format as protobuf
+from sparkkafka.schemas.values import PROTOBUF, Schema
+from tests.schemas.protobuf import oracle
+from tests.schemas.protobuf.test_protobuf_decode import check
+
+TEXT = Schema(
+    PROTOBUF,
+    """
+    syntax = "proto3";
+    message M {
+      int32 id = 1;
+      string s = 2;
+      repeated int32 packed = 3;
+      repeated int32 plain = 4 [packed = false];
+      repeated N ns = 5;
+      map<int32, N> by = 6;
+      N one = 7;
+      repeated string texts = 8;
+    }
+    message N { int64 a = 1; string b = 2; O o = 3; repeated O os = 4; }
+    message O { double c = 1; }
+    """,
+)
+GOOD = b"\x08\x07\x12\x02ok"
+BOMBS = {
+    "length of 2 GiB": b"\x12\xff\xff\xff\xff\x07",
+    "length of 2**63": b"\x12\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01",
+    "length of 2**64 - 1": b"\x12" + b"\xff" * 9 + b"\x01",
+    "length that wraps around": b"\x12" + b"\xfe" * 9 + b"\x01ab",
+    "packed length of 2**31": b"\x1a\x80\x80\x80\x80\x08",
+    "nested length beyond the outer": b"\x3a\x02\x12\x7f",
+    "endless varint": b"\x08" + b"\x80" * 1000,
+    "endless tag": b"\x80" * 1000,
+    "packed endless varint": b"\x1a\x0c" + b"\x80" * 11 + b"\x01",
+    "packed cut off": b"\x1a\x02\x01\x80",
+    "open groups": b"\x0b" * 100_000,
+    "open and closed groups": b"\x7b" * 100_000 + b"\x7c" * 100_000,
+    "just too many levels": b"\x7b" * 101 + b"\x7c" * 101,
+    "groups of the wrong number": b"\x7b\x74",
+    "group that ends": b"\x7c",
+    "wire type 6": b"\x0e\x01",
+    "wire type 7": b"\x0f\x01",
+    "number 0": b"\x00\x01",
+    "number 0 in two bytes": b"\x80\x00\x01",
+    "text of surrogates": b"\x12\x03\xed\xa0\x80",
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+@pytest.mark.parametrize("copies", [1, 40])
+def test_a_bomb_is_a_bad_row_alone(name: str, copies: int) -> None:
+    payloads = [GOOD] * 20 + [BOMBS[name]] * copies + [GOOD] * 20
+    decoder = protobuf.decoder(TEXT, None, None)
+    check(oracle.Oracle(TEXT, "M"), decoder, list(payloads), strict=True)
+    decoded = decoder.decode(pa.array(payloads, pa.binary()))
+    assert decoded.bad_rows.tolist() == list(range(20, 20 + copies))
+    assert all(len(reason) < 500 for reason in decoded.reasons)
+
+
+def heavy(payload: bytes) -> tuple[pa.Array, float, int]:
+    """The values, seconds, and the most memory (of numpy and Python) in bytes."""
+    decoder = protobuf.decoder(TEXT, None, None)
+    payloads = pa.array([GOOD, payload, GOOD], pa.binary())
+    tracemalloc.start()
+    begin = time.monotonic()
+    try:
+        decoded = decoder.decode(payloads)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert decoded.values[0].as_py()["s"] == decoded.values[2].as_py()["s"] == "ok"
+    assert len(decoded.bad_rows) == 0
+    return decoded.values, time.monotonic() - begin, peak
+
+
+@pytest.mark.parametrize(
+    ("what", "payload", "field", "count"),
+    [
+        ("plain numbers", b"\x20\x05" * 200_000, "plain", 200_000),
+        ("texts", b"\x42\x01x" * 100_000, "texts", 100_000),
+        ("empty messages", b"\x2a\x00" * 200_000, "ns", 200_000),
+        ("messages in messages", b"\x2a\x04\x22\x00\x22\x00" * 50_000, "ns", 50_000),
+        ("packed and plain in turn", b"\x1a\x01\x05\x18\x06" * 50_000, "packed", 100_000),
+        ("one field again and again", b"\x08\x01" * 200_000, "plain", 0),
+        ("a message again and again", b"\x3a\x02\x08\x01" * 50_000, "plain", 0),
+        ("unknown fields", b"\x78\x01" * 200_000, "plain", 0),
+        ("a key again and again", b"\x32\x02\x08\x01" * 50_000, "by", 1),
+    ],
+)
+def test_a_large_message_costs_what_its_bytes_cost(
+    what: str, payload: bytes, field: str, count: int
+) -> None:
+    values, _, peak = heavy(payload)
+    assert len(values[1].as_py()[field]) == count
+    assert peak < 400 * len(payload) + (8 << 20), what
+
+
+def test_messages_that_take_too_much_as_columns_are_a_bad_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(columns, "MOST_BYTES_OF_ONE", 100_000)
+    monkeypatch.setattr(columns, "BYTES_PER_BYTE", 2)
+    payloads = [GOOD, b"\x2a\x00" * 10_000, b"\x2a\x00" * 10, GOOD]
+    decoded = protobuf.decoder(TEXT, None, None).decode(pa.array(payloads, pa.binary()))
+    assert decoded.bad_rows.tolist() == [1]
+    assert decoded.reasons[0].startswith("field ns: its 10000 messages take too much memory")
+    assert len(decoded.values[2].as_py()["ns"]) == 10
+    assert decoded.values[3].as_py()["s"] == "ok"
+
+
+def test_fields_in_any_order_and_unknown_ones_between() -> None:
+    truth = oracle.Oracle(TEXT, "M")
+    message = truth.message(id=3, s="x", packed=[1, 300], plain=[-1, 2], texts=["a", "b"])
+    message.ns.add(a=1, b="y").os.add(c=0.5)
+    message.one.a = 9
+    parts = []
+    for field, _ in message.ListFields():
+        part = truth.message()
+        if field.is_repeated:
+            getattr(part, field.name).MergeFrom(getattr(message, field.name))
+        elif field.message_type is not None:
+            getattr(part, field.name).CopyFrom(getattr(message, field.name))
+        else:
+            setattr(part, field.name, getattr(message, field.name))
+        parts.append(part.SerializeToString())
+    between = b"\xfa\x01\x03abc\x8d\x02abcd\xf8\x07\x01"
+    payloads = []
+    for turn in range(len(parts)):
+        turned = parts[turn:] + parts[:turn]
+        payloads += [b"".join(turned), between.join(turned[::-1]), between + b"".join(turned)]
+    check(truth, protobuf.decoder(TEXT, None, None), list(payloads * 10), strict=True)

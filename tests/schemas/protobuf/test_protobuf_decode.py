@@ -1,0 +1,135 @@
+"""Every message is what protobuf's own runtime says it is, or a bad row; damaged ones as well."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sparkkafka.schemas.protobuf import format as protobuf
+from sparkkafka.schemas.values import Decoded
+from tests.schemas.protobuf import oracle
+from tests.schemas.protobuf.protos import CASES
+
+SLOW = settings(
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+_made: dict[str, tuple[oracle.Oracle, Any]] = {}
+
+
+def case(name: str) -> tuple[oracle.Oracle, Any]:
+    if name not in _made:
+        schema, message = CASES[name]
+        indexes = protobuf.message_indexes(schema, message)
+        _made[name] = (
+            oracle.Oracle(schema, message),
+            protobuf.decoder(schema, None, None, message=indexes),
+        )
+    return _made[name]
+
+
+def check(truth: oracle.Oracle, decoder: Any, payloads: list[bytes | None], strict: bool) -> None:
+    """strict: a row that the oracle takes must not be bad."""
+    decoded: Decoded = decoder.decode(pa.array(payloads, pa.binary()))
+    decoded.values.validate(full=True)
+    assert decoded.values.type == decoder.type
+    assert len(decoded.values) == len(payloads)
+    assert len(decoded.bad_rows) == len(decoded.reasons)
+    assert sorted(set(decoded.bad_rows.tolist())) == decoded.bad_rows.tolist()
+    bad = dict(zip(decoded.bad_rows.tolist(), decoded.reasons, strict=True))
+    rows = with_json(oracle.rows_of(decoded.values), decoder.type, CASES_JSON)
+    for row, payload in enumerate(payloads):
+        if payload is None:
+            assert rows[row] is None and row not in bad
+            continue
+        expected = truth.value(payload, decoder.type)
+        if row in bad:
+            assert rows[row] is None
+            assert bad[row].startswith(("field ", "message ", "Error")), bad[row]
+            assert expected is oracle.BAD or not strict, bad[row]
+            continue
+        assert expected is not oracle.BAD, (payload, rows[row])
+        found = oracle.comparable(rows[row], decoder.type)
+        assert found == oracle.comparable(expected, decoder.type), payload
+
+
+CASES_JSON = ("w_struct", "w_value", "w_list")
+
+
+def with_json(rows: list[Any], kind: pa.DataType, names: tuple[str, ...]) -> list[Any]:
+    for row in rows:
+        for name in names if row else ():
+            if row.get(name) is not None:
+                row[name] = json.loads(row[name])
+    return rows
+
+
+@pytest.mark.parametrize("name", CASES)
+@SLOW
+@given(data=st.data())
+def test_messages_are_what_protobuf_says(name: str, data: st.DataObject) -> None:
+    truth, decoder = case(name)
+    some = data.draw(st.lists(oracle.messages(truth.descriptor), min_size=1, max_size=5))
+    payloads: list[bytes | None] = [message.SerializeToString() for message in some]
+    check(truth, decoder, [*payloads, None], strict=True)
+    many = payloads * 8 + [None, b""] + payloads[::-1] * 8  # enough for waves
+    check(truth, decoder, many, strict=True)
+
+
+@pytest.mark.parametrize("name", CASES)
+@SLOW
+@given(data=st.data())
+def test_damaged_messages_are_right_or_bad_and_harm_no_other(
+    name: str, data: st.DataObject
+) -> None:
+    truth, decoder = case(name)
+    some = data.draw(st.lists(oracle.messages(truth.descriptor), min_size=1, max_size=3))
+    good = [message.SerializeToString() for message in some]
+    chance = random.Random(data.draw(st.integers(0, 1 << 32)))
+    damaged = [mutated(chance.choice(good), chance, good) for _ in range(30)]
+    payloads = [*good, *damaged, *good]
+    chance.shuffle(payloads)
+    check(truth, decoder, payloads, strict=False)
+
+
+def mutated(payload: bytes, chance: random.Random, others: list[bytes]) -> bytes:
+    data = bytearray(payload)
+    for _ in range(chance.choice((1, 1, 1, 2, 4))):
+        at = chance.randrange(len(data) + 1)
+        what = chance.randrange(8)
+        if what == 0 and at < len(data):
+            data[at] ^= 1 << chance.randrange(8)
+        elif what == 1:
+            data[at:at] = chance.randbytes(chance.randrange(1, 4))
+        elif what == 2:
+            del data[at : at + chance.randrange(1, 5)]
+        elif what == 3:
+            del data[at:]
+        elif what == 4 and at < len(data):
+            data[at] = chance.choice((0, 1, 0x7F, 0x80, 0xFF, 3, 4, 6, 7, 0x0B))
+        elif what == 5:
+            data += chance.choice(others)  # protobuf merges what stands twice
+        elif what == 6:
+            other = chance.choice(others)
+            begin = chance.randrange(len(other) + 1)
+            data[at:at] = other[begin : begin + chance.randrange(12)]
+        elif what == 7:
+            data += chance.choice(UNKNOWN)
+    return bytes(data)
+
+
+UNKNOWN = [
+    b"\xf8\xff\xff\xff\x0f\x01",  # the highest number
+    b"\xc2\xbb\x01\x02ab",
+    b"\xc5\xbb\x01abcd",
+    b"\xc1\xbb\x01abcdefgh",
+    b"\xc3\xbb\x01\x08\x01\xc4\xbb\x01",  # a group
+    b"\xc3\xbb\x01" * 3 + b"\xc4\xbb\x01" * 3,
+]

@@ -1,0 +1,168 @@
+"""Writer's and reader's schemas: fields are found by their numbers; and reads of some fields."""
+
+from __future__ import annotations
+
+import decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from sparkkafka.errors import OptionError, SchemaError
+from sparkkafka.schemas.protobuf import format as protobuf
+from sparkkafka.schemas.values import PROTOBUF, Schema
+from tests.schemas.protobuf import oracle
+from tests.schemas.protobuf.protos import ALL3
+
+
+def schema(body: str, syntax: str = "proto3") -> Schema:
+    return Schema(PROTOBUF, f'syntax = "{syntax}"; package p; {body}')
+
+
+def payload(text: Schema, row: dict[str, Any]) -> pa.Array:
+    kind = protobuf.arrow_type(text)
+    return protobuf.encoder(text, kind).encode(pa.array([row], kind))
+
+
+def test_fields_are_found_by_number() -> None:
+    old = schema("message M { int32 id = 1; string name = 2; string gone = 3; }")
+    new = schema(
+        "message M { string title = 2; int64 id = 1; optional int32 added = 4; int32 zero = 5; }"
+    )
+    written = payload(old, {"id": -5, "name": "n", "gone": "g"})
+    decoded = protobuf.decoder(old, new, None).decode(written)
+    assert decoded.values.to_pylist() == [{"title": "n", "id": -5, "added": None, "zero": 0}]
+    back = payload(new, {"title": "t", "id": 1 << 40, "added": 1, "zero": 2})
+    decoded = protobuf.decoder(new, old, None).decode(back)
+    assert decoded.reasons == ("field id: 1099511627776 does not fit int32",)
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes", "words"),
+    [
+        ("int32 a = 1;", "string a = 1;", "field a .number 1. is int32 in the writer's"),
+        ("int32 a = 1;", "sint32 a = 1;", "sint32 in the reader's"),
+        ("float a = 1;", "fixed32 a = 1;", "float"),
+        ("repeated string a = 1;", "string a = 1;", "is repeated"),
+        ("map<string, string> a = 1;", "repeated string a = 1;", "is a map on one side"),
+        ("N a = 1;", "bytes a = 1;", "message"),
+        ("N a = 1;", "X a = 1;", r"field a\.x .number 1. is string"),
+        ("map<string, N> a = 1;", "map<string, X> a = 1;", r"field a\.x|field a.*is string"),
+    ],
+)
+def test_a_field_that_reads_bytes_wrong_is_an_error(was: str, becomes: str, words: str) -> None:
+    kinds = "message N { string x = 1; } message X { int32 x = 1; }"
+    writer = schema(f"message M {{ {was} }} {kinds}")
+    reader = schema(f"message M {{ {becomes} }} {kinds}")
+    with pytest.raises(SchemaError, match=words):
+        protobuf.decoder(writer, reader, None)
+    if "repeated" not in was:
+        return
+    assert protobuf.decoder(reader, writer, None).decode(
+        payload(reader, {"a": "x"})
+    ).values.to_pylist() == [{"a": ["x"]}]
+
+
+def test_the_readers_message_has_the_writers_name() -> None:
+    old = schema("message M { int32 id = 1; }")
+    new = schema("message First { string x = 1; } message M { int32 id = 1; int32 more = 2; }")
+    kind = protobuf.decoder(old, new, None).type
+    assert kind.names == ["id", "more"]
+    with pytest.raises(SchemaError, match=r"no message p\.First"):
+        protobuf.decoder(new, old, None)
+
+
+def test_only_wanted_fields_are_read() -> None:
+    truth = oracle.Oracle(ALL3, "all3.All")
+    message = truth.message(f_int32=7, f_string="s", r_int32=[1, 2], c_int64=9, o_uint64=5)
+    message.f_stop.at.lat = 1.5
+    message.f_stop.name = "skipped"
+    message.w_struct["a"] = 1
+    wanted = pa.struct(
+        [
+            ("c_int64", pa.int64()),
+            ("f_stop", pa.struct([("at", pa.struct([("lat", pa.float64())]))])),
+            ("f_int32", pa.int64()),
+            ("o_uint64", pa.int64()),
+            ("f_enum", pa.int32()),
+            ("r_int32", pa.list_(pa.int64())),
+            ("w_struct", pa.string()),
+            ("w_time", pa.struct([("nanos", pa.int32())])),
+        ]
+    )
+    decoder = protobuf.decoder(ALL3, None, wanted)
+    assert decoder.type == wanted
+    for count in (1, 100):
+        decoded = decoder.decode(pa.array([message.SerializeToString()] * count, pa.binary()))
+        decoded.values.validate(full=True)
+        assert decoded.values.type == wanted
+        assert decoded.values[-1].as_py() == {
+            "c_int64": 9,
+            "f_stop": {"at": {"lat": 1.5}},
+            "f_int32": 7,
+            "o_uint64": 5,
+            "f_enum": 0,
+            "r_int32": [1, 2],
+            "w_struct": '{"a":1.0}',
+            "w_time": None,
+        }
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "words"),
+    [
+        ("f_int33", pa.int32(), "no field 'f_int33': near names are .*f_int32"),
+        ("f_int64", pa.int32(), "f_int64 is int64, which cannot become int32"),
+        ("f_string", pa.int32(), "f_string is string, which cannot become int32"),
+        ("f_uint64", pa.decimal128(20, 1), "takes 20 digits before the point"),
+        ("f_stop", pa.string(), "f_stop is a message, which becomes a struct, not string"),
+        ("r_int32", pa.int32(), "r_int32 is repeated, which becomes an array"),
+        ("m_string_int", pa.string(), "m_string_int is a map"),
+        ("w_time", pa.int64(), r"google\.protobuf\.Timestamp, which cannot become int64"),
+        ("f_stop", pa.struct([("att", pa.null())]), "f_stop has no field 'att': near names are at"),
+    ],
+)
+def test_a_wanted_type_that_cannot_be_is_an_error(name: str, kind: Any, words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        protobuf.decoder(ALL3, None, pa.struct([(name, kind)]))
+
+
+def test_wider_types_of_numbers() -> None:
+    text = schema("message M { uint64 a = 1; int32 b = 2; uint32 c = 3; float d = 4; }")
+    written = payload(
+        text, {"a": decimal.Decimal((1 << 64) - 1), "b": -3, "c": (1 << 32) - 1, "d": 0.5}
+    )
+    wanted = pa.struct(
+        [
+            ("a", pa.decimal128(25, 3)),
+            ("b", pa.decimal128(12, 2)),
+            ("c", pa.float64()),
+            ("d", pa.float64()),
+        ]
+    )
+    values = protobuf.decoder(text, None, wanted).decode(written).values
+    assert values.to_pylist() == [
+        {
+            "a": decimal.Decimal("18446744073709551615.000"),
+            "b": decimal.Decimal("-3.00"),
+            "c": 4294967295.0,
+            "d": 0.5,
+        }
+    ]
+    narrow = pa.struct([("a", pa.int64()), ("c", pa.int32())])
+    decoded = protobuf.decoder(text, None, narrow).decode(written)
+    assert decoded.reasons == ("field a: 18446744073709551615 does not fit int64",)
+
+
+def test_recursive_messages_are_refused_by_name_unless_left_out() -> None:
+    text = schema("message M { string name = 1; N next = 2; } message N { M back = 1; }")
+    with pytest.raises(SchemaError, match=r"field next\.back: message p\.M contains itself"):
+        protobuf.arrow_type(text)
+    wanted = pa.struct([("name", pa.string())])
+    got = protobuf.decoder(text, None, wanted).decode(pa.array([b"\x0a\x01x"], pa.binary()))
+    assert got.values.to_pylist() == [{"name": "x"}]
+
+
+def test_rest_is_json_s_alone() -> None:
+    with pytest.raises(OptionError, match="rest"):
+        protobuf.decoder(ALL3, None, None, rest=True)

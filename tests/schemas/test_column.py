@@ -1,0 +1,277 @@
+"""One whole column: many writers in one batch, bad rows in their places, and back."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sparkkafka.config.registry import RegistryOptions
+from sparkkafka.errors import EncodeError, KafkaError, RegistryError
+from sparkkafka.protocol.columns.columns import HEADERS_TYPE
+from sparkkafka.schemas.avro import format as avro
+from sparkkafka.schemas.column import (
+    CONFLUENT,
+    HEADERS,
+    NONE,
+    ColumnDecoder,
+    ColumnEncoder,
+    ColumnPlan,
+    EncodePlan,
+    as_type,
+)
+from sparkkafka.schemas.framing import WriterId
+from sparkkafka.schemas.registry.client import RegistryClient
+from sparkkafka.schemas.values import AVRO, JSON, Schema
+from tests.schemas.small_registry import SmallRegistry, small_registry
+
+
+def record(*fields: tuple[str, Any, Any]) -> dict[str, Any]:
+    """(name, type, default; ... for none)."""
+    return {
+        "type": "record",
+        "name": "R",
+        "fields": [
+            {"name": name, "type": kind, **({} if default is ... else {"default": default})}
+            for name, kind, default in fields
+        ],
+    }
+
+
+VERSIONS = [
+    record(("a", "int", ...)),
+    record(("a", "long", ...), ("b", ["null", "string"], None)),
+    record(("c", "double", 0.5), ("b", ["null", "string"], None), ("a", "long", ...)),
+]
+TEXTS = [json.dumps(version) for version in VERSIONS]
+READER = Schema(AVRO, TEXTS[2])
+
+
+@pytest.fixture(scope="module")
+def registry() -> Iterator[SmallRegistry]:
+    with small_registry() as one:
+        for text in TEXTS:
+            one.add("s", text)
+        yield one
+
+
+@pytest.fixture(scope="module")
+def client(registry: SmallRegistry) -> RegistryClient:
+    return RegistryClient(RegistryOptions(url=registry.url, max_retries=0))
+
+
+def datum(version: int, value: Any) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(VERSIONS[version]), value)
+    return out.getvalue()
+
+
+def framed(version: int, value: Any) -> bytes:
+    return b"\0" + (version + 1).to_bytes(4, "big") + datum(version, value)
+
+
+def decoder(client: RegistryClient | None, **more: Any) -> ColumnDecoder:
+    plan = ColumnPlan(
+        column="value",
+        format=AVRO,
+        framing=more.pop("framing", CONFLUENT),
+        reader=READER,
+        type=more.pop("type", avro.arrow_type(READER)),
+        schema_id=3,
+        subject="s",
+        **more,
+    )
+    return ColumnDecoder(plan, None if client is None else lambda: client)
+
+
+def binary(values: Sequence[bytes | None]) -> pa.Array:
+    return pa.array(values, pa.binary())
+
+
+ROWS = st.one_of(
+    st.none(),
+    st.tuples(st.just(0), st.fixed_dictionaries({"a": st.integers(-(2**31), 2**31 - 1)})),
+    st.tuples(
+        st.just(1),
+        st.fixed_dictionaries(
+            {"a": st.integers(-(2**63), 2**63 - 1), "b": st.none() | st.text(max_size=3)}
+        ),
+    ),
+    st.tuples(
+        st.just(2),
+        st.fixed_dictionaries(
+            {
+                "c": st.floats(allow_nan=False),
+                "b": st.none() | st.text(max_size=3),
+                "a": st.integers(0, 9),
+            }
+        ),
+    ),
+    st.binary(max_size=12),
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=st.lists(ROWS, max_size=20))
+def test_each_row_is_what_its_own_writer_wrote(client: RegistryClient, rows: list[Any]) -> None:
+    payloads, expected, loose = [], [], set()
+    for number, row in enumerate(rows):
+        if isinstance(row, tuple):
+            version, value = row
+            payloads.append(framed(version, value))
+            expected.append({"c": 0.5, "b": None, **value})
+        else:
+            payloads.append(row)
+            expected.append(None)
+            loose.add(number)
+    found = decoder(client).decode(binary(payloads), None)
+    found.values.validate(full=True)
+    bad = {one.row for one in found.bad}
+    assert [one.row for one in found.bad] == sorted(bad)
+    assert bad <= loose
+    values = found.values.to_pylist()
+    for number, (value, wanted) in enumerate(zip(values, expected, strict=True)):
+        if number not in loose:
+            assert value == wanted
+        elif payloads[number] is None:
+            assert value is None
+            assert number not in bad
+        else:
+            assert (value is None) == (number in bad)
+
+
+def test_bad_rows_have_their_writers(client: RegistryClient) -> None:
+    payloads = binary(
+        [b"x", framed(0, {"a": 1}), framed(1, {"a": 1, "b": None})[:-1], b"\0\0\0\0\x63"]
+    )
+    found = decoder(client).decode(payloads, None)
+    assert [(one.row, one.writer) for one in found.bad] == [
+        (0, WriterId()),
+        (2, WriterId(2)),
+        (3, WriterId(99)),
+    ]
+    assert found.bad[2].reason == "the registry does not know schema id 99"
+    assert found.values.to_pylist()[1] == {"c": 0.5, "b": None, "a": 1}
+
+
+def test_a_writer_s_schema_is_asked_for_once(
+    client: RegistryClient, registry: SmallRegistry
+) -> None:
+    one = decoder(client)
+    payloads = binary([framed(0, {"a": 1}), framed(2, {"c": 1.0, "b": None, "a": 1})])
+    one.decode(payloads, None)
+    before = len(registry.requests)
+    one.decode(payloads, None)
+    decoder(client).decode(payloads, None)
+    assert len(registry.requests) == before
+
+
+def test_nobody_to_ask() -> None:
+    found = decoder(None).decode(
+        binary([framed(0, {"a": 1}), framed(2, {"c": 1.0, "b": None, "a": 1})]), None
+    )
+    assert [one.row for one in found.bad] == [0]
+    assert "no registry to ask" in found.bad[0].reason
+    assert found.values.to_pylist()[1] == {"c": 1.0, "b": None, "a": 1}
+
+
+def test_a_registry_that_refuses_is_an_error(registry: SmallRegistry) -> None:
+    with small_registry() as other:
+        one = decoder(RegistryClient(RegistryOptions(url=other.url, max_retries=0)))
+        other.refuse = 403
+        with pytest.raises(RegistryError):
+            one.decode(binary([framed(0, {"a": 1})]), None)
+    with pytest.raises(KafkaError):
+        one.decode(binary([framed(0, {"a": 1})]), None)
+
+
+def test_a_schema_of_another_format_or_that_does_not_resolve(
+    client: RegistryClient, registry: SmallRegistry
+) -> None:
+    json_id = registry.add("s", "{}", JSON.upper())
+    other_id = registry.add("s", json.dumps(record(("a", "string", ...))))
+    payloads = [b"\0" + one.to_bytes(4, "big") + b"\2" for one in (json_id, other_id)]
+    found = decoder(client).decode(binary(payloads), None)
+    first, second = found.bad
+    assert "json" in first.reason
+    assert f"schema id {other_id} cannot be read" in second.reason
+
+
+def test_ids_in_headers_alone(client: RegistryClient) -> None:
+    headers = pa.array([[("__value_schema_id", b"\0\0\0\0\1")], None], HEADERS_TYPE)
+    found = decoder(client, framing=HEADERS).decode(
+        binary([datum(0, {"a": 4}), framed(0, {"a": 4})]), headers
+    )
+    assert found.values.to_pylist() == [{"c": 0.5, "b": None, "a": 4}, None]
+    assert [one.row for one in found.bad] == [1]
+
+
+def test_bare_payloads_and_wanted_fields() -> None:
+    kind = pa.struct([("b", pa.string())])
+    found = decoder(None, framing=NONE, wanted=kind, type=kind).decode(
+        binary([datum(2, {"c": 1.0, "b": "x", "a": 1}), None]), None
+    )
+    assert found.values.to_pylist() == [{"b": "x"}, None]
+
+
+# --- types --------------------------------------------------------------------------------------
+
+
+def test_types_change_without_a_copy() -> None:
+    inner = pa.struct([pa.field("x", pa.int64(), nullable=False)])
+    own = pa.struct(
+        [
+            pa.field("l", pa.list_(pa.field("item", inner, nullable=False))),
+            pa.field("m", pa.map_(pa.string(), inner)),
+        ]
+    )
+    rows = [
+        {"l": [{"x": 1}], "m": [("k", {"x": 2})]},
+        None,
+        {"l": None, "m": []},
+        {"l": [], "m": None},
+    ]
+    loose = pa.struct([pa.field("x", pa.int64())])
+    kind = pa.struct(
+        [
+            pa.field("l", pa.list_(pa.field("element", loose)), metadata={"a": "b"}),
+            pa.field("m", pa.map_(pa.field("key", pa.string(), False), pa.field("value", loose))),
+        ]
+    )
+    for array in (pa.array(rows, own), pa.array([*rows, *rows], own).slice(4)):
+        changed = as_type(array, kind)
+        changed.validate(full=True)
+        assert changed.type.equals(kind, check_metadata=True)
+        assert changed.to_pylist() == rows
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("framing", [CONFLUENT, HEADERS, NONE])
+def test_what_was_written_is_read(client: RegistryClient, framing: str) -> None:
+    rows = [{"c": 1.5, "b": "x", "a": 1}, None, {"c": -1.0, "b": None, "a": 2**40}]
+    values = pa.array(rows, avro.arrow_type(READER))
+    writer = WriterId() if framing == NONE else WriterId(3)
+    encoder = ColumnEncoder(EncodePlan("value", AVRO, framing, READER, writer))
+    payloads, headers = encoder.encode(values, None)
+    assert payloads.type == pa.binary()
+    assert (headers is not None) == (framing == HEADERS)
+    found = decoder(client, framing=framing).decode(payloads, headers)
+    assert not found.bad
+    assert found.values.to_pylist() == rows
+
+
+def test_what_cannot_be_written() -> None:
+    kind = pa.struct([("c", pa.float64()), ("b", pa.string()), ("a", pa.int64())])
+    values = pa.array([{"c": 1.0, "a": 1}, {"c": 1.0, "a": None}], kind)
+    encoder = ColumnEncoder(EncodePlan("value", AVRO, NONE, READER))
+    with pytest.raises(EncodeError, match=r"column value, row 11 of this task: field a"):
+        encoder.encode(values, None, 10)
