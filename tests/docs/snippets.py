@@ -68,8 +68,9 @@ def run(
 ) -> tuple[dict[str, Any], str]:
     """The names that the page's snippets leave behind, and what they print.
 
-    They see `servers` for localhost:9092, the URL `registry` for http://localhost:8081 and the names
-    `given`, and else what those before have made. Blocks without a language must be in what the snippets before them have printed.
+    They see `servers` for localhost:9092, the URL `registry` for http://localhost:8081 and the
+    names `given`, and else what those before have made. Blocks without a language must be in what
+    the snippets before them have printed.
     """
     names: dict[str, Any] = dict(given or {})
     printed = ""
