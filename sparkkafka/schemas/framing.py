@@ -23,7 +23,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE, validity
-from sparkkafka.protocol.records.arrow import blobs, from_numpy, is_valid, or_zero, repeat_text
+from sparkkafka.protocol.records.arrow import (
+    binary_array,
+    from_numpy,
+    is_valid,
+    or_zero,
+    repeat_text,
+)
 from sparkkafka.schemas.values import FIRST_MESSAGE
 
 KEY: Final = "key"
@@ -94,7 +100,7 @@ def with_prefix(frame: bytes, payloads: pa.Array) -> pa.Array:
     if not frame or payloads.null_count == len(payloads):
         return payloads
     return pc.binary_join_element_wise(
-        blobs([frame])[0], payloads, blobs([b""])[0], null_handling="emit_null"
+        binary_array([frame])[0], payloads, binary_array([b""])[0], null_handling="emit_null"
     )
 
 
@@ -119,7 +125,7 @@ def with_header(
         )
     before = int(old.sum())
     all_names = _joined(names, repeat_text(header_name(column), 1))
-    all_values = _joined(values, blobs([frame]))
+    all_values = _joined(values, binary_array([frame]))
     offsets = np.zeros(count + 1, np.int32)
     np.cumsum(old + added, out=offsets[1:])
     places = np.full(int(offsets[-1]), before, np.int64)

@@ -25,7 +25,8 @@ from tests.client.support import QUICK
 from tests.schemas.small_registry import SmallRegistry, small_registry
 from tests.spark.typed_support import ORDER_1, Topics
 
-ROWS = [{"id": 1, "who": "a"}, {"id": 2, "who": "bö"}]
+# Payloads of six bytes or more: theirs take shorter ones for frames that are cut off.
+ROWS = [{"id": 1, "who": "anna"}, {"id": 2, "who": "böhme"}]
 JSON_SCHEMA = json.dumps(
     {
         "$schema": "http://json-schema.org/draft-07/schema#",

@@ -119,7 +119,7 @@ import numpy as np
 import pyarrow as pa
 from sparkkafka.config.options import parse_read_options
 from sparkkafka.protocol.columns.columns import DecodedRecords
-from sparkkafka.protocol.records.arrow import blobs
+from sparkkafka.protocol.records.arrow import binary_array
 from sparkkafka.schemas.avro import format as avro
 from sparkkafka.schemas.column import ColumnEncoder, ColumnPlan, EncodePlan
 from sparkkafka.schemas.framing import WriterId
@@ -140,7 +140,7 @@ plan = ColumnPlan("value", "avro", "confluent", schema, kind, schema_id=7)
 columns = (
     ReadColumn("value", kind=kind, plans=(("t", plan),)), ReadColumn("bad_record", kind=BAD_RECORD),
 )
-payloads = blobs([bytes([0, 0, 0, 0, 7, 4, 2, 2, 120]), bytes([0, 0, 0, 0, 7]), None, b"?"])
+payloads = binary_array([bytes([0, 0, 0, 0, 7, 4, 2, 2, 120]), bytes([0, 0, 0, 0, 7]), None, b"?"])
 records = DecodedRecords(np.arange(4), np.arange(4), np.zeros(4, np.int32), None, payloads, None)
 with Typed(options, options.formats, columns) as typed:
     shaper = BatchShaper("t", 0, columns, typed=typed)

@@ -55,17 +55,6 @@ def repeat_text(text: str, count: int) -> pa.Array:
     return pa.Array.from_buffers(pa.string(), count, buffers)
 
 
-def blobs(values: Sequence[bytes | None]) -> pa.Array:
-    """A binary array of few values."""
-    offsets = np.zeros(len(values) + 1, np.int32)
-    np.cumsum([len(value or b"") for value in values], out=offsets[1:])
-    valid = None
-    if any(value is None for value in values):
-        valid = from_numpy(np.array([value is not None for value in values])).buffers()[1]
-    data = pa.py_buffer(b"".join(value or b"" for value in values))
-    return pa.Array.from_buffers(pa.binary(), len(values), [valid, pa.py_buffer(offsets), data])
-
-
 def places(keep: NDArray[np.bool_]) -> pa.Array:
     """For `take` from rows that were kept: where each went, null for the others."""
     numbers = from_numpy(np.cumsum(keep) - 1)

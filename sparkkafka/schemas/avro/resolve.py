@@ -102,9 +102,9 @@ def _writers_union(writer: Node, reader: Node, wanted: pa.DataType, path: str) -
         try:
             branches.append(_from_branch(branch, number, writer, reader, wanted, path))
         except SchemaError as error:
-            words = f"{branch} of the writer's union is not in the reader's schema"
-            branches.append(Branch(None, refusal=words))
             reasons.append(str(error))
+            words = reasons[-1].removeprefix(f"{place(path)}: ")
+            branches.append(Branch(None, refusal=words))
     if len(reasons) == len(branches):
         raise SchemaError(reasons[0])
     struct = reader.kind == avro.UNION and one_type(reader) is None

@@ -108,9 +108,13 @@ _WIDER: Final = {
 
 def check_wanted(node: Node, wanted: pa.DataType, path: str = "") -> None:
     """Raises OptionError unless values of the schema's type can become `wanted` without loss."""
-    if node.kind == avro.UNION and one_type(node) is not None:
-        for i in parts(node)[0]:
-            check_wanted(node.branches[i], wanted, path)
+    one = one_type(node) if node.kind == avro.UNION else None
+    if one is not None:
+        rest, _ = parts(node)
+        if len(rest) == 1:
+            check_wanted(node.branches[rest[0]], wanted, path)
+        elif rest and wanted not in (one, *_WIDER.get(one, ())):
+            raise _misfit(node, wanted, path)
         return
     if node.kind in (avro.RECORD, avro.UNION) and pa.types.is_struct(wanted):
         if node.kind == avro.RECORD:

@@ -89,9 +89,8 @@ class _Batch:
         full = np.flatnonzero(np.diff(offsets))
         doubts = np.ones(len(self._texts), np.bool_)
         if len(full):
-            first, last = offsets[0], offsets[-1]
-            starts, ends = offsets[full] - first, offsets[full + 1] - first
-            doubts[full] = doubtful(self._data[first:last], starts, ends)
+            starts, ends = offsets[full] - offsets[0], offsets[full + 1] - offsets[0]
+            doubts[full] = doubtful(self._bytes, starts, ends)
         alone = [np.flatnonzero(doubts)]
         waiting = self._blocks(np.flatnonzero(~doubts))
         patience = MOST_IN_VAIN * len(self._texts)

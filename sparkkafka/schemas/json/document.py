@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Final
 from urllib.parse import unquote, urldefrag, urljoin
 
@@ -20,7 +21,7 @@ from sparkkafka.schemas.values import Schema
 
 MOST_LEVELS: Final = 64
 """How deep objects and arrays of a schema may be nested."""
-MOST_PARTS: Final = 50_000
+MOST_PARTS: Final = 20_000
 """How many parts of a schema are looked at: references can multiply them without end."""
 
 _MICROS = pa.timestamp("us", "UTC")
@@ -47,6 +48,23 @@ class Document:
     @property
     def called(self) -> str:
         return f" {self.name!r}" if self.name else ""
+
+    @cached_property
+    def named(self) -> dict[str, Any]:
+        """Parts by what they call themselves: $id, or an anchor after #."""
+        found: dict[str, Any] = {}
+        waiting = [self.root]
+        while waiting:
+            part = waiting.pop()
+            if isinstance(part, list):
+                waiting.extend(part)
+            elif isinstance(part, dict):
+                waiting.extend(part.values())
+                for word, mark in (("$id", ""), ("$anchor", "#"), ("$dynamicAnchor", "#")):
+                    name = part.get(word)
+                    if isinstance(name, str):
+                        found[f"{mark}{name}"] = part
+        return found
 
     def referred(self, name: str) -> Document | None:
         """The document of a reference of the registry, by its name as the text uses it."""
@@ -191,6 +209,8 @@ def _typed(place: Place, kind: str) -> Shape:
     if kind == "null":
         return _NULL
     title, hint, shape = node.get("title"), node.get("connect.type"), node.get("format")
+    if title == f"{_CONNECT}Decimal" and (decimal := _decimal(place, kind)):
+        return decimal
     if kind == "string":
         if hint == "bytes" or node.get("contentEncoding") == "base64":
             return Shape("binary", pa.binary())
@@ -201,8 +221,6 @@ def _typed(place: Place, kind: str) -> Shape:
         if shape == "local-date-time":
             return Shape("local timestamp", pa.timestamp("us"))
         return Shape("text", pa.string())
-    if title == f"{_CONNECT}Decimal" and (decimal := _decimal(place)):
-        return decimal
     if kind == "integer":
         if title == f"{_CONNECT}Timestamp":
             return Shape("epoch millis", _MICROS)
@@ -217,8 +235,8 @@ def _typed(place: Place, kind: str) -> Shape:
     return Shape("float", pa.float64())
 
 
-def _decimal(place: Place) -> Shape | None:
-    """Connect's Decimal written as a number: JsonSchemaData puts scale and precision beside it."""
+def _decimal(place: Place, kind: str) -> Shape | None:
+    """Connect's Decimal, a number or its bytes in base64: scale and precision stand beside it."""
     given = place.node.get("connect.parameters")
     if not isinstance(given, dict) or "scale" not in given:
         return None
@@ -227,9 +245,10 @@ def _decimal(place: Place) -> Shape | None:
         precision = int(given.get("connect.decimal.precision", 38))
         if not 0 <= scale <= precision <= 38 or not precision:
             raise ValueError
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise _error(place, f"{_brief(given)} is no scale and precision up to 38") from None
-    return Shape("decimal", pa.decimal128(precision, scale))
+    how = "decimal in base64" if kind == "string" else "decimal"
+    return Shape(how, pa.decimal128(precision, scale))
 
 
 def _object(place: Place) -> Shape:
@@ -244,7 +263,9 @@ def _object(place: Place) -> Shape:
             if each is not False
         }
         needed = node.get("required", [])
-        required = {each for each in needed if isinstance(each, str)} if needed else ()
+        required = (
+            [each for each in needed if isinstance(each, str)] if isinstance(needed, list) else ()
+        )
         return Shape("struct", fields=fields, required=frozenset(required))
     others = node.get("additionalProperties")
     if isinstance(others, dict) and others:
@@ -273,8 +294,8 @@ def _union(place: Place, given: Any, word: str) -> Shape:
     if not isinstance(given, list) or not given:
         raise _error(place, f"{word} is {_brief(given)}, not a list of schemas")
     siblings = {key: each for key, each in place.node.items() if key not in ("oneOf", "anyOf")}
-    if "properties" in siblings:
-        return ANY if any(_adds(each) for each in given) else shape_of(place.at(siblings))
+    if isinstance(known := siblings.get("properties"), dict):
+        return ANY if any(_adds(each, known) for each in given) else shape_of(place.at(siblings))
     if all(_adds_nothing(each) for each in given) and siblings:
         return shape_of(place.at(siblings))
     all_shapes = [shape_of(place.at(each)) for each in given]
@@ -285,8 +306,12 @@ def _union(place: Place, given: Any, word: str) -> Shape:
     return _nullable(_same(place, shapes) or ANY, nullable)
 
 
-def _adds(branch: Any) -> bool:
-    return isinstance(branch, dict) and bool({"properties", "$ref", "type"} & branch.keys())
+def _adds(branch: Any, known: dict[str, Any]) -> bool:
+    """Whether a branch has more properties than those that all branches share."""
+    if not isinstance(branch, dict) or "$ref" in branch:
+        return True
+    properties = branch.get("properties", {})
+    return not (isinstance(properties, dict) and properties.keys() <= known.keys())
 
 
 def _adds_nothing(branch: Any) -> bool:
@@ -372,47 +397,43 @@ def _followed(place: Place) -> Place:
 
 
 def _target(place: Place, ref: str) -> tuple[Document, Any]:
-    address, fragment = urldefrag(ref)
+    """What a reference names: a part of this document by path, anchor or $id, or of another."""
     document = place.document
-    if address and urljoin(document.base, address) != document.base.rstrip("#"):
-        found = document.referred(address) or document.referred(urljoin(document.base, address))
-        if found is None:
+    try:
+        address, fragment = urldefrag(ref)
+        whole = urljoin(document.base, address)
+    except ValueError as error:  # such as a bad IPv6 address
+        raise _error(place, f"$ref {_brief(ref)} is no reference: {error}") from None
+    node = document.root
+    if address and whole != document.base.rstrip("#"):
+        other = document.referred(address) or document.referred(whole)
+        inside = document.named.get(address, document.named.get(whole))
+        if other is not None:
+            document, node = other, other.root
+        elif inside is not None:
+            node = inside
+        else:
             known = ", ".join(map(repr, document.references)) or "none"
             raise _error(
-                place, f"$ref {ref!r} is not among the schema's references, which are: {known}"
+                place,
+                f"$ref {_brief(ref)} is not among the schema's references, which are: {known}",
             )
-        document = found
-    node = document.root
     if not fragment:
         return document, node
+    nowhere = f"$ref {_brief(ref)} leads to nothing{_inside(document)}"
     if not fragment.startswith("/"):
-        for part in _parts(node):
-            if fragment in (part.get("$anchor"), part.get("$dynamicAnchor")) or part.get("$id") == (
-                f"#{fragment}"
-            ):
-                return document, part
-        raise _error(place, f"$ref {ref!r} leads to nothing{_inside(document)}")
+        if f"#{fragment}" not in document.named:
+            raise _error(place, nowhere)
+        return document, document.named[f"#{fragment}"]
     for step in unquote(fragment)[1:].split("/"):
         step = step.replace("~1", "/").replace("~0", "~")
         if isinstance(node, dict) and step in node:
             node = node[step]
-        elif isinstance(node, list) and step.isdecimal() and int(step) < len(node):
+        elif isinstance(node, list) and step in map(str, range(len(node))):
             node = node[int(step)]
         else:
-            raise _error(place, f"$ref {ref!r} leads to nothing{_inside(document)}")
+            raise _error(place, nowhere)
     return document, node
-
-
-def _parts(node: Any) -> Iterator[dict[str, Any]]:
-    """All objects inside a document."""
-    waiting = [node]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, dict):
-            yield part
-            waiting.extend(part.values())
-        elif isinstance(part, list):
-            waiting.extend(part)
 
 
 def _inside(document: Document) -> str:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import binascii
 import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from decimal import Context, Decimal
 from functools import cache
 from typing import Any, Final
 
@@ -38,6 +39,7 @@ class Form:
     kind: str
     null: str = WRITTEN
     children: Mapping[str, Form] = field(default_factory=dict)
+    scale: int = 0
 
     @property
     def item(self) -> Form:
@@ -75,7 +77,7 @@ _WRITTEN_AS: Final[Mapping[str, frozenset[str]]] = {
     plan.BOOL: frozenset({plan.BOOL}),
     plan.INTEGER: frozenset({plan.INTEGER, plan.FLOAT, plan.DECIMAL}),
     plan.FLOAT: frozenset({plan.FLOAT}),
-    plan.DECIMAL: frozenset({plan.DECIMAL, plan.FLOAT, plan.TEXT}),
+    plan.DECIMAL: frozenset({plan.DECIMAL, plan.DECIMAL_BYTES, plan.FLOAT, plan.TEXT}),
     plan.LENIENT: frozenset({plan.TEXT, plan.DATE, plan.TIMESTAMP, plan.LOCAL_TIMESTAMP}),
     plan.BINARY: frozenset({plan.BINARY, plan.TEXT}),
     plan.DATE: frozenset({plan.DATE, plan.TEXT, plan.EPOCH_DAYS}),
@@ -117,8 +119,11 @@ def _form(given: pa.DataType, shape: Shape | None, path: str, null: str) -> Form
         return Form(shape.kind, null)
     if kind == plan.DECIMAL and shape.kind == plan.TEXT:
         return Form(_DECIMAL_TEXT, null)
-    if kind == shape.kind == plan.DECIMAL and not _fits(given, shape.type):
-        raise _other_type(given, shape, path)
+    if kind == plan.DECIMAL and shape.kind in (plan.DECIMAL, plan.DECIMAL_BYTES):
+        if not _fits(given, shape.type):
+            raise _other_type(given, shape, path)
+        # bytes say no scale, so it must be the schema's
+        return Form(shape.kind, null, scale=shape.type.scale)
     return Form(kind, null)
 
 
@@ -204,6 +209,8 @@ def _texts(form: Form, values: pa.Array) -> pa.Array:
         return _list_texts(form, values)
     if form.kind == plan.MAP:
         return _map_texts(form, values)
+    if form.kind == plan.DECIMAL_BYTES:
+        return _each(values, lambda each: _decimal_bytes(each, form.scale))
     return _PLAIN[form.kind](values)
 
 
@@ -219,7 +226,7 @@ def _struct_texts(form: Form, values: pa.Array) -> pa.Array:
                 nulls = np.flatnonzero(~is_valid(column)[rows])
                 if len(nulls):
                     raise _UnfitError(int(rows[nulls[0]]), "is null, which the JSON Schema forbids")
-                below = Form(below.kind, OMITTED, below.children)
+                below = replace(below, null=OMITTED)
             texts = _texts(below, column)
         except _UnfitError as error:
             error.path.append(f".{name}")
@@ -365,6 +372,16 @@ def _binary_texts(values: pa.Array) -> pa.Array:
     return _each(values, lambda each: f'"{binascii.b2a_base64(each, newline=False).decode()}"')
 
 
+def _decimal_bytes(value: Decimal, scale: int) -> str:
+    number = int(value.scaleb(scale, _EXACT))
+    size = (number + (number < 0)).bit_length() // 8 + 1  # as Java's BigInteger.toByteArray
+    digits = number.to_bytes(size, "big", signed=True)
+    return f'"{binascii.b2a_base64(digits, newline=False).decode()}"'
+
+
+_EXACT: Final = Context(prec=80)
+
+
 def _duration_texts(values: pa.Array) -> pa.Array:
     return _each(values.cast(pa.int64()), lambda micros: f'"{duration_text(micros)}"')
 
@@ -414,7 +431,7 @@ def _json_texts(values: pa.Array) -> pa.Array:
     for row, text in enumerate(values.to_pylist()):
         if text is not None:
             try:
-                parse(text.encode())
+                parse(f" {text}".encode())  # a BOM is no JSON in the middle
             except BrokenTextError as error:
                 raise _UnfitError(row, f"must be JSON text, and {error}") from None
     return values

@@ -21,6 +21,7 @@ BOOL: Final = "bool"
 INTEGER: Final = "integer"
 FLOAT: Final = "float"
 DECIMAL: Final = "decimal"
+DECIMAL_BYTES: Final = "decimal in base64"  # Kafka Connect's Decimal, unless decimal.format=NUMERIC
 TEXT: Final = "text"  # a string and nothing else
 LENIENT: Final = "lenient"  # a string as it is, any other value as its JSON text
 JSON_TEXT: Final = "json"  # any value as its JSON text, strings in quotes
@@ -113,7 +114,7 @@ def _of_type(wanted: pa.DataType, shape: Shape | None, path: str) -> Node:
         return Node(kind, wanted)
     if kind == LENIENT and shape.kind == TEXT:
         return Node(TEXT, wanted)
-    if (shape.kind, kind) in _EPOCHS:
+    if (shape.kind, kind) in _AS_SAID:
         return Node(shape.kind, wanted)
     if kind != LENIENT and kind not in _READ_AS.get(shape.kind, {shape.kind}):
         raise _other_type(wanted, shape, path)
@@ -186,12 +187,16 @@ _READ_AS: Final[Mapping[str, frozenset[str]]] = {
     DECIMAL: frozenset({DECIMAL, FLOAT}),
     TEXT: frozenset({TEXT, BINARY, DATE, TIMESTAMP, LOCAL_TIMESTAMP, DURATION, DECIMAL}),
     BINARY: frozenset({BINARY}),
+    DECIMAL_BYTES: frozenset({BINARY}),
     DATE: frozenset({DATE}),
     TIMESTAMP: frozenset({TIMESTAMP, LOCAL_TIMESTAMP}),
     EPOCH_MILLIS: frozenset({INTEGER}),
     EPOCH_DAYS: frozenset({INTEGER}),
 }
-_EPOCHS: Final = frozenset({(EPOCH_MILLIS, TIMESTAMP), (EPOCH_DAYS, DATE)})
+# What is read as the schema says, into the type that is wanted.
+_AS_SAID: Final = frozenset(
+    {(EPOCH_MILLIS, TIMESTAMP), (EPOCH_DAYS, DATE), (DECIMAL_BYTES, DECIMAL)}
+)
 
 
 def _at(path: str) -> str:

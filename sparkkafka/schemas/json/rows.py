@@ -11,7 +11,7 @@ from __future__ import annotations
 import binascii
 import math
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import pyarrow as pa
@@ -30,7 +30,7 @@ from sparkkafka.schemas.json.texts import (
 from sparkkafka.schemas.json.times import date_text, micros_of, time_text
 
 Writer = Callable[[Any], str]
-"""A value of texts.parse -> the clean text. Raises UnfitError."""
+"""A value of texts.parse, not None, -> the clean text. Raises UnfitError."""
 
 NOTHING: Final = object()
 """What is left of a value that a field took whole."""
@@ -56,22 +56,49 @@ class RowReader:
     def __init__(self, root: Node, rest: bool) -> None:
         self._root = root
         self._rest = rest
-        self._write = _writer(root, rest)
+        self._write = _writer(root, forgiving=False)
+        self._forgive = _writer(root, forgiving=True) if rest else self._write
         self._checks: dict[int, Writer] = {}  # by the node's id
+        self._deep = {id(node) for node in _nodes(root) if _has_fields(node)}
 
     def read(self, payload: bytes) -> tuple[str, str | None]:
-        """(the clean text, what is left over as JSON text). Raises BrokenTextError and UnfitError,
-        whose messages are reasons."""
+        """(the clean text, what is left over as JSON text). Raises UnfitError, whose message is the
+        reason."""
         try:
             value = parse(payload)
         except BrokenTextError as error:
             raise UnfitError(str(error)) from None
+        if value is None:
+            return "null", None
         if not self._rest:
             return self._write(value), None
-        if value is not None and type(value) is not dict:
+        if type(value) is not dict:
             raise UnfitError(f"is {name_of(value)}, not an object")
-        left = self._left(self._root, value)
-        return self._write(value), None if left is NOTHING else text_of(left)
+        try:  # most values fit, and then only names must be looked at
+            text = self._write(value)
+            left = self._unknown(self._root, value)
+        except UnfitError:
+            text = self._forgive(value)
+            left = self._left(self._root, value)
+        return text, None if left is NOTHING else text_of(left)
+
+    def _unknown(self, node: Node, value: Any) -> Any:
+        """As `_left`, of a value that fits its node."""
+        if value is None:
+            return NOTHING
+        if node.kind == plan.LIST:
+            return _items([self._unknown(node.item, each) for each in value])
+        children = dict.fromkeys(value, node.item) if node.kind == plan.MAP else node.children
+        left = {}
+        for name, each in value.items():
+            child = children.get(name)
+            if child is None:
+                left[name] = each
+            elif id(child) in self._deep:
+                below = self._unknown(child, each)
+                if below is not NOTHING:
+                    left[name] = below
+        return left or NOTHING
 
     def _left(self, node: Node, value: Any) -> Any:
         """What no field takes of a value: in objects the fields concerned, in arrays null for
@@ -91,18 +118,35 @@ class RowReader:
             pairs = ((name, self._left(node.item, each)) for name, each in value.items())
             return {name: below for name, below in pairs if below is not NOTHING} or NOTHING
         if node.kind == plan.LIST and kind is list:
-            items = [self._left(node.item, each) for each in value]
-            if all(below is NOTHING for below in items):
-                return NOTHING
-            return [None if below is NOTHING else below for below in items]
+            return _items([self._left(node.item, each) for each in value])
         check = self._checks.get(id(node))
         if check is None:
-            check = self._checks[id(node)] = _writer(node, False)
+            check = self._checks[id(node)] = _writer(node, forgiving=False)
         try:
             check(value)
         except UnfitError:
             return value
         return NOTHING
+
+
+def _items(left: list[Any]) -> Any:
+    """What is left of an array, by what is left of its items."""
+    if all(below is NOTHING for below in left):
+        return NOTHING
+    return [None if below is NOTHING else below for below in left]
+
+
+def _nodes(node: Node) -> Iterator[Node]:
+    yield node
+    for child in node.children.values():
+        yield from _nodes(child)
+
+
+def _has_fields(node: Node) -> bool:
+    """Whether there are names below a node that it may not know."""
+    if node.kind == plan.STRUCT:
+        return True
+    return bool(node.children) and _has_fields(node.item)
 
 
 def _writer(node: Node, forgiving: bool) -> Writer:
@@ -119,6 +163,8 @@ def _writer(node: Node, forgiving: bool) -> Writer:
         write = _float(pa.types.is_float32(node.type))
     elif node.kind == plan.DECIMAL:
         write = _decimal(node.type.precision, node.type.scale)
+    elif node.kind == plan.DECIMAL_BYTES:
+        write = _decimal_bytes(node.type.precision, node.type.scale)
     else:
         write = _PLAIN[node.kind]
     return _forgiving(write) if forgiving else write
@@ -142,7 +188,7 @@ def _struct(node: Node, forgiving: bool) -> Writer:
 
     def write(value: Any) -> str:
         if type(value) is not dict:
-            return _null_or(value, "an object")
+            raise _refused(value, "an object")
         parts = []
         name = ""
         try:
@@ -185,7 +231,7 @@ def _list(node: Node, forgiving: bool) -> Writer:
 
     def write(value: Any) -> str:
         if type(value) is not list:
-            return _null_or(value, "an array")
+            raise _refused(value, "an array")
         parts: list[str] = []
         try:
             for each in value:
@@ -204,7 +250,7 @@ def _map(node: Node, forgiving: bool) -> Writer:
 
     def write(value: Any) -> str:
         if type(value) is not dict:
-            return _null_or(value, "an object")
+            raise _refused(value, "an object")
         parts = []
         name = ""
         try:
@@ -219,10 +265,8 @@ def _map(node: Node, forgiving: bool) -> Writer:
     return write
 
 
-def _null_or(value: Any, wanted: str) -> str:
-    if value is None:
-        return "null"
-    raise UnfitError(f"is {name_of(value)}, not {wanted}")
+def _refused(value: Any, wanted: str) -> UnfitError:
+    return UnfitError(f"is {name_of(value)}, not {wanted}")
 
 
 def _integer(bits: int, wanted: str) -> Writer:
@@ -233,7 +277,7 @@ def _integer(bits: int, wanted: str) -> Writer:
         if type(value) is Number:  # 1.0 and 1e3 are whole (JSON Schema, draft 6 and later)
             number = scaled(value, 0, 19)
         elif type(value) is not int:
-            return _null_or(value, wanted)
+            raise _refused(value, wanted)
         if number is None or not -most <= number < most:
             raise UnfitError(f"is a number that does not fit: it is not {wanted}")
         return str(number)
@@ -246,7 +290,7 @@ def _float(single: bool) -> Writer:
         if type(value) is int and -(2**53) <= value <= 2**53:
             return str(value)
         if type(value) is not Number and type(value) is not int:
-            return _null_or(value, "a number")
+            raise _refused(value, "a number")
         try:
             number = float(value)
             if single and math.isfinite(number):
@@ -264,7 +308,7 @@ def _float(single: bool) -> Writer:
 def _decimal(precision: int, scale: int) -> Writer:
     def write(value: Any) -> str:
         if type(value) not in (int, Number, str):
-            return _null_or(value, "a number")
+            raise _refused(value, "a number")
         number = scaled(str(value), scale, precision)
         if number is None:
             if type(value) is str:
@@ -275,33 +319,47 @@ def _decimal(precision: int, scale: int) -> Writer:
     return write
 
 
+def _decimal_bytes(precision: int, scale: int) -> Writer:
+    def write(value: Any) -> str:
+        if type(value) is not str:
+            raise _refused(value, "a string")
+        _binary(value)
+        digits = binascii.a2b_base64(value)
+        number = int.from_bytes(digits, "big", signed=True) if len(digits) <= 32 else None
+        if number is None or abs(number) >= 10**precision:
+            raise UnfitError(f"is a number that does not fit into decimal({precision},{scale})")
+        return f'"{number}e-{scale}"'
+
+    return write
+
+
 def _boolean(value: Any) -> str:
     if type(value) is bool:
         return "true" if value else "false"
-    return _null_or(value, "a boolean")
+    raise _refused(value, "a boolean")
 
 
 def _text(value: Any) -> str:
-    return quoted(value) if type(value) is str else _null_or(value, "a string")
+    if type(value) is not str:
+        raise _refused(value, "a string")
+    return quoted(value)
 
 
 def _lenient(value: Any) -> str:
-    if value is None:
-        return "null"
     return quoted(value if type(value) is str else text_of(value))
 
 
 def _json(value: Any) -> str:
-    return "null" if value is None else quoted(text_of(value))
+    return quoted(text_of(value))
 
 
 def _null(value: Any) -> str:
-    return _null_or(value, "null")
+    raise _refused(value, "null")
 
 
 def _binary(value: Any) -> str:
     if type(value) is not str:
-        return _null_or(value, "a string")
+        raise _refused(value, "a string")
     try:
         binascii.a2b_base64(value, strict_mode=True)
     except ValueError:
@@ -311,7 +369,7 @@ def _binary(value: Any) -> str:
 
 def _date(value: Any) -> str:
     if type(value) is not str:
-        return _null_or(value, "a string")
+        raise _refused(value, "a string")
     if date_text(value) is None:
         raise UnfitError("is a string that is no date like 2024-01-31")
     return quoted(value)
@@ -319,7 +377,7 @@ def _date(value: Any) -> str:
 
 def _timestamp(value: Any) -> str:
     text, has_offset = _time(value)
-    if text and not has_offset:
+    if not has_offset:
         raise UnfitError(
             "is a time without offset from UTC (2024-01-31T10:00:00Z has one); read it as"
             " timestamp_ntz, or as string"
@@ -336,7 +394,7 @@ def _local_timestamp(value: Any) -> str:
 
 def _time(value: Any) -> tuple[str, bool]:
     if type(value) is not str:
-        return _null_or(value, "a string"), False
+        raise _refused(value, "a string")
     found = time_text(value)
     if found is None:
         raise UnfitError("is a string that is no time like 2024-01-31T10:00:00Z")
@@ -345,7 +403,7 @@ def _time(value: Any) -> tuple[str, bool]:
 
 def _duration(value: Any) -> str:
     if type(value) is not str:
-        return _null_or(value, "a string")
+        raise _refused(value, "a string")
     micros = micros_of(value)
     if micros is None:
         raise UnfitError("is a string that is no duration of days to seconds like PT1H30M")
@@ -354,7 +412,7 @@ def _duration(value: Any) -> str:
 
 def _millis(value: Any) -> str:
     text = _MILLIS(value)
-    if text != "null" and abs(int(text)) > 2**63 // 1000:
+    if abs(int(text)) > 2**63 // 1000:
         raise UnfitError("is a number of milliseconds too large for a timestamp")
     return text
 

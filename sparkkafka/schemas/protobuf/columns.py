@@ -12,14 +12,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from sparkkafka.protocol.columns.columns import gather, validity
-from sparkkafka.protocol.records.arrow import from_numpy
+from sparkkafka.protocol.records.arrow import from_numpy, is_valid
 from sparkkafka.schemas.protobuf import scalars, specials, types
 from sparkkafka.schemas.protobuf.plan import Count, Field, Message
 from sparkkafka.schemas.protobuf.tokens import SKIP, Chunk, Entry, Tokens, tokenize
-from sparkkafka.schemas.protobuf.wire import Data, Flags, Ints, read_varints
+from sparkkafka.schemas.protobuf.wire import Data, Flags, Ints
 
 MOST_BYTES_OF_ONE = 64 << 20
 """What the nested messages of one payload may take as columns, before its size is looked at."""
@@ -142,12 +141,13 @@ class _Maker:
         found = tokens.joined(self.count)
         if one.count is Count.ONE:
             return self._one(one, inner, found)
-        rows, child = self._elements(one, inner, found, packed)
-        counts = (
-            np.ones(self.count, np.int64)
-            if rows is None
-            else np.bincount(rows, minlength=self.count)
-        )
+        spans = packed.joined(self.count)
+        rows: Ints | None = None
+        if spans is not None:
+            counts, child = self._packed(one, found, spans)
+        else:
+            rows, child = self._elements(one, inner, found)
+            counts = self._counts(rows)
         offsets = np.zeros(self.count + 1, np.int32)
         np.cumsum(counts, out=offsets[1:])
         buffers = [None, pa.py_buffer(offsets)]
@@ -184,7 +184,7 @@ class _Maker:
                 values = np.zeros(self.count, raw.dtype)
                 values[found.rows] = raw
                 raw = values
-            array = self._numbers(one, raw, self.owner, present)
+            array = self._numbers(one, raw, present, lambda: self.owner)
         if present is None or present.all():
             return array
         if one.default is None:
@@ -204,14 +204,16 @@ class _Maker:
         flags[rows] = True
         return flags
 
-    def _numbers(self, one: Field, raw: Any, owner: Ints, present: Flags | None) -> pa.Array:
+    def _numbers(
+        self, one: Field, raw: Any, present: Flags | None, owner: Callable[[], Ints]
+    ) -> pa.Array:
         array, odd, wrong = scalars.numbers(one, raw, present)
         if odd is not None:
-            self.notes.odd[owner[odd]] = True
+            self.notes.odd[owner()[odd]] = True
         if wrong is not None:
             at = np.flatnonzero(wrong)
             self.notes.bad_rows(
-                owner[at], one.path, lambda index: scalars.misfit(one, int(raw[at[index]]))
+                owner()[at], one.path, lambda index: scalars.misfit(one, int(raw[at[index]]))
             )
         return array
 
@@ -252,7 +254,7 @@ class _Maker:
 
     def _not_twice(self, found: Chunk) -> None:
         """Marks where a field stands twice: messages are merged, texts are all checked."""
-        if found.rows is None or len(found.rows) < 2:
+        if found.rows is None or found.once:
             return
         times = np.bincount(found.rows, minlength=self.count)
         if int(times.max()) > 1:
@@ -280,21 +282,24 @@ class _Maker:
 
     # --- many values ------------------------------------------------------------------------------
 
+    def _counts(self, rows: Ints | None) -> Ints:
+        """How often each message is among `rows`; None: each is once."""
+        if rows is None:
+            return np.ones(self.count, np.int64)
+        return np.bincount(rows, minlength=self.count)
+
     def _elements(
-        self, one: Field, inner: Layout | None, found: Chunk | None, packed: Tokens
+        self, one: Field, inner: Layout | None, found: Chunk | None
     ) -> tuple[Ints | None, pa.Array]:
         """All values of a repeated field, in order, and which message each is of."""
-        spans = packed.joined(self.count)
-        if spans is not None:
-            return self._packed(one, found, spans)
         if found is None:
             return np.zeros(0, np.int64), pa.nulls(0, _child_type(one))
-        rows, at, value, size = _sorted(found)
+        rows, at, value, size, _ = _sorted(found)
         where = slice(None) if rows is None else rows
         owner = self.owner[where]
         if size is None:
             raw = value if value is not None else scalars.fixed(self.data, at, one.kind)
-            return rows, self._numbers(one, raw, owner, None)
+            return rows, self._numbers(one, raw, None, lambda: owner)
         if inner is None or one.special is types.Special.JSON:
             return rows, self._texts(one, at, size, owner)
         if rows is not None:
@@ -326,36 +331,36 @@ class _Maker:
         keep: Flags = ~np.isin(top, over)
         return keep
 
-    def _packed(
-        self, one: Field, found: Chunk | None, spans: Chunk
-    ) -> tuple[Ints | None, pa.Array]:
-        rows, at, _, size = _sorted(spans)
+    def _packed(self, one: Field, found: Chunk | None, spans: Chunk) -> tuple[Ints, pa.Array]:
+        """How many values of a repeated field each message has, and all, in order."""
+        of, at, _, size, _ = _sorted(spans)
         if size is None:
             raise ValueError("packed values without a length")
-        if rows is None:
-            rows = np.arange(self.count)
         raw, counts, wrong = scalars.unpack(self.data, at, size, one.kind)
         if wrong is not None:
-            self.notes.odd[self.owner[rows[wrong]]] = True
-        rows = np.repeat(rows, counts)
+            marked = wrong if of is None else of[wrong]
+            self.notes.odd[self.owner[marked]] = True
+        if found is None and of is None:
+            return counts, self._numbers(one, raw, None, lambda: np.repeat(self.owner, counts))
+        rows = np.repeat(np.arange(self.count) if of is None else of, counts)
         if found is not None:
             other = _sorted(found)
-            other_rows = np.arange(self.count) if other[0] is None else other[0]
+            other_rows = np.arange(self.count) if other.rows is None else other.rows
             both = np.intersect1d(rows, other_rows)
             if len(both):  # which comes first is not known any more
                 self.notes.odd[self.owner[both]] = True
-            single = (
-                other[2] if other[2] is not None else scalars.fixed(self.data, other[1], one.kind)
-            )
+            single = other.value
+            if single is None:
+                single = scalars.fixed(self.data, other.at, one.kind)
             rows = np.concatenate([rows, other_rows])
             order = np.argsort(rows, kind="stable")
             rows, raw = rows[order], np.concatenate([raw, single])[order]
-        return rows, self._numbers(one, raw, self.owner[rows], None)
+        return self._counts(rows), self._numbers(one, raw, None, lambda: self.owner[rows])
 
     def _entries(self, one: Field, inner: Layout, at: Ints, size: Ints, owner: Ints) -> pa.Array:
         arrays = fields_of(inner, self.data, at, at + size, owner, self.notes)
         if arrays[1].null_count:  # a message that is absent is an empty one here
-            self.notes.odd[owner[~_valid(arrays[1])]] = True
+            self.notes.odd[owner[~is_valid(arrays[1])]] = True
         return pa.Array.from_buffers(_child_type(one), len(at), [None], children=arrays)
 
     def _no_key_twice(self, rows: Ints, counts: Ints, keys: pa.Array) -> None:
@@ -379,7 +384,7 @@ def _child_type(one: Field) -> pa.DataType:
 def _sorted(chunk: Chunk) -> Chunk:
     """The same tokens by message, in each in their order."""
     rows = chunk.rows
-    if rows is None or len(rows) < 2 or bool((rows[1:] >= rows[:-1]).all()):
+    if rows is None or chunk.once or bool((rows[1:] >= rows[:-1]).all()):
         return chunk
     order = np.argsort(rows, kind="stable")
     return Chunk(
@@ -387,19 +392,14 @@ def _sorted(chunk: Chunk) -> Chunk:
         chunk.at[order],
         None if chunk.value is None else chunk.value[order],
         None if chunk.size is None else chunk.size[order],
+        False,
     )
-
-
-def _valid(array: pa.Array) -> NDArray[np.bool_]:
-    from sparkkafka.protocol.records.arrow import is_valid
-
-    return is_valid(array)
 
 
 def _with_validity(array: pa.Array, valid: Flags) -> pa.Array:
     """The array, null where not valid. It may have nulls of its own, and children."""
     if array.null_count:
-        valid = valid & _valid(array)
+        valid = valid & is_valid(array)
     buffers = array.buffers()
     kind = array.type
     if pa.types.is_struct(kind):
@@ -423,6 +423,3 @@ def _choose(first: Flags, one: pa.Array, other: pa.Array) -> pa.Array:
     index[~first] = len(one)
     both = pa.concat_arrays([one, other.slice(0, 1)])
     return both.take(from_numpy(index))
-
-
-__all__ = ["Layout", "Notes", "fields_of", "layout", "read_varints", "struct"]

@@ -320,6 +320,8 @@ def _run(command: list[str], folder: Path, own: str) -> str | None:
             )
         except subprocess.TimeoutExpired:
             return f"protoc took more than {COMPILE_TIMEOUT_S} s"
+        except OSError as error:
+            return f"Python, in which protoc runs, does not start: {error}"
     if done.returncode == 0:
         return None
     with log.open("rb") as source:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from sparkkafka.errors import OptionError
 from sparkkafka.protocol.columns.columns import validity
 from sparkkafka.protocol.records import varints
-from sparkkafka.protocol.records.arrow import from_numpy, is_valid
+from sparkkafka.protocol.records.arrow import is_valid
 from sparkkafka.schemas.protobuf import inputs, types
 from sparkkafka.schemas.protobuf.plan import Count, Field, Message
 from sparkkafka.schemas.protobuf.scalars import binary_array
@@ -356,6 +356,3 @@ def _varint_bytes(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
-
-
-__all__ = ["ProtobufEncoder", "from_numpy"]

@@ -157,5 +157,8 @@ def _content(payloads: pa.Array) -> tuple[Data, Ints, Ints]:
     offsets = np.frombuffer(offsets_, kind)[payloads.offset : payloads.offset + len(payloads) + 1]
     first, last = int(offsets[0]), int(offsets[-1])
     whole = np.frombuffer(content, np.uint8) if content is not None else np.zeros(0, np.uint8)
-    at = offsets.astype(np.int64) - first
-    return Data(whole[first:last]), at[:-1], at[1:]
+    data = Data(whole, first, last)
+    at = offsets.astype(np.int64)
+    if data.shift != first:
+        at -= first
+    return data, at[:-1], at[1:]

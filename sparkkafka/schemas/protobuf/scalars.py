@@ -55,19 +55,32 @@ def unpack(data: Data, at: Ints, size: Ints, kind: int) -> tuple[Any, Ints, Flag
     content = _content(data, at, size)
     if not len(content) or int(content.max()) < 0x80:
         return content.astype(np.uint64), size, wrong if wrong.any() else None
-    stops = np.flatnonzero(content < 0x80)
-    starts = np.empty_like(stops)
-    starts[0], starts[1:] = 0, stops[:-1] + 1
-    raw, after, longer = read_varints(Data(content), starts)
-    ends = np.cumsum(size)
-    before = np.searchsorted(stops, ends)
-    counts = np.diff(before, prepend=0)
-    odd = after != stops + 1
+    last_bytes = content < 0x80
+    stops = np.flatnonzero(last_bytes)
+    if int((content[:-1] & content[1:]).max(initial=0)) < 0x80:
+        raw, longer = _of_two_bytes(content, stops), None
+    else:
+        starts = np.empty_like(stops)
+        starts[0], starts[1:] = 0, stops[:-1] + 1
+        raw, _, longer = read_varints(Data(content), starts)
+    before = np.zeros(len(content) + 1, np.int64)
+    np.cumsum(last_bytes, out=before[1:])
+    counts = np.diff(before.take(np.cumsum(size)), prepend=0)
     if longer is not None:
-        odd |= longer
-    if odd.any():
-        wrong[np.repeat(np.arange(len(size)), counts)[odd]] = True
+        wrong[np.repeat(np.arange(len(size)), counts)[longer]] = True
     return raw, counts, wrong if wrong.any() else None
+
+
+def _of_two_bytes(content: Any, stops: Ints) -> Words:
+    """Varints of one byte or two, by the places of their last bytes."""
+    values = content.take(stops).astype(np.uint16)
+    earlier = content.take(stops - 1, mode="clip")  # of the first, its own byte: below 0x80
+    shift = (earlier >> 7).astype(np.uint16)
+    values <<= shift * np.uint16(7)
+    earlier &= np.negative(earlier >> 7) & np.uint8(0x7F)
+    values |= earlier
+    wide: Words = values.astype(np.uint64)
+    return wide
 
 
 def _content(data: Data, at: Ints, size: Ints) -> Any:
@@ -155,22 +168,33 @@ def _as(values: Any, item: pa.DataType) -> tuple[pa.Array, Flags | None]:
 
 def _enums(one: Field, values: Any, present: Flags | None) -> tuple[pa.Array, Flags | None]:
     odd = None
-    known = np.array(sorted(one.names), np.int64)
-    at = np.searchsorted(known, values)
-    at[at == len(known)] = 0
-    unknown = known[at] != values
-    if present is not None:
+    numbers = sorted(one.names)
+    at, unknown = _places(values, numbers)
+    if unknown is not None and present is not None:
         unknown &= present
-    if one.closed and unknown.any():
+    if unknown is not None and not unknown.any():
+        unknown = None
+    if one.closed:
         odd = unknown
     if not pa.types.is_string(one.item):
         return from_numpy(values.astype(np.int32 if one.item == pa.int32() else np.int64)), odd
-    names = [one.names[number] for number in known.tolist()]
-    if unknown.any():
+    names = [one.names[number] for number in numbers]
+    if unknown is not None:
         others, place = np.unique(values[unknown], return_inverse=True)
         at[unknown] = len(names) + place
         names += [str(number) for number in others.tolist()]
     return text_array(names).take(from_numpy(at)), odd
+
+
+def _places(values: Any, known: list[int]) -> tuple[Ints, Flags | None]:
+    """The place of each value among `known`, which ascend; and those that are not there."""
+    if known == list(range(len(known))):
+        unknown = _outside(values, 0, len(known) - 1)
+        return (values if unknown is None else np.where(unknown, 0, values)), unknown
+    table = np.array(known, np.int64)
+    at = np.searchsorted(table, values)
+    at[at == len(table)] = 0
+    return at, table[at] != values
 
 
 def text_array(texts: list[str], kind: pa.DataType | None = None) -> pa.Array:
@@ -243,17 +267,3 @@ def not_utf8(array: pa.Array) -> Ints:
 def codes(array: pa.Array) -> Ints:
     """The same number for the same value."""
     return to_numpy(array.dictionary_encode().indices).astype(np.int64)
-
-
-__all__ = [
-    "Words",
-    "binary_array",
-    "codes",
-    "constant",
-    "fixed",
-    "misfit",
-    "not_utf8",
-    "numbers",
-    "text_array",
-    "unpack",
-]

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from sparkkafka.schemas.protobuf.types import I32, I64, LEN, VARINT
 from sparkkafka.schemas.protobuf.wire import (
     DONE,
-    ODD,
     Data,
     Flags,
     Ints,
@@ -52,6 +51,8 @@ class Chunk(NamedTuple):
     at: Ints
     value: Words | None
     size: Ints | None
+    once: bool
+    """Rows ascend, and each is there once at most."""
 
 
 @dataclass(slots=True)
@@ -71,11 +72,11 @@ class Tokens:
         at = np.concatenate([chunk.at for chunk in chunks])
         if chunks[0].value is not None:
             value = np.concatenate([c.value for c in chunks if c.value is not None])
-            return Chunk(np.concatenate(rows), at, value, None)
+            return Chunk(np.concatenate(rows), at, value, None, False)
         if chunks[0].size is not None:
             size = np.concatenate([c.size for c in chunks if c.size is not None])
-            return Chunk(np.concatenate(rows), at, None, size)
-        return Chunk(np.concatenate(rows), at, None, None)
+            return Chunk(np.concatenate(rows), at, None, size, False)
+        return Chunk(np.concatenate(rows), at, None, None, False)
 
 
 def tokenize(
@@ -184,11 +185,13 @@ class _Run:
             rows_ = some if self.rows is None or some is None else self.rows[some]
             if rows_ is None:
                 rows_ = self.rows
-            self.tokens[slot].chunks.append(Chunk(rows_, at, value, size))
+            self.tokens[slot].chunks.append(Chunk(rows_, at, value, size, True))
         tags, body = read_tags(self.data, after, end)
         if some is None:
             self.at, self.tag, self.body = after, tags, body
         else:
+            if tags.itemsize > self.tag.itemsize:
+                self.tag = self.tag.astype(tags.dtype)
             self.at[some], self.tag[some], self.body[some] = after, tags, body
         return True
 
@@ -254,8 +257,6 @@ class _Run:
                     np.array(at, np.int64),
                     numbers if wire == VARINT else None,
                     numbers.view(np.int64) if wire == LEN else None,
+                    False,
                 )
             )
-
-
-__all__ = ["DONE", "ODD", "SKIP", "Chunk", "Entry", "Tokens", "tokenize"]

@@ -28,6 +28,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from sparkkafka.errors import OptionError, SchemaError
+from sparkkafka.schemas.protobuf.compiler import library
 
 (
     DOUBLE,
@@ -301,8 +302,6 @@ def _params(field: Any) -> dict[str, str]:
         extension = field.file.pool.FindExtensionByName("confluent.field_meta")
     except KeyError:
         return {}
-    from sparkkafka.schemas.protobuf.compiler import library
-
     factory = library().message_factory
     known = factory.GetMessageClass(
         field.file.pool.FindMessageTypeByName("google.protobuf.FieldOptions")

@@ -20,12 +20,16 @@ PAD: Final = 16
 """Bytes behind the data that may be read, and mean nothing."""
 
 DONE: Final = 0
-ODD: Final = -1
+ODD: Final = 7
 """In the place of a tag: the row has ended; it goes on with what no writer writes."""
 
 _HIGH = np.uint64(0x8080808080808080)
 _LOW = np.uint64(0x7F7F7F7F7F7F7F7F)
 _ONE = np.uint64(1)
+_ONE32 = np.uint32(1)
+_PAIRS32: Final = tuple(
+    np.uint32(bits) for bits in (0x007F007F, 0x7F007F00, 0x00003FFF, 0x3FFF0000)
+)
 _SQUEEZE: Final = tuple(
     (np.uint64(keep), np.uint64(move), np.uint64(by))
     for keep, move, by in (
@@ -38,16 +42,21 @@ _MOST_TAG = (1 << 32) - 1
 
 
 class Data:
-    """Bytes with padding, as numpy and Arrow see them."""
+    """Bytes from `first` to `last` with padding, as numpy and Arrow see them. `shift`: what must be
+    added to a position from `first` on. Not copied if there is something behind them."""
 
-    __slots__ = ("buffer", "bytes", "raw", "size", "words")
+    __slots__ = ("buffer", "bytes", "raw", "shift", "words")
 
-    def __init__(self, content: NDArray[np.uint8]) -> None:
-        self.size = len(content)
-        self.bytes = np.empty(self.size + PAD, np.uint8)
-        self.bytes[: self.size] = content
-        self.bytes[self.size :] = 0
-        self.words: Words = np.ndarray((self.size + PAD - 7,), "<u8", self.bytes.data, 0, (1,))
+    def __init__(self, content: NDArray[np.uint8], first: int = 0, last: int | None = None) -> None:
+        last = len(content) if last is None else last
+        if last + PAD <= len(content):
+            self.bytes, self.shift = content, first
+        else:
+            size = last - first
+            self.bytes, self.shift = np.empty(size + PAD, np.uint8), 0
+            self.bytes[:size] = content[first:last]
+            self.bytes[size:] = 0
+        self.words: Words = np.ndarray((len(self.bytes) - 7,), "<u8", self.bytes.data, 0, (1,))
         self.buffer = pa.py_buffer(self.bytes)
         self.raw = memoryview(self.bytes.data)
 
@@ -61,6 +70,47 @@ def read_varints(data: Data, at: Ints) -> tuple[Words, Ints, Flags | None]:
     words = data.words[at]
     stops = ~words
     stops &= _HIGH
+    short = stops.astype(np.uint32)
+    if int(short.min()):
+        values, width = _squeezed32(words.astype(np.uint32), short)
+        return values, at + width, None
+    values, width = _squeezed64(words, stops)
+    after = at + width
+    longer = np.flatnonzero(stops == 0)
+    if not len(longer):
+        return values, after, None
+    where = at[longer]
+    ninth, tenth = data.bytes.take(where + 8), data.bytes.take(where + 9)
+    values[longer] |= (ninth & 0x7F).astype(np.uint64) << np.uint64(56)
+    more = ninth >= 0x80
+    values[longer[more]] |= (tenth[more] & 1).astype(np.uint64) << np.uint64(63)
+    after[longer] = where + 9 + more
+    wrong = np.zeros(len(at), np.bool_)
+    wrong[longer] = more & (tenth >= 0x80)
+    return values, after, wrong if wrong.any() else None
+
+
+def _squeezed32(words: NDArray[np.uint32], stops: NDArray[np.uint32]) -> tuple[Words, Any]:
+    """Values of varints of at most four bytes, and their widths."""
+    lowest = stops & (~stops + _ONE32)
+    lowest -= _ONE32  # all bits below the stop bit, which is 0 in the value
+    words &= lowest
+    low = words & _PAIRS32[0]
+    words &= _PAIRS32[1]
+    words >>= _ONE32
+    low |= words
+    values = low & _PAIRS32[2]
+    low &= _PAIRS32[3]
+    low >>= np.uint32(2)
+    values |= low
+    # A number just below a power of two has that power's logarithm in its exponent, as a double.
+    width = (lowest.astype(np.float64).view(np.int64) >> 52) - 1014
+    width >>= 3
+    return values.astype(np.uint64), width
+
+
+def _squeezed64(words: Words, stops: Words) -> tuple[Words, Ints]:
+    """Values of varints of at most eight bytes, or the first 56 bits, and their widths."""
     lowest = stops & (~stops + _ONE)
     mask = lowest | (lowest - _ONE)
     words &= mask
@@ -70,38 +120,29 @@ def read_varints(data: Data, at: Ints) -> tuple[Words, Ints, Flags | None]:
         moved >>= by
         words &= keep
         words |= moved
-    # A power of two as a float has its logarithm in the exponent.
+    # A power of two as a double has its logarithm in the exponent.
     bits = lowest.astype(np.float64).view(np.int64) >> 52
-    after = at + ((bits - 1015) >> 3)
-    longer = np.flatnonzero(stops == 0)
-    if not len(longer):
-        return words, after, None
-    where = at[longer]
-    ninth, tenth = data.bytes.take(where + 8), data.bytes.take(where + 9)
-    words[longer] |= (ninth & 0x7F).astype(np.uint64) << np.uint64(56)
-    more = ninth >= 0x80
-    words[longer[more]] |= (tenth[more] & 1).astype(np.uint64) << np.uint64(63)
-    after[longer] = where + 9 + more
-    wrong = np.zeros(len(at), np.bool_)
-    wrong[longer] = more & (tenth >= 0x80)
-    return words, after, wrong if wrong.any() else None
+    bits -= 1015
+    bits >>= 3
+    return words, bits
 
 
-def read_tags(data: Data, at: Ints, end: Ints) -> tuple[Ints, Ints]:
+def read_tags(data: Data, at: Ints, end: Ints) -> tuple[NDArray[Any], Ints]:
     """The tag at each position (number << 3 | wire type), and the position after it; DONE where the
-    row has ended."""
-    first = data.bytes.take(at)
-    tags = first.astype(np.int64)
+    row has ended. As bytes if all are below 0x80."""
+    tags: NDArray[Any] = data.bytes.take(at)
     after = at + 1
     if not len(at):
         return tags, after
+    first = tags
     if int(first.max()) >= 0x80:
         longer = np.flatnonzero(first >= 0x80)
         start = at[longer]
         raw, stop, wrong = read_varints(data, start)
-        odd = (raw > _MOST_TAG) | (raw == 0) | (stop - start > 5) | (stop > end[longer])
+        odd = (raw > _MOST_TAG) | (raw < 8) | (stop - start > 5) | (stop > end[longer])
         if wrong is not None:
             odd |= wrong
+        tags = first.astype(np.int64)
         tags[longer] = np.where(odd, ODD, raw.view(np.int64))
         after[longer] = stop
     if int(first.min()) == 0:

@@ -24,7 +24,7 @@ from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.config.options import ProducerOptions, ReadOptions
 from sparkkafka.errors import BadRecordError, UnknownTopicError
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE, DecodedRecords, validity
-from sparkkafka.protocol.records.arrow import blobs, from_numpy, or_zero, repeat_text
+from sparkkafka.protocol.records.arrow import binary_array, from_numpy, or_zero, repeat_text
 
 PREFIX = "__connect.errors."
 
@@ -135,7 +135,7 @@ def _with_reasons(
             letter.reason.encode()[:MOST_REASON_BYTES],
         ]
     names = pa.concat_arrays([repeat_text(PREFIX + name, 1) for name in _NAMES])
-    values = blobs(texts)
+    values = binary_array(texts)
     old = np.zeros(count, np.int64)
     before = 0
     if records.headers is not None:

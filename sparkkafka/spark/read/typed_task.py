@@ -17,7 +17,7 @@ from sparkkafka.config.formats import FormatOptions
 from sparkkafka.config.options import ReadOptions
 from sparkkafka.errors import BadRecordError, KafkaError, OptionError
 from sparkkafka.protocol.columns.columns import ALL_COLUMNS, HEADERS, DecodedRecords, validity
-from sparkkafka.protocol.records.arrow import blobs, from_numpy, places
+from sparkkafka.protocol.records.arrow import binary_array, from_numpy, places
 from sparkkafka.schemas.column import (
     NONE,
     BadRow,
@@ -284,7 +284,7 @@ def _bad_column(
     known = validity(np.array([one is not None for one in ids]))
     schema_ids = pa.Array.from_buffers(pa.int32(), len(ids), [known, pa.py_buffer(numbers)])
     found_rows = pa.StructArray.from_arrays(
-        [blobs(errors).cast(pa.string()), schema_ids, pa.concat_arrays(raw)],
+        [binary_array(errors).cast(pa.string()), schema_ids, pa.concat_arrays(raw)],
         fields=list(BAD_RECORD),
     )
     is_bad = np.zeros(count, np.bool_)

@@ -21,6 +21,12 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from sparkkafka.config.options import EXACTLY_ONCE, WriteOptions
+from sparkkafka.errors import (
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+    RegistryError,
+)
 from sparkkafka.spark.logs import EXECUTOR, set_up_logging
 from sparkkafka.spark.write.commit_message import (
     KafkaCommitMessage,
@@ -34,6 +40,8 @@ log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from sparkkafka.schemas.column import EncodePlan
 
     class _ArrowSink(DataSourceStreamWriter):
         pass
@@ -51,13 +59,24 @@ class KafkaStreamWriter(_ArrowSink):
     """Writes each task's rows of a micro-batch with a producer of its own.
 
     Spark makes this object twice for each micro-batch: for the tasks, and for commit. Raises
-    OptionError for columns that are missing or have a type that cannot be written.
+    OptionError for columns that are missing or have a type that cannot be written; and for columns
+    with a schema SchemaError and RegistryError. That the registry is away is raised by the tasks,
+    since it must not keep from commit what they have written.
     """
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         self.options = options
         self.columns = input_columns(schema, options.topic, options.formats)
-        self.plans = encode_plans(options, schema, self.columns)
+        self.plans: tuple[EncodePlan, ...] = ()
+        self.no_plans: KafkaError | None = None
+        try:
+            self.plans = encode_plans(options, schema, self.columns)
+        except (KafkaConnectionError, KafkaTimeoutError) as error:
+            self.no_plans = error
+        except RegistryError as error:
+            if (error.status or 0) < 500:
+                raise
+            self.no_plans = error
         self.writer_id = uuid.uuid4().hex  # the same for all tasks of a micro-batch
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> KafkaCommitMessage:
@@ -66,6 +85,8 @@ class KafkaStreamWriter(_ArrowSink):
         from sparkkafka.spark.write.write_task import write_rows
 
         set_up_logging(EXECUTOR)
+        if self.no_plans is not None:
+            raise self.no_plans
         place = None
         if self.options.delivery_guarantee == EXACTLY_ONCE:
             place = TaskPlace.of_stream(self.options.transactional_id_prefix, self.writer_id)

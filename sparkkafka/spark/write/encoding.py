@@ -11,7 +11,7 @@ from dataclasses import replace
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from sparkkafka.client.sender.table_columns import InputColumns
+from sparkkafka.client.arguments import InputColumns
 from sparkkafka.config.formats import FormatOptions
 from sparkkafka.errors import EncodeError, OptionError
 from sparkkafka.schemas.choice import encode_plan

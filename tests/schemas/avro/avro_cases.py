@@ -7,6 +7,7 @@ which branch a value had: `plain` takes the one member that is set.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import math
@@ -88,7 +89,11 @@ def expected(definition: Json, value: Any, names: dict[str, Json]) -> Any:
         if kinds == {"float", "double"}:
             return number(value)
         rest = [each for each in definition if each != "null"]
-        results = [expected(each, value, names) for each in rest if fits(each, value, names)]
+        results = []
+        for each in rest:
+            if fits(each, value, names):
+                with contextlib.suppress(TypeError, AttributeError):  # a map taken for a record
+                    results.append(expected(each, value, names))
         return results[0] if len(results) == 1 else Either(results)
     kind = definition if isinstance(definition, str) else definition["type"]
     if isinstance(definition, dict) and "name" in definition:

@@ -17,7 +17,7 @@ import pytest
 
 from sparkkafka.errors import OptionError
 from sparkkafka.schemas.avro import format as avro
-from sparkkafka.schemas.avro import wires
+from sparkkafka.schemas.avro import scalars, wires
 from tests.schemas.avro.avro_cases import decode, decoded, plain, record, schema, written
 
 ORDER = record(
@@ -301,6 +301,17 @@ def test_bombs(bomb: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 150, f"{done.stdout} MB"
+
+
+def test_symbols_are_longer_than_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scalars, "MOST_TEXT_BYTES", 1000)
+    enum = {"type": "enum", "name": "E", "symbols": ["A" * 100, "B"]}
+    rows = [["B"], ["A" * 100] * 5, ["A" * 100] * 5, ["B"] * 200]
+    definition = {"type": "array", "items": enum}
+    result = decode(definition, [written(definition, row) for row in rows])
+    assert result.bad_rows.tolist() == [2, 3]
+    assert result.reasons[0] == "field []: the symbols of all its items are too many bytes"
+    assert result.values.to_pylist() == [*rows[:2], None, None]
 
 
 # ---------------------------------------------------------------------------- types

@@ -225,7 +225,8 @@ def test_a_branch_that_the_reader_lacks_is_a_bad_row() -> None:
     result = decode(writer, [written(writer, {"x": x}) for x in rows], reader)
     assert result.bad_rows.tolist() == [2]
     assert result.reasons == (
-        "field x: string of the writer's union is not in the reader's schema",
+        "field x: string of the writer's Avro schema cannot be read as union [null, int] of the "
+        "reader's",
     )
     assert plain(result.values) == [{"x": None}, {"x": 1}, None, {"x": 2}]
 

@@ -23,7 +23,6 @@ FLAT = pa.struct(
         ("day", pa.date32()),
         ("raw", pa.binary()),
         ("ok", pa.bool_()),
-        ("none", pa.null()),
     ]
 )
 NESTED = pa.struct(
@@ -39,6 +38,8 @@ MAPS = pa.struct(
     [
         ("id", pa.int64()),
         ("labels", pa.map_(pa.string(), pa.string())),
+        ("none", pa.null()),
+        ("nones", pa.list_(pa.null())),
         ("sums", pa.map_(pa.string(), pa.list_(pa.decimal128(38, 4)))),
     ]
 )

@@ -8,7 +8,6 @@ import json
 import math
 import re
 import struct
-import zoneinfo
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -20,6 +19,7 @@ class BadError(Exception):
 
 
 NESTED = 200
+_UTC = pa.array([0], pa.timestamp("us", "UTC"))[0].as_py().tzinfo  # pytz's with old pyarrow
 
 
 def _constant(name: str) -> Any:
@@ -33,12 +33,20 @@ class _Float:
         self.text = text
 
 
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    for name, value in pairs:  # also those that a later one of the same name replaces
+        _check([name, value], 0)
+    return dict(pairs)
+
+
 def parsed(payload: bytes) -> Any:
     if payload[:3] == b"\xef\xbb\xbf":
         payload = payload[3:]
     try:
         text = payload.decode()
-        value = json.loads(text, parse_float=_Float, parse_constant=_constant)
+        value = json.loads(
+            text, parse_float=_Float, parse_constant=_constant, object_pairs_hook=_object
+        )
     except (ValueError, RecursionError) as error:
         raise BadError(str(error)) from error
     _check(value, 0)
@@ -104,6 +112,43 @@ def fitted(value: Any, kind: pa.DataType) -> Any:
         return _time(value, kind)
     except ValueError as error:
         raise BadError(str(error)) from error
+
+
+_NONE = object()
+
+
+def with_rest(payload: bytes, kind: pa.DataType) -> tuple[Any, str | None]:
+    """(the value, what no field took of it). Raises BadError."""
+    value = parsed(payload)
+    if value is not None and not isinstance(value, dict):
+        raise BadError("no object")
+    taken, left = _shared(value, kind)
+    return taken, None if left is _NONE else compact(left)
+
+
+def _shared(value: Any, kind: pa.DataType) -> tuple[Any, Any]:
+    types = pa.types
+    if value is None:
+        return None, _NONE
+    if types.is_struct(kind) and isinstance(value, dict):
+        known = {each.name: each.type for each in kind}
+        both = {name: _shared(each, known[name]) for name, each in value.items() if name in known}
+        left = {name: both[name][1] if name in known else each for name, each in value.items()}
+        left = {name: each for name, each in left.items() if each is not _NONE}
+        return {name: both.get(name, (None,))[0] for name in known}, left or _NONE
+    if types.is_map(kind) and isinstance(value, dict):
+        both = {name: _shared(each, kind.item_type) for name, each in value.items()}
+        left = {name: each for name, (_, each) in both.items() if each is not _NONE}
+        return [(name, each) for name, (each, _) in both.items()], left or _NONE
+    if types.is_list(kind) and isinstance(value, list):
+        items = [_shared(each, kind.value_type) for each in value]
+        rests = [None if each is _NONE else each for _, each in items]
+        some = any(each is not _NONE for _, each in items)
+        return [each for each, _ in items], rests if some else _NONE
+    try:
+        return fitted(value, kind), _NONE
+    except BadError:
+        return None, value
 
 
 def _only(condition: Any, value: Any) -> Any:
@@ -174,7 +219,7 @@ def _time(value: str, kind: pa.DataType) -> datetime.datetime:
             raise BadError("zone")
         zone = f"{zone[0]}{digits[:2]}:{digits[2:]}"
     time = datetime.datetime.fromisoformat(rest.upper() + zone.upper())
-    return time.astimezone(zoneinfo.ZoneInfo("UTC")) if zone else time
+    return time.astimezone(_UTC) if zone else time
 
 
 def compact(value: Any) -> str:

@@ -75,6 +75,33 @@ def test_every_mutation_is_the_oracles_value_or_a_bad_row(fewest: int, seed: int
         check(kind, payloads)
 
 
+@pytest.mark.parametrize("fewest", [1, ONE_BY_ONE], ids=["at once", "one by one"])
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=100, deadline=None)
+def test_nothing_is_lost_with_rest(fewest: int, seed: int) -> None:
+    dice = random.Random(seed)
+    kind = dice.choice([each for each in json_cases.TYPES if pa.types.is_struct(each)])
+    misfits, damage = dice.choice([(0, 0), (0.02, 0), (0.1, 0.1)])
+    payloads = [
+        json_cases.payload_of(kind, dice, misfits=misfits, damage=damage)
+        for _ in range(dice.choice([1, 4, 30]))
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decode, "FEWEST_AT_ONCE", fewest)
+        read = run(kind, *payloads, rest=True)
+    assert read.rest is not None
+    for row, payload in enumerate(payloads):
+        try:
+            value, left = json_oracle.with_rest(payload, kind)
+        except json_oracle.BadError:
+            assert row in read.bad_rows, payload
+            value = left = None
+        else:
+            assert row not in read.bad_rows, payload
+        assert repr(read.values[row].as_py()) == repr(value), payload
+        assert read.rest[row].as_py() == left, payload
+
+
 @pytest.mark.parametrize(
     "payload",
     [
@@ -211,6 +238,11 @@ def test_a_string_without_a_schema_takes_any_value() -> None:
     ]:
         assert value_in(pa.string(), text) == expected
     assert run(pa.string(), b'"x"', b"[1, 2]").values.to_pylist() == ["x", "[1,2]"]
+
+
+@pytest.mark.parametrize("kind", [*json_cases.FLAT, *json_cases.MAPS], ids=str)
+def test_null_alone_is_null(kind: pa.Field) -> None:
+    assert run(kind.type, b"null", b" null ").values.to_pylist() == [None, None]
 
 
 def test_durations() -> None:

@@ -8,6 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sparkkafka.errors import OptionError, SchemaError
 from sparkkafka.schemas.json.format import arrow_type, decoder
@@ -62,6 +64,15 @@ def read(node: Any, *texts: str, wanted: pa.DataType | None = None) -> list[Any]
         (
             {"type": "number", "title": f"{CONNECT}Decimal", "connect.parameters": {"scale": "4"}},
             pa.decimal128(38, 4),
+        ),
+        (
+            {
+                "type": "string",
+                "connect.type": "bytes",
+                "title": f"{CONNECT}Decimal",
+                "connect.parameters": {"scale": "2"},
+            },
+            pa.decimal128(38, 2),
         ),
         # null beside a type
         ({"type": ["null", "integer"]}, pa.int64()),
@@ -118,6 +129,24 @@ def read(node: Any, *texts: str, wanted: pa.DataType | None = None) -> list[Any]
             },
             pa.struct([("a", pa.int64())]),
         ),
+        (
+            {
+                "properties": {"kind": {"type": "string"}, "a": {"type": "integer"}},
+                "oneOf": [
+                    {"properties": {"kind": {"const": "x"}}, "required": ["a"]},
+                    {"properties": {"kind": {"const": "y"}}},
+                ],
+            },
+            pa.struct([("kind", pa.string()), ("a", pa.int64())]),
+        ),
+        (
+            {
+                "properties": {"a": {"type": "integer"}},
+                "oneOf": [{"properties": {"b": {"type": "string"}}}, {}],
+            },
+            pa.string(),
+        ),
+        ({"properties": {"a": {"const": 1}}, "required": True}, pa.struct([("a", pa.int64())])),
         # references
         (
             {
@@ -134,6 +163,24 @@ def read(node: Any, *texts: str, wanted: pa.DataType | None = None) -> list[Any]
                 "$defs": {"x": {"$anchor": "item", "type": "boolean"}},
             },
             pa.list_(pa.bool_()),
+        ),
+        (
+            {
+                "$id": "http://x.test/a.json",
+                "properties": {"a": {"$ref": "b.json"}, "b": {"$ref": "b.json#/$defs/y"}},
+                "$defs": {
+                    "x": {
+                        "$id": "http://x.test/b.json",
+                        "type": "integer",
+                        "$defs": {"y": {"type": "boolean"}},
+                    }
+                },
+            },
+            pa.struct([("a", pa.int64()), ("b", pa.bool_())]),
+        ),
+        (
+            {"items": {"$ref": "#x"}, "definitions": {"x": {"$id": "#x", "type": "null"}}},
+            pa.list_(pa.null()),
         ),
         ({"allOf": [{"$ref": "#/$defs/x"}], "$defs": {"x": {"type": "integer"}}}, pa.int64()),
     ],
@@ -206,6 +253,7 @@ def test_a_given_type_ends_recursion() -> None:
         ('{"properties":{"a":{"$ref":"#/no"}}}', "field a: .* leads to nothing"),
         ('{"properties":{"a":{"$ref":"#no"}}}', "field a: .* leads to nothing"),
         ('{"$ref":5}', "not a text"),
+        ('{"$ref":"http://[x#a"}', "is no reference"),
         ('{"oneOf":{}}', "not a list of schemas"),
         ('{"allOf":[{"type":"integer"},{"type":"string"}]}', "parts of allOf"),
         (
@@ -222,13 +270,13 @@ def test_schemas_that_cannot_be_used(text: str, words: str) -> None:
 
 def test_schemas_that_multiply_or_nest_without_end() -> None:
     doubled = {
-        f"d{n}": {"properties": dict.fromkeys("lr", {"$ref": f"#/$defs/d{n + 1}"})}
+        f"d{n}": {"properties": {side: {"$ref": f"#/$defs/d{n + 1}"} for side in "lr"}}
         for n in range(40)
     }
-    with pytest.raises(SchemaError, match="more than 50000 parts"):
+    with pytest.raises(SchemaError, match="more than 20000 parts"):
         arrow_type(schema({"$ref": "#/$defs/d0", "$defs": {**doubled, "d40": {"type": "null"}}}))
     unions = {f"d{n}": {"oneOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(60)}
-    with pytest.raises(SchemaError, match="more than 50000 parts"):
+    with pytest.raises(SchemaError, match="more than 20000 parts"):
         arrow_type(schema({"$ref": "#/$defs/d0", "$defs": {**unions, "d60": {"type": "null"}}}))
     node: Any = {"type": "integer"}
     for _ in range(70):
@@ -239,6 +287,59 @@ def test_schemas_that_multiply_or_nest_without_end() -> None:
         node = {"allOf": [node]}
     with pytest.raises(SchemaError, match="deep"):
         arrow_type(schema(node))
+
+
+_WORDS = ["string", "integer", "object", "array", "null", "int8", "date", "#", "#/$defs/a", "a"]
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 50) | st.floats() | st.sampled_from(_WORDS),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "type",
+                    "properties",
+                    "items",
+                    "oneOf",
+                    "anyOf",
+                    "allOf",
+                    "$ref",
+                    "$defs",
+                    "a",
+                    "enum",
+                    "const",
+                    "required",
+                    "title",
+                    "format",
+                    "additionalProperties",
+                    "prefixItems",
+                    "connect.type",
+                    "connect.parameters",
+                    "scale",
+                    "$id",
+                ]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=25,
+)
+
+
+@given(node=_JSON, hint=st.booleans())
+@settings(max_examples=300, deadline=None)
+def test_any_json_is_a_schema_or_an_error_that_says_so(node: Any, hint: bool) -> None:
+    if hint and isinstance(node, dict):
+        node |= {"type": "number", "title": f"{CONNECT}Decimal"}
+    text = json.dumps({"properties": {"f": node, "g": {"$ref": "#/properties/f"}}})
+    try:
+        kind = arrow_type(Schema("json", text))
+    except SchemaError:
+        return
+    read = decoder(Schema("json", text), None, None).decode(pa.array([b'{"f":1}', b"{}"]))
+    assert read.values.type == kind
+    read.values.validate(full=True)
 
 
 ORDER = {

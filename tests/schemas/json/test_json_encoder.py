@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import datetime
 import json
 import math
+import subprocess
+import sys
 from decimal import Decimal
 from typing import Any
 
@@ -300,10 +303,39 @@ def test_types_that_do_not_go_with_the_schema(node: Any, kind: pa.DataType, word
         encoder(Schema("json", json.dumps(node)), kind)
 
 
+@pytest.mark.parametrize(
+    "number", ["0.00", "1.27", "1.28", "-1.28", "-1.29", "655.36", "9" * 36 + ".99", "-" + "9" * 36]
+)
+def test_connects_decimals_in_base64(number: str) -> None:
+    """Bytes as Java's BigInteger has them: big-endian, two's complement, as few as will do."""
+    node = {
+        "type": "string",
+        "connect.type": "bytes",
+        "title": f"{CONNECT}Decimal",
+        "connect.parameters": {"scale": "2"},
+    }
+    [text] = written(pa.decimal128(38, 2), Decimal(number), schema=node)
+    digits = base64.b64decode(json.loads(text))
+    unscaled = int(number.replace(".", "") if "." in number else f"{number}00")
+    assert int.from_bytes(digits, "big", signed=True) == unscaled
+    if len(digits) > 1:  # one byte less would not do
+        with pytest.raises(OverflowError):
+            unscaled.to_bytes(len(digits) - 1, "big", signed=True)
+    read = decoder(Schema("json", json.dumps(node)), None, None).decode(pa.array([text.encode()]))
+    assert read.values.to_pylist() == [Decimal(number)]
+    narrow = decoder(Schema("json", json.dumps(node)), None, pa.decimal128(4, 2))
+    read = narrow.decode(
+        pa.array([text.encode(), b'"not base64"', b"1.5", b'"' + b"A" * 400 + b'"'])
+    )
+    assert read.bad_rows.tolist() == ([] if abs(unscaled) < 10**4 else [0]) + [1, 2, 3]
+
+
 def test_json_text_is_checked() -> None:
     with pytest.raises(ValueRowError, match="must be JSON text, and is not JSON") as caught:
         written(pa.string(), "1", None, "{", schema={})
     assert caught.value.row == 2
+    with pytest.raises(ValueRowError, match="must be JSON text"):
+        written(pa.string(), "\ufeff1", schema={})
 
 
 def test_the_schemas_of_types_with_required_fields() -> None:
@@ -321,3 +353,32 @@ def test_the_schemas_of_types_with_required_fields() -> None:
     }
     with pytest.raises(OptionError, match="field a: uint8 cannot be written"):
         schema_of(pa.struct([("a", pa.uint8())]), "x")
+
+
+def test_pandas_is_not_imported() -> None:
+    """It would take half a second in each worker (see protocol/records/arrow.py)."""
+    program = """
+import sys
+import numpy as np, pyarrow as pa
+from sparkkafka.protocol.records.arrow import from_numpy
+from sparkkafka.schemas.json.format import decoder, encoder, schema_of
+from sparkkafka.schemas.values import Schema
+kind = pa.struct([("a", pa.int64()), ("t", pa.timestamp("us", "UTC")), ("b", pa.binary()),
+                  ("f", pa.float32()), ("l", pa.list_(pa.decimal128(5, 2))), ("d", pa.date32()),
+                  ("m", pa.map_(pa.string(), pa.float64())), ("u", pa.duration("us"))])
+some = pa.struct([each for each in kind if each.name not in "mu"])
+text = b'{"a":1,"t":"2024-01-01T00:00:00Z","b":"aGk=","f":1,"l":[1.5],"d":"2024-01-01","x":1,'
+text += b'"m":{"k":1},"u":"PT1S"}'
+for each in (kind, some):
+    for rest in (False, True):
+        texts = text * 100 + b"{"
+        offsets = np.array([*range(0, len(texts), len(text)), len(texts)], np.int32)
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(texts)]
+        payloads = pa.Array.from_buffers(pa.binary(), 101, buffers)
+        read = decoder(Schema("json", ""), None, each, rest=rest).decode(payloads)
+        encoder(schema_of(each, "x"), each).encode(read.values)
+        assert len(read.bad_rows) == 1
+print("pandas" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "False\n", done.stderr

@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 )
 
 from sparkkafka.config.options import parse_read_options
-from sparkkafka.errors import EncodeError, OptionError, RegistryError
+from sparkkafka.errors import EncodeError, KafkaTimeoutError, OptionError, RegistryError
 from sparkkafka.spark.datasource import KafkaDataSource
 from sparkkafka.spark.read.reader import KafkaBatchReader
 from sparkkafka.spark.write.commit_message import KafkaCommitMessage
@@ -251,3 +251,47 @@ def test_records_of_several_subjects_by_name(target: Target) -> None:
         auto__register__schemas="true",
     )
     assert list(target.registry.subjects) == ["shop.orders_value"]
+
+
+@pytest.mark.parametrize("format", ["avro", "protobuf", "json"])
+@pytest.mark.parametrize("framing", ["confluent", "headers", "none"])
+def test_what_is_written_is_read(target: Target, format: str, framing: str) -> None:
+    options = {"valueFormat": format, "valueFraming": framing}
+    schema, more = SCHEMA, {"auto__register__schemas": "true"}
+    if framing == "none":
+        proto = 'syntax = "proto3"; message Order { int64 id = 1; optional string who = 2; }'
+        text = {"avro": json.dumps(MADE), "protobuf": proto, "json": ""}[format]
+        more = {"schema__registry__url": "", "valueSchema": text}
+    target.write(batch(), schema=schema, **options, **more)
+    given = {
+        "kafka.bootstrap.servers": target.cluster.bootstrap_servers,
+        "subscribe": "orders",
+        "schema.registry.url": "" if framing == "none" else target.registry.url,
+        "valueSchema": more.get("valueSchema", ""),
+        **options,
+    }
+    source = KafkaDataSource({name: value for name, value in given.items() if value})
+    kind = StructType().add("id", LongType()).add("who", StringType())
+    reader = source.reader(StructType().add("value", kind))
+    (partition,) = reader.partitions()
+    assert [row["value"] for one in reader.read(partition) for row in one.to_pylist()] == ROWS
+
+
+def test_a_stream_s_commit_needs_no_registry(target: Target) -> None:
+    options = target.options(use__latest__version="true")
+    target.registry.add("orders-value", json.dumps(MADE))
+    target.registry.refuse = 503
+    options |= {
+        "schema.registry.api.timeout.ms": "500",
+        "schema.registry.request.timeout.ms": "300",
+    }
+    writer = KafkaDataSource(options).streamWriter(SCHEMA, False)
+    writer.commit([], 0)
+    with pytest.raises(KafkaTimeoutError, match="503"):
+        pickle.loads(pickle.dumps(writer)).write(iter([batch()]))
+    target.registry.refuse = 403
+    with pytest.raises(RegistryError, match="403"):
+        KafkaDataSource(options).streamWriter(SCHEMA, False)
+    target.registry.refuse = None
+    writer = KafkaDataSource(options).streamWriter(SCHEMA, False)
+    assert pickle.loads(pickle.dumps(writer)).write(iter([batch()])).rows == 3
