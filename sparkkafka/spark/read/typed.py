@@ -236,6 +236,7 @@ def typed_columns(schema: StructType, options: ReadOptions) -> tuple[ReadColumn,
         free=[*typed, *beside],
         texts=[column.column for column in both if column.format == STRING],
     )
+    _check_sense([column.name for column in columns], typed, beside)
     made = []
     with open_registry(formats) as registry:
         for column in columns:
@@ -248,7 +249,6 @@ def typed_columns(schema: StructType, options: ReadOptions) -> tuple[ReadColumn,
                 made.append(replace(column, kind=kind, plans=plans))
             else:
                 made.append(column)
-    _check_sense([column.name for column in made], typed, beside)
     return tuple(made)
 
 
@@ -279,6 +279,13 @@ def _beside(field: StructField, wanted: DataType) -> pa.DataType:
 def _check_sense(
     names: Sequence[str], typed: Mapping[str, ColumnFormat], beside: Mapping[str, DataType]
 ) -> None:
+    for name, kind in beside.items():
+        if name not in names:
+            option = "onBadRecord=column" if name == BAD_RECORD else "rescuedColumn=true"
+            raise OptionError(
+                f"{option} needs the column {name} in the schema: add '{name} "
+                f"{_ddl(kind)}', or remove the option"
+            )
     if BAD_RECORD in names and not set(typed) & set(names):
         raise OptionError(
             f"column {BAD_RECORD} of the schema says which {some(typed)} is bad, and these are "
@@ -286,6 +293,13 @@ def _check_sense(
         )
     if RESCUED in names and "value" not in names:
         raise OptionError(f"column {RESCUED} of the schema needs the column value beside it")
+
+
+def _ddl(kind: DataType) -> str:
+    if isinstance(kind, StructType):
+        fields = (f"{one.name}: {one.dataType.simpleString()}" for one in kind.fields)
+        return f"struct<{', '.join(fields)}>"
+    return kind.simpleString()
 
 
 def _plans(

@@ -334,6 +334,22 @@ def test_types_that_the_schema_does_not_give(
         KafkaDataSource(orders.options("orders")).reader(schema)
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"onBadRecord": "column"}, r"add 'bad_record struct<error: string, schema_id: int, raw: "),
+        ({"valueFormat": "json", "rescuedColumn": "true"}, "add 'rescued string'"),
+    ],
+)
+def test_columns_beside_that_a_schema_must_have(
+    topics: Topics, options: dict[str, str], words: str
+) -> None:
+    topics.registry.add("t-value", "{}", "JSON")
+    schema = struct(value=struct(id=LongType()))
+    with pytest.raises(OptionError, match=words):
+        KafkaDataSource(topics.options("t", **options)).reader(schema)
+
+
 def test_not_null_where_null_may_be(topics: Topics) -> None:
     topics.registry.add("t-value", json.dumps(ORDER_2))
     schema = struct(value=StructType().add("note", StringType(), nullable=False))
