@@ -76,19 +76,20 @@ class KafkaDataSource(DataSource):
         format, the registry is asked for the column's schema."""
         from sparkkafka.spark.schema import spark_schema
 
-        if self._is_typed_read():
+        formats = (self.options.get(f"{column}format", "") for column in ("value", "key"))
+        if any(word.strip().lower() not in ("", "binary") for word in formats):
             from sparkkafka.spark.logs import set_up_logging
-            from sparkkafka.spark.read.typed import typed_schema
 
             set_up_logging()
-            return typed_schema(self.options)
+            if any(name in self.options for name in ("subscribe", "subscribepattern", "assign")):
+                from sparkkafka.spark.read.typed import typed_schema
+
+                return typed_schema(self.options)
+            from sparkkafka.spark.write.encoding import written_schema
+
+            return written_schema(self.options)
         word = str(self.options.get("includeheaders", "false")).strip().lower()
         return spark_schema(include_headers=word == "true")
-
-    def _is_typed_read(self) -> bool:
-        reads = any(name in self.options for name in ("subscribe", "subscribepattern", "assign"))
-        formats = (self.options.get(f"{column}format", "") for column in ("value", "key"))
-        return reads and any(word.strip().lower() not in ("", "binary") for word in formats)
 
     def _columns(self, schema: StructType, options: ReadOptions) -> tuple[ReadColumn, ...]:
         if options.formats is None:

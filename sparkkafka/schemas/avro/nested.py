@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -137,10 +137,7 @@ class UnionReader(Reader):
                 self._union.branches[number].skip(cursor.only(mask))
                 valid &= ~mask
             else:
-                failures = cursor.chunk.failures
-                inner = cursor.only(mask)
-                values = branch.reader.read(inner)
-                cursor.take_over(mask, inner, failures)
+                values = _read_branch(branch.reader, cursor, mask)
                 if branch.member >= 0:
                     found[branch.member].append((mask, values))
         if not self._members:
@@ -150,6 +147,30 @@ class UnionReader(Reader):
         ]
         bitmap = None if valid.all() else pack(valid)
         return pa.Array.from_buffers(self.type, len(index), [bitmap], children=children)
+
+
+def _read_branch(reader: Reader, cursor: Cursor, mask: Bools) -> pa.Array:
+    """Values for all entries, of which those outside of the mask mean nothing."""
+    failures = cursor.chunk.failures
+    count = int(np.count_nonzero(mask))
+    if _FEW_PARTS * count >= len(mask):
+        inner = cursor.only(mask)
+        values = reader.read(inner)
+        cursor.take_over(mask, inner, failures)
+        return values
+    # Few have this branch: they are read alone, and put between nulls.
+    entries = np.flatnonzero(mask)
+    inner = cursor.part(entries)
+    values = reader.read(inner)
+    cursor.put_back(entries, inner)
+    cursor.settle(failures)
+    places = np.zeros(len(mask), np.int32)
+    places[entries] = np.arange(count, dtype=np.int32)
+    return values.take(masked(from_numpy(places), mask))
+
+
+_FEW_PARTS: Final = 4
+"""A branch that less than one in so many has is read alone."""
 
 
 class MemberReader(Reader):

@@ -181,12 +181,16 @@ def _same_last_name(writer: Node, reader: Node) -> bool:
 
 
 def _record(writer: Node, reader: Node, wanted: pa.DataType, path: str) -> Reader:
-    there = {field.name: field for field in writer.fields}
+    there = {field.name for field in writer.fields}
+    # An alias is looked for among what is left by the names.
+    by_alias = there - {field.name for field in reader.fields}
     places = {field.name: place for place, field in enumerate(wanted)}
     taken: dict[str, tuple[Field, int]] = {}
     defaults: dict[int, pa.Array] = {}
     for field in reader.fields:
-        source = _source(field, there)
+        source = field.name if field.name in there else None
+        if source is None:
+            source = next((alias for alias in field.aliases if alias in by_alias), None)
         at = below(path, field.name)
         target = places.get(field.name)
         if source is None:
@@ -200,7 +204,10 @@ def _record(writer: Node, reader: Node, wanted: pa.DataType, path: str) -> Reade
                 defaults[target] = default_value(field.node, field.default, kind, at)
         elif target is not None:
             if source in taken:
-                raise SchemaError(f"{place(at)}: the writer's field {source!r} has two names")
+                raise SchemaError(
+                    f"{place(at)}: two fields of the reader's Avro schema are the writer's "
+                    f"{source!r}"
+                )
             taken[source] = (field, target)
     steps: list[tuple[Reader, int] | Wire] = []
     wires: list[Wire] = []
@@ -217,11 +224,6 @@ def _record(writer: Node, reader: Node, wanted: pa.DataType, path: str) -> Reade
             steps.append(wires[-1])
 
     return RecordReader(wanted, RecordWire(path, wires), steps, defaults)
-
-
-def _source(field: Field, there: dict[str, Field]) -> str | None:
-    """The writer's name of a reader's field."""
-    return next((name for name in (field.name, *field.aliases) if name in there), None)
 
 
 def _array(writer: Node, reader: Node, wanted: pa.DataType, path: str) -> Reader:

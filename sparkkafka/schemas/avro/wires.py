@@ -183,7 +183,7 @@ class ItemsWire(Wire):
         failures = cursor.chunk.failures
         inner = Cursor(cursor.chunk, cursor.at, cursor.end, cursor.rows)
         while len(active) >= _FEW:
-            block, ends = self._block(inner)
+            block, ends = self._block(inner, kept=found is not None)
             going_on = np.flatnonzero(block)
             if len(going_on) < len(active):
                 self._put_back(cursor, active, inner)
@@ -200,9 +200,11 @@ class ItemsWire(Wire):
             if wrong.any():
                 inner.fail(wrong, self.path, "a block of another size than it says")
         if len(active):
-            entries, starts, more = self._follow_all(inner)
-            counts[active] += more
-            if found is not None:
+            if found is None:
+                self._step_all(inner)
+            else:
+                entries, starts, more = self._follow_all(inner)
+                counts[active] += more
                 found.append((active[entries], starts))
             self._put_back(cursor, active, inner)
         cursor.settle(failures)
@@ -230,8 +232,9 @@ class ItemsWire(Wire):
             starts = np.where(parked, cursor.chunk.park, starts)
         return Cursor(cursor.chunk, starts, end, cursor.rows_of(entries))
 
-    def _block(self, cursor: Cursor) -> tuple[Ints, Ints]:
-        """The count of the next block of each array, and where it should end, or -1."""
+    def _block(self, cursor: Cursor, *, kept: bool) -> tuple[Ints, Ints]:
+        """The count of the next block of each array, and where it should end, or -1. `kept`: its
+        items are going to be read, and so take memory."""
         counts = cursor.longs(self.path)
         ends = np.full(len(counts), -1, np.int64)
         if len(counts) and int(counts.min()) < 0:
@@ -251,8 +254,9 @@ class ItemsWire(Wire):
             bad = (counts < 0) | (counts > (cursor.end - cursor.at) // self.item.least)
         else:
             bad = counts < 0
-            rows = cursor.rows_of(np.arange(len(cursor)))
-            bad |= cursor.chunk.free_items(rows, np.maximum(counts, 0))
+            if kept:
+                rows = cursor.rows_of(np.arange(len(cursor)))
+                bad |= cursor.chunk.free_items(rows, np.maximum(counts, 0))
         if bad.any():
             cursor.fail(bad, self.path, lambda entry: too_many(int(counts[entry])))
             counts = np.where(bad, 0, counts)
@@ -304,6 +308,16 @@ class ItemsWire(Wire):
             if starts is not None:
                 starts[slot : slot + count] = places
             cursor.at[entry] = at
+
+    def _step_all(self, cursor: Cursor) -> None:
+        """Moves over all that is left of each array."""
+        cursor.at, cursor.end = cursor.at.copy(), cursor.end.copy()
+        raw = cursor.chunk.raw
+        for entry in np.flatnonzero(cursor.live()).tolist():
+            try:
+                cursor.at[entry] = self.step(raw, int(cursor.at[entry]), int(cursor.end[entry]))
+            except BrokenError as error:
+                self._broken(cursor, entry, error)
 
     def _follow_all(self, cursor: Cursor) -> tuple[Ints, Ints, Ints]:
         """Moves over all that is left of each array: entries and starts of the items, in order, and

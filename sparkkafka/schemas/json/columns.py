@@ -35,11 +35,14 @@ _NOT_AT_ONCE: Final = frozenset(
 
 class NotReadError(Exception):
     """pyarrow's reader took not all texts. `row`: the one that it stopped at, if it says so;
-    `text`: the value that it did not take, if it says that."""
+    `text`: the value that it did not take, if it says that; `unknown`: a field that was not asked
+    for, and all were to be."""
 
-    def __init__(self, row: int | None = None, text: bytes | None = None) -> None:
+    def __init__(
+        self, row: int | None = None, text: bytes | None = None, *, unknown: bool = False
+    ) -> None:
         super().__init__("not all texts were taken")
-        self.row, self.text = row, text
+        self.row, self.text, self.unknown = row, text, unknown
 
 
 def at_once(root: Node) -> bool:
@@ -126,6 +129,8 @@ def _failure(message: str) -> NotReadError:
     match = re.search(r"in row (\d+)$", message[-40:])
     if match:
         return NotReadError(row=int(match[1]))
+    if message.endswith("unexpected field"):
+        return NotReadError(unknown=True)
     match = _VALUE.search(message[:400])
     return NotReadError(text=match[match.lastindex or 0].encode() if match else None)
 

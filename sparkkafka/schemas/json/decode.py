@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Final
 
@@ -14,6 +15,7 @@ from sparkkafka.protocol.records.arrow import from_numpy, is_valid
 from sparkkafka.schemas.json.columns import ColumnReader, NotReadError, at_once, doubtful
 from sparkkafka.schemas.json.plan import Node
 from sparkkafka.schemas.json.rows import RowReader, UnfitError
+from sparkkafka.schemas.json.texts import BrokenTextError
 from sparkkafka.schemas.values import Decoded
 
 FEWEST_AT_ONCE: Final = 64
@@ -28,38 +30,32 @@ it is full of what the fast reader does not take."""
 
 
 class JsonDecoder:
-    """Decodes JSON texts into the values of one node. With `rest`, see `rows.RowReader`."""
+    """Decodes JSON texts into the values of one node. With `with_rest`, see `rows.RowReader`.
 
-    def __init__(self, root: Node, rest: bool = False) -> None:
-        self._root = root
-        self._rest = rest
-        self._rows = RowReader(root, rest)
-        self._clean = ColumnReader(root, clean=True)
-        self._raw = ColumnReader(root, clean=False, all_fields=rest) if at_once(root) else None
+    rows: reads texts one by one, `clean` what that makes of them. raw: reads them at once; None if
+    a type is not for it. complete: the same, and fails for a field that was not asked for.
+    """
 
-    @property
-    def type(self) -> pa.DataType:
-        return self._root.type
+    def __init__(self, root: Node, with_rest: bool = False) -> None:
+        self.type = root.type
+        self.with_rest = with_rest
+        self.rows = RowReader(root, with_rest)
+        self.clean = ColumnReader(root, clean=True)
+        self.raw = ColumnReader(root, clean=False) if at_once(root) else None
+        self.complete = self.raw
+        if self.raw and with_rest:
+            self.complete = ColumnReader(root, clean=False, all_fields=True)
 
     def decode(self, payloads: pa.Array) -> Decoded:
         """See `schemas.values.Decoder`."""
-        return _Batch(self._root, self._rows, self._raw, self._clean, self._rest, payloads).run()
+        return _Batch(self, payloads).run()
 
 
 class _Batch:
     """One call's work. Rows here count in the payloads that are not null."""
 
-    def __init__(
-        self,
-        root: Node,
-        rows: RowReader,
-        raw: ColumnReader | None,
-        clean: ColumnReader,
-        rest: bool,
-        payloads: pa.Array,
-    ) -> None:
-        self._root, self._rows, self._raw, self._clean = root, rows, raw, clean
-        self._rest = rest
+    def __init__(self, decoder: JsonDecoder, payloads: pa.Array) -> None:
+        self._decoder = decoder
         self._count = len(payloads)
         self._present = np.flatnonzero(is_valid(payloads)) if payloads.null_count else None
         self._texts = _binary(payloads.drop_null() if payloads.null_count else payloads)
@@ -76,14 +72,15 @@ class _Batch:
         self._bad: list[tuple[int, str]] = []
 
     def run(self) -> Decoded:
-        if self._raw is None or len(self._texts) < FEWEST_AT_ONCE:
+        complete, raw = self._decoder.complete, self._decoder.raw
+        if complete is None or raw is None or len(self._texts) < FEWEST_AT_ONCE:
             self._one_by_one(np.arange(len(self._texts)))
         else:
-            self._one_by_one(np.sort(np.concatenate(self._at_once(self._raw))))
+            self._one_by_one(np.sort(np.concatenate(self._at_once(complete, raw))))
         self._read_clean()
         return self._decoded()
 
-    def _at_once(self, reader: ColumnReader) -> list[NDArray[np.int64]]:
+    def _at_once(self, complete: ColumnReader, raw: ColumnReader) -> list[NDArray[np.int64]]:
         """Reads what can be read at once; returns the other rows."""
         offsets = self._offsets
         full = np.flatnonzero(np.diff(offsets))
@@ -99,8 +96,15 @@ class _Batch:
             if len(rows) < FEWEST_AT_ONCE or patience < 0:
                 alone.append(rows)
                 continue
+            texts = self._taken(rows)
             try:
-                piece = reader.read(self._taken(rows))
+                try:
+                    piece = complete.read(texts)
+                except NotReadError as error:
+                    if not error.unknown:
+                        raise
+                    piece = raw.read(texts)
+                    self._left += self._unknown(rows)
             except NotReadError as error:
                 stopped = min(error.row if error.row is not None else len(rows), len(rows))
                 patience -= stopped + CALL_COSTS
@@ -111,6 +115,15 @@ class _Batch:
             self._pieces.append(piece)
             self._piece_rows.append(rows)
         return alone
+
+    def _unknown(self, rows: NDArray[np.int64]) -> list[tuple[int, str]]:
+        """What is left over of rows that were read at once."""
+        unknown = self._decoder.rows.unknown
+        try:
+            lefts = [(row, unknown(text)) for row, text in self._each(rows)]
+        except BrokenTextError:  # that the two parsers differ is not known to happen
+            raise NotReadError from None
+        return [(row, left) for row, left in lefts if left is not None]
 
     def _blocks(self, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """Rows in parts of bounded size."""
@@ -153,13 +166,19 @@ class _Batch:
         """All texts, one after the other."""
         return self._data[self._offsets[0] : self._offsets[-1]].tobytes()
 
-    def _one_by_one(self, rows: NDArray[np.int64]) -> None:
-        data, read, first = self._bytes, self._rows.read, self._offsets[0]
+    def _each(self, rows: NDArray[np.int64]) -> Iterator[tuple[int, bytes]]:
+        """Rows with their texts."""
+        data, first = self._bytes, self._offsets[0]
         starts = (self._offsets[rows] - first).tolist()
         ends = (self._offsets[rows + 1] - first).tolist()
         for row, start, end in zip(rows.tolist(), starts, ends, strict=True):
+            yield row, data[start:end]
+
+    def _one_by_one(self, rows: NDArray[np.int64]) -> None:
+        read = self._decoder.rows.read
+        for row, payload in self._each(rows):
             try:
-                text, left = read(data[start:end])
+                text, left = read(payload)
             except UnfitError as error:
                 self._bad.append((row, str(error)))
                 continue
@@ -174,12 +193,12 @@ class _Batch:
         texts = _strings([f'{{"v":{text}}}'.encode() for text in self._clean_texts], pa.binary())
         rows = np.array(self._clean_rows, np.int64)
         try:
-            self._pieces.append(self._clean.read(texts))
+            self._pieces.append(self._decoder.clean.read(texts))
             self._piece_rows.append(rows)
         except NotReadError:  # no such text is known; if there is one, it is bad and alone
             for at, row in enumerate(self._clean_rows):
                 try:
-                    self._pieces.append(self._clean.read(texts.slice(at, 1)))
+                    self._pieces.append(self._decoder.clean.read(texts.slice(at, 1)))
                     self._piece_rows.append(rows[at : at + 1])
                 except NotReadError:
                     self._bad.append((row, "the value cannot be read as its type"))
@@ -192,7 +211,7 @@ class _Batch:
             values=self._values(),
             bad_rows=rows if present is None else present[rows],
             reasons=tuple(reason for _, reason in bad),
-            rest=self._rests() if self._rest else None,
+            rest=self._rests() if self._decoder.with_rest else None,
         )
 
     def _values(self) -> pa.Array:
@@ -206,7 +225,7 @@ class _Batch:
             places[there] = np.arange(at, at + len(rows))
             at += len(rows)
         if not at:
-            return pa.nulls(self._count, self._root.type)
+            return pa.nulls(self._count, self._decoder.type)
         values = self._pieces[0] if len(self._pieces) == 1 else pa.concat_arrays(self._pieces)
         return values.take(_with_nulls(places))
 

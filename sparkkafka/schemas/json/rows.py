@@ -82,6 +82,12 @@ class RowReader:
             left = self._left(self._root, value)
         return text, None if left is NOTHING else text_of(left)
 
+    def unknown(self, payload: bytes) -> str | None:
+        """What is left over of a text that is known to fit. Raises BrokenTextError."""
+        value = parse(payload)
+        left = self._unknown(self._root, value)
+        return None if left is NOTHING else text_of(left)
+
     def _unknown(self, node: Node, value: Any) -> Any:
         """As `_left`, of a value that fits its node."""
         if value is None:

@@ -77,6 +77,7 @@ def layout(message: Message, *, normal: bool) -> Layout:
         below = None if one.message is None else layout(one.message, normal=normal)
         inner.append(below)
         width += 1 if below is None else below.width
+        width += len(one.default) // 8 if isinstance(one.default, (str, bytes)) else 0
         strict = strict or one.required or (below is not None and below.strict)
     for number, wire in message.skipped:
         entries.append(Entry(number << 3 | wire, SKIP, True))

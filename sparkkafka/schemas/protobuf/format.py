@@ -6,6 +6,8 @@ has no bad rows, and is no faster; protobuf's runtime makes an object for each m
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import pyarrow as pa
 
@@ -80,6 +82,9 @@ def encoder(
     return ProtobufEncoder(plan(message_of(schema, message), given, writing=True))
 
 
+_TOO_MUCH: Final = "the message takes more memory as columns than Arrow can have"
+
+
 class ProtobufDecoder:
     """See `values.Decoder`."""
 
@@ -140,6 +145,26 @@ class ProtobufDecoder:
 
 
 def _decoded(plan: Layout, payloads: pa.Array) -> tuple[pa.Array, Notes]:
+    try:
+        return _columns(plan, payloads)
+    except (pa.ArrowException, MemoryError, OverflowError):
+        # Few bytes can be long names and defaults, more than an Arrow array of text can have.
+        half = len(payloads) // 2
+        if not half:
+            sizes = np.zeros(len(payloads), np.int64)
+            notes = Notes(np.zeros(len(payloads), np.bool_), sizes)
+            notes.bad = {row: _TOO_MUCH for row in range(len(payloads))}
+            return pa.nulls(len(payloads), plan.message.type), notes
+        parts = [_decoded(plan, payloads.slice(0, half)), _decoded(plan, payloads.slice(half))]
+        values = pa.concat_arrays([part for part, _ in parts])
+        (_, first), (_, second) = parts
+        odd = np.concatenate([first.odd, second.odd])
+        both = np.concatenate([first.sizes, second.sizes])
+        bad = {**first.bad, **{half + row: why for row, why in second.bad.items()}}
+        return values, Notes(odd, both, bad)
+
+
+def _columns(plan: Layout, payloads: pa.Array) -> tuple[pa.Array, Notes]:
     data, starts, ends = _content(payloads)
     count = len(payloads)
     notes = Notes(np.zeros(count, np.bool_), ends - starts)

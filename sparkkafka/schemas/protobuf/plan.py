@@ -18,6 +18,9 @@ from sparkkafka.schemas.protobuf import types
 
 MOST_LEVELS: Final = 64
 MOST_FIELDS: Final = 20_000
+MOST_NAME: Final = 255
+MOST_DEFAULT: Final = 1000
+"""Characters of an enum's name and of a default: a byte or two of a payload become as many."""
 
 
 class Count(enum.Enum):
@@ -217,6 +220,13 @@ class _Planner:
         values = {} if field.enum_type is None else types.enum_names(field.enum_type)
         oneof = field.containing_oneof
         one = count is Count.ONE and field.message_type is None
+        default = types.default_of(field) if one else None
+        if isinstance(default, (str, bytes)) and len(default) > MOST_DEFAULT:
+            raise SchemaError(f"field {path}: its default is longer than {MOST_DEFAULT} characters")
+        if any(len(name) > MOST_NAME for name in values.values()):
+            raise SchemaError(
+                f"field {path}: its enum has a name of more than {MOST_NAME} characters"
+            )
         return Field(
             number=field.number,
             name=field.name,
@@ -225,7 +235,7 @@ class _Planner:
             count=count,
             presence=count is Count.ONE and field.has_presence,
             required=types.is_required(field),
-            default=types.default_of(field) if one else None,
+            default=default,
             oneof=-1 if oneof is None else oneof.index,
             packed=count is Count.LIST and field.is_packed,
             special=special,

@@ -213,6 +213,8 @@ def constant(one: Field, count: int) -> pa.Array:
     value = one.default
     if one.kind in (types.STRING, types.BYTES):
         data = value.encode() if isinstance(value, str) else value
+        if len(data) * count >= 1 << 31:
+            raise MemoryError(one.path)
         offsets = np.arange(count + 1, dtype=np.int32) * np.int32(len(data))
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data * count)]
         return pa.Array.from_buffers(one.item, count, buffers)

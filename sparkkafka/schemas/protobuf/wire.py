@@ -134,21 +134,36 @@ def read_tags(data: Data, at: Ints, end: Ints) -> tuple[NDArray[Any], Ints]:
     after = at + 1
     if not len(at):
         return tags, after
-    first = tags
-    if int(first.max()) >= 0x80:
-        longer = np.flatnonzero(first >= 0x80)
-        start = at[longer]
-        raw, stop, wrong = read_varints(data, start)
-        odd = (raw > _MOST_TAG) | (raw < 8) | (stop - start > 5) | (stop > end[longer])
-        if wrong is not None:
-            odd |= wrong
-        tags = first.astype(np.int64)
-        tags[longer] = np.where(odd, ODD, raw.view(np.int64))
-        after[longer] = stop
-    if int(first.min()) == 0:
-        tags[first == 0] = ODD
+    if int(tags.max()) >= 0x80:
+        tags = _long_tags(data, at, end, tags, after)
+    elif int(tags.min()) == 0:
+        tags[tags == 0] = ODD
     tags[at >= end] = DONE
     return tags, after
+
+
+def _long_tags(
+    data: Data, at: Ints, end: Ints, first: NDArray[np.uint8], after: Ints
+) -> NDArray[Any]:
+    """Tags of which some take two bytes or more. Moves `after` behind them."""
+    longer = first >> 7
+    second = data.bytes.take(after)
+    second &= np.negative(longer)
+    if int(second.max()) < 0x80:
+        after += longer
+        tags: NDArray[Any] = second.astype(np.uint16)
+        tags <<= np.uint16(7)
+        tags |= first & 0x7F
+        odd = (tags < 8) | (after > end)
+    else:
+        raw, stop, wrong = read_varints(data, at)
+        odd = (raw > _MOST_TAG) | (raw < 8) | (stop - at > 5) | (stop > end)
+        if wrong is not None:
+            odd |= wrong
+        tags, after[:] = raw.view(np.int64), stop
+    if odd.any():
+        tags[odd] = ODD
+    return tags
 
 
 def unzigzag(raw: Words) -> Ints:

@@ -5,19 +5,23 @@ Planning needs Arrow and the registry, which other writes do not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from sparkkafka.client.arguments import InputColumns
+from sparkkafka.config.format_rows import BINARY, STRING
 from sparkkafka.config.formats import FormatOptions
+from sparkkafka.config.options import parse_write_options
 from sparkkafka.errors import EncodeError, OptionError
-from sparkkafka.schemas.choice import encode_plan
-from sparkkafka.schemas.column import HEADERS, ColumnEncoder, EncodePlan
+from sparkkafka.schemas.choice import encode_plan, reader_schema
+from sparkkafka.schemas.column import HEADERS, ColumnEncoder, EncodePlan, format_module
 from sparkkafka.schemas.registry.client import RegistryClient
-from sparkkafka.spark.arrow_types import to_arrow
+from sparkkafka.spark.arrow_types import from_arrow, to_arrow
+from sparkkafka.spark.schema import spark_schema
 
 
 def plan_encoding(
@@ -41,6 +45,39 @@ def plan_encoding(
         kind = to_arrow(schema.fields[at].dataType, column.column)
         plans.append(encode_plan(formats, column, columns.fixed_topic, kind, registry))
     return tuple(plans)
+
+
+def written_schema(given: Mapping[str, Any]) -> StructType:
+    """The columns of a table or view that is only written: of SQL, which needs them for INSERT.
+
+    Those with a schema have the type of `valueSchema`, or of the subject's latest version. Raises
+    OptionError, SchemaError, RegistryError.
+    """
+    options = parse_write_options(given)
+    plain = spark_schema(include_headers=False)
+    formats = options.formats
+    if formats is None:
+        return plain
+    registry = None if formats.registry is None else RegistryClient(formats.registry)
+    fields = []
+    for field in plain.fields:
+        column = {"key": formats.key, "value": formats.value}.get(field.name)
+        if column is None or column.format == BINARY:
+            fields.append(field)
+            continue
+        if column.format == STRING:
+            fields.append(StructField(field.name, StringType()))
+            continue
+        if column.schema is None and (registry is None or options.topic is None):
+            raise OptionError(
+                f"the type of column {field.name} is not known: name the columns, as in CREATE "
+                f"TEMPORARY VIEW name ({field.name} STRUCT<…>) USING …, or set {field.name}Schema"
+            )
+        chosen = reader_schema(column, options.topic or "", registry)
+        module = format_module(column.format)
+        kind = module.arrow_type(chosen.schema, message=chosen.message)
+        fields.append(StructField(field.name, from_arrow(kind)))
+    return StructType(fields)
 
 
 class BatchEncoder:

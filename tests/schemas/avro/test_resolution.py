@@ -168,6 +168,20 @@ def test_aliases_of_fields() -> None:
     assert oracle(writer, payloads[0], reader) == {"new": 5, "b": "x"}
 
 
+def test_names_come_before_aliases() -> None:
+    writer = record(("a", "int"))
+    reader = record(("b", "int", 7), ("a", "int"))
+    reader["fields"][0]["aliases"] = ["a"]
+    assert decoded(writer, [written(writer, {"a": 1})], reader) == [{"b": 7, "a": 1}]
+    reader = record(("b", "int"), ("c", "int"))
+    for field in reader["fields"]:
+        field["aliases"] = ["a"]
+    with pytest.raises(
+        SchemaError, match=r"field c: two fields of the reader's .* the writer's 'a'"
+    ):
+        decode(writer, [], reader)
+
+
 def test_topmost_records_may_have_any_name() -> None:
     """As in Java: only unions choose by name."""
     writer = record(("a", "int"), name="com.example.Old")

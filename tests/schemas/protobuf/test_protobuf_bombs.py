@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 import tracemalloc
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from sparkkafka.errors import SchemaError
 from sparkkafka.schemas.protobuf import columns
 from sparkkafka.schemas.protobuf import format as protobuf
 from sparkkafka.schemas.values import PROTOBUF, Schema
@@ -140,3 +142,32 @@ def test_fields_in_any_order_and_unknown_ones_between() -> None:
         turned = parts[turn:] + parts[:turn]
         payloads += [b"".join(turned), between.join(turned[::-1]), between + b"".join(turned)]
     check(truth, protobuf.decoder(TEXT, None, None), list(payloads * 10), strict=True)
+
+
+def test_names_and_defaults_that_a_few_bytes_become_are_short() -> None:
+    for body, words in (
+        ("message M { optional E e = 1; } enum E { %s = 0; }" % ("X" * 300), "field e: its enum"),
+        (
+            'message M { optional string s = 1 [default = "%s"]; }' % ("x" * 1001),
+            "field s: its def",
+        ),
+    ):
+        with pytest.raises(SchemaError, match=words):
+            protobuf.arrow_type(Schema(PROTOBUF, f'syntax = "proto2"; {body}'))
+
+
+def test_more_than_an_arrow_array_can_have_is_a_bad_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = protobuf._columns
+
+    def fails_with_a_large_one(plan: Any, payloads: pa.Array) -> Any:
+        if any(len(payload.as_py()) > 100 for payload in payloads):
+            raise pa.ArrowCapacityError("offset overflow")
+        return real(plan, payloads)
+
+    monkeypatch.setattr(protobuf, "_columns", fails_with_a_large_one)
+    payloads = [GOOD, b"\x12\xc8\x01" + b"x" * 200, GOOD, b"\x12\x05", GOOD]
+    decoded = protobuf.decoder(TEXT, None, None).decode(pa.array(payloads, pa.binary()))
+    assert decoded.bad_rows.tolist() == [1, 3]
+    assert "more memory" in decoded.reasons[0]
+    assert decoded.reasons[1].startswith("field s: ")
+    assert [row and row["s"] for row in decoded.values.to_pylist()] == ["ok", None] * 2 + ["ok"]

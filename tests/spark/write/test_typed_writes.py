@@ -295,3 +295,17 @@ def test_a_stream_s_commit_needs_no_registry(target: Target) -> None:
     target.registry.refuse = None
     writer = KafkaDataSource(options).streamWriter(SCHEMA, False)
     assert pickle.loads(pickle.dumps(writer)).write(iter([batch()])).rows == 3
+
+
+def test_columns_of_a_view_that_is_written(target: Target) -> None:
+    """Spark asks for them where SQL names none."""
+    options = target.options(keyFormat="string")
+    with pytest.raises(RegistryError, match="no subject 'orders-value'"):
+        KafkaDataSource(options).schema()
+    target.registry.add("orders-value", json.dumps(MADE))
+    schema = KafkaDataSource(options).schema()
+    assert schema["value"].dataType == ORDER
+    assert schema["key"].dataType == StringType()
+    del options["topic"]
+    with pytest.raises(OptionError, match="CREATE TEMPORARY VIEW"):
+        KafkaDataSource(options).schema()
