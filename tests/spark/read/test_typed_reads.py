@@ -284,6 +284,16 @@ def test_topics_of_one_type(topics: Topics) -> None:
         KafkaDataSource(topics.options("orders,returns")).schema()
 
 
+def test_a_schema_of_many_topics_travels_once(topics: Topics) -> None:
+    text = json.dumps({**ORDER_1, "doc": "x" * 10_000})
+    names = [f"t{n}" for n in range(20)]
+    for name in names:
+        topics.registry.add(f"{name}-value", text)
+    options = topics.options(",".join(names))
+    reader = KafkaDataSource(options).reader(KafkaDataSource(options).schema())
+    assert len(pickle.dumps(reader)) < 40_000
+
+
 def test_a_pattern_s_topics_are_looked_up(orders: Topics) -> None:
     options = orders.options("orders", onBadRecord="null")
     del options["subscribe"]
