@@ -9,16 +9,20 @@ answers are not Confluent's: it knows no GUIDs (`guid` in answers, `/schemas/gui
 that differ in white space ids of their own, refuses a JSON Schema that has neither `$schema` nor
 `properties`, and explains an incompatible schema in `reason` where Confluent's has `messages`. It
 asks for no password.
+
+`python -m sparkkafka.testing.registry` runs one until Ctrl-C, to try things.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import http.client
 import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +32,7 @@ from typing import Any
 from urllib.parse import quote
 
 from sparkkafka.errors import KafkaError, KafkaTimeoutError
+from sparkkafka.testing.kafka.broker import free_port, interrupts, raise_on_sigterm
 from sparkkafka.testing.kafka.jars import REGISTRY_JARS, ensure_jars
 from sparkkafka.testing.kafka.java import find_java
 from sparkkafka.testing.kafka.java import say as say_on_stderr
@@ -36,6 +41,8 @@ from sparkkafka.testing.kafka.process import LeashedProcess, UnavailableError
 
 PATH = "/apis/ccompat/v7"
 """Where Confluent's API is, below host and port."""
+
+USUAL_PORT = 8081
 
 COMPATIBILITIES = (
     "NONE",
@@ -390,3 +397,44 @@ class _PortClashError(Exception):
 def _check_compatibility(level: str) -> None:
     if level not in COMPATIBILITIES:
         raise ValueError(f"compatibility {level!r} is none of {', '.join(COMPATIBILITIES)}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs until Ctrl-C or SIGTERM, or until the registry dies by itself (status 1)."""
+    parser = argparse.ArgumentParser(
+        prog="python -m sparkkafka.testing.registry",
+        description="A real Schema Registry until Ctrl-C, to try things.",
+    )
+    parser.add_argument(
+        "--port", type=int, help=f"({USUAL_PORT} if free, else any free one)", default=None
+    )
+    options = parser.parse_args(arguments)
+    raise_on_sigterm()
+    try:
+        find_java(install=True)
+        say_on_stderr("starting a Schema Registry")
+        with SchemaRegistry(
+            port=free_port(options.port, USUAL_PORT), say=say_on_stderr
+        ) as registry:
+            say_on_stderr(
+                f'for reads and writes: .option("schema.registry.url", "{registry.url}")\n'
+                "Ctrl-C stops it and removes its schemas."
+            )
+            # An interrupt between the looks only: inside one it could leave a lock taken.
+            interrupted = interrupts()
+            while registry.running:
+                time.sleep(0.2)
+                if interrupted:
+                    raise KeyboardInterrupt
+            say_on_stderr(f"the registry ended by itself:\n{registry.log_tail()}")
+            return 1
+    except KeyboardInterrupt:
+        say_on_stderr("\nstopped, and its schemas removed")
+        return 0
+    except (KafkaError, OSError, ValueError) as error:
+        say_on_stderr(str(error))
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import signal
 import ssl
 import subprocess
@@ -220,6 +221,32 @@ def _processes_naming(text: str) -> list[int]:
         except psutil.Error:
             continue
     return found
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_runs_one_until_it_is_told_to_stop(
+    schema_registry: SchemaRegistry, number: signal.Signals
+) -> None:
+    with ReservedPorts() as ports:
+        port = ports.take()
+    command = [sys.executable, "-m", "sparkkafka.testing.registry", "--port", str(port)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stderr is not None
+        told = ""
+        while "Ctrl-C" not in told:
+            line = run.stderr.readline()
+            assert line, told
+            told += line
+        found = re.search(r'"schema.registry.url", "(http://127.0.0.1:\d+/[\w/]+)"', told)
+        assert found and f":{port}/" in found[1], told
+        assert get(found[1], "/subjects") == (200, [])
+        run.send_signal(number)
+        try:
+            assert "stopped, and its schemas removed" in run.communicate(timeout=120)[1]
+        finally:
+            run.kill()
+    assert run.returncode == 0
 
 
 # -- without a registry --------------------------------------------------------------------

@@ -48,7 +48,7 @@ def raise_on_sigterm() -> None:
     signal.signal(signal.SIGTERM, stop)
 
 
-def _interrupts() -> list[int]:
+def interrupts() -> list[int]:
     """The signals that ask for the end from now on, once they have come."""
     found: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -77,7 +77,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         find_java(install=True)
         say("starting Kafka")
         cluster = KafkaCluster(
-            options.brokers, properties, client_ports=[_port(options.port)], say=say
+            options.brokers,
+            properties,
+            client_ports=[free_port(options.port, USUAL_PORT)],
+            say=say,
         )
         with cluster:
             topics = [name.strip() for name in options.topics.split(",") if name.strip()]
@@ -85,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 cluster.create_topic(topic, options.partitions, min(options.brokers, 3))
             say(_instructions(cluster.bootstrap_servers, topics))
             # An interrupt between the looks only: inside one it could leave a lock taken.
-            interrupted = _interrupts()
+            interrupted = interrupts()
             while all(map(cluster.is_running, cluster.broker_ids)):
                 time.sleep(0.2)
                 if interrupted:
@@ -102,14 +105,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _port(wanted: int | None) -> int:
+def free_port(wanted: int | None, usual: int) -> int:
+    """The wanted port; if none is, the usual one or, where that is in use, any free one."""
     if wanted is not None:
         return wanted
     try:
         with ReservedPorts() as ports:
-            return ports.take(USUAL_PORT)
+            return ports.take(usual)
     except UnavailableError:
-        say(f"port {USUAL_PORT} is in use: taking another one")
+        say(f"port {usual} is in use: taking another one")
         with ReservedPorts() as ports:
             return ports.take()
 
