@@ -174,8 +174,8 @@ def test_messages_without_fields_are_left_out_as_spark_leaves_them_out() -> None
     assert protobuf.decoder(text, None, None).decode(payload_).values.to_pylist() == [{"a": 5}]
     asked = pa.struct([("n", pa.struct([])), ("o", pa.struct([("n", pa.struct([]))]))])
     values = protobuf.decoder(text, None, asked).decode(payload_).values
-    assert values.to_pylist() == [{"n": {}, "o": None}]
-    assert protobuf.encoder(text, asked).encode(values).to_pylist() == [b"\x1a\x00"]
+    assert values.to_pylist() == [{"n": {}, "o": {"n": {}}}]
+    assert protobuf.encoder(text, asked).encode(values).to_pylist() == [b"\x1a\x00\x32\x02\x0a\x00"]
     nothing = schema("message M {}")
     assert protobuf.arrow_type(nothing) == pa.struct([])
     decoded = protobuf.decoder(nothing, None, None).decode(pa.array([b"", b"\x08", None]))
