@@ -59,6 +59,10 @@ NO_SUCH_ID: Final = 40403
 """The registry's code for an id or a GUID that it does not know."""
 
 
+_NO_GUIDS: Final = frozenset({400, 405, 501})
+"""What registries without GUIDs (Confluent's before 8.0 among them) say, if not 404."""
+
+
 def format_module(name: str) -> Any:
     """The four functions of a format. Imported when it is used first: planning a read of text
     needs none of them."""
@@ -197,16 +201,21 @@ class ColumnDecoder:
             if schema == plan.reader and writer.message == plan.message:
                 return self._reader_s()
             if plan.format == PROTOBUF:
-                # Fields are known by their numbers, so the reader's own schema reads them all.
                 name = message_name(schema, writer.message)
                 wanted = message_name(plan.known, plan.message)
                 if name != wanted:
                     return f"it is a message {name} ({writer}), not {wanted}"
-                return self._reader_s()
+                # The reader's schema reads the bytes, if both have the same wire types.
+                return decoder_of(
+                    plan.format, schema, plan.known, plan.wanted, writer.message, plan.rest
+                )
             return decoder_of(plan.format, schema, plan.reader, plan.wanted, rest=plan.rest)
         except RegistryError as error:
-            if error.code == NO_SUCH_ID:
+            if error.code == NO_SUCH_ID or error.status == 404:
                 return f"the registry does not know {writer}"
+            if writer.guid is not None and error.status in _NO_GUIDS:
+                # Not the registry's failure: any bytes may look like a GUID.
+                return f"the registry cannot look up {writer} (it knows ids, not GUIDs)"
             raise
         except SchemaError as error:
             return f"{writer} cannot be read: {error}"

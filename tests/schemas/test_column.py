@@ -28,8 +28,9 @@ from sparkkafka.schemas.column import (
     as_type,
 )
 from sparkkafka.schemas.framing import WriterId
+from sparkkafka.schemas.protobuf import format as protobuf
 from sparkkafka.schemas.registry.client import RegistryClient
-from sparkkafka.schemas.values import AVRO, JSON, Schema
+from sparkkafka.schemas.values import AVRO, JSON, PROTOBUF, Schema
 from tests.schemas.small_registry import SmallRegistry, small_registry
 
 
@@ -202,6 +203,37 @@ def test_a_schema_of_another_format_or_that_does_not_resolve(
     first, second = found.bad
     assert "json" in first.reason
     assert f"schema id {other_id} cannot be read" in second.reason
+
+
+@pytest.mark.parametrize("status", [404, 405, 501])
+def test_a_guid_that_the_registry_cannot_look_up(registry: SmallRegistry, status: int) -> None:
+    """Any 17 bytes with a 1 before them look like one, so it is a bad row, not a failed read."""
+    with small_registry() as other:
+        other.refuse = status
+        one = decoder(RegistryClient(RegistryOptions(url=other.url, max_retries=0)))
+        found = one.decode(binary([b"\1" + b"g" * 20]), None)
+    (bad,) = found.bad
+    assert "67676767-6767" in bad.reason
+
+
+PROTO = 'syntax = "proto3"; message M {{ {} a = 1; }}'
+
+
+def test_a_protobuf_writer_whose_bytes_mean_something_else(
+    client: RegistryClient, registry: SmallRegistry
+) -> None:
+    """sint32 and int32 share a wire type but not their numbers: read as the other, -1 is 1."""
+    texts = [PROTO.format(kind) for kind in ("int32", "sint32", "int64")]
+    ids = [registry.add("p", text, PROTOBUF.upper()) for text in texts]
+    reader = Schema(PROTOBUF, texts[0])
+    plan = ColumnPlan(
+        "value", PROTOBUF, CONFLUENT, reader, protobuf.arrow_type(reader), schema_id=ids[0]
+    )
+    payloads = [b"\0" + one.to_bytes(4, "big") + b"\0" + b"\x08\x01" for one in ids]
+    found = ColumnDecoder(plan, lambda: client).decode(binary(payloads), None)
+    assert found.values.to_pylist() == [{"a": 1}, None, {"a": 1}]
+    (bad,) = found.bad
+    assert "field a (number 1) is sint32 in the writer's schema" in bad.reason
 
 
 def test_ids_in_headers_alone(client: RegistryClient) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from sparkkafka.errors import RegistryError
+from sparkkafka.errors import RegistryError, SchemaError
 from sparkkafka.schemas.values import AVRO, JSON, PROTOBUF, Schema
 from sparkkafka.secret import SecretBytes
 
@@ -105,14 +105,15 @@ def body_of(schema: Schema) -> dict[str, Any]:
 
 
 def found_in(answer: Any, what: str) -> Found:
-    """The schema in an answer. Raises RegistryError, which says what it lacks."""
+    """The schema in an answer. Raises RegistryError, which says what it lacks, and SchemaError for
+    a type of schema that is none of ours."""
     answer = object_of(answer, what)
     kind = answer.get("schemaType") or "AVRO"
     text = answer.get("schema")
     if not isinstance(text, str):
         raise RegistryError(f"the Schema Registry answers without a schema for {what}")
     if not isinstance(kind, str) or kind.upper() not in _FORMATS:
-        raise RegistryError(
+        raise SchemaError(
             f"{what} in the Schema Registry is of the type {printable(str(kind), 50)!r}, which is "
             "not supported: there are AVRO, PROTOBUF and JSON"
         )

@@ -334,8 +334,13 @@ def test_a_schema_of_another_format(server: RegistryServer) -> None:
     text = failure(lambda: registry.latest("a-value", PROTOBUF), SchemaError)
     assert "subject 'a-value' in the Schema Registry is json, and protobuf is asked for" in text
     server.answers = [Answer(200, {"schema": "<x/>", "schemaType": "XSD", "id": 5})]
-    text = failure(lambda: registry.by_id(5), RegistryError)
+    text = failure(lambda: registry.by_id(5), SchemaError)
     assert "is of the type 'XSD', which is not supported" in text
+
+
+def test_a_type_of_schema_that_is_no_word(server: RegistryServer) -> None:
+    server.answers = [Answer(200, {"schema": LONG, "id": 1, "schemaType": ["x"]})]
+    assert "not supported" in failure(lambda: client(server).latest("a-value"), SchemaError)
 
 
 def test_a_schema_that_is_not_compatible(server: RegistryServer) -> None:
@@ -412,7 +417,6 @@ def test_a_user_who_is_not_known(server: RegistryServer) -> None:
         (Answer(200, {"schema": LONG, "id": True}), "answers without an id"),
         (Answer(200, {"schema": LONG, "id": 1, "references": [{"name": "x"}]}), "a reference that"),
         (Answer(200, {"schema": LONG, "id": 1, "references": 7}), "a reference that"),
-        (Answer(200, {"schema": LONG, "id": 1, "schemaType": ["x"]}), "not supported"),
         (Answer(404, HTML), "status 404 with an HTML page; does schema.registry.url lack a path"),
         (Answer(404, {"error_code": 404, "message": "HTTP 404 Not Found"}), "lack a path"),
         (Answer(407), "proxies are not used"),
