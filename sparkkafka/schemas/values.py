@@ -83,3 +83,38 @@ class ValueRowError(ValueError):
         super().__init__(reason)
         self.row = row
         self.reason = reason
+
+
+_WORDS = {
+    pa.bool_(): "boolean",
+    pa.int8(): "tinyint",
+    pa.int16(): "smallint",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.string(): "string",
+    pa.large_string(): "string",
+    pa.binary(): "binary",
+    pa.large_binary(): "binary",
+    pa.date32(): "date",
+    pa.timestamp("us"): "timestamp_ntz",
+    pa.duration("us"): "interval day to second",
+    pa.null(): "void",
+}
+
+
+def type_words(kind: pa.DataType) -> str:
+    """The type's name in Spark, for messages: users have said "bigint", not "int64"."""
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return "timestamp"
+    if pa.types.is_map(kind):
+        return f"map<{type_words(kind.key_type)},{type_words(kind.item_type)}>"
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return f"array<{type_words(kind.value_type)}>"
+    if pa.types.is_struct(kind):
+        fields = ",".join(f"{one.name}:{type_words(one.type)}" for one in kind)
+        return f"struct<{fields}>"
+    return _WORDS.get(kind, str(kind))

@@ -30,6 +30,7 @@ CHAINS: Mapping[str, Sequence[str]] = {
         "docs/client-transactions.md",
         "docs/client-admin.md",
     ),
+    "schemas": ("docs/schemas.md", "docs/schema-evolution.md", "docs/bad-records.md"),
     "low-level": ("docs/low-level.md",),
     "testing": ("docs/testing.md",),
     "codec": ("docs/codec.md",),
@@ -63,17 +64,20 @@ def run(
     capsys: pytest.CaptureFixture[str],
     servers: str = "",
     given: Mapping[str, Any] | None = None,
+    registry: str = "",
 ) -> tuple[dict[str, Any], str]:
     """The names that the page's snippets leave behind, and what they print.
 
-    They see `servers` for localhost:9092 and the names `given`, and else what those before have
-    made. Blocks without a language must be in what the snippets before them have printed.
+    They see `servers` for localhost:9092, the URL `registry` for http://localhost:8081 and the
+    names `given`, and else what those before have made. Blocks without a language must be in what
+    the snippets before them have printed.
     """
     names: dict[str, Any] = dict(given or {})
     printed = ""
     for number, (language, text) in enumerate(blocks(page(name)), start=1):
         if language == "python":
             code = text.replace("localhost:9092", servers)
+            code = code.replace("http://localhost:8081", registry)
             exec(compile(code, f"{name}, block {number}", "exec"), names)
             printed += capsys.readouterr().out
         elif language == "":

@@ -47,6 +47,14 @@ SHOWN = {
         r"exactly-once: 10,000 rows of 10,000 orders, 0 doubled, 0 lost",
         r"exactly-once, read_uncommitted: 1\d,\d{3} rows, [1-9][\d,]* doubled",
     ),
+    "04_schemas.ipynb": (
+        r"read as struct<id:bigint,item:string,price:double>\n",
+        r"read as struct<id:bigint,item:string,price:double,currency:string>\n",
+        r"\|  1601\| *fax\| *value: field item: ",
+        r"dead letters: \[[0, ]*3[0, ]*\]",
+        r"3,000 orders, 6 dead letters",
+        r"3,000 orders checked, 3 refused",
+    ),
 }
 
 

@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import json
 import re
+import struct
 from typing import Any
 
 import pytest
 
+from sparkkafka.client import Producer
+from sparkkafka.config.options import parse_read_options
+from sparkkafka.testing.registry import SchemaRegistry
 from tests.docs.snippets import CHAINS, SECURITY, hand_written_pages, page, run, snippets
 
 
 def run_chain(
-    chain: str, capsys: pytest.CaptureFixture[str], servers: str = ""
+    chain: str, capsys: pytest.CaptureFixture[str], servers: str = "", registry: str = ""
 ) -> tuple[dict[str, Any], str]:
     names: dict[str, Any] = {}
     printed = ""
     for name in CHAINS[chain]:
-        names, text = run(name, capsys, servers, names)
+        names, text = run(name, capsys, servers, names, registry)
         printed += text
     return names, printed
+
+
+def typed_orders(servers: str, registry: SchemaRegistry) -> None:
+    """The topic of Avro that README reads."""
+    fields = [{"name": "id", "type": "long"}, {"name": "price", "type": "double"}]
+    schema = {"type": "record", "name": "Order", "fields": fields}
+    number = registry.register("orders-avro-value", json.dumps(schema))
+    frame = b"\0" + number.to_bytes(4, "big")
+    with Producer({"bootstrap.servers": servers}) as producer:
+        for order, price in ((1, 4.0), (2, 9.5)):
+            producer.send("orders-avro", frame + bytes([2 * order]) + struct.pack("<d", price))
 
 
 def values_of(spark: Any, servers: str, topic: str) -> list[bytes | None]:
@@ -29,10 +45,16 @@ def values_of(spark: Any, servers: str, topic: str) -> list[bytes | None]:
 
 @pytest.mark.real
 @pytest.mark.spark
-def test_readme(spark: Any, kafka_cluster_factory: Any, capsys: Any) -> None:
-    servers = kafka_cluster_factory().bootstrap_servers
-    names, printed = run_chain("readme", capsys, servers)
+def test_readme(
+    spark: Any, kafka_cluster_factory: Any, schema_registry: SchemaRegistry, capsys: Any
+) -> None:
+    cluster = kafka_cluster_factory()
+    servers = cluster.bootstrap_servers
+    cluster.create_topic("orders-avro")
+    typed_orders(servers, schema_registry)
+    names, printed = run_chain("readme", capsys, servers, schema_registry.url)
     assert re.search(r"\|\s*three\|", printed)  # orders.show()
+    assert re.search(r"\|\s*2\|\s*9\.5\|", printed)  # of the typed ones
     assert "once: 3" in printed
     assert "read without Spark: 0 b" in printed
     assert spark.read.parquet(f"{names['folder']}/rows").count() == 3
@@ -55,6 +77,21 @@ def test_pages_of_spark(spark: Any, kafka_cluster: Any, capsys: Any) -> None:
     assert values_of(spark, servers, "order-copies") == [b"text"] * 3
     assert values_of(spark, servers, "orders-in-time") == [b"one", b"three", b"two"]
     assert values_of(spark, servers, "order-counts") == [b"1"] * 3
+
+
+@pytest.mark.real
+@pytest.mark.spark
+def test_pages_of_schemas(
+    spark: Any, kafka_cluster: Any, schema_registry: SchemaRegistry, capsys: Any
+) -> None:
+    # As above: nobody else's topics and subjects have these names.
+    servers = kafka_cluster.bootstrap_servers
+    names, printed = run_chain("schemas", capsys, servers, schema_registry.url)
+    assert re.search(r"\|\s*3\|item-3\|\s*0\.75\|", printed)  # typed.show()
+    assert re.search(r"^value: .*field item: ", printed, re.MULTILINE)  # version 2 read as 1
+    options = parse_read_options({**names["kafka"], **names["secured"], "subscribe": "a"})
+    assert options.formats.registry.url.count("https://") == 2
+    assert names["letters"].count() == 3
 
 
 @pytest.mark.real

@@ -275,3 +275,25 @@ def test_what_cannot_be_written() -> None:
     encoder = ColumnEncoder(EncodePlan("value", AVRO, NONE, READER))
     with pytest.raises(EncodeError, match=r"column value, row 11 of this task: field a"):
         encoder.encode(values, None, 10)
+
+
+# --- words --------------------------------------------------------------------------------------
+
+
+def test_types_have_spark_s_names() -> None:
+    pytest.importorskip("pyspark")
+    from sparkkafka.schemas.values import type_words
+    from sparkkafka.spark.arrow_types import from_arrow, to_arrow
+
+    scalars = [
+        pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(),
+        pa.string(), pa.binary(), pa.date32(), pa.timestamp("us", "UTC"), pa.timestamp("us"),
+        pa.duration("us"), pa.null(), pa.decimal128(10, 2),
+    ]  # fmt: skip
+    kinds = [
+        *scalars,
+        pa.list_(pa.struct([("a", pa.int64()), ("b", pa.map_(pa.string(), pa.int32()))])),
+    ]
+    for kind in kinds:
+        assert type_words(kind) == from_arrow(kind).simpleString()
+        assert to_arrow(from_arrow(kind), "x").equals(kind)

@@ -45,7 +45,6 @@ from sparkkafka.client.cluster.offsets import (
 )
 from sparkkafka.client.consumer.consumer_group import Callback, ConsumerGroup, Topics
 from sparkkafka.client.consumer.fetcher import Fetcher
-from sparkkafka.client.consumer.offset_reset import StartingOffsets
 from sparkkafka.client.consumer.partition_state import AssignedPartitions
 from sparkkafka.client.consumer.poll_loop import PollLoop
 from sparkkafka.client.consumer.record import Records
@@ -77,8 +76,7 @@ class Consumer(NotPickled):
         self._assignment = AssignedPartitions(cluster)
         self._fetcher = Fetcher(cluster, options.fetch, self._assignment)
         self._group = ConsumerGroup(options, cluster, self._assignment, self._fetcher.wake)
-        starting = StartingOffsets(options, cluster)
-        self._loop = PollLoop(options, self._assignment, self._fetcher, self._group, starting)
+        self._loop = PollLoop(options, cluster, self._assignment, self._fetcher, self._group)
         self._is_closing = self._is_closed = False
         self._process_id = os.getpid()
 

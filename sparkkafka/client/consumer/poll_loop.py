@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.consumer.consumer_group import ConsumerGroup
 from sparkkafka.client.consumer.fetcher import Fetcher
 from sparkkafka.client.consumer.offset_reset import StartingOffsets
@@ -49,16 +50,16 @@ class PollLoop:
     def __init__(
         self,
         options: ConsumerOptions,
+        cluster: Cluster,
         assignment: AssignedPartitions,
         fetcher: Fetcher,
         group: ConsumerGroup,
-        starting: StartingOffsets,
     ) -> None:
         self._options = options
         self._assignment = assignment
         self._fetcher = fetcher
         self._group = group
-        self._starting = starting
+        self._starting = StartingOffsets(options, cluster)
         self._wakeup = threading.Event()
         self._patience_ms = float(PATIENCE_MS)
         self._late_error: KafkaError | None = None

@@ -37,6 +37,7 @@ from sparkkafka.schemas.avro.encode_scalars import (
 )
 from sparkkafka.schemas.avro.schema import MISSING, MOST_DIGITS, Field, Node, below, place
 from sparkkafka.schemas.avro.types import arrow_type, parts
+from sparkkafka.schemas.values import type_words
 
 _INTS: Final = {pa.int8(): np.int8, pa.int16(): np.int16, pa.int32(): np.int32}
 _LONGS: Final = {**_INTS, pa.int64(): np.int64}
@@ -57,7 +58,9 @@ def compile_writer(node: Node, given: pa.DataType, path: str = "") -> Writer:
         return ConstantWriter(path, b"", null=True)
     writer = _scalar(node, given, path)
     if writer is None:
-        raise OptionError(f"{place(path)}: {given} cannot be written as {node} of the Avro schema")
+        raise OptionError(
+            f"{place(path)}: {type_words(given)} cannot be written as {node} of the Avro schema"
+        )
     return writer
 
 
@@ -143,7 +146,9 @@ def _union(node: Node, given: pa.DataType, path: str) -> Writer:
         return UnionWriter(path, null, [(number, writer)], members=False)
     if len(errors) == 1:
         raise errors[0]
-    raise OptionError(f"{place(path)}: {given} fits no branch of {node} of the Avro schema")
+    raise OptionError(
+        f"{place(path)}: {type_words(given)} fits no branch of {node} of the Avro schema"
+    )
 
 
 # --- types without types below ------------------------------------------------------------------

@@ -11,7 +11,7 @@ from sparkkafka.errors import OptionError
 from sparkkafka.protocol.records.arrow import from_numpy, is_valid
 from sparkkafka.schemas.avro.encode_scalars import Writer
 from sparkkafka.schemas.avro.nested import pack
-from sparkkafka.schemas.values import ValueRowError
+from sparkkafka.schemas.values import ValueRowError, type_words
 
 CHUNK_ROWS: Final = 4096
 """Encoded at a time: what is worked on stays in the processor's cache."""
@@ -29,7 +29,10 @@ class AvroEncoder:
     def encode(self, values: pa.Array) -> pa.Array:
         """As `Encoder.encode`; of large_binary if there are more than 2 GiB."""
         if values.type != self._given:
-            raise OptionError(f"the column is {values.type}, not {self._given} as was said before")
+            raise OptionError(
+                f"the column is {type_words(values.type)}, not {type_words(self._given)} as was "
+                "said before"
+            )
         arrays = []
         for low in range(0, len(values), CHUNK_ROWS):
             try:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from sparkkafka.errors import OptionError, SchemaError
 from sparkkafka.schemas.avro import schema as avro
 from sparkkafka.schemas.avro.schema import Node, below, place
+from sparkkafka.schemas.values import type_words
 
 TIMESTAMP: Final = pa.timestamp("us", "UTC")
 LOCAL_TIMESTAMP: Final = pa.timestamp("us")
@@ -180,8 +181,8 @@ def _unknown_field(path: str, name: str, there: list[str]) -> OptionError:
 
 def _misfit(node: Node, wanted: pa.DataType, path: str) -> OptionError:
     return OptionError(
-        f"{place(path)}: {node} of the Avro schema cannot become {wanted} without loss; it becomes "
-        f"{arrow_type(node)}"
+        f"{place(path)}: {node} of the Avro schema cannot become {type_words(wanted)} without "
+        f"loss; it becomes {type_words(arrow_type(node))}"
     )
 
 
@@ -251,7 +252,7 @@ def _avro_type(given: pa.DataType, name: str, space: str, path: str) -> Any:
             fields.append({"name": field.name, "type": _optional(field, field.name, inner, at)})
         record = {"type": avro.RECORD, "name": name, "fields": fields}
         return {**record, "namespace": space} if space else record
-    raise SchemaError(f"{place(path)}: Avro has no type for {given}")
+    raise SchemaError(f"{place(path)}: Avro has no type for {type_words(given)}")
 
 
 def _optional(field: pa.Field, name: str, space: str, path: str) -> Any:

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urldefrag, urljoin
 import pyarrow as pa
 
 from sparkkafka.errors import SchemaError
-from sparkkafka.schemas.values import Schema
+from sparkkafka.schemas.values import Schema, type_words
 
 MOST_LEVELS: Final = 64
 """How deep objects and arrays of a schema may be nested."""
@@ -121,7 +121,9 @@ class Shape:
     def words(self) -> str:
         if self.kind == "struct":
             return "an object"
-        return {"map": "a map", "list": "an array"}.get(self.kind) or f"{self.kind} ({self.type})"
+        return {"map": "a map", "list": "an array"}.get(
+            self.kind
+        ) or f"{self.kind} ({type_words(self.type)})"
 
 
 ANY: Final = Shape("json", pa.string(), nullable=True)

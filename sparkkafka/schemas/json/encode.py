@@ -25,7 +25,7 @@ from sparkkafka.schemas.json import plan
 from sparkkafka.schemas.json.document import Place, Shape, shape_of
 from sparkkafka.schemas.json.texts import BrokenTextError, parse, quoted
 from sparkkafka.schemas.json.times import duration_text
-from sparkkafka.schemas.values import ValueRowError
+from sparkkafka.schemas.values import ValueRowError, type_words
 
 OMITTED: Final = "omitted"
 WRITTEN: Final = "written"
@@ -103,13 +103,15 @@ def _form(given: pa.DataType, shape: Shape | None, path: str, null: str) -> Form
         return Form(plan.STRUCT, null, _fields(given, shape, path))
     if pa.types.is_map(given):
         if not pa.types.is_string(given.key_type):
-            raise OptionError(f"{_what(path)}: JSON has strings as keys, not {given.key_type}")
+            raise OptionError(
+                f"{_what(path)}: JSON has strings as keys, not {type_words(given.key_type)}"
+            )
         return Form(plan.MAP, null, {"": _below(given.item_type, shape, f"{path}{{}}", plan.MAP)})
     if pa.types.is_list(given):
         return Form(plan.LIST, null, {"": _below(given.value_type, shape, f"{path}[]", plan.LIST)})
     kind = plan.kind_of_type(given)
     if kind is None:
-        raise OptionError(f"{_what(path)}: {given} cannot be written as JSON")
+        raise OptionError(f"{_what(path)}: {type_words(given)} cannot be written as JSON")
     if shape is None:
         return Form(kind, null)
     wrong = shape.kind not in _WRITTEN_AS[kind] and not (kind == plan.NULL and shape.nullable)
@@ -179,7 +181,8 @@ def _what(path: str) -> str:
 
 def _other_type(given: pa.DataType, shape: Shape, path: str) -> OptionError:
     return OptionError(
-        f"{_what(path)} is {given}, which cannot be written as {shape.words} of the JSON Schema"
+        f"{_what(path)} is {type_words(given)}, which cannot be written as {shape.words} of the "
+        "JSON Schema"
     )
 
 

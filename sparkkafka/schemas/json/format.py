@@ -15,7 +15,7 @@ from sparkkafka.schemas.json.describe import schema_text
 from sparkkafka.schemas.json.document import place_of
 from sparkkafka.schemas.json.encode import JsonEncoder, form_of
 from sparkkafka.schemas.json.inference import infer
-from sparkkafka.schemas.values import FIRST_MESSAGE, JSON, Decoder, Encoder, Schema
+from sparkkafka.schemas.values import FIRST_MESSAGE, JSON, Decoder, Encoder, Schema, type_words
 
 __all__ = ["arrow_type", "decoder", "encoder", "infer", "schema_of"]
 
@@ -46,7 +46,8 @@ def decoder(
     root = _node(reader or writer, wanted)
     if rest and root.kind != plan.STRUCT:
         raise OptionError(
-            f"rescuedColumn needs JSON objects with fields, and the values are {root.type}"
+            "rescuedColumn needs JSON objects with fields, and the values are "
+            f"{type_words(root.type)}"
         )
     return JsonDecoder(root, rest)
 

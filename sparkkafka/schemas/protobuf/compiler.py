@@ -22,6 +22,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
 from typing import Any, Final
 
 from sparkkafka.errors import OptionError, SchemaError
@@ -153,20 +154,26 @@ def compiled(schema: Schema) -> Schema:
 
 
 def library() -> Any:
-    """protobuf's `google.protobuf` modules: descriptor_pb2, descriptor_pool, message_factory,
-    json_format, message. Raises OptionError if they are not installed."""
+    """Modules of protobuf's runtime, by name. Raises OptionError if it is not installed."""
     try:
-        from google import protobuf
-        from google.protobuf import (  # noqa: F401
+        from google.protobuf import (
             descriptor_pb2,
             descriptor_pool,
             json_format,
             message,
             message_factory,
+            struct_pb2,
         )
     except ImportError as error:
         raise OptionError(_MISSING.format("protobuf")) from error
-    return protobuf
+    return SimpleNamespace(
+        descriptor_pb2=descriptor_pb2,
+        descriptor_pool=descriptor_pool,
+        json_format=json_format,
+        message=message,
+        message_factory=message_factory,
+        struct_pb2=struct_pb2,
+    )
 
 
 _MISSING: Final = "Protobuf needs {}: pip install 'sparkkafka[protobuf]'"

@@ -1,7 +1,7 @@
 """The four functions of a format, for Protobuf; see `sparkkafka/schemas/values.py`.
 
-The decoder is our own: ptars (Rust) ends the process with a segmentation fault for nested groups,
-has no bad rows, and is no faster; protobuf's runtime makes an object for each message.
+The decoder is our own: ptars (Rust) is a fifth faster, but has no bad rows, and ends the process
+with a segmentation fault for nested groups. protobuf's runtime makes an object for each message.
 """
 
 from __future__ import annotations

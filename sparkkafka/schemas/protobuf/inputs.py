@@ -234,11 +234,9 @@ def _decimal_fields(array: pa.Array) -> list[pa.Array]:
 def from_json(one: Field, array: pa.Array, rows: Ints) -> pa.Array:
     """JSON text as google.protobuf.Struct, Value or ListValue, one by one."""
     protobuf = library()
-    from google.protobuf import struct_pb2
-
     if one.json is None:
         raise ValueError(one.path)
-    kind = getattr(struct_pb2, one.json)
+    kind = getattr(protobuf.struct_pb2, one.json)
     pieces = []
     for index in range(len(array)):
         try:

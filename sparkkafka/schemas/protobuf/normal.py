@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from sparkkafka.schemas.protobuf import types
 from sparkkafka.schemas.protobuf.compiler import library
-from sparkkafka.schemas.protobuf.plan import Count, Field, Message, is_map
+from sparkkafka.schemas.protobuf.plan import Count, Message, is_map
 from sparkkafka.schemas.protobuf.wire import varint
 
 _MOST_LEVELS: Final = 100
@@ -27,8 +27,8 @@ class Normalizer:
         self._error = protobuf.message.DecodeError
         self._class = protobuf.message_factory.GetMessageClass(message.descriptor)
         self._message = message
-        self._groups = _any(message, lambda field: field.kind == types.GROUP)
-        self._maps = _any(message, lambda field: field.count is Count.MAP)
+        self._groups = _any(message, _has_groups)
+        self._maps = _any(message, _has_maps)
 
     def normal(self, payload: bytes) -> bytes | str:
         """Plain bytes of the same message, or why it is none."""
@@ -69,12 +69,20 @@ def _missing(message: Any, path: str) -> str | None:
     return None
 
 
-def _any(message: Message, test: Callable[[Field], bool]) -> bool:
-    """Whether a wanted field of the message, at any level, passes."""
-    return any(
-        test(field) or (field.message is not None and _any(field.message, test))
-        for field in message.fields
-    )
+def _has_groups(message: Message) -> bool:
+    """Wanted or not: what is written again has them all."""
+    skipped = any(wire == types.START for _, wire in message.skipped)
+    return skipped or any(field.kind == types.GROUP for field in message.fields)
+
+
+def _has_maps(message: Message) -> bool:
+    return any(field.count is Count.MAP for field in message.fields)
+
+
+def _any(message: Message, test: Callable[[Message], bool]) -> bool:
+    """Whether the message, or one of a wanted field at any level, passes."""
+    inner = (field.message for field in message.fields if field.message is not None)
+    return test(message) or any(_any(one, test) for one in inner)
 
 
 def _rewritten(data: memoryview, message: Message) -> bytes:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from sparkkafka.errors import OptionError, SchemaError
 from sparkkafka.schemas.protobuf import types
+from sparkkafka.schemas.values import type_words
 
 MOST_LEVELS: Final = 64
 MOST_FIELDS: Final = 20_000
@@ -99,7 +100,9 @@ class _Planner:
                 f"field {path}: messages are nested in more than {MOST_LEVELS} levels"
             )
         if wanted is not None and not pa.types.is_struct(wanted):
-            raise OptionError(f"{place} is a message, which becomes a struct, not {wanted}")
+            raise OptionError(
+                f"{place} is a message, which becomes a struct, not {type_words(wanted)}"
+            )
         above = (*above, name)
         known = {field.name: field for field in descriptor.fields}
         made: list[Field | None]
@@ -152,7 +155,9 @@ class _Planner:
         item = wanted
         if types.is_repeated(field):
             if wanted is not None and not pa.types.is_list(wanted):
-                raise OptionError(f"field {path} is repeated, which becomes an array, not {wanted}")
+                raise OptionError(
+                    f"field {path} is repeated, which becomes an array, not {type_words(wanted)}"
+                )
             item = None if wanted is None else wanted.value_type
         special, message = None, None
         if field.message_type is not None:
@@ -186,7 +191,7 @@ class _Planner:
         entry = field.message_type
         key, value = entry.fields_by_name["key"], entry.fields_by_name["value"]
         if wanted is not None and not pa.types.is_map(wanted):
-            raise OptionError(f"field {path} is a map, not {wanted}")
+            raise OptionError(f"field {path} is a map, not {type_words(wanted)}")
         inside = self.field(value, None if wanted is None else wanted.item_type, above, path, field)
         if inside is None:
             return None

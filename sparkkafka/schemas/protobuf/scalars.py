@@ -15,7 +15,6 @@ from sparkkafka.schemas.protobuf.wire import (
     Data,
     Flags,
     Ints,
-    Words,
     read_fixed,
     read_varints,
     unzigzag,
@@ -54,7 +53,7 @@ def unpack(data: Data, at: Ints, size: Ints, kind: int) -> tuple[Any, Ints, Flag
     size = np.where(wrong, 0, size) if wrong.any() else size
     content = _content(data, at, size)
     if not len(content) or int(content.max()) < 0x80:
-        return content.astype(np.uint64), size, wrong if wrong.any() else None
+        return content, size, wrong if wrong.any() else None
     last_bytes = content < 0x80
     stops = np.flatnonzero(last_bytes)
     if int((content[:-1] & content[1:]).max(initial=0)) < 0x80:
@@ -71,7 +70,7 @@ def unpack(data: Data, at: Ints, size: Ints, kind: int) -> tuple[Any, Ints, Flag
     return raw, counts, wrong if wrong.any() else None
 
 
-def _of_two_bytes(content: Any, stops: Ints) -> Words:
+def _of_two_bytes(content: Any, stops: Ints) -> Any:
     """Varints of one byte or two, by the places of their last bytes."""
     values = content.take(stops).astype(np.uint16)
     earlier = content.take(stops - 1, mode="clip")  # of the first, its own byte: below 0x80
@@ -79,8 +78,7 @@ def _of_two_bytes(content: Any, stops: Ints) -> Words:
     values <<= shift * np.uint16(7)
     earlier &= np.negative(earlier >> 7) & np.uint8(0x7F)
     values |= earlier
-    wide: Words = values.astype(np.uint64)
-    return wide
+    return values
 
 
 def _content(data: Data, at: Ints, size: Ints) -> Any:
@@ -117,9 +115,9 @@ def numbers(one: Field, raw: Any, present: Flags | None) -> tuple[pa.Array, Any,
 def _integers(kind: int, raw: Any) -> tuple[Any, Flags | None]:
     """The number of its own width, or int64 for one that may be too long."""
     if kind in (types.INT64, types.SFIXED64):
-        return raw.view(np.int64), None
+        return _signed(raw), None
     if kind in (types.UINT64, types.FIXED64):
-        return raw, None
+        return raw.astype(np.uint64, copy=False), None
     if kind == types.SINT64:
         return unzigzag(raw), None
     if kind == types.SFIXED32:
@@ -127,17 +125,26 @@ def _integers(kind: int, raw: Any) -> tuple[Any, Flags | None]:
     if kind == types.FIXED32:
         return raw.astype(np.int64), None
     if kind in _SIGNED32:
-        values = raw.view(np.int64)
+        values = _signed(raw)
         return values, _outside(values, *_INT32)
     # uint32 and sint32: 32 bits, whatever they mean
     wrong = raw > np.uint64(_UINT32) if len(raw) and int(raw.max()) > _UINT32 else None
     if kind == types.SINT32:
         return unzigzag(raw), wrong
-    return raw.view(np.int64), wrong
+    return _signed(raw), wrong
+
+
+def _signed(raw: Any) -> Any:
+    """What was read as unsigned, and narrow if it happened to be so, as int64; bytes stay."""
+    if raw.itemsize == 1:
+        return raw
+    return raw.view(np.int64) if raw.itemsize == 8 else raw.astype(np.int64)
 
 
 def _outside(values: Any, least: int, most: int) -> Flags | None:
-    if not len(values) or (int(values.min()) >= least and int(values.max()) <= most):
+    if not len(values) or (values.itemsize == 1 and most >= 255):
+        return None
+    if int(values.min()) >= least and int(values.max()) <= most:
         return None
     flags: Flags = (values < least) | (values > most)
     return flags
@@ -181,9 +188,10 @@ def _enums(one: Field, values: Any, present: Flags | None) -> tuple[pa.Array, Fl
     names = [one.names[number] for number in numbers]
     if unknown is not None:
         others, place = np.unique(values[unknown], return_inverse=True)
+        at = at.astype(np.int64)
         at[unknown] = len(names) + place
         names += [str(number) for number in others.tolist()]
-    return text_array(names).take(from_numpy(at)), odd
+    return text_array(names).take(from_numpy(at.astype(np.int32, copy=False))), odd
 
 
 def _places(values: Any, known: list[int]) -> tuple[Ints, Flags | None]:

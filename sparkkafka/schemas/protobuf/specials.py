@@ -117,11 +117,9 @@ def json_texts(one: Field, payloads: pa.Array) -> tuple[pa.Array, Wrong]:
     """google.protobuf.Struct, Value and ListValue as JSON, one by one. An empty payload is an empty
     message: {}, [] or, where a Value has no kind, null."""
     protobuf = library()
-    from google.protobuf import struct_pb2
-
     if one.json is None:
         raise ValueError(one.path)
-    kind = getattr(struct_pb2, one.json)
+    kind = getattr(protobuf.struct_pb2, one.json)
     texts: list[bytes] = []
     reasons: Wrong = {}
     for index in range(len(payloads)):

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from sparkkafka.errors import OptionError
 from sparkkafka.schemas.protobuf.compiler import DATE_PROTO, DECIMAL_PROTO, META_PROTO
-from sparkkafka.schemas.values import PROTOBUF, Schema
+from sparkkafka.schemas.values import PROTOBUF, Schema, type_words
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SCALARS: Final[dict[pa.DataType, str]] = {
@@ -37,7 +37,9 @@ def schema_of(given: pa.DataType, name: str) -> Schema:
     """`name`: of the message, with a package if it has dots. Raises OptionError for a type, or a
     name, that Protobuf does not have."""
     if not pa.types.is_struct(given):
-        raise OptionError(f"Protobuf writes a struct as a message, not {given}: put it in a struct")
+        raise OptionError(
+            f"Protobuf writes a struct as a message, not {type_words(given)}: put it in a struct"
+        )
     package, _, simple = name.rpartition(".")
     for part in name.split("."):
         _check(part, "the message")
@@ -144,7 +146,7 @@ class _Text:
             )
             option = f" [({self.root}confluent.field_meta) = {{ params: [{params}] }}]"
             return f"{self.root}confluent.type.Decimal", option
-        raise OptionError(f"column {path}: Protobuf has no type for {kind}")
+        raise OptionError(f"column {path}: Protobuf has no type for {type_words(kind)}")
 
 
 def _names(given: pa.DataType) -> Iterator[str]:

@@ -11,7 +11,7 @@ own runtime then decides what it is, see `normal.py`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,6 @@ from sparkkafka.schemas.protobuf.wire import (
     Data,
     Flags,
     Ints,
-    Words,
     read_tags,
     read_varints,
     varint,
@@ -49,7 +48,7 @@ class Chunk(NamedTuple):
 
     rows: Ints | None
     at: Ints
-    value: Words | None
+    value: NDArray[Any] | None
     size: Ints | None
     once: bool
     """Rows ascend, and each is there once at most."""
@@ -156,18 +155,17 @@ class _Run:
             self.tag[rows] = DONE
             return True
         at, end = (self.body, self.end) if some is None else (self.body[some], self.end[some])
-        value: Words | None = None
+        value: NDArray[Any] | None = None
         size: Ints | None = None
         wrong: Flags | None = None
         if wire == VARINT:
             value, after, wrong = read_varints(self.data, at)
         elif wire == LEN:
             raw, at, wrong = read_varints(self.data, at)
-            over = raw > np.maximum(end - at, 0).view(np.uint64)
-            if over.any():
-                raw[over] = 0
-                wrong = over if wrong is None else wrong | over
-            size = raw.view(np.int64)
+            size = raw.astype(np.int64)
+            if raw.itemsize == 8:  # may be more than an int64 can have
+                over = raw > np.uint64(1 << 31)
+                size[over] = 1 << 31  # beyond any end
             after = at + size
         else:
             after = at + (8 if wire == I64 else 4)

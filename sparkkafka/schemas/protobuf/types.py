@@ -29,6 +29,7 @@ import pyarrow as pa
 
 from sparkkafka.errors import OptionError, SchemaError
 from sparkkafka.schemas.protobuf.compiler import library
+from sparkkafka.schemas.values import type_words
 
 (
     DOUBLE,
@@ -244,13 +245,17 @@ def special_type(
             return pa.decimal128(*_precision_and_scale(noted, path))
         if pa.types.is_decimal128(wanted):
             return wanted
-        raise OptionError(f"field {path} is a {special.value}, which {_verb(writing)} {wanted}")
+        raise OptionError(
+            f"field {path} is a {special.value}, which {_verb(writing)} {type_words(wanted)}"
+        )
     fits = _SPECIAL_TYPES[special]
     if wanted is None:
         return fits[0]
     if wanted in fits:
         return wanted
-    raise OptionError(f"field {path} is a {special.value}, which {_verb(writing)} {wanted}")
+    raise OptionError(
+        f"field {path} is a {special.value}, which {_verb(writing)} {type_words(wanted)}"
+    )
 
 
 def _verb(writing: bool) -> str:
@@ -265,7 +270,9 @@ def scalar_type(
     if writing and wanted is not None:
         if _writable(field.type, wanted):
             return wanted
-        raise OptionError(f"field {path} is {NAMES[field.type]}, which cannot be made of {wanted}")
+        raise OptionError(
+            f"field {path} is {NAMES[field.type]}, which cannot be made of {type_words(wanted)}"
+        )
     if wanted is None or wanted == usual or wanted in _ALSO.get(field.type, ()):
         return wanted or usual
     if field.type in _DIGITS and pa.types.is_decimal128(wanted):
@@ -274,9 +281,11 @@ def scalar_type(
         need = _DIGITS[field.type]
         raise OptionError(
             f"field {path} is {NAMES[field.type]}, which takes {need} digits before the point: "
-            f"{wanted} has too few"
+            f"{type_words(wanted)} has too few"
         )
-    raise OptionError(f"field {path} is {NAMES[field.type]}, which cannot become {wanted}")
+    raise OptionError(
+        f"field {path} is {NAMES[field.type]}, which cannot become {type_words(wanted)}"
+    )
 
 
 def _precision_and_scale(field: Any, path: str) -> tuple[int, int]:

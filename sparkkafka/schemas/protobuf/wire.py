@@ -19,7 +19,7 @@ Flags = NDArray[np.bool_]
 PAD: Final = 16
 """Bytes behind the data that may be read, and mean nothing."""
 
-DONE: Final = 0
+DONE: Final = 0  # what multiplies a tag away
 ODD: Final = 7
 """In the place of a tag: the row has ended; it goes on with what no writer writes."""
 
@@ -61,12 +61,13 @@ class Data:
         self.raw = memoryview(self.bytes.data)
 
 
-def read_varints(data: Data, at: Ints) -> tuple[Words, Ints, Flags | None]:
+def read_varints(data: Data, at: Ints) -> tuple[NDArray[Any], Ints, Flags | None]:
     """One varint at each position: values, positions after them, and which are longer than ten
-    bytes (None: none is). Bits above the 64th are dropped, as protobuf drops them."""
+    bytes (None: none is). Bits above the 64th are dropped, as protobuf drops them. Values are
+    unsigned, and as narrow as they happen to be read: one, four or eight bytes."""
     first = data.bytes.take(at)
     if not len(at) or int(first.max()) < 0x80:
-        return first.astype(np.uint64), at + 1, None
+        return first, at + 1, None
     words = data.words[at]
     stops = ~words
     stops &= _HIGH
@@ -90,7 +91,7 @@ def read_varints(data: Data, at: Ints) -> tuple[Words, Ints, Flags | None]:
     return values, after, wrong if wrong.any() else None
 
 
-def _squeezed32(words: NDArray[np.uint32], stops: NDArray[np.uint32]) -> tuple[Words, Any]:
+def _squeezed32(words: NDArray[np.uint32], stops: NDArray[np.uint32]) -> tuple[Any, Any]:
     """Values of varints of at most four bytes, and their widths."""
     lowest = stops & (~stops + _ONE32)
     lowest -= _ONE32  # all bits below the stop bit, which is 0 in the value
@@ -106,7 +107,7 @@ def _squeezed32(words: NDArray[np.uint32], stops: NDArray[np.uint32]) -> tuple[W
     # A number just below a power of two has that power's logarithm in its exponent, as a double.
     width = (lowest.astype(np.float64).view(np.int64) >> 52) - 1014
     width >>= 3
-    return values.astype(np.uint64), width
+    return values, width
 
 
 def _squeezed64(words: Words, stops: Words) -> tuple[Words, Ints]:
@@ -138,7 +139,7 @@ def read_tags(data: Data, at: Ints, end: Ints) -> tuple[NDArray[Any], Ints]:
         tags = _long_tags(data, at, end, tags, after)
     elif int(tags.min()) == 0:
         tags[tags == 0] = ODD
-    tags[at >= end] = DONE
+    tags *= at < end
     return tags, after
 
 
@@ -160,7 +161,7 @@ def _long_tags(
         odd = (raw > _MOST_TAG) | (raw < 8) | (stop - at > 5) | (stop > end)
         if wrong is not None:
             odd |= wrong
-        tags, after[:] = raw.view(np.int64), stop
+        tags, after[:] = raw.astype(np.int64), stop
     if odd.any():
         tags[odd] = ODD
     return tags
@@ -168,6 +169,7 @@ def _long_tags(
 
 def unzigzag(raw: Words) -> Ints:
     """0, 1, 2, 3 … as 0, -1, 1, -2 …"""
+    raw = raw.astype(np.uint64, copy=False)
     values = (raw >> _ONE).view(np.int64)
     values ^= -(raw & _ONE).view(np.int64)
     return values

@@ -22,7 +22,7 @@ from sparkkafka.client.sender.arrow_producer import ColumnProducer
 from sparkkafka.client.sender.rows import Router, Rows
 from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.config.options import ProducerOptions, ReadOptions
-from sparkkafka.errors import BadRecordError, UnknownTopicError
+from sparkkafka.errors import BadRecordError, OptionError, UnknownTopicError
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE, DecodedRecords, validity
 from sparkkafka.protocol.records.arrow import binary_array, from_numpy, or_zero, repeat_text
 
@@ -105,8 +105,9 @@ class DeadLetters:
         try:
             found = self._cluster.topics(names)
         except UnknownTopicError as error:
-            error.add_note(f"deadLetter.topic={self._topic} must exist: create it beforehand")
-            raise
+            raise OptionError(
+                f"deadLetter.topic={self._topic} does not exist any more ({error})"
+            ) from error
         return {name: len(topic.partitions) for name, topic in found.items()}
 
 

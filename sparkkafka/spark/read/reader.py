@@ -22,7 +22,13 @@ from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ReadOptions
 from sparkkafka.config.source import EARLIEST_OFFSET, LATEST_OFFSET, OffsetBound, PartitionKey
-from sparkkafka.errors import BrokerError, KafkaError, KafkaTimeoutError, OptionError
+from sparkkafka.errors import (
+    BrokerError,
+    KafkaError,
+    KafkaTimeoutError,
+    OptionError,
+    UnknownTopicError,
+)
 from sparkkafka.spark.logs import EXECUTOR, set_up_logging
 from sparkkafka.spark.read import planning
 from sparkkafka.spark.read.planning import KafkaInputPartition, SmallRanges
@@ -52,6 +58,7 @@ class KafkaBatchReader(DataSourceReader):
         options = self.options
         planning.check_bounds(options.starting, options.ending)
         with Cluster(options.client) as cluster:
+            check_dead_letter_topic(cluster, options)
             ranges, losses, topic_ids = with_attempts(
                 cluster,
                 options,
@@ -152,6 +159,24 @@ def with_attempts(
             log.warning("%s: attempt %d of %d failed: %s", what, attempt, attempts, error)
             time.sleep(options.fetch_offset_retry_interval_ms / 1000)
     raise AssertionError  # numRetries is 1 at least
+
+
+def check_dead_letter_topic(cluster: Cluster, options: ReadOptions) -> None:
+    """Raises OptionError if deadLetter.topic does not exist: not as late as at a bad record."""
+    name = options.formats.dead_letter_topic if options.formats is not None else ""
+    if not name:
+        return
+    try:
+        with_attempts(
+            cluster,
+            options,
+            "looking up deadLetter.topic",
+            lambda deadline: cluster.topics([name], deadline),
+        )
+    except UnknownTopicError as error:
+        raise OptionError(
+            f"deadLetter.topic={name} does not exist: create it before the read ({error})"
+        ) from error
 
 
 # --- partitions ------------------------------------------------------------------------------

@@ -174,7 +174,13 @@ def _chosen(
     registry: RegistryClient | None,
     pins: Mapping[str, int],
 ) -> dict[str, Chosen]:
-    return {topic: reader_schema(column, topic, registry, pins.get(topic)) for topic in topics}
+    chosen: dict[str, Chosen] = {}
+    # Many topics often have one schema, which is pickled once if it is one object.
+    known: dict[Schema, Schema] = {}
+    for topic in topics:
+        one = reader_schema(column, topic, registry, pins.get(topic))
+        chosen[topic] = replace(one, schema=known.setdefault(one.schema, one.schema))
+    return chosen
 
 
 def _one_type(column: ColumnFormat, chosen: Mapping[str, Chosen]) -> pa.DataType:
@@ -318,8 +324,10 @@ def _plans(
         if pins and set(topics) != set(pins):
             pins = {}  # they belong to another read
         chosen = _chosen(column, topics, registry, pins)
+    ready = {schema: prepared(schema) for schema in {one.schema for one in chosen.values()}}
     return tuple(
-        (topic, _plan(column, one, kind, rest, pinned=bool(pins))) for topic, one in chosen.items()
+        (topic, _plan(column, one, ready[one.schema], kind, rest, pinned=bool(pins)))
+        for topic, one in chosen.items()
     )
 
 
@@ -338,13 +346,20 @@ def column_plan(
         kind = to_arrow(from_arrow(_type_of(column, chosen)), "the column")
     else:
         raise OptionError(f"{column.format} without a schema needs the type of the column")
-    return _plan(column, chosen, kind, False, pinned=wanted is None)
+    ready = prepared(chosen.schema)
+    return _plan(column, chosen, ready, kind, False, pinned=wanted is None)
 
 
 def _plan(
-    column: ColumnFormat, one: Chosen, kind: pa.DataType, rest: bool, *, pinned: bool
+    column: ColumnFormat,
+    one: Chosen,
+    ready: Schema | None,
+    kind: pa.DataType,
+    rest: bool,
+    *,
+    pinned: bool,
 ) -> ColumnPlan:
-    """`pinned`: the type is the schema's own."""
+    """`ready`: the prepared schema. `pinned`: the type is the schema's own."""
     name = column.column
     own = nullable(kind)
     if one.schema.text:
@@ -364,7 +379,7 @@ def _plan(
         subject=one.subject,
         schema_id=one.schema_id,
         rest=rest,
-        prepared=prepared(one.schema),
+        prepared=ready,
     )
     if plan.wanted is not None or rest:
         # Says here, not in each task, which field of the type does not exist.

@@ -99,9 +99,12 @@ class Typed:
         self._stack.__exit__(exc_type, error, traceback)
         if exc_type in (None, GeneratorExit) and self.bad:  # the latter: Spark wants no more rows
             context = TaskContext.get()
+            place = "the driver, for a small micro-batch: " if self._on_driver else ""
+            if context is not None:
+                place = f"task {context.partitionId()}.{context.attemptNumber()}: "
             log.warning(
                 "%s%d of %d records are bad (onBadRecord=%s%s); the first is %s",
-                f"task {context.partitionId()}.{context.attemptNumber()}: " if context else "",
+                place,
                 self.bad,
                 self.rows,
                 self.formats.on_bad_record,

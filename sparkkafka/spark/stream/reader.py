@@ -16,8 +16,9 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ReadOptions
 from sparkkafka.config.source import offsets_of_tree, tree_of_offsets
+from sparkkafka.errors import KafkaError
 from sparkkafka.spark.logs import set_up_logging
-from sparkkafka.spark.read.reader import read_partition
+from sparkkafka.spark.read.reader import check_dead_letter_topic, read_partition
 from sparkkafka.spark.schema import ReadColumn
 
 if TYPE_CHECKING:
@@ -74,6 +75,11 @@ class KafkaStreamReader(DataSourceStreamReader):
                 from sparkkafka.spark.stream.newer_schemas import NewerSchemas
 
                 self._newer_schemas = NewerSchemas(self.options, self.columns)
+                try:
+                    check_dead_letter_topic(self._live.cluster, self.options)
+                except KafkaError:
+                    self.stop()
+                    raise
         return self._live
 
     def initialOffset(self) -> Tree:

@@ -15,8 +15,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
-from sparkkafka.client.auth.assertion import assertion
-from sparkkafka.client.auth.token_endpoint import fetch_token
+from sparkkafka.client.auth.token_endpoint import assertion, fetch_token
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.security.settings import (
     CLIENT_CREDENTIALS,

@@ -198,9 +198,9 @@ def test_values_that_the_schema_cannot_have(
         (
             record(("x", "int")),
             pa.struct([("x", pa.int64())]),
-            "field x: int64 cannot be written as",
+            "field x: bigint cannot be written as",
         ),
-        (record(("x", "string")), pa.struct([("x", pa.int64())]), "field x: int64 .* as string"),
+        (record(("x", "string")), pa.struct([("x", pa.int64())]), "field x: bigint .* as string"),
         (record(("x", "float")), pa.struct([("x", pa.float64())]), "field x: double .* as float"),
         (
             record(("x", "long")),
@@ -210,12 +210,12 @@ def test_values_that_the_schema_cannot_have(
         (
             record(("x", logical("long", "timestamp-micros"))),
             pa.struct([("x", pa.timestamp("us"))]),
-            r"field x: timestamp\[us\] cannot be written as long \(timestamp-micros\)",
+            r"field x: timestamp_ntz cannot be written as long \(timestamp-micros\)",
         ),
         (
             record(("x", logical("bytes", "decimal", precision=9, scale=1))),
             pa.struct([("x", pa.decimal128(9, 2))]),
-            r"field x: decimal128\(9, 2\) cannot",
+            r"field x: decimal\(9,2\) cannot",
         ),
         (
             record(("price", "int"), ("name", "string")),
@@ -231,21 +231,21 @@ def test_values_that_the_schema_cannot_have(
         (
             record(("x", ["int", "string"])),
             pa.struct([("x", pa.bool_())]),
-            r"field x: bool fits no branch of union \[int, string\]",
+            r"field x: boolean fits no branch of union \[int, string\]",
         ),
         (record(("x", ["int", "string"])), pa.struct([("x", pa.null())]), "field x: null cannot"),
         (record(("x", ["null", "int"])), pa.struct([("x", pa.string())]), "field x: string cannot"),
         (
             record(("x", {"type": "map", "values": "int"})),
             pa.struct([("x", pa.map_(pa.int32(), pa.int32()))]),
-            "field x: map<int32, int32.* cannot be written as map of int",
+            "field x: map<int,int> cannot be written as map of int",
         ),
         (
             record(("x", "int")),
             pa.struct([("x", pa.int32()), ("x", pa.int32())]),
             "field x stands twice in the column",
         ),
-        ("int", pa.struct([("x", pa.int32())]), "the value: struct<x: int32> cannot be written"),
+        ("int", pa.struct([("x", pa.int32())]), "the value: struct<x:int> cannot be written"),
     ],
 )
 def test_columns_that_do_not_fit(definition: Any, kind: pa.DataType, words: str) -> None:
@@ -266,7 +266,7 @@ def test_fields_that_the_column_lacks_have_their_defaults() -> None:
 
 def test_another_column_than_was_said() -> None:
     encoder = avro.encoder(schema("int"), pa.int32())
-    with pytest.raises(OptionError, match="the column is int64, not int32"):
+    with pytest.raises(OptionError, match="the column is bigint, not int"):
         encoder.encode(pa.array([1], pa.int64()))
 
 

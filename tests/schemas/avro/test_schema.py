@@ -309,7 +309,7 @@ def test_small_numbers_are_ints() -> None:
         (pa.struct([("a", pa.uint64())]), "field a: Avro has no type for uint64"),
         (
             pa.struct([("a", pa.map_(pa.int32(), pa.int32()))]),
-            "field a: Avro has no type for map<int32, int32>",
+            "field a: Avro has no type for map<int,int>",
         ),
     ],
 )

@@ -288,14 +288,14 @@ def test_by_the_schema(node: Any, kind: pa.DataType, value: Any, text: str) -> N
             pa.struct([*ROW, ("tag", pa.int8())]),
             "the JSON Schema has no field tag: did you mean tags",
         ),
-        (REQUIRED, pa.int64(), "the value is int64, which cannot be written as an object"),
+        (REQUIRED, pa.int64(), "the value is bigint, which cannot be written as an object"),
         ({"type": "integer"}, pa.string(), "cannot be written as integer"),
         ({"type": "integer"}, pa.float64(), "cannot be written as integer"),
         ({"type": "integer", "connect.type": "int8"}, pa.int64(), "cannot be written as integer"),
-        ({"type": "string"}, pa.bool_(), "the value is bool, which cannot be written as text"),
+        ({"type": "string"}, pa.bool_(), "the value is boolean, which cannot be written as text"),
         ({"items": {"type": "integer"}}, pa.list_(pa.bool_()), r"field \[\] is bool"),
         ({}, pa.uint8(), "uint8 cannot be written as JSON"),
-        ({}, pa.map_(pa.int8(), pa.int8()), "JSON has strings as keys, not int8"),
+        ({}, pa.map_(pa.int8(), pa.int8()), "JSON has strings as keys, not tinyint"),
     ],
 )
 def test_types_that_do_not_go_with_the_schema(node: Any, kind: pa.DataType, words: str) -> None:

@@ -34,7 +34,6 @@ ALL3 = Schema(
     import "google/protobuf/struct.proto";
     import "google/protobuf/timestamp.proto";
     import "google/protobuf/wrappers.proto";
-    import "google/protobuf/empty.proto";
     import "google/type/date.proto";
     import "confluent/meta.proto";
     import "confluent/type/decimal.proto";
@@ -109,7 +108,6 @@ ALL3 = Schema(
       confluent.type.Decimal w_decimal = 2012 [(confluent.field_meta) = {
         params: [{ key: "precision", value: "12" }, { key: "scale", value: "2" }]
       }];
-      google.protobuf.Empty w_empty = 2013;
       repeated google.protobuf.Timestamp rw_time = 2021;
       repeated google.protobuf.DoubleValue rw_double = 2022;
       repeated google.type.Date rw_date = 2023;

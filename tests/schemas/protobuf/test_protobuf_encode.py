@@ -187,7 +187,7 @@ def test_required_fields() -> None:
         ("float a = 1;", "a", pa.float64(), "a is float, which cannot be made of double"),
         ("string a = 1;", "a", pa.binary(), "a is string, which cannot be made of binary"),
         ("repeated int32 a = 1;", "a", pa.int32(), "a is repeated"),
-        ("int32 a = 1;", "a", pa.decimal128(10, 2), "cannot be made of decimal128"),
+        ("int32 a = 1;", "a", pa.decimal128(10, 2), "cannot be made of decimal"),
     ],
 )
 def test_a_column_that_does_not_fit_is_an_error(

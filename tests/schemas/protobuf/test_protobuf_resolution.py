@@ -15,8 +15,8 @@ from tests.schemas.protobuf import oracle
 from tests.schemas.protobuf.protos import ALL3
 
 
-def schema(body: str, syntax: str = "proto3") -> Schema:
-    return Schema(PROTOBUF, f'syntax = "{syntax}"; package p; {body}')
+def schema(body: str, syntax: str = "proto3", head: str = "") -> Schema:
+    return Schema(PROTOBUF, f'syntax = "{syntax}"; package p; {head} {body}')
 
 
 def payload(text: Schema, row: dict[str, Any]) -> pa.Array:
@@ -112,13 +112,13 @@ def test_only_wanted_fields_are_read() -> None:
     ("name", "kind", "words"),
     [
         ("f_int33", pa.int32(), "no field 'f_int33': near names are .*f_int32"),
-        ("f_int64", pa.int32(), "f_int64 is int64, which cannot become int32"),
-        ("f_string", pa.int32(), "f_string is string, which cannot become int32"),
+        ("f_int64", pa.int32(), "f_int64 is int64, which cannot become int"),
+        ("f_string", pa.int32(), "f_string is string, which cannot become int"),
         ("f_uint64", pa.decimal128(20, 1), "takes 20 digits before the point"),
         ("f_stop", pa.string(), "f_stop is a message, which becomes a struct, not string"),
         ("r_int32", pa.int32(), "r_int32 is repeated, which becomes an array"),
         ("m_string_int", pa.string(), "m_string_int is a map"),
-        ("w_time", pa.int64(), r"google\.protobuf\.Timestamp, which cannot become int64"),
+        ("w_time", pa.int64(), r"google\.protobuf\.Timestamp, which cannot become bigint"),
         ("f_stop", pa.struct([("att", pa.null())]), "f_stop has no field 'att': near names are at"),
     ],
 )
@@ -161,6 +161,26 @@ def test_recursive_messages_are_refused_by_name_unless_left_out() -> None:
     wanted = pa.struct([("name", pa.string())])
     got = protobuf.decoder(text, None, wanted).decode(pa.array([b"\x0a\x01x"], pa.binary()))
     assert got.values.to_pylist() == [{"name": "x"}]
+
+
+def test_messages_without_fields_are_left_out_as_spark_leaves_them_out() -> None:
+    text = schema(
+        "message M { int32 a = 1; google.protobuf.Empty e = 2; N n = 3; repeated N ns = 4; "
+        "map<string, N> m = 5; O o = 6; } message N {} message O { N n = 1; }",
+        head='import "google/protobuf/empty.proto";',
+    )
+    assert protobuf.arrow_type(text) == pa.struct([("a", pa.int32())])
+    payload_ = pa.array([b"\x08\x05\x12\x00\x1a\x00\x22\x00\x32\x02\x0a\x00"], pa.binary())
+    assert protobuf.decoder(text, None, None).decode(payload_).values.to_pylist() == [{"a": 5}]
+    asked = pa.struct([("n", pa.struct([])), ("o", pa.struct([("n", pa.struct([]))]))])
+    values = protobuf.decoder(text, None, asked).decode(payload_).values
+    assert values.to_pylist() == [{"n": {}, "o": {"n": {}}}]
+    assert protobuf.encoder(text, asked).encode(values).to_pylist() == [b"\x1a\x00\x32\x02\x0a\x00"]
+    nothing = schema("message M {}")
+    assert protobuf.arrow_type(nothing) == pa.struct([])
+    decoded = protobuf.decoder(nothing, None, None).decode(pa.array([b"", b"\x08", None]))
+    assert decoded.values.to_pylist() == [{}, None, None]
+    assert decoded.bad_rows.tolist() == [1]
 
 
 def test_rest_is_json_s_alone() -> None:

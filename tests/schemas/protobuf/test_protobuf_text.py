@@ -139,7 +139,7 @@ def plain(kind: pa.DataType) -> Any:
             "M",
             r"column a\.b: Protobuf has no maps of arrays",
         ),
-        (pa.struct([("a", pa.null())]), "M", "column a: Protobuf has no type for null"),
+        (pa.struct([("a", pa.null())]), "M", "column a: Protobuf has no type for void"),
     ],
 )
 def test_types_that_protobuf_lacks(kind: Any, name: str, words: str) -> None:

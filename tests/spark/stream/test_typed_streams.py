@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.errors import BadRecordError
+from sparkkafka.errors import BadRecordError, OptionError
 from sparkkafka.spark.datasource import KafkaDataSource
 from sparkkafka.spark.stream import driver_read, newer_schemas
 from tests.schemas.small_registry import SmallRegistry, small_registry
@@ -78,6 +78,13 @@ def test_bad_records_are_left_to_a_task(topics: Topics, handling: str) -> None:
     rows = [row for task in tasks for row in ids(source.read(task))]
     assert sorted(rows) == [0, 0, 1, 1, 2, 2]  # type: ignore[type-var]
     assert topics.cluster.log("dead", 0).end_offset == 1
+
+
+def test_dead_letters_need_their_topic(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sparkkafka.client.cluster.cluster.UNKNOWN_TOPIC_GRACE_MS", 300)
+    source = stream(topics, onBadRecord="deadLetter", **{"deadLetter.topic": "none"})
+    with pytest.raises(OptionError, match=r"deadLetter\.topic=none does not exist"):
+        source.initialOffset()
 
 
 def test_a_newer_version_is_told_once(
