@@ -13,7 +13,8 @@ from sparkkafka.schemas.avro.encode_scalars import Writer
 from sparkkafka.schemas.avro.nested import pack
 from sparkkafka.schemas.values import ValueRowError, type_words
 
-CHUNK_ROWS: Final = 8192
+CHUNK_ROWS: Final = 4096
+"""Encoded at a time: what is worked on stays in the processor's cache."""
 
 _MOST_BYTES = (1 << 31) - 1  # of an array with offsets of 32 bits
 
