@@ -39,17 +39,20 @@ def _held_now(process: psutil.Process) -> Held:
     )
 
 
+def _listens(process: psutil.Process, port: int) -> bool:
+    try:
+        rows = process.net_connections("tcp")
+    except psutil.NoSuchProcess:  # another of our children, which has just ended
+        return False
+    return any(row.status == psutil.CONN_LISTEN and row.laddr.port == port for row in rows)
+
+
 @contextmanager
 def stands_still(brokers: Any, number: int) -> Iterator[None]:
     """SIGSTOP for a broker's Java, SIGCONT at the end."""
     _, port = brokers.address(number)
     (java,) = (
-        process
-        for process in psutil.Process().children(recursive=True)
-        if any(
-            row.status == psutil.CONN_LISTEN and row.laddr.port == port
-            for row in process.net_connections("tcp")
-        )
+        process for process in psutil.Process().children(recursive=True) if _listens(process, port)
     )
     java.send_signal(signal.SIGSTOP)
     try:
