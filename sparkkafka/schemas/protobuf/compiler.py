@@ -4,6 +4,10 @@ grpcio-tools has protoc as a library. It runs in a process of its own, with limi
 memory: a text that crashes or stalls it costs an error, not the worker. The result is kept in this
 process. `compiled` makes a Schema that needs no protoc any more: the driver can hand that to tasks.
 
+Texts and names come from a registry, and may be hostile. So protoc's arguments are ours alone: an
+option or a path among them could run a program, or read and write any file. What is imported lies
+in one temporary folder, the only one that protoc looks at, under names that `_checked` has seen.
+
 A schema's text may also be what Confluent's clients in Python register: a FileDescriptorProto in
 Base64.
 """
@@ -20,20 +24,25 @@ import sys
 import tempfile
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from collections.abc import Collection, Iterator
+from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
 from sparkkafka.errors import OptionError, SchemaError
+from sparkkafka.schemas.protobuf.boundary import of_schema
 from sparkkafka.schemas.values import PROTOBUF, Schema
 
 MOST_TEXT_BYTES: Final = 4 << 20
 MOST_FILES: Final = 1000
+MOST_PARTS: Final = 64
+"""Of an import's name: folders in folders."""
 COMPILE_TIMEOUT_S: Final = 60
 _KEPT: Final = 256
 _SET_PREFIX: Final = "FileDescriptorSet:"
 
+_ARGUMENTS: Final = ("-Iin", "--include_imports", "-oout")
 _PROTOC = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_CPU, (50, 50))
@@ -147,6 +156,7 @@ def descriptor_set(schema: Schema) -> bytes:
     return made
 
 
+@of_schema
 def compiled(schema: Schema) -> Schema:
     """The same schema as text that needs no protoc, for tasks. Not for the registry."""
     data = base64.b64encode(descriptor_set(schema)).decode("ascii")
@@ -187,14 +197,19 @@ def _compile(schema: Schema) -> bytes:
         raise SchemaError(
             f"the .proto and its imports are more than {MOST_TEXT_BYTES} bytes of text"
         )
-    own = "schema.proto"
-    while own in files:
-        own = f"_{own}"
+    own = _unused("schema.proto", files)
     texts = {**files, own: schema.text}
     descriptors = {name: _as_descriptor(name, text) for name, text in texts.items()}
     if any(descriptors.values()):
         return _with_descriptors(own, texts, descriptors)
-    return _protoc(texts, [own])
+    return _protoc(texts, own)
+
+
+def _unused(name: str, taken: Collection[str]) -> str:
+    """A name of our own for a file, which no other one has."""
+    while name in taken:
+        name = f"_{name}"
+    return name
 
 
 def _referenced(schema: Schema) -> Iterator[tuple[str, str]]:
@@ -214,16 +229,17 @@ def _referenced(schema: Schema) -> Iterator[tuple[str, str]]:
         left.extend(reversed(referenced.references))
 
 
+_PART: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}", re.ASCII)
+
+
 def _checked(name: str) -> str:
     """The name of an import, which becomes that of a file in a temporary folder."""
-    path = PurePosixPath(name)
-    plain = name.isprintable() and "\\" not in name and len(name.encode()) <= 1000
-    parts = path.parts
-    fits = all(part not in ("..", ".") and len(part.encode()) < 256 for part in parts)
-    if not plain or not parts or path.is_absolute() or not fits or name.startswith("-"):
-        raise SchemaError(f"{name!r} cannot be the name of an import: a relative path is wanted")
-    if str(path) != name:
-        raise SchemaError(f"{name!r} cannot be the name of an import: write {str(path)!r}")
+    parts = name.split("/")
+    if len(name) > 1000 or len(parts) > MOST_PARTS or not all(map(_PART.fullmatch, parts)):
+        raise SchemaError(
+            f"{name[:300]!r} cannot be the name of an import: it is a relative path of letters, "
+            f"digits, _, - and ., as in my/own.proto"
+        )
     return name
 
 
@@ -259,11 +275,16 @@ def _with_descriptors(own: str, texts: dict[str, str], descriptors: dict[str, An
     result = protobuf.descriptor_pb2.FileDescriptorSet()
     files = {name: proto for name, proto in descriptors.items() if proto is not None}
     plain = {name: text for name, text in texts.items() if descriptors[name] is None}
-    wanted = {*plain, *(name for proto in files.values() for name in proto.dependency)}
-    wanted -= files.keys()
+    imports = {name for proto in files.values() for name in proto.dependency}
+    # Any other name is one that no file has: an error below.
+    built_in = imports & (BUILTIN_PROTOS.keys() | _well_known().keys()) - files.keys()
+    wanted = sorted(plain.keys() | built_in)
     if wanted:
-        made = protobuf.descriptor_pb2.FileDescriptorSet.FromString(_protoc(plain, sorted(wanted)))
-        files.update({file.name: file for file in made.file})
+        entry = _unused("wanted.proto", texts)
+        text = "".join(f'import "{name}";\n' for name in wanted)
+        data = _protoc({**plain, entry: f'syntax = "proto3";\n{text}'}, entry, own)
+        made = protobuf.descriptor_pb2.FileDescriptorSet.FromString(data)
+        files = {**{file.name: file for file in made.file if file.name != entry}, **files}
     done: set[str] = set()
     open_: list[tuple[str, bool]] = [(own, False)]
     path: set[str] = set()
@@ -277,46 +298,48 @@ def _with_descriptors(own: str, texts: dict[str, str], descriptors: dict[str, An
         if name in done:
             continue
         if name in path:
-            raise SchemaError(f"the import {name!r} leads back to itself")
+            raise SchemaError(f"the import {name[:300]!r} leads back to itself")
         if name not in files:
-            raise SchemaError(f"the import {name!r} is not among the schema's references")
+            raise SchemaError(f"the import {name[:300]!r} is not among the schema's references")
         path.add(name)
         open_.append((name, True))
         open_.extend((other, False) for other in reversed(files[name].dependency))
     return bytes(result.SerializeToString())
 
 
-def _protoc(texts: dict[str, str], wanted: list[str]) -> bytes:
-    """What protoc makes of the files `wanted`, with all imports."""
+def _protoc(texts: dict[str, str], wanted: str, own: str | None = None) -> bytes:
+    """What protoc makes of the file `wanted`, with all imports. own: the name of the schema's."""
     if importlib.util.find_spec("grpc_tools") is None:
         raise OptionError(_MISSING.format("grpcio-tools"))
     with tempfile.TemporaryDirectory(prefix="sparkkafka-proto-") as folder:
         root = Path(folder)
-        for name, text in {**texts, **BUILTIN_PROTOS}.items():
-            file = root / "in" / name
+        contents = {name: text.encode("utf-8", "surrogatepass") for name, text in texts.items()}
+        contents.update((name, text.encode()) for name, text in BUILTIN_PROTOS.items())
+        for name, content in {**_well_known(), **contents}.items():
+            file = root / "in" / _checked(name)
             try:
                 file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_bytes(text.encode("utf-8", "surrogatepass"))
+                file.write_bytes(content)
             except (FileExistsError, NotADirectoryError, IsADirectoryError):
                 raise SchemaError(f"the import {name!r} is both a file and a folder") from None
-        out = root / "out"
-        command = ["protoc", f"-I{root / 'in'}", *(f"-I{path}" for path in _includes())]
-        command += ["--include_imports", f"-o{out}", *wanted]
-        errors = _run(command, root, wanted[-1])
+        errors = _run(wanted, root, own or wanted)
         if errors is not None:
             raise SchemaError(f"the .proto cannot be compiled: {errors}")
-        return out.read_bytes()
+        return (root / "out").read_bytes()
 
 
-def _run(command: list[str], folder: Path, own: str) -> str | None:
-    """Runs protoc; what it complains of, or None. own: the name of the schema's file."""
+_WARNING: Final = re.compile(r"warning:|^WARNING: All log messages|^W\d{4} ")
+
+
+def _run(wanted: str, folder: Path, own: str) -> str | None:
+    """Runs protoc; what it complains of, or None. `wanted` is a name of ours, see `_unused`."""
     paths = os.pathsep.join(path for path in sys.path if path)
     environment = {**os.environ, "PYTHONPATH": paths}
     log = folder / "errors"
     with log.open("wb") as sink:
         try:
             done = subprocess.run(  # noqa: S603 - our own Python, with a list of arguments
-                [sys.executable, "-c", _PROTOC, *command[1:]],
+                [sys.executable, "-P", "-c", _PROTOC, *_ARGUMENTS, wanted],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=sink,
@@ -335,10 +358,8 @@ def _run(command: list[str], folder: Path, own: str) -> str | None:
         said = source.read(64 << 10).decode("utf-8", "replace")
     if done.returncode < 0:
         return f"protoc ended by signal {-done.returncode}: the text is nested too deep, or too big"
-    lines = [line for line in said.splitlines() if line.strip() and "warning:" not in line]
-    shown = "; ".join(
-        _place(line.replace(f"{folder / 'in'}/", ""), own)[:300] for line in lines[:5]
-    )
+    lines = [line for line in said.splitlines() if line.strip() and not _WARNING.search(line)]
+    shown = "; ".join(_place(line.removeprefix("in/"), own)[:300] for line in lines[:5])
     return shown or f"protoc ended with {done.returncode}"
 
 
@@ -350,6 +371,19 @@ def _place(line: str, own: str) -> str:
     file, row, column, what = found.groups()
     where = f"line {row}, column {column}"
     return f"{where}: {what}" if file == own else f"{where} of {file}: {what}"
+
+
+@cache
+def _well_known() -> dict[str, bytes]:
+    """google/protobuf/*.proto, and if installed google/type/*.proto and its neighbours, by name."""
+    found: dict[str, bytes] = {}
+    for place in _includes():
+        for kind in ("protobuf", "type", "api", "rpc"):
+            for file in sorted((place / "google" / kind).glob("**/*.proto")):
+                name = file.relative_to(place).as_posix()
+                if name not in BUILTIN_PROTOS and all(map(_PART.fullmatch, name.split("/"))):
+                    found.setdefault(name, file.read_bytes())
+    return found
 
 
 def _includes() -> Iterator[Path]:

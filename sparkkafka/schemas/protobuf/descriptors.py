@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sparkkafka.errors import OptionError, SchemaError
+from sparkkafka.schemas.protobuf.boundary import of_schema
 from sparkkafka.schemas.protobuf.compiler import descriptor_set, library
 from sparkkafka.schemas.values import Schema
 
@@ -91,17 +92,20 @@ def find_message(schema: Schema, name: str) -> Any:
         return None
 
 
+@of_schema
 def message_name(schema: Schema, message: tuple[int, ...]) -> str:
     """The message's full name, with its package."""
     return _name_of(file_of(schema), message)
 
 
+@of_schema
 def message_names(schema: Schema) -> tuple[str, ...]:
     """Full names of all messages of the schema's own file, in their order."""
     found = sorted(file_of(schema).names(), key=lambda pair: pair[1])
     return tuple(name for name, _ in found)
 
 
+@of_schema
 def message_indexes(schema: Schema, name: str) -> tuple[int, ...]:
     """The message indexes of a message by its full name; the package, and outer messages, can be
     left out as long as one message only fits. Raises OptionError with near names."""

@@ -14,6 +14,7 @@ import pyarrow as pa
 from sparkkafka.errors import OptionError, SchemaError
 from sparkkafka.protocol.columns.columns import validity
 from sparkkafka.protocol.records.arrow import is_valid
+from sparkkafka.schemas.protobuf.boundary import of_schema
 from sparkkafka.schemas.protobuf.columns import Layout, Notes, fields_of, layout, struct
 from sparkkafka.schemas.protobuf.compiler import compiled
 from sparkkafka.schemas.protobuf.descriptors import (
@@ -43,11 +44,13 @@ __all__ = [
 ]
 
 
+@of_schema
 def arrow_type(schema: Schema, *, message: tuple[int, ...] = FIRST_MESSAGE) -> pa.DataType:
     """The struct that a message becomes. Raises SchemaError for one that cannot."""
     return plan(message_of(schema, message), None).type
 
 
+@of_schema
 def decoder(
     writer: Schema,
     reader: Schema | None,
@@ -74,6 +77,7 @@ def decoder(
     return ProtobufDecoder(made)
 
 
+@of_schema
 def encoder(
     schema: Schema, given: pa.DataType, *, message: tuple[int, ...] = FIRST_MESSAGE
 ) -> Encoder:

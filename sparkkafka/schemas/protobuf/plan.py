@@ -226,6 +226,8 @@ class _Planner:
         oneof = field.containing_oneof
         one = count is Count.ONE and field.message_type is None
         default = types.default_of(field) if one else None
+        if isinstance(default, bytes) and field.type == types.STRING:
+            raise SchemaError(f"field {path}: its default is not UTF-8")
         if isinstance(default, (str, bytes)) and len(default) > MOST_DEFAULT:
             raise SchemaError(f"field {path}: its default is longer than {MOST_DEFAULT} characters")
         if any(len(name) > MOST_NAME for name in values.values()):

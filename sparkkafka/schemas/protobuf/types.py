@@ -11,7 +11,7 @@
 | enum | string: its name, or the number as text if it has none | int32: its number |
 | message | struct | a struct of fewer fields |
 | repeated, map | list, map | |
-| google.protobuf.Timestamp | timestamp[us, UTC] | timestamp[us], a struct |
+| google.protobuf.Timestamp | timestamp[us, UTC] | timestamp[us], of another zone, a struct |
 | google.protobuf.Duration | duration[us] | a struct |
 | google.protobuf.Int32Value … | as int32 …, nullable | a struct |
 | google.protobuf.Struct, Value, ListValue | string: JSON | |
@@ -178,17 +178,17 @@ class Special(enum.Enum):
     JSON = "google.protobuf.Struct"
 
 
-_WRAPPED: Final = (
-    "Double",
-    "Float",
-    "Int64",
-    "UInt64",
-    "Int32",
-    "UInt32",
-    "Bool",
-    "String",
-    "Bytes",
-)
+_WRAPPED: Final = {
+    "google.protobuf.DoubleValue": DOUBLE,
+    "google.protobuf.FloatValue": FLOAT,
+    "google.protobuf.Int64Value": INT64,
+    "google.protobuf.UInt64Value": UINT64,
+    "google.protobuf.Int32Value": INT32,
+    "google.protobuf.UInt32Value": UINT32,
+    "google.protobuf.BoolValue": BOOL,
+    "google.protobuf.StringValue": STRING,
+    "google.protobuf.BytesValue": BYTES,
+}
 _SPECIAL: Final = {
     "google.protobuf.Timestamp": Special.TIMESTAMP,
     "google.protobuf.Duration": Special.DURATION,
@@ -197,13 +197,25 @@ _SPECIAL: Final = {
     "google.protobuf.Struct": Special.JSON,
     "google.protobuf.Value": Special.JSON,
     "google.protobuf.ListValue": Special.JSON,
-    **{f"google.protobuf.{name}Value": Special.WRAPPER for name in _WRAPPED},
+    **dict.fromkeys(_WRAPPED, Special.WRAPPER),
 }
-_FIELDS: Final = {
-    Special.TIMESTAMP: (("seconds", 1, INT64), ("nanos", 2, INT32)),
-    Special.DURATION: (("seconds", 1, INT64), ("nanos", 2, INT32)),
-    Special.DATE: (("year", 1, INT32), ("month", 2, INT32), ("day", 3, INT32)),
-    Special.DECIMAL: (("value", 1, BYTES), ("precision", 2, UINT32), ("scale", 3, INT32)),
+_TIME: Final = (("seconds", 1, INT64), ("nanos", 2, INT32))
+_FIELDS: Final[dict[str, tuple[tuple[str, int, int], ...]]] = {
+    "google.protobuf.Timestamp": _TIME,
+    "google.protobuf.Duration": _TIME,
+    "google.type.Date": (("year", 1, INT32), ("month", 2, INT32), ("day", 3, INT32)),
+    "confluent.type.Decimal": (("value", 1, BYTES), ("precision", 2, UINT32), ("scale", 3, INT32)),
+    "google.protobuf.Struct": (("fields", 1, MESSAGE),),
+    "google.protobuf.ListValue": (("values", 1, MESSAGE),),
+    "google.protobuf.Value": (
+        ("null_value", 1, ENUM),
+        ("number_value", 2, DOUBLE),
+        ("string_value", 3, STRING),
+        ("bool_value", 4, BOOL),
+        ("struct_value", 5, MESSAGE),
+        ("list_value", 6, MESSAGE),
+    ),
+    **{name: (("value", 1, kind),) for name, kind in _WRAPPED.items()},
 }
 _SPECIAL_TYPES: Final[dict[Special, tuple[pa.DataType, ...]]] = {
     Special.TIMESTAMP: (TIMESTAMP_TYPE, LOCAL_TIMESTAMP_TYPE),
@@ -219,11 +231,14 @@ def special_of(descriptor: Any) -> Special | None:
     """What a message becomes, by its full name, if it also has the fields of the one that is
     meant: anyone can declare a message of that name."""
     special = _SPECIAL.get(descriptor.full_name)
-    if special in _FIELDS:
-        fields = tuple((field.name, field.number, field.type) for field in descriptor.fields)
-        if fields != _FIELDS[special]:
-            return None
-    if special is Special.WRAPPER and [field.name for field in descriptor.fields] != ["value"]:
+    if special is None:
+        return None
+    fields = tuple((field.name, field.number, field.type) for field in descriptor.fields)
+    if fields != _FIELDS[descriptor.full_name]:
+        return None
+    if special is not Special.JSON and any(
+        is_repeated(field) or field.has_presence for field in descriptor.fields
+    ):
         return None
     return special
 
@@ -252,6 +267,9 @@ def special_type(
     if wanted is None:
         return fits[0]
     if wanted in fits:
+        return wanted
+    # Timestamps of any zone are the same instants; Spark has them with the session's.
+    if special is Special.TIMESTAMP and pa.types.is_timestamp(wanted) and wanted.unit == "us":
         return wanted
     raise OptionError(
         f"field {path} is a {special.value}, which {_verb(writing)} {type_words(wanted)}"
@@ -296,7 +314,9 @@ def _precision_and_scale(field: Any, path: str) -> tuple[int, int]:
         precision = int(params.get("precision", precision))
         scale = int(params.get("scale", min(scale, precision)))
     except ValueError:
-        raise SchemaError(f"field {path}: precision and scale are no numbers: {params}") from None
+        raise SchemaError(
+            f"field {path}: precision and scale are no numbers: {str(params)[:200]}"
+        ) from None
     if not (1 <= precision <= 38 and 0 <= scale <= precision):
         raise SchemaError(
             f"field {path}: a decimal of precision {precision} and scale {scale} is not one of "
@@ -311,11 +331,14 @@ def _params(field: Any) -> dict[str, str]:
         extension = field.file.pool.FindExtensionByName("confluent.field_meta")
     except KeyError:
         return {}
-    factory = library().message_factory
-    known = factory.GetMessageClass(
+    protobuf = library()
+    known = protobuf.message_factory.GetMessageClass(
         field.file.pool.FindMessageTypeByName("google.protobuf.FieldOptions")
     )
-    own = known.FromString(options.SerializeToString())
+    try:
+        own = known.FromString(options.SerializeToString())
+    except protobuf.message.DecodeError as error:
+        raise SchemaError(f"field {field.name}: its options cannot be read") from error
     return dict(own.Extensions[extension].params)
 
 

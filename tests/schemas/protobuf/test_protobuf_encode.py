@@ -304,3 +304,37 @@ def test_no_rows() -> None:
             assert decoded.values.type == kind and decoded.values.null_count == len(payloads)
             encoded = protobuf.encoder(text, kind, message=indexes).encode(decoded.values)
             assert encoded.equals(payloads)
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Etc/UTC", "Europe/Berlin", "+05:30", None])
+def test_timestamps_of_any_zone_are_the_same_instants(zone: str | None) -> None:
+    kind = pa.struct(
+        [
+            ("t", pa.timestamp("us", zone)),
+            ("s", pa.struct([("t", pa.timestamp("us", zone))])),
+            ("l", pa.list_(pa.timestamp("us", zone))),
+            ("m", pa.map_(pa.string(), pa.timestamp("us", zone))),
+        ]
+    )
+    micros = 1_700_000_000_123_456
+    column_ = pa.array(
+        [
+            {"t": at, "s": {"t": at}, "l": [at or 0], "m": [("k", at or 0)]}
+            for at in (micros, None, -1)
+        ],
+        pa.struct(
+            [
+                ("t", pa.int64()),
+                ("s", pa.struct([("t", pa.int64())])),
+                ("l", pa.list_(pa.int64())),
+                ("m", pa.map_(pa.string(), pa.int64())),
+            ]
+        ),
+    ).cast(kind)
+    made = protobuf.schema_of(kind, "M")
+    payloads = protobuf.encoder(made, kind).encode(column_)
+    read = protobuf.decoder(made, None, None).decode(payloads).values
+    assert read.field("t").cast(pa.int64()).to_pylist() == [micros, None, -1]
+    assert read.field("t").type == pa.timestamp("us", "UTC")
+    again = protobuf.decoder(made, None, kind).decode(payloads).values
+    assert again.equals(column_)

@@ -1,0 +1,19 @@
+"""What goes wrong in our own code is not to pass for a schema that is broken."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkkafka.schemas.protobuf import boundary
+
+
+@pytest.fixture(autouse=True)
+def no_boundary(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other errors than the package's own are seen as they are, except with `with_boundary`."""
+    if "with_boundary" not in request.fixturenames:
+        monkeypatch.setattr(boundary, "BROKEN", ())
+
+
+@pytest.fixture
+def with_boundary() -> None:
+    """For schemas that are broken on purpose."""
