@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from sparkkafka.protocol.records.arrow import from_numpy
 from sparkkafka.protocol.records.varints import Bytes, Ints, unzigzag
 from sparkkafka.schemas.avro.schema import place
+from sparkkafka.schemas.bounds import cut
 
 Bools = NDArray[np.bool_]
 
@@ -80,11 +81,12 @@ class Chunk:
         fresh = np.flatnonzero(~self.dead[rows])
         self.dead[rows] = True
         where = place(path)
+        same = cut(f"{where}: {reason}") if isinstance(reason, str) else ""
         # Of one row many items may be bad at once; it has one reason.
         bad, first = np.unique(rows[fresh], return_index=True)
         for index, row in zip(fresh[first].tolist(), bad.tolist(), strict=True):
             words = reason if isinstance(reason, str) else reason(index)
-            self.reasons[row] = f"{where}: {words}"
+            self.reasons[row] = same or cut(f"{where}: {words}")
 
     def free_items(self, rows: Ints, counts: Ints) -> Bools:
         """Takes items without bytes off the rows' allowance; True where it was too small."""

@@ -17,6 +17,7 @@ from sparkkafka.protocol.records.varints import Bytes, Ints
 from sparkkafka.schemas.avro.cursor import PADDING, PARKED, Chunk, Cursor
 from sparkkafka.schemas.avro.nested import masked
 from sparkkafka.schemas.avro.scalars import Reader
+from sparkkafka.schemas.bounds import fewer
 from sparkkafka.schemas.values import Decoded
 
 CHUNK_ROWS: Final = 8192
@@ -57,7 +58,7 @@ class AvroDecoder:
             values = pa.nulls(0, self.type)
         else:
             values = arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
-        return Decoded(values, np.array(bad, np.int64), tuple(reasons))
+        return Decoded(values, np.array(bad, np.int64), fewer(reasons))
 
     def _decode_chunk(
         self, data: Bytes, offsets: Ints, valid: np.ndarray

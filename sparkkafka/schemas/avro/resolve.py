@@ -53,6 +53,7 @@ from sparkkafka.schemas.avro.wires import (
     Wire,
     wire_of,
 )
+from sparkkafka.schemas.bounds import cut
 
 PROMOTIONS: Final = {
     avro.INT: (avro.LONG, avro.FLOAT, avro.DOUBLE),
@@ -102,7 +103,7 @@ def _writers_union(writer: Node, reader: Node, wanted: pa.DataType, path: str) -
         try:
             branches.append(_from_branch(branch, number, writer, reader, wanted, path))
         except SchemaError as error:
-            reasons.append(str(error))
+            reasons.append(cut(str(error)))
             words = reasons[-1].removeprefix(f"{place(path)}: ")
             branches.append(Branch(None, refusal=words))
     if len(reasons) == len(branches):

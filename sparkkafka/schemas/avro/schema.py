@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sparkkafka.errors import SchemaError
+from sparkkafka.schemas.bounds import MOST_PATH, cut
 from sparkkafka.schemas.values import Schema
 
 NULL, BOOLEAN, INT, LONG, FLOAT, DOUBLE = "null", "boolean", "int", "long", "float", "double"
@@ -115,7 +116,8 @@ def place(path: str) -> str:
 
 
 def below(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
+    """For messages: names and depth multiply, so what is long is cut."""
+    return cut(f"{path}.{name}" if path else name, MOST_PATH)
 
 
 def parse(schema: Schema) -> Node:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sparkkafka.protocol.records.arrow import from_numpy, is_valid
+from sparkkafka.schemas.bounds import fewer
 from sparkkafka.schemas.json.columns import ColumnReader, NotReadError, at_once, doubtful
 from sparkkafka.schemas.json.plan import Node
 from sparkkafka.schemas.json.rows import RowReader, UnfitError
@@ -210,7 +211,7 @@ class _Batch:
         return Decoded(
             values=self._values(),
             bad_rows=rows if present is None else present[rows],
-            reasons=tuple(reason for _, reason in bad),
+            reasons=fewer([reason for _, reason in bad]),
             rest=self._rests() if self._decoder.with_rest else None,
         )
 

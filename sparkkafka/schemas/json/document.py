@@ -17,6 +17,7 @@ from urllib.parse import unquote, urldefrag, urljoin
 import pyarrow as pa
 
 from sparkkafka.errors import SchemaError
+from sparkkafka.schemas.bounds import MOST_PATH, cut
 from sparkkafka.schemas.values import Schema, type_words
 
 MOST_LEVELS: Final = 64
@@ -260,7 +261,7 @@ def _object(place: Place) -> Shape:
         raise _error(place, f"properties is {_brief(properties)}, not an object")
     if properties:
         fields = {
-            name: place.at(each, f"{place.path}.{name}" if place.path else name)
+            name: place.at(each, cut(f"{place.path}.{name}" if place.path else name, MOST_PATH))
             for name, each in properties.items()
             if each is not False
         }

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from sparkkafka.schemas.bounds import cut
 from sparkkafka.schemas.json import plan
 from sparkkafka.schemas.json.plan import Node
 from sparkkafka.schemas.json.texts import (
@@ -46,7 +47,7 @@ class UnfitError(ValueError):
 
     def __str__(self) -> str:
         path = "".join(reversed(self.path)).removeprefix(".")
-        return f"field {path}: {self.reason}" if path else f"the value {self.reason}"
+        return cut(f"field {path}: {self.reason}" if path else f"the value {self.reason}")
 
 
 class RowReader:
