@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Final
 
 import pyarrow as pa
@@ -15,6 +16,11 @@ MOST_PATH: Final = 300
 MOST_REASON: Final = 1000
 MOST_REASONS: Final = 8 << 20
 """Characters of all reasons that one call gives."""
+
+MOST_STEPS: Final = 500_000
+"""Of the work that a schema may ask for: a writer's types times a reader's have no other bound."""
+
+_LEFT: ContextVar[list[int] | None] = ContextVar("steps left", default=None)
 
 ROW_BYTES: Final = 256 << 10
 BYTES_PER_BYTE: Final = 256
@@ -34,7 +40,8 @@ def cut(text: str, most: int = MOST_REASON) -> str:
 @contextmanager
 def schema_errors(what: str) -> Iterator[None]:
     """Around all that is made of a schema from outside: it raises SchemaError or OptionError, and
-    their messages are short."""
+    their messages are short. `spend` bounds the work inside."""
+    token = _LEFT.set([MOST_STEPS])
     try:
         yield
     except (SchemaError, OptionError) as error:
@@ -48,6 +55,17 @@ def schema_errors(what: str) -> Iterator[None]:
     except Exception as error:
         words = cut(f"{type(error).__name__}: {error}")
         raise SchemaError(f"the {what} cannot be used: {words}") from error
+    finally:
+        _LEFT.reset(token)
+
+
+def spend(steps: int = 1) -> None:
+    """Takes steps off what `schema_errors` allows. Raises SchemaError if they are too many."""
+    left = _LEFT.get()
+    if left is not None:
+        left[0] -= steps
+        if left[0] < 0:
+            raise SchemaError("the schema takes too many steps to be read: it is too large")
 
 
 def fewer(reasons: list[str]) -> tuple[str, ...]:

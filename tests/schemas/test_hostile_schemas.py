@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from importlib import import_module
 from typing import Any
 
@@ -68,3 +69,55 @@ def test_a_message_with_a_long_name_is_short() -> None:
     with pytest.raises(SchemaError) as caught:
         made(record({"name": "n" * 1_000_000, "type": "nothing"}))
     assert len(str(caught.value)) <= 1000
+
+
+def test_a_schema_that_many_names_refer_to_is_parsed_once() -> None:
+    leaf = record(*({"name": f"f{i}", "type": "long"} for i in range(2000)), name="leaf")
+    shared = Schema("avro", json.dumps(leaf))
+    top = json.dumps(record({"name": "a", "type": "n7"}))
+    schema = Schema("avro", top, tuple((f"n{i}", shared) for i in range(4000)))
+    started = time.process_time()
+    assert avro.arrow_type(schema).field("a").type.num_fields == 2000
+    assert time.process_time() - started < 5  # parsed each time: a minute
+
+
+def test_references_together_are_bounded() -> None:
+    fields = [{"name": f"f{i}", "type": "long"} for i in range(12_000)]
+    references = tuple(
+        (f"n{i}", Schema("avro", json.dumps(record(*fields, name=f"n{i}")))) for i in range(10)
+    )
+    with pytest.raises(SchemaError, match="more than 100,000 types, with its references"):
+        avro.arrow_type(Schema("avro", '"long"', references))
+
+
+def branches(count: int, *fields: dict[str, Any]) -> list[Any]:
+    return ["null", *(record(*fields, name=f"r{i}") for i in range(count))]
+
+
+def test_a_union_of_too_many_branches() -> None:
+    with pytest.raises(SchemaError, match="field u: a union has more than 2,000 branches"):
+        made(record({"name": "u", "type": branches(2000)}))
+
+
+def test_a_union_of_many_branches() -> None:
+    started = time.process_time()
+    decoder = made(record({"name": "u", "type": branches(1000, {"name": "a", "type": "int"})}))
+    assert time.process_time() - started < 10
+    decoded = decoder.decode(pa.array([b"\xd0\x0f\x0e"]))  # branch 1000
+    assert decoded.values[0].as_py()["u"]["member999"] == {"a": 7}
+
+
+def test_branches_times_fields_are_bounded() -> None:
+    many = ({"name": f"f{i}", "type": "int", "default": 0} for i in range(9000))
+    writer = record({"name": "u", "type": branches(1900)}, name="t")
+    reader = record({"name": "u", "type": ["null", record(*many, name="other")]}, name="t")
+    with pytest.raises(SchemaError, match="too many steps"):
+        made(writer, reader)
+
+
+def test_branches_times_a_default_are_bounded() -> None:
+    fields = [{"name": "m", "type": {"type": "map", "values": "int"}}, {"name": "z", "type": "int"}]
+    default = {"m": {str(i): i for i in range(10_000)}}
+    reader = record({"name": "u", "type": branches(1900, *fields), "default": default}, name="t")
+    with pytest.raises(SchemaError, match="too many steps"):
+        made(record(name="t"), reader)

@@ -15,6 +15,7 @@ from sparkkafka.errors import SchemaError
 from sparkkafka.protocol.records.varints import width
 from sparkkafka.schemas.avro import schema as avro
 from sparkkafka.schemas.avro.schema import MISSING, Node, below, place
+from sparkkafka.schemas.bounds import spend
 
 
 class _MisfitError(Exception):
@@ -39,6 +40,7 @@ def long_bytes(value: int) -> bytes:
 
 
 def _encode(node: Node, value: Any, path: str) -> bytes:
+    spend(1 + (len(value) // 64 if isinstance(value, str) else 0))
     if node.kind == avro.UNION:
         # The specification has the first branch; since 1.12 it may be any.
         for index, branch in enumerate(node.branches):
