@@ -22,6 +22,9 @@ MOST_STEPS: Final = 500_000
 
 _LEFT: ContextVar[list[int] | None] = ContextVar("steps left", default=None)
 
+MOST_DEFAULTS: Final = 16 << 10
+"""Bytes of the default texts of one record: each row that lacks the fields gets them."""
+
 ROW_BYTES: Final = 256 << 10
 BYTES_PER_BYTE: Final = 256
 """What the items of one payload may take as columns: so much, and so much for each of its bytes.

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from sparkkafka.protocol.records.arrow import from_numpy
 from sparkkafka.protocol.records.varints import Bytes, Ints, unzigzag
 from sparkkafka.schemas.avro.schema import place
-from sparkkafka.schemas.bounds import cut
+from sparkkafka.schemas.bounds import BYTES_PER_BYTE, ROW_BYTES, cut
 
 Bools = NDArray[np.bool_]
 
@@ -66,6 +66,7 @@ class Chunk:
         self.reasons: dict[int, str] = {}
         self.failures = 0
         self._free = sizes + FREE_ITEMS
+        self._room = sizes * BYTES_PER_BYTE + ROW_BYTES
         self._raw: bytes | None = None
 
     @property
@@ -87,6 +88,12 @@ class Chunk:
         for index, row in zip(fresh[first].tolist(), bad.tolist(), strict=True):
             words = reason if isinstance(reason, str) else reason(index)
             self.reasons[row] = same or cut(f"{where}: {words}")
+
+    def take_room(self, rows: Ints, sizes: Ints) -> Bools:
+        """Takes bytes of columns off what the rows' items may have; True where it is used up."""
+        np.subtract.at(self._room, rows, sizes)
+        refused: Bools = (self._room[rows] < 0) & (sizes > 0)
+        return refused
 
     def free_items(self, rows: Ints, counts: Ints) -> Bools:
         """Takes items without bytes off the rows' allowance; True where it was too small."""
