@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from sparkkafka.protocol.records.arrow import from_numpy
 from sparkkafka.protocol.records.varints import Bytes, Ints, unzigzag
 from sparkkafka.schemas.avro.schema import place
+from sparkkafka.schemas.bounds import BYTES_PER_BYTE, ROW_BYTES, cut
 
 Bools = NDArray[np.bool_]
 
@@ -65,6 +66,7 @@ class Chunk:
         self.reasons: dict[int, str] = {}
         self.failures = 0
         self._free = sizes + FREE_ITEMS
+        self._room = sizes * BYTES_PER_BYTE + ROW_BYTES
         self._raw: bytes | None = None
 
     @property
@@ -80,11 +82,18 @@ class Chunk:
         fresh = np.flatnonzero(~self.dead[rows])
         self.dead[rows] = True
         where = place(path)
+        same = cut(f"{where}: {reason}") if isinstance(reason, str) else ""
         # Of one row many items may be bad at once; it has one reason.
         bad, first = np.unique(rows[fresh], return_index=True)
         for index, row in zip(fresh[first].tolist(), bad.tolist(), strict=True):
             words = reason if isinstance(reason, str) else reason(index)
-            self.reasons[row] = f"{where}: {words}"
+            self.reasons[row] = same or cut(f"{where}: {words}")
+
+    def take_room(self, rows: Ints, sizes: Ints) -> Bools:
+        """Takes bytes of columns off what the rows' items may have; True where it is used up."""
+        np.subtract.at(self._room, rows, sizes)
+        refused: Bools = (self._room[rows] < 0) & (sizes > 0)
+        return refused
 
     def free_items(self, rows: Ints, counts: Ints) -> Bools:
         """Takes items without bytes off the rows' allowance; True where it was too small."""

@@ -17,12 +17,15 @@ from sparkkafka.protocol.records.varints import Bytes, Ints
 from sparkkafka.schemas.avro.cursor import PADDING, PARKED, Chunk, Cursor
 from sparkkafka.schemas.avro.nested import masked
 from sparkkafka.schemas.avro.scalars import Reader
+from sparkkafka.schemas.bounds import fewer
 from sparkkafka.schemas.values import Decoded
 
 CHUNK_ROWS: Final = 8192
 CHUNK_BYTES: Final = 1 << 20
 """Most bytes of a chunk; a larger payload is a chunk of its own."""
 
+_TOO_LARGE = "the value: with its defaults the column is larger than it can be"
+_MOST_DEFAULTS = 1 << 30  # of one call: a column's texts have offsets of 32 bits
 _MOST_BYTES = (1 << 31) - 1024  # of a payload: positions go into Arrow's offsets of 32 bits
 
 
@@ -42,12 +45,23 @@ class AvroDecoder:
         arrays: list[pa.Array] = []
         bad: list[int] = []
         reasons: list[str] = []
-        low = 0
+        low, most = 0, CHUNK_ROWS
         while low < len(payloads):
             limit = int(offsets[low]) + CHUNK_BYTES
             high = int(np.searchsorted(offsets, limit, side="right")) - 1
-            high = min(max(high, low + 1), low + CHUNK_ROWS, len(payloads))
-            values, found = self._decode_chunk(data, offsets[low : high + 1], valid[low:high])
+            high = min(max(high, low + 1), low + most, len(payloads))
+            if low * self._reader.defaults > _MOST_DEFAULTS:
+                values = pa.nulls(high - low, self.type)
+                found = dict.fromkeys(np.flatnonzero(valid[low:high]).tolist(), _TOO_LARGE)
+            else:
+                try:
+                    edges = offsets[low : high + 1]
+                    values, found = self._decode_chunk(data, edges, valid[low:high])
+                except pa.ArrowInvalid:  # more than 2 GB of texts, by defaults
+                    if high - low > 1:
+                        most = (high - low) // 2
+                        continue
+                    values, found = pa.nulls(1, self.type), {0: _TOO_LARGE}
             arrays.append(values)
             for row in sorted(found):
                 bad.append(low + row)
@@ -57,7 +71,7 @@ class AvroDecoder:
             values = pa.nulls(0, self.type)
         else:
             values = arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
-        return Decoded(values, np.array(bad, np.int64), tuple(reasons))
+        return Decoded(values, np.array(bad, np.int64), fewer(reasons))
 
     def _decode_chunk(
         self, data: Bytes, offsets: Ints, valid: np.ndarray

@@ -6,6 +6,7 @@ So a default is read by the same code as a value. Used once for each field, not 
 from __future__ import annotations
 
 import math
+import reprlib
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ from sparkkafka.errors import SchemaError
 from sparkkafka.protocol.records.varints import width
 from sparkkafka.schemas.avro import schema as avro
 from sparkkafka.schemas.avro.schema import MISSING, Node, below, place
+from sparkkafka.schemas.bounds import spend
 
 
 class _MisfitError(Exception):
@@ -38,6 +40,7 @@ def long_bytes(value: int) -> bytes:
 
 
 def _encode(node: Node, value: Any, path: str) -> bytes:
+    spend(1 + (len(value) // 64 if isinstance(value, str) else 0))
     if node.kind == avro.UNION:
         # The specification has the first branch; since 1.12 it may be any.
         for index, branch in enumerate(node.branches):
@@ -45,13 +48,13 @@ def _encode(node: Node, value: Any, path: str) -> bytes:
                 return long_bytes(index) + _encode(branch, value, path)
             except _MisfitError:
                 continue
-        raise _MisfitError(f"{value!r} fits no branch of {node}")
+        raise _MisfitError(f"{_brief(value)} fits no branch of {node}")
     encode = _NESTED.get(node.kind)
     if encode is not None:
         return encode(node, value, path)
     encoded = _scalar(node, value)
     if encoded is None:
-        raise _MisfitError(f"{value!r} is no {node}")
+        raise _MisfitError(f"{_brief(value)} is no {node}")
     return encoded
 
 
@@ -94,6 +97,10 @@ def _scalar(node: Node, value: Any) -> bytes | None:
     return long_bytes(len(data)) + data
 
 
+def _brief(value: Any) -> str:
+    return reprlib.repr(value)
+
+
 def _is_number(value: Any, *, finite: bool = True) -> bool:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return number and (not finite or math.isfinite(value))
@@ -101,7 +108,7 @@ def _is_number(value: Any, *, finite: bool = True) -> bool:
 
 def _record(node: Node, value: Any, path: str) -> bytes:
     if not isinstance(value, dict):
-        raise _MisfitError(f"{value!r} is no {node}")
+        raise _MisfitError(f"{_brief(value)} is no {node}")
     made = []
     for field in node.fields:
         at = below(path, field.name)
@@ -114,14 +121,14 @@ def _record(node: Node, value: Any, path: str) -> bytes:
 
 def _array(node: Node, value: Any, path: str) -> bytes:
     if not isinstance(value, list):
-        raise _MisfitError(f"{value!r} is no {node}")
+        raise _MisfitError(f"{_brief(value)} is no {node}")
     items = [_encode(node.item, each, f"{path}[]") for each in value]
     return b"".join([long_bytes(len(items)), *items, b"\0"]) if items else b"\0"
 
 
 def _map(node: Node, value: Any, path: str) -> bytes:
     if not isinstance(value, dict):
-        raise _MisfitError(f"{value!r} is no {node}")
+        raise _MisfitError(f"{_brief(value)} is no {node}")
     key = Node(avro.STRING)
     items = [
         _encode(key, name, path) + _encode(node.item, each, f"{path}{{}}")

@@ -11,12 +11,16 @@ from sparkkafka.schemas.avro.resolve import compile_reader
 from sparkkafka.schemas.avro.schema import parse
 from sparkkafka.schemas.avro.types import arrow_type as type_of
 from sparkkafka.schemas.avro.types import check_wanted, schema_text
+from sparkkafka.schemas.bounds import schema_errors
 from sparkkafka.schemas.values import AVRO, FIRST_MESSAGE, Decoder, Encoder, Schema
+
+_WHAT = "Avro schema"
 
 
 def arrow_type(schema: Schema, *, message: tuple[int, ...] = FIRST_MESSAGE) -> pa.DataType:
     """The column's type for a read of all fields. Raises SchemaError."""
-    return type_of(parse(schema))
+    with schema_errors(_WHAT):
+        return type_of(parse(schema))
 
 
 def decoder(
@@ -30,13 +34,14 @@ def decoder(
     """Payloads of `writer`, resolved to `reader` (None: the writer's own), as `wanted` (None: all
     fields). Raises SchemaError for schemas that cannot be used or do not resolve, and OptionError
     for a wanted field or type that the reader's schema does not give."""
-    written = parse(writer)
-    read = written if reader is None else parse(reader)
-    if wanted is None:
-        wanted = type_of(read)
-    else:
-        check_wanted(read, wanted)
-    return AvroDecoder(compile_reader(written, read, wanted))
+    with schema_errors(_WHAT):
+        written = parse(writer)
+        read = written if reader is None else parse(reader)
+        if wanted is None:
+            wanted = type_of(read)
+        else:
+            check_wanted(read, wanted)
+        return AvroDecoder(compile_reader(written, read, wanted))
 
 
 def encoder(
@@ -44,7 +49,8 @@ def encoder(
 ) -> Encoder:
     """Values of a column of type `given` -> payloads. Raises SchemaError for a schema that cannot
     be used, and OptionError for a column that does not fit it."""
-    return AvroEncoder(compile_writer(parse(schema), given), given)
+    with schema_errors(_WHAT):
+        return AvroEncoder(compile_writer(parse(schema), given), given)
 
 
 def schema_of(given: pa.DataType, name: str) -> Schema:

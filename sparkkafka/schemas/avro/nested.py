@@ -8,11 +8,14 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from sparkkafka.errors import SchemaError
 from sparkkafka.protocol.records.arrow import from_numpy, is_valid, to_numpy
 from sparkkafka.protocol.records.varints import Ints
 from sparkkafka.schemas.avro.cursor import Bools, Cursor
 from sparkkafka.schemas.avro.scalars import Reader
+from sparkkafka.schemas.avro.schema import place
 from sparkkafka.schemas.avro.wires import ItemsWire, UnionWire, Wire
+from sparkkafka.schemas.bounds import BYTES_PER_BYTE, MOST_DEFAULTS, slot_bytes
 
 
 class RecordReader(Reader):
@@ -29,6 +32,14 @@ class RecordReader(Reader):
         super().__init__(kind, wire)
         self._steps = steps
         self._defaults = defaults
+        self.defaults = sum(
+            max(0, value.nbytes - 4 - slot_bytes(value.type)) for value in defaults.values()
+        ) + sum(step[0].defaults for step in steps if not isinstance(step, Wire))
+        if self.defaults > MOST_DEFAULTS:
+            raise SchemaError(
+                f"{place(wire.path)}: the defaults of fields that the writer's Avro schema lacks "
+                f"have {self.defaults:,} bytes; {MOST_DEFAULTS:,} are allowed"
+            )
 
     def read(self, cursor: Cursor) -> pa.Array:
         count = len(cursor)
@@ -37,10 +48,10 @@ class RecordReader(Reader):
             if isinstance(step, Wire):
                 step.skip(cursor)
             else:
-                reader, place = step
-                children[place] = reader.read(cursor)
-        for place, value in self._defaults.items():
-            children[place] = repeated(value, count)
+                reader, index = step
+                children[index] = reader.read(cursor)
+        for index, value in self._defaults.items():
+            children[index] = repeated(value, count)
         return pa.Array.from_buffers(self.type, count, [None], children=children)
 
 
@@ -49,10 +60,12 @@ class ListReader(Reader):
         super().__init__(kind, wire)
         self._items = wire
         self._item = item
+        self._bytes = slot_bytes(item.type) + item.defaults
 
     def read(self, cursor: Cursor) -> pa.Array:
         failures = cursor.chunk.failures
         counts, inner = self._items.find(cursor)
+        counts, inner = _bounded(cursor, counts, inner, self._items, self._bytes)
         values = self._item.read(inner)
         cursor.settle(failures)
         buffers = [None, _offsets(counts)]
@@ -67,15 +80,37 @@ class MapReader(Reader):
         super().__init__(kind, wire)
         self._items = wire
         self._entry = entry
+        self._bytes = slot_bytes(entry.type) + entry.defaults
 
     def read(self, cursor: Cursor) -> pa.Array:
         failures = cursor.chunk.failures
         counts, inner = self._items.find(cursor)
+        counts, inner = _bounded(cursor, counts, inner, self._items, self._bytes)
         entries = self._entry.read(inner)
         cursor.settle(failures)
         counts, entries = _last_of_each_key(counts, entries)
         buffers = [None, _offsets(counts)]
         return pa.Array.from_buffers(self.type, len(counts), buffers, children=[entries])
+
+
+def _bounded(
+    cursor: Cursor, counts: Ints, inner: Cursor, wire: ItemsWire, size: int
+) -> tuple[Ints, Cursor]:
+    """The items without those of rows where they take too much memory: an item of one byte has a
+    slot, of `size` bytes in all, in each column below it. Such rows become bad."""
+    if size <= wire.item.least * BYTES_PER_BYTE or not len(inner):
+        return counts, inner
+    rows = cursor.rows_of(np.arange(len(cursor)))
+    refused = cursor.chunk.take_room(rows, counts * size)
+    if not refused.any():
+        return counts, inner
+    cursor.fail(
+        refused,
+        wire.path,
+        lambda entry: f"{counts[entry]:,} items take too much memory as columns, for so few bytes",
+    )
+    kept = np.flatnonzero(~np.repeat(refused, counts))
+    return np.where(refused, 0, counts), inner.part(kept)
 
 
 def _last_of_each_key(counts: Ints, entries: pa.Array) -> tuple[Ints, pa.Array]:
@@ -119,6 +154,8 @@ class UnionReader(Reader):
         self._union = wire
         self._branches = branches
         self._members = members
+        made = [branch.reader.defaults for branch in branches if branch.reader is not None]
+        self.defaults = max(made, default=0)
 
     def read(self, cursor: Cursor) -> pa.Array:
         index = self._union.index(cursor)
@@ -180,6 +217,7 @@ class MemberReader(Reader):
         super().__init__(kind, inner.wire)
         self._inner = inner
         self._member = member
+        self.defaults = inner.defaults
 
     def read(self, cursor: Cursor) -> pa.Array:
         values = self._inner.read(cursor)

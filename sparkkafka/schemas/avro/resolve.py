@@ -53,6 +53,7 @@ from sparkkafka.schemas.avro.wires import (
     Wire,
     wire_of,
 )
+from sparkkafka.schemas.bounds import cut, spend
 
 PROMOTIONS: Final = {
     avro.INT: (avro.LONG, avro.FLOAT, avro.DOUBLE),
@@ -66,6 +67,7 @@ PROMOTIONS: Final = {
 def compile_reader(writer: Node, reader: Node, wanted: pa.DataType, path: str = "") -> Reader:
     """A reader of `wanted`, a type that `types.check_wanted` takes for the reader's schema. Raises
     SchemaError, which names the field, where the schemas do not resolve."""
+    spend()
     if writer.kind == avro.UNION:
         return _writers_union(writer, reader, wanted, path)
     if reader.kind == avro.UNION:
@@ -102,7 +104,8 @@ def _writers_union(writer: Node, reader: Node, wanted: pa.DataType, path: str) -
         try:
             branches.append(_from_branch(branch, number, writer, reader, wanted, path))
         except SchemaError as error:
-            reasons.append(str(error))
+            spend(0)  # what is too much is no matter of one branch
+            reasons.append(cut(str(error)))
             words = reasons[-1].removeprefix(f"{place(path)}: ")
             branches.append(Branch(None, refusal=words))
     if len(reasons) == len(branches):
@@ -117,6 +120,7 @@ def _from_branch(
     """How the reader takes a branch of the writer's union. Raises SchemaError."""
     if reader.kind != avro.UNION:
         return Branch(compile_reader(branch, reader, wanted, path))
+    spend(len(reader.branches) // 20)
     index = number if writer is reader else matching(branch, reader)
     if index is None:
         raise _misfit(branch, reader, path)
@@ -181,6 +185,7 @@ def _same_last_name(writer: Node, reader: Node) -> bool:
 
 
 def _record(writer: Node, reader: Node, wanted: pa.DataType, path: str) -> Reader:
+    spend(len(writer.fields) + len(reader.fields))
     there = {field.name for field in writer.fields}
     # An alias is looked for among what is left by the names.
     by_alias = there - {field.name for field in reader.fields}
@@ -246,6 +251,7 @@ def _map(writer: Node, reader: Node, wanted: pa.DataType, path: str) -> Reader:
 def default_value(node: Node, default: Any, kind: pa.DataType, path: str) -> pa.Array:
     """A default as an array of one value."""
     written = default_bytes(node, default, path)
+    spend(len(written) // 64)
     data = np.zeros(len(written) + PADDING, np.uint8)
     data[: len(written)] = np.frombuffer(written, np.uint8)
     size = np.array([len(written)], np.int64)

@@ -19,7 +19,10 @@ from sparkkafka.schemas.avro.wires import Wire
 
 
 class Reader:
-    """Reads one value of each entry into an array of `type`; `wire` is how they are written."""
+    """Reads one value of each entry into an array of `type`; `wire` is how they are written;
+    `defaults`: bytes of texts that a value may have without having been written."""
+
+    defaults = 0
 
     def __init__(self, kind: pa.DataType, wire: Wire) -> None:
         self.type = kind

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sparkkafka.errors import SchemaError
+from sparkkafka.schemas.bounds import MOST_PATH, cut
 from sparkkafka.schemas.values import Schema
 
 NULL, BOOLEAN, INT, LONG, FLOAT, DOUBLE = "null", "boolean", "int", "long", "float", "double"
@@ -48,6 +49,8 @@ CATALYST: Final = "spark.sql.catalyst.type"
 
 _MOST_DEPTH = 64
 _MOST_NODES = 20_000  # a type that is used twice counts twice: columns are made of each use
+_MOST_PARSED = 100_000  # types of all texts together
+_MOST_BRANCHES = 2000
 _MOST_FIXED = (1 << 31) - 1
 
 
@@ -101,9 +104,10 @@ class Node:
     def __str__(self) -> str:
         """Short, for messages."""
         if self.kind in NAMED:
-            return f"{self.kind} {self.name}"
+            return f"{self.kind} {cut(self.name, 200)}"
         if self.kind == UNION:
-            return f"union [{', '.join(map(str, self.branches))}]"
+            more = ", …" if len(self.branches) > 10 else ""
+            return f"union [{', '.join(map(str, self.branches[:10]))}{more}]"
         if self.kind in (ARRAY, MAP):
             return f"{self.kind} of {self.item}"
         return f"{self.kind} ({self.logical})" if self.logical else self.kind
@@ -115,38 +119,54 @@ def place(path: str) -> str:
 
 
 def below(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
+    """For messages: names and depth multiply, so what is long is cut."""
+    return cut(f"{path}.{name}" if path else name, MOST_PATH)
 
 
 def parse(schema: Schema) -> Node:
     """The tree of a schema. Raises SchemaError, with the place in it."""
     names: dict[str, Node] = {}
+    parsed: dict[int, Node] = {}
+    count = [0]
     for name, reference in schema.references:
-        _add_reference(name, reference, names, depth=0)
-    return _Parser(names).parse(schema.text)
+        _add_reference(name, reference, names, parsed, count, depth=0)
+    return _Parser(names, count).parse(schema.text)
 
 
-def _add_reference(name: str, schema: Schema, names: dict[str, Node], depth: int) -> None:
+def _add_reference(
+    name: str,
+    schema: Schema,
+    names: dict[str, Node],
+    parsed: dict[int, Node],
+    count: list[int],
+    depth: int,
+) -> None:
+    """`parsed`: what came of schemas, by their id: many names may refer to the same one."""
     if depth > _MOST_DEPTH:
-        raise SchemaError(f"Avro schema: references are nested too deeply at {name!r}")
-    for inner, reference in schema.references:
-        _add_reference(inner, reference, names, depth + 1)
-    try:
-        # The same schema may be referred to along several ways: each defines its names again.
-        own = dict(names)
-        node = _Parser(own, again=True).parse(schema.text)
-    except SchemaError as error:
-        raise SchemaError(f"reference {name!r}: {error}") from None
-    names.update(own)
+        raise SchemaError(f"Avro schema: references are nested too deeply at {cut(name, 200)!r}")
+    node = parsed.get(id(schema))
+    if node is None:
+        for inner, reference in schema.references:
+            _add_reference(inner, reference, names, parsed, count, depth + 1)
+        try:
+            # Two versions of a schema may be referred to: each defines its names again.
+            own = dict(names)
+            node = _Parser(own, count, again=True).parse(schema.text)
+        except SchemaError as error:
+            raise SchemaError(f"reference {cut(name, 200)!r}: {error}") from None
+        names.update(own)
+        parsed[id(schema)] = node
     if node.kind in NAMED:
         names.setdefault(name, node)
 
 
 class _Parser:
-    """`names`: the types known so far, by full name; those of the text are added."""
+    """`names`: the types known so far, by full name; those of the text are added, and to `count`
+    how many types it has."""
 
-    def __init__(self, names: dict[str, Node], *, again: bool = False) -> None:
+    def __init__(self, names: dict[str, Node], count: list[int], *, again: bool = False) -> None:
         self._names = names
+        self._count = count
         self._own: set[str] = set()
         self._again = again
         self._open: list[str] = []  # full names of records that are being parsed
@@ -163,6 +183,9 @@ class _Parser:
     def _node(self, value: Any, namespace: str, path: str, depth: int) -> Node:
         if depth > _MOST_DEPTH:
             raise _error(path, f"types are nested more than {_MOST_DEPTH} deep")
+        self._count[0] += 1
+        if self._count[0] > _MOST_PARSED:
+            raise _error(path, f"it has more than {_MOST_PARSED:,} types, with its references")
         if isinstance(value, str):
             node = self._named(value, namespace, path)
         elif isinstance(value, list):
@@ -196,6 +219,8 @@ class _Parser:
     def _union(self, value: list[Any], namespace: str, path: str, depth: int) -> Node:
         if not value:
             raise _error(path, "a union has no branches")
+        if len(value) > _MOST_BRANCHES:
+            raise _error(path, f"a union has more than {_MOST_BRANCHES:,} branches")
         branches = tuple(self._node(each, namespace, path, depth + 1) for each in value)
         seen: set[str] = set()
         for branch in branches:

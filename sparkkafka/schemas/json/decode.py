@@ -12,7 +12,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sparkkafka.protocol.records.arrow import from_numpy, is_valid
+from sparkkafka.schemas.bounds import fewer
 from sparkkafka.schemas.json.columns import ColumnReader, NotReadError, at_once, doubtful
+from sparkkafka.schemas.json.memory import suspects
 from sparkkafka.schemas.json.plan import Node
 from sparkkafka.schemas.json.rows import RowReader, UnfitError
 from sparkkafka.schemas.json.texts import BrokenTextError
@@ -88,6 +90,9 @@ class _Batch:
         if len(full):
             starts, ends = offsets[full] - offsets[0], offsets[full + 1] - offsets[0]
             doubts[full] = doubtful(self._bytes, starts, ends)
+            if size := self._decoder.rows.item_bytes:
+                numbers = np.frombuffer(self._bytes, np.uint8)
+                doubts[full] |= suspects(numbers, starts, ends, size)
         alone = [np.flatnonzero(doubts)]
         waiting = self._blocks(np.flatnonzero(~doubts))
         patience = MOST_IN_VAIN * len(self._texts)
@@ -210,7 +215,7 @@ class _Batch:
         return Decoded(
             values=self._values(),
             bad_rows=rows if present is None else present[rows],
-            reasons=tuple(reason for _, reason in bad),
+            reasons=fewer([reason for _, reason in bad]),
             rest=self._rests() if self._decoder.with_rest else None,
         )
 

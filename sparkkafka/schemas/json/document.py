@@ -17,6 +17,7 @@ from urllib.parse import unquote, urldefrag, urljoin
 import pyarrow as pa
 
 from sparkkafka.errors import SchemaError
+from sparkkafka.schemas.bounds import MOST_PATH, cut, spend
 from sparkkafka.schemas.values import Schema, type_words
 
 MOST_LEVELS: Final = 64
@@ -141,6 +142,7 @@ def shape_of(place: Place) -> Shape:
     """What the schema says at a place. Raises SchemaError, with the field."""
     place = _followed(place)
     node = place.node
+    spend(1 + (len(node) // 50 if isinstance(node, dict) else 0))
     if node is True or node == {}:
         return ANY
     if not isinstance(node, dict):
@@ -260,7 +262,7 @@ def _object(place: Place) -> Shape:
         raise _error(place, f"properties is {_brief(properties)}, not an object")
     if properties:
         fields = {
-            name: place.at(each, f"{place.path}.{name}" if place.path else name)
+            name: place.at(each, cut(f"{place.path}.{name}" if place.path else name, MOST_PATH))
             for name, each in properties.items()
             if each is not False
         }
@@ -387,6 +389,7 @@ def _followed(place: Place) -> Place:
         if not isinstance(ref, str):
             raise _error(place, f"$ref is {_brief(ref)}, not a text")
         seen.append(ref)
+        spend(1 + len(ref) // 50)
         document, node = _target(place, ref)
         place = replace(place, document=document, node=node)
         if id(node) in place.above or len(seen) > MOST_LEVELS:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from sparkkafka.errors import OptionError, SchemaError
+from sparkkafka.errors import OptionError
+from sparkkafka.schemas.bounds import schema_errors
 from sparkkafka.schemas.json import plan
 from sparkkafka.schemas.json.decode import JsonDecoder
 from sparkkafka.schemas.json.describe import schema_text
@@ -17,12 +18,15 @@ from sparkkafka.schemas.json.encode import JsonEncoder, form_of
 from sparkkafka.schemas.json.inference import infer
 from sparkkafka.schemas.values import FIRST_MESSAGE, JSON, Decoder, Encoder, Schema, type_words
 
+_WHAT = "JSON Schema"
+
 __all__ = ["arrow_type", "decoder", "encoder", "infer", "schema_of"]
 
 
 def arrow_type(schema: Schema, *, message: tuple[int, ...] = FIRST_MESSAGE) -> pa.DataType:
     """The type of all that a JSON Schema types. Raises SchemaError, with the field."""
-    return _node(schema, None).type
+    with schema_errors(_WHAT):
+        return _node(schema, None).type
 
 
 def decoder(
@@ -43,13 +47,14 @@ def decoder(
 
     Raises SchemaError for a schema that cannot be used, OptionError for a `wanted` that does not
     go with it."""
-    root = _node(reader or writer, wanted)
-    if rest and root.kind != plan.STRUCT:
-        raise OptionError(
-            "rescuedColumn needs JSON objects with fields, and the values are "
-            f"{type_words(root.type)}"
-        )
-    return JsonDecoder(root, rest)
+    with schema_errors(_WHAT):
+        root = _node(reader or writer, wanted)
+        if rest and root.kind != plan.STRUCT:
+            raise OptionError(
+                "rescuedColumn needs JSON objects with fields, and the values are "
+                f"{type_words(root.type)}"
+            )
+        return JsonDecoder(root, rest)
 
 
 def encoder(
@@ -58,11 +63,9 @@ def encoder(
     """Writes `given` by a JSON Schema, or by the type alone if the schema has no text. Raises
     SchemaError for a schema that cannot be used, OptionError for a field that it does not have, a
     field that it requires and `given` lacks, and a type that cannot be written as it says."""
-    try:
+    with schema_errors(_WHAT):
         place = place_of(schema) if schema.text.strip() else None
         return JsonEncoder(form_of(given, place))
-    except RecursionError:
-        raise SchemaError("the JSON Schema is nested too deep") from None
 
 
 def schema_of(given: pa.DataType, name: str) -> Schema:
@@ -72,15 +75,12 @@ def schema_of(given: pa.DataType, name: str) -> Schema:
 
 
 def _node(schema: Schema, wanted: pa.DataType | None) -> plan.Node:
-    try:
-        if not schema.text.strip():
-            if wanted is None:
-                raise OptionError(
-                    "JSON without a JSON Schema needs the type of its values: give it as the"
-                    " column's type in .schema(…), or have it inferred"
-                )
-            return plan.node_of_type(wanted)
-        place = place_of(schema)
-        return plan.node_of_schema(place) if wanted is None else plan.node_of_both(wanted, place)
-    except RecursionError:
-        raise SchemaError("the JSON Schema is nested too deep") from None
+    if not schema.text.strip():
+        if wanted is None:
+            raise OptionError(
+                "JSON without a JSON Schema needs the type of its values: give it as the"
+                " column's type in .schema(…), or have it inferred"
+            )
+        return plan.node_of_type(wanted)
+    place = place_of(schema)
+    return plan.node_of_schema(place) if wanted is None else plan.node_of_both(wanted, place)

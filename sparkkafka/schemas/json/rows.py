@@ -16,7 +16,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from sparkkafka.schemas.bounds import cut
 from sparkkafka.schemas.json import plan
+from sparkkafka.schemas.json.memory import item_bytes, too_large
 from sparkkafka.schemas.json.plan import Node
 from sparkkafka.schemas.json.texts import (
     BrokenTextError,
@@ -46,7 +48,7 @@ class UnfitError(ValueError):
 
     def __str__(self) -> str:
         path = "".join(reversed(self.path)).removeprefix(".")
-        return f"field {path}: {self.reason}" if path else f"the value {self.reason}"
+        return cut(f"field {path}: {self.reason}" if path else f"the value {self.reason}")
 
 
 class RowReader:
@@ -56,6 +58,7 @@ class RowReader:
     def __init__(self, root: Node, rest: bool) -> None:
         self._root = root
         self._rest = rest
+        self.item_bytes = item_bytes(root)
         self._write = _writer(root, forgiving=False)
         self._forgive = _writer(root, forgiving=True) if rest else self._write
         self._checks: dict[int, Writer] = {}  # by the node's id
@@ -70,6 +73,11 @@ class RowReader:
             raise UnfitError(str(error)) from None
         if value is None:
             return "null", None
+        if self.item_bytes and too_large(self._root, payload, value, self.item_bytes):
+            raise UnfitError(
+                "has items that take too much memory as columns, for a payload of "
+                f"{len(payload):,} bytes"
+            )
         if not self._rest:
             return self._write(value), None
         if type(value) is not dict:

@@ -1,0 +1,98 @@
+"""What comes from outside is kept small, and its errors are ours: schemas and reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Final
+
+import pyarrow as pa
+
+from sparkkafka.errors import KafkaError, OptionError, SchemaError
+
+MOST_PATH: Final = 300
+"""Characters of a field's path in messages: names, depth and columns multiply them."""
+MOST_REASON: Final = 1000
+MOST_REASONS: Final = 8 << 20
+"""Characters of all reasons that one call gives."""
+
+MOST_STEPS: Final = 500_000
+"""Of the work that a schema may ask for: a writer's types times a reader's have no other bound."""
+
+_LEFT: ContextVar[list[int] | None] = ContextVar("steps left", default=None)
+
+MOST_DEFAULTS: Final = 16 << 10
+"""Bytes of the default texts of one record: each row that lacks the fields gets them."""
+
+ROW_BYTES: Final = 256 << 10
+BYTES_PER_BYTE: Final = 256
+"""What the items of one payload may take as columns: so much, and so much for each of its bytes.
+Data that means something takes less: an item of many columns has more than a byte or two."""
+
+
+def cut(text: str, most: int = MOST_REASON) -> str:
+    """The text with its middle left out if it is longer; always text that UTF-8 can have."""
+    if len(text) > most:
+        text = f"{text[: most // 2]}…{text[-(most // 2 - 1) :]}"
+    if text.isascii():
+        return text
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+@contextmanager
+def schema_errors(what: str) -> Iterator[None]:
+    """Around all that is made of a schema from outside: it raises SchemaError or OptionError, and
+    their messages are short. `spend` bounds the work inside."""
+    token = _LEFT.set([MOST_STEPS])
+    try:
+        yield
+    except (SchemaError, OptionError) as error:
+        raise type(error)(cut(str(error))) from None
+    except KafkaError:
+        raise
+    except RecursionError:
+        raise SchemaError(f"the {what} is nested too deep") from None
+    except UnicodeEncodeError as error:
+        raise SchemaError(f"the {what} has a name that is no text: {error.reason}") from None
+    except Exception as error:
+        words = cut(f"{type(error).__name__}: {error}")
+        raise SchemaError(f"the {what} cannot be used: {words}") from error
+    finally:
+        _LEFT.reset(token)
+
+
+def spend(steps: int = 1) -> None:
+    """Takes steps off what `schema_errors` allows. Raises SchemaError if they are too many."""
+    left = _LEFT.get()
+    if left is not None:
+        left[0] -= steps
+        if left[0] < 0:
+            raise SchemaError("the schema takes too many steps to be read: it is too large")
+
+
+def fewer(reasons: list[str]) -> tuple[str, ...]:
+    """Reasons cut, and the last ones replaced if all together are too long."""
+    left = MOST_REASONS
+    kept: list[str] = []
+    last = ""
+    for reason in reasons:
+        if left > 0 and (not kept or reason is not last):
+            last = reason
+            kept.append(cut(reason))
+            left -= len(kept[-1])
+        else:
+            kept.append(kept[-1] if reason is last else "the value is not what its schema says")
+    return tuple(kept)
+
+
+def slot_bytes(kind: pa.DataType) -> int:
+    """What one value of a type takes in its column and those below, without texts and items."""
+    if pa.types.is_struct(kind):
+        return 1 + sum(slot_bytes(field.type) for field in kind)
+    if pa.types.is_null(kind):
+        return 0
+    try:
+        return int(kind.bit_width) // 8 + 1
+    except ValueError:  # offsets
+        return 5
