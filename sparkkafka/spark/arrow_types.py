@@ -30,6 +30,7 @@ _SIMPLE: tuple[tuple[spark.DataType, pa.DataType], ...] = (
     (spark.DayTimeIntervalType(), pa.duration("us")),
     (spark.NullType(), pa.null()),
 )
+_COPIED_ONE_BY_ONE = (pa.string(), pa.binary())
 _TO_ARROW = {type(one): other for one, other in _SIMPLE}
 _FROM_ARROW = {other: one for one, other in _SIMPLE}
 
@@ -122,3 +123,24 @@ def promised(wanted: pa.DataType, given: pa.DataType, path: str) -> str | None:
         if found is not None:
             return found
     return None
+
+
+def has_null_items(array: pa.Array) -> bool:
+    """Whether an array or map, wherever it is nested, has a null in it that Spark may fail at.
+
+    Of rows that come with a plan Spark copies an array of numbers, booleans, dates or times at once
+    (ColumnarArray.copy), and asks for each value, also where there is none. What it copies one by
+    one may be null.
+    """
+    kind = array.type
+    if pa.types.is_struct(kind):
+        return any(has_null_items(array.field(number)) for number in range(kind.num_fields))
+    if pa.types.is_map(kind):
+        items = array.items
+    elif pa.types.is_list(kind):
+        items = array.values
+    else:
+        return False
+    if pa.types.is_nested(items.type):
+        return has_null_items(items)
+    return items.null_count > 0 and items.type not in _COPIED_ONE_BY_ONE

@@ -1,6 +1,6 @@
 """What a registry answers: JSON, whose values are looked at before they are used.
 
-Words of a registry are shown to people only cut and printable.
+Words of a registry are shown to people only by `Words`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from sparkkafka.errors import RegistryError, SchemaError
+from sparkkafka.schemas.registry.words import Words
 from sparkkafka.schemas.values import AVRO, JSON, PROTOBUF, Schema
 from sparkkafka.secret import SecretBytes
 
@@ -50,13 +51,6 @@ class Registered:
     version: int | None
     guid: bytes | None
     schema: Schema
-
-
-def printable(text: str, most: int = 300) -> str:
-    """A stranger's words: without control characters, in one line, and short."""
-    shown = (char if char.isprintable() else " " for char in text[: 4 * most])
-    text = " ".join("".join(shown).split())
-    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def json_of(body: SecretBytes) -> Any:
@@ -104,7 +98,7 @@ def body_of(schema: Schema) -> dict[str, Any]:
     return body
 
 
-def found_in(answer: Any, what: str) -> Found:
+def found_in(answer: Any, what: str, words: Words) -> Found:
     """The schema in an answer. Raises RegistryError, which says what it lacks, and SchemaError for
     a type of schema that is none of ours."""
     answer = object_of(answer, what)
@@ -114,8 +108,8 @@ def found_in(answer: Any, what: str) -> Found:
         raise RegistryError(f"the Schema Registry answers without a schema for {what}")
     if not isinstance(kind, str) or kind.upper() not in _FORMATS:
         raise SchemaError(
-            f"{what} in the Schema Registry is of the type {printable(str(kind), 50)!r}, which is "
-            "not supported: there are AVRO, PROTOBUF and JSON"
+            f"{what} in the Schema Registry is of the type {words.shown(str(kind), 50)!r}, which "
+            "is not supported: there are AVRO, PROTOBUF and JSON"
         )
     subject = answer.get("subject")
     return Found(
@@ -167,7 +161,7 @@ def owners_in(answer: Any) -> tuple[tuple[str, int | None], ...]:
     )
 
 
-def messages_in(answer: Any) -> tuple[str, ...]:
+def messages_in(answer: Any, words: Words) -> tuple[str, ...]:
     """Why a schema is not compatible: nothing if it is, and at least one sentence if it is not."""
     answer = object_of(answer, "whether a schema is compatible")
     if answer.get("is_compatible") is True:
@@ -175,8 +169,10 @@ def messages_in(answer: Any) -> tuple[str, ...]:
     rows = answer.get("messages")
     # Apicurio's has one text in place of a list.
     rows = rows if isinstance(rows, list) and rows else [answer.get("reason")]
-    words = tuple(printable(row, 500) for row in rows[:10] if isinstance(row, str) and row.strip())
-    return words or ("the registry says no more than that it is not compatible",)
+    found = tuple(
+        words.shown(row, 500) for row in rows[:10] if isinstance(row, str) and row.strip()
+    )
+    return found or ("the registry says no more than that it is not compatible",)
 
 
 def _references(rows: Any, what: str) -> tuple[Reference, ...]:

@@ -35,9 +35,9 @@ from sparkkafka.schemas.registry.answers import (
     is_no_such_page,
     json_of,
     kind_of,
-    printable,
     refusal_of,
 )
+from sparkkafka.schemas.registry.words import Words
 from sparkkafka.secret import Secret, SecretBytes
 
 MOST_ANSWER_BYTES: Final = 4 * 2**20
@@ -56,6 +56,7 @@ class Asker:
     def __init__(self, options: RegistryOptions) -> None:
         self._options = options
         self.settings = registry_settings(options)
+        self.words = Words(self.settings)
         oauth = self.settings.oauth
         self._tokens: Callable[[Deadline], Secret] | None
         self._tokens = None if oauth is None else token_source(oauth)
@@ -149,6 +150,7 @@ class Asker:
         }
         authorization = self._authorization(deadline)
         if authorization is not None:
+            self.words.sends(authorization)
             headers["Authorization"] = authorization
         content = None
         if body is not None:
@@ -196,7 +198,7 @@ class Asker:
         if 300 <= status < 400:
             raise RegistryError(
                 f"{here} redirects (status {status}) to "
-                f"{self._hidden(_place(answer.headers.get('location', '')))}, where no request is "
+                f"{self._place(answer.headers.get('location', ''))}, where no request is "
                 f"sent unasked: set {self._options.name_of('url')} to the registry itself",
                 status=status,
             )
@@ -214,8 +216,17 @@ class Asker:
         """The registry's code, and its words to stand behind a status."""
         code, words = refusal_of(body)
         if words:
-            return code, f": {self._hidden(printable(words, 2000))}"
+            return code, f": {self.words.shown(words, 2000)}"
         return code, f" with {kind_of(body)}" if body and code is None else ""
+
+    def _place(self, location: str) -> str:
+        """Scheme and host of a redirect: the rest may hold anything."""
+        try:
+            parts = urlsplit(location[:2000])
+            host = parts.netloc.rpartition("@")[2]
+        except ValueError:
+            host = ""
+        return self.words.shown(f"{parts.scheme}://{host}") if host else "elsewhere"
 
     def _advice(self, status: int, code: int | None) -> str:
         options = self._options
@@ -238,19 +249,6 @@ class Asker:
             return "; that is a proxy's answer, and proxies are not used"
         return ""
 
-    def _hidden(self, text: str) -> str:
-        """Without our secrets, should an answer hold them."""
-        settings = self.settings
-        password = settings.user_info.reveal().partition(":")[2]
-        for form in (settings.user_info.reveal(), password):
-            if form:
-                text = text.replace(form, "***")
-        oauth = settings.oauth
-        for secret in (oauth.token, oauth.client_secret) if oauth is not None else ():
-            if secret:
-                text = text.replace(secret.reveal(), "***")
-        return text
-
 
 def _basic(user_info: Secret) -> Secret | None:
     try:
@@ -264,13 +262,3 @@ def _bearer(token: Secret) -> Secret | None:
     if not _TOKEN.fullmatch(token.reveal().strip()):
         return None
     return Secret(f"Bearer {token.reveal().strip()}")
-
-
-def _place(location: str) -> str:
-    """Scheme and host of a redirect: the rest may hold anything."""
-    try:
-        parts = urlsplit(location[:2000])
-        host = parts.netloc.rpartition("@")[2]
-    except ValueError:
-        host = ""
-    return printable(f"{parts.scheme}://{host}") if host else "elsewhere"

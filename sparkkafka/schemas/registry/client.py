@@ -65,6 +65,7 @@ class RegistryClient:
     def __init__(self, options: RegistryOptions) -> None:
         self._options = options
         self._asker = Asker(options)
+        self._words = self._asker.words
         self._cache = cache_of(self._asker.settings, options.cache_capacity)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -116,7 +117,7 @@ class RegistryClient:
                 answer = self._asker.ask(what, "GET", f"/schemas/ids/{schema_id}{query}", deadline)
             except RegistryError as error:
                 raise _unknown_id(error, what) from None
-            schema = self._resolved(found_in(answer, what), what, deadline)
+            schema = self._resolved(found_in(answer, what, self._words), what, deadline)
             self._cache.put(key, schema)
         if format is not None and schema.format != format:
             raise SchemaError(
@@ -144,7 +145,7 @@ class RegistryClient:
                         code=error.code,
                     ) from None
                 raise _unknown_id(error, what) from None
-            schema = self._resolved(found_in(answer, what), what, deadline)
+            schema = self._resolved(found_in(answer, what, self._words), what, deadline)
             self._cache.put(("guid", name), schema)
         if format is not None and schema.format != format:
             raise SchemaError(
@@ -204,8 +205,8 @@ class RegistryClient:
         if not names or subject in names:
             return ""
         return (
-            f"id {schema_id} belongs to {_listed(names)} in the Schema Registry, and not to "
-            f"{subject!r}"
+            f"id {schema_id} belongs to {self._words.listed(names)} in the Schema Registry, and "
+            f"not to {subject!r}"
         )
 
     # --- schemas that are given -------------------------------------------------------------
@@ -222,7 +223,9 @@ class RegistryClient:
                 return None
             raise
         found = found_in(
-            {"schema": schema.text, **answer} if isinstance(answer, dict) else answer, what
+            {"schema": schema.text, **answer} if isinstance(answer, dict) else answer,
+            what,
+            self._words,
         )
         return Registered(subject, id_in(answer, what), found.version, found.guid, schema)
 
@@ -240,7 +243,7 @@ class RegistryClient:
         except RegistryError as error:
             raise self._refused(error, subject, schema) from None
         schema_id = id_in(answer, what)
-        found = found_in({"schema": schema.text, **answer}, what)
+        found = found_in({"schema": schema.text, **answer}, what, self._words)
         log.info("the Schema Registry has a schema of subject %r with id %d", subject, schema_id)
         if found.version is None or found.guid is None:
             # Registries before Confluent's 8.0 answer with the id alone.
@@ -268,7 +271,7 @@ class RegistryClient:
                 if versions == "versions" and older:
                     continue  # an older registry compares with one version alone
                 raise
-            return messages_in(answer)
+            return messages_in(answer, self._words)
         return ()
 
     # --- inside -----------------------------------------------------------------------------
@@ -283,7 +286,7 @@ class RegistryClient:
             answer = self._asker.ask(what, "GET", f"{_path(subject)}/versions/{version}", deadline)
         except RegistryError as error:
             raise self._explained(error, subject, deadline, version) from None
-        found = found_in(answer, what)
+        found = found_in(answer, what, self._words)
         if format is not None and found.format != format:
             raise SchemaError(
                 f"{what} in the Schema Registry is {found.format}, and {format} is asked for: set "
@@ -294,20 +297,23 @@ class RegistryClient:
         return Registered(subject, id_in(answer, what), found.version, found.guid, schema)
 
     def _resolved(self, found: Found, what: str, deadline: Deadline) -> Schema:
+        words = self._words
+
         def look_up(reference: Reference) -> Found:
-            name = f"subject {reference.subject!r} version {reference.version}, for {what}"
+            known_as = words.shown(reference.subject)
+            name = f"subject {known_as!r} version {reference.version}, for {what}"
             path = f"{_path(reference.subject)}/versions/{reference.version}?deleted=true"
             try:
-                return found_in(self._asker.ask(name, "GET", path, deadline), name)
+                return found_in(self._asker.ask(name, "GET", path, deadline), name, words)
             except RegistryError as error:
                 if error.status != 404:
                     raise
                 raise SchemaError(
-                    f"{what} refers to {reference.name!r}, subject {reference.subject!r} version "
-                    f"{reference.version}, which the Schema Registry does not have"
+                    f"{what} refers to {words.shown(reference.name)!r}, subject {known_as!r} "
+                    f"version {reference.version}, which the Schema Registry does not have"
                 ) from error
 
-        return References(what, look_up).resolved(found)
+        return References(what, look_up, words).resolved(found)
 
     def _explained(
         self, error: RegistryError, subject: str, deadline: Deadline, version: str = ""
@@ -368,7 +374,9 @@ class RegistryClient:
         near = difflib.get_close_matches(subject, names[:_MOST_COMPARED], n=3, cutoff=0.6)
         topic = subject.removesuffix("-value").removesuffix("-key")
         near += [name for name in names if name.startswith(topic) and name not in near]
-        return f"; near names are {_listed(near)}" if near else f", but {len(names)} others"
+        return (
+            f"; near names are {self._words.listed(near)}" if near else f", but {len(names)} others"
+        )
 
     def _versions_or_none(self, subject: str) -> tuple[int, ...]:
         try:
@@ -381,7 +389,7 @@ class RegistryClient:
             names = sorted({name for name, _ in self.owners(schema_id)})
         except KafkaError:
             return ""
-        return f" (it belongs to {_listed(names)})" if names else ""
+        return f" (it belongs to {self._words.listed(names)})" if names else ""
 
 
 def _unknown_id(error: RegistryError, what: str) -> RegistryError:
@@ -400,11 +408,6 @@ def _context(subject: str | None) -> str:
     if subject is None or not subject.startswith(":."):
         return ""
     return subject[1:].partition(":")[0]
-
-
-def _listed(names: list[str]) -> str:
-    shown = ", ".join(repr(name[:200]) for name in names[:5])
-    return f"{shown} and {len(names) - 5} more" if len(names) > 5 else shown
 
 
 def _quoted(text: str) -> str:

@@ -7,6 +7,7 @@ from typing import Final
 
 from sparkkafka.errors import SchemaError
 from sparkkafka.schemas.registry.answers import Found, Reference
+from sparkkafka.schemas.registry.words import Words
 from sparkkafka.schemas.values import Schema
 
 MOST_DEPTH: Final = 32
@@ -26,9 +27,10 @@ class _Known:
 class References:
     """Finds what one schema refers to. `look_up(reference)` asks the registry."""
 
-    def __init__(self, what: str, look_up: Callable[[Reference], Found]) -> None:
+    def __init__(self, what: str, look_up: Callable[[Reference], Found], words: Words) -> None:
         self._what = what
         self._look_up = look_up
+        self._words = words
         self._known: dict[tuple[str, int], _Known] = {}
         self._bytes = 0
 
@@ -58,10 +60,7 @@ class References:
     def _one(self, reference: Reference, kind: str, path: tuple[tuple[str, int], ...]) -> _Known:
         place = reference.subject, reference.version
         if place in path:
-            raise SchemaError(
-                f"{self._what} refers in a circle to subject {reference.subject!r} version "
-                f"{reference.version}"
-            )
+            raise SchemaError(f"{self._what} refers in a circle to {self._named(reference)}")
         if len(path) >= MOST_DEPTH:
             raise SchemaError(f"{self._what} has references that are more than {MOST_DEPTH} deep")
         known = self._known.get(place)
@@ -71,8 +70,11 @@ class References:
             found = self._look_up(reference)
             if found.format != kind:
                 raise SchemaError(
-                    f"{self._what} is {kind}, and refers to subject {reference.subject!r} version "
-                    f"{reference.version}, which is {found.format}"
+                    f"{self._what} is {kind}, and refers to {self._named(reference)}, which is "
+                    f"{found.format}"
                 )
             known = self._known[place] = self._walk(found, (*path, place))
         return known
+
+    def _named(self, reference: Reference) -> str:
+        return f"subject {self._words.shown(reference.subject)!r} version {reference.version}"

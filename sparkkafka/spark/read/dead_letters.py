@@ -28,8 +28,6 @@ from sparkkafka.protocol.records.arrow import binary_array, from_numpy, or_zero,
 
 PREFIX = "__connect.errors."
 
-MOST_REASON_BYTES = 4096
-
 _NAMES = (
     "topic",
     "partition",
@@ -43,7 +41,8 @@ _CLASS = f"{BadRecordError.__module__}.{BadRecordError.__qualname__}"
 
 
 class DeadLetter(NamedTuple):
-    """Why a record is a dead letter, and which column of it: key or value."""
+    """Why a record is a dead letter, and which column of it: key or value. `reason` is short, and
+    can be written in UTF-8."""
 
     column: str
     reason: str
@@ -133,7 +132,7 @@ def _with_reasons(
             b"%d" % (times[row] if times is not None else -1),
             f"{letter.column.upper()}_CONVERTER".encode(),
             _CLASS.encode(),
-            letter.reason.encode()[:MOST_REASON_BYTES],
+            letter.reason.encode(),
         ]
     names = pa.concat_arrays([repeat_text(PREFIX + name, 1) for name in _NAMES])
     values = binary_array(texts)

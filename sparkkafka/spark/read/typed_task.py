@@ -27,6 +27,7 @@ from sparkkafka.schemas.column import (
 )
 from sparkkafka.schemas.registry.client import RegistryClient
 from sparkkafka.schemas.values import JSON
+from sparkkafka.spark.arrow_types import has_null_items
 from sparkkafka.spark.schema import ReadColumn
 
 if TYPE_CHECKING:
@@ -47,12 +48,16 @@ BAD_RECORD = pa.struct(
 DRIVER_LIMIT_MS = 2_000
 """How long the driver waits for the registry while it reads a small micro-batch."""
 
+MOST_REASON = 1_000
+"""Characters of what is said of one record: names in a schema may be of any length."""
+
 MOST_RAW_SHOWN = 40
 """Bytes of a payload in an error."""
 
 
 class NotHereError(KafkaError):
-    """The driver found a bad record for the dead-letter topic, and leaves it to a task."""
+    """The driver found what it leaves to a task: a bad record for the dead-letter topic, or rows
+    that Spark cannot take with a plan."""
 
 
 def needed_columns(columns: tuple[ReadColumn, ...], formats: FormatOptions) -> frozenset[str]:
@@ -157,6 +162,13 @@ class Typed:
             )
         return self._dead_letters
 
+    def check(self, found: dict[str, pa.Array]) -> None:
+        """Raises NotHereError for rows that Spark takes only from a task."""
+        if self._on_driver and any(map(has_null_items, found.values())):
+            raise NotHereError(
+                "an array or map has a null in it, which Spark takes only from a task"
+            )
+
     def count(self, rows: int, bad: int, first: str) -> None:
         self.rows += rows
         self.bad += bad
@@ -189,8 +201,9 @@ class TypedRecords:
             first = self._words(records, next(iter(bad.items())))
             if formats.on_bad_record == FAIL:
                 raise BadRecordError(self._error(records, raws, next(iter(bad.items()))))
-        self._typed.count(len(records), len(bad), first)
         found = {name: one.values for name, one in decoded.items()}
+        self._typed.check(found)
+        self._typed.count(len(records), len(bad), first)
         for name, one in decoded.items():
             if one.rest is not None and name == "value":
                 found["rescued"] = one.rest
@@ -250,8 +263,11 @@ class TypedRecords:
 
 
 def reason_of(bad: list[tuple[str, BadRow]]) -> str:
-    """What is wrong with a record, of its value and its key."""
-    return "; ".join(f"{name}: {one.reason}" for name, one in bad)
+    """What is wrong with a record, of its value and its key: cut, and text that UTF-8 can write,
+    which names in a schema need not be."""
+    text = "; ".join(f"{name}: {one.reason[:MOST_REASON]}" for name, one in bad)
+    text = text.encode(errors="backslashreplace").decode()
+    return text if len(text) <= MOST_REASON else f"{text[: MOST_REASON - 1]}…"
 
 
 def kept(records: DecodedRecords, keep: NDArray[np.bool_]) -> DecodedRecords:

@@ -1,0 +1,140 @@
+"""What a registry repeats of what it was sent is not shown."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from sparkkafka.config.registry import RegistryOptions
+from sparkkafka.errors import RegistryError, SchemaError
+from sparkkafka.schemas.registry.client import RegistryClient
+from sparkkafka.schemas.values import AVRO, Schema
+from sparkkafka.secret import Secret
+from tests.registry_server import Answer, RegistryServer, error
+
+WORD = "ABCDEFGHIJKLMNOP"
+PLAIN = f"me:{WORD}"
+BASIC = base64.b64encode(PLAIN.encode()).decode()
+LONG = Schema(AVRO, '"long"')
+
+
+@pytest.fixture
+def server() -> Iterator[RegistryServer]:
+    with RegistryServer() as one:
+        yield one
+
+
+def client(server: RegistryServer, **more: Any) -> RegistryClient:
+    return RegistryClient(RegistryOptions(url=server.url, max_retries=0, **more))
+
+
+@pytest.mark.parametrize(
+    ("user_info", "said", "secrets"),
+    [
+        (PLAIN, f"no {PLAIN} here", [WORD]),
+        (PLAIN, f"bad Basic {BASIC}", [BASIC]),
+        (PLAIN, f"bad {BASIC.rstrip('=')}", [BASIC.rstrip("=")]),
+        (PLAIN, f"{'x' * 1986}{WORD}{'y' * 99}", [WORD[:6]]),
+        (PLAIN, f"{'x' * 7990}{WORD}{'y' * 99}", [WORD[:6]]),
+        ("me:two  spaces\t.", "no two  spaces\t.", ["two spaces"]),
+        ("me:two  spaces\t.", "no two spaces .", ["two spaces"]),
+        ("me:s/?cr=t", f"no {quote('s/?cr=t', safe='')}", ["s%2F%3Fcr%3Dt"]),
+        ("me:>>>???", f"no {base64.urlsafe_b64encode(b'me:>>>???').decode()}", ["bWU6Pj4-Pz8_"]),
+    ],
+)
+def test_forms_of_a_password(
+    server: RegistryServer, user_info: str, said: str, secrets: list[str]
+) -> None:
+    server.answers = [error(400, 400, said)]
+    with pytest.raises(RegistryError) as caught:
+        client(server, user_info=Secret(user_info)).by_id(5)
+    for secret in secrets:
+        assert secret not in str(caught.value)
+
+
+def test_a_token(server: RegistryServer) -> None:
+    server.answers = [error(400, 400, f"Bearer {WORD} is bad")]
+    with pytest.raises(RegistryError, match=r"Bearer \*\*\* is bad"):
+        client(server, bearer_token=Secret(WORD)).by_id(5)
+
+
+REFERENCE = {"schema": '"long"', "references": [{"name": WORD, "subject": WORD, "version": 1}]}
+
+
+@pytest.mark.parametrize(
+    ("answers", "ask", "kind"),
+    [
+        (
+            [Answer(200, {"schemaType": WORD, "schema": ""})],
+            lambda one: one.by_id(5),
+            SchemaError,
+        ),
+        (
+            [
+                error(409, 409),
+                Answer(200, {"is_compatible": False, "messages": [WORD, f"{'x' * 490}{WORD}"]}),
+            ],
+            lambda one: one.register("s", LONG),
+            RegistryError,
+        ),
+        (
+            [error(404, 40401), Answer(200, [f"a-{WORD}", "a-value-2"])],
+            lambda one: one.latest("a-value"),
+            RegistryError,
+        ),
+        (
+            [
+                Answer(200, {"schemaType": "JSON", "schema": "{}"}),
+                Answer(200, [{"subject": f"{'x' * 190}{WORD}", "version": 1}]),
+            ],
+            lambda one: one.by_id(5, format=AVRO),
+            SchemaError,
+        ),
+        ([Answer(200, REFERENCE), error(404, 40402)], lambda one: one.by_id(5), SchemaError),
+        ([Answer(200, REFERENCE), error(500, 500)], lambda one: one.by_id(5), RegistryError),
+        ([Answer(200, REFERENCE)] * 2, lambda one: one.by_id(5), SchemaError),
+        (
+            [Answer(200, REFERENCE), Answer(200, {"schemaType": "JSON", "schema": "{}"})],
+            lambda one: one.by_id(5),
+            SchemaError,
+        ),
+        (
+            [Answer(302, b"", {"location": f"http://{WORD}.test/{WORD}"})],
+            lambda one: one.by_id(5),
+            RegistryError,
+        ),
+    ],
+    ids=[
+        "type",
+        "reasons",
+        "near names",
+        "owners",
+        "reference",
+        "reference asked for",
+        "circle",
+        "reference's format",
+        "redirect",
+    ],
+)
+def test_all_texts_of_answers(
+    server: RegistryServer,
+    answers: list[Answer],
+    ask: Callable[[RegistryClient], Any],
+    kind: type[Exception],
+) -> None:
+    server.answers = answers
+    with pytest.raises(kind) as caught:
+        ask(client(server, user_info=Secret(PLAIN)))
+    assert WORD[:6] not in str(caught.value)
+
+
+def test_reasons_that_are_returned(server: RegistryServer) -> None:
+    server.answers = [Answer(200, {"is_compatible": False, "messages": [WORD]})]
+    assert client(server, user_info=Secret(PLAIN)).compatible("s", LONG) == ("***",)
+    server.answers = [Answer(200, [{"subject": WORD, "version": 1}])]
+    text = client(server, user_info=Secret(PLAIN)).stranger(5, "a-value")
+    assert text.startswith("id 5 belongs to '***' in the Schema Registry")
