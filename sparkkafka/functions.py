@@ -207,6 +207,17 @@ def _to(
     if kind is None and column.schema is None and column.schema_version is None:
         if registry is None:
             raise OptionError("say the schema, or the type of the column")
+        for chosen, name in (
+            (formats.auto_register_schemas, "auto.register.schemas"),
+            (formats.normalize_schemas, "normalize.schemas"),
+        ):
+            if chosen:
+                raise OptionError(
+                    f"option {name}=true needs a schema, and a function cannot see the type of its "
+                    "column: say it with type= (as type=df.schema['value'].dataType), or give the "
+                    f"schema with schema=. Without {name} rows are written with the subject's "
+                    "latest version"
+                )
         formats = replace(formats, use_latest_version=True)
     given = None if kind is None else to_arrow(kind, "the column")
     plan = encode_plan(formats, column, None, given, registry)
