@@ -361,6 +361,17 @@ def test_columns_beside_that_a_schema_must_have(
         KafkaDataSource(topics.options("t", **options)).reader(schema)
 
 
+@pytest.mark.parametrize("what", ["null", "deadLetter"])
+def test_bad_records_of_a_schema_without_the_column(orders: Topics, what: str) -> None:
+    more = {"deadLetter.topic": "dead"} if what == "deadLetter" else {}
+    options = orders.options("orders", onBadRecord=what, **more)
+    words = rf"onBadRecord={what} has no effect: the schema has no column value, .*leave onBadRecor"
+    with pytest.raises(OptionError, match=words):
+        KafkaDataSource(options).reader(struct(offset=LongType()))
+    rows = orders.read(orders.options("orders"), struct(offset=LongType()))
+    assert [row["offset"] for row in rows] == [0, 1, 2, 3]
+
+
 def test_not_null_where_null_may_be(topics: Topics) -> None:
     topics.registry.add("t-value", json.dumps(ORDER_2))
     schema = struct(value=StructType().add("note", StringType(), nullable=False))
