@@ -268,8 +268,8 @@ class _Decode:
                 bad = decoded.bad[0]
                 raw = piece[bad.row].as_py()
                 raise BadRecordError(
-                    f"a payload of {len(raw)} bytes ({bad.writer}): {bad.reason}. It begins with "
-                    f"{raw[:40].hex(' ')}. onBadRecord=null gives null for such payloads"
+                    f"a payload of {len(raw)} bytes ({bad.writer}): {bad.reason}. "
+                    "onBadRecord=null gives null for such payloads"
                 )
             found.append(decoded.values)
         return found[0] if len(found) == 1 else pa.concat_arrays(found)

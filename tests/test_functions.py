@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import pyarrow as pa
 import pytest
 
-from sparkkafka.errors import OptionError
+from sparkkafka import functions
+from sparkkafka.config.formats import ColumnFormat
+from sparkkafka.errors import BadRecordError, OptionError
 from sparkkafka.functions import to_avro, to_protobuf
+from sparkkafka.spark.read.typed import column_plan
 from tests.schemas.small_registry import SmallRegistry, small_registry
 
 
@@ -26,3 +30,12 @@ def test_what_is_registered_must_be_given(
     with pytest.raises(OptionError, match=rf"{option}=true needs a schema, .* with type= "):
         function("v", given, subject="s")
     assert not registry.requests
+
+
+def test_an_error_has_no_bytes_of_the_payload() -> None:
+    column = ColumnFormat(column="value", format="avro", schema='"string"', framing="none")
+    decode = functions._Decode(column_plan(column, None, None), None, null_for_bad=False)
+    with pytest.raises(BadRecordError, match=r"a payload of 7 bytes .*onBadRecord=null") as caught:
+        decode(pa.array([b"\x20secret"]))
+    assert b"secret".hex(" ") not in str(caught.value)
+    assert "secret" not in str(caught.value)
