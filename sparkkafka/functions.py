@@ -23,7 +23,7 @@ from sparkkafka.config.check import GivenOptions
 from sparkkafka.config.format_rows import AVRO, FAIL, JSON, NULL, PROTOBUF
 from sparkkafka.config.formats import FormatOptions, formats_from
 from sparkkafka.config.kinds import Side
-from sparkkafka.errors import BadRecordError, OptionError
+from sparkkafka.errors import BadRecordError, OptionError, SchemaError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -220,7 +220,13 @@ def _to(
                 )
         formats = replace(formats, use_latest_version=True)
     given = None if kind is None else to_arrow(kind, "the column")
-    plan = encode_plan(formats, column, None, given, registry)
+    shown = data if isinstance(data, str) else "of the function"
+    try:
+        plan = replace(encode_plan(formats, column, None, given, registry), column=shown)
+    except (OptionError, SchemaError) as error:
+        raise error.__class__(
+            f"{error} (column value is the function's, {column.column}Schema its argument schema)"
+        ) from error
     if given is None:
         given = format_module(format).arrow_type(plan.schema, message=plan.writer.message)
     return _apply(_Encode(plan), BinaryType(), given)(data)
@@ -290,7 +296,7 @@ class _Encode:
 
         if self._encoder is None:
             self._encoder = ColumnEncoder(self._plan)
-        return self._encoder.encode(values, None)[0]
+        return self._encoder.encode(values, None, of="batch")[0]
 
 
 def _pieces(payloads: pa.Array) -> Iterator[pa.Array]:

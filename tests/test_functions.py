@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StringType
 
 from sparkkafka import functions
 from sparkkafka.config.formats import ColumnFormat
-from sparkkafka.errors import BadRecordError, OptionError
+from sparkkafka.errors import BadRecordError, EncodeError, OptionError
 from sparkkafka.functions import to_avro, to_protobuf
 from sparkkafka.spark.read.typed import column_plan
 from tests.schemas.small_registry import SmallRegistry, small_registry
@@ -39,3 +40,17 @@ def test_an_error_has_no_bytes_of_the_payload() -> None:
         decode(pa.array([b"\x20secret"]))
     assert b"secret".hex(" ") not in str(caught.value)
     assert "secret" not in str(caught.value)
+
+
+def test_errors_of_writes_name_the_column_and_the_argument(
+    registry: SmallRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Callable[[pa.Array], pa.Array]] = []
+    monkeypatch.setattr(functions, "_apply", lambda encode, *_: lambda _: made.append(encode))
+    enum = '{"type": "enum", "name": "E", "symbols": ["A"]}'
+    to_avro("v", {"valueFraming": "none"}, schema=enum, type=StringType())
+    with pytest.raises(EncodeError, match=r"^column v, row 1 of this batch: "):
+        made[0](pa.array(["A", "B"]))
+    given = {"schema.registry.url": registry.url}
+    with pytest.raises(OptionError, match="valueSchema its argument schema"):
+        to_avro("v", given, subject="s", type=StringType())

@@ -66,7 +66,12 @@ def reader_schema(
 
 
 def _message(column: ColumnFormat, schema: Schema) -> tuple[int, ...]:
-    return message_indexes(schema, column.message) if column.message else FIRST_MESSAGE
+    if not column.message:
+        return FIRST_MESSAGE
+    try:
+        return message_indexes(schema, column.message)
+    except OptionError as error:
+        raise OptionError(f"option {column.column}SchemaMessage: {error}") from None
 
 
 # --- writing ------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 from sparkkafka.config.formats import ColumnFormat, FormatOptions
 from sparkkafka.config.registry import RegistryOptions
 from sparkkafka.errors import OptionError, RegistryError
-from sparkkafka.schemas.choice import encode_plan
+from sparkkafka.schemas.choice import encode_plan, reader_schema
 from sparkkafka.schemas.registry.client import RegistryClient
 from tests.schemas.small_registry import small_registry
 
@@ -41,3 +41,10 @@ def test_a_refusal_in_the_same_format_stays() -> None:
             pytest.raises(RegistryError, match="id is new"),
         ):
             encode_plan(formats, COLUMN, "t", ROWS, registry)
+
+
+def test_a_message_that_is_not_there() -> None:
+    text = 'syntax = "proto3"; message Order { int64 id = 1; }'
+    column = ColumnFormat(column="key", format="protobuf", schema=text, message="Nope")
+    with pytest.raises(OptionError, match="option keySchemaMessage: the schema has no message 'No"):
+        reader_schema(column, "t", None)

@@ -390,5 +390,10 @@ def _plan(
     )
     if plan.wanted is not None or rest:
         # Says here, not in each task, which field of the type does not exist.
-        decoder_of(plan.format, plan.known, None, plan.wanted, plan.message, plan.rest)
+        try:
+            decoder_of(plan.format, plan.known, None, plan.wanted, plan.message, plan.rest)
+        except (OptionError, SchemaError) as error:
+            if not one.subject:
+                raise
+            raise type(error)(f"column {name}, subject {one.subject}: {error}") from None
     return plan

@@ -346,6 +346,14 @@ def test_types_that_the_schema_does_not_give(
         KafkaDataSource(orders.options("orders")).reader(schema)
 
 
+def test_the_topic_whose_schema_does_not_give_the_type(orders: Topics) -> None:
+    orders.registry.add("more-value", json.dumps(ORDER_2))
+    orders.cluster.create_topic("more")
+    schema = struct(value=struct(note=StringType()))
+    with pytest.raises(OptionError, match=r"column value, subject orders-value: .*note"):
+        KafkaDataSource(orders.options("more,orders")).reader(schema)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
