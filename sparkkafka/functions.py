@@ -23,7 +23,7 @@ from sparkkafka.config.check import GivenOptions
 from sparkkafka.config.format_rows import AVRO, FAIL, JSON, NULL, PROTOBUF
 from sparkkafka.config.formats import FormatOptions, formats_from
 from sparkkafka.config.kinds import Side
-from sparkkafka.errors import BadRecordError, OptionError
+from sparkkafka.errors import BadRecordError, OptionError, SchemaError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -207,9 +207,26 @@ def _to(
     if kind is None and column.schema is None and column.schema_version is None:
         if registry is None:
             raise OptionError("say the schema, or the type of the column")
+        for chosen, name in (
+            (formats.auto_register_schemas, "auto.register.schemas"),
+            (formats.normalize_schemas, "normalize.schemas"),
+        ):
+            if chosen:
+                raise OptionError(
+                    f"option {name}=true needs a schema, and a function cannot see the type of its "
+                    "column: say it with type= (as type=df.schema['value'].dataType), or give the "
+                    f"schema with schema=. Without {name} rows are written with the subject's "
+                    "latest version"
+                )
         formats = replace(formats, use_latest_version=True)
     given = None if kind is None else to_arrow(kind, "the column")
-    plan = encode_plan(formats, column, None, given, registry)
+    shown = data if isinstance(data, str) else "of the function"
+    try:
+        plan = replace(encode_plan(formats, column, None, given, registry), column=shown)
+    except (OptionError, SchemaError) as error:
+        raise error.__class__(
+            f"{error} (column value is the function's, {column.column}Schema its argument schema)"
+        ) from error
     if given is None:
         given = format_module(format).arrow_type(plan.schema, message=plan.writer.message)
     return _apply(_Encode(plan), BinaryType(), given)(data)
@@ -257,8 +274,8 @@ class _Decode:
                 bad = decoded.bad[0]
                 raw = piece[bad.row].as_py()
                 raise BadRecordError(
-                    f"a payload of {len(raw)} bytes ({bad.writer}): {bad.reason}. It begins with "
-                    f"{raw[:40].hex(' ')}. onBadRecord=null gives null for such payloads"
+                    f"a payload of {len(raw)} bytes ({bad.writer}): {bad.reason}. "
+                    "onBadRecord=null gives null for such payloads"
                 )
             found.append(decoded.values)
         return found[0] if len(found) == 1 else pa.concat_arrays(found)
@@ -279,7 +296,7 @@ class _Encode:
 
         if self._encoder is None:
             self._encoder = ColumnEncoder(self._plan)
-        return self._encoder.encode(values, None)[0]
+        return self._encoder.encode(values, None, of="batch")[0]
 
 
 def _pieces(payloads: pa.Array) -> Iterator[pa.Array]:

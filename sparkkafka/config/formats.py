@@ -38,6 +38,7 @@ MOST_SCHEMA_BYTES: Final = 4 * 2**20
 """Of a file that valueSchema or keySchema names."""
 
 WITH_SCHEMA: Final = (AVRO, PROTOBUF, JSON)
+ANY_WITH_SCHEMA: Final = f"{AVRO}, {PROTOBUF} or {JSON}"
 
 _PRIMITIVES = frozenset(["null", "boolean", "int", "long", "float", "double", "bytes", "string"])
 _OF_SCHEMAS = frozenset('{}[]";\n')
@@ -111,7 +112,7 @@ def formats_from(given: GivenOptions) -> FormatOptions | None:
             return None
         raise OptionError(
             f"option {others[0]} has no effect while keys and values are {BINARY}: set valueFormat "
-            f"or keyFormat to {', '.join(WITH_SCHEMA)} or {STRING}"
+            f"or keyFormat to {ANY_WITH_SCHEMA}"
         )
     registry = registry_from(given)
     for column in columns:

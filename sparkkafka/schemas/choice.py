@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from sparkkafka.config.format_rows import RECORD_NAME
 from sparkkafka.config.formats import ColumnFormat, FormatOptions
-from sparkkafka.errors import OptionError, RegistryError, SchemaError
+from sparkkafka.errors import KafkaError, OptionError, RegistryError, SchemaError
 from sparkkafka.schemas.column import (
     NONE,
     EncodePlan,
@@ -66,7 +66,12 @@ def reader_schema(
 
 
 def _message(column: ColumnFormat, schema: Schema) -> tuple[int, ...]:
-    return message_indexes(schema, column.message) if column.message else FIRST_MESSAGE
+    if not column.message:
+        return FIRST_MESSAGE
+    try:
+        return message_indexes(schema, column.message)
+    except OptionError as error:
+        raise OptionError(f"option {column.column}SchemaMessage: {error}") from None
 
 
 # --- writing ------------------------------------------------------------------------------------
@@ -110,13 +115,7 @@ def encode_plan(
         )
     _check_type(column, schema, given, message)
     subject = _written_subject(column, topic, schema)
-    if formats.auto_register_schemas:
-        found = registry.register(subject, schema, normalize=formats.normalize_schemas)
-    else:
-        known = registry.lookup(subject, schema, normalize=formats.normalize_schemas)
-        if known is None:
-            raise OptionError(_unknown(registry, column, subject, schema))
-        found = known
+    found = _of_subject(registry, formats, column, subject, schema)
     # Its indexes are those of the text that was given.
     return _plan(column, given, found, schema)
 
@@ -148,6 +147,45 @@ def _check_type(
         format_module(column.format).encoder(schema, given, message=message)
     except (OptionError, SchemaError) as error:
         raise type(error)(f"column {column.column}: {error}") from error
+
+
+def _of_subject(
+    registry: RegistryClient,
+    formats: FormatOptions,
+    column: ColumnFormat,
+    subject: str,
+    schema: Schema,
+) -> Registered:
+    """The schema in its subject, registered or looked up."""
+    normalize = formats.normalize_schemas
+    try:
+        if formats.auto_register_schemas:
+            return registry.register(subject, schema, normalize=normalize)
+        found = registry.lookup(subject, schema, normalize=normalize)
+    except RegistryError as error:
+        if error.status is not None:  # some say no more than "unknown type" of another format
+            _check_format(registry, column, subject)
+        raise
+    if found is None:
+        _check_format(registry, column, subject)
+        raise OptionError(_unknown(registry, column, subject, schema))
+    return found
+
+
+def _check_format(registry: RegistryClient, column: ColumnFormat, subject: str) -> None:
+    """Raises OptionError if the subject has schemas of another format."""
+    try:
+        latest = registry.latest(subject)
+    except KafkaError:  # what went wrong before says enough
+        return
+    there = latest.schema.format
+    if there != column.format:
+        name = column.column
+        raise OptionError(
+            f"the subject {subject} has {there} schemas (version {latest.version}, the latest), "
+            f"and column {name} is written as {column.format}: set {name}Format={there}, or "
+            f"{name}Subject to another subject, or write to another topic"
+        )
 
 
 def _unknown(registry: RegistryClient, column: ColumnFormat, subject: str, schema: Schema) -> str:

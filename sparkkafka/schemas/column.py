@@ -365,12 +365,12 @@ class ColumnEncoder:
         self._encoder: tuple[pa.DataType, Encoder] | None = None
 
     def encode(
-        self, values: pa.Array, headers: pa.Array | None, first_row: int = 0
+        self, values: pa.Array, headers: pa.Array | None, first_row: int = 0, of: str = "task"
     ) -> tuple[pa.Array, pa.Array | None]:
         """(payloads, headers). A null value is no payload, a tombstone.
 
         Raises EncodeError for a value that the schema cannot have, with its row; `first_row` is the
-        number of the first one.
+        number of the first one, in the task, or what else they are `of`.
         """
         plan = self.plan
         if self._encoder is None or self._encoder[0] != values.type:
@@ -382,7 +382,7 @@ class ColumnEncoder:
             payloads = self._encoder[1].encode(values)
         except ValueRowError as error:
             raise EncodeError(
-                f"column {plan.column}, row {first_row + error.row} of this task: {error.reason}"
+                f"column {plan.column}, row {first_row + error.row} of this {of}: {error.reason}"
             ) from None
         if plan.framing == HEADERS:
             return payloads, with_header(headers, plan.column, self._frame, payloads)

@@ -20,12 +20,14 @@ from pyspark.sql.types import (
     DataType,
     IntegerType,
     LongType,
+    MapType,
     StringType,
     StructField,
     StructType,
     TimestampType,
 )
 
+from sparkkafka.config.formats import ANY_WITH_SCHEMA
 from sparkkafka.errors import OptionError
 
 if TYPE_CHECKING:
@@ -53,6 +55,10 @@ _TYPES: dict[str, DataType] = {
 }
 _MAY_BE_TEXT = ("key", "value")
 _MAY_BE_NULL = ("key", "value", "headers")
+_WITH_OPTIONS = {
+    "bad_record": "onBadRecord=column, beside valueFormat or keyFormat",
+    "rescued": "rescuedColumn=true, beside valueFormat=json",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +107,8 @@ def chosen_columns(
             names = {name.lower(): name for name in _TYPES}
             near = difflib.get_close_matches(field.name.lower(), names, n=1)
             hint = f"; did you mean {names[near[0]]!r}?" if near else ""
+            if field.name in _WITH_OPTIONS:
+                hint = f"; {field.name} is there with the option {_WITH_OPTIONS[field.name]}"
             raise OptionError(
                 f"column {field.name!r} of the schema does not exist in a Kafka source: there are "
                 f"{_names()}{hint}"
@@ -113,11 +121,15 @@ def chosen_columns(
         wrong = wanted is not None and not as_text and not is_free
         if wanted and wrong and (must_be_text or not _same_type(field.dataType, wanted)):
             words = "string" if must_be_text else wanted.simpleString()
+            advice = "cast it after the read"
             if field.name in _MAY_BE_TEXT and not must_be_text:
                 words += " or string"
+                typed = f"set {field.name}Format to {ANY_WITH_SCHEMA}"
+                nested = isinstance(field.dataType, (ArrayType, MapType, StructType))
+                advice = typed if nested else f"{advice}, or {typed}"
             raise OptionError(
                 f"column {field.name!r} of the schema must be {words}, not "
-                f"{field.dataType.simpleString()}: cast it after the read"
+                f"{field.dataType.simpleString()}: {advice}"
             )
         if not field.nullable and (is_free or field.name in _MAY_BE_NULL):
             raise OptionError(

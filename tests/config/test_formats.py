@@ -290,6 +290,8 @@ def test_a_schema_is_inferred() -> None:
             {"valueFormat": "avro", "rescuedColumn": "true", **URL},
             "rescuedColumn=true has no effect with valueFormat=avro: it is for json",
         ),
+        ({"onBadRecord": "null"}, "set valueFormat or keyFormat to avro, protobuf or json"),
+        (URL, "set valueFormat or keyFormat to avro, protobuf or json"),
         ({"valueFormat": "xml"}, "valueFormat must be one of binary, string, avro, protobuf, json"),
         ({"valueFormat": "json", "onBadRecord": "drop"}, "onBadRecord must be one of fail, null"),
         ({"valueFormat": "avro", "schema.registry.max.retries": "1"}, "schema.registry.url is not"),

@@ -82,9 +82,20 @@ class Asker:
 
     def _given_up(self, error: KafkaError, what: str, times: int) -> KafkaError:
         """What to raise after the last attempt."""
-        if not isinstance(error, KafkaConnectionError):
-            return error  # it answers, and its words are there
         name = self._options.name_of
+        if isinstance(error, RegistryError):  # it answers, and its words are there
+            given_up = RegistryError(
+                f"{error}; asked {'once' if times == 1 else f'{times} times'} "
+                f"({name('max_retries')}={self._options.max_retries}): it may be overloaded, or "
+                "still starting. Try again later, or allow more retries, or longer waits between "
+                f"them ({name('retries_max_wait_ms')})",
+                status=error.status,
+                code=error.code,
+            )
+            given_up.retriable = error.retriable
+            return given_up
+        if not isinstance(error, KafkaConnectionError):
+            return error
         return KafkaConnectionError(
             f"{error}; asked for {what} {'once' if times == 1 else f'{times} times'} "
             f"({name('max_retries')}={self._options.max_retries}). Is {name('url')} right, and "

@@ -371,7 +371,7 @@ class RegistryClient:
             return ""
         if not names:
             return ", and shows no subjects at all to this user"
-        near = difflib.get_close_matches(subject, names[:_MOST_COMPARED], n=3, cutoff=0.6)
+        near = difflib.get_close_matches(subject, names[:_MOST_COMPARED], n=5, cutoff=0.6)
         topic = subject.removesuffix("-value").removesuffix("-key")
         near += [name for name in names if name.startswith(topic) and name not in near]
         return (

@@ -226,11 +226,6 @@ def typed_columns(schema: StructType, options: ReadOptions) -> tuple[ReadColumn,
         return chosen_columns(schema)
     both = (formats.value, formats.key)
     typed = {column.column: column for column in both if column.has_schema}
-    if not typed and formats.on_bad_record != FAIL:
-        raise OptionError(
-            f"option onBadRecord={formats.on_bad_record} has no effect on text: invalidUtf8=null "
-            "gives null for what is not UTF-8"
-        )
     _check_dead_letters(options, formats.dead_letter_topic)
     beside: dict[str, DataType] = {}
     if formats.rescued_column:
@@ -242,7 +237,10 @@ def typed_columns(schema: StructType, options: ReadOptions) -> tuple[ReadColumn,
         free=[*typed, *beside],
         texts=[column.column for column in both if column.format == STRING],
     )
-    _check_sense([column.name for column in columns], typed, beside)
+    names = [column.name for column in columns]
+    if formats.on_bad_record != FAIL:
+        _check_effect(formats.on_bad_record, names, typed)
+    _check_sense(names, typed, beside)
     made = []
     with open_registry(formats) as registry:
         for column in columns:
@@ -273,6 +271,20 @@ def _check_dead_letters(options: ReadOptions, topic: str) -> None:
         )
 
 
+def _check_effect(
+    on_bad_record: str, names: Sequence[str], typed: Mapping[str, ColumnFormat]
+) -> None:
+    option = f"option onBadRecord={on_bad_record} has no effect"
+    if not typed:
+        raise OptionError(f"{option} on text: invalidUtf8=null gives null for what is not UTF-8")
+    if not set(typed) & set(names):
+        raise OptionError(
+            f"{option}: the schema has no column {some(typed, between=' or ')}, so no record is "
+            "decoded, and none is found bad. Name the column in the schema, or leave onBadRecord "
+            "out"
+        )
+
+
 def _beside(field: StructField, wanted: DataType) -> pa.DataType:
     if field.dataType.simpleString() != wanted.simpleString():
         raise OptionError(
@@ -292,11 +304,6 @@ def _check_sense(
                 f"{option} needs the column {name} in the schema: add '{name} "
                 f"{_ddl(kind)}', or remove the option"
             )
-    if BAD_RECORD in names and not set(typed) & set(names):
-        raise OptionError(
-            f"column {BAD_RECORD} of the schema says which {some(typed)} is bad, and these are "
-            "decoded only if the schema has them too"
-        )
     if RESCUED in names and "value" not in names:
         raise OptionError(f"column {RESCUED} of the schema needs the column value beside it")
 
@@ -383,5 +390,10 @@ def _plan(
     )
     if plan.wanted is not None or rest:
         # Says here, not in each task, which field of the type does not exist.
-        decoder_of(plan.format, plan.known, None, plan.wanted, plan.message, plan.rest)
+        try:
+            decoder_of(plan.format, plan.known, None, plan.wanted, plan.message, plan.rest)
+        except (OptionError, SchemaError) as error:
+            if not one.subject:
+                raise
+            raise type(error)(f"column {name}, subject {one.subject}: {error}") from None
     return plan

@@ -51,9 +51,6 @@ DRIVER_LIMIT_MS = 2_000
 MOST_REASON = 1_000
 """Characters of what is said of one record: names in a schema may be of any length."""
 
-MOST_RAW_SHOWN = 40
-"""Bytes of a payload in an error."""
-
 
 class NotHereError(KafkaError):
     """The driver found what it leaves to a task: a bad record for the dead-letter topic, or rows
@@ -250,15 +247,13 @@ class TypedRecords:
     ) -> str:
         name, first = item[1][0]
         raw = raws[name][item[0]].as_py() or b""
-        shown = raw[:MOST_RAW_SHOWN].hex(" ")
         plan = self._decoders[name].plan
         whose = ""
         if first.writer.schema_id != plan.schema_id:
             whose = self._typed.stranger(first.writer.schema_id, plan.subject)
         return (
-            f"{self._words(records, item)}{whose}. The {name} has {len(raw)} bytes: {shown}"
-            f"{' …' if len(raw) > MOST_RAW_SHOWN else ''}. onBadRecord=null, column or deadLetter "
-            "reads on"
+            f"{self._words(records, item)}{whose}. The {name} has {len(raw)} bytes. "
+            "onBadRecord=null, column or deadLetter reads on; the last two keep the bytes"
         )
 
 

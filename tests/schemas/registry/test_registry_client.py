@@ -490,6 +490,7 @@ def test_how_often_it_is_asked(server: RegistryServer) -> None:
         client(server, max_retries=2).by_id(1)
     assert (caught.value.status, caught.value.code, caught.value.retriable) == (500, 50001, True)
     assert "status 500 (error 50001): store is away" in str(caught.value)
+    assert " times (schema.registry.max.retries=" in str(caught.value)
     assert len(server.asked) == 3
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import IntegerType, StructType
 
 from sparkkafka.config.options import parse_read_options
 from sparkkafka.errors import BrokerError, DecodeError, ErrorCode, OptionError
@@ -214,6 +214,8 @@ def test_columns_that_are_never_null_may_say_so() -> None:
         ("timestamptype int", "did you mean 'timestampType'"),
         ("x int", "there are key, value, topic, partition, offset, timestamp, timestampType, head"),
         ("value int", "'value' of the schema must be binary or string, not int: cast it after"),
+        ("value binary, bad_record string", "there with the option onBadRecord=column, beside va"),
+        ("value binary, rescued string", "there with the option rescuedColumn=true, beside value"),
         ("partition bigint", "'partition' of the schema must be int, not bigint"),
         ("topic binary", "'topic' of the schema must be string"),
         ("headers map<string,binary>", "'headers' of the schema must be array<struct<"),
@@ -223,6 +225,14 @@ def test_columns_that_are_never_null_may_say_so() -> None:
 def test_columns_that_cannot_be(text: str, words: str) -> None:
     with pytest.raises(OptionError, match=words):
         KafkaDataSource(READ).reader(ddl(text))
+
+
+def test_a_typed_column_without_its_format() -> None:
+    kind = StructType().add("a", IntegerType())
+    for name in ("value", "key"):
+        words = rf"not struct<a:int>: set {name}Format to avro, protobuf or json$"
+        with pytest.raises(OptionError, match=words):
+            chosen_columns(StructType().add(name, kind))
 
 
 def test_a_schema_without_columns_is_refused() -> None:

@@ -112,11 +112,12 @@ def test_only_the_fields_that_the_user_names(orders: Topics) -> None:
 
 
 def test_fail(orders: Topics) -> None:
-    with pytest.raises(
-        BadRecordError,
-        match=r"topic orders partition 0 offset 2 \(schema id 1\): value: .*who.*onBadRecord=null",
-    ):
+    words = r"topic orders partition 0 offset 2 \(schema id 1\): value: .*who.*onBadRecord=null"
+    with pytest.raises(BadRecordError, match=words) as caught:
         orders.read(orders.options("orders"))
+    payload = framed(1, ORDER_1, {"id": 2, "who": "w2"})[:-1]
+    assert f"The value has {len(payload)} bytes. " in str(caught.value)
+    assert payload[-3:].hex(" ") not in str(caught.value)
 
 
 def test_bad_record_column(orders: Topics) -> None:
@@ -345,6 +346,14 @@ def test_types_that_the_schema_does_not_give(
         KafkaDataSource(orders.options("orders")).reader(schema)
 
 
+def test_the_topic_whose_schema_does_not_give_the_type(orders: Topics) -> None:
+    orders.registry.add("more-value", json.dumps(ORDER_2))
+    orders.cluster.create_topic("more")
+    schema = struct(value=struct(note=StringType()))
+    with pytest.raises(OptionError, match=r"column value, subject orders-value: .*note"):
+        KafkaDataSource(orders.options("more,orders")).reader(schema)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -359,6 +368,17 @@ def test_columns_beside_that_a_schema_must_have(
     schema = struct(value=struct(id=LongType()))
     with pytest.raises(OptionError, match=words):
         KafkaDataSource(topics.options("t", **options)).reader(schema)
+
+
+@pytest.mark.parametrize("what", ["null", "deadLetter"])
+def test_bad_records_of_a_schema_without_the_column(orders: Topics, what: str) -> None:
+    more = {"deadLetter.topic": "dead"} if what == "deadLetter" else {}
+    options = orders.options("orders", onBadRecord=what, **more)
+    words = rf"onBadRecord={what} has no effect: the schema has no column value, .*leave onBadRecor"
+    with pytest.raises(OptionError, match=words):
+        KafkaDataSource(options).reader(struct(offset=LongType()))
+    rows = orders.read(orders.options("orders"), struct(offset=LongType()))
+    assert [row["offset"] for row in rows] == [0, 1, 2, 3]
 
 
 def test_not_null_where_null_may_be(topics: Topics) -> None:

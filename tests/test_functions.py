@@ -1,0 +1,56 @@
+"""What the functions say before a query runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StringType
+
+from sparkkafka import functions
+from sparkkafka.config.formats import ColumnFormat
+from sparkkafka.errors import BadRecordError, EncodeError, OptionError
+from sparkkafka.functions import to_avro, to_protobuf
+from sparkkafka.spark.read.typed import column_plan
+from tests.schemas.small_registry import SmallRegistry, small_registry
+
+
+@pytest.fixture
+def registry() -> Iterator[SmallRegistry]:
+    with small_registry() as one:
+        yield one
+
+
+@pytest.mark.parametrize("function", [to_avro, to_protobuf])
+@pytest.mark.parametrize("option", ["auto.register.schemas", "normalize.schemas"])
+def test_what_is_registered_must_be_given(
+    registry: SmallRegistry, function: Callable[..., object], option: str
+) -> None:
+    given = {"schema.registry.url": registry.url, option: "true"}
+    with pytest.raises(OptionError, match=rf"{option}=true needs a schema, .* with type= "):
+        function("v", given, subject="s")
+    assert not registry.requests
+
+
+def test_an_error_has_no_bytes_of_the_payload() -> None:
+    column = ColumnFormat(column="value", format="avro", schema='"string"', framing="none")
+    decode = functions._Decode(column_plan(column, None, None), None, null_for_bad=False)
+    with pytest.raises(BadRecordError, match=r"a payload of 7 bytes .*onBadRecord=null") as caught:
+        decode(pa.array([b"\x20secret"]))
+    assert b"secret".hex(" ") not in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_errors_of_writes_name_the_column_and_the_argument(
+    registry: SmallRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Callable[[pa.Array], pa.Array]] = []
+    monkeypatch.setattr(functions, "_apply", lambda encode, *_: lambda _: made.append(encode))
+    enum = '{"type": "enum", "name": "E", "symbols": ["A"]}'
+    to_avro("v", {"valueFraming": "none"}, schema=enum, type=StringType())
+    with pytest.raises(EncodeError, match=r"^column v, row 1 of this batch: "):
+        made[0](pa.array(["A", "B"]))
+    given = {"schema.registry.url": registry.url}
+    with pytest.raises(OptionError, match="valueSchema its argument schema"):
+        to_avro("v", given, subject="s", type=StringType())
