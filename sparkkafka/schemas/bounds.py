@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Final
+from functools import wraps
+from typing import Final, ParamSpec, TypeVar
 
 import pyarrow as pa
 
 from sparkkafka.errors import KafkaError, OptionError, SchemaError
+
+Given = ParamSpec("Given")
+Made = TypeVar("Made")
 
 MOST_PATH: Final = 300
 """Characters of a field's path in messages: names, depth and columns multiply them."""
@@ -96,3 +100,43 @@ def slot_bytes(kind: pa.DataType) -> int:
         return int(kind.bit_width) // 8 + 1
     except ValueError:  # offsets
         return 5
+
+
+# --- Protobuf ---
+
+BROKEN: tuple[type[Exception], ...] = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    pa.ArrowException,
+)
+"""What becomes a SchemaError. Tests empty it, except where a schema is broken on purpose: what is
+wrong in here is not to hide behind it."""
+
+_MOST_WORDS = 2000
+
+
+def of_schema(function: Callable[Given, Made]) -> Callable[Given, Made]:
+    """A function that uses a Protobuf schema: it raises the package's own errors alone.
+
+    A descriptor in Base64 need not be one that protoc would make, and protobuf's runtime says so
+    late and in many ways: text that is no UTF-8, a map without a key, options of another type."""
+
+    @wraps(function)
+    def guarded(*given: Given.args, **named: Given.kwargs) -> Made:
+        try:
+            return function(*given, **named)
+        except KafkaError as error:
+            if isinstance(error, SchemaError) and len(str(error)) > _MOST_WORDS:
+                # Each bad row has a copy of it.
+                raise SchemaError(f"{str(error)[:_MOST_WORDS]}…") from error
+            raise
+        except BROKEN as error:
+            words = f"{type(error).__name__}: {str(error)[:500]}"
+            words = words.encode("utf-8", "backslashreplace").decode()
+            raise SchemaError(f"the schema cannot be used: it is damaged ({words})") from error
+
+    return guarded

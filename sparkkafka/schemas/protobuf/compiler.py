@@ -31,7 +31,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from sparkkafka.errors import OptionError, SchemaError
-from sparkkafka.schemas.protobuf.boundary import of_schema
+from sparkkafka.schemas.bounds import of_schema
 from sparkkafka.schemas.values import PROTOBUF, Schema
 
 MOST_TEXT_BYTES: Final = 4 << 20

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sparkkafka.errors import OptionError, SchemaError
-from sparkkafka.schemas.protobuf.boundary import of_schema
+from sparkkafka.schemas.bounds import of_schema
 from sparkkafka.schemas.protobuf.compiler import descriptor_set, library
 from sparkkafka.schemas.values import Schema
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from sparkkafka.errors import OptionError, SchemaError
 from sparkkafka.protocol.columns.columns import validity
 from sparkkafka.protocol.records.arrow import is_valid
-from sparkkafka.schemas.protobuf.boundary import of_schema
+from sparkkafka.schemas.bounds import of_schema
 from sparkkafka.schemas.protobuf.columns import Layout, Notes, fields_of, layout, struct
 from sparkkafka.schemas.protobuf.compiler import compiled
 from sparkkafka.schemas.protobuf.descriptors import (

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from sparkkafka.schemas.protobuf import boundary
+from sparkkafka.schemas import bounds
 
 
 @pytest.fixture(autouse=True)
 def no_boundary(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other errors than the package's own are seen as they are, except with `with_boundary`."""
     if "with_boundary" not in request.fixturenames:
-        monkeypatch.setattr(boundary, "BROKEN", ())
+        monkeypatch.setattr(bounds, "BROKEN", ())
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ import pytest
 from google.protobuf import descriptor_pb2
 
 from sparkkafka.errors import KafkaError, SchemaError
-from sparkkafka.schemas.protobuf import boundary, compiler
+from sparkkafka.schemas import bounds
+from sparkkafka.schemas.protobuf import compiler
 from sparkkafka.schemas.protobuf import format as protobuf
 from sparkkafka.schemas.values import PROTOBUF, Schema
 
@@ -239,7 +240,7 @@ def test_a_field_meta_that_is_none(meta: str) -> None:
 )
 @pytest.mark.usefixtures("with_boundary")
 def test_whatever_a_schema_breaks_is_an_error_of_the_schema(error: Exception) -> None:
-    @boundary.of_schema
+    @bounds.of_schema
     def use() -> None:
         raise error
 
@@ -250,7 +251,7 @@ def test_whatever_a_schema_breaks_is_an_error_of_the_schema(error: Exception) ->
 
 
 def test_our_own_errors_are_seen_in_tests_and_long_ones_are_cut() -> None:
-    @boundary.of_schema
+    @bounds.of_schema
     def use(error: Exception) -> None:
         raise error
 
