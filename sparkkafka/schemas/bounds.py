@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -119,6 +120,12 @@ wrong in here is not to hide behind it."""
 _MOST_WORDS = 2000
 
 
+def _of_runtime() -> tuple[type[Exception], ...]:
+    """The errors of protobuf's runtime, which are none of those above."""
+    module = sys.modules.get("google.protobuf.message")
+    return () if module is None else (module.Error,)
+
+
 def of_schema(function: Callable[Given, Made]) -> Callable[Given, Made]:
     """A function that uses a Protobuf schema: it raises the package's own errors alone.
 
@@ -134,7 +141,7 @@ def of_schema(function: Callable[Given, Made]) -> Callable[Given, Made]:
                 # Each bad row has a copy of it.
                 raise SchemaError(f"{str(error)[:_MOST_WORDS]}…") from error
             raise
-        except BROKEN as error:
+        except (*BROKEN, *_of_runtime()) as error:
             words = f"{type(error).__name__}: {str(error)[:500]}"
             words = words.encode("utf-8", "backslashreplace").decode()
             raise SchemaError(f"the schema cannot be used: it is damaged ({words})") from error

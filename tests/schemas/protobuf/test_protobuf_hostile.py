@@ -289,3 +289,17 @@ def test_bytes_that_are_changed_at_random_are_errors_of_the_schema() -> None:
         decoder.decode(payloads).values.validate(full=True)
         used += 1
     assert used
+
+
+@pytest.mark.parametrize("where", ["file", "field"])
+def test_options_without_what_they_must_have(where: str) -> None:
+    file = broken("")
+    options = file.options if where == "file" else file.message_type[0].field[0].options
+    options.uninterpreted_option.add().name.add()
+    data = file.SerializePartialToString()
+    whole = descriptor_pb2.FileDescriptorSet(file=[file]).SerializePartialToString()
+    for prefix, some in (("", data), ("FileDescriptorSet:", whole)):
+        schema = Schema(PROTOBUF, prefix + base64.b64encode(some).decode())
+        for use in (protobuf.arrow_type, protobuf.message_names):
+            with pytest.raises(SchemaError):
+                use(schema)
