@@ -84,6 +84,7 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
     # The formats do not know each other, nor the registry.
     "schemas": (
         "values",
+        "bounds",
         "avro",
         "protobuf",
         "json",
