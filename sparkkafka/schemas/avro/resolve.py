@@ -44,7 +44,7 @@ from sparkkafka.schemas.avro.scalars import (
     times,
 )
 from sparkkafka.schemas.avro.schema import MISSING, Field, Node, below, place
-from sparkkafka.schemas.avro.types import arrow_type, one_type, parts
+from sparkkafka.schemas.avro.types import arrow_type, becomes_struct, parts
 from sparkkafka.schemas.avro.wires import (
     BlobWire,
     ItemsWire,
@@ -75,7 +75,7 @@ def compile_reader(writer: Node, reader: Node, wanted: pa.DataType, path: str = 
         if index is None:
             raise _misfit(writer, reader, path)
         made, member = _branch(writer, reader, index, wanted, path)
-        if one_type(reader) is not None:
+        if not becomes_struct(reader):
             return made or NullReader(wanted, wire_of(writer, path))
         if made is None:  # null, or a member that is not wanted
             wire = wire_of(writer, path)
@@ -110,7 +110,7 @@ def _writers_union(writer: Node, reader: Node, wanted: pa.DataType, path: str) -
             branches.append(Branch(None, refusal=words))
     if len(reasons) == len(branches):
         raise SchemaError(reasons[0])
-    struct = reader.kind == avro.UNION and one_type(reader) is None
+    struct = reader.kind == avro.UNION and becomes_struct(reader)
     return UnionReader(wanted, wire, branches, members=struct)
 
 
@@ -138,7 +138,7 @@ def _branch(
     if writer.kind == avro.NULL:
         return None, 0
     branch = reader.branches[index]
-    if one_type(reader) is not None:
+    if not becomes_struct(reader):
         return compile_reader(writer, branch, wanted, path), 0
     member = wanted.get_field_index(f"member{parts(reader)[0].index(index)}")
     if member < 0:

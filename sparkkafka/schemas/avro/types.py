@@ -55,18 +55,21 @@ def parts(union: Node) -> tuple[list[int], bool]:
 def one_type(union: Node) -> pa.DataType | None:
     """The type of a union that is a single type with or without null, or int with long, or float
     with double; None if it becomes a struct."""
+    if becomes_struct(union):
+        return None
     rest, _ = parts(union)
     if not rest:
         return pa.null()
     if len(rest) == 1:
         return arrow_type(union.branches[rest[0]])
-    # As Spark, which looks at the types alone and not at what they mean.
+    return pa.int64() if union.branches[rest[0]].kind in (avro.INT, avro.LONG) else pa.float64()
+
+
+def becomes_struct(union: Node) -> bool:
+    """As Spark, which looks at the types alone and not at what they mean."""
+    rest, _ = parts(union)
     kinds = {union.branches[i].kind for i in rest}
-    if kinds == {avro.INT, avro.LONG}:
-        return pa.int64()
-    if kinds == {avro.FLOAT, avro.DOUBLE}:
-        return pa.float64()
-    return None
+    return len(rest) > 1 and kinds not in ({avro.INT, avro.LONG}, {avro.FLOAT, avro.DOUBLE})
 
 
 def may_be_null(node: Node) -> bool:
