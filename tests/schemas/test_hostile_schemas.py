@@ -14,6 +14,8 @@ from sparkkafka.errors import SchemaError
 from sparkkafka.schemas.avro import format as avro
 from sparkkafka.schemas.values import Decoder, Schema
 
+pytestmark = pytest.mark.slow
+
 
 def record(*fields: dict[str, Any], name: str = "r") -> dict[str, Any]:
     return {"type": "record", "name": name, "fields": list(fields)}

@@ -16,6 +16,8 @@ from sparkkafka.schemas.json.format import decoder as json_decoder
 from sparkkafka.schemas.values import Schema
 from tests.schemas.test_hostile_schemas import made, record
 
+pytestmark = pytest.mark.slow
+
 START = """
 import json, resource
 import pyarrow as pa
