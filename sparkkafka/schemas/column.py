@@ -28,7 +28,7 @@ from sparkkafka.schemas.framing import (
     with_header,
     with_prefix,
 )
-from sparkkafka.schemas.registry.client import RegistryClient
+from sparkkafka.schemas.registry.client import NO_SCHEMA, RegistryClient
 from sparkkafka.schemas.unframing import Group, plain, unframe, unframe_texts
 from sparkkafka.schemas.values import (
     AVRO,
@@ -53,10 +53,6 @@ FORMATS = (AVRO, PROTOBUF, JSON)
 _MOST_WRITERS = 10_000
 _MOST_DECODERS = 128
 """Kept by a process. One takes some KB, and its schema's text."""
-
-
-NO_SUCH_ID: Final = 40403
-"""The registry's code for an id or a GUID that it does not know."""
 
 
 _NO_GUIDS: Final = frozenset({400, 405, 501})
@@ -211,7 +207,7 @@ class ColumnDecoder:
                 )
             return decoder_of(plan.format, schema, plan.reader, plan.wanted, rest=plan.rest)
         except RegistryError as error:
-            if error.code == NO_SUCH_ID or error.status == 404:
+            if error.code == NO_SCHEMA or error.status == 404:
                 return f"the registry does not know {writer}"
             if writer.guid is not None and error.status in _NO_GUIDS:
                 # Not the registry's failure: any bytes may look like a GUID.

@@ -18,6 +18,7 @@ from sparkkafka.config.options import ReadOptions
 from sparkkafka.errors import BadRecordError, KafkaError, OptionError
 from sparkkafka.protocol.columns.columns import ALL_COLUMNS, HEADERS, DecodedRecords, validity
 from sparkkafka.protocol.records.arrow import binary_array, from_numpy, places
+from sparkkafka.schemas.bounds import MOST_REASON
 from sparkkafka.schemas.column import (
     NONE,
     BadRow,
@@ -47,9 +48,6 @@ BAD_RECORD = pa.struct(
 
 DRIVER_LIMIT_MS = 2_000
 """How long the driver waits for the registry while it reads a small micro-batch."""
-
-MOST_REASON = 1_000
-"""Characters of what is said of one record: names in a schema may be of any length."""
 
 
 class NotHereError(KafkaError):
