@@ -8,10 +8,9 @@ header. Decoders are made once for each schema and kept by the process.
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
@@ -267,10 +266,7 @@ def _in_order(parts: list[tuple[Group, pa.Array]], count: int, kind: pa.DataType
     return joined.take(from_numpy(places))
 
 
-_lock = threading.Lock()
-_kept: OrderedDict[Any, Decoder] = OrderedDict()
-
-
+@lru_cache(_MOST_DECODERS)
 def decoder_of(
     format: str,
     writer: Schema,
@@ -281,19 +277,9 @@ def decoder_of(
 ) -> Decoder:
     """The format's decoder, kept by the process for the next task. Raises SchemaError,
     OptionError."""
-    key = (format, writer, reader, wanted, message, rest)
-    with _lock:
-        found = _kept.get(key)
-        if found is not None:
-            _kept.move_to_end(key)
-            return found
     made: Decoder = format_module(format).decoder(
         writer, reader, wanted, message=message, rest=rest
     )
-    with _lock:
-        _kept[key] = made
-        while len(_kept) > _MOST_DECODERS:
-            _kept.popitem(last=False)
     return made
 
 

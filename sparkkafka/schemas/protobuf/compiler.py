@@ -22,10 +22,8 @@ import re
 import subprocess
 import sys
 import tempfile
-import threading
-from collections import OrderedDict
 from collections.abc import Collection, Iterator
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
@@ -136,24 +134,28 @@ def is_builtin(name: str) -> bool:
 
 # --- compiling ------------------------------------------------------------------------------------
 
-_lock = threading.Lock()
-_sets: OrderedDict[Schema, bytes] = OrderedDict()
+
+class _NotNowError(SchemaError):
+    """The next time it may work."""
 
 
 def descriptor_set(schema: Schema) -> bytes:
     """A serialized FileDescriptorSet of all files, what a file imports before it, the schema's own
     last. Raises SchemaError for a text that cannot be compiled, OptionError without the extra."""
-    with _lock:
-        found = _sets.get(schema)
-        if found is not None:
-            _sets.move_to_end(schema)
-            return found
-    made = _compile(schema)
-    with _lock:
-        _sets[schema] = made
-        while len(_sets) > _KEPT:
-            _sets.popitem(last=False)
-    return made
+    found = _set_or_refusal(schema)
+    if isinstance(found, str):
+        raise SchemaError(found)
+    return found
+
+
+@lru_cache(_KEPT)
+def _set_or_refusal(schema: Schema) -> bytes | str:
+    try:
+        return _compile(schema)
+    except _NotNowError:
+        raise
+    except SchemaError as error:
+        return str(error)
 
 
 @of_schema
@@ -349,9 +351,13 @@ def _run(wanted: str, folder: Path, own: str) -> str | None:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return f"protoc took more than {COMPILE_TIMEOUT_S} s"
+            raise _NotNowError(
+                f"the .proto cannot be compiled: protoc took more than {COMPILE_TIMEOUT_S} s"
+            ) from None
         except OSError as error:
-            return f"Python, in which protoc runs, does not start: {error}"
+            raise _NotNowError(
+                f"the .proto cannot be compiled: Python, where protoc runs, does not start: {error}"
+            ) from None
     if done.returncode == 0:
         return None
     with log.open("rb") as source:

@@ -7,10 +7,9 @@ it. Descriptors are those of protobuf's runtime, in a pool of each schema's own.
 from __future__ import annotations
 
 import difflib
-import threading
-from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from sparkkafka.errors import OptionError, SchemaError
@@ -19,8 +18,6 @@ from sparkkafka.schemas.protobuf.compiler import descriptor_set, library
 from sparkkafka.schemas.values import Schema
 
 _KEPT: Final = 64
-_lock = threading.Lock()
-_files: OrderedDict[Schema, File] = OrderedDict()
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,22 +42,9 @@ class File:
                 open_.append((f"{name}.", (*path, index), message.nested_type))
 
 
+@lru_cache(_KEPT)
 def file_of(schema: Schema) -> File:
     """Raises SchemaError for a schema that cannot be used, OptionError without the extra."""
-    with _lock:
-        found = _files.get(schema)
-        if found is not None:
-            _files.move_to_end(schema)
-            return found
-    made = _load(schema)
-    with _lock:
-        _files[schema] = made
-        while len(_files) > _KEPT:
-            _files.popitem(last=False)
-    return made
-
-
-def _load(schema: Schema) -> File:
     protobuf = library()
     data = descriptor_set(schema)
     try:

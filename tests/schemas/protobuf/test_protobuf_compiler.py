@@ -179,3 +179,23 @@ def test_what_protoc_takes_too_long_for_is_an_error(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(compiler, "COMPILE_TIMEOUT_S", 0.001)
     with pytest.raises(SchemaError, match=r"protoc took more than 0\.001 s"):
         protobuf.arrow_type(text('syntax = "proto3"; message Slow { bool only_here = 1; }'))
+
+
+def test_what_protoc_refuses_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    run = compiler._run
+    monkeypatch.setattr(compiler, "_run", lambda *args: calls.append(args) or run(*args))
+    refused = text('syntax = "proto3"; message RefusedOnce { Nowhere n = 1; }')
+    for index in range(3):
+        with pytest.raises(SchemaError, match="Nowhere"):
+            protobuf.arrow_type(refused, message=(index,))
+    assert len(calls) == 1
+
+
+def test_a_protoc_that_was_too_slow_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = text('syntax = "proto3"; message SlowOnce { int32 n = 1; }')
+    with monkeypatch.context() as patch:
+        patch.setattr(compiler, "COMPILE_TIMEOUT_S", 0.001)
+        with pytest.raises(SchemaError, match="took more than"):
+            protobuf.arrow_type(slow)
+    assert protobuf.arrow_type(slow) == pa.struct([("n", pa.int32())])
