@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.parallel import HEAVY
 from tests.slowest import pytest_runtest_logreport, pytest_terminal_summary  # noqa: F401
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 
 
 _numbers = itertools.count()
+
+# A busy machine is no failure: an example may take as long as it does.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that starts the tests in the background has them and what they start ignore Ctrl-C;

@@ -80,7 +80,7 @@ def test_any_rows(values, keys, deltas, max_batch_bytes):
 @pytest.mark.parametrize("key_bytes", [None, 0, 8, 12, 13, 40])
 @pytest.mark.parametrize("value_bytes", [0, 10, 12, 13, 100, 1000, 10_000])
 def test_usual_rows_take_the_fast_way(monkeypatch, key_bytes, value_bytes):
-    count = 20_000 if value_bytes < 1000 else 300
+    count = 5_000 if value_bytes < 1000 else 300
     keys = None if key_bytes is None else blobs([key_bytes] * count, seed=2)
     columns = RecordColumns(keys, blobs([value_bytes] * count), None, np.full(count, NOW))
     for max_batch_bytes in (16384, 1 << 20):

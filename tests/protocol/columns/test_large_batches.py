@@ -4,6 +4,7 @@ the slow twin, wherever the parts end."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import gzip
 from collections.abc import Iterator, Sequence
 
@@ -191,11 +192,16 @@ def test_each_codec_gives_pieces(codec: Codec) -> None:
         assert max(map(len, pieces)) <= PIECE_BYTES
 
 
+@functools.cache
+def large_payload(count: int) -> bytes:
+    """20 MiB."""
+    return payload_of(equal_records(count, 20 * MIB // count))
+
+
 @pytest.mark.parametrize("codec", list(Codec))
 @pytest.mark.parametrize("count", [1, 50, 100_000])
 def test_large_batches_of_each_codec(codec: Codec, count: int) -> None:
-    records = equal_records(count, 20 * MIB // count)
-    payload = payload_of(records)
+    payload = large_payload(count)
     batch = batch_of(payload, count, attributes=int(codec))
     if codec is not Codec.NONE:
         batch = batch._replace(data=memoryview(compress(codec, payload)))
