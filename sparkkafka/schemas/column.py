@@ -25,7 +25,6 @@ from sparkkafka.schemas.framing import (
     WriterId,
     frame_of,
     with_header,
-    with_prefix,
 )
 from sparkkafka.schemas.registry.client import NO_SCHEMA, RegistryClient
 from sparkkafka.schemas.unframing import Group, plain, unframe, unframe_texts
@@ -360,12 +359,13 @@ class ColumnEncoder:
                 plan.schema, values.type, message=plan.writer.message
             )
             self._encoder = values.type, made
+        in_header = plan.framing == HEADERS
         try:
-            payloads = self._encoder[1].encode(values)
+            payloads = self._encoder[1].encode(values, b"" if in_header else self._frame)
         except ValueRowError as error:
             raise EncodeError(
                 f"column {plan.column}, row {first_row + error.row} of this {of}: {error.reason}"
             ) from None
-        if plan.framing == HEADERS:
-            return payloads, with_header(headers, plan.column, self._frame, payloads)
-        return with_prefix(self._frame, payloads), headers
+        if in_header:
+            headers = with_header(headers, plan.column, self._frame, payloads)
+        return payloads, headers

@@ -13,24 +13,41 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sparkkafka.protocol.records.arrow import is_valid
+from sparkkafka.protocol.records.arrow import bits, is_valid
+from sparkkafka.protocol.records.placing import (
+    NO_ROOM,
+    PAD,
+    Room,
+    Sizes,
+    copy_pieces,
+    dense,
+    put,
+    put_pieces,
+    varints,
+    windows,
+)
+from sparkkafka.protocol.records.placing import Varints as Packed
 from sparkkafka.protocol.records.varints import Bytes, Ints, widths, write, zigzag
 from sparkkafka.schemas.avro.cursor import Bools
 from sparkkafka.schemas.avro.scalars import above, negated
 from sparkkafka.schemas.avro.schema import place
 from sparkkafka.schemas.values import ValueRowError
 
-Sizes = Any
-"""Bytes of each value: an array, or one number for all."""
-
 
 class Filler:
-    """Values that are ready to be written; `sizes` are their bytes."""
+    """Values that are ready to be written; `sizes` are their bytes, at least `least`."""
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: Sizes, least: int) -> None:
         self.sizes = sizes
+        self.least = least
 
-    def write(self, out: Bytes, at: Ints) -> None:
+    def keep(self, valid: Bools | None) -> None:
+        """Nothing is written where not valid."""
+        if valid is not None:
+            self.sizes = self.sizes * valid
+            self.least = 0
+
+    def write(self, out: Bytes, at: Ints, room: Room) -> None:
         """Fills in each value at its place."""
         raise NotImplementedError
 
@@ -44,6 +61,11 @@ class Writer:
 
     def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
         raise NotImplementedError
+
+    def prepare_valid(self, array: pa.Array, rows: Ints | None, valid: Bools) -> Filler | None:
+        """As `prepare`, of values that may be null, which get no bytes: all at once costs less than
+        to take out the others. None if the type has no such way."""
+        return None
 
     def refuse(self, bad: Bools, rows: Ints | None, reason: str | Callable[[int], str]) -> None:
         """Raises ValueRowError for the first value of the mask, if there is one. `reason` may be a
@@ -86,10 +108,15 @@ class ConstantWriter(Writer):
 
 class _Constant(Filler):
     def __init__(self, data: Bytes) -> None:
-        super().__init__(len(data))
+        super().__init__(len(data), len(data))
         self._data = data
 
-    def write(self, out: Bytes, at: Ints) -> None:
+    def write(self, out: Bytes, at: Ints, room: Room) -> None:
+        size = len(self._data)
+        if size and size <= 8 <= size + room.after:
+            word = int.from_bytes(self._data.tobytes(), "little")
+            windows(out, "<u8")[at] = np.uint64(word)
+            return
         for index, byte in enumerate(self._data.tolist()):
             out[at + index] = byte
 
@@ -98,9 +125,8 @@ class BooleanWriter(Writer):
     def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
         self.need_all(array, rows)
         if not len(array):
-            return _Plain(np.zeros(0, np.uint8))
-        bits = np.unpackbits(np.frombuffer(array.buffers()[1], np.uint8), bitorder="little")
-        return _Plain(bits[array.offset : array.offset + len(array)])
+            return Plain(np.zeros(0, np.uint8))
+        return Plain(bits(array.buffers()[1], array.offset, len(array)))
 
 
 class FloatWriter(Writer):
@@ -111,25 +137,26 @@ class FloatWriter(Writer):
 
     def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
         self.need_all(array, rows)
-        return _Plain(fixed_width(array, self._given).astype(self._written))
+        return Plain(fixed_width(array, self._given).astype(self._written, copy=False))
+
+    def prepare_valid(self, array: pa.Array, rows: Ints | None, valid: Bools) -> Filler | None:
+        found = Plain(fixed_width(array, self._given).astype(self._written, copy=False))
+        found.keep(valid)
+        return found
 
 
-class _Plain(Filler):
+class Plain(Filler):
     """Numbers as they stand in memory, lowest byte first."""
 
     def __init__(self, values: NDArray[Any]) -> None:
-        super().__init__(values.dtype.itemsize)
+        size = values.dtype.itemsize
+        super().__init__(size, size)
         self._values = values
 
-    def write(self, out: Bytes, at: Ints) -> None:
+    def write(self, out: Bytes, at: Ints, room: Room) -> None:
         if len(at):
-            windows(out, self._values.dtype)[at] = self._values
-
-
-def windows(data: Bytes, dtype: Any) -> NDArray[Any]:
-    """The number that begins at each byte."""
-    size = np.dtype(dtype).itemsize
-    return np.ndarray((max(len(data) - size + 1, 0),), dtype, data.data, 0, (1,))
+            words = self._values.view(f"<u{self._values.dtype.itemsize}")
+            put(out, at, words, self.sizes, self.least, room)
 
 
 Change = Callable[[Ints, Writer, "Ints | None"], Ints]
@@ -145,19 +172,46 @@ class LongWriter(Writer):
 
     def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
         self.need_all(array, rows)
-        values = fixed_width(array, self._given).astype(np.int64)
+        values = fixed_width(array, self._given).astype(np.int64, copy=False)
         if self._change is not None:
             values = self._change(values, self, rows)
         return Varints(values)
 
+    def prepare_valid(self, array: pa.Array, rows: Ints | None, valid: Bools) -> Filler | None:
+        # What stands under a null may be anything, and must not be looked at.
+        values = fixed_width(array, self._given).astype(np.int64, copy=False) * valid
+        if self._change is not None:
+            values = self._change(values, self, rows)
+        return Varints(values, valid)
+
 
 class Varints(Filler):
-    def __init__(self, values: Ints) -> None:
-        self._codes = zigzag(values)
-        super().__init__(widths(self._codes))
+    """Zigzag varints. Where not `valid`, nothing."""
 
-    def write(self, out: Bytes, at: Ints) -> None:
-        write(out, at, self._codes, self.sizes)
+    def __init__(self, values: Ints, valid: Bools | None = None) -> None:
+        codes = zigzag(values)
+        found = varints(codes)
+        self._codes = codes if found is None else None
+        if found is None:
+            found = Packed(codes, widths(codes), 1)
+        self.words = found.words
+        super().__init__(found.sizes, found.least)
+        self.keep(valid)
+
+    def packed(self) -> Bytes | None:
+        """The bytes of all, one behind the other; None for numbers that are too long for it."""
+        if self._codes is not None:
+            return None
+        return dense(Packed(self.words, self.sizes, self.least))
+
+    def write(self, out: Bytes, at: Ints, room: Room) -> None:
+        if not len(at):
+            return
+        if self._codes is None:
+            put(out, at, self.words, self.sizes, self.least, room)
+        else:
+            rows = np.flatnonzero(self.sizes)
+            write(out, at[rows], self._codes[rows], self.sizes[rows])
 
 
 def to_millis(values: Ints, writer: Writer, rows: Ints | None) -> Ints:
@@ -181,7 +235,11 @@ class BlobWriter(Writer):
 
     def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
         self.need_all(array, rows)
-        return Blobs(*blobs(array))
+        return Counted(*blobs(array))
+
+    def prepare_valid(self, array: pa.Array, rows: Ints | None, valid: Bools) -> Filler | None:
+        data, starts, lengths = blobs(array)
+        return Counted(data, starts, lengths * valid, valid=valid)
 
 
 def blobs(array: pa.Array) -> tuple[Bytes, Ints, Ints]:
@@ -204,64 +262,73 @@ def offsets_of(array: pa.Array, *, large: bool) -> Ints:
 
 
 class Blobs(Filler):
-    """`counted` writes the length in front."""
+    """Pieces of bytes. Those of a row lie behind those of the row before, or where all are equally
+    long."""
 
-    def __init__(self, data: Bytes, starts: Ints, lengths: Ints, *, counted: bool = True) -> None:
+    def __init__(self, data: Bytes, starts: Ints, lengths: Ints) -> None:
         self._data = data
         self._starts = starts
         self._lengths = lengths
-        self._front = Varints(lengths) if counted else None
-        super().__init__(lengths + self._front.sizes if self._front else lengths)
+        super().__init__(lengths, int(lengths.min()) if len(lengths) else 0)
 
-    def write(self, out: Bytes, at: Ints) -> None:
-        if self._front:
-            self._front.write(out, at)
-            at = at + self._front.sizes
+    def write(self, out: Bytes, at: Ints, room: Room) -> None:
         copy_pieces(self._data, self._starts, self._lengths, out, at)
 
 
-def copy_pieces(data: Bytes, starts: Ints, lengths: Ints, out: Bytes, at: Ints) -> None:
-    """Pieces of `data` to places in `out`, by words: the last word of a piece may overlap the one
-    before it, so that nothing is written beside the piece."""
-    if not len(lengths):
-        return
-    for low, dtype in ((8, "<u8"), (4, "<u4"), (2, "<u2"), (1, "u1")):
-        high = 2 * low if low < 8 else None
-        mask = lengths >= low
-        if high is not None:
-            mask &= lengths < high
-        rows = np.flatnonzero(mask)
-        if not len(rows):
-            continue
-        source, target = windows(data, dtype), windows(out, dtype)
-        begin, goal, size = starts[rows], at[rows], lengths[rows]
-        if low == 8:
-            _copy_words(source, begin, target, goal, size)
-        else:
-            target[goal] = source[begin]
-        if low > 1:
-            last = size - low
-            target[goal + last] = source[begin + last]
+class Counted(Filler):
+    """Pieces of bytes, which ascend, each behind a number: its length, or one of the `counts`.
+    Where not `valid`, nothing: the length there is 0."""
+
+    def __init__(
+        self,
+        data: Bytes,
+        starts: Ints,
+        lengths: Ints,
+        counts: Ints | None = None,
+        valid: Bools | None = None,
+    ) -> None:
+        self._data = data
+        self._starts = starts
+        self.lengths = lengths
+        self._longest = int(lengths.max(initial=0))
+        self._front = Varints(lengths if counts is None else counts)
+        shortest = int(lengths.min()) if len(lengths) else 0
+        super().__init__(lengths + self._front.sizes, shortest + self._front.least)
+        self.keep(valid)
+        self._front.keep(valid)
+
+    def write(self, out: Bytes, at: Ints, room: Room) -> None:
+        if not len(at):
+            return
+        if self._longest > _MOST_OF_WORDS:
+            self._front.write(out, at, room.before(self.least - self._front.least))
+            where = at + self._front.sizes
+            copy_pieces(self._data, self._starts, self.lengths, out, where)
+            return
+        # A copy with a byte in front and more behind.
+        begin, end = int(self._starts[0]), int(self._starts[-1] + self.lengths[-1])
+        data = np.empty(end - begin + 1 + PAD, np.uint8)
+        data[1 : 1 + end - begin] = self._data[begin:end]
+        starts = self._starts - begin if begin else self._starts
+        if self._front.words.itemsize > 1:
+            self._front.write(out, at, room.before(self.least - self._front.least))
+            where = at + self._front.sizes
+            put_pieces(out, where, data, starts + 1, self.lengths, 0, room)
+            return
+        # The number is the byte in front of the first seven.
+        first = windows(data, "<u8")[starts]
+        first &= np.uint64(0xFFFFFFFFFFFFFF00)
+        first |= self._front.words
+        put(out, at, first, self.sizes, self.least, room)
+        if self._longest > 7:
+            rows = np.flatnonzero(self.lengths > 7)
+            lengths = self.lengths[rows] - 7
+            least = max(self.least - 8, 1)
+            put_pieces(out, at[rows] + 8, data, starts[rows] + 8, lengths, least, room)
 
 
-def _copy_words(
-    source: NDArray[Any], begin: Ints, target: NDArray[Any], goal: Ints, size: Ints
-) -> None:
-    """All whole words."""
-    words = size >> 3
-    if int(words.max()) <= _FEW_WORDS:
-        for index in range(int(words.max())):
-            if index:
-                rows = np.flatnonzero(words > index)
-                begin, goal, words = begin[rows], goal[rows], words[rows]
-            target[goal + 8 * index] = source[begin + 8 * index]
-        return
-    first = np.cumsum(words) - words
-    within = 8 * (np.arange(int(words.sum())) - np.repeat(first, words))
-    target[np.repeat(goal, words) + within] = source[np.repeat(begin, words) + within]
-
-
-_FEW_WORDS: Final = 4
+_MOST_OF_WORDS: Final = 48
+"""Longer texts are copied by other means."""
 
 
 class FixedWriter(Writer):
@@ -279,7 +346,7 @@ class FixedWriter(Writer):
             rows,
             lambda entry: f"{lengths[entry]:,} bytes for a fixed of {self._size:,}",
         )
-        return Blobs(data, starts, lengths, counted=False)
+        return Blobs(data, starts, lengths)
 
 
 class UuidWriter(Writer):
@@ -290,14 +357,14 @@ class UuidWriter(Writer):
         data, starts, lengths = blobs(array)
         self.refuse(lengths != 36, rows, "the text is no UUID of 36 characters")
         if not len(array):
-            return Blobs(data, starts, lengths, counted=False)
+            return Blobs(data, starts, lengths)
         text = data[starts[:, None] + np.arange(36)]
         digits = _DIGITS[text[:, _DIGIT_PLACES]]
         bad = (digits > 15).any(axis=1) | (text[:, _DASH_PLACES] != ord("-")).any(axis=1)
         self.refuse(bad, rows, "the text is no UUID (8-4-4-4-12 hexadecimal digits)")
         made = (digits[:, 0::2] << 4 | digits[:, 1::2]).ravel()
         count = len(array)
-        return Blobs(made, np.arange(count) * 16, np.full(count, 16), counted=False)
+        return Blobs(made, np.arange(count) * 16, np.full(count, 16))
 
 
 _DASH_PLACES: Final = np.array([8, 13, 18, 23])
@@ -311,6 +378,7 @@ class EnumWriter(Writer):
     def __init__(self, path: str, symbols: Sequence[str]) -> None:
         super().__init__(path)
         self._numbers = {symbol: number for number, symbol in enumerate(symbols)}
+        self._narrow = len(symbols) <= 64
 
     def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
         self.need_all(array, rows)
@@ -318,15 +386,18 @@ class EnumWriter(Writer):
         names = coded.dictionary.to_pylist()
         numbers = np.array([self._numbers.get(name, -1) for name in names], np.int64)
         codes = fixed_width(coded.indices, np.int32)
-        values = numbers[codes] if len(codes) else np.zeros(0, np.int64)
+        if not len(codes):
+            return Varints(np.zeros(0, np.int64))
         if -1 in numbers:
             known = ", ".join(list(self._numbers)[:20])
             self.refuse(
-                values < 0,
+                numbers[codes] < 0,
                 rows,
                 lambda entry: f"{_short(names[codes[entry]])} is no symbol of the enum: {known}",
             )
-        return Varints(values)
+        if self._narrow:
+            return Plain((2 * numbers).astype(np.uint8).take(codes))
+        return Varints(numbers[codes])
 
 
 def _short(text: str) -> str:
@@ -392,13 +463,17 @@ class _Decimals(Filler):
         self._words = words
         self._lengths = lengths
         self._front = front(lengths) if front else None
-        super().__init__(lengths + self._front.sizes if self._front else lengths)
+        least = int(lengths.min()) if len(lengths) else 0
+        if self._front:
+            super().__init__(lengths + self._front.sizes, least + self._front.least)
+        else:
+            super().__init__(lengths, least)
 
-    def write(self, out: Bytes, at: Ints) -> None:
+    def write(self, out: Bytes, at: Ints, room: Room) -> None:
         if not len(at):
             return
         if self._front:
-            self._front.write(out, at)
+            self._front.write(out, at, NO_ROOM)
             at = at + self._front.sizes
         last = at + self._lengths - 1
         sign = (self._words[:, 1].view(np.int64) >> 63).astype(np.uint8)
