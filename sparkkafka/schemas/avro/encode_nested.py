@@ -16,6 +16,7 @@ from sparkkafka.schemas.avro.encode_scalars import (
     ConstantWriter,
     Counted,
     Filler,
+    Plain,
     Varints,
     Writer,
     offsets_of,
@@ -94,7 +95,7 @@ def _edges(array: pa.Array) -> tuple[Ints, Ints]:
     if not len(array):
         return np.zeros(1, np.int64), np.zeros(0, np.int64)
     edges = offsets_of(array, large=pa.types.is_large_list(array.type))
-    return edges, np.diff(edges)
+    return edges, edges[1:] - edges[:-1]
 
 
 def _rows_of_items(rows: Ints | None, counts: Ints) -> Ints:
@@ -214,7 +215,11 @@ class _Nullable(Filler):
     """A number of null or of the one branch that values have, and these."""
 
     def __init__(self, null: int, number: int, valid: Bools, values: Filler) -> None:
-        self._numbers = Varints(np.where(valid, number, null))
+        self._numbers: Filler
+        if max(null, number) < 64:
+            self._numbers = Plain(np.where(valid, np.uint8(2 * number), np.uint8(2 * null)))
+        else:
+            self._numbers = Varints(np.where(valid, number, null))
         self._values = values
         super().__init__(self._numbers.sizes + values.sizes, self._numbers.least)
 

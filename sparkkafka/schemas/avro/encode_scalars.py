@@ -252,7 +252,7 @@ def blobs(array: pa.Array) -> tuple[Bytes, Ints, Ints]:
         return np.zeros(0, np.uint8), nothing, nothing
     edges = offsets_of(array, large=large)
     data = np.zeros(0, np.uint8) if content is None else np.frombuffer(content, np.uint8)
-    return data, edges[:-1], np.diff(edges)
+    return data, edges[:-1], edges[1:] - edges[:-1]
 
 
 def offsets_of(array: pa.Array, *, large: bool) -> Ints:
@@ -290,35 +290,36 @@ class Counted(Filler):
         self._data = data
         self._starts = starts
         self.lengths = lengths
-        self._longest = int(lengths.max(initial=0))
-        self._front = Varints(lengths if counts is None else counts)
+        self._longest = int(lengths.max()) if len(lengths) else 0
         shortest = int(lengths.min()) if len(lengths) else 0
-        super().__init__(lengths + self._front.sizes, shortest + self._front.least)
+        self._numbers = lengths if counts is None else counts
+        most = self._longest if counts is None else int(counts.max())
+        self._front: Varints | None = None
+        if most < 64 and self._longest <= _MOST_OF_WORDS:
+            super().__init__(lengths + 1, shortest + 1)
+        else:
+            self._front = Varints(self._numbers)
+            super().__init__(lengths + self._front.sizes, shortest + self._front.least)
+            self._front.keep(valid)
         self.keep(valid)
-        self._front.keep(valid)
 
     def write(self, out: Bytes, at: Ints, room: Room) -> None:
         if not len(at):
             return
-        if self._longest > _MOST_OF_WORDS:
-            self._front.write(out, at, room.before(self.least - self._front.least))
-            where = at + self._front.sizes
-            copy_pieces(self._data, self._starts, self.lengths, out, where)
+        front = self._front
+        if front is not None:
+            front.write(out, at, room.before(self.least - front.least))
+            copy_pieces(self._data, self._starts, self.lengths, out, at + front.sizes)
             return
-        # A copy with a byte in front and more behind.
+        # A copy with a byte in front and more behind. The number is the byte in front of the first
+        # seven, and written with them.
         begin, end = int(self._starts[0]), int(self._starts[-1] + self.lengths[-1])
         data = np.empty(end - begin + 1 + PAD, np.uint8)
         data[1 : 1 + end - begin] = self._data[begin:end]
         starts = self._starts - begin if begin else self._starts
-        if self._front.words.itemsize > 1:
-            self._front.write(out, at, room.before(self.least - self._front.least))
-            where = at + self._front.sizes
-            put_pieces(out, where, data, starts + 1, self.lengths, 0, room)
-            return
-        # The number is the byte in front of the first seven.
         first = windows(data, "<u8")[starts]
         first &= np.uint64(0xFFFFFFFFFFFFFF00)
-        first |= self._front.words
+        first |= (self._numbers << 1).view(np.uint64)
         put(out, at, first, self.sizes, self.least, room)
         if self._longest > 7:
             rows = np.flatnonzero(self.lengths > 7)

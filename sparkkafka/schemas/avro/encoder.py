@@ -15,8 +15,8 @@ from sparkkafka.schemas.avro.encode_scalars import ConstantWriter, Filler, Write
 from sparkkafka.schemas.avro.nested import pack
 from sparkkafka.schemas.values import ValueRowError, type_words
 
-CHUNK_ROWS: Final = 4096
-"""Encoded at a time: what is worked on stays in the processor's cache."""
+CHUNK_ROWS: Final = 8192
+"""Encoded at a time at most: what is worked on stays in the processor's cache."""
 
 _MOST_BYTES = (1 << 31) - 1  # of an array with offsets of 32 bits
 
@@ -36,9 +36,10 @@ class AvroEncoder:
                 "said before"
             )
         arrays = []
-        for low in range(0, len(values), CHUNK_ROWS):
+        step = -(-len(values) // max(1, -(-len(values) // CHUNK_ROWS)))  # 10,000 as 5,000 twice
+        for low in range(0, len(values), max(step, 1)):
             try:
-                arrays.append(self._encode_chunk(values.slice(low, CHUNK_ROWS), front))
+                arrays.append(self._encode_chunk(values.slice(low, step), front))
             except ValueRowError as error:
                 if not low:
                     raise
