@@ -163,22 +163,21 @@ def put(out: Bytes, at: Ints, words: Words, sizes: Sizes, least: int, room: Room
             out[at + index] = byte.astype(np.uint8)
 
 
-def put_pieces(
-    out: Bytes, at: Ints, data: Bytes, starts: Ints, lengths: Ints, least: int, room: Room
+def put_rest(
+    out: Bytes, at: Ints, data: Bytes, starts: Ints, sizes: Ints, least: int, room: Room
 ) -> None:
-    """Pieces of `data`, which has PAD bytes behind the last one. Few words each: see
-    `copy_pieces`."""
+    """Of pieces of `data`, of which the first eight bytes are written, the others. Behind the last
+    one it has PAD bytes. For pieces of few words: see `copy_pieces`."""
     source = windows(data, "<u8")
-    most = int(lengths.max())
-    index = 0
-    while True:
-        put(out, at, source[starts], lengths, least, room)
-        index += 8
-        if index >= most:
-            return
-        rows = np.flatnonzero(lengths > 8)
-        at, starts, lengths = at[rows] + 8, starts[rows] + 8, lengths[rows] - 8
-        least = max(least - 8, 1)
+    most = int(sizes.max())
+    while most > 8:
+        if least > 8:
+            at, starts, sizes = at + 8, starts + 8, sizes - 8
+        else:
+            rows = np.flatnonzero(sizes > 8)
+            at, starts, sizes = at[rows] + 8, starts[rows] + 8, sizes[rows] - 8
+        least, most = max(least - 8, 1), most - 8
+        put(out, at, source[starts], sizes, least, room)
 
 
 def copy_pieces(data: Bytes, starts: Ints, lengths: Ints, out: Bytes, at: Ints) -> None:

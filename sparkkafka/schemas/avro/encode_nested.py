@@ -17,6 +17,7 @@ from sparkkafka.schemas.avro.encode_scalars import (
     Counted,
     Filler,
     Plain,
+    Rows,
     Varints,
     Writer,
     offsets_of,
@@ -31,7 +32,7 @@ class RecordWriter(Writer):
         super().__init__(path)
         self._fields = fields
 
-    def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
+    def prepare(self, array: pa.Array, rows: Rows) -> Filler:
         self.need_all(array, rows)
         return Joined(
             [
@@ -66,7 +67,7 @@ class ListWriter(Writer):
         super().__init__(path)
         self._item = item
 
-    def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
+    def prepare(self, array: pa.Array, rows: Rows) -> Filler:
         self.need_all(array, rows)
         edges, counts = _edges(array)
         items = array.values.slice(int(edges[0]), int(edges[-1] - edges[0]))
@@ -80,7 +81,7 @@ class MapWriter(Writer):
         self._key = key
         self._value = value
 
-    def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
+    def prepare(self, array: pa.Array, rows: Rows) -> Filler:
         self.need_all(array, rows)
         edges, counts = _edges(array)
         inner = _rows_of_items(rows, counts)
@@ -98,8 +99,16 @@ def _edges(array: pa.Array) -> tuple[Ints, Ints]:
     return edges, edges[1:] - edges[:-1]
 
 
-def _rows_of_items(rows: Ints | None, counts: Ints) -> Ints:
-    return np.repeat(np.arange(len(counts)) if rows is None else rows, counts)
+def _rows_of_items(rows: Rows, counts: Ints) -> Rows:
+    def row_of(item: int) -> int:
+        entry = int(np.searchsorted(np.cumsum(counts), item, side="right"))
+        return entry if rows is None else rows(entry)
+
+    return row_of
+
+
+def _rows_among(rows: Rows, entries: Ints) -> Rows:
+    return lambda at: int(entries[at]) if rows is None else rows(int(entries[at]))
 
 
 def _numbers(counts: Ints, items: Filler) -> Filler | None:
@@ -168,7 +177,7 @@ class UnionWriter(Writer):
         self._branches = branches
         self._members = members
 
-    def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
+    def prepare(self, array: pa.Array, rows: Rows) -> Filler:
         if self._null is None:
             self.need_all(array, rows)
         valid = is_valid(array)
@@ -202,12 +211,12 @@ class UnionWriter(Writer):
 
     @staticmethod
     def _part(
-        number: int, writer: Writer, column: pa.Array, mask: Any, rows: Ints | None
+        number: int, writer: Writer, column: pa.Array, mask: Any, rows: Rows
     ) -> tuple[int, Ints, Filler]:
         entries = np.flatnonzero(mask)
         if len(entries) == len(column):
             return number, entries, writer.prepare(column, rows)
-        inner = entries if rows is None else rows[entries]
+        inner = _rows_among(rows, entries)
         return number, entries, writer.prepare(column.take(from_numpy(entries)), inner)
 
 

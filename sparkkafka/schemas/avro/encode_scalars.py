@@ -22,7 +22,7 @@ from sparkkafka.protocol.records.placing import (
     copy_pieces,
     dense,
     put,
-    put_pieces,
+    put_rest,
     varints,
     windows,
 )
@@ -32,6 +32,9 @@ from sparkkafka.schemas.avro.cursor import Bools
 from sparkkafka.schemas.avro.scalars import above, negated
 from sparkkafka.schemas.avro.schema import place
 from sparkkafka.schemas.values import ValueRowError
+
+Rows = Callable[[int], int] | None
+"""The row of the given column that an entry belongs to; None if they are the rows themselves."""
 
 
 class Filler:
@@ -53,21 +56,20 @@ class Filler:
 
 
 class Writer:
-    """One type. `rows` of `prepare` are the rows of the given column that the values belong to;
-    None if they are the rows themselves. Raises ValueRowError."""
+    """One type. `rows` of `prepare` says to which row each value belongs. Raises ValueRowError."""
 
     def __init__(self, path: str) -> None:
         self.path = path
 
-    def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
+    def prepare(self, array: pa.Array, rows: Rows) -> Filler:
         raise NotImplementedError
 
-    def prepare_valid(self, array: pa.Array, rows: Ints | None, valid: Bools) -> Filler | None:
+    def prepare_valid(self, array: pa.Array, rows: Rows, valid: Bools) -> Filler | None:
         """As `prepare`, of values that may be null, which get no bytes: all at once costs less than
         to take out the others. None if the type has no such way."""
         return None
 
-    def refuse(self, bad: Bools, rows: Ints | None, reason: str | Callable[[int], str]) -> None:
+    def refuse(self, bad: Bools, rows: Rows, reason: str | Callable[[int], str]) -> None:
         """Raises ValueRowError for the first value of the mask, if there is one. `reason` may be a
         function of the value's index."""
         entries = np.flatnonzero(bad)
@@ -75,10 +77,10 @@ class Writer:
             return
         entry = int(entries[0])
         words = reason if isinstance(reason, str) else reason(entry)
-        row = entry if rows is None else int(rows[entry])
+        row = entry if rows is None else rows(entry)
         raise ValueRowError(row, f"{place(self.path)}: {words}")
 
-    def need_all(self, array: pa.Array, rows: Ints | None) -> None:
+    def need_all(self, array: pa.Array, rows: Rows) -> None:
         """Refuses nulls."""
         if array.null_count:
             self.refuse(~is_valid(array), rows, "null, which the Avro schema does not allow here")
@@ -100,7 +102,7 @@ class ConstantWriter(Writer):
         self._filler = _Constant(np.frombuffer(written, np.uint8))
         self._null = null
 
-    def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
+    def prepare(self, array: pa.Array, rows: Rows) -> Filler:
         if self._null and array.null_count < len(array):
             self.refuse(is_valid(array), rows, "a value where the Avro schema has null alone")
         return self._filler
@@ -122,7 +124,7 @@ class _Constant(Filler):
 
 
 class BooleanWriter(Writer):
-    def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
+    def prepare(self, array: pa.Array, rows: Rows) -> Filler:
         self.need_all(array, rows)
         if not len(array):
             return Plain(np.zeros(0, np.uint8))
@@ -135,11 +137,11 @@ class FloatWriter(Writer):
         self._given = given
         self._written = written
 
-    def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
+    def prepare(self, array: pa.Array, rows: Rows) -> Filler:
         self.need_all(array, rows)
         return Plain(fixed_width(array, self._given).astype(self._written, copy=False))
 
-    def prepare_valid(self, array: pa.Array, rows: Ints | None, valid: Bools) -> Filler | None:
+    def prepare_valid(self, array: pa.Array, rows: Rows, valid: Bools) -> Filler | None:
         found = Plain(fixed_width(array, self._given).astype(self._written, copy=False))
         found.keep(valid)
         return found
@@ -159,7 +161,7 @@ class Plain(Filler):
             put(out, at, words, self.sizes, self.least, room)
 
 
-Change = Callable[[Ints, Writer, "Ints | None"], Ints]
+Change = Callable[[Ints, Writer, Rows], Ints]
 
 
 class LongWriter(Writer):
@@ -170,14 +172,14 @@ class LongWriter(Writer):
         self._given = given
         self._change = change
 
-    def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
+    def prepare(self, array: pa.Array, rows: Rows) -> Filler:
         self.need_all(array, rows)
         values = fixed_width(array, self._given).astype(np.int64, copy=False)
         if self._change is not None:
             values = self._change(values, self, rows)
         return Varints(values)
 
-    def prepare_valid(self, array: pa.Array, rows: Ints | None, valid: Bools) -> Filler | None:
+    def prepare_valid(self, array: pa.Array, rows: Rows, valid: Bools) -> Filler | None:
         # What stands under a null may be anything, and must not be looked at.
         values = fixed_width(array, self._given).astype(np.int64, copy=False) * valid
         if self._change is not None:
@@ -214,13 +216,13 @@ class Varints(Filler):
             write(out, at[rows], self._codes[rows], self.sizes[rows])
 
 
-def to_millis(values: Ints, writer: Writer, rows: Ints | None) -> Ints:
+def to_millis(values: Ints, writer: Writer, rows: Rows) -> Ints:
     """Down, also before 1970, as Spark does."""
     floored: Ints = values // 1000
     return floored
 
 
-def to_nanos(values: Ints, writer: Writer, rows: Ints | None) -> Ints:
+def to_nanos(values: Ints, writer: Writer, rows: Rows) -> Ints:
     most = (2**63 - 1) // 1000
     bad = (values > most) | (values < -most)
     writer.refuse(bad, rows, "the time is out of the range of 64 bits of nanoseconds")
@@ -233,11 +235,11 @@ def to_nanos(values: Ints, writer: Writer, rows: Ints | None) -> Ints:
 class BlobWriter(Writer):
     """string and bytes, of strings or binaries, also large ones."""
 
-    def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
+    def prepare(self, array: pa.Array, rows: Rows) -> Filler:
         self.need_all(array, rows)
         return Counted(*blobs(array))
 
-    def prepare_valid(self, array: pa.Array, rows: Ints | None, valid: Bools) -> Filler | None:
+    def prepare_valid(self, array: pa.Array, rows: Rows, valid: Bools) -> Filler | None:
         data, starts, lengths = blobs(array)
         return Counted(data, starts, lengths * valid, valid=valid)
 
@@ -322,10 +324,7 @@ class Counted(Filler):
         first |= (self._numbers << 1).view(np.uint64)
         put(out, at, first, self.sizes, self.least, room)
         if self._longest > 7:
-            rows = np.flatnonzero(self.lengths > 7)
-            lengths = self.lengths[rows] - 7
-            least = max(self.least - 8, 1)
-            put_pieces(out, at[rows] + 8, data, starts[rows] + 8, lengths, least, room)
+            put_rest(out, at, data, starts, self.sizes, self.least, room)
 
 
 _MOST_OF_WORDS: Final = 48
@@ -339,7 +338,7 @@ class FixedWriter(Writer):
         super().__init__(path)
         self._size = size
 
-    def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
+    def prepare(self, array: pa.Array, rows: Rows) -> Filler:
         self.need_all(array, rows)
         data, starts, lengths = blobs(array)
         self.refuse(
@@ -353,7 +352,7 @@ class FixedWriter(Writer):
 class UuidWriter(Writer):
     """A fixed of 16 bytes, of texts of 36 characters."""
 
-    def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
+    def prepare(self, array: pa.Array, rows: Rows) -> Filler:
         self.need_all(array, rows)
         data, starts, lengths = blobs(array)
         self.refuse(lengths != 36, rows, "the text is no UUID of 36 characters")
@@ -381,7 +380,7 @@ class EnumWriter(Writer):
         self._numbers = {symbol: number for number, symbol in enumerate(symbols)}
         self._narrow = len(symbols) <= 64
 
-    def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
+    def prepare(self, array: pa.Array, rows: Rows) -> Filler:
         self.need_all(array, rows)
         coded = array.dictionary_encode()
         names = coded.dictionary.to_pylist()
@@ -420,7 +419,7 @@ class DecimalWriter(Writer):
         self._rescaled = pa.decimal128(given.precision + more, scale) if more else None
         self._size = size
 
-    def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
+    def prepare(self, array: pa.Array, rows: Rows) -> Filler:
         self.need_all(array, rows)
         if self._rescaled is not None:
             array = array.cast(self._rescaled)

@@ -11,7 +11,7 @@ from sparkkafka.errors import OptionError
 from sparkkafka.protocol.records.arrow import from_numpy, is_valid
 from sparkkafka.protocol.records.placing import PAD, Room
 from sparkkafka.schemas.avro.encode_nested import Joined
-from sparkkafka.schemas.avro.encode_scalars import ConstantWriter, Filler, Writer
+from sparkkafka.schemas.avro.encode_scalars import ConstantWriter, Writer
 from sparkkafka.schemas.avro.nested import pack
 from sparkkafka.schemas.values import ValueRowError, type_words
 
@@ -60,7 +60,8 @@ class AvroEncoder:
             valid = is_valid(values)
             rows = np.flatnonzero(valid)
             values = values.take(from_numpy(rows))
-        filler: Filler = self._writer.prepare(values, rows)
+        some = rows
+        filler = self._writer.prepare(values, None if some is None else lambda at: int(some[at]))
         if front:
             filler = Joined([ConstantWriter("", front).prepare(values, None), filler])
         ends = np.zeros(count + 1, np.int64)
