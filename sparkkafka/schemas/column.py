@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
@@ -61,6 +61,19 @@ def format_module(name: str) -> Any:
     """The four functions of a format. Imported when it is used first: planning a read of text
     needs none of them."""
     return import_module(f"sparkkafka.schemas.{name}.format")
+
+
+@cache
+def _keep_memory() -> None:
+    """Has the C library keep what one batch has freed for the next one, up to twice so much.
+
+    glibc begins with a limit of 128 KB, above which it gives memory back and gets it again page by
+    page: a third of the time of decoding. It learns from the largest block that was freed.
+    """
+    np.empty(_KEPT_BYTES, np.uint8)
+
+
+_KEPT_BYTES: Final = 8 << 20  # never touched
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -119,6 +132,7 @@ class ColumnDecoder:
     def __init__(
         self, plan: ColumnPlan, writers: Callable[[], RegistryClient] | None = None
     ) -> None:
+        _keep_memory()
         self.plan = plan
         self._writers = writers
         self._decoders: dict[WriterId, Decoder | str] = {}
@@ -341,6 +355,7 @@ class ColumnEncoder:
     """Encodes batches of one column."""
 
     def __init__(self, plan: EncodePlan) -> None:
+        _keep_memory()
         self.plan = plan
         self._frame = frame_of(plan.writer, with_indexes=plan.format == PROTOBUF)
         self._encoder: tuple[pa.DataType, Encoder] | None = None
