@@ -48,6 +48,10 @@ NONE: Final = "none"
 
 FORMATS = (AVRO, PROTOBUF, JSON)
 
+MOST_DEFAULTS_AT_ONCE = 32 << 20
+"""Bytes of defaults, which each row gets that lacks the fields: far more than rows of a batch have
+of their own."""
+
 _MOST_WRITERS = 10_000
 _MOST_DECODERS = 128
 """Kept by a process. One takes some KB, and its schema's text."""
@@ -126,6 +130,10 @@ class DecodedColumn:
     rest: pa.Array | None = None
 
 
+class TooManyRowsError(Exception):
+    """The defaults of fields that the writers lack are too many bytes for all rows at once."""
+
+
 class ColumnDecoder:
     """Decodes batches of one column. `writers` is called when the first frame is met."""
 
@@ -141,7 +149,8 @@ class ColumnDecoder:
         """`payloads` is binary; `headers` of HEADERS_TYPE, or None.
 
         Raises RegistryError if the registry cannot be asked, OptionError for a type that cannot be
-        read or a missing library. Nothing else that records hold raises.
+        read or a missing library. Nothing else that records hold raises, but TooManyRowsError for
+        several rows: the caller gives fewer, and gets the same values.
         """
         plan = self.plan
         if plan.framing == NONE:
@@ -161,12 +170,16 @@ class ColumnDecoder:
             for row, reason in zip(unframed.bad_rows.tolist(), unframed.reasons, strict=True)
         ]
         parts: list[tuple[Group, Decoded]] = []
+        room = MOST_DEFAULTS_AT_ONCE
         for group in unframed.groups:
             decoder = self._decoder(group.writer)
             if isinstance(decoder, str):
                 rows = _present(group)
                 bad += [BadRow(row, decoder, group.writer) for row in rows]
                 continue
+            room -= len(group.payloads) * decoder.defaults
+            if room < 0 and len(payloads) > 1:
+                raise TooManyRowsError
             decoded = decoder.decode(group.payloads)
             parts.append((group, decoded))
             where = decoded.bad_rows if group.rows is None else group.rows[decoded.bad_rows]

@@ -64,6 +64,11 @@ class Decoder(Protocol):
     @property
     def type(self) -> pa.DataType: ...
 
+    @property
+    def defaults(self) -> int:
+        """Bytes of texts that a row may get without having them in its payload."""
+        ...
+
     def decode(self, payloads: pa.Array) -> Decoded:
         """`payloads`: binary, may have nulls. Raises nothing for bytes that are wrong: those are
         bad rows. Takes memory in proportion to the payloads' bytes and to the rows."""
