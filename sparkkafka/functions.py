@@ -259,7 +259,7 @@ class _Decode:
         import pyarrow as pa
 
         from sparkkafka.protocol.columns.input_columns import as_binary
-        from sparkkafka.schemas.column import ColumnDecoder
+        from sparkkafka.schemas.column import ColumnDecoder, TooManyRowsError
 
         if self._decoder is None:
             registry = self._registry
@@ -268,8 +268,15 @@ class _Decode:
             )
         payloads = as_binary(payloads, "the")
         found = []
-        for piece in _pieces(payloads):
-            decoded = self._decoder.decode(piece.cast(pa.binary()), None)
+        waiting = list(_pieces(payloads))[::-1]
+        while waiting:
+            piece = waiting.pop()
+            try:
+                decoded = self._decoder.decode(piece.cast(pa.binary()), None)
+            except TooManyRowsError:
+                middle = len(piece) // 2
+                waiting += [piece.slice(middle), piece.slice(0, middle)]
+                continue
             if decoded.bad and not self._null_for_bad:
                 bad = decoded.bad[0]
                 raw = piece[bad.row].as_py()

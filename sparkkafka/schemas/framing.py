@@ -95,15 +95,6 @@ def _varint(value: int) -> bytes:
     return bytes([*found, raw])
 
 
-def with_prefix(frame: bytes, payloads: pa.Array) -> pa.Array:
-    """Each payload behind the frame; null stays null."""
-    if not frame or payloads.null_count == len(payloads):
-        return payloads
-    return pc.binary_join_element_wise(
-        binary_array([frame])[0], payloads, binary_array([b""])[0], null_handling="emit_null"
-    )
-
-
 def with_header(
     headers: pa.Array | None, column: str, frame: bytes, payloads: pa.Array
 ) -> pa.Array:

@@ -17,7 +17,10 @@ from typing import Final, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
+
+from sparkkafka.protocol.records.arrow import binary_array
 
 AVRO: Final = "avro"
 PROTOBUF: Final = "protobuf"
@@ -61,6 +64,11 @@ class Decoder(Protocol):
     @property
     def type(self) -> pa.DataType: ...
 
+    @property
+    def defaults(self) -> int:
+        """Bytes of texts that a row may get without having them in its payload."""
+        ...
+
     def decode(self, payloads: pa.Array) -> Decoded:
         """`payloads`: binary, may have nulls. Raises nothing for bytes that are wrong: those are
         bad rows. Takes memory in proportion to the payloads' bytes and to the rows."""
@@ -68,12 +76,21 @@ class Decoder(Protocol):
 
 
 class Encoder(Protocol):
-    """Values of an Arrow column -> payloads without framing."""
+    """Values of an Arrow column -> payloads."""
 
-    def encode(self, values: pa.Array) -> pa.Array:
-        """Binary, null where the value is null. Raises ValueRowError for a value that the schema
-        cannot have."""
+    def encode(self, values: pa.Array, front: bytes = b"") -> pa.Array:
+        """Binary, each behind the same bytes in `front`; null where the value is null. Raises
+        ValueRowError for a value that the schema cannot have."""
         ...
+
+
+def behind(front: bytes, payloads: pa.Array) -> pa.Array:
+    """Each payload behind `front`; null stays null."""
+    if not front or payloads.null_count == len(payloads):
+        return payloads
+    return pc.binary_join_element_wise(
+        binary_array([front])[0], payloads, binary_array([b""])[0], null_handling="emit_null"
+    )
 
 
 class ValueRowError(ValueError):

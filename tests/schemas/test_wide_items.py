@@ -6,10 +6,12 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from sparkkafka.errors import SchemaError
+from sparkkafka.protocol.columns.columns import DecodedRecords
 from sparkkafka.schemas.avro import format as avro
 from sparkkafka.schemas.avro.defaults import long_bytes
 from sparkkafka.schemas.json.format import decoder as json_decoder
@@ -79,7 +81,7 @@ def test_wide_items_that_are_honest() -> None:
     assert not len(decoded.bad_rows)
     assert len(decoded.values[0].as_py()["a"]) == 1040
     text = objects(b'{"f1":1.5,"f2":null,"f3":12345}', 5000)
-    for count in (1, 100):
+    for count in (1, 10):
         read = wide_json().decode(pa.array([text] * count + [objects(b"{}", 60)]))
         assert not len(read.bad_rows)
         assert len(read.values[0].as_py()["a"]) == 5000
@@ -92,10 +94,10 @@ def test_a_default_that_all_rows_would_have() -> None:
         made(writer, record({"name": "f", "type": "int"}, longer))
     shorter = {"name": "x", "type": "string", "default": "y" * 10_000}
     decoded = made(writer, record({"name": "f", "type": "int"}, shorter)).decode(
-        pa.array([b"\2"] * 20_000)
+        pa.array([b"\2"] * 1000)
     )
     assert decoded.values.null_count == 0
-    assert len(decoded.values[19_999].as_py()["x"]) == 10_000
+    assert len(decoded.values[999].as_py()["x"]) == 10_000
 
 
 def test_defaults_of_all_rows_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,3 +109,80 @@ def test_defaults_of_all_rows_together(monkeypatch: pytest.MonkeyPatch) -> None:
     assert decoded.bad_rows.tolist() == [*range(first, 20_000), 20_001]
     assert decoded.values.null_count == 20_002 - first
     assert "defaults" in decoded.reasons[0]
+
+
+WRITER = Schema("avro", json.dumps(record({"name": "f", "type": "int"})))
+LONG = {"name": "x", "type": "string", "default": "y" * 16_000}
+READER = Schema("avro", json.dumps(record({"name": "f", "type": "int"}, LONG)))
+
+
+class OneWriter:
+    def by_id(self, *of: object) -> Schema:
+        return WRITER
+
+
+def shaper():  # type: ignore[no-untyped-def]
+    """Of a read of a topic whose writers lack the field x."""
+    from sparkkafka.config.options import parse_read_options
+    from sparkkafka.schemas.column import ColumnPlan
+    from sparkkafka.spark.read.read_task import BatchShaper
+    from sparkkafka.spark.read.typed_task import Typed
+    from sparkkafka.spark.schema import ReadColumn
+
+    options = parse_read_options(
+        {
+            "kafka.bootstrap.servers": "127.0.0.1:9",
+            "subscribe": "t",
+            "valueFormat": "avro",
+            "schema.registry.url": "http://127.0.0.1:9",
+        }
+    )
+    kind = avro.arrow_type(READER)
+    plan = ColumnPlan("value", "avro", "confluent", READER, kind, schema_id=8)
+    columns = ReadColumn("value", kind=kind, plans=(("t", plan),)), ReadColumn("offset")
+    typed = Typed(options, options.formats, columns)  # type: ignore[arg-type]
+    typed._registry = OneWriter()  # type: ignore[assignment]
+    return BatchShaper("t", 0, columns, typed=typed)
+
+
+def records(count: int) -> DecodedRecords:
+    values = pa.array([bytes([0, 0, 0, 0, 7, 2])] * count)
+    numbers = np.arange(count)
+    return DecodedRecords(numbers, numbers, np.zeros(count, np.int32), None, values, None)
+
+
+MANY = """
+import resource
+from tests.schemas.test_wide_items import *
+made = shaper()
+for batch in made.batches(records(10)): pass
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+offsets = 0
+for batch in made.batches(records(8192)):
+    assert batch.nbytes < 40 << 20, batch.nbytes
+    assert batch.column(0).null_count == 0
+    assert batch.column(1).to_pylist() == list(range(offsets, offsets + len(batch)))
+    assert len(batch.column(0)[-1]["x"].as_py()) == 16_000
+    offsets += len(batch)
+assert offsets == 8192
+grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+assert grown < 128 << 10, grown
+"""
+
+
+def test_rows_whose_defaults_are_many_bytes_come_in_several_batches() -> None:
+    done = subprocess.run([sys.executable, "-c", MANY], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_a_function_takes_such_rows_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sparkkafka.functions import _Decode
+    from sparkkafka.schemas.column import ColumnPlan
+
+    monkeypatch.setattr("sparkkafka.schemas.column.MOST_DEFAULTS_AT_ONCE", 70_000)
+    plan = ColumnPlan("value", "avro", "confluent", READER, avro.arrow_type(READER), schema_id=8)
+    decode = _Decode(plan, OneWriter(), null_for_bad=False)  # type: ignore[arg-type]
+    payloads = pa.array([bytes([0, 0, 0, 0, 7, 2 * n]) for n in range(30)])
+    values = decode(payloads)
+    assert values.field("f").to_pylist() == list(range(30))
+    assert values.field("x").to_pylist() == ["y" * 16_000] * 30

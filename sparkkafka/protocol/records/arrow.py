@@ -69,8 +69,14 @@ def is_valid(array: pa.Array) -> NDArray[np.bool_]:
     bitmap = array.buffers()[0]
     if bitmap is None:  # the null type has no bitmap
         return np.zeros(len(array), np.bool_)
-    bits = np.unpackbits(np.frombuffer(bitmap, np.uint8), bitorder="little")
-    return bits[array.offset : array.offset + len(array)].view(np.bool_)
+    return bits(bitmap, array.offset, len(array)).view(np.bool_)
+
+
+def bits(bitmap: pa.Buffer, offset: int, count: int) -> NDArray[np.uint8]:
+    """`count` bits of Arrow's, from `offset` on, as bytes of 0 and 1."""
+    begin, end = offset // 8, -(-(offset + count) // 8)
+    some = np.frombuffer(bitmap, np.uint8, end - begin, begin)
+    return np.unpackbits(some, bitorder="little")[offset - 8 * begin :][:count]
 
 
 def binary_array(values: Sequence[bytes | None]) -> pa.Array:

@@ -25,7 +25,7 @@ CHUNK_BYTES: Final = 1 << 20
 """Most bytes of a chunk; a larger payload is a chunk of its own."""
 
 _TOO_LARGE = "the value: with its defaults the column is larger than it can be"
-_MOST_DEFAULTS = 1 << 30  # of one call: a column's texts have offsets of 32 bits
+_MOST_DEFAULTS = 128 << 20  # of one call; `schemas.column` asks for far fewer at once
 _MOST_BYTES = (1 << 31) - 1024  # of a payload: positions go into Arrow's offsets of 32 bits
 
 
@@ -38,6 +38,10 @@ class AvroDecoder:
     @property
     def type(self) -> pa.DataType:
         return self._reader.type
+
+    @property
+    def defaults(self) -> int:
+        return self._reader.defaults
 
     def decode(self, payloads: pa.Array) -> Decoded:
         data, offsets = _blobs(payloads)

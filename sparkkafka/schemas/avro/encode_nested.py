@@ -9,10 +9,15 @@ import numpy as np
 import pyarrow as pa
 
 from sparkkafka.protocol.records.arrow import from_numpy, is_valid
+from sparkkafka.protocol.records.placing import NO_ROOM, PAD, Room
 from sparkkafka.protocol.records.varints import Bytes, Ints
+from sparkkafka.schemas.avro.cursor import Bools
 from sparkkafka.schemas.avro.encode_scalars import (
     ConstantWriter,
+    Counted,
     Filler,
+    Plain,
+    Rows,
     Varints,
     Writer,
     offsets_of,
@@ -27,9 +32,9 @@ class RecordWriter(Writer):
         super().__init__(path)
         self._fields = fields
 
-    def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
+    def prepare(self, array: pa.Array, rows: Rows) -> Filler:
         self.need_all(array, rows)
-        return _Sequence(
+        return Joined(
             [
                 writer.prepare(array if place is None else array.field(place), rows)
                 for writer, place in self._fields
@@ -37,19 +42,21 @@ class RecordWriter(Writer):
         )
 
 
-class _Sequence(Filler):
+class Joined(Filler):
     """Values one behind the other."""
 
     def __init__(self, parts: Sequence[Filler]) -> None:
         total: Any = 0
         for part in parts:
             total = total + part.sizes
-        super().__init__(total)
+        super().__init__(total, sum(part.least for part in parts))
         self._parts = parts
 
-    def write(self, out: Bytes, at: Ints) -> None:
+    def write(self, out: Bytes, at: Ints, room: Room) -> None:
+        rest = self.least
         for part in self._parts:
-            part.write(out, at)
+            rest -= part.least
+            part.write(out, at, room.before(rest))
             at = at + part.sizes
 
 
@@ -60,11 +67,12 @@ class ListWriter(Writer):
         super().__init__(path)
         self._item = item
 
-    def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
+    def prepare(self, array: pa.Array, rows: Rows) -> Filler:
         self.need_all(array, rows)
         edges, counts = _edges(array)
         items = array.values.slice(int(edges[0]), int(edges[-1] - edges[0]))
-        return _Blocks(counts, self._item.prepare(items, _rows_of_items(rows, counts)))
+        found = self._item.prepare(items, _rows_of_items(rows, counts))
+        return _numbers(counts, found) or _Blocks(counts, found)
 
 
 class MapWriter(Writer):
@@ -73,13 +81,13 @@ class MapWriter(Writer):
         self._key = key
         self._value = value
 
-    def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
+    def prepare(self, array: pa.Array, rows: Rows) -> Filler:
         self.need_all(array, rows)
         edges, counts = _edges(array)
         inner = _rows_of_items(rows, counts)
         begin, count = int(edges[0]), int(edges[-1] - edges[0])
         keys, values = array.keys.slice(begin, count), array.items.slice(begin, count)
-        entries = _Sequence([self._key.prepare(keys, inner), self._value.prepare(values, inner)])
+        entries = Joined([self._key.prepare(keys, inner), self._value.prepare(values, inner)])
         return _Blocks(counts, entries)
 
 
@@ -88,19 +96,56 @@ def _edges(array: pa.Array) -> tuple[Ints, Ints]:
     if not len(array):
         return np.zeros(1, np.int64), np.zeros(0, np.int64)
     edges = offsets_of(array, large=pa.types.is_large_list(array.type))
-    return edges, np.diff(edges)
+    return edges, edges[1:] - edges[:-1]
 
 
-def _rows_of_items(rows: Ints | None, counts: Ints) -> Ints:
-    return np.repeat(np.arange(len(counts)) if rows is None else rows, counts)
+def _rows_of_items(rows: Rows, counts: Ints) -> Rows:
+    def row_of(item: int) -> int:
+        entry = int(np.searchsorted(np.cumsum(counts), item, side="right"))
+        return entry if rows is None else rows(entry)
+
+    return row_of
+
+
+def _rows_among(rows: Rows, entries: Ints) -> Rows:
+    return lambda at: int(entries[at]) if rows is None else rows(int(entries[at]))
+
+
+def _numbers(counts: Ints, items: Filler) -> Filler | None:
+    """Arrays of numbers: put together first, then written as texts are."""
+    packed = items.packed() if isinstance(items, Varints) and len(counts) else None
+    if packed is None:
+        return None
+    edges = _item_edges(int(counts.sum()), items.sizes)
+    last = np.cumsum(counts)
+    starts = edges[last - counts]
+    return _Closed(Counted(packed, starts, edges[last] - starts, counts))
+
+
+class _Closed(Filler):
+    """Arrays that have no 0 at their end yet; an empty one is its count, 0, alone."""
+
+    def __init__(self, inner: Counted) -> None:
+        self._inner = inner
+        more = inner.lengths > 0
+        least = inner.least if inner.least == 1 else inner.least + 1
+        super().__init__(inner.sizes + more, least)
+
+    def write(self, out: Bytes, at: Ints, room: Room) -> None:
+        self._inner.write(out, at, room)
+        out[at + self.sizes - 1] = 0
+
+
+def _item_edges(total: int, sizes: Any) -> Ints:
+    """Where each item's bytes begin, and where the last ones end."""
+    edges = np.zeros(total + 1, np.int64)
+    np.cumsum(np.full(total, sizes) if np.ndim(sizes) == 0 else sizes, out=edges[1:])
+    return edges
 
 
 class _Blocks(Filler):
     def __init__(self, counts: Ints, items: Filler) -> None:
-        total = int(counts.sum())
-        edges = np.zeros(total + 1, np.int64)
-        sizes = items.sizes
-        np.cumsum(np.full(total, sizes) if np.ndim(sizes) == 0 else sizes, out=edges[1:])
+        edges = _item_edges(int(counts.sum()), items.sizes)
         self._ends = edges
         self._first = np.cumsum(counts) - counts
         self._counts = counts
@@ -108,15 +153,16 @@ class _Blocks(Filler):
         self._items = items
         content = edges[self._first + counts] - edges[self._first]
         # An empty array is its count, 0, alone.
-        super().__init__(content + np.where(counts > 0, self._front.sizes + 1, 1))
+        super().__init__(content + np.where(counts > 0, self._front.sizes + 1, 1), 1)
 
-    def write(self, out: Bytes, at: Ints) -> None:
+    def write(self, out: Bytes, at: Ints, room: Room) -> None:
         if not len(at):
             return
-        self._front.write(out, at)
+        self._front.write(out, at, NO_ROOM)
         out[at + self.sizes - 1] = 0
         begin = at + self._front.sizes - self._ends[self._first]
-        self._items.write(out, np.repeat(begin, self._counts) + self._ends[:-1])
+        places = np.repeat(begin, self._counts) + self._ends[:-1]
+        self._items.write(out, places, Room(0, self._items.least))
 
 
 class UnionWriter(Writer):
@@ -131,7 +177,7 @@ class UnionWriter(Writer):
         self._branches = branches
         self._members = members
 
-    def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
+    def prepare(self, array: pa.Array, rows: Rows) -> Filler:
         if self._null is None:
             self.need_all(array, rows)
         valid = is_valid(array)
@@ -140,6 +186,11 @@ class UnionWriter(Writer):
             nothing = ConstantWriter(self.path, b"").prepare(array, rows)
             parts.append((self._null, np.flatnonzero(~valid), nothing))
         if not self._members:
+            if len(parts) == len(self._branches) == 1:
+                number, writer = self._branches[0]
+                found = writer.prepare_valid(array, rows, valid)
+                if found is not None and self._null is not None:
+                    return _Nullable(self._null, number, valid, found)
             for number, writer in self._branches:
                 parts.append(self._part(number, writer, array, valid, rows))
             return _Branches(len(array), parts)
@@ -160,13 +211,30 @@ class UnionWriter(Writer):
 
     @staticmethod
     def _part(
-        number: int, writer: Writer, column: pa.Array, mask: Any, rows: Ints | None
+        number: int, writer: Writer, column: pa.Array, mask: Any, rows: Rows
     ) -> tuple[int, Ints, Filler]:
         entries = np.flatnonzero(mask)
         if len(entries) == len(column):
             return number, entries, writer.prepare(column, rows)
-        inner = entries if rows is None else rows[entries]
+        inner = _rows_among(rows, entries)
         return number, entries, writer.prepare(column.take(from_numpy(entries)), inner)
+
+
+class _Nullable(Filler):
+    """A number of null or of the one branch that values have, and these."""
+
+    def __init__(self, null: int, number: int, valid: Bools, values: Filler) -> None:
+        self._numbers: Filler
+        if max(null, number) < 64:
+            self._numbers = Plain(np.where(valid, np.uint8(2 * number), np.uint8(2 * null)))
+        else:
+            self._numbers = Varints(np.where(valid, number, null))
+        self._values = values
+        super().__init__(self._numbers.sizes + values.sizes, self._numbers.least)
+
+    def write(self, out: Bytes, at: Ints, room: Room) -> None:
+        self._numbers.write(out, at, room)
+        self._values.write(out, at + self._numbers.sizes, room)
 
 
 class _Branches(Filler):
@@ -178,15 +246,15 @@ class _Branches(Filler):
         ]
         sizes = np.zeros(count, np.int64)
         for front, entries, values in self._parts:
-            sizes[entries] = values.sizes + int(front.sizes[0])
-        super().__init__(sizes)
+            sizes[entries] = values.sizes + front.least
+        super().__init__(sizes, int(sizes.min()) if count else 0)
 
-    def write(self, out: Bytes, at: Ints) -> None:
+    def write(self, out: Bytes, at: Ints, room: Room) -> None:
         for front, entries, values in self._parts:
             places = at if len(entries) == len(at) else at[entries]
-            size = int(front.sizes[0])
-            number = np.zeros(size, np.uint8)
-            front.write(number, np.zeros(1, np.int64))
-            for index, byte in enumerate(number.tolist()):
+            size = front.least
+            number = np.zeros(size + PAD, np.uint8)
+            front.write(number, np.zeros(1, np.int64), NO_ROOM)
+            for index, byte in enumerate(number[:size].tolist()):
                 out[places + index] = byte
-            values.write(out, places + size)
+            values.write(out, places + size, room)

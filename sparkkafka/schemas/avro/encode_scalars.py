@@ -13,39 +13,63 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sparkkafka.protocol.records.arrow import is_valid
+from sparkkafka.protocol.records.arrow import bits, is_valid
+from sparkkafka.protocol.records.placing import (
+    NO_ROOM,
+    PAD,
+    Room,
+    Sizes,
+    copy_pieces,
+    dense,
+    put,
+    put_rest,
+    varints,
+    windows,
+)
+from sparkkafka.protocol.records.placing import Varints as Packed
 from sparkkafka.protocol.records.varints import Bytes, Ints, widths, write, zigzag
 from sparkkafka.schemas.avro.cursor import Bools
 from sparkkafka.schemas.avro.scalars import above, negated
 from sparkkafka.schemas.avro.schema import place
 from sparkkafka.schemas.values import ValueRowError
 
-Sizes = Any
-"""Bytes of each value: an array, or one number for all."""
+Rows = Callable[[int], int] | None
+"""The row of the given column that an entry belongs to; None if they are the rows themselves."""
 
 
 class Filler:
-    """Values that are ready to be written; `sizes` are their bytes."""
+    """Values that are ready to be written; `sizes` are their bytes, at least `least`."""
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: Sizes, least: int) -> None:
         self.sizes = sizes
+        self.least = least
 
-    def write(self, out: Bytes, at: Ints) -> None:
+    def keep(self, valid: Bools | None) -> None:
+        """Nothing is written where not valid."""
+        if valid is not None:
+            self.sizes = self.sizes * valid
+            self.least = 0
+
+    def write(self, out: Bytes, at: Ints, room: Room) -> None:
         """Fills in each value at its place."""
         raise NotImplementedError
 
 
 class Writer:
-    """One type. `rows` of `prepare` are the rows of the given column that the values belong to;
-    None if they are the rows themselves. Raises ValueRowError."""
+    """One type. `rows` of `prepare` says to which row each value belongs. Raises ValueRowError."""
 
     def __init__(self, path: str) -> None:
         self.path = path
 
-    def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
+    def prepare(self, array: pa.Array, rows: Rows) -> Filler:
         raise NotImplementedError
 
-    def refuse(self, bad: Bools, rows: Ints | None, reason: str | Callable[[int], str]) -> None:
+    def prepare_valid(self, array: pa.Array, rows: Rows, valid: Bools) -> Filler | None:
+        """As `prepare`, of values that may be null, which get no bytes: all at once costs less than
+        to take out the others. None if the type has no such way."""
+        return None
+
+    def refuse(self, bad: Bools, rows: Rows, reason: str | Callable[[int], str]) -> None:
         """Raises ValueRowError for the first value of the mask, if there is one. `reason` may be a
         function of the value's index."""
         entries = np.flatnonzero(bad)
@@ -53,10 +77,10 @@ class Writer:
             return
         entry = int(entries[0])
         words = reason if isinstance(reason, str) else reason(entry)
-        row = entry if rows is None else int(rows[entry])
+        row = entry if rows is None else rows(entry)
         raise ValueRowError(row, f"{place(self.path)}: {words}")
 
-    def need_all(self, array: pa.Array, rows: Ints | None) -> None:
+    def need_all(self, array: pa.Array, rows: Rows) -> None:
         """Refuses nulls."""
         if array.null_count:
             self.refuse(~is_valid(array), rows, "null, which the Avro schema does not allow here")
@@ -78,7 +102,7 @@ class ConstantWriter(Writer):
         self._filler = _Constant(np.frombuffer(written, np.uint8))
         self._null = null
 
-    def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
+    def prepare(self, array: pa.Array, rows: Rows) -> Filler:
         if self._null and array.null_count < len(array):
             self.refuse(is_valid(array), rows, "a value where the Avro schema has null alone")
         return self._filler
@@ -86,21 +110,25 @@ class ConstantWriter(Writer):
 
 class _Constant(Filler):
     def __init__(self, data: Bytes) -> None:
-        super().__init__(len(data))
+        super().__init__(len(data), len(data))
         self._data = data
 
-    def write(self, out: Bytes, at: Ints) -> None:
+    def write(self, out: Bytes, at: Ints, room: Room) -> None:
+        size = len(self._data)
+        if size and size <= 8 <= size + room.after:
+            word = int.from_bytes(self._data.tobytes(), "little")
+            windows(out, "<u8")[at] = np.uint64(word)
+            return
         for index, byte in enumerate(self._data.tolist()):
             out[at + index] = byte
 
 
 class BooleanWriter(Writer):
-    def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
+    def prepare(self, array: pa.Array, rows: Rows) -> Filler:
         self.need_all(array, rows)
         if not len(array):
-            return _Plain(np.zeros(0, np.uint8))
-        bits = np.unpackbits(np.frombuffer(array.buffers()[1], np.uint8), bitorder="little")
-        return _Plain(bits[array.offset : array.offset + len(array)])
+            return Plain(np.zeros(0, np.uint8))
+        return Plain(bits(array.buffers()[1], array.offset, len(array)))
 
 
 class FloatWriter(Writer):
@@ -109,30 +137,31 @@ class FloatWriter(Writer):
         self._given = given
         self._written = written
 
-    def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
+    def prepare(self, array: pa.Array, rows: Rows) -> Filler:
         self.need_all(array, rows)
-        return _Plain(fixed_width(array, self._given).astype(self._written))
+        return Plain(fixed_width(array, self._given).astype(self._written, copy=False))
+
+    def prepare_valid(self, array: pa.Array, rows: Rows, valid: Bools) -> Filler | None:
+        found = Plain(fixed_width(array, self._given).astype(self._written, copy=False))
+        found.keep(valid)
+        return found
 
 
-class _Plain(Filler):
+class Plain(Filler):
     """Numbers as they stand in memory, lowest byte first."""
 
     def __init__(self, values: NDArray[Any]) -> None:
-        super().__init__(values.dtype.itemsize)
+        size = values.dtype.itemsize
+        super().__init__(size, size)
         self._values = values
 
-    def write(self, out: Bytes, at: Ints) -> None:
+    def write(self, out: Bytes, at: Ints, room: Room) -> None:
         if len(at):
-            windows(out, self._values.dtype)[at] = self._values
+            words = self._values.view(f"<u{self._values.dtype.itemsize}")
+            put(out, at, words, self.sizes, self.least, room)
 
 
-def windows(data: Bytes, dtype: Any) -> NDArray[Any]:
-    """The number that begins at each byte."""
-    size = np.dtype(dtype).itemsize
-    return np.ndarray((max(len(data) - size + 1, 0),), dtype, data.data, 0, (1,))
-
-
-Change = Callable[[Ints, Writer, "Ints | None"], Ints]
+Change = Callable[[Ints, Writer, Rows], Ints]
 
 
 class LongWriter(Writer):
@@ -143,30 +172,57 @@ class LongWriter(Writer):
         self._given = given
         self._change = change
 
-    def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
+    def prepare(self, array: pa.Array, rows: Rows) -> Filler:
         self.need_all(array, rows)
-        values = fixed_width(array, self._given).astype(np.int64)
+        values = fixed_width(array, self._given).astype(np.int64, copy=False)
         if self._change is not None:
             values = self._change(values, self, rows)
         return Varints(values)
 
+    def prepare_valid(self, array: pa.Array, rows: Rows, valid: Bools) -> Filler | None:
+        # What stands under a null may be anything, and must not be looked at.
+        values = fixed_width(array, self._given).astype(np.int64, copy=False) * valid
+        if self._change is not None:
+            values = self._change(values, self, rows)
+        return Varints(values, valid)
+
 
 class Varints(Filler):
-    def __init__(self, values: Ints) -> None:
-        self._codes = zigzag(values)
-        super().__init__(widths(self._codes))
+    """Zigzag varints. Where not `valid`, nothing."""
 
-    def write(self, out: Bytes, at: Ints) -> None:
-        write(out, at, self._codes, self.sizes)
+    def __init__(self, values: Ints, valid: Bools | None = None) -> None:
+        codes = zigzag(values)
+        found = varints(codes)
+        self._codes = codes if found is None else None
+        if found is None:
+            found = Packed(codes, widths(codes), 1)
+        self.words = found.words
+        super().__init__(found.sizes, found.least)
+        self.keep(valid)
+
+    def packed(self) -> Bytes | None:
+        """The bytes of all, one behind the other; None for numbers that are too long for it."""
+        if self._codes is not None:
+            return None
+        return dense(Packed(self.words, self.sizes, self.least))
+
+    def write(self, out: Bytes, at: Ints, room: Room) -> None:
+        if not len(at):
+            return
+        if self._codes is None:
+            put(out, at, self.words, self.sizes, self.least, room)
+        else:
+            rows = np.flatnonzero(self.sizes)
+            write(out, at[rows], self._codes[rows], self.sizes[rows])
 
 
-def to_millis(values: Ints, writer: Writer, rows: Ints | None) -> Ints:
+def to_millis(values: Ints, writer: Writer, rows: Rows) -> Ints:
     """Down, also before 1970, as Spark does."""
     floored: Ints = values // 1000
     return floored
 
 
-def to_nanos(values: Ints, writer: Writer, rows: Ints | None) -> Ints:
+def to_nanos(values: Ints, writer: Writer, rows: Rows) -> Ints:
     most = (2**63 - 1) // 1000
     bad = (values > most) | (values < -most)
     writer.refuse(bad, rows, "the time is out of the range of 64 bits of nanoseconds")
@@ -179,9 +235,13 @@ def to_nanos(values: Ints, writer: Writer, rows: Ints | None) -> Ints:
 class BlobWriter(Writer):
     """string and bytes, of strings or binaries, also large ones."""
 
-    def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
+    def prepare(self, array: pa.Array, rows: Rows) -> Filler:
         self.need_all(array, rows)
-        return Blobs(*blobs(array))
+        return Counted(*blobs(array))
+
+    def prepare_valid(self, array: pa.Array, rows: Rows, valid: Bools) -> Filler | None:
+        data, starts, lengths = blobs(array)
+        return Counted(data, starts, lengths * valid, valid=valid)
 
 
 def blobs(array: pa.Array) -> tuple[Bytes, Ints, Ints]:
@@ -194,7 +254,7 @@ def blobs(array: pa.Array) -> tuple[Bytes, Ints, Ints]:
         return np.zeros(0, np.uint8), nothing, nothing
     edges = offsets_of(array, large=large)
     data = np.zeros(0, np.uint8) if content is None else np.frombuffer(content, np.uint8)
-    return data, edges[:-1], np.diff(edges)
+    return data, edges[:-1], edges[1:] - edges[:-1]
 
 
 def offsets_of(array: pa.Array, *, large: bool) -> Ints:
@@ -204,64 +264,71 @@ def offsets_of(array: pa.Array, *, large: bool) -> Ints:
 
 
 class Blobs(Filler):
-    """`counted` writes the length in front."""
+    """Pieces of bytes. Those of a row lie behind those of the row before, or where all are equally
+    long."""
 
-    def __init__(self, data: Bytes, starts: Ints, lengths: Ints, *, counted: bool = True) -> None:
+    def __init__(self, data: Bytes, starts: Ints, lengths: Ints) -> None:
         self._data = data
         self._starts = starts
         self._lengths = lengths
-        self._front = Varints(lengths) if counted else None
-        super().__init__(lengths + self._front.sizes if self._front else lengths)
+        super().__init__(lengths, int(lengths.min()) if len(lengths) else 0)
 
-    def write(self, out: Bytes, at: Ints) -> None:
-        if self._front:
-            self._front.write(out, at)
-            at = at + self._front.sizes
+    def write(self, out: Bytes, at: Ints, room: Room) -> None:
         copy_pieces(self._data, self._starts, self._lengths, out, at)
 
 
-def copy_pieces(data: Bytes, starts: Ints, lengths: Ints, out: Bytes, at: Ints) -> None:
-    """Pieces of `data` to places in `out`, by words: the last word of a piece may overlap the one
-    before it, so that nothing is written beside the piece."""
-    if not len(lengths):
-        return
-    for low, dtype in ((8, "<u8"), (4, "<u4"), (2, "<u2"), (1, "u1")):
-        high = 2 * low if low < 8 else None
-        mask = lengths >= low
-        if high is not None:
-            mask &= lengths < high
-        rows = np.flatnonzero(mask)
-        if not len(rows):
-            continue
-        source, target = windows(data, dtype), windows(out, dtype)
-        begin, goal, size = starts[rows], at[rows], lengths[rows]
-        if low == 8:
-            _copy_words(source, begin, target, goal, size)
+class Counted(Filler):
+    """Pieces of bytes, which ascend, each behind a number: its length, or one of the `counts`.
+    Where not `valid`, nothing: the length there is 0."""
+
+    def __init__(
+        self,
+        data: Bytes,
+        starts: Ints,
+        lengths: Ints,
+        counts: Ints | None = None,
+        valid: Bools | None = None,
+    ) -> None:
+        self._data = data
+        self._starts = starts
+        self.lengths = lengths
+        self._longest = int(lengths.max()) if len(lengths) else 0
+        shortest = int(lengths.min()) if len(lengths) else 0
+        self._numbers = lengths if counts is None else counts
+        most = self._longest if counts is None else int(counts.max())
+        self._front: Varints | None = None
+        if most < 64 and self._longest <= _MOST_OF_WORDS:
+            super().__init__(lengths + 1, shortest + 1)
         else:
-            target[goal] = source[begin]
-        if low > 1:
-            last = size - low
-            target[goal + last] = source[begin + last]
+            self._front = Varints(self._numbers)
+            super().__init__(lengths + self._front.sizes, shortest + self._front.least)
+            self._front.keep(valid)
+        self.keep(valid)
+
+    def write(self, out: Bytes, at: Ints, room: Room) -> None:
+        if not len(at):
+            return
+        front = self._front
+        if front is not None:
+            front.write(out, at, room.before(self.least - front.least))
+            copy_pieces(self._data, self._starts, self.lengths, out, at + front.sizes)
+            return
+        # A copy with a byte in front and more behind. The number is the byte in front of the first
+        # seven, and written with them.
+        begin, end = int(self._starts[0]), int(self._starts[-1] + self.lengths[-1])
+        data = np.empty(end - begin + 1 + PAD, np.uint8)
+        data[1 : 1 + end - begin] = self._data[begin:end]
+        starts = self._starts - begin if begin else self._starts
+        first = windows(data, "<u8")[starts]
+        first &= np.uint64(0xFFFFFFFFFFFFFF00)
+        first |= (self._numbers << 1).view(np.uint64)
+        put(out, at, first, self.sizes, self.least, room)
+        if self._longest > 7:
+            put_rest(out, at, data, starts, self.sizes, self.least, room)
 
 
-def _copy_words(
-    source: NDArray[Any], begin: Ints, target: NDArray[Any], goal: Ints, size: Ints
-) -> None:
-    """All whole words."""
-    words = size >> 3
-    if int(words.max()) <= _FEW_WORDS:
-        for index in range(int(words.max())):
-            if index:
-                rows = np.flatnonzero(words > index)
-                begin, goal, words = begin[rows], goal[rows], words[rows]
-            target[goal + 8 * index] = source[begin + 8 * index]
-        return
-    first = np.cumsum(words) - words
-    within = 8 * (np.arange(int(words.sum())) - np.repeat(first, words))
-    target[np.repeat(goal, words) + within] = source[np.repeat(begin, words) + within]
-
-
-_FEW_WORDS: Final = 4
+_MOST_OF_WORDS: Final = 48
+"""Longer texts are copied by other means."""
 
 
 class FixedWriter(Writer):
@@ -271,7 +338,7 @@ class FixedWriter(Writer):
         super().__init__(path)
         self._size = size
 
-    def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
+    def prepare(self, array: pa.Array, rows: Rows) -> Filler:
         self.need_all(array, rows)
         data, starts, lengths = blobs(array)
         self.refuse(
@@ -279,25 +346,25 @@ class FixedWriter(Writer):
             rows,
             lambda entry: f"{lengths[entry]:,} bytes for a fixed of {self._size:,}",
         )
-        return Blobs(data, starts, lengths, counted=False)
+        return Blobs(data, starts, lengths)
 
 
 class UuidWriter(Writer):
     """A fixed of 16 bytes, of texts of 36 characters."""
 
-    def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
+    def prepare(self, array: pa.Array, rows: Rows) -> Filler:
         self.need_all(array, rows)
         data, starts, lengths = blobs(array)
         self.refuse(lengths != 36, rows, "the text is no UUID of 36 characters")
         if not len(array):
-            return Blobs(data, starts, lengths, counted=False)
+            return Blobs(data, starts, lengths)
         text = data[starts[:, None] + np.arange(36)]
         digits = _DIGITS[text[:, _DIGIT_PLACES]]
         bad = (digits > 15).any(axis=1) | (text[:, _DASH_PLACES] != ord("-")).any(axis=1)
         self.refuse(bad, rows, "the text is no UUID (8-4-4-4-12 hexadecimal digits)")
         made = (digits[:, 0::2] << 4 | digits[:, 1::2]).ravel()
         count = len(array)
-        return Blobs(made, np.arange(count) * 16, np.full(count, 16), counted=False)
+        return Blobs(made, np.arange(count) * 16, np.full(count, 16))
 
 
 _DASH_PLACES: Final = np.array([8, 13, 18, 23])
@@ -311,22 +378,26 @@ class EnumWriter(Writer):
     def __init__(self, path: str, symbols: Sequence[str]) -> None:
         super().__init__(path)
         self._numbers = {symbol: number for number, symbol in enumerate(symbols)}
+        self._narrow = len(symbols) <= 64
 
-    def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
+    def prepare(self, array: pa.Array, rows: Rows) -> Filler:
         self.need_all(array, rows)
         coded = array.dictionary_encode()
         names = coded.dictionary.to_pylist()
         numbers = np.array([self._numbers.get(name, -1) for name in names], np.int64)
         codes = fixed_width(coded.indices, np.int32)
-        values = numbers[codes] if len(codes) else np.zeros(0, np.int64)
+        if not len(codes):
+            return Varints(np.zeros(0, np.int64))
         if -1 in numbers:
             known = ", ".join(list(self._numbers)[:20])
             self.refuse(
-                values < 0,
+                numbers[codes] < 0,
                 rows,
                 lambda entry: f"{_short(names[codes[entry]])} is no symbol of the enum: {known}",
             )
-        return Varints(values)
+        if self._narrow:
+            return Plain((2 * numbers).astype(np.uint8).take(codes))
+        return Varints(numbers[codes])
 
 
 def _short(text: str) -> str:
@@ -348,7 +419,7 @@ class DecimalWriter(Writer):
         self._rescaled = pa.decimal128(given.precision + more, scale) if more else None
         self._size = size
 
-    def prepare(self, array: pa.Array, rows: Ints | None) -> Filler:
+    def prepare(self, array: pa.Array, rows: Rows) -> Filler:
         self.need_all(array, rows)
         if self._rescaled is not None:
             array = array.cast(self._rescaled)
@@ -392,13 +463,17 @@ class _Decimals(Filler):
         self._words = words
         self._lengths = lengths
         self._front = front(lengths) if front else None
-        super().__init__(lengths + self._front.sizes if self._front else lengths)
+        least = int(lengths.min()) if len(lengths) else 0
+        if self._front:
+            super().__init__(lengths + self._front.sizes, least + self._front.least)
+        else:
+            super().__init__(lengths, least)
 
-    def write(self, out: Bytes, at: Ints) -> None:
+    def write(self, out: Bytes, at: Ints, room: Room) -> None:
         if not len(at):
             return
         if self._front:
-            self._front.write(out, at)
+            self._front.write(out, at, NO_ROOM)
             at = at + self._front.sizes
         last = at + self._lengths - 1
         sign = (self._words[:, 1].view(np.int64) >> 63).astype(np.uint8)

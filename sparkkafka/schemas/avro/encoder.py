@@ -9,12 +9,14 @@ import pyarrow as pa
 
 from sparkkafka.errors import OptionError
 from sparkkafka.protocol.records.arrow import from_numpy, is_valid
-from sparkkafka.schemas.avro.encode_scalars import Writer
+from sparkkafka.protocol.records.placing import PAD, Room
+from sparkkafka.schemas.avro.encode_nested import Joined
+from sparkkafka.schemas.avro.encode_scalars import ConstantWriter, Writer
 from sparkkafka.schemas.avro.nested import pack
 from sparkkafka.schemas.values import ValueRowError, type_words
 
-CHUNK_ROWS: Final = 4096
-"""Encoded at a time: what is worked on stays in the processor's cache."""
+CHUNK_ROWS: Final = 8192
+"""Encoded at a time at most: what is worked on stays in the processor's cache."""
 
 _MOST_BYTES = (1 << 31) - 1  # of an array with offsets of 32 bits
 
@@ -26,7 +28,7 @@ class AvroEncoder:
         self._writer = writer
         self._given = given
 
-    def encode(self, values: pa.Array) -> pa.Array:
+    def encode(self, values: pa.Array, front: bytes = b"") -> pa.Array:
         """As `Encoder.encode`; of large_binary if there are more than 2 GiB."""
         if values.type != self._given:
             raise OptionError(
@@ -34,9 +36,10 @@ class AvroEncoder:
                 "said before"
             )
         arrays = []
-        for low in range(0, len(values), CHUNK_ROWS):
+        step = -(-len(values) // max(1, -(-len(values) // CHUNK_ROWS)))  # 10,000 as 5,000 twice
+        for low in range(0, len(values), max(step, 1)):
             try:
-                arrays.append(self._encode_chunk(values.slice(low, CHUNK_ROWS)))
+                arrays.append(self._encode_chunk(values.slice(low, step), front))
             except ValueRowError as error:
                 if not low:
                     raise
@@ -49,7 +52,7 @@ class AvroEncoder:
             arrays = [array.cast(pa.large_binary()) for array in arrays]
         return pa.concat_arrays(arrays)
 
-    def _encode_chunk(self, values: pa.Array) -> pa.Array:
+    def _encode_chunk(self, values: pa.Array, front: bytes) -> pa.Array:
         count = len(values)
         rows = None
         valid = None
@@ -57,15 +60,22 @@ class AvroEncoder:
             valid = is_valid(values)
             rows = np.flatnonzero(valid)
             values = values.take(from_numpy(rows))
-        filler = self._writer.prepare(values, rows)
-        sizes = np.zeros(count, np.int64)
-        sizes[slice(None) if rows is None else rows] = filler.sizes
+        some = rows
+        filler = self._writer.prepare(values, None if some is None else lambda at: int(some[at]))
+        if front:
+            filler = Joined([ConstantWriter("", front).prepare(values, None), filler])
         ends = np.zeros(count + 1, np.int64)
-        np.cumsum(sizes, out=ends[1:])
+        if rows is None:
+            ends[1:] = filler.sizes
+        else:
+            ends[1:][rows] = filler.sizes
+        np.cumsum(ends, out=ends)
         total = int(ends[-1])
-        out = np.empty(total, np.uint8)
-        filler.write(out, ends[:-1] if rows is None else ends[rows])
+        memory = np.empty(total + PAD, np.uint8)
+        at = ends[:-1] if rows is None else ends[rows]
+        filler.write(memory, at, Room(0, filler.least))
         large = total > _MOST_BYTES
         offsets = ends if large else ends.astype(np.int32)
-        buffers = [None if valid is None else pack(valid), pa.py_buffer(offsets), pa.py_buffer(out)]
+        content = pa.py_buffer(memory).slice(0, total)
+        buffers = [None if valid is None else pack(valid), pa.py_buffer(offsets), content]
         return pa.Array.from_buffers(pa.large_binary() if large else pa.binary(), count, buffers)

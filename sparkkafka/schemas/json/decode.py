@@ -38,6 +38,8 @@ class JsonDecoder:
     a type is not for it. complete: the same, and fails for a field that was not asked for.
     """
 
+    defaults = 0
+
     def __init__(self, root: Node, with_rest: bool = False) -> None:
         self.type = root.type
         self.with_rest = with_rest

@@ -25,7 +25,7 @@ from sparkkafka.schemas.json import plan
 from sparkkafka.schemas.json.document import Place, Shape, shape_of
 from sparkkafka.schemas.json.texts import BrokenTextError, parse, quoted
 from sparkkafka.schemas.json.times import duration_text
-from sparkkafka.schemas.values import ValueRowError, type_words
+from sparkkafka.schemas.values import ValueRowError, behind, type_words
 
 OMITTED: Final = "omitted"
 WRITTEN: Final = "written"
@@ -52,10 +52,10 @@ class JsonEncoder:
     def __init__(self, form: Form) -> None:
         self._form = form
 
-    def encode(self, values: pa.Array) -> pa.Array:
+    def encode(self, values: pa.Array, front: bytes = b"") -> pa.Array:
         """See `schemas.values.Encoder`."""
         try:
-            return _texts(self._form, values).cast(pa.binary())
+            return behind(front, _texts(self._form, values).cast(pa.binary()))
         except _UnfitError as error:
             path = "".join(reversed(error.path)).removeprefix(".")
             where = f"field {path}" if path else "the value"

@@ -92,6 +92,8 @@ _TOO_MUCH: Final = "the message takes more memory as columns than Arrow can have
 class ProtobufDecoder:
     """See `values.Decoder`."""
 
+    defaults = 0
+
     def __init__(self, message: Message) -> None:
         self._message = message
         self._plain = layout(message, normal=False)

@@ -268,12 +268,14 @@ class BatchShaper:
         if rows:
             step = -(-rows // -(-rows // step))  # 10,000 rows as 5,000 twice, not 8,192 and 1,808
         for start in range(0, rows, step):
-            yield self._batch(records.slice(start, min(start + step, rows)))
+            some = records.slice(start, min(start + step, rows))
+            if self._typed is None:
+                yield self._batch({}, some)
+            else:
+                for found, left in self._typed.pieces(some):
+                    yield self._batch(found, left)
 
-    def _batch(self, records: DecodedRecords) -> pa.RecordBatch:
-        found: Mapping[str, pa.Array] = {}
-        if self._typed is not None:
-            found, records = self._typed.columns(records)
+    def _batch(self, found: Mapping[str, pa.Array], records: DecodedRecords) -> pa.RecordBatch:
         arrays = []
         for column, make in self._columns:
             if make is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from types import TracebackType
@@ -25,6 +26,7 @@ from sparkkafka.schemas.column import (
     ColumnDecoder,
     ColumnPlan,
     DecodedColumn,
+    TooManyRowsError,
 )
 from sparkkafka.schemas.registry.client import RegistryClient
 from sparkkafka.schemas.values import JSON
@@ -178,9 +180,22 @@ class TypedRecords:
         self._topic, self._partition = topic, partition
         self._decoders = typed.decoders(topic)
 
+    def pieces(
+        self, records: DecodedRecords
+    ) -> Iterator[tuple[dict[str, pa.Array], DecodedRecords]]:
+        """`columns` of all records, of fewer at once where they take too much memory."""
+        try:
+            found = self.columns(records)
+        except TooManyRowsError:
+            middle = len(records) // 2
+            yield from self.pieces(records.slice(0, middle))
+            yield from self.pieces(records.slice(middle, len(records)))
+            return
+        yield found
+
     def columns(self, records: DecodedRecords) -> tuple[dict[str, pa.Array], DecodedRecords]:
         """(columns by name, the records that are left). Raises BadRecordError with
-        onBadRecord=fail, RegistryError, and what writing dead letters raises."""
+        onBadRecord=fail, RegistryError, TooManyRowsError, and what writing dead letters raises."""
         decoded: dict[str, DecodedColumn] = {}
         raws: dict[str, pa.Array] = {}
         for name, decoder in self._decoders.items():

@@ -319,6 +319,64 @@ def test_texts_of_all_lengths() -> None:
         assert encode(definition, rows, kind) == [written(definition, row) for row in rows]
 
 
+def _longs(bits: int) -> list[int]:
+    powers = [1 << k for k in range(bits)]
+    found = [sign * (power - less) for power in powers for sign in (1, -1) for less in (0, 1)]
+    return [0, *found, *found[::-3], 7]
+
+
+@pytest.mark.parametrize("bits", [6, 13, 20, 27, 34, 55, 63])
+@pytest.mark.parametrize("behind", [0, 1, 9])
+def test_words_spoil_nothing_behind_them(bits: int, behind: int) -> None:
+    """Numbers and texts of all lengths, with few bytes of their own record behind them, or none."""
+    longs = _longs(bits)
+    texts = ["ü" * (n % 3) + "x" * (n % 29) for n in range(len(longs))]
+    shapes: list[tuple[Any, pa.DataType, list[Any]]] = [
+        ("long", pa.int64(), longs),
+        ("string", pa.string(), texts),
+        (["null", "long"], pa.int64(), [None if n % 3 == 0 else v for n, v in enumerate(longs)]),
+        (["null", "string"], pa.string(), [None if n % 4 else v for n, v in enumerate(texts)]),
+        (["string", "null"], pa.string(), [None if n % 4 == 1 else v for n, v in enumerate(texts)]),
+        (["null", "double"], pa.float64(), [None if n % 5 == 1 else n / 7 for n in longs]),
+        (
+            {"type": "array", "items": "long"},
+            pa.list_(pa.int64()),
+            [longs[n : n + n % 7] for n in range(len(longs))],
+        ),
+        (
+            {"type": "array", "items": record(("a", "long"), ("b", "string"), name="Item")},
+            pa.list_(pa.struct([("a", pa.int64()), ("b", pa.string())])),
+            [[{"a": v, "b": texts[n]}] * (n % 4) for n, v in enumerate(longs)],
+        ),
+    ]
+    for definition, kind, values in shapes:
+        around = record(("x", definition), *((f"z{n}", "boolean") for n in range(behind)))
+        given = pa.struct([("x", kind), *((f"z{n}", pa.bool_()) for n in range(behind))])
+        rows = [{"x": value, **{f"z{n}": True for n in range(behind)}} for value in values]
+        expected = [written(around, row) for row in rows]
+        assert encode(around, rows, given) == expected
+        column = pa.array([None, *rows, None], given)
+        framed = avro.encoder(schema(around), given).encode(column, b"\0\0\0\1\7").to_pylist()
+        assert framed == [None, *(b"\0\0\0\1\7" + one for one in expected), None]
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.string(), pa.float64()])
+def test_what_stands_under_nulls_of_a_union_is_not_written(kind: pa.DataType) -> None:
+    branch = {"int64": "long", "string": "string", "double": "double"}[str(kind)]
+    full = pa.array(
+        [str(n) * (5 + n) if branch == "string" else 1 << n % 50 for n in range(60)], kind
+    )
+    mask = pa.array([n % 3 != 0 for n in range(60)], pa.bool_())
+    column = pa.Array.from_buffers(kind, 60, [mask.buffers()[1], *full.buffers()[1:]])
+    definition = record(("x", ["null", branch]), ("y", "boolean"))
+    rows = [{"x": value, "y": True} for value in column.to_pylist()]
+    struct = pa.StructArray.from_arrays([column, pa.array([True] * 60)], names=["x", "y"])
+    encoded = avro.encoder(schema(definition), struct.type).encode(struct)
+    assert encoded.to_pylist() == [written(definition, row) for row in rows]
+    assert rows[0]["x"] is None
+    assert rows[1]["x"] is not None
+
+
 def test_nothing() -> None:
     for kind, definition in [(pa.int32(), "int"), (pa.struct([]), record())]:
         assert encode(definition, [], kind) == []
