@@ -369,9 +369,13 @@ def _plan(
     """`ready`: the prepared schema. `pinned`: the type is the schema's own."""
     name = column.column
     own = nullable(kind)
+    same = True
     if one.schema.text:
-        own = _type_of(column, one)
-    same = nullable(own).equals(nullable(kind))
+        try:
+            own = _type_of(column, one)
+            same = nullable(own).equals(nullable(kind))
+        except SchemaError:  # of a field that is not asked for: else the decoder says so
+            same = False
     place = promised(kind, own, name) if not (pinned and same) else None
     if place is not None:
         raise OptionError(f"{place} of the schema cannot be NOT NULL: records without it may exist")

@@ -60,6 +60,27 @@ def test_values(topics: Topics) -> None:
     assert [row["offset"] for row in rows] == [0, 1]
 
 
+@pytest.mark.parametrize("format", ["avro", "protobuf"])
+def test_a_field_that_no_column_can_be_is_left_out(topics: Topics, format: str) -> None:
+    node = {
+        "type": "record",
+        "name": "Node",
+        "fields": [{"name": "next", "type": ["null", "Node"]}, {"name": "id", "type": "long"}],
+    }
+    frame, text = framed(1, node, {"next": {"next": None, "id": 8}, "id": 7}), json.dumps(node)
+    if format == "protobuf":
+        frame = b"\0\0\0\0\x01\0" + b"\x12\x02\x08\x08" + b"\x08\x07"
+        text = 'syntax = "proto3"; message Node { int64 id = 1; Node next = 2; }'
+    topics.registry.add("orders-value", text, format.upper())
+    topics.cluster.create_topic("orders")
+    topics.put("orders", [frame])
+    options = topics.options("orders", valueFormat=format)
+    with pytest.raises(SchemaError, match=r"subject orders-value cannot be a column.* itself"):
+        KafkaDataSource(options).schema()
+    rows = topics.read(options, struct(value=struct(id=LongType())))
+    assert rows == [{"value": {"id": 7}}]
+
+
 def test_what_was_chosen_is_pinned(topics: Topics) -> None:
     first = topics.registry.add("orders-value", json.dumps(ORDER_1))
     topics.cluster.create_topic("orders")
