@@ -157,6 +157,16 @@ def test_bad_record_column(orders: Topics) -> None:
     assert "value: " in bad[2]["error"]
 
 
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_topic_without_a_subject_may_be_misspelt(orders: Topics, exists: bool) -> None:
+    if exists:
+        orders.cluster.create_topic("ordrs")
+    with pytest.raises(RegistryError, match="near names are 'orders-value'") as caught:
+        KafkaDataSource(orders.options("ordrs")).schema()
+    assert "topic ordrs: " in str(caught.value)
+    assert ("topic ordrs does not exist in Kafka" in str(caught.value)) is not exists
+
+
 def test_dead_letters(orders: Topics) -> None:
     orders.cluster.create_topic("dead", partitions=2)
     options = orders.options("orders", onBadRecord="deadLetter", **{"deadLetter.topic": "dead"})
