@@ -85,12 +85,13 @@ def test_a_schema_that_many_names_refer_to_is_parsed_once() -> None:
     assert time.process_time() - started < 5  # parsed each time: a minute
 
 
-def test_references_together_are_bounded() -> None:
-    fields = [{"name": f"f{i}", "type": "long"} for i in range(12_000)]
+def test_references_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sparkkafka.schemas.avro.schema._MOST_PARSED", 10_000)
+    fields = [{"name": f"f{i}", "type": "long"} for i in range(1200)]
     references = tuple(
         (f"n{i}", Schema("avro", json.dumps(record(*fields, name=f"n{i}")))) for i in range(10)
     )
-    with pytest.raises(SchemaError, match="more than 100,000 types, with its references"):
+    with pytest.raises(SchemaError, match="more than 10,000 types, with its references"):
         avro.arrow_type(Schema("avro", '"long"', references))
 
 
@@ -120,9 +121,10 @@ def test_branches_times_fields_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
         made(writer, reader)
 
 
-def test_branches_times_a_default_are_bounded() -> None:
+def test_branches_times_a_default_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "MOST_STEPS", bounds.MOST_STEPS // 10)
     fields = [{"name": "m", "type": {"type": "map", "values": "int"}}, {"name": "z", "type": "int"}]
-    default = {"m": {str(i): i for i in range(10_000)}}
-    reader = record({"name": "u", "type": branches(1900, *fields), "default": default}, name="t")
+    default = {"m": {str(i): i for i in range(1000)}}
+    reader = record({"name": "u", "type": branches(600, *fields), "default": default}, name="t")
     with pytest.raises(SchemaError, match="too many steps"):
         made(record(name="t"), reader)

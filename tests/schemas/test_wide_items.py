@@ -74,12 +74,12 @@ def test_wide_items_that_are_honest() -> None:
     payload = long_bytes(1040) + (full + b"\0" * 12) * 80 + b"\0"
     decoded = wide("array").decode(pa.array([payload] * 4 + [nulls(60)] * 40))
     assert not len(decoded.bad_rows)
-    assert len(decoded.values[0].as_py()["a"]) == 1040
+    assert len(decoded.values.field("a")[0]) == 1040
     text = objects(b'{"f1":1.5,"f2":null,"f3":12345}', 5000)
-    for count in (1, 8):
+    for count in (1, 3):
         read = wide_json().decode(pa.array([text] * count + [objects(b"{}", 60)]))
         assert not len(read.bad_rows)
-        assert len(read.values[0].as_py()["a"]) == 5000
+        assert len(read.values.field("a")[0]) == 5000
 
 
 def test_a_default_that_all_rows_would_have() -> None:
