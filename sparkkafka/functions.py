@@ -132,7 +132,10 @@ def _formats(
     subject: str | None,
     schema: str | None,
     side: Side,
-) -> FormatOptions:
+) -> tuple[FormatOptions, RegistryClient | None]:
+    """What both directions are told, and the registry's client if there is a registry."""
+    from sparkkafka.schemas.registry.client import RegistryClient
+
     given = dict(options or {})
     names = {name.lower() for name in given}
     for name, value in ((_SUBJECT, subject), ("valueSchema", schema)):
@@ -150,7 +153,15 @@ def _formats(
         raise OptionError(
             f"onBadRecord={found.on_bad_record} is for reads: a function knows {FAIL} and {NULL}"
         )
-    return found
+    column, writes = found.value, side is Side.WRITE
+    if writes and column.framing == "headers":
+        raise OptionError("valueFraming=headers is for writes: a function returns payloads alone")
+    if found.registry is None:
+        return found, None
+    if not column.subject and (writes or (column.schema is None and format != JSON)):
+        or_schema = "" if writes else ", or schema"
+        raise OptionError(f"a function knows no topic: say which subject has the schema{or_schema}")
+    return found, RegistryClient(found.registry)
 
 
 def _from(
@@ -163,18 +174,13 @@ def _from(
 ) -> Column:
     import pyarrow as pa
 
-    from sparkkafka.schemas.registry.client import RegistryClient
     from sparkkafka.spark.arrow_types import from_arrow
     from sparkkafka.spark.read.typed import column_plan
 
-    formats = _formats(format, options, subject, schema, Side.READ)
-    column = formats.value
-    registry = None if formats.registry is None else RegistryClient(formats.registry)
-    if column.schema is None and not column.subject and registry is not None and format != JSON:
-        raise OptionError("a function knows no topic: say which subject has the schema, or schema")
-    if column.infer:
+    formats, registry = _formats(format, options, subject, schema, Side.READ)
+    if formats.value.infer:
         raise OptionError("valueSchema=infer is for reads of topics: say the type")
-    plan = column_plan(column, registry, _spark_type(type))
+    plan = column_plan(formats.value, registry, _spark_type(type))
     decode = _Decode(plan, registry, formats.on_bad_record == NULL)
     return _apply(decode, from_arrow(plan.type), pa.binary())(data)
 
@@ -193,16 +199,10 @@ def _to(
 
     from sparkkafka.schemas.choice import encode_plan
     from sparkkafka.schemas.column import format_module
-    from sparkkafka.schemas.registry.client import RegistryClient
     from sparkkafka.spark.arrow_types import to_arrow
 
-    formats = _formats(format, options, subject, schema, Side.WRITE)
+    formats, registry = _formats(format, options, subject, schema, Side.WRITE)
     column = formats.value
-    if column.framing == "headers":
-        raise OptionError("valueFraming=headers is for writes: a function returns payloads alone")
-    registry = None if formats.registry is None else RegistryClient(formats.registry)
-    if registry is not None and not column.subject:
-        raise OptionError("a function knows no topic: say which subject has the schema")
     kind = _spark_type(type)
     if kind is None and column.schema is None and column.schema_version is None:
         if registry is None:

@@ -8,52 +8,23 @@ with RegistryServer() as registry:
 
 from __future__ import annotations
 
-import base64
 import json
-import threading
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from tests.certificates import Identity, signed
-from tests.token_server import _context
+from tests.certificates import Identity
+from tests.loopback_server import Answer, LoopbackServer, Request
 
 HTML = b"<!DOCTYPE html><html><body>Log in</body></html>"
 
 
 @dataclass(frozen=True)
-class Asked:
-    """One request, as the server saw it."""
-
-    method: str
-    path: str
+class Asked(Request):
     query: Mapping[str, str]
-    headers: Mapping[str, str]
     body: Any
-
-    @property
-    def basic(self) -> str:
-        kind, _, text = self.headers.get("authorization", "").partition(" ")
-        return base64.b64decode(text).decode() if kind == "Basic" else ""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What to answer instead. `body` is JSON unless it is bytes.
-
-    `wait`: until the test lets it go on. `drip`: the body comes byte by byte, and never ends.
-    """
-
-    status: int = 200
-    body: Any = b""
-    headers: Mapping[str, str] = field(default_factory=dict)
-    wait: threading.Event | None = None
-    hang_up: bool = False
-    drip: bool = False
 
 
 def error(status: int, code: int, message: str = "words") -> Answer:
@@ -83,51 +54,27 @@ class _Row:
         return found
 
 
-class RegistryServer:
+class RegistryServer(LoopbackServer):
     """Confluent's registry as of 8.0; `modern` False: without GUIDs, and POST answers only ids.
 
-    `answers` are used up first, one a request. `incompatible`: why the next versions are refused.
+    `incompatible`: why the next versions are refused.
     """
+
+    content_type = "application/vnd.schemaregistry.v1+json"
 
     def __init__(self, authority: Identity | None = None, *, prefix: str = "") -> None:
         self.rows: list[_Row] = []
-        self.asked: list[Asked] = []
-        self.answers: list[Answer] = []
         self.user_info: str | None = None
         self.token: str | None = None
         self.modern = True
         self.incompatible: list[str] = []
         self._prefix = prefix
-        self.over = threading.Event()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
-        scheme = "http"
-        if authority is not None:
-            scheme = "https"
-            hosts = ("localhost", "127.0.0.1")
-            self._server.socket = _context(signed("registry", authority, hosts=hosts)).wrap_socket(
-                self._server.socket, server_side=True, do_handshake_on_connect=False
-            )
-        self.port = self._server.server_address[1]
-        self.url = f"{scheme}://127.0.0.1:{self.port}{prefix}"
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.05,), daemon=True
-        )
+        super().__init__(authority, prefix)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.over.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(10)
+    def understand(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Asked:
+        parts = urlsplit(path)
+        query = {name: values[0] for name, values in parse_qs(parts.query).items()}
+        return Asked(method, parts.path, headers, query, json.loads(body) if body else None)
 
     def add(
         self,
@@ -223,51 +170,3 @@ class RegistryServer:
         schema_id = same[0].id if same else self.add(subject, asked.body["schema"], kind)
         row = next(row for row in reversed(self.rows) if row.id == schema_id)
         return Answer(200, self._shown(row) if self.modern else {"id": schema_id})
-
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                size = int(self.headers.get("content-length", "0"))
-                self.answer(json.loads(self.rfile.read(size)))
-
-            def do_GET(self) -> None:
-                self.answer(None)
-
-            def answer(self, body: Any) -> None:
-                headers = {name.lower(): value for name, value in self.headers.items()}
-                parts = urlsplit(self.path)
-                query = {name: values[0] for name, values in parse_qs(parts.query).items()}
-                asked = Asked(self.command, parts.path, query, headers, body)
-                outer.asked.append(asked)
-                answer = outer.answers.pop(0) if outer.answers else outer.respond(asked)
-                if answer.wait is not None:
-                    answer.wait.wait(30)
-                if answer.hang_up:
-                    self.close_connection = True
-                    return
-                content = answer.body
-                if not isinstance(content, bytes):
-                    content = json.dumps(content).encode()
-                self.send_response(answer.status)
-                given = {"content-type": "application/vnd.schemaregistry.v1+json"}
-                given["content-length"] = str(10**6 if answer.drip else len(content))
-                for name, value in (given | dict(answer.headers)).items():
-                    self.send_header(name, value)
-                self.end_headers()
-                while answer.drip and not outer.over.wait(0.02):
-                    self.wfile.write(b" ")
-                    self.wfile.flush()
-                self.wfile.write(content)
-
-            def handle(self) -> None:
-                try:
-                    super().handle()
-                except OSError:  # a client that goes away is what some tests are about
-                    self.close_connection = True
-
-            def log_message(self, *args: Any) -> None:
-                pass
-
-        return Handler

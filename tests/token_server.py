@@ -8,22 +8,17 @@ from __future__ import annotations
 
 import base64
 import json
-import ssl
-import tempfile
-import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 from urllib.parse import parse_qs
 
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
-from tests.certificates import Identity, signed
+from tests.certificates import Identity
+from tests.loopback_server import Answer, LoopbackServer, Request
 
 KEY_ID = "test-key"
 ISSUER = "https://issuer.example"
@@ -64,38 +59,16 @@ class Signer:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """One request, as the server saw it."""
+class Asked(Request):
+    """The two parts of `basic` are URL-encoded still."""
 
-    method: str
-    path: str
-    headers: Mapping[str, str]
     form: Mapping[str, list[str]]
 
-    @property
-    def basic(self) -> str:
-        """What `Authorization: Basic` holds, decoded once: the two parts are URL-encoded still."""
-        kind, _, text = self.headers.get("authorization", "").partition(" ")
-        return base64.b64decode(text).decode() if kind == "Basic" else ""
 
-
-@dataclass(frozen=True)
-class Answer:
-    """What to answer instead of a token. `body` is JSON unless it is bytes."""
-
-    status: int = 200
-    body: Any = b""
-    headers: Mapping[str, str] = field(default_factory=dict)
-    wait: threading.Event | None = None
-    """Waited for before the answer: a server that is slow, until the test lets it go on."""
-    hang_up: bool = False
-
-
-class TokenServer:
+class TokenServer(LoopbackServer):
     """Answers POST with a token for the client id of the Basic header; a context manager.
 
-    `answers` are used up first, one a request. `asked` has all requests. `secrets`: the clients
-    and their secrets, anybody if None.
+    `secrets`: the clients and their secrets, anybody if None.
     """
 
     def __init__(
@@ -110,38 +83,12 @@ class TokenServer:
         self.signer = signer or Signer()
         self.life_s = life_s
         self.secrets = secrets
-        self.asked: list[Asked] = []
-        self.answers: list[Answer] = []
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
-        scheme = "http"
-        if authority is not None:
-            scheme = "https"
-            self._server.socket = _context(
-                signed("token server", authority, hosts=hosts)
-            ).wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
-        self.port = self._server.server_address[1]
-        self.url = f"{scheme}://127.0.0.1:{self.port}/token"
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.05,), daemon=True
-        )
+        super().__init__(authority, "/token", hosts)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(10)
+    def understand(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Asked:
+        return Asked(method, path, headers, parse_qs(body.decode(), keep_blank_values=True))
 
     def respond(self, asked: Asked) -> Answer:
-        """The usual answer."""
         client_id, _, secret = asked.basic.partition(":")
         if self.secrets is not None and self.secrets.get(client_id) != secret:
             words = {"error": "invalid_client", "error_description": "no such client"}
@@ -150,58 +97,6 @@ class TokenServer:
         return Answer(
             200, {"access_token": token, "token_type": "Bearer", "expires_in": int(self.life_s)}
         )
-
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                size = int(self.headers.get("content-length", "0"))
-                form = parse_qs(self.rfile.read(size).decode(), keep_blank_values=True)
-                self.answer(form)
-
-            def do_GET(self) -> None:
-                self.answer({})
-
-            def answer(self, form: Mapping[str, list[str]]) -> None:
-                headers = {name.lower(): value for name, value in self.headers.items()}
-                asked = Asked(self.command, self.path, headers, form)
-                outer.asked.append(asked)
-                answer = outer.answers.pop(0) if outer.answers else outer.respond(asked)
-                if answer.wait is not None:
-                    answer.wait.wait(30)
-                if answer.hang_up:
-                    self.close_connection = True
-                    return
-                body = answer.body
-                if not isinstance(body, bytes):
-                    body = json.dumps(body).encode()
-                self.send_response(answer.status)
-                given = {"content-type": "application/json", "content-length": str(len(body))}
-                for name, value in (given | dict(answer.headers)).items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(body)
-
-            def handle(self) -> None:
-                try:
-                    super().handle()
-                except OSError:  # a client that goes away is what some tests are about
-                    self.close_connection = True
-
-            def log_message(self, *args: Any) -> None:
-                pass
-
-        return Handler
-
-
-def _context(identity: Identity) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "server.pem")
-        path.write_text(identity.pem + identity.key_pem())
-        context.load_cert_chain(path)
-    return context
 
 
 def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:

@@ -21,6 +21,7 @@ import http.client
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -368,6 +369,8 @@ class SchemaRegistry:
             self._check_alive()
             with contextlib.suppress(OSError, KafkaError, ValueError):
                 self.call("GET", "/subjects", timeout_seconds=_LOOK_SECONDS)
+                if self._certificate is not None:  # its port is opened after the other
+                    socket.create_connection((LOOPBACK, self._secure_port), _LOOK_SECONDS).close()
                 return
             if time.monotonic() > deadline:
                 tail = self.log_tail()

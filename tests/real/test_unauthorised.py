@@ -20,8 +20,10 @@ from confluent_kafka.admin import (
 from pyspark.errors import PySparkException
 
 from sparkkafka.client.arguments import InputColumns
-from sparkkafka.config.options import parse_write_options
-from sparkkafka.errors import ProduceError
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.config.options import parse_read_options, parse_write_options
+from sparkkafka.errors import BrokerError, ProduceError
+from sparkkafka.spark.read.reader import check_dead_letter_topic
 from sparkkafka.spark.write.write_task import write_rows
 from tests.client.support import read as client_read
 from tests.real.peers import Record, confluent_write
@@ -158,3 +160,26 @@ def test_a_pattern_finds_what_this_user_may_see(spark: Any, guarded: Any) -> Non
     """Brokers leave hidden topics out of a list of all topics; that is no error."""
     rows = read(spark, guarded, subscribePattern="^(read-only|hidden)$")
     assert [row.topic for row in rows] == ["read-only"]
+
+
+def test_a_dead_letter_topic(guarded: Any) -> None:
+    guarded.create_topic("no-rules")
+    refused = []
+    for topic in (*RULES, "no-rules"):
+        options = parse_read_options(
+            {
+                "kafka.bootstrap.servers": guarded.bootstrap_servers,
+                "subscribe": "write-only",
+                "valueFormat": "avro",
+                "schema.registry.url": "http://127.0.0.1:1",
+                "onBadRecord": "deadLetter",
+                "deadLetter.topic": topic,
+            }
+        )
+        with Cluster(options.client) as cluster:
+            try:
+                check_dead_letter_topic(cluster, options)
+            except BrokerError as error:
+                assert f"deadLetter.topic={topic} cannot be written by this user" in str(error)
+                refused.append(topic)
+    assert refused == ["read-only", "hidden"]

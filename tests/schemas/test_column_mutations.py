@@ -113,7 +113,7 @@ CHANGES = st.lists(
 
 @pytest.mark.parametrize("framing", [CONFLUENT, HEADERS])
 @pytest.mark.parametrize("format", FORMATS)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=20)
 @given(changes=CHANGES, others=st.lists(CHANGES, max_size=3))
 def test_mutations(
     registry: SmallRegistry,

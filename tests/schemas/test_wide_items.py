@@ -16,6 +16,7 @@ from sparkkafka.schemas.avro import format as avro
 from sparkkafka.schemas.avro.defaults import long_bytes
 from sparkkafka.schemas.json.format import decoder as json_decoder
 from sparkkafka.schemas.values import Schema
+from tests import forks
 from tests.schemas.test_hostile_schemas import made, record
 
 pytestmark = pytest.mark.slow
@@ -67,24 +68,22 @@ def objects(item: bytes, count: int) -> bytes:
     return b'{"a":[' + b",".join([item] * count) + b"]}"
 
 
-@pytest.mark.parametrize("bomb", BOMBS)
-def test_a_bomb(bomb: str) -> None:
-    code = f"{START}\n{BOMBS[bomb]}\n{END}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
+def test_bombs() -> None:
+    ended = forks.run(START, {name: f"{bomb}\n{END}" for name, bomb in BOMBS.items()})
+    assert {name: each.text[-2000:] for name, each in ended.items() if each.code} == {}
 
 
 def test_wide_items_that_are_honest() -> None:
     full = b"\2" + b"\1" * 8 * 400
     payload = long_bytes(1040) + (full + b"\0" * 12) * 80 + b"\0"
-    decoded = wide("array").decode(pa.array([payload] * 20 + [nulls(60)] * 200))
+    decoded = wide("array").decode(pa.array([payload] * 4 + [nulls(60)] * 40))
     assert not len(decoded.bad_rows)
-    assert len(decoded.values[0].as_py()["a"]) == 1040
+    assert len(decoded.values.field("a")[0]) == 1040
     text = objects(b'{"f1":1.5,"f2":null,"f3":12345}', 5000)
-    for count in (1, 10):
+    for count in (1, 3):
         read = wide_json().decode(pa.array([text] * count + [objects(b"{}", 60)]))
         assert not len(read.bad_rows)
-        assert len(read.values[0].as_py()["a"]) == 5000
+        assert len(read.values.field("a")[0]) == 5000
 
 
 def test_a_default_that_all_rows_would_have() -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from sparkkafka.schemas.avro.decoder import AvroDecoder
-from sparkkafka.schemas.avro.encode_plan import compile_writer
-from sparkkafka.schemas.avro.encoder import AvroEncoder
+from sparkkafka.schemas.avro.encoder import AvroEncoder, compile_writer
 from sparkkafka.schemas.avro.resolve import compile_reader
 from sparkkafka.schemas.avro.schema import parse
 from sparkkafka.schemas.avro.types import arrow_type as type_of

@@ -44,14 +44,14 @@ from sparkkafka.schemas.avro.scalars import (
     times,
 )
 from sparkkafka.schemas.avro.schema import MISSING, Field, Node, below, place
-from sparkkafka.schemas.avro.types import arrow_type, becomes_struct, parts
+from sparkkafka.schemas.avro.types import arrow_type, becomes_struct, has_type, parts
+from sparkkafka.schemas.avro.wire_plan import wire_of
 from sparkkafka.schemas.avro.wires import (
     BlobWire,
     ItemsWire,
     RecordWire,
     UnionWire,
     Wire,
-    wire_of,
 )
 from sparkkafka.schemas.bounds import cut, spend
 
@@ -142,7 +142,8 @@ def _branch(
         return compile_reader(writer, branch, wanted, path), 0
     member = wanted.get_field_index(f"member{parts(reader)[0].index(index)}")
     if member < 0:
-        compile_reader(writer, branch, arrow_type(branch), path)  # does it resolve at all?
+        if has_type(branch):
+            compile_reader(writer, branch, arrow_type(branch), path)  # does it resolve at all?
         return None, -1
     return compile_reader(writer, branch, wanted.field(member).type, path), member
 
@@ -318,7 +319,7 @@ def _scalar(writer: Node, reader: Node, wanted: pa.DataType, path: str) -> Reade
             )
         return DecimalReader(
             wire,
-            precision=reader.precision,
+            precision=min(reader.precision, avro.MOST_DIGITS),
             scale=reader.scale,
             fixed=kind == avro.FIXED,
             kind=wanted,

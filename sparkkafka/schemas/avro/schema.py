@@ -2,18 +2,19 @@
 
 Rules are those of the specification (1.12), read as leniently as Java's parser reads a schema that
 is registered already: names may have characters that the specification forbids, an unknown or
-invalid logical type is ignored. What cannot become columns is refused with its place: recursive
-types, decimals of more than 38 digits, trees that are too deep or too large.
+invalid logical type is ignored. Trees that are too deep or too large are refused with their place.
+What cannot become a column, but can be skipped, has a `refusal`: a record that stands in itself, a
+decimal of more than 38 digits.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sparkkafka.errors import SchemaError
-from sparkkafka.schemas.bounds import MOST_PATH, cut
+from sparkkafka.schemas.bounds import MOST_PATH, cut, spend
 from sparkkafka.schemas.values import Schema
 
 NULL, BOOLEAN, INT, LONG, FLOAT, DOUBLE = "null", "boolean", "int", "long", "float", "double"
@@ -77,7 +78,12 @@ class Field:
 @dataclass(frozen=True, eq=False, slots=True)
 class Node:
     """One type. `name` and `aliases` are full names, of named types; `symbol` is an enum's default;
-    `items` are an array's, or the values of a map; `weight` counts the nodes below, itself too."""
+    `items` are an array's, or the values of a map; `weight` counts the nodes below, itself too;
+    `refusal`: why it cannot become a column, if so.
+
+    A record in itself is a node of its own, with a refusal, and has the same fields: so a tree of
+    types that goes on below it has no end. All nodes of one such record share `wires`, where how
+    they are skipped is kept."""
 
     kind: str
     name: str = ""
@@ -93,6 +99,8 @@ class Node:
     scale: int = 0
     weight: int = 1
     depth: int = 1
+    refusal: str = ""
+    wires: list[Any] = field(default_factory=list)
 
     @property
     def item(self) -> Node:
@@ -169,7 +177,8 @@ class _Parser:
         self._count = count
         self._own: set[str] = set()
         self._again = again
-        self._open: list[str] = []  # full names of records that are being parsed
+        # Records that are being parsed, by full name, and where they stand in themselves.
+        self._open: dict[str, list[Node]] = {}
 
     def parse(self, text: str) -> Node:
         try:
@@ -206,10 +215,10 @@ class _Parser:
         full = name if "." in name or not namespace else f"{namespace}.{name}"
         for candidate in (full, name):
             if candidate in self._open:
-                raise _error(
-                    path,
-                    f"type {candidate} contains itself: recursive types cannot become columns",
-                )
+                words = f"type {candidate} contains itself: recursive types cannot become columns"
+                inner = Node(RECORD, candidate, refusal=_refusal(path, words))
+                self._open[candidate].append(inner)
+                return inner
             if candidate in self._names:
                 return self._names[candidate]
         raise _error(
@@ -278,7 +287,7 @@ class _Parser:
         given = _need(value, "fields", path)
         if not isinstance(given, list):
             raise _error(path, f"'fields' of record {name} is no list")
-        self._open.append(name)
+        recurring = self._open[name] = []
         fields: list[Field] = []
         seen: set[str] = set()
         for each in given:
@@ -300,9 +309,16 @@ class _Parser:
                     _texts(each.get("aliases", []), "aliases", at),
                 )
             )
-        self._open.pop()
+        del self._open[name]
         totals = _totals(tuple(field.node for field in fields))
-        return Node(RECORD, name, aliases, fields=tuple(fields), **totals)
+        node = Node(RECORD, name, aliases, fields=tuple(fields), **totals)
+        if recurring:
+            spend(node.weight)  # it is compiled once more, and what recurs in it again
+        for inner in recurring:  # frozen but for this: they are older than what they contain
+            object.__setattr__(inner, "aliases", aliases)
+            object.__setattr__(inner, "fields", node.fields)
+            object.__setattr__(inner, "wires", node.wires)
+        return node
 
 
 def _enum(name: str, aliases: tuple[str, ...], value: dict[str, Any], path: str) -> Node:
@@ -343,12 +359,11 @@ def _logical(kind: str, value: dict[str, Any], size: int, path: str) -> dict[str
     small = kind == FIXED and size <= 16
     if small and (precision > MOST_DIGITS or 10**precision > 1 << max(8 * size - 1, 0)):
         return {}
+    found = {"logical": logical, "precision": precision, "scale": scale}
     if precision > MOST_DIGITS:
-        raise _error(
-            path,
-            f"decimal({precision}, {scale}): Spark and Arrow have at most {MOST_DIGITS} digits",
-        )
-    return {"logical": logical, "precision": precision, "scale": scale}
+        words = f"decimal({precision}, {scale}): Spark and Arrow have at most {MOST_DIGITS} digits"
+        found["refusal"] = _refusal(path, words)
+    return found
 
 
 def _full_name(value: dict[str, Any], namespace: str, path: str) -> tuple[str, str]:
@@ -387,6 +402,13 @@ def _need(value: dict[str, Any], key: str, path: str) -> Any:
 
 def _error(path: str, reason: str) -> SchemaError:
     return SchemaError(f"Avro schema, {place(path)}: {reason}")
+
+
+def _refusal(path: str, reason: str) -> str:
+    return (
+        f"Avro schema, {place(path)}: {reason}. Name the fields to be read, without this one: "
+        ".schema(…), or type= of a function"
+    )
 
 
 def _short(value: Any) -> str:

@@ -77,7 +77,9 @@ def may_be_null(node: Node) -> bool:
 
 
 def arrow_type(node: Node) -> pa.DataType:
-    """The type for a read of all fields."""
+    """The type for a read of all fields. Raises SchemaError where there is none."""
+    if node.refusal:
+        raise SchemaError(node.refusal)
     if node.kind == avro.RECORD:
         return pa.struct([_arrow_field(field.name, field.node) for field in node.fields])
     if node.kind == avro.ARRAY:
@@ -97,6 +99,15 @@ def arrow_type(node: Node) -> pa.DataType:
     return _LOGICAL.get(node.logical, _PRIMITIVE[node.kind])
 
 
+def has_type(node: Node) -> bool:
+    """Whether all of it can become a column."""
+    try:
+        arrow_type(node)
+    except SchemaError:
+        return False
+    return True
+
+
 def _arrow_field(name: str, node: Node) -> pa.Field:
     return pa.field(name, arrow_type(node), may_be_null(node))
 
@@ -112,12 +123,12 @@ _WIDER: Final = {
 
 def check_wanted(node: Node, wanted: pa.DataType, path: str = "") -> None:
     """Raises OptionError unless values of the schema's type can become `wanted` without loss."""
-    one = one_type(node) if node.kind == avro.UNION else None
-    if one is not None:
+    if node.kind == avro.UNION and not becomes_struct(node):
         rest, _ = parts(node)
+        one = one_type(node) if len(rest) > 1 else None
         if len(rest) == 1:
             check_wanted(node.branches[rest[0]], wanted, path)
-        elif rest and wanted not in (one, *_WIDER.get(one, ())):
+        elif one is not None and wanted not in (one, *_WIDER.get(one, ())):
             raise _misfit(node, wanted, path)
         return
     if node.kind in (avro.RECORD, avro.UNION) and pa.types.is_struct(wanted):

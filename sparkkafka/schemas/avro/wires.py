@@ -7,13 +7,12 @@ read as one column. Where few arrays are left, each is followed value by value, 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Final
 
 import numpy as np
 
 from sparkkafka.protocol.records.varints import Ints
-from sparkkafka.schemas.avro import schema as avro
 from sparkkafka.schemas.avro.cursor import (
     CUT_OFF,
     LONG_VARINT,
@@ -23,18 +22,24 @@ from sparkkafka.schemas.avro.cursor import (
     Cursor,
     step_long,
 )
-from sparkkafka.schemas.avro.schema import Node, below
 
 _FEW: Final = 128
 """Entries below which following each takes less time than steps of NumPy."""
+
+_OTHER_SIZE: Final = "a block of another size than it says"
 
 _LONG_RUN: Final = 64
 """Items from which on a single array's items of one kind of number are found by NumPy."""
 
 
+Walk = Generator[tuple["Wire", int], int, int]
+
+
 class Wire:
     """One type. `least`: the fewest bytes of a value. `size`: the bytes of each, if all have the
-    same."""
+    same. `recursive`: a record that stands in itself is in it."""
+
+    recursive = False
 
     def __init__(self, path: str, least: int, size: int | None = None) -> None:
         self.path = path
@@ -47,6 +52,10 @@ class Wire:
 
     def step(self, data: bytes, at: int, end: int) -> int:
         """Over one value, without NumPy. Raises BrokenError."""
+        raise NotImplementedError
+
+    def walk(self, data: bytes, at: int, end: int) -> Walk:
+        """As `step`, but it asks for what is recursive inside, and is sent where that ends."""
         raise NotImplementedError
 
 
@@ -110,6 +119,7 @@ class RecordWire(Wire):
             sum(part.least for part in parts),
             sum(fixed) if len(fixed) == len(sizes) else None,
         )
+        self.recursive = any(part.recursive for part in parts)
         self._parts = parts
 
     def skip(self, cursor: Cursor) -> None:
@@ -121,10 +131,16 @@ class RecordWire(Wire):
             at = part.step(data, at, end)
         return at
 
+    def walk(self, data: bytes, at: int, end: int) -> Walk:
+        for part in self._parts:
+            at = (yield part, at) if part.recursive else part.step(data, at, end)
+        return at
+
 
 class UnionWire(Wire):
     def __init__(self, path: str, branches: Sequence[Wire]) -> None:
         super().__init__(path, 1 + min(branch.least for branch in branches))
+        self.recursive = any(branch.recursive for branch in branches)
         self.branches = branches
 
     def index(self, cursor: Cursor) -> Ints:
@@ -151,10 +167,18 @@ class UnionWire(Wire):
             cursor.take_over(mask, inner, failures)
 
     def step(self, data: bytes, at: int, end: int) -> int:
+        branch, at = self._branch(data, at, end)
+        return branch.step(data, at, end)
+
+    def walk(self, data: bytes, at: int, end: int) -> Walk:
+        branch, at = self._branch(data, at, end)
+        return (yield branch, at) if branch.recursive else branch.step(data, at, end)
+
+    def _branch(self, data: bytes, at: int, end: int) -> tuple[Wire, int]:
         index, at = step_long(data, at, end, self.path)
         if not 0 <= index < len(self.branches):
             raise BrokenError(self.path, f"branch {index} of a union that has {len(self.branches)}")
-        return self.branches[index].step(data, at, end)
+        return self.branches[index], at
 
 
 class ItemsWire(Wire):
@@ -163,6 +187,7 @@ class ItemsWire(Wire):
 
     def __init__(self, path: str, item: Wire) -> None:
         super().__init__(path, 1)
+        self.recursive = item.recursive
         self.item = item
 
     def skip(self, cursor: Cursor) -> None:
@@ -198,10 +223,10 @@ class ItemsWire(Wire):
                 found.append((np.repeat(active, block), starts))
             wrong = (ends >= 0) & (inner.at != ends)
             if wrong.any():
-                inner.fail(wrong, self.path, "a block of another size than it says")
+                inner.fail(wrong, self.path, _OTHER_SIZE)
         if len(active):
             if found is None:
-                self._step_all(inner)
+                step_all(self, inner)
             else:
                 entries, starts, more = self._follow_all(inner)
                 counts[active] += more
@@ -303,21 +328,11 @@ class ItemsWire(Wire):
             try:
                 places, at = self._run(cursor, at, end, count)
             except BrokenError as error:
-                self._broken(cursor, entry, error)
+                _broken(cursor, entry, error)
                 continue
             if starts is not None:
                 starts[slot : slot + count] = places
             cursor.at[entry] = at
-
-    def _step_all(self, cursor: Cursor) -> None:
-        """Moves over all that is left of each array."""
-        cursor.at, cursor.end = cursor.at.copy(), cursor.end.copy()
-        raw = cursor.chunk.raw
-        for entry in np.flatnonzero(cursor.live()).tolist():
-            try:
-                cursor.at[entry] = self.step(raw, int(cursor.at[entry]), int(cursor.end[entry]))
-            except BrokenError as error:
-                self._broken(cursor, entry, error)
 
     def _follow_all(self, cursor: Cursor) -> tuple[Ints, Ints, Ints]:
         """Moves over all that is left of each array: entries and starts of the items, in order, and
@@ -331,7 +346,7 @@ class ItemsWire(Wire):
             try:
                 own, at = self._follow(cursor, entry)
             except BrokenError as error:
-                self._broken(cursor, entry, error)
+                _broken(cursor, entry, error)
                 continue
             cursor.at[entry] = at
             counts[entry] = sum(map(len, own))
@@ -345,13 +360,7 @@ class ItemsWire(Wire):
         found: list[Ints] = []
         small = array("q")  # of small blocks: an array for each would take more time and memory
         while True:
-            count, at = step_long(raw, at, end, self.path)
-            stop = -1
-            if count < 0:
-                size, at = step_long(raw, at, end, self.path)
-                if not 0 <= size <= end - at:
-                    raise BrokenError(self.path, f"a block of {size:,} bytes is too large")
-                count, stop = -count, at + size
+            count, at, stop = self._head(raw, at, end)
             if not count:
                 break
             if self.item.least:
@@ -372,7 +381,7 @@ class ItemsWire(Wire):
                 places, at = self._run(cursor, at, end, count)
                 found.append(places)
             if stop not in (-1, at):
-                raise BrokenError(self.path, "a block of another size than it says")
+                raise BrokenError(self.path, _OTHER_SIZE)
         if small:
             found.append(np.array(small, np.int64))
         return found, at
@@ -403,21 +412,31 @@ class ItemsWire(Wire):
             at = step(raw, at, end)
         return np.array(found, np.int64), at
 
-    @staticmethod
-    def _broken(cursor: Cursor, entry: int, error: BrokenError) -> None:
-        mask: Bools = np.zeros(len(cursor), np.bool_)
-        mask[entry] = True
-        cursor.fail(mask, error.path, error.reason)
+    def _head(self, data: bytes, at: int, end: int) -> tuple[int, int, int]:
+        """Of a block: its count, its first item's place, and where it should end, or -1."""
+        count, at = step_long(data, at, end, self.path)
+        if count >= 0:
+            return count, at, -1
+        size, at = step_long(data, at, end, self.path)
+        if not 0 <= size <= end - at:
+            raise BrokenError(self.path, f"a block of {size:,} bytes is too large")
+        return -count, at, at + size
+
+    def walk(self, data: bytes, at: int, end: int) -> Walk:
+        while True:
+            count, at, stop = self._head(data, at, end)
+            if not count:
+                return at
+            if count > end - at:
+                raise BrokenError(self.path, too_many(count))
+            for _ in range(count):
+                at = yield self.item, at
+            if stop not in (-1, at):
+                raise BrokenError(self.path, _OTHER_SIZE)
 
     def step(self, data: bytes, at: int, end: int) -> int:
         while True:
-            count, at = step_long(data, at, end, self.path)
-            stop = -1
-            if count < 0:
-                size, at = step_long(data, at, end, self.path)
-                if not 0 <= size <= end - at:
-                    raise BrokenError(self.path, f"a block of {size:,} bytes is too large")
-                count, stop = -count, at + size
+            count, at, stop = self._head(data, at, end)
             if not count:
                 return at
             if self.item.size is not None:
@@ -431,30 +450,25 @@ class ItemsWire(Wire):
                 for _ in range(count):
                     at = step(data, at, end)
             if stop not in (-1, at):
-                raise BrokenError(self.path, "a block of another size than it says")
+                raise BrokenError(self.path, _OTHER_SIZE)
+
+
+def step_all(wire: Wire, cursor: Cursor) -> None:
+    """Over one value of each entry, one after the other."""
+    cursor.at, cursor.end = cursor.at.copy(), cursor.end.copy()
+    raw = cursor.chunk.raw
+    for entry in np.flatnonzero(cursor.live()).tolist():
+        try:
+            cursor.at[entry] = wire.step(raw, int(cursor.at[entry]), int(cursor.end[entry]))
+        except BrokenError as error:
+            _broken(cursor, entry, error)
+
+
+def _broken(cursor: Cursor, entry: int, error: BrokenError) -> None:
+    mask: Bools = np.zeros(len(cursor), np.bool_)
+    mask[entry] = True
+    cursor.fail(mask, error.path, error.reason)
 
 
 def too_many(count: int) -> str:
     return f"{count:,} items, which the payload has no bytes for"
-
-
-def wire_of(node: Node, path: str) -> Wire:
-    """How values of a type are written."""
-    kind = node.kind
-    if kind == avro.RECORD:
-        return RecordWire(
-            path, [wire_of(field.node, below(path, field.name)) for field in node.fields]
-        )
-    if kind == avro.UNION:
-        return UnionWire(path, [wire_of(branch, path) for branch in node.branches])
-    if kind == avro.ARRAY:
-        return ItemsWire(path, wire_of(node.item, f"{path}[]"))
-    if kind == avro.MAP:
-        inner = f"{path}{{}}"
-        return ItemsWire(path, RecordWire(inner, [BlobWire(inner), wire_of(node.item, inner)]))
-    if kind in (avro.STRING, avro.BYTES):
-        return BlobWire(path)
-    if kind in (avro.INT, avro.LONG, avro.ENUM):
-        return VarintWire(path)
-    sizes = {avro.NULL: 0, avro.BOOLEAN: 1, avro.FLOAT: 4, avro.DOUBLE: 8}
-    return FixedWire(path, sizes.get(kind, node.size))

@@ -330,7 +330,10 @@ def _protoc(texts: dict[str, str], wanted: str, own: str | None = None) -> bytes
         return (root / "out").read_bytes()
 
 
-_WARNING: Final = re.compile(r"warning:|^WARNING: All log messages|^W\d{4} ")
+_WARNING: Final = re.compile(
+    r"warning:|^WARNING: All log messages|^[IW]\d{4} |^\[libprotobuf (INFO|WARNING)"
+)
+"""What protoc and its log (absl) say that is no error."""
 
 
 def _run(wanted: str, folder: Path, own: str) -> str | None:

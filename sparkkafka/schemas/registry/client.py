@@ -330,7 +330,8 @@ class RegistryClient:
             text = (
                 f"subject {subject!r} in the Schema Registry has no version {version}"
                 + (f"; it has {there}" if there else "")
-                + ": see valueSchemaVersion (keySchemaVersion)"
+                + ": set valueSchemaVersion (keySchemaVersion) to one of these, or leave it out "
+                "for the latest, or name another subject by valueSubject (keySubject)"
             )
         else:
             return error

@@ -22,7 +22,14 @@ from sparkkafka.client.sender.arrow_producer import ColumnProducer
 from sparkkafka.client.sender.rows import Router, Rows
 from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.config.options import ProducerOptions, ReadOptions
-from sparkkafka.errors import BadRecordError, OptionError, UnknownTopicError
+from sparkkafka.errors import (
+    BadRecordError,
+    BrokerError,
+    ErrorCode,
+    OptionError,
+    ProduceError,
+    UnknownTopicError,
+)
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE, DecodedRecords, validity
 from sparkkafka.protocol.records.arrow import binary_array, from_numpy, or_zero, repeat_text
 
@@ -38,6 +45,9 @@ _NAMES = (
     "exception.message",
 )
 _CLASS = f"{BadRecordError.__module__}.{BadRecordError.__qualname__}"
+
+
+_DENIED = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
 
 class DeadLetter(NamedTuple):
@@ -80,7 +90,8 @@ class DeadLetters:
     ) -> None:
         """Writes these records of a partition; returns when all of them are acknowledged.
 
-        Raises ProduceError, UnknownTopicError, or a connection's or broker's error.
+        Raises ProduceError, UnknownTopicError, or a connection's or broker's error: BrokerError
+        without the right to write.
         """
         count = len(records)
         empty = pa.nulls(count, pa.binary())
@@ -96,9 +107,15 @@ class DeadLetters:
             timestamps=None if times_ms is None else from_numpy(_micros(times_ms)),
         )
         now_ms = time.time_ns() // 1_000_000
-        for tp, some in self._router.route(rows, now_ms):
-            self._producer.send(tp.topic, tp.partition, some)
-        self._producer.flush()
+        try:
+            for tp, some in self._router.route(rows, now_ms):
+                self._producer.send(tp.topic, tp.partition, some)
+            self._producer.flush()
+        except (ProduceError, BrokerError) as error:
+            if error.code in _DENIED:
+                words = no_right_to_write(self._topic)
+                raise BrokerError(error.code, f"Produce to {self._topic}", words) from error
+            raise
 
     def _counts(self, names: list[str]) -> dict[str, int]:
         try:
@@ -108,6 +125,13 @@ class DeadLetters:
                 f"deadLetter.topic={self._topic} does not exist any more ({error})"
             ) from error
         return {name: len(topic.partitions) for name, topic in found.items()}
+
+
+def no_right_to_write(topic: str) -> str:
+    return (
+        f"deadLetter.topic={topic} cannot be written by this user: grant WRITE on topic {topic}, "
+        "or name another one"
+    )
 
 
 def _micros(times_ms: np.ndarray) -> np.ndarray:

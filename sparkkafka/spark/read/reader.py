@@ -24,11 +24,14 @@ from sparkkafka.config.options import ReadOptions
 from sparkkafka.config.source import EARLIEST_OFFSET, LATEST_OFFSET, OffsetBound, PartitionKey
 from sparkkafka.errors import (
     BrokerError,
+    EncodeError,
+    ErrorCode,
     KafkaError,
     KafkaTimeoutError,
     OptionError,
     UnknownTopicError,
 )
+from sparkkafka.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from sparkkafka.spark.logs import EXECUTOR, set_up_logging
 from sparkkafka.spark.read import planning
 from sparkkafka.spark.read.planning import KafkaInputPartition, SmallRanges
@@ -40,6 +43,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
+
+_WRITE, _DESCRIBE = 1 << 4, 1 << 8  # in the rights of a Metadata answer: Java's AclOperation
 
 
 class KafkaBatchReader(DataSourceReader):
@@ -162,21 +167,50 @@ def with_attempts(
 
 
 def check_dead_letter_topic(cluster: Cluster, options: ReadOptions) -> None:
-    """Raises OptionError if deadLetter.topic does not exist: not as late as at a bad record."""
+    """Raises OptionError if deadLetter.topic does not exist, BrokerError if it may not be written,
+    as far as Kafka tells: not as late as at a bad record."""
     name = options.formats.dead_letter_topic if options.formats is not None else ""
     if not name:
         return
     try:
-        with_attempts(
+        may_write = with_attempts(
             cluster,
             options,
             "looking up deadLetter.topic",
-            lambda deadline: cluster.topics([name], deadline),
+            lambda deadline: _may_write(cluster, name, deadline),
         )
     except UnknownTopicError as error:
         raise OptionError(
             f"deadLetter.topic={name} does not exist: create it before the read ({error})"
         ) from error
+    except BrokerError as error:
+        if error.code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            raise
+        may_write = False
+    if not may_write:
+        from sparkkafka.spark.read.dead_letters import no_right_to_write
+
+        raise BrokerError(
+            ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"Metadata of {name}", no_right_to_write(name)
+        )
+
+
+def _may_write(cluster: Cluster, name: str, deadline: Deadline) -> bool:
+    """False if Kafka says that this user may not write the topic; True if it does not say. Raises
+    UnknownTopicError and BrokerError, as `Cluster.topics`."""
+    cluster.topics([name], deadline)
+    request = MetadataRequest(
+        topics=[MetadataRequestTopic(name=name)],
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=True,
+    )
+    try:
+        rows = cluster.call(request, deadline=deadline, what=f"rights on {name}").topics
+    except EncodeError:  # before Kafka 2.3
+        return True
+    rights = rows[0].topic_authorized_operations if rows else 0
+    # One that may see it is told so: else the answer is none, as that of brokers that do not know.
+    return rights < 0 or not rights & _DESCRIBE or bool(rights & _WRITE)
 
 
 # --- partitions ------------------------------------------------------------------------------

@@ -25,13 +25,21 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.format_rows import COLUMN, FAIL, STRING
 from sparkkafka.config.formats import ColumnFormat, FormatOptions
 from sparkkafka.config.options import ReadOptions, parse_read_options, parse_stream_options
-from sparkkafka.errors import OptionError, SchemaError, some
+from sparkkafka.errors import (
+    KafkaError,
+    OptionError,
+    RegistryError,
+    SchemaError,
+    UnknownTopicError,
+    some,
+)
 from sparkkafka.schemas.choice import Chosen, reader_schema
 from sparkkafka.schemas.column import ColumnPlan, decoder_of, format_module, prepared
-from sparkkafka.schemas.registry.client import RegistryClient
+from sparkkafka.schemas.registry.client import NO_SUBJECT, RegistryClient
 from sparkkafka.schemas.registry.subjects import subject_of
 from sparkkafka.schemas.values import Schema
 from sparkkafka.spark.arrow_types import from_arrow, nullable, promised, to_arrow
@@ -49,6 +57,9 @@ _OF_BATCHES = ("ending", "filterpushdown", "maxtimestampdisorder")
 """How options begin that streams do not have."""
 
 ALL_TOPICS = "*"
+
+_LOOK_MS = 5_000
+"""How long Kafka is asked for a topic that the registry has no subject of."""
 
 BAD_RECORD = "bad_record"
 RESCUED = "rescued"
@@ -118,7 +129,7 @@ def _typed_field(
             f"{name}Format={column.format} needs the type of {name}: call .schema('{name} "
             f"struct<…>'), or set {name}Schema to a JSON Schema or to infer, or schema.registry.url"
         )
-    chosen = _chosen(column, topics_of(options, column), registry, {})
+    chosen = _chosen(column, topics_of(options, column), options, registry, {})
     kind = _one_type(column, chosen)
     pins = {
         topic: {"subject": one.subject, "id": one.schema_id, "version": one.version or 0}
@@ -171,6 +182,7 @@ def topics_of(options: ReadOptions, column: ColumnFormat) -> list[str]:
 def _chosen(
     column: ColumnFormat,
     topics: Sequence[str],
+    options: ReadOptions,
     registry: RegistryClient | None,
     pins: Mapping[str, int],
 ) -> dict[str, Chosen]:
@@ -178,9 +190,30 @@ def _chosen(
     # Many topics often have one schema, which is pickled once if it is one object.
     known: dict[Schema, Schema] = {}
     for topic in topics:
-        one = reader_schema(column, topic, registry, pins.get(topic))
+        try:
+            one = reader_schema(column, topic, registry, pins.get(topic))
+        except RegistryError as error:
+            if error.code != NO_SUBJECT or topic == ALL_TOPICS:
+                raise
+            text = f"topic {topic}: {error}{_misspelt(options, topic)}"
+            raise RegistryError(text, status=error.status, code=error.code) from error
         chosen[topic] = replace(one, schema=known.setdefault(one.schema, one.schema))
     return chosen
+
+
+def _misspelt(options: ReadOptions, topic: str) -> str:
+    """A sentence if Kafka says that there is no such topic, else ""."""
+    from sparkkafka.client.cluster.cluster import Cluster
+
+    limit_ms = min(options.client.default_api_timeout_ms, _LOOK_MS)
+    try:
+        with Cluster(options.client) as cluster:
+            cluster.topics([topic], Deadline(limit_ms), grace_ms=0)
+    except UnknownTopicError:
+        return f". The topic {topic} does not exist in Kafka, either: is its name right?"
+    except KafkaError:  # the registry's error says enough
+        pass
+    return ""
 
 
 def _one_type(column: ColumnFormat, chosen: Mapping[str, Chosen]) -> pa.DataType:
@@ -330,7 +363,7 @@ def _plans(
         topics = topics_of(options, column)
         if pins and set(topics) != set(pins):
             pins = {}  # they belong to another read
-        chosen = _chosen(column, topics, registry, pins)
+        chosen = _chosen(column, topics, options, registry, pins)
     ready = {schema: prepared(schema) for schema in {one.schema for one in chosen.values()}}
     return tuple(
         (topic, _plan(column, one, ready[one.schema], kind, rest, pinned=bool(pins)))
@@ -369,9 +402,13 @@ def _plan(
     """`ready`: the prepared schema. `pinned`: the type is the schema's own."""
     name = column.column
     own = nullable(kind)
+    same = True
     if one.schema.text:
-        own = _type_of(column, one)
-    same = nullable(own).equals(nullable(kind))
+        try:
+            own = _type_of(column, one)
+            same = nullable(own).equals(nullable(kind))
+        except SchemaError:  # of a field that is not asked for: else the decoder says so
+            same = False
     place = promised(kind, own, name) if not (pinned and same) else None
     if place is not None:
         raise OptionError(f"{place} of the schema cannot be NOT NULL: records without it may exist")

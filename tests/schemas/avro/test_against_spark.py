@@ -7,21 +7,16 @@ records in unions of several types, which Spark itself cannot give to Arrow.
 from __future__ import annotations
 
 import json
-import os
-import pickle
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
-from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
+from pyspark.sql.types import StructType
 
 from sparkkafka.schemas.avro import format as avro
-from sparkkafka.testing.kafka.jars import AVRO_JARS, find_jars
 from tests.schemas.avro.avro_cases import decode, plain, schema, schemas, values, written
 
 ROWS = 4
@@ -109,47 +104,33 @@ def tables(count: int) -> list[tuple[Any, list[bytes]]]:
 
 @pytest.mark.jvm
 @pytest.mark.spark
-def test_spark_has_the_same_types_values_and_schemas(tmp_path: Path) -> None:
-    jars = find_jars(AVRO_JARS)
-    if jars is None:
-        pytest.skip("spark-avro is not there: `python -m sparkkafka.testing.kafka.jars avro`")
-    cases = tables(40)
-    questions = tmp_path / "questions"
-    answers = tmp_path / "answers"
-    names = [("Order", "com.example"), ("Order", "")]
-    questions.write_bytes(
-        pickle.dumps(
-            (
-                [(json.dumps(definition), payloads) for definition, payloads in cases],
-                [
-                    (from_arrow_type(kind).json(), name, space)
-                    for kind in TYPES
-                    for name, space in names
-                ],
-            )
-        )
-    )
-    command = [sys.executable, "-m", "tests.schemas.avro.spark_oracle", str(jars[0])]
-    done = subprocess.run(
-        [*command, str(questions), str(answers)],
-        cwd=Path(__file__).parents[3],
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    types, columns, made = pickle.loads(answers.read_bytes())
-    for (definition, payloads), kind, column in zip(cases, types, columns, strict=True):
+def test_spark_has_the_same_types_and_values(spark: Any, spark_avro: Any) -> None:
+    cases = tables(12)
+    texts = [json.dumps(definition) for definition, _ in cases]
+    names = [f"c{i}" for i in range(len(cases))]
+    rows = list(zip(*(map(bytearray, payloads) for _, payloads in cases), strict=True))
+    frame = spark.createDataFrame(rows, ", ".join(f"{name} binary" for name in names))
+    table = frame.select(*map(spark_avro.from_avro, names, texts)).toArrow()
+    jvm = spark._jvm.org.apache
+    for (definition, payloads), text, column in zip(cases, texts, table.columns, strict=True):
+        parsed = jvm.avro.Schema.Parser().parse(text)
+        found = jvm.spark.sql.avro.SchemaConverters.toSqlType(parsed).dataType()
+        kind = to_arrow_type(StructType.fromJson(json.loads(found.json())), timezone="UTC")
         assert avro.arrow_type(schema(definition)) == kind, definition
-        assert plain(decode(definition, payloads).values) == plain(column), definition
-    own = [
-        json.loads(avro.schema_of(kind, f"{space}.{name}".strip(".")).text)
-        for kind in TYPES
-        for name, space in names
-    ]
-    assert [unified(each) for each in own] == [unified(each) for each in made]
+        theirs = pa.concat_arrays(column.chunks)
+        assert plain(decode(definition, payloads).values) == plain(theirs), definition
+
+
+@pytest.mark.jvm
+@pytest.mark.spark
+@pytest.mark.parametrize(("name", "space"), [("Order", "com.example"), ("Order", "")])
+def test_spark_makes_the_same_schemas(spark: Any, spark_avro: Any, name: str, space: str) -> None:
+    sql = spark._jvm.org.apache.spark.sql
+    for kind in TYPES:
+        given = sql.types.DataType.fromJson(from_arrow_type(kind).json())
+        made = sql.avro.SchemaConverters.toAvroType(given, False, name, space).toString()
+        own = avro.schema_of(kind, f"{space}.{name}".strip(".")).text
+        assert unified(json.loads(own)) == unified(json.loads(made))
 
 
 def unified(definition: Any) -> Any:

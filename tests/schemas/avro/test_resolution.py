@@ -336,7 +336,7 @@ def evolved(draw: st.DrawFn, definition: Any) -> Any:
     return {**definition, "fields": fields}
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(evolutions())
 def test_any_evolution_is_as_fastavro_has_it(case: tuple[Any, Any, list[bytes]]) -> None:
     writer, reader, payloads = case

@@ -3,16 +3,19 @@ own, so that a crash is a failed test and memory is measured."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from collections.abc import Iterable
 
 import pytest
 
-CHILD = """
-import resource, sys, time
+from tests import forks
+
+IMPORTS = """
+import resource
 import pyarrow as pa
 from sparkkafka.schemas.json.format import decoder
 from sparkkafka.schemas.values import Schema
+"""
+CHILD = """
 kind = pa.struct([("a", pa.{kind}), ("l", pa.list_(pa.struct([("x", pa.int64())])))])
 rest = {rest}
 reader = decoder(Schema("json", ""), None, kind, rest=rest)
@@ -50,29 +53,35 @@ BOMBS = {
 }
 
 
-@pytest.mark.parametrize("bomb", BOMBS)
-def test_a_bomb(bomb: str) -> None:
-    run_child(BOMBS[bomb], "int64()", rest=False)
+DIGITS = [*(name for name in BOMBS if "digit" in name), "zeros"]
+KINDS = ["float64()", "decimal128(38, 10)", "string()"]
+
+
+def ended(bombs: Iterable[str], *kinds: str, rest: bool = False) -> dict[str, forks.Ended]:
+    codes = {
+        f"{bomb} {kind}": CHILD.format(payload=BOMBS[bomb], kind=kind, rest=rest)
+        for kind in kinds
+        for bomb in bombs
+    }
+    return forks.run(IMPORTS, codes)
+
+
+def check(results: dict[str, forks.Ended]) -> None:
+    assert {name: each.text[-2000:] for name, each in results.items() if each.code} == {}
+    for name, each in results.items():
+        size, grown = map(int, each.text.split())
+        # Python's objects for {} in a list are the most: 64 bytes of 3, and 8 for the list's place
+        assert grown < 40 * size + 20_000, (name, size, grown)
+
+
+def test_bombs() -> None:
+    check(ended(BOMBS, "int64()"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["float64()", "decimal128(38, 10)", "string()"])
-@pytest.mark.parametrize("bomb", [*(name for name in BOMBS if "digit" in name), "zeros"])
-def test_a_bomb_of_a_number(bomb: str, kind: str) -> None:
-    run_child(BOMBS[bomb], kind, rest=False)
+def test_bombs_of_numbers() -> None:
+    check(ended(DIGITS, *KINDS))
 
 
-@pytest.mark.parametrize("bomb", ["items", "names", "digits", "nested arrays"])
-def test_a_bomb_with_the_rest_asked_for(bomb: str) -> None:
-    run_child(BOMBS[bomb], "int64()", rest=True)
-
-
-def run_child(payload: str, kind: str, *, rest: bool) -> None:
-    program = CHILD.format(payload=payload, kind=kind, rest=rest)
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    size, grown = map(int, done.stdout.split())
-    # Python's objects for {} in a list are the most: 64 bytes of 3, and 8 for the list's place
-    assert grown < 40 * size + 20_000, (size, grown)
+def test_bombs_with_the_rest_asked_for() -> None:
+    check(ended(["items", "names", "digits", "nested arrays"], "int64()", rest=True))

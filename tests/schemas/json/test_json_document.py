@@ -328,7 +328,7 @@ _JSON = st.recursive(
 
 
 @given(node=_JSON, hint=st.booleans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_any_json_is_a_schema_or_an_error_that_says_so(node: Any, hint: bool) -> None:
     if hint and isinstance(node, dict):
         node |= {"type": "number", "title": f"{CONNECT}Decimal"}

@@ -72,7 +72,7 @@ TYPED: st.SearchStrategy[Typed] = st.recursive(
 
 
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_what_is_written_is_read_back(data: st.DataObject) -> None:
     kind, values = data.draw(TYPED)
     rows = data.draw(st.lists(st.none() | values, min_size=1, max_size=6))
@@ -91,7 +91,7 @@ def test_what_is_written_is_read_back(data: st.DataObject) -> None:
 
 
 @given(typed=TYPED, data=st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_the_schema_of_a_type_gives_the_type_and_takes_its_values(
     typed: Typed, data: st.DataObject
 ) -> None:

@@ -192,6 +192,22 @@ def test_what_protoc_refuses_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -
     assert len(calls) == 1
 
 
+def test_what_the_log_of_protoc_says_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = """WARNING: All log messages before absl::InitializeLog() is called are written to STDERR
+W0000 00:00:1700000000.000001    12 descriptor.cc:1] absl warns
+I0000 00:00:1700000000.000001    12 descriptor.cc:1] absl tells
+[libprotobuf WARNING google/protobuf/compiler/parser.cc:1] an older protoc warns
+in/schema.proto:1:1: warning: Import unused.proto is unused.
+in/schema.proto:7:3: "Nobody" is not defined."""
+    script = f"import sys; sys.stderr.write({said!r}); sys.exit(1)"
+    monkeypatch.setattr(compiler, "_PROTOC", script)
+    with pytest.raises(SchemaError) as caught:
+        protobuf.arrow_type(text('syntax = "proto3"; message WithLog { int32 a = 1; }'))
+    assert str(caught.value) == (
+        'the .proto cannot be compiled: line 7, column 3: "Nobody" is not defined.'
+    )
+
+
 def test_a_protoc_that_was_too_slow_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = text('syntax = "proto3"; message SlowOnce { int32 n = 1; }')
     with monkeypatch.context() as patch:

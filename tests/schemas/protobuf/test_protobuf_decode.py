@@ -18,7 +18,7 @@ from tests.schemas.protobuf.protos import CASES
 
 SLOW = settings(
     deadline=None,
-    max_examples=25,
+    max_examples=8,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 _made: dict[str, tuple[oracle.Oracle, Any]] = {}

@@ -312,7 +312,7 @@ def test_a_version_that_is_not_there_has_the_others(server: RegistryServer) -> N
     server.add("a-value", LONG)
     server.add("a-value", TEXT)
     text = failure(lambda: client(server).version("a-value", 7), RegistryError)
-    assert "subject 'a-value' in the Schema Registry has no version 7; it has 1, 2: see" in text
+    assert "subject 'a-value' in the Schema Registry has no version 7; it has 1, 2: set" in text
     assert "valueSchemaVersion" in text
 
 

@@ -58,7 +58,7 @@ ANSWERS = st.tuples(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(answers=st.lists(ANSWERS, min_size=1, max_size=6), question=st.sampled_from(QUESTIONS))
 def test_any_answer_is_a_value_or_an_error_of_ours(
     answers: list[tuple[int, bytes]], question: Callable[[RegistryClient], Any]

@@ -5,7 +5,11 @@ from __future__ import annotations
 
 import json
 import pickle
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -13,13 +17,14 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 from sparkkafka.errors import (
     BadRecordError,
+    BrokerError,
     ErrorCode,
     KafkaError,
     OptionError,
-    ProduceError,
     RegistryError,
     SchemaError,
 )
+from sparkkafka.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
 from sparkkafka.spark.datasource import KafkaDataSource
 from tests.schemas.small_registry import SmallRegistry, small_registry
 from tests.spark.typed_support import ORDER_1, ORDER_2, Topics, framed, struct
@@ -58,6 +63,27 @@ def test_values(topics: Topics) -> None:
     rows = topics.read(topics.options("orders"))
     assert [row["value"] for row in rows] == [{"id": 1, "who": "a"}, None]
     assert [row["offset"] for row in rows] == [0, 1]
+
+
+@pytest.mark.parametrize("format", ["avro", "protobuf"])
+def test_a_field_that_no_column_can_be_is_left_out(topics: Topics, format: str) -> None:
+    node = {
+        "type": "record",
+        "name": "Node",
+        "fields": [{"name": "next", "type": ["null", "Node"]}, {"name": "id", "type": "long"}],
+    }
+    frame, text = framed(1, node, {"next": {"next": None, "id": 8}, "id": 7}), json.dumps(node)
+    if format == "protobuf":
+        frame = b"\0\0\0\0\x01\0" + b"\x12\x02\x08\x08" + b"\x08\x07"
+        text = 'syntax = "proto3"; message Node { int64 id = 1; Node next = 2; }'
+    topics.registry.add("orders-value", text, format.upper())
+    topics.cluster.create_topic("orders")
+    topics.put("orders", [frame])
+    options = topics.options("orders", valueFormat=format)
+    with pytest.raises(SchemaError, match=r"subject orders-value cannot be a column.* itself"):
+        KafkaDataSource(options).schema()
+    rows = topics.read(options, struct(value=struct(id=LongType())))
+    assert rows == [{"value": {"id": 7}}]
 
 
 def test_what_was_chosen_is_pinned(topics: Topics) -> None:
@@ -131,6 +157,16 @@ def test_bad_record_column(orders: Topics) -> None:
     assert "value: " in bad[2]["error"]
 
 
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_topic_without_a_subject_may_be_misspelt(orders: Topics, exists: bool) -> None:
+    if exists:
+        orders.cluster.create_topic("ordrs")
+    with pytest.raises(RegistryError, match="near names are 'orders-value'") as caught:
+        KafkaDataSource(orders.options("ordrs")).schema()
+    assert "topic ordrs: " in str(caught.value)
+    assert ("topic ordrs does not exist in Kafka" in str(caught.value)) is not exists
+
+
 def test_dead_letters(orders: Topics) -> None:
     orders.cluster.create_topic("dead", partitions=2)
     options = orders.options("orders", onBadRecord="deadLetter", **{"deadLetter.topic": "dead"})
@@ -179,11 +215,86 @@ def test_rows_are_not_handed_on_before_their_dead_letters_are_written(
         next(reader.read(partition))
     orders.cluster.create_topic("dead")
     orders.cluster.fault(ErrorCode.TOPIC_AUTHORIZATION_FAILED, api="Produce")
-    with pytest.raises(ProduceError, match="dead"):
+    denied = r"deadLetter\.topic=dead cannot be written by this user: grant WRITE on topic dead"
+    with pytest.raises(BrokerError, match=denied):
         next(reader.read(partition))
     assert orders.cluster.log("dead", 0).end_offset == 0
     assert sum(batch.num_rows for batch in reader.read(partition)) == 3
     assert orders.cluster.log("dead", 0).end_offset == 1
+
+
+@pytest.mark.parametrize(
+    ("rights", "denied"), [(1 << 8, True), (1 << 8 | 1 << 4, False), (0, False)]
+)
+def test_a_dead_letter_topic_that_may_not_be_written_is_told_when_the_read_is_planned(
+    orders: Topics, rights: int, denied: bool
+) -> None:
+    orders.cluster.create_topic("dead")
+    options = orders.options("orders", onBadRecord="deadLetter", **{"deadLetter.topic": "dead"})
+    reader = KafkaDataSource(options).reader(KafkaDataSource(options).schema())
+
+    def tells(request: Any) -> Any:
+        if not request.message.include_topic_authorized_operations:
+            return None
+        row = MetadataResponseTopic(name="dead", topic_authorized_operations=rights)
+        return MetadataResponse(topics=[row])
+
+    asked = orders.cluster.fault(tells, api="Metadata", times=None)
+    words = r"deadLetter\.topic=dead cannot be written by this user: grant WRITE on topic dead"
+    with pytest.raises(BrokerError, match=words) if denied else nullcontext():
+        reader.partitions()
+    assert asked.fired
+
+
+def test_a_dead_letter_topic_that_may_not_be_seen(orders: Topics) -> None:
+    orders.cluster.create_topic("dead")
+    options = orders.options("orders", onBadRecord="deadLetter", **{"deadLetter.topic": "dead"})
+    reader = KafkaDataSource(options).reader(KafkaDataSource(options).schema())
+    orders.cluster.fault(ErrorCode.TOPIC_AUTHORIZATION_FAILED, api="Metadata", topic="dead")
+    with pytest.raises(BrokerError, match=r"deadLetter\.topic=dead .* grant WRITE on topic dead"):
+        reader.partitions()
+
+
+KILLED = """
+import os, pickle, signal, sys
+from sparkkafka.spark.read import dead_letters
+
+write = dead_letters.DeadLetters.write
+
+def killed(*given):
+    write(*given)  # acknowledged
+    os.kill(os.getpid(), signal.SIGKILL)
+
+dead_letters.DeadLetters.write = killed
+reader, partition = pickle.load(sys.stdin.buffer)
+print(sum(batch.num_rows for batch in reader.read(partition)))
+"""
+
+
+def test_a_worker_killed_between_dead_letters_and_rows_loses_nothing(orders: Topics) -> None:
+    """Spark's retry writes the dead letter again: twice there, and never a row less."""
+    orders.cluster.create_topic("dead")
+    options = orders.options("orders", onBadRecord="deadLetter", **{"deadLetter.topic": "dead"})
+    reader = KafkaDataSource(options).reader(KafkaDataSource(options).schema())
+    (partition,) = reader.partitions()
+    task = pickle.dumps((reader, partition))
+    first = subprocess.run(
+        [sys.executable, "-c", KILLED], input=task, capture_output=True, timeout=120, check=False
+    )
+    assert (first.returncode, first.stdout) == (-signal.SIGKILL, b""), first.stderr
+    assert orders.cluster.log("dead", 0).end_offset == 1
+    rows = [row for batch in reader.read(partition) for row in batch.to_pylist()]
+    assert [row["offset"] for row in rows] == [0, 1, 3]
+    letters = orders.read(
+        {
+            "kafka.bootstrap.servers": orders.cluster.bootstrap_servers,
+            "subscribe": "dead",
+            "includeHeaders": "true",
+        }
+    )
+    assert len(letters) == 2
+    assert letters[0]["headers"] == letters[1]["headers"]
+    assert letters[0]["value"] == letters[1]["value"]
 
 
 def test_dead_letters_are_not_read_again(orders: Topics) -> None:
