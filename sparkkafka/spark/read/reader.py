@@ -33,6 +33,7 @@ from sparkkafka.spark.logs import EXECUTOR, set_up_logging
 from sparkkafka.spark.read import planning
 from sparkkafka.spark.read.planning import KafkaInputPartition, SmallRanges
 from sparkkafka.spark.schema import ReadColumn, default_columns
+from sparkkafka.spark.worker import PickledToTasks
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,7 +43,7 @@ log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
-class KafkaBatchReader(DataSourceReader):
+class KafkaBatchReader(PickledToTasks, DataSourceReader):
     """Reads a snapshot: what lies between the offsets bound when the read is planned."""
 
     def __init__(self, options: ReadOptions, columns: tuple[ReadColumn, ...] | None = None) -> None:
