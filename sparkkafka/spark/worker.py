@@ -1,7 +1,7 @@
 """Two costs of small tasks in Spark's Python processes that are no work: a wait, and a clean-up.
 
 Both come from how Spark runs Python (4.0 to 4.3), and both are gone by means that change nothing
-else; docs/performance.md has the figures.
+else; docs/performance-sink.md has the figures.
 
 - Over TCP, Java sends a task's rows only after Python's system has acknowledged the message before
   them, and systems put that off by up to 40 ms, as long as nothing is sent back.
