@@ -96,6 +96,7 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
     ),
     "spark": (
         "logs",
+        "worker",
         "schema",
         "arrow_types",
         "read",

@@ -121,9 +121,11 @@ class KafkaDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> KafkaBatchWriter:
         from sparkkafka.spark.logs import set_up_logging
+        from sparkkafka.spark.worker import spare_collections
         from sparkkafka.spark.write.writer import KafkaBatchWriter
 
         set_up_logging()
+        spare_collections()
         if overwrite:
             raise OptionError(
                 "Kafka topics can only be appended to, so mode('overwrite') and INSERT OVERWRITE "
@@ -150,8 +152,10 @@ class KafkaDataSource(DataSource):
         micro-batch's whole result is appended."""
         from sparkkafka.spark.logs import set_up_logging
         from sparkkafka.spark.stream.writer import KafkaStreamWriter
+        from sparkkafka.spark.worker import spare_collections
 
         set_up_logging()
+        spare_collections()
         return KafkaStreamWriter(parse_stream_write_options(self.options), schema)
 
     def __repr__(self) -> str:

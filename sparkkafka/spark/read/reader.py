@@ -36,6 +36,7 @@ from sparkkafka.spark.logs import EXECUTOR, set_up_logging
 from sparkkafka.spark.read import planning
 from sparkkafka.spark.read.planning import KafkaInputPartition, SmallRanges
 from sparkkafka.spark.schema import ReadColumn, default_columns
+from sparkkafka.spark.worker import PickledToTasks
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,7 +48,7 @@ _T = TypeVar("_T")
 _WRITE, _DESCRIBE = 1 << 4, 1 << 8  # in the rights of a Metadata answer: Java's AclOperation
 
 
-class KafkaBatchReader(DataSourceReader):
+class KafkaBatchReader(PickledToTasks, DataSourceReader):
     """Reads a snapshot: what lies between the offsets bound when the read is planned."""
 
     def __init__(self, options: ReadOptions, columns: tuple[ReadColumn, ...] | None = None) -> None:

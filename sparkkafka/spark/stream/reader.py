@@ -20,6 +20,7 @@ from sparkkafka.errors import KafkaError
 from sparkkafka.spark.logs import set_up_logging
 from sparkkafka.spark.read.reader import check_dead_letter_topic, read_partition
 from sparkkafka.spark.schema import ReadColumn
+from sparkkafka.spark.worker import PickledToTasks
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,7 +40,7 @@ except ImportError:  # a Spark that has it elsewhere: tasks read all rows
 Tree = dict[str, dict[str, int]]
 
 
-class KafkaStreamReader(DataSourceStreamReader):
+class KafkaStreamReader(PickledToTasks, DataSourceStreamReader):
     """What all versions of Spark have. `KafkaDataSource.streamReader` chooses a subclass."""
 
     def __init__(self, options: ReadOptions, columns: tuple[ReadColumn, ...]) -> None:

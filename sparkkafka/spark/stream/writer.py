@@ -28,6 +28,7 @@ from sparkkafka.errors import (
     RegistryError,
 )
 from sparkkafka.spark.logs import EXECUTOR, set_up_logging
+from sparkkafka.spark.worker import PickledToTasks
 from sparkkafka.spark.write.commit_message import (
     KafkaCommitMessage,
     log_abort,
@@ -55,7 +56,7 @@ else:
         whether the writer is one, not whether it is a stream's."""
 
 
-class KafkaStreamWriter(_ArrowSink):
+class KafkaStreamWriter(PickledToTasks, _ArrowSink):
     """Writes each task's rows of a micro-batch with a producer of its own.
 
     Spark makes this object twice for each micro-batch: for the tasks, and for commit. Raises

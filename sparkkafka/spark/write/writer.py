@@ -33,6 +33,7 @@ from sparkkafka.config.format_rows import STRING
 from sparkkafka.config.options import EXACTLY_ONCE, WriteOptions
 from sparkkafka.errors import OptionError
 from sparkkafka.spark.logs import EXECUTOR, set_up_logging
+from sparkkafka.spark.worker import PickledToTasks
 from sparkkafka.spark.write.commit_message import (
     KafkaCommitMessage,
     log_abort,
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class KafkaBatchWriter(DataSourceArrowWriter):
+class KafkaBatchWriter(PickledToTasks, DataSourceArrowWriter):
     """Writes each task's rows with a producer of its own.
 
     Raises OptionError for columns that are missing or have a type that cannot be written.
