@@ -41,8 +41,9 @@ FAST := not real and not spark and not notebook and not slow and not bench and n
 test-fast: $(STAMP) ## the tests without broker and Spark but the slowest of them, a minute and a half
 	@$(PY) -m pytest -m "$(FAST)" --ignore tests/real -n $(FAST_JOBS)
 
-soak: $(STAMP) ## the long forms of tests, most of an hour: killed drivers and brokers, 2,000 micro-batches
+soak: $(STAMP) ## the long forms of tests, an hour: killed drivers and brokers, 2,000 micro-batches, properties
 	@$(PY) -m pytest -m soak -s
+	@SPARKKAFKA_LONG=1 $(PY) -m pytest -m "hypothesis and not real and not spark" --ignore tests/real -n $(JOBS)
 
 soak-long: $(STAMP) ## one hour on three brokers under all faults at once (SPARKKAFKA_SOAK_MINUTES=60)
 	@$(PY) -m pytest -m soak_long -s

@@ -17,9 +17,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from tests.parallel import HEAVY
+from tests.properties import load_profile
 from tests.slowest import pytest_runtest_logreport, pytest_terminal_summary  # noqa: F401
 
 if TYPE_CHECKING:
@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 
 _numbers = itertools.count()
 
-# A busy machine is no failure: an example may take as long as it does.
-settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("tests")
+load_profile()
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that starts the tests in the background has them and what they start ignore Ctrl-C;

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given
-from hypothesis import settings as examples
+from hypothesis import settings as property_settings
 from hypothesis import strategies as st
 
 from sparkkafka import client
@@ -37,6 +37,7 @@ from sparkkafka.errors import OptionError
 from sparkkafka.protocol.messages import MetadataRequest
 from sparkkafka.testing.fake.cluster import FakeCluster
 from tests.client.support import settings
+from tests.properties import examples
 
 TP = TopicPartition("orders", 0)
 ORDERS = ConfigResource("topic", "orders")
@@ -452,9 +453,8 @@ def test_each_argument_of_a_wrong_kind_is_named(
     kinds = arguments_of(cls, name)
     cluster.clear_requests()
 
-    @examples(
-        max_examples=25,
-        deadline=None,
+    @property_settings(
+        max_examples=examples(25),
         database=None,
         derandomize=True,
         suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],

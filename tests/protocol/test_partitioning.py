@@ -15,6 +15,7 @@ from kafka.partitioner.default import murmur2 as scalar_murmur2
 from sparkkafka.config.kinds import PARTITIONERS, RANDOM, ROUND_ROBIN
 from sparkkafka.errors import EncodeError
 from sparkkafka.protocol.partitioning import KEY_RULES, NO_PARTITION, crc32, fnv1a, murmur2
+from tests.properties import examples
 
 murmur2_partitions = KEY_RULES["murmur2_random"].partitions
 
@@ -65,7 +66,7 @@ def test_hashes_equal_java_s_vectors() -> None:
         assert murmur2(pa.array([key], pa.binary())).view(np.int32).tolist() == [expected]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(st.lists(st.none() | st.binary(max_size=70), max_size=60), st.integers(1, 2**31 - 1))
 def test_partitions_equal_the_scalar_hash(keys: list[bytes | None], count: int) -> None:
     expected = [
@@ -91,7 +92,7 @@ def test_fnv1a_of_the_one_number_that_has_no_positive_twin() -> None:
 
 
 @each_hash
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(st.lists(st.binary(max_size=70), max_size=60))
 def test_hashes_equal_the_scalar_ones(fast: Fast, slow: Slow, keys: list[bytes]) -> None:
     assert fast(pa.array(keys, pa.binary())).tolist() == [slow(key) for key in keys]

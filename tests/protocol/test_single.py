@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as other_murmur2
 
@@ -51,7 +51,6 @@ RECORDS = st.builds(
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
 
-@settings(deadline=None)  # names are imported when they are first used
 @given(records=st.lists(RECORDS, min_size=1, max_size=5), compression=st.sampled_from(CODECS))
 def test_records_come_back(records: list[PlainRecord], compression: str) -> None:
     data = encode_batch(records, compression=compression, base_offset=7)

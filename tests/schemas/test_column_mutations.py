@@ -25,6 +25,7 @@ from sparkkafka.schemas.column import (
 from sparkkafka.schemas.framing import WriterId
 from sparkkafka.schemas.registry.client import RegistryClient
 from sparkkafka.schemas.values import Schema
+from tests.properties import examples
 from tests.schemas.small_registry import SmallRegistry, small_registry
 
 TEXTS = {
@@ -113,7 +114,7 @@ CHANGES = st.lists(
 
 @pytest.mark.parametrize("framing", [CONFLUENT, HEADERS])
 @pytest.mark.parametrize("format", FORMATS)
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=examples(20))
 @given(changes=CHANGES, others=st.lists(CHANGES, max_size=3))
 def test_mutations(
     registry: SmallRegistry,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 from confluent_kafka.schema_registry.serde import SchemaId
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE
@@ -137,7 +137,6 @@ HEADERS: st.SearchStrategy[Headers] = st.one_of(
 )
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(PAYLOADS, HEADERS), max_size=12),
     st.booleans(),

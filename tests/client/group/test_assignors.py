@@ -15,7 +15,7 @@ from assignor_cases import (
     partition_counts,
     topics_of_members,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.assignors.range import RangePartitionAssignor
@@ -87,7 +87,6 @@ class PeerCluster:
     ("name", "peer"),
     [("range", RangePartitionAssignor), ("roundrobin", RoundRobinPartitionAssignor)],
 )
-@settings(deadline=None)
 @given(
     # kafka-python stumbles over a topic without partitions.
     counts=partition_counts.map(lambda counts: {t: n for t, n in counts.items() if n}),
@@ -118,7 +117,6 @@ def test_kafka_python_decides_the_same(
 
 
 @pytest.mark.parametrize("name", ASSIGNORS)
-@settings(deadline=None)
 @given(counts=partition_counts, topics_of=topics_of_members, source=st.data())
 def test_every_partition_once_whatever_the_order_of_the_members(
     name: str,

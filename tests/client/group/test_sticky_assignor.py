@@ -34,6 +34,7 @@ from sparkkafka.client.group.sticky_assignor import (
     find_homes,
 )
 from sparkkafka.client.values import TopicPartition
+from tests.properties import examples
 
 T = [TopicPartition("t", number) for number in range(12)]
 STICKY = [made for made in ROUNDS if made["assignor"] == "sticky"]
@@ -245,7 +246,7 @@ def random_claims(draw: st.DrawFn, topics_of: Mapping[str, frozenset[str]]) -> d
 
 
 @pytest.mark.slow
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400))
 @given(counts=partition_counts, topics_of=topics_of_members, source=st.data(), alike=st.booleans())
 def test_complete_even_and_still(
     counts: dict[str, int],
@@ -331,7 +332,7 @@ def most_that_could_stay(
     return best
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(counts=partition_counts, topics_of=topics_of_members, leaver=st.sampled_from(MEMBERS))
 def test_only_what_the_leaver_had_moves(
     counts: dict[str, int], topics_of: dict[str, frozenset[str]], leaver: str
@@ -453,6 +454,6 @@ class CooperativeGroup(Group):
 
 
 TestGroup = Group.TestCase
-TestGroup.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestGroup.settings = settings(max_examples=examples(60), stateful_step_count=25)
 TestCooperativeGroup = CooperativeGroup.TestCase
-TestCooperativeGroup.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestCooperativeGroup.settings = settings(max_examples=examples(60), stateful_step_count=25)

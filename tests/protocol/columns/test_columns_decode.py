@@ -19,6 +19,7 @@ from sparkkafka.protocol.columns.decode import decode_batches, decode_chunks
 from sparkkafka.protocol.records.batches import Codec, RecordBatch, split_batches
 from sparkkafka.protocol.records.compression import compress
 from tests.batches import build_batch
+from tests.properties import examples
 from tests.protocol.record_cases import (
     NOW,
     batch_of,
@@ -39,7 +40,7 @@ def decode(*batches: RecordBatch) -> list[Record]:
 # ---------------------------------------------------------------------------- against the twin
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80))
 @given(
     st.lists(st.tuples(st.lists(contents, min_size=1, max_size=8), st.integers(0, 70)), max_size=12)
 )
@@ -300,7 +301,7 @@ def test_batches_outside_the_range_are_not_even_read() -> None:
     assert good.offsets.tolist() == [3, 4, 5]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80))
 @given(
     st.lists(
         st.tuples(

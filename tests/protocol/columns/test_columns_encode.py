@@ -27,6 +27,7 @@ from sparkkafka.protocol.columns.encode import (
 )
 from sparkkafka.protocol.records.batches import split_batches
 from tests.batches import build_batch
+from tests.properties import examples
 from tests.protocol.record_cases import (
     NOW,
     contents,
@@ -69,7 +70,7 @@ def check(
 # ---------------------------------------------------------------------------- against others
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120))
 @given(st.lists(contents, max_size=60), st.sampled_from((61, 100, 300, 16384, WHOLE)))
 def test_any_records_equal_the_slow_twin(rows: list, max_batch_bytes: int) -> None:
     records = [Record(n, *row) for n, row in enumerate(rows)]
@@ -334,7 +335,7 @@ def test_payloads_share_one_buffer() -> None:
 # ---------------------------------------------------------------------------- several runs
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(st.lists(contents, max_size=40), st.data(), st.integers(100, 2000))
 def test_runs_that_are_encoded_together_are_each_what_they_would_be_alone(
     rows: list, data: st.DataObject, max_batch_bytes: int

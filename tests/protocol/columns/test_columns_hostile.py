@@ -21,6 +21,7 @@ from sparkkafka.errors import CorruptRecordError
 from sparkkafka.protocol.columns.columns import Selection
 from sparkkafka.protocol.columns.decode import decode_batches
 from sparkkafka.protocol.records.batches import RecordBatch
+from tests.properties import examples
 from tests.protocol.record_cases import (
     NOW,
     batch_of,
@@ -244,7 +245,7 @@ def test_claims_allocate_nothing() -> None:
 # ---------------------------------------------------------------------------- random damage
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(250))
 @given(st.data())
 def test_damaged_records(data: st.DataObject) -> None:
     rows = data.draw(st.lists(contents, min_size=1, max_size=5))
@@ -263,7 +264,7 @@ def test_damaged_records(data: st.DataObject) -> None:
     same_verdict([batch_of(bytes(payload), len(records))])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(
     st.lists(
         st.tuples(
@@ -278,7 +279,7 @@ def test_bytes_that_nearly_look_like_records(groups: list[tuple[list[int], int]]
     same_verdict([batch_of(bytes(raw), count) for raw, count in groups])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(st.binary(max_size=60), st.integers(-1, 9))
 def test_any_bytes(raw: bytes, count: int) -> None:
     same_verdict([batch_of(raw, count)])

@@ -17,6 +17,7 @@ from sparkkafka.protocol.columns.encode import (
     size_estimate,
 )
 from sparkkafka.protocol.columns.join import Blobs, join_records
+from tests.properties import examples
 
 NOW = 1_700_000_000_000
 # Around Arrow's inline size, and where varints of a length or of the whole record grow.
@@ -58,7 +59,7 @@ def check(monkeypatch: pytest.MonkeyPatch, columns: RecordColumns, max_batch_byt
     return sum(taken)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(
     st.lists(st.sampled_from(LENGTHS), min_size=1, max_size=80),
     st.one_of(st.none(), st.lists(st.sampled_from(LENGTHS), min_size=1, max_size=5)),

@@ -22,6 +22,7 @@ from sparkkafka.protocol.columns.decode import decode_batches, decode_chunks, de
 from sparkkafka.protocol.records.batches import RecordBatch
 from sparkkafka.protocol.records.codecs import Codec
 from sparkkafka.protocol.records.compression import PIECE_BYTES, compress, decompressed_pieces
+from tests.properties import examples
 from tests.protocol.record_cases import (
     NOW,
     batch_of,
@@ -92,7 +93,7 @@ def test_the_same_records_wherever_pieces_end(large: int, sizes: Sequence[int]) 
         assert rows_of(in_parts(whole(records), sizes)) == records
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(
     st.lists(contents, min_size=1, max_size=12),
     st.lists(st.integers(1, 200), min_size=1, max_size=4),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sparkkafka.protocol.records import varints
 from sparkkafka.protocol.records.batches import RecordBatch, split_batches
 from sparkkafka.protocol.records.control_batches import AbortedTransactions
+from tests.properties import examples
 
 
 def result(way: object, data: np.ndarray, at: np.ndarray, bits: int) -> object:
@@ -22,7 +23,7 @@ def result(way: object, data: np.ndarray, at: np.ndarray, bits: int) -> object:
     return values.tolist(), after.tolist()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(
     st.lists(st.sampled_from((0, 1, 2, 3, 63, 64, 0x7E, 0x7F, 0x80, 0x81, 0xFE, 0xFF)), min_size=1),
     st.lists(st.integers(0, 40), min_size=1, max_size=30),
@@ -61,7 +62,7 @@ def batch(base_offset: int, producer_id: int, attributes: int, key: bytes) -> by
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(
     st.lists(
         st.tuples(

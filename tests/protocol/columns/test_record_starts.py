@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from sparkkafka.protocol.columns import record_starts
+from tests.properties import examples
 
 
 def slow_starts(payload: bytes, count: int) -> list[int] | None:
@@ -82,7 +83,7 @@ def changed(payload: bytes, position: int, change: int) -> bytes:
 lengths = st.lists(st.sampled_from((6, 6, 7, 20, 63, 64, 70, 8191, 8192)), min_size=1, max_size=12)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(st.data())
 def test_any_batches(data: st.DataObject) -> None:
     """Few or many batches, copies among them, some of them damaged."""
@@ -98,7 +99,7 @@ def test_any_batches(data: st.DataObject) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(st.data())
 def test_large_batches_beside_small_ones(data: st.DataObject) -> None:
     """Seeds and equal runs, chains of known and of unknown counts in one call."""

@@ -17,6 +17,7 @@ from sparkkafka.protocol.columns import decode, uniform_batches
 from sparkkafka.protocol.columns.columns import CHUNK_RECORDS, Grid, GridPart, GridRows, Selection
 from sparkkafka.protocol.columns.decode import decode_batches, decode_chunks
 from sparkkafka.protocol.records.batches import RecordBatch
+from tests.properties import examples
 from tests.protocol.record_cases import NOW, equal_records, response, to_records
 
 pytestmark = pytest.mark.slow
@@ -53,7 +54,7 @@ def decoded(batches: list[RecordBatch], start: int = 0, end: int = END) -> list[
     return to_records(decode_batches(batches, Selection(start, end)))
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120))
 @given(st.data())
 def test_rows_are_those_of_the_slow_twin(data: st.DataObject) -> None:
     count = data.draw(st.sampled_from([16, 63, 64, 65, 150]))

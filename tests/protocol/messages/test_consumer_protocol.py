@@ -30,6 +30,7 @@ from sparkkafka.protocol.messages.consumer_protocol import (
     encode_subscription,
 )
 from sparkkafka.protocol.wire.schema import Message
+from tests.properties import examples
 from tests.protocol.kafka_oracle import class_rows, json_rows, load_json
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "assignors.json").read_text())
@@ -153,7 +154,6 @@ def test_kafka_python_reads_and_writes_the_same(version: int) -> None:
 # Round trips
 
 
-@settings(deadline=None)
 @given(
     names=st.lists(topics, max_size=5),
     data=user_data,
@@ -190,7 +190,6 @@ def test_subscription_round_trip(
     )
 
 
-@settings(deadline=None)
 @given(
     given_partitions=st.lists(st.tuples(topics, st.integers(0, 2**31 - 1)), max_size=8),
     data=user_data,
@@ -205,7 +204,6 @@ def test_assignment_round_trip(
     assert read.user_data == data
 
 
-@settings(deadline=None)
 @given(had=partitions_of_topics, generation_id=int32s)
 def test_user_data_round_trip(had: list[Partition], generation_id: int) -> None:
     read = decode_sticky_user_data(encode_sticky_user_data(had, generation_id))
@@ -318,7 +316,7 @@ def test_counts_that_lie_allocate_nothing(
         tracemalloc.stop()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(st.data())
 def test_damaged_bytes(source: st.DataObject) -> None:
     decode, samples = source.draw(st.sampled_from(DECODERS))
@@ -328,7 +326,7 @@ def test_damaged_bytes(source: st.DataObject) -> None:
     only_a_decode_error(decode, bytes(damaged))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(st.binary(max_size=60))
 def test_any_bytes(data: bytes) -> None:
     for decode in (decode_subscription, decode_assignment):

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from sparkkafka.errors import DecodeError
 from sparkkafka.protocol.messages import FetchResponse, MetadataResponse
 from sparkkafka.protocol.wire.schema import Message, decode, encode, is_flexible
+from tests.properties import examples
 from tests.protocol.kafka_oracle import MESSAGE_VERSIONS, MESSAGES, Generator, name_version
 
 EACH_VERSION = pytest.mark.parametrize(("cls", "version"), MESSAGE_VERSIONS, ids=name_version)
@@ -122,7 +123,7 @@ def _uvarint(value: int) -> bytes:
     return bytes([*out, value])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(st.sampled_from(MESSAGE_VERSIONS), st.binary(max_size=200))
 def test_any_bytes(case: tuple[type[Message], int], data: bytes) -> None:
     outcome(*case, data)

@@ -26,6 +26,7 @@ from sparkkafka.protocol.wire.fields import (
     string,
 )
 from sparkkafka.protocol.wire.schema import Message, Request, decode, encode, request
+from tests.properties import examples
 from tests.protocol.kafka_oracle import (
     MESSAGE_VERSIONS,
     MESSAGES,
@@ -308,7 +309,7 @@ def test_round_trip(cls: type[Message], version: int) -> None:
         assert decode(cls, version, bytearray(encoded)) == message
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(300), suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_round_trip_of_any_values(data: st.DataObject) -> None:
     cls, version = data.draw(st.sampled_from(MESSAGE_VERSIONS))

@@ -28,6 +28,7 @@ from sparkkafka.protocol.records.compression import (
     compress,
     decompress,
 )
+from tests.properties import examples
 
 MIB = 1 << 20
 COMPRESSED = [codec for codec in Codec if codec is not Codec.NONE]
@@ -132,7 +133,7 @@ def test_other_writers(writer: str, sample: bytes) -> None:
             decompress(codec, packed, len(sample) - 1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(st.sampled_from(list(Codec)), st.binary(max_size=2000), st.integers(1, 60))
 def test_round_trip_property(codec: Codec, data: bytes, repeat: int) -> None:
     data *= repeat
@@ -455,7 +456,7 @@ def test_damage_is_one_error(name: str, codec: Codec, packed: bytes) -> None:
         decompress(codec, packed + b"\x01", MIB)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(st.sampled_from(COMPRESSED), st.binary(min_size=1, max_size=100), st.booleans())
 def test_noise_is_one_error(codec: Codec, noise: bytes, with_magic: bool) -> None:
     magics = {

@@ -21,6 +21,7 @@ from reference import Record
 from sparkkafka.errors import CorruptRecordError
 from sparkkafka.protocol.records.batches import RecordBatch, first_batch_size, split_batches
 from sparkkafka.protocol.records.codecs import Codec
+from tests.properties import examples
 
 MIB = 1 << 20
 LOG_APPEND_TIME = 8
@@ -93,7 +94,7 @@ some_messages = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(st.sampled_from([(0, 0), (0, 1), (1, 0), (1, 1), (1, 3)]), some_messages)
 def test_kafka_python_writes_and_reads_the_same(
     kind: tuple[int, int], content: list[tuple[int, bytes | None, bytes | None]]

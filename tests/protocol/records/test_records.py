@@ -35,6 +35,7 @@ from sparkkafka.protocol.records.control_batches import (
     control_type,
 )
 from tests.batches import build_batch
+from tests.properties import examples
 
 MIB = 1 << 20
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "records.json").read_text())
@@ -113,7 +114,7 @@ def transactional(producer_id: int, offset: int, count: int = 2) -> bytes:
 # --- against others -------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(
     some_records,
     st.integers(0, 2**40),

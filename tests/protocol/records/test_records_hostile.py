@@ -30,6 +30,7 @@ from sparkkafka.protocol.records.batches import (
 from sparkkafka.protocol.records.codecs import Codec
 from sparkkafka.protocol.records.control_batches import AbortedTransactions, control_type
 from tests.batches import build_batch
+from tests.properties import examples
 
 MIB = 1 << 20
 MAX_PAYLOAD = 64 * 1024
@@ -288,14 +289,14 @@ def test_many_tiny_batches_take_linear_time() -> None:
     assert time.process_time() - started < 2
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400))
 @given(st.binary(max_size=200))
 def test_noise(noise: bytes) -> None:
     survives(noise)
     survives(noise, check_crcs=False)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(
     st.integers(-1, 2**40),
     st.integers(-5, 250),
@@ -310,7 +311,7 @@ def test_noise_behind_a_plausible_header(
     survives(fixed_crcs(data))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(st.sampled_from(list(SAMPLES)), st.data())
 def test_several_bytes_changed_under_a_right_crc(sample: str, data: st.DataObject) -> None:
     damaged = bytearray(SAMPLES[sample]())

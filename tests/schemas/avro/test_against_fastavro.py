@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from sparkkafka.schemas.avro import format as avro
 from sparkkafka.schemas.avro import wires
+from tests.properties import examples
 from tests.schemas.avro.avro_cases import (
     decode,
     decoded,
@@ -22,7 +23,7 @@ from tests.schemas.avro.avro_cases import (
     written,
 )
 
-SLOW = settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+SLOW = settings(max_examples=examples(50), suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture(params=[True, False], ids=["by steps", "one by one"])
@@ -99,7 +100,7 @@ def damaged(payload: bytes, data: st.DataObject) -> bytes:
 
 
 @pytest.mark.usefixtures("few")
-@settings(SLOW, max_examples=100)
+@settings(SLOW, max_examples=examples(100))
 @given(tables(nulls=False), st.data())
 def test_damage_is_a_good_row_or_a_bad_one(
     table: tuple[Any, list[bytes | None]], data: st.DataObject

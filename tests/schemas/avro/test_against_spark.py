@@ -17,6 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 from pyspark.sql.types import StructType
 
 from sparkkafka.schemas.avro import format as avro
+from tests.properties import examples
 from tests.schemas.avro.avro_cases import decode, plain, schema, schemas, values, written
 
 ROWS = 4
@@ -84,8 +85,7 @@ def tables(count: int) -> list[tuple[Any, list[bytes]]]:
     found: list[tuple[Any, list[bytes]]] = []
 
     @settings(
-        max_examples=count,
-        deadline=None,
+        max_examples=examples(count),
         database=None,
         derandomize=True,
         phases=[Phase.generate],

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from sparkkafka.errors import SchemaError
 from sparkkafka.schemas.avro import format as avro
 from sparkkafka.schemas.values import Schema
+from tests.properties import examples
 from tests.schemas.avro.avro_cases import decoded, record, schema, schemas, written
 
 INNER = record(("a", "int"), name="Inner")
@@ -284,7 +285,7 @@ def nested(inner: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataTy
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(st.recursive(st.sampled_from(SCALARS), nested, max_leaves=8))
 def test_a_type_becomes_a_schema_of_the_same_type(kind: pa.DataType) -> None:
     given_type = pa.struct([("x", kind), ("y", pa.list_(kind))])
@@ -320,7 +321,7 @@ def test_what_avro_lacks(kind: pa.DataType, words: str) -> None:
         avro.schema_of(pa.struct([]), "my topic")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(schemas())
 def test_any_schema_has_a_type(definition: Any) -> None:
     kind = avro.arrow_type(schema(definition))

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from sparkkafka.errors import SchemaError
+from tests.properties import examples
 from tests.schemas.avro.avro_cases import (
     decode,
     decoded,
@@ -336,7 +337,7 @@ def evolved(draw: st.DrawFn, definition: Any) -> Any:
     return {**definition, "fields": fields}
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), suppress_health_check=list(HealthCheck))
 @given(evolutions())
 def test_any_evolution_is_as_fastavro_has_it(case: tuple[Any, Any, list[bytes]]) -> None:
     writer, reader, payloads = case

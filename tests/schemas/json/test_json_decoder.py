@@ -15,6 +15,7 @@ from sparkkafka.errors import OptionError
 from sparkkafka.schemas.json import decode, texts
 from sparkkafka.schemas.json.format import decoder
 from sparkkafka.schemas.values import Decoded, Schema
+from tests.properties import examples
 from tests.schemas.json import json_cases, json_oracle
 
 NO_SCHEMA = Schema("json", "")
@@ -60,7 +61,7 @@ def check(kind: pa.DataType, payloads: list[bytes | None]) -> None:
 
 @pytest.mark.parametrize("fewest", [1, ONE_BY_ONE], ids=["at once", "one by one"])
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50))
 def test_every_mutation_is_the_oracles_value_or_a_bad_row(fewest: int, seed: int) -> None:
     dice = random.Random(seed)
     kind = dice.choice(json_cases.TYPES)
@@ -77,7 +78,7 @@ def test_every_mutation_is_the_oracles_value_or_a_bad_row(fewest: int, seed: int
 
 @pytest.mark.parametrize("fewest", [1, ONE_BY_ONE], ids=["at once", "one by one"])
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=35, deadline=None)
+@settings(max_examples=examples(35))
 def test_nothing_is_lost_with_rest(fewest: int, seed: int) -> None:
     dice = random.Random(seed)
     kind = dice.choice([each for each in json_cases.TYPES if pa.types.is_struct(each)])

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from sparkkafka.errors import OptionError, SchemaError
 from sparkkafka.schemas.json.format import arrow_type, decoder
 from sparkkafka.schemas.values import Schema
+from tests.properties import examples
 from tests.schemas.json.json_cases import UTC
 
 CONNECT = "org.apache.kafka.connect.data."
@@ -328,7 +329,7 @@ _JSON = st.recursive(
 
 
 @given(node=_JSON, hint=st.booleans())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 def test_any_json_is_a_schema_or_an_error_that_says_so(node: Any, hint: bool) -> None:
     if hint and isinstance(node, dict):
         node |= {"type": "number", "title": f"{CONNECT}Decimal"}

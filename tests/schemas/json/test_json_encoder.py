@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from sparkkafka.errors import OptionError
 from sparkkafka.schemas.json.format import arrow_type, decoder, encoder, schema_of
 from sparkkafka.schemas.values import Schema, ValueRowError
+from tests.properties import examples
 from tests.schemas.json.json_cases import UTC
 
 NO_SCHEMA = Schema("json", "")
@@ -72,7 +73,7 @@ TYPED: st.SearchStrategy[Typed] = st.recursive(
 
 
 @given(data=st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 def test_what_is_written_is_read_back(data: st.DataObject) -> None:
     kind, values = data.draw(TYPED)
     rows = data.draw(st.lists(st.none() | values, min_size=1, max_size=6))
@@ -91,7 +92,7 @@ def test_what_is_written_is_read_back(data: st.DataObject) -> None:
 
 
 @given(typed=TYPED, data=st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 def test_the_schema_of_a_type_gives_the_type_and_takes_its_values(
     typed: Typed, data: st.DataObject
 ) -> None:

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from sparkkafka.schemas.protobuf import format as protobuf
 from sparkkafka.schemas.values import Decoded
+from tests.properties import examples
 from tests.schemas.protobuf import oracle
 from tests.schemas.protobuf.protos import CASES
 
 SLOW = settings(
-    deadline=None,
-    max_examples=8,
+    max_examples=examples(8),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 _made: dict[str, tuple[oracle.Oracle, Any]] = {}

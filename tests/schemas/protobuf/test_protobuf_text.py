@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sparkkafka.errors import OptionError
 from sparkkafka.schemas.protobuf import format as protobuf
 from sparkkafka.schemas.protobuf.text import schema_of
+from tests.properties import examples
 
 EVERYTHING = pa.struct(
     [
@@ -102,7 +103,7 @@ def deeper(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return one | one.map(pa.list_) | st.builds(pa.map_, keys, one)
 
 
-@settings(deadline=None, max_examples=12)
+@settings(max_examples=examples(12))
 @given(kind=structs(st.recursive(scalars, deeper, max_leaves=6)))
 def test_any_type_can_be_written_and_read(kind: Any) -> None:
     schema = schema_of(kind, "p.google.M")

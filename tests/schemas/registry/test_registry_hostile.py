@@ -18,6 +18,7 @@ from sparkkafka.schemas.registry import asking, cache
 from sparkkafka.schemas.registry.client import RegistryClient
 from sparkkafka.schemas.values import AVRO, Schema
 from sparkkafka.secret import SecretBytes
+from tests.properties import examples
 
 SCHEMA = Schema(AVRO, '"long"')
 QUESTIONS: list[Callable[[RegistryClient], Any]] = [
@@ -58,7 +59,7 @@ ANSWERS = st.tuples(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50))
 @given(answers=st.lists(ANSWERS, min_size=1, max_size=6), question=st.sampled_from(QUESTIONS))
 def test_any_answer_is_a_value_or_an_error_of_ours(
     answers: list[tuple[int, bytes]], question: Callable[[RegistryClient], Any]

@@ -59,6 +59,7 @@ from sparkkafka.spark.read.pushdown import (
     Span,
     bounds_of,
 )
+from tests.properties import examples
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 OFFSET, TIME, TOPIC, PARTITION = ("offset",), ("timestamp",), ("topic",), ("partition",)
@@ -268,7 +269,7 @@ def test_disorder_of() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600))
 @given(PARTITIONS, FILTERS, st.data())
 def test_no_row_is_lost(
     partitions: dict[TopicPartition, list[tuple[int, int]]], filters: list[Filter], data: Any
@@ -396,7 +397,8 @@ def mixed() -> Iterator[Any]:
 
 @pytest.mark.slow
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(60),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(FILTERS, st.booleans(), st.sampled_from([{}, {"minPartitions": "9"}]))
 def test_the_readers_rows(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkkafka.client.sender.deliveries import ProducerMetrics
@@ -359,7 +359,6 @@ row = st.tuples(
 
 
 @pytest.mark.slow
-@settings(deadline=None)
 @given(st.lists(row, min_size=1, max_size=40), st.integers(1, 200))
 def test_no_row_is_lost_doubled_or_reordered(data: list[Any], sticky_bytes: int) -> None:
     values = [b"%d" % i for i in range(len(data))]
@@ -401,7 +400,6 @@ def test_no_row_is_lost_doubled_or_reordered(data: list[Any], sticky_bytes: int)
     assert sorted(seen) == list(range(len(data)))
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.lists(st.one_of(st.none(), st.binary(max_size=300)), min_size=1, max_size=30),
