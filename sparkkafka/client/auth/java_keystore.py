@@ -103,7 +103,11 @@ def unprotected(key: PrivateKey, password: Secret) -> SecretBytes:
     if algorithm.startswith(_OF_JKS):
         return _of_jks(data, password)
     if algorithm.startswith(_OF_JCEKS):
-        return _of_jceks(algorithm[len(_OF_JCEKS) :], data, password)
+        found = _of_jceks(algorithm[len(_OF_JCEKS) :], data, password)
+        # One wrong password in 256 leaves bytes that end as padding does.
+        if not _is_sequence(found.reveal()):
+            raise WrongPasswordError("it has another password")
+        return found
     raise KeystoreError("it is protected in a way that is not known here")
 
 
@@ -199,7 +203,18 @@ def _of_jceks(parameters: bytes, data: bytes, password: Secret) -> SecretBytes:
     decryptor = Cipher(TripleDES(made[:24]), modes.CBC(made[24:])).decryptor()
     padding = PKCS7(64).unpadder()
     try:
-        plain = decryptor.update(data) + decryptor.finalize()
-        return SecretBytes(padding.update(plain) + padding.finalize())
+        padded = decryptor.update(data) + decryptor.finalize()
+        plain = padding.update(padded) + padding.finalize()
     except ValueError:
         raise WrongPasswordError("it has another password") from None
+    return SecretBytes(plain)
+
+
+def _is_sequence(data: bytes) -> bool:
+    """Whether it is one SEQUENCE of DER, as a key is, and nothing else."""
+    if len(data) < 2 or data[0] != 0x30:
+        return False
+    size_bytes = data[1] - 0x80
+    if size_bytes < 0:
+        return len(data) == 2 + data[1]
+    return len(data) == 2 + size_bytes + int.from_bytes(data[2 : 2 + size_bytes], "big")
