@@ -259,7 +259,7 @@ class _Decode:
         import pyarrow as pa
 
         from sparkkafka.protocol.columns.input_columns import as_binary
-        from sparkkafka.schemas.column import ColumnDecoder, TooManyRowsError
+        from sparkkafka.schemas.column import ColumnDecoder, in_pieces
 
         if self._decoder is None:
             registry = self._registry
@@ -267,16 +267,11 @@ class _Decode:
                 self._plan, None if registry is None else lambda: registry
             )
         payloads = as_binary(payloads, "the")
-        found = []
-        waiting = list(_pieces(payloads))[::-1]
-        while waiting:
-            piece = waiting.pop()
-            try:
-                decoded = self._decoder.decode(piece.cast(pa.binary()), None)
-            except TooManyRowsError:
-                middle = len(piece) // 2
-                waiting += [piece.slice(middle), piece.slice(0, middle)]
-                continue
+        decoder = self._decoder
+
+        def decode(start: int, stop: int) -> pa.Array:
+            piece = payloads.slice(start, stop - start)
+            decoded = decoder.decode(piece.cast(pa.binary()), None)
             if decoded.bad and not self._null_for_bad:
                 bad = decoded.bad[0]
                 raw = piece[bad.row].as_py()
@@ -284,7 +279,11 @@ class _Decode:
                     f"a payload of {len(raw)} bytes ({bad.writer}): {bad.reason}. "
                     "onBadRecord=null gives null for such payloads"
                 )
-            found.append(decoded.values)
+            return decoded.values
+
+        found = [
+            values for start, stop in _pieces(payloads) for values in in_pieces(decode, start, stop)
+        ]
         return found[0] if len(found) == 1 else pa.concat_arrays(found)
 
 
@@ -306,12 +305,12 @@ class _Encode:
         return self._encoder.encode(values, None, of="batch")[0]
 
 
-def _pieces(payloads: pa.Array) -> Iterator[pa.Array]:
-    """Of as many rows and bytes as decoders want at once, at least one piece."""
+def _pieces(payloads: pa.Array) -> Iterator[tuple[int, int]]:
+    """Rows, from and to: as many rows and bytes as decoders want at once, at least one piece."""
     count = len(payloads)
     step = max(1, min(_MOST_ROWS, count * _MOST_BYTES // max(1, payloads.nbytes)))
     for start in range(0, max(count, 1), step):
-        yield payloads.slice(start, step)
+        yield start, min(start + step, count)
 
 
 def _apply(

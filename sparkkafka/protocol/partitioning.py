@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from sparkkafka.protocol.columns.input_columns import as_binary
 from sparkkafka.protocol.records.arrow import is_valid, or_zero
+from sparkkafka.protocol.records.placing import windows
 from sparkkafka.protocol.records.varints import Bytes, Ints
 
 NO_PARTITION = -1
@@ -90,7 +91,7 @@ def _hash_block(data: Bytes, offsets: Ints, function: KeyHash) -> Words:
         starts, lengths, words = starts[order], lengths[order], words[order]
     state = function.start(lengths)
     # Four bytes at any position, as a view that overlaps itself.
-    fours: Words = np.ndarray((max(0, len(data) - 3),), "<u4", data, strides=(1,))
+    fours: Words = windows(data, "<u4")
     # How many keys have more than 0, 1, 2, … words.
     rows_with = np.searchsorted(-words, -np.arange(most), "left") if order is not None else None
     for index in range(most):

@@ -8,11 +8,11 @@ header. Decoders are made once for each schema and kept by the process.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import import_module
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -41,6 +41,7 @@ from sparkkafka.schemas.values import (
 )
 
 Ints = NDArray[np.int64]
+Made = TypeVar("Made")
 
 CONFLUENT: Final = "confluent"
 HEADERS: Final = "headers"
@@ -132,6 +133,19 @@ class DecodedColumn:
 
 class TooManyRowsError(Exception):
     """The defaults of fields that the writers lack are too many bytes for all rows at once."""
+
+
+def in_pieces(decode: Callable[[int, int], Made], start: int, stop: int) -> Iterator[Made]:
+    """What `decode` makes of the rows from start to stop: of all, or of fewer at once where it
+    raises TooManyRowsError."""
+    try:
+        made = decode(start, stop)
+    except TooManyRowsError:
+        middle = (start + stop) // 2
+        yield from in_pieces(decode, start, middle)
+        yield from in_pieces(decode, middle, stop)
+    else:
+        yield made
 
 
 class ColumnDecoder:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from sparkkafka.protocol.columns.columns import gather
 from sparkkafka.protocol.columns.input_columns import blob_offsets
 from sparkkafka.protocol.records.arrow import from_numpy, is_valid, or_zero, repeat_text
+from sparkkafka.protocol.records.placing import windows
 from sparkkafka.schemas.framing import (
     GUID_BYTES,
     ID_BYTES,
@@ -297,10 +298,8 @@ def _writer(key: Ints) -> WriterId:
 
 def _numbers(data: Bytes, at: Ints, kind: str) -> NDArray[np.generic]:
     """The big-endian numbers at these places, which have room for them."""
-    size = np.dtype(kind).itemsize
-    if not len(at):
-        return np.empty(0, kind)
-    return np.ndarray((len(data) - size + 1,), kind, data.data, 0, (1,))[at]
+    found: NDArray[np.generic] = windows(data, kind)[at]
+    return found
 
 
 def _read_indexes(

@@ -116,6 +116,10 @@ class _Reader:
         self._data = data
         self._position = position
 
+    @property
+    def at_end(self) -> bool:
+        return self._position == len(self._data)
+
     def take(self, size: int) -> bytes:
         start = self._position
         if size < 0 or size > len(self._data) - start:
@@ -212,9 +216,9 @@ def _of_jceks(parameters: bytes, data: bytes, password: Secret) -> SecretBytes:
 
 def _is_sequence(data: bytes) -> bool:
     """Whether it is one SEQUENCE of DER, as a key is, and nothing else."""
-    if len(data) < 2 or data[0] != 0x30:
+    reader = _Reader(data)
+    try:
+        reader.der(_SEQUENCE)
+    except KeystoreError:
         return False
-    size_bytes = data[1] - 0x80
-    if size_bytes < 0:
-        return len(data) == 2 + data[1]
-    return len(data) == 2 + size_bytes + int.from_bytes(data[2 : 2 + size_bytes], "big")
+    return reader.at_end

@@ -20,6 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sparkkafka.protocol.records.arrow import from_numpy
+from sparkkafka.protocol.records.placing import windows
 from sparkkafka.protocol.records.varints import Bytes, Ints, unzigzag
 from sparkkafka.schemas.avro.schema import place
 from sparkkafka.schemas.bounds import BYTES_PER_BYTE, ROW_BYTES, cut
@@ -61,7 +62,7 @@ class Chunk:
         self.buffer = pa.py_buffer(data)
         self.park = len(data) - PADDING
         # Eight bytes from any position on.
-        self.words: NDArray[np.uint64] = np.ndarray((len(data) - 7,), "<u8", data.data, 0, (1,))
+        self.words: NDArray[np.uint64] = windows(data, "<u8")
         self.dead = np.zeros(len(sizes), np.bool_)
         self.reasons: dict[int, str] = {}
         self.failures = 0

@@ -12,6 +12,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from sparkkafka.protocol.records.placing import windows
+
 Ints = NDArray[np.int64]
 Words = NDArray[np.uint64]
 Flags = NDArray[np.bool_]
@@ -56,7 +58,7 @@ class Data:
             self.bytes, self.shift = np.empty(size + PAD, np.uint8), 0
             self.bytes[:size] = content[first:last]
             self.bytes[size:] = 0
-        self.words: Words = np.ndarray((len(self.bytes) - 7,), "<u8", self.bytes.data, 0, (1,))
+        self.words: Words = windows(self.bytes, "<u8")
         self.buffer = pa.py_buffer(self.bytes)
         self.raw = memoryview(self.bytes.data)
 

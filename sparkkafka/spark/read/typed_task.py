@@ -26,7 +26,7 @@ from sparkkafka.schemas.column import (
     ColumnDecoder,
     ColumnPlan,
     DecodedColumn,
-    TooManyRowsError,
+    in_pieces,
 )
 from sparkkafka.schemas.registry.client import RegistryClient
 from sparkkafka.schemas.values import JSON
@@ -184,14 +184,9 @@ class TypedRecords:
         self, records: DecodedRecords
     ) -> Iterator[tuple[dict[str, pa.Array], DecodedRecords]]:
         """`columns` of all records, of fewer at once where they take too much memory."""
-        try:
-            found = self.columns(records)
-        except TooManyRowsError:
-            middle = len(records) // 2
-            yield from self.pieces(records.slice(0, middle))
-            yield from self.pieces(records.slice(middle, len(records)))
-            return
-        yield found
+        return in_pieces(
+            lambda start, stop: self.columns(records.slice(start, stop)), 0, len(records)
+        )
 
     def columns(self, records: DecodedRecords) -> tuple[dict[str, pa.Array], DecodedRecords]:
         """(columns by name, the records that are left). Raises BadRecordError with
