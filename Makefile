@@ -35,7 +35,7 @@ demo: $(STAMP) ## one real broker, 1,000,000 rows written and read back by Spark
 test: $(STAMP) ## all tests, those with real brokers and Spark included, a quarter of an hour
 	@$(PY) -m sparkkafka.testing.kafka.jars connector avro registry
 	@$(PY) -m tests.quick_spark
-	@$(PY) -m pytest -m "not bench and not soak and not soak_long" -n $(JOBS)
+	@$(PY) -m pytest --rerun-show-tracebacks -m "not bench and not soak and not soak_long" -n $(JOBS)
 
 FAST := not real and not spark and not notebook and not slow and not bench and not soak and not soak_long
 test-fast: $(STAMP) ## the tests without broker and Spark but the slowest of them, a minute and a half

@@ -17,7 +17,7 @@ from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import AuthenticationError, KafkaError, ProduceError
 from tests.real.secured import (
-    SESSION_MS,
+    SESSIONS_S,
     Secured,
     confluent_read,
     confluent_write,
@@ -154,11 +154,11 @@ BUSY = {
 
 
 def test_sessions_are_renewed(secured: Secured) -> None:
-    """A producer and a consumer of each group protocol live through three sessions: no error, no
+    """A producer and a consumer of each group protocol live into a third session: no error, no
     rebalance, no connection but the first ones."""
     mechanisms = ("SCRAM-SHA-256", "OAUTHBEARER")
     count = 200
-    pause_s = 3.3 * SESSION_MS / 1000 / count
+    pause_s = SESSIONS_S / count
     renewed_before, failed_before = secured.authentications()[1], secured.failed_authentications()
     wanted = [b"%d" % number for number in range(count)]
     failures: list[BaseException] = []
