@@ -1,4 +1,4 @@
-"""Every exception of the package; Kafka's error codes come along from `error_codes`.
+"""The tree of the package's exceptions; Kafka's error codes come along from `error_codes`.
 
     KafkaError
     ├── OptionError (ValueError)          an option or argument is wrong; names it and its value

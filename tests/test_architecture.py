@@ -1,5 +1,5 @@
-"""Imports go down: spark -> client -> protocol -> errors, with config beside protocol; and inside a
-layer from package to package in one order.
+"""Imports go down: spark -> schemas -> client -> protocol -> errors, with config beside protocol;
+and inside a layer from package to package in one order.
 
 docs/architecture.md says what each package is for; this holds the code to it. Every import counts,
 also inside functions and under TYPE_CHECKING: what a module names, it depends on.

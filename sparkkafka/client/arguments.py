@@ -1,5 +1,5 @@
-"""Arguments of the library's calls that are of the wrong kind: told in words, before they fail
-somewhere inside, or on the wire. Also which columns of a table are what of a record."""
+"""Checks arguments of the library's calls and says in words what is wrong with them. Also maps a
+table's columns to a record's fields."""
 
 from __future__ import annotations
 
@@ -104,13 +104,6 @@ def function(given: Callable[..., T] | None, what: str) -> Callable[..., T] | No
     """Something to call, or None. Raises OptionError for anything else."""
     if given is not None and not callable(given):
         raise OptionError(f"{what} is a function, got {given!r}")
-    return given
-
-
-def instance(given: Any, kind: type[T], what: str, example: str) -> T:
-    """An object of a class. Raises OptionError for anything else."""
-    if not isinstance(given, kind):
-        raise OptionError(f"{what} is {example}, got {given!r}")
     return given
 
 

@@ -66,7 +66,8 @@ def checked_topic(given: Any) -> str:
         why = f"it takes {size_bytes} bytes"
     shown = repr(given if len(given) <= SHOWN_NAME else given[:SHOWN_NAME] + "…")
     raise OptionError(
-        f"{shown} is no topic's name: {why}; names have 1 to 249 characters of a-z A-Z 0-9 . _ -"
+        f"{shown} is not a valid topic name: {why}; names have 1 to 249 characters of "
+        "a-z A-Z 0-9 . _ -"
     )
 
 

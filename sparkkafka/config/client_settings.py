@@ -158,7 +158,7 @@ CONSUMER: tuple[Option, ...] = (
         "auto.offset.reset", "consumer.auto_offset_reset",
         Kind("earliest, latest, none or by_duration:P1DT2H", _auto_offset_reset),
         "Where to begin in a partition for which the group has no offset, or one that is gone. "
-        "none: an error. by_duration: at records that are so old.",
+        "none: an error. by_duration: at records of that age.",
     ),
     _row(
         "enable.auto.commit", "consumer.enable_auto_commit", BOOLEAN,
@@ -171,12 +171,12 @@ CONSUMER: tuple[Option, ...] = (
     ),
     _row(
         "session.timeout.ms", "consumer.session_timeout_ms", integer(1),
-        "A member that is not heard of for so long is dead. Within the brokers' "
+        "A member not heard from for this long is considered dead. Within the brokers' "
         "group.min.session.timeout.ms and group.max.session.timeout.ms.",
     ),
     _row(
         "heartbeat.interval.ms", "consumer.heartbeat_interval_ms", integer(1),
-        "How often a member says that it lives. Less than session.timeout.ms.",
+        "How often a member sends a heartbeat. Less than session.timeout.ms.",
     ),
     _row(
         "max.poll.interval.ms", "consumer.max_poll_interval_ms", integer(1),
@@ -189,7 +189,8 @@ CONSUMER: tuple[Option, ...] = (
     _row(
         "partition.assignment.strategy", "consumer.partition_assignment_strategy",
         Kind(f"a list of {', '.join(ASSIGNORS)}, or of Java's classes", _assignors),
-        "How the members share partitions, best liked first; the group takes one that all have.",
+        "How the members share partitions, in order of preference. The group takes one that all "
+        "have.",
         default_text="range,cooperative-sticky",
     ),
     _row(

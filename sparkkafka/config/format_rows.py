@@ -324,8 +324,8 @@ FORMATS: tuple[Option, ...] = (
     ),
     used(
         "normalize.schemas", _WRITE, "format.normalize_schemas", BOOLEAN,
-        "Has the registry normalize a schema before it is looked up or registered, so that the "
-        "order of what has none does not count.",
+        "Has the registry normalize a schema before it is looked up or registered, so that "
+        "differences in insignificant order do not matter.",
     ),
 )  # fmt: skip
 
@@ -403,7 +403,7 @@ REGISTRY: tuple[Option, ...] = (
     *_registry(
         "cache.capacity", "cache_capacity", integer(1),
         "How many schemas a Python worker keeps of one registry. What has an id never changes, so "
-        "that kept schemas count also while the registry is away.",
+        "that kept schemas count also while the registry is unavailable.",
     ),
     *each(
         Status.UNNEEDED, _BOTH,

@@ -5,8 +5,8 @@
     parse_stream_write_options                  what Spark hands over: connector options and kafka.*
     parse_client_options                        Kafka's own names without prefix, for `client`
 
-Rows of `config.table` say what exists, what is accepted, and which field it fills. Here stand the
-fields with their defaults and the rules between fields; `config.check` looks at each by itself.
+Rows of `config.table` say what exists, what is accepted, and which field it fills. This module has
+the fields with their defaults and the rules between fields; `config.check` looks at each by itself.
 """
 
 from __future__ import annotations

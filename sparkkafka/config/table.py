@@ -1,4 +1,4 @@
-"""The one table of all options, for parsing, validation, `repr` and the docs' tables.
+"""The table of the connector's options and Kafka's, for parsing, validation, `repr` and the docs.
 
 Two name spaces: options of the connector (`startingOffsets`), and Kafka's client properties, which
 Spark users write with the prefix `kafka.` (`kafka.request.timeout.ms`) and the client library
@@ -277,7 +277,7 @@ KAFKA: tuple[Option, ...] = (
     ),
     _used(
         "metadata.max.age.ms", _BOTH, "client.metadata_max_age_ms", long_ms(0),
-        "Age at which metadata are asked for again without a reason.",
+        "Age after which metadata is refreshed even if nothing has failed.",
     ),
     _used(
         "client.dns.lookup", _BOTH, "client.client_dns_lookup",

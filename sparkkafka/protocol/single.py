@@ -64,7 +64,7 @@ def encode_batch(
     `compression` (a Codec, its number or its name) and `level` are as for `compress`. Offsets count
     from `base_offset`; a record that has another one is an error, as is a batch of none. Raises
     EncodeError for these, for values of another type, and for what a batch cannot hold; OptionError
-    for a compression that there is not.
+    for an unknown compression.
     """
     codec = codec_of(compression, argument="compression")
     rows = list(records)
@@ -212,7 +212,7 @@ def partition_of(
     """The partition of a key, None where the rule leaves it to the producer.
 
     `rule` is a name of `partitioner.class`: murmur2_random is Java's default, consistent_random
-    librdkafka's. Raises EncodeError for a rule that there is not, a partition count below one, and
+    librdkafka's. Raises EncodeError for an unknown rule, a partition count below one, and
     a key that is not bytes.
     """
     if rule not in KEY_RULES:

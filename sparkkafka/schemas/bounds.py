@@ -1,4 +1,4 @@
-"""What comes from outside is kept small, and its errors are ours: schemas and reasons."""
+"""Limits on schemas and reasons that come from outside; their failures become our errors."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def schema_errors(what: str) -> Iterator[None]:
     except RecursionError:
         raise SchemaError(f"the {what} is nested too deep") from None
     except UnicodeEncodeError as error:
-        raise SchemaError(f"the {what} has a name that is no text: {error.reason}") from None
+        raise SchemaError(f"the {what} has a name that is not valid text: {error.reason}") from None
     except Exception as error:
         words = cut(f"{type(error).__name__}: {error}")
         raise SchemaError(f"the {what} cannot be used: {words}") from error

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from sparkkafka.config.format_rows import RECORD_NAME
+from sparkkafka.config.format_rows import HEADERS, NO_FRAMING, RECORD_NAME
 from sparkkafka.config.formats import ColumnFormat, FormatOptions
 from sparkkafka.errors import KafkaError, OptionError, RegistryError, SchemaError
 from sparkkafka.schemas.column import (
-    NONE,
     EncodePlan,
     format_module,
     message_indexes,
@@ -108,10 +107,10 @@ def encode_plan(
         except SchemaError as error:
             raise SchemaError(f"column {name}: {error}") from error
     message = _message(column, schema)
-    if column.framing == NONE or registry is None:
+    if column.framing == NO_FRAMING or registry is None:
         _check_type(column, schema, given, message)
         return EncodePlan(
-            name, column.format, NONE, prepared(schema) or schema, WriterId(message=message)
+            name, column.format, NO_FRAMING, prepared(schema) or schema, WriterId(message=message)
         )
     _check_type(column, schema, given, message)
     subject = _written_subject(column, topic, schema)
@@ -126,11 +125,13 @@ def _plan(
     schema = schema or found.schema
     message = _message(column, schema)
     _check_type(column, schema, given, message)
-    if column.framing == NONE:
-        return EncodePlan(column.column, column.format, NONE, schema, WriterId(message=message))
+    if column.framing == NO_FRAMING:
+        return EncodePlan(
+            column.column, column.format, NO_FRAMING, schema, WriterId(message=message)
+        )
     # A frame before the payload has the id, which all readers know; a header has the GUID, as
     # Confluent's serializers have it, if the registry has GUIDs.
-    guid = found.guid if column.framing == "headers" else None
+    guid = found.guid if column.framing == HEADERS else None
     writer = WriterId(None if guid else found.id, guid, message)
     return EncodePlan(
         column.column, column.format, column.framing, prepared(schema) or schema, writer

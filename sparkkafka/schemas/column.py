@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from sparkkafka.config.format_rows import HEADERS, NO_FRAMING
 from sparkkafka.errors import EncodeError, RegistryError, SchemaError
 from sparkkafka.protocol.records.arrow import from_numpy, is_valid
 from sparkkafka.schemas.framing import (
@@ -29,7 +29,6 @@ from sparkkafka.schemas.framing import (
 from sparkkafka.schemas.registry.client import NO_SCHEMA, RegistryClient
 from sparkkafka.schemas.unframing import Group, plain, unframe, unframe_texts
 from sparkkafka.schemas.values import (
-    AVRO,
     FIRST_MESSAGE,
     JSON,
     PROTOBUF,
@@ -40,14 +39,7 @@ from sparkkafka.schemas.values import (
     ValueRowError,
 )
 
-Ints = NDArray[np.int64]
 Made = TypeVar("Made")
-
-CONFLUENT: Final = "confluent"
-HEADERS: Final = "headers"
-NONE: Final = "none"
-
-FORMATS = (AVRO, PROTOBUF, JSON)
 
 MOST_DEFAULTS_AT_ONCE = 32 << 20
 """Bytes of defaults, which each row gets that lacks the fields: far more than rows of a batch have
@@ -167,7 +159,7 @@ class ColumnDecoder:
         several rows: the caller gives fewer, and gets the same values.
         """
         plan = self.plan
-        if plan.framing == NONE:
+        if plan.framing == NO_FRAMING:
             unframed = plain(payloads)
         elif plan.format == JSON:  # which schema wrote a text does not matter
             unframed = unframe_texts(payloads, plan.column)

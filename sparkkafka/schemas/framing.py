@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -31,9 +30,6 @@ from sparkkafka.protocol.records.arrow import (
     repeat_text,
 )
 from sparkkafka.schemas.values import FIRST_MESSAGE
-
-KEY: Final = "key"
-VALUE: Final = "value"
 
 MAGIC_ID = 0
 MAGIC_GUID = 1

@@ -1,4 +1,4 @@
-"""Frames read: a column's rows, by the schema that wrote them. `framing` says what a frame is.
+"""Takes frames off a column's payloads and groups the rows by the schema that wrote them.
 
 Rows are grouped with numpy, without a Python object for a row. In the usual case, one schema for
 all rows, each payload is copied once.

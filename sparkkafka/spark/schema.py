@@ -114,7 +114,7 @@ def chosen_columns(
                 f"{_names()}{hint}"
             )
         if field.name in [other.name for other in schema.fields[:number]]:
-            raise OptionError(f"column {field.name!r} stands twice in the schema")
+            raise OptionError(f"column {field.name!r} appears twice in the schema")
         as_text = field.name in _MAY_BE_TEXT and isinstance(field.dataType, StringType)
         as_text &= not is_free
         must_be_text = field.name in texts

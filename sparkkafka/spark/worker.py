@@ -1,4 +1,4 @@
-"""Two costs of small tasks in Spark's Python processes that are no work: a wait, and a clean-up.
+"""Removes two delays that Spark's Python processes add to small tasks: a wait and a clean-up.
 
 Both come from how Spark runs Python (4.0 to 4.3), and both are gone by means that change nothing
 else; docs/performance-sink.md has the figures.
@@ -28,7 +28,7 @@ _freezes = 0
 
 
 class PickledToTasks:
-    """A reader or writer: Spark unpickles it as the first thing of a task of its."""
+    """A reader or writer: Spark unpickles it first thing in each of its tasks."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -42,7 +42,7 @@ def begin_task() -> None:
 
 
 def acknowledge(sock: socket.socket | None) -> None:
-    """Say now that everything was received that was."""
+    """Acknowledge at once what has been received."""
     if sock is None or _QUICKACK is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
     with contextlib.suppress(OSError):  # it is only quicker with it

@@ -124,7 +124,7 @@ def test_an_incompatible_schema_is_refused_with_its_field(registry: RegistryClie
     text = refused(
         RegistryError, lambda: registry.register("evolution-value", Schema(AVRO, '{"type": "l"}'))
     )
-    assert "takes the schema of subject 'evolution-value' for invalid" in text
+    assert "rejects the schema of subject 'evolution-value' as invalid" in text
 
 
 def test_names_with_any_characters(registry: RegistryClient) -> None:

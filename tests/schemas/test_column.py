@@ -13,14 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sparkkafka.config.format_rows import CONFLUENT, HEADERS, NO_FRAMING
 from sparkkafka.config.registry import RegistryOptions
 from sparkkafka.errors import EncodeError, KafkaError, RegistryError
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE
 from sparkkafka.schemas.avro import format as avro
 from sparkkafka.schemas.column import (
-    CONFLUENT,
-    HEADERS,
-    NONE,
     ColumnDecoder,
     ColumnEncoder,
     ColumnPlan,
@@ -247,7 +245,7 @@ def test_ids_in_headers_alone(client: RegistryClient) -> None:
 
 def test_bare_payloads_and_wanted_fields() -> None:
     kind = pa.struct([("b", pa.string())])
-    found = decoder(None, framing=NONE, wanted=kind, type=kind).decode(
+    found = decoder(None, framing=NO_FRAMING, wanted=kind, type=kind).decode(
         binary([datum(2, {"c": 1.0, "b": "x", "a": 1}), None]), None
     )
     assert found.values.to_pylist() == [{"b": "x"}, None]
@@ -287,11 +285,11 @@ def test_types_change_without_a_copy() -> None:
 # --- writing ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("framing", [CONFLUENT, HEADERS, NONE])
+@pytest.mark.parametrize("framing", [CONFLUENT, HEADERS, NO_FRAMING])
 def test_what_was_written_is_read(client: RegistryClient, framing: str) -> None:
     rows = [{"c": 1.5, "b": "x", "a": 1}, None, {"c": -1.0, "b": None, "a": 2**40}]
     values = pa.array(rows, avro.arrow_type(READER))
-    writer = WriterId() if framing == NONE else WriterId(3)
+    writer = WriterId() if framing == NO_FRAMING else WriterId(3)
     encoder = ColumnEncoder(EncodePlan("value", AVRO, framing, READER, writer))
     payloads, headers = encoder.encode(values, None)
     assert payloads.type == pa.binary()
@@ -304,7 +302,7 @@ def test_what_was_written_is_read(client: RegistryClient, framing: str) -> None:
 def test_what_cannot_be_written() -> None:
     kind = pa.struct([("c", pa.float64()), ("b", pa.string()), ("a", pa.int64())])
     values = pa.array([{"c": 1.0, "a": 1}, {"c": 1.0, "a": None}], kind)
-    encoder = ColumnEncoder(EncodePlan("value", AVRO, NONE, READER))
+    encoder = ColumnEncoder(EncodePlan("value", AVRO, NO_FRAMING, READER))
     with pytest.raises(EncodeError, match=r"column value, row 11 of this task: field a"):
         encoder.encode(values, None, 10)
 

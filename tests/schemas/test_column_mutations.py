@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sparkkafka.config.format_rows import CONFLUENT, HEADERS
 from sparkkafka.config.registry import RegistryOptions
 from sparkkafka.schemas.column import (
-    CONFLUENT,
-    HEADERS,
     ColumnDecoder,
     ColumnEncoder,
     ColumnPlan,

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE
 from sparkkafka.schemas.framing import (
     MOST_INDEXES,
-    VALUE,
     WriterId,
     frame_of,
     with_header,
@@ -150,7 +149,7 @@ def test_rows_are_those_of_a_plain_reader(
     headers = None
     if with_headers:
         headers = pa.array([None] * skip + [one for _, one in rows], HEADERS_TYPE).slice(skip)
-    found = by_row(unframe(payloads, headers, VALUE, with_indexes=with_indexes), len(rows))
+    found = by_row(unframe(payloads, headers, "value", with_indexes=with_indexes), len(rows))
     for row, (payload, some) in zip(found, rows, strict=True):
         wanted = expected(payload, some if with_headers else None, with_indexes)
         if wanted is None:
@@ -163,7 +162,7 @@ def test_rows_are_those_of_a_plain_reader(
 
 def test_one_writer_is_one_group_with_its_nulls() -> None:
     payloads = binary([b"\0\0\0\0\x07a", None, b"\0\0\0\0\x07", b"\0\0\0\0\x07ccc"])
-    (group,) = unframe(payloads, None, VALUE, with_indexes=False).groups
+    (group,) = unframe(payloads, None, "value", with_indexes=False).groups
     assert group.writer == WriterId(7)
     assert group.rows is None
     assert group.payloads.to_pylist() == [b"a", None, b"", b"ccc"]
@@ -173,7 +172,7 @@ def test_many_writers() -> None:
     rows = [
         b"\0" + (number * 7919 % 50).to_bytes(4, "big") + b"%d" % number for number in range(300)
     ]
-    unframed = unframe(binary(rows), None, VALUE, with_indexes=False)
+    unframed = unframe(binary(rows), None, "value", with_indexes=False)
     assert len(unframed.groups) == 50
     assert by_row(unframed, 300) == [
         (WriterId(int.from_bytes(row[1:5], "big")), row[5:]) for row in rows
@@ -181,26 +180,26 @@ def test_many_writers() -> None:
 
 
 def test_no_rows_and_no_payloads() -> None:
-    assert unframe(binary([]), None, VALUE, with_indexes=True).groups == []
-    assert unframe(binary([None, None]), None, VALUE, with_indexes=True).groups == []
+    assert unframe(binary([]), None, "value", with_indexes=True).groups == []
+    assert unframe(binary([None, None]), None, "value", with_indexes=True).groups == []
 
 
 def test_only_headers() -> None:
     headers = pa.array([[("__value_schema_id", b"\0\0\0\0\7")], None, [("a", b"")]], HEADERS_TYPE)
     payloads = binary([b"\0\0\0\0\1a", b"b", None])
-    unframed = unframe(payloads, headers, VALUE, with_indexes=False, only_headers=True)
+    unframed = unframe(payloads, headers, "value", with_indexes=False, only_headers=True)
     reason = "the record has no header __value_schema_id"
     assert by_row(unframed, 3) == [(WriterId(7), b"\0\0\0\0\1a"), reason, None]
-    unframed = unframe(payloads, None, VALUE, with_indexes=False, only_headers=True)
+    unframed = unframe(payloads, None, "value", with_indexes=False, only_headers=True)
     assert by_row(unframed, 3) == [reason, reason, None]
 
 
 def test_texts_with_and_without_frames() -> None:
     bare = binary([b"{}", None, b"", b"1"])
-    (group,) = unframe_texts(bare, VALUE).groups
+    (group,) = unframe_texts(bare, "value").groups
     assert group.payloads is bare
     mixed = binary([b"{}", b"\0\0\0\0\1[]", None, b"\0\0", b"", b"\0\0\0\0\1"])
-    assert by_row(unframe_texts(mixed, VALUE), 6) == [
+    assert by_row(unframe_texts(mixed, "value"), 6) == [
         (WriterId(), b"{}"),
         (WriterId(1), b"[]"),
         None,
@@ -227,7 +226,7 @@ def test_without_frames() -> None:
     ],
 )
 def test_reasons(payload: bytes, with_indexes: bool, words: str) -> None:
-    unframed = unframe(binary([payload]), None, VALUE, with_indexes=with_indexes)
+    unframed = unframe(binary([payload]), None, "value", with_indexes=with_indexes)
     assert pa.array(unframed.reasons).to_pylist() == unframed.reasons
     with pytest.raises(ValueError, match=words):
         raise ValueError(unframed.reasons[0])
@@ -272,7 +271,7 @@ def test_header() -> None:
     old = pa.array([[("skipped", b"")], [("a", b"1"), ("b", None)], None, [], None], HEADERS_TYPE)
     payloads = binary([b"", b"v", b"v", None, None])
     frame = b"\1" + GUID.bytes
-    added = with_header(old.slice(1), VALUE, frame, payloads.slice(1))
+    added = with_header(old.slice(1), "value", frame, payloads.slice(1))
     added.validate(full=True)
     assert added.type == HEADERS_TYPE
     own = {"key": "__value_schema_id", "value": frame}
@@ -282,4 +281,4 @@ def test_header() -> None:
         None,
         None,
     ]
-    assert with_header(None, VALUE, frame, payloads).to_pylist() == [[own]] * 3 + [None] * 2
+    assert with_header(None, "value", frame, payloads).to_pylist() == [[own]] * 3 + [None] * 2

@@ -126,7 +126,7 @@ from sparkkafka.schemas.column import ColumnEncoder, ColumnPlan, EncodePlan
 from sparkkafka.schemas.framing import WriterId
 from sparkkafka.schemas.values import Schema
 from sparkkafka.spark.read.read_task import BatchShaper
-from sparkkafka.spark.read.typed_task import BAD_RECORD, Typed
+from sparkkafka.spark.read.typed_task import BAD_RECORD_ARROW_TYPE, Typed
 from sparkkafka.spark.schema import ReadColumn
 
 text = '''{"type": "record", "name": "R", "fields": [
@@ -139,7 +139,8 @@ options = parse_read_options({
 })
 plan = ColumnPlan("value", "avro", "confluent", schema, kind, schema_id=7)
 columns = (
-    ReadColumn("value", kind=kind, plans=(("t", plan),)), ReadColumn("bad_record", kind=BAD_RECORD),
+    ReadColumn("value", kind=kind, plans=(("t", plan),)),
+    ReadColumn("bad_record", kind=BAD_RECORD_ARROW_TYPE),
 )
 payloads = binary_array([bytes([0, 0, 0, 0, 7, 4, 2, 2, 120]), bytes([0, 0, 0, 0, 7]), None, b"?"])
 records = DecodedRecords(np.arange(4), np.arange(4), np.zeros(4, np.int32), None, payloads, None)

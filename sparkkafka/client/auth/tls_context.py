@@ -305,7 +305,8 @@ def _identity(store: Store, content: SecretBytes, key_password: Secret) -> _Iden
         except WrongPasswordError as error:
             wrong = "is wrong" if key_password else "is missing"
             raise OptionError(
-                f"{store}: the key {entry.alias!r} cannot be had: {error}: ssl.key.password {wrong}"
+                f"{store}: the key {entry.alias!r} cannot be decrypted: {error}: "
+                f"ssl.key.password {wrong}"
             ) from None
         except KeystoreError as error:
             raise OptionError(f"{store}: the key {entry.alias!r}: {error}") from None
@@ -353,7 +354,7 @@ def _java_keystore(store: Store, content: SecretBytes) -> JavaKeystore:
     try:
         return open_java_keystore(content, store.password)
     except KeystoreError as error:
-        raise OptionError(f"{store} is a JKS store that cannot be read: {error}") from None
+        raise OptionError(f"{store} is a Java keystore that cannot be read: {error}") from None
 
 
 def _serialization(store: Store) -> Any:

@@ -1,7 +1,7 @@
 """The cluster as a client sees it: bootstrap, brokers, topic metadata, leaders, connections.
 
 A `Cluster` belongs to one thread (a Spark task, or the driver's planning call). It keeps one
-connection a broker, opens it when first needed and again after it broke.
+connection per broker, opens it when first needed and again after it broke.
 """
 
 from __future__ import annotations
@@ -44,11 +44,9 @@ KNOWN_TOPIC_GRACE_MS = 30_000
 # An answer may be used for so long: with metadata.max.age.ms=0 it would be too old at once.
 MIN_METADATA_AGE_MS = 1_000
 
-NO_LEADER = -1
-
 
 class PartitionMetadata(NamedTuple):
-    """`leader` is a broker's node id, NO_LEADER while there is none; epoch -1 if not known."""
+    """`leader` is a broker's node id, -1 while there is none; epoch -1 if not known."""
 
     leader: int
     leader_epoch: int
@@ -158,7 +156,7 @@ class Cluster:
         self, request: Any, *, deadline: Deadline | None = None, what: str | None = None
     ) -> Any:
         """Send a request that any broker can answer, until one does: for metadata and producer ids.
-        All others go through `requests`.
+        Most others go through `request_driver`.
 
         Connection failures and retriable top-level error codes are retried until the deadline.
         Raises BrokerError for other codes, KafkaTimeoutError (with the last failure) at the end.
@@ -280,7 +278,7 @@ class Cluster:
         known = self._topics.get(topic)
         return known.topic_id if known is not None else None
 
-    def was_made_again(self, topic: str, topic_id: bytes | None) -> bool:
+    def was_recreated(self, topic: str, topic_id: bytes | None) -> bool:
         """Whether the topic in the cache has another id: it has other records at the same
         offsets."""
         found = self.topic_id(topic)

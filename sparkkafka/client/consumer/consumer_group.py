@@ -218,8 +218,8 @@ class ConsumerGroup:
             self._look_s = time.monotonic() + CREATED_S
         elif missing:
             log.warning(
-                "group %s: %s, or not for this user (needs DESCRIBE on the topic): nothing is read "
-                "of a topic until it is there%s",
+                "group %s: %s, or not for this user (needs DESCRIBE on the topic): no topic "
+                "is read until it appears%s",
                 self._group,
                 missing_topics(missing),
                 f"; {NOT_CREATED}" if creates else "",

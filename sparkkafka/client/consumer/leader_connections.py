@@ -231,7 +231,7 @@ class LeaderLookup:
         if gone and topic not in self._unknown_since_s:
             log.warning(
                 "topic %s does not exist (yet), or this user may not see it (needs DESCRIBE on the "
-                "topic): nothing is read of it until it is there",
+                "topic): it is not read until it appears",
                 topic,
             )
         since_s = self._unknown_since_s.setdefault(topic, now_s)
@@ -254,7 +254,7 @@ class LeaderLookup:
         if self._topic_ids.setdefault(topic, found) != found:
             self._topic_ids[topic] = found
             log.warning(
-                "topic %s has been deleted and made again: it is read from the offsets that were "
+                "topic %s has been deleted and recreated: it is read from the offsets that were "
                 "next in the old one; seek_to_beginning reads all of the new one",
                 topic,
             )

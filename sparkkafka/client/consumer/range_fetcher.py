@@ -259,7 +259,7 @@ class RangeFetcher:
             self._at = None  # failures before the leader is known are not the replica's
             leader = self._cluster.leader(self._tp, deadline)
             epoch = leader.leader_epoch
-            if self._cluster.was_made_again(self._tp.topic, self._topic_id):
+            if self._cluster.was_recreated(self._tp.topic, self._topic_id):
                 raise _TopicMadeAgainError
             self._connection = self._open(leader, deadline)
         wanted = {self._tp: WantedOffset(self.position, epoch, self._required_bytes)}
@@ -386,9 +386,9 @@ class WantedRange(NamedTuple):
 class SmallRangesFetcher:
     """Iterates over the wanted records of several partitions, from all their leaders at once.
 
-    Use it under `with`. It knows the smooth way only. What needs care is left to `RangeFetcher`,
-    one range after the other: an error of a partition, offsets that are gone, a topic that was made
-    again, a damaged batch, a partition from which nothing comes for a while.
+    Use it under `with`. It handles only the normal case. What needs care is left to `RangeFetcher`,
+    one range after the other: an error of a partition, offsets that are gone, a topic that was
+    recreated, a damaged batch, a partition from which nothing comes for a while.
 
     Each partition's records come in order. `left` has the ranges that were not read to their end,
     with the offset from which on they are still to be read: none is lost, none comes twice.
@@ -467,8 +467,8 @@ class SmallRangesFetcher:
 
     def _leave_topics_made_again(self) -> None:
         for state in list(self._states):
-            if self._cluster.was_made_again(state.tp.topic, self._wanted[state.tp].topic_id):
-                self._leave(state, "the topic has been made again")
+            if self._cluster.was_recreated(state.tp.topic, self._wanted[state.tp].topic_id):
+                self._leave(state, "the topic has been recreated")
 
     def _leave(self, state: PartitionState, why: str) -> None:
         log.info("%s: read by itself from offset %s on: %s", state.tp, state.position, why)

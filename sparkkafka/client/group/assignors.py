@@ -335,7 +335,7 @@ class GroupAssignors:
         watch = TopicWatch(topics, counts, cluster.options.metadata_max_age_ms)
         if watch.missing:
             log.warning(
-                "group %s: %s: nobody gets partitions of a topic until it is there",
+                "group %s: %s: nobody gets partitions of a topic until it appears",
                 group_id,
                 missing_topics(watch.missing),
             )

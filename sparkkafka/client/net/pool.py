@@ -1,4 +1,4 @@
-"""A client's connections to the brokers: one a broker, and how soon to try one again.
+"""A client's connections to the brokers: one per broker, and how soon to try one again.
 
 A broker that cannot be reached is left alone for a while, and after a refused password so is every
 broker. Those of a task that has ended are kept for the next.
@@ -6,7 +6,6 @@ broker. Those of a task that has ended are kept for the next.
 
 from __future__ import annotations
 
-import logging
 import os
 import random
 import threading
@@ -27,8 +26,6 @@ from sparkkafka.errors import (
     KafkaError,
     OptionError,
 )
-
-log = logging.getLogger(__name__)
 
 MIN_REFUSED_MS = 1_000
 
@@ -294,8 +291,8 @@ os.register_at_fork(after_in_child=KEPT.after_fork)
 
 @contextmanager
 def closed_if_interrupted(waited_for: Callable[[], Iterable[Connection]]) -> Iterator[None]:
-    """Around requests to several brokers. Interrupted (Ctrl-C), it closes those connections: nobody
-    must take the answers that are still to come for his own."""
+    """Around requests to several brokers. Interrupted (Ctrl-C), it closes those connections, so
+    that no later caller takes a late answer for its own."""
     try:
         yield
     except BaseException:

@@ -179,7 +179,7 @@ class RecordBuffer:
         self._refusal: Callable[[], KafkaError] | None = None
         self._waker = Waker()
 
-    # --- the users' side; all but `flush_open` with the lock held -------------------------------
+    # --- the users' side; with the lock held -----------------------------------------------------
 
     def refuse(self, reason: Callable[[], KafkaError] | None) -> None:
         """Take no records from now on; `reason` makes the error. None: take them again."""

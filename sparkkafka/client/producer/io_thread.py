@@ -173,7 +173,7 @@ class ProducerLoop:
         known = self.cluster.partition_count
         unknown = [topic for topic in list(self._unrouted) if known(topic) is None]
         if unknown:
-            return f"; no broker has told the metadata of {some_topics(unknown, MOST_NAMED)} yet"
+            return f"; no broker has returned metadata for {some_topics(unknown, MOST_NAMED)} yet"
         return ""
 
     def _words_for(self, chunks: Sequence[Chunk]) -> str:
@@ -333,7 +333,7 @@ class ProducerLoop:
         while chunks and (time.monotonic() - chunks[0].since_s) * 1000 > limit_ms:
             cause = self._lookup.last_error(topic)
             error = KafkaTimeoutError(
-                f"metadata of topic {topic} was not told for {limit_ms / 1000:g} s "
+                f"no broker returned metadata for topic {topic} within {limit_ms / 1000:g} s "
                 f"(max.block.ms); the last failure: {cause}"
             )
             error.__cause__ = cause

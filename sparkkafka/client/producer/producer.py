@@ -314,7 +314,7 @@ class Producer(NotPickled):
             if count is not None:
                 return list(range(count))
             if deadline.expired:
-                raise KafkaTimeoutError(f"{what}: not told for {deadline.total_ms / 1000:g} s")
+                raise KafkaTimeoutError(f"{what}: no answer within {deadline.total_ms / 1000:g} s")
             deadline.pause(LOOK_AGAIN_MS)
 
     @property

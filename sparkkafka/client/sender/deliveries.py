@@ -201,7 +201,7 @@ class Deliveries:
     # --- answers --------------------------------------------------------------------------------
 
     def answered(self, sent: Iterable[Sent], response: ProduceResponse, where: str) -> None:
-        """Work off the answer to a request with these batches. Raises what an owner raises, at the
+        """Process the answer to a request with these batches. Raises what an owner raises, at the
         end."""
         answers = {
             (topic.name, row.index): row

@@ -159,7 +159,7 @@ def refusal_text(batch: ProducerBatch, error: BrokerError, retries: str, facts: 
     elif error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
         text += (
             ": the partition lost records that it had acknowledged (an unclean leader election? "
-            "a topic that was made again?); records before this batch are missing"
+            "a topic that was recreated?); records before this batch are missing"
         )
     elif is_retriable(error.code):
         text += f" ({counted(batch.attempts, 'attempt')}, {retries})"

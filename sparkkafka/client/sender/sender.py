@@ -334,8 +334,8 @@ class Sender:
     # --- answers --------------------------------------------------------------------------------
 
     def _readable(self, wait_s: float) -> list[int]:
-        """Brokers whose next answer begins to arrive, who take more of a request that they have not
-        taken whole, or whose connection or deadline has ended."""
+        """Brokers with an answer arriving, ready for the rest of a half-sent request, or whose
+        connection or deadline has ended."""
         sockets: dict[int, int] = {}
         events: dict[int, int] = {}
         wake_fd = self._wake_fd

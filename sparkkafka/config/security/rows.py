@@ -365,11 +365,11 @@ SECURITY: tuple[Option, ...] = (
     *_row("sasl.oauthbearer.assertion.claim.sub", "assertion_sub", TEXT, "Of whom it speaks."),
     *_row(
         "sasl.oauthbearer.assertion.claim.exp.seconds", "assertion_exp_s", integer(1, 86_400),
-        "For how many seconds it counts.",
+        "How many seconds an assertion is valid.",
     ),
     *_row(
         "sasl.oauthbearer.assertion.claim.nbf.seconds", "assertion_nbf_s", integer(0, 3_600),
-        "Since how many seconds, for clocks that differ.",
+        "How many seconds back its validity starts, to allow for clock skew.",
     ),
     *_row(
         "sasl.oauthbearer.assertion.claim.jti.include", "assertion_jti", BOOLEAN,

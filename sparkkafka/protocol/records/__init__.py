@@ -1,4 +1,4 @@
-"""Record batches: headers, checksums, compression, and one record at a time (the general path).
+"""Record batches: headers, checksums, compression, control batches, and the formats before them.
 
 Begin with `batches.py`.
 """

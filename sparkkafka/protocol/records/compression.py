@@ -97,7 +97,7 @@ def compress(codec: Codec | int | str, data: BytesLike, level: int | None = None
 
     `codec` is a Codec, its number or its name. `level` None means Java's default. EncodeError for a
     level outside Java's range, and for any level with a codec that has none; OptionError for a
-    codec that there is not.
+    codec that is unknown.
     """
     codec = codec_of(codec)
     own = own_of(codec).compress
@@ -125,7 +125,7 @@ def decompress(
 ) -> BytesLike:
     """The uncompressed bytes: at most `max_bytes`, for codec NONE `data` itself.
 
-    `codec` is a Codec, its number or its name; OptionError for one that there is not. All of
+    `codec` is a Codec, its number or its name; OptionError for an unknown one. All of
     `decompressed_pieces`, which see, in one piece.
     """
     codec = codec_of(codec)

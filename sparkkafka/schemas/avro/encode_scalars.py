@@ -1,4 +1,4 @@
-"""Writers of types without types below them: an Arrow array -> bytes at given places.
+"""Writers of leaf types: an Arrow array -> bytes at given places.
 
 Writing has two steps. `prepare` says how many bytes each value takes; then all is allocated at
 once, and `write` fills in the bytes of all values at their places.

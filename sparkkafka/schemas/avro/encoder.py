@@ -138,7 +138,7 @@ def _record(node: Node, given: pa.DataType, path: str) -> Writer:
     places: dict[str, int] = {}
     for number, field in enumerate(given):
         if field.name in places:
-            raise OptionError(f"{place(below(path, field.name))} stands twice in the column")
+            raise OptionError(f"{place(below(path, field.name))} appears twice in the column")
         places[field.name] = number
     names = [field.name for field in node.fields]
     for name in places:

@@ -1,4 +1,4 @@
-"""Readers of types without types below them: bytes -> one Arrow array with a value for each entry.
+"""Readers of leaf types: bytes -> one Arrow array with a value for each entry.
 
 A parked entry (see `cursor.py`) gets its type's zero; whoever parked it makes that null.
 """

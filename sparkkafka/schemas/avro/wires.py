@@ -1,4 +1,4 @@
-"""How values are written, and so how one moves over them: what is skipped needs no more.
+"""How Avro values are laid out, as far as skipping them needs it.
 
 Items of arrays are found by moving over them, all arrays' j-th items in one step; then they are
 read as one column. Where few arrays are left, each is followed value by value, without NumPy.

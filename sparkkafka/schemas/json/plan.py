@@ -38,7 +38,6 @@ LIST: Final = "list"
 MAP: Final = "map"
 STRUCT: Final = "struct"
 
-UTC_MICROS: Final = pa.timestamp("us", "UTC")
 LOCAL_MICROS: Final = pa.timestamp("us")
 
 

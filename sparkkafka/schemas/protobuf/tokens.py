@@ -1,4 +1,4 @@
-"""Where in messages which field stands. All messages of one type at once, in waves.
+"""Finds where each field lies in the messages. All messages of one type at once, in waves.
 
 A wave is one field of all messages that have it next. Writers put fields in the order of their
 numbers, so one pass over the known fields takes most messages to their end; what is left (unknown

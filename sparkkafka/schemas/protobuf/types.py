@@ -224,7 +224,6 @@ _SPECIAL_TYPES: Final[dict[Special, tuple[pa.DataType, ...]]] = {
     Special.JSON: (pa.string(),),
 }
 _DECIMAL_DEFAULT: Final = (38, 18)
-_META_NUMBER: Final = 1088
 
 
 def special_of(descriptor: Any) -> Special | None:

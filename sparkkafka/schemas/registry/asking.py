@@ -1,4 +1,4 @@
-"""One answer of a registry: from the first of several servers that gives it, within a deadline.
+"""Asks a registry's servers in turn, within a deadline, until one answers.
 
 What may pass (no connection, no answer, status 5xx or 429) is asked of the next server at once, and
 of all of them again after a wait. What a registry refuses is final.
@@ -253,7 +253,7 @@ class Asker:
                 f"{REGISTRY_PREFIX}bearer.auth.… for an issuer of tokens"
             )
         if status == 403:
-            return "; this user has no right to it: ask whoever keeps the registry"
+            return "; this user has no right to it: ask the registry's administrator"
         if is_no_such_page(status, code):
             return f"; does {name('url')} lack a path, or have one that is wrong?"
         if status == 407:

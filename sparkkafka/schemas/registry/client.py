@@ -47,7 +47,6 @@ log = logging.getLogger(__name__)
 NO_SUBJECT: Final = 40401
 NO_VERSION: Final = 40402
 NO_SCHEMA: Final = 40403
-INCOMPATIBLE: Final = 409
 INVALID_SCHEMA: Final = 42201
 
 _MOST_COMPARED = 20_000
@@ -352,7 +351,8 @@ class RegistryClient:
             )
         if error.code == INVALID_SCHEMA:
             return RegistryError(
-                f"the Schema Registry takes the schema of subject {subject!r} for invalid: {error}",
+                f"the Schema Registry rejects the schema of subject {subject!r} as invalid: "
+                f"{error}",
                 status=error.status,
                 code=error.code,
             )

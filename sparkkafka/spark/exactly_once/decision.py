@@ -33,7 +33,7 @@ STAGE_RETRY = 1_000
 STAGE_ATTEMPTS = 4
 """Spark counts the attempts of a task anew when it runs a stage again (shuffle files were lost),
 and tells Python nothing about that; the first ones may still run, and may be those that count. So
-an attempt whose id is in use goes by a number that is higher by STAGE_RETRY, or that twice…"""
+an attempt whose id is in use takes its number plus a multiple of STAGE_RETRY."""
 
 
 class TaskTransaction(NamedTuple):
@@ -195,8 +195,8 @@ def _parse(text: str) -> dict[str, Any]:
         sound = False
     if not sound or row["v"] != FORMAT_VERSION:
         raise DecodeError(
-            f"the group that holds decisions has an entry that is none: {text[:100]!r}; is another "
-            "program using this group?"
+            f"the group that holds decisions has an entry that is not a decision: {text[:100]!r}; "
+            "is another program using this group?"
         )
     return dict(row)
 
@@ -211,7 +211,7 @@ def _unpack(text: str) -> TaskTransaction:
     except (TypeError, ValueError):
         row = None
     if row is None or min(row) < 0 or row.producer_id >= 1 << 63 or row.producer_epoch >= 1 << 15:
-        raise DecodeError(f"a decision names a transaction that is none: {text[:100]!r}")
+        raise DecodeError(f"a decision names an invalid transaction: {text[:100]!r}")
     return row
 
 

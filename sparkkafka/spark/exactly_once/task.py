@@ -1,6 +1,6 @@
 """A task's part of deliveryGuarantee=exactly-once: the names it writes under, and its report.
 
-The task begins a transaction and fills it; the driver ends it (`exactly_once`).
+The task begins a transaction and fills it; the driver ends it (`commit`).
 """
 
 from __future__ import annotations

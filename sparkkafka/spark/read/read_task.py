@@ -82,7 +82,8 @@ def read_at_once(
     most_bytes: int,
     limit_ms: int,
 ) -> list[pa.RecordBatch] | None:
-    """All records of small ranges, if they come smoothly: within these Arrow bytes and this time.
+    """All records of small ranges within these Arrow bytes and this time, if nothing unusual
+    happens.
 
     None if not, or if there is anything to say of a range: `read_ranges` knows how.
     """

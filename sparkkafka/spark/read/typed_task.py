@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
-from sparkkafka.config.format_rows import COLUMN, DEAD_LETTER, FAIL
+from sparkkafka.config.format_rows import COLUMN, DEAD_LETTER, FAIL, NO_FRAMING
 from sparkkafka.config.formats import FormatOptions
 from sparkkafka.config.options import ReadOptions
 from sparkkafka.errors import BadRecordError, KafkaError, OptionError
@@ -21,7 +21,6 @@ from sparkkafka.protocol.columns.columns import ALL_COLUMNS, HEADERS, DecodedRec
 from sparkkafka.protocol.records.arrow import binary_array, from_numpy, places
 from sparkkafka.schemas.bounds import MOST_REASON
 from sparkkafka.schemas.column import (
-    NONE,
     BadRow,
     ColumnDecoder,
     ColumnPlan,
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-BAD_RECORD = pa.struct(
+BAD_RECORD_ARROW_TYPE = pa.struct(
     [
         pa.field("error", pa.string()),
         pa.field("schema_id", pa.int32()),
@@ -62,7 +61,7 @@ def needed_columns(columns: tuple[ReadColumn, ...], formats: FormatOptions) -> f
     if formats.on_bad_record == DEAD_LETTER:
         return ALL_COLUMNS
     plans = [plan for column in columns for _, plan in column.plans]
-    if any(plan.framing != NONE and plan.format != JSON for plan in plans):
+    if any(plan.framing != NO_FRAMING and plan.format != JSON for plan in plans):
         return frozenset({HEADERS})
     return frozenset()
 
@@ -295,7 +294,7 @@ def _bad_column(
 ) -> pa.Array:
     """bad_record of `count` rows, null for good ones."""
     if not bad:
-        return pa.nulls(count, BAD_RECORD)
+        return pa.nulls(count, BAD_RECORD_ARROW_TYPE)
     errors, ids, raw = [], [], []
     for row, found in bad.items():
         name, first = found[0]
@@ -307,7 +306,7 @@ def _bad_column(
     schema_ids = pa.Array.from_buffers(pa.int32(), len(ids), [known, pa.py_buffer(numbers)])
     found_rows = pa.StructArray.from_arrays(
         [binary_array(errors).cast(pa.string()), schema_ids, pa.concat_arrays(raw)],
-        fields=list(BAD_RECORD),
+        fields=list(BAD_RECORD_ARROW_TYPE),
     )
     is_bad = np.zeros(count, np.bool_)
     is_bad[list(bad)] = True

@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 Offsets = dict[TopicPartition, int]
 
-# Any Python source is called by Spark's class, so ours is not told from another one's by it.
+# Spark's class name is the same for every Python source, so it does not tell ours apart.
 _MAY_BE_KAFKA = ("PythonMicroBatchStream", "KafkaV2[")
 
 # Spark 4.0 and 4.1 show the end of the batch as latestOffset of a Python source.

@@ -44,7 +44,7 @@ SIZES_MAX_AGE_S = 60.0
 SIZES_LIMIT_MS = 2_000
 """How long a batch waits for sizes that it could do without."""
 FEW_PARTITIONS = 64
-"""Up to so many, first offsets are asked for with the ends: one round of requests less a batch."""
+"""Up to so many, first offsets are asked for with the ends: one round of requests fewer."""
 FEW_OFFSETS = 64
 """So few share a task, however large the records."""
 

@@ -96,7 +96,7 @@ class KafkaStreamWriter(PickledToTasks, _ArrowSink):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """One line with the totals. The records are visible already, or become so here.
 
-        Raises as `exactly_once.commit_batch`.
+        Raises as `exactly_once.commit.commit_batch`.
         """
         set_up_logging()
         if self.options.delivery_guarantee == EXACTLY_ONCE:

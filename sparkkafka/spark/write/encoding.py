@@ -13,12 +13,12 @@ import pyarrow as pa
 from pyspark.sql.types import StringType, StructField, StructType
 
 from sparkkafka.client.arguments import InputColumns
-from sparkkafka.config.format_rows import BINARY, STRING
+from sparkkafka.config.format_rows import BINARY, HEADERS, STRING
 from sparkkafka.config.formats import FormatOptions
 from sparkkafka.config.options import parse_write_options
 from sparkkafka.errors import EncodeError, OptionError
 from sparkkafka.schemas.choice import encode_plan, reader_schema
-from sparkkafka.schemas.column import HEADERS, ColumnEncoder, EncodePlan, format_module
+from sparkkafka.schemas.column import ColumnEncoder, EncodePlan, format_module
 from sparkkafka.schemas.registry.client import RegistryClient
 from sparkkafka.spark.arrow_types import from_arrow, to_arrow
 from sparkkafka.spark.schema import spark_schema

@@ -7,7 +7,7 @@
         assert len(cluster.log("orders", 0).records()) == 100
         assert len(cluster.requests_of("Produce")) == 2
 
-It speaks enough of the protocol for reading and writing (`fake_handlers.HANDLERS`), applies the
+It speaks enough of the protocol for reading and writing (`handlers.HANDLERS`), applies the
 rules of a real broker to what it is sent, and fails where a `fault` says so. There is no
 replication, nothing is kept on disk, nothing is deleted and no transaction times out unless a test
 says so. Messages are encoded by this package's own code, so an error in

@@ -389,7 +389,7 @@ def test_a_topic_made_again_is_told(filled, caplog):
         filled.create_topic("t", partitions=3)
         write(filled, "t", 3_000, partitions=3)
         until_s = time.monotonic() + WAIT_S
-        while not any("made again" in row.getMessage() for row in caplog.records):
+        while not any("recreated" in row.getMessage() for row in caplog.records):
             assert time.monotonic() < until_s
             source.poll(0.1)
 

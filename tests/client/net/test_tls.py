@@ -401,15 +401,15 @@ def wrong(folder: Path) -> dict[str, tuple[TlsSettings, str]]:
         "NUL in the path": (trusting(Store(option, "a\0b")), "cannot be read"),
         "wrong password of JKS": (
             trusting(replace(trust["JKS"], password=Secret(HUSH + "!"))),
-            r"trust\.jks is a JKS store that cannot be read: its password is wrong, or it is dam",
+            r"trust\.jks is a Java keystore that cannot be read: its password is wrong, or ",
         ),
         "wrong key password in JKS": (
             replace(own, key_password=Secret(HUSH + "!")),
-            r"the key 'client' cannot be had: it has another password: ssl\.key\.password is wrong",
+            r"the key 'client' cannot be decrypted: it has another password: .*password is wrong",
         ),
         "no key password for JKS": (
             replace(own, key_password=Secret("")),
-            r"the key 'client' cannot be had: it has another password: ssl\.key\.password is miss",
+            r"the key 'client' cannot be decrypted: it has another password: .*password is missing",
         ),
         "JKS without a key": (
             replace(TRUST, certificates=trust["JKS"], key=trust["JKS"]),

@@ -232,7 +232,9 @@ def test_a_full_buffer_tells_that_no_broker_can_be_reached() -> None:
 def test_a_full_buffer_tells_that_no_broker_answers(fake_cluster: FakeCluster) -> None:
     fake_cluster.fault(Delay(60_000, before=True), api="Metadata", times=None)
     with opened(fake_cluster, buffer_memory=1_000, max_block_ms=300) as producer:
-        with pytest.raises(KafkaTimeoutError, match="no broker has told the metadata of topic t y"):
+        with pytest.raises(
+            KafkaTimeoutError, match="no broker has returned metadata for topic t y"
+        ):
             _fill(producer)
 
 

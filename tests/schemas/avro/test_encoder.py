@@ -243,7 +243,7 @@ def test_values_that_the_schema_cannot_have(
         (
             record(("x", "int")),
             pa.struct([("x", pa.int32()), ("x", pa.int32())]),
-            "field x stands twice in the column",
+            "field x appears twice in the column",
         ),
         ("int", pa.struct([("x", pa.int32())]), "the value: struct<x:int> cannot be written"),
     ],

@@ -369,7 +369,7 @@ def test_a_schema_that_is_not_valid(server: RegistryServer) -> None:
     text = failure(
         lambda: client(server).register("a-value", Schema(AVRO, '"lonk"')), RegistryError
     )
-    assert "takes the schema of subject 'a-value' for invalid" in text
+    assert "rejects the schema of subject 'a-value' as invalid" in text
     assert "no such type lonk" in text
 
 

@@ -219,7 +219,7 @@ def test_columns_that_are_never_null_may_say_so() -> None:
         ("partition bigint", "'partition' of the schema must be int, not bigint"),
         ("topic binary", "'topic' of the schema must be string"),
         ("headers map<string,binary>", "'headers' of the schema must be array<struct<"),
-        ("offset bigint, offset bigint", "'offset' stands twice"),
+        ("offset bigint, offset bigint", "'offset' appears twice"),
     ],
 )
 def test_columns_that_cannot_be(text: str, words: str) -> None:
