@@ -111,7 +111,16 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
     ),
     "testing": ("fake", "kafka", "registry", "pytest_plugin"),
     # A verb is imported by its name when it is used.
-    "cli": ("tables", "profile", "bounded_admin", "session", "commands", "cluster", "app"),
+    "cli": (
+        "tables",
+        "profile",
+        "bounded_admin",
+        "session",
+        "commands",
+        "cluster",
+        "records",
+        "app",
+    ),
 }
 
 # Messages never see record batches (their records are bytes), and records never see messages.

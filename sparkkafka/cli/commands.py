@@ -26,6 +26,7 @@ class Verb(NamedTuple):
 
 VERBS: Final[dict[str, Verb]] = {
     "topics": Verb("sparkkafka.cli.cluster.topics", "Topics: list them."),
+    "read": Verb("sparkkafka.cli.records.read", "Show a topic's records, or put them in a file."),
 }
 
 HELP: Final = """Kafka from a terminal: topics, groups, lag, records, and whether a job can run.
