@@ -27,6 +27,8 @@ class Verb(NamedTuple):
 VERBS: Final[dict[str, Verb]] = {
     "topics": Verb("sparkkafka.cli.cluster.topics", "Topics: list them."),
     "read": Verb("sparkkafka.cli.records.read", "Show a topic's records, or put them in a file."),
+    "write": Verb("sparkkafka.cli.records.write", "Write lines, JSON or a file's rows to a topic."),
+    "copy": Verb("sparkkafka.cli.records.copy", "Copy a topic into another."),
 }
 
 HELP: Final = """Kafka from a terminal: topics, groups, lag, records, and whether a job can run.
