@@ -324,7 +324,7 @@ def delete(context: typer.Context, groups: Groups, yes: Yes = False) -> None:
         found = admin.describe_consumer_groups(groups)
         fail_each(found.errors.values())  # before any is deleted
         confirm(f"Delete {counted(len(found), 'group')} ({', '.join(found)}) for ever?", yes)
-        results = admin.delete_consumer_groups(found)
+        results = admin.delete_consumer_groups(list(found))
     for name in results.values_by_item:
         print_line(f"group {name} was deleted")
     fail_each(results.errors.values())

@@ -49,7 +49,7 @@ def list_topics(
     """All topics that you may see, with what is wrong with their replicas."""
     with session_of(context).admin() as admin:
         names = admin.list_topics(include_internal=internal)
-        found = admin.describe_topics(names)
+        found = admin.describe_topics(list(names))
     rows = [_summary(topic) for topic in found.values_by_item.values()]
     if as_json:
         print_json(rows)
@@ -314,7 +314,7 @@ def delete(context: typer.Context, topics: Names, yes: Yes = False) -> None:
         found = admin.describe_topics(topics)
         fail_each(found.errors.values())  # before any is deleted
         confirm(f"Delete {counted(len(found), 'topic')} ({', '.join(found)}) for ever?", yes)
-        results = admin.delete_topics(found)
+        results = admin.delete_topics(list(found))
     for name in results.values_by_item:
         print_line(f"topic {name} was deleted")
     fail_each(results.errors.values())
