@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from sparkkafka.cli.session import Session
+from sparkkafka.cli.tables import PROGRAM, print_error
 from sparkkafka.errors import KafkaError, OptionError
 
-PROGRAM: Final = "sparkkafka"
 COMPLETION_VARIABLE: Final = "_SPARKKAFKA_COMPLETE"
 WELL: Final = 0
 FAILED: Final = 1
@@ -52,6 +52,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str], session: Session) -> int:
     from sparkkafka.cli.commands import root_command
+    from sparkkafka.cli.records import kcat
+
+    if kcat.is_kcat(arguments):
+        kcat.run(arguments, session)
+        return WELL
 
     command = root_command()
     if COMPLETION_VARIABLE in os.environ:
@@ -95,11 +100,10 @@ def _words(error: Exception) -> str:
 
 def _fail(words: str, error: BaseException | None = None, session: Session | None = None) -> int:
     """One line on stderr; with --debug the traceback before it."""
-    with contextlib.suppress(OSError, ValueError):  # stderr may be closed, too
-        if session is not None and session.debug and error is not None:
+    if session is not None and session.debug and error is not None:
+        with contextlib.suppress(OSError, ValueError):
             traceback.print_exception(error)
-        sys.stderr.write(f"{PROGRAM}: {' '.join(words.split())}\n")
-        sys.stderr.flush()
+    print_error(words)
     return WRONG_USE if error is None or isinstance(error, OptionError) else FAILED
 
 
@@ -131,7 +135,5 @@ class _Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         ours = not record.name.startswith("sparkkafka.client")
-        with contextlib.suppress(OSError, ValueError):
-            if ours or self._session.debug or sys.stderr.isatty():
-                words = " ".join(record.getMessage().split())
-                sys.stderr.write(f"{PROGRAM}: {record.levelname.lower()}: {words}\n")
+        if ours or self._session.debug or sys.stderr.isatty():
+            print_error(f"{record.levelname.lower()}: {record.getMessage()}")

@@ -7,6 +7,8 @@ options of all verbs may stand before the verb or behind it.
 from __future__ import annotations
 
 import copy
+import sys
+from collections.abc import Iterable
 from importlib import import_module
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -15,6 +17,8 @@ from typer.core import TyperGroup
 
 from sparkkafka import __version__
 from sparkkafka.cli.session import Session
+from sparkkafka.cli.tables import print_error
+from sparkkafka.errors import KafkaError, OptionError
 
 
 class Verb(NamedTuple):
@@ -25,10 +29,16 @@ class Verb(NamedTuple):
 
 
 VERBS: Final[dict[str, Verb]] = {
-    "topics": Verb("sparkkafka.cli.cluster.topics", "Topics: list them."),
+    "topics": Verb(
+        "sparkkafka.cli.cluster.topics", "Topics: list, describe, create, alter, delete."
+    ),
+    "groups": Verb("sparkkafka.cli.cluster.groups", "Groups: list, describe, reset, delete."),
+    "lag": Verb("sparkkafka.cli.cluster.lag", "How far a group is behind; --watch redraws it."),
+    "brokers": Verb("sparkkafka.cli.cluster.brokers", "Brokers: list, describe."),
     "read": Verb("sparkkafka.cli.records.read", "Show a topic's records, or put them in a file."),
     "write": Verb("sparkkafka.cli.records.write", "Write lines, JSON or a file's rows to a topic."),
     "copy": Verb("sparkkafka.cli.records.copy", "Copy a topic into another."),
+    "bench": Verb("sparkkafka.cli.records.bench", "Measure writing and reading, within bounds."),
 }
 
 HELP: Final = """Kafka from a terminal: topics, groups, lag, records, and whether a job can run.
@@ -192,6 +202,33 @@ def options(
 def session_of(context: typer.Context) -> Session:
     """What the options of all verbs say; `context` is that of any verb."""
     return context.find_root().obj  # type: ignore[no-any-return]
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask before something is destroyed: on a terminal a person, else there must be --yes.
+
+    Raises typer.Exit (1) if the answer is no, OptionError if nobody can be asked.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise OptionError(f"{question} Nobody can be asked here: give --yes")
+    if not typer.confirm(question, err=True):
+        print_error("nothing was done")
+        raise typer.Exit(1)
+
+
+def fail_each(errors: Iterable[KafkaError]) -> None:
+    """A line for each error; with any, raises typer.Exit (1)."""
+    failed = list(errors)
+    for error in failed:
+        print_error(str(error))
+    if failed:
+        raise typer.Exit(1)
+
+
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+AsJson = Annotated[bool, typer.Option("--json", help="As one JSON document.")]
 
 
 def root_command() -> Any:

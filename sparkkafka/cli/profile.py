@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -123,15 +123,21 @@ def _layers(sources: Sources) -> list[dict[str, str]]:
     if sources.bootstrap_server is not None:
         layers.append({SERVERS: sources.bootstrap_server})
     if sources.properties:
-        given: dict[str, str] = {}
-        for text in sources.properties:
-            name, equals, value = text.partition("=")
-            if not equals or not name.strip():
-                # Not shown: it may be a password.
-                raise OptionError("-X is written KEY=VALUE, for example -X sasl.username=alice")
-            given[name.strip()] = value
+        given = pairs(sources.properties, "-X", "sasl.username=alice")
         layers.append(_with_our_names(given))
     return layers
+
+
+def pairs(texts: Iterable[str], option: str, example: str) -> dict[str, str]:
+    """What an option of the form KEY=VALUE says; the last of a key counts. Raises OptionError."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            # Not shown: it may be a password.
+            raise OptionError(f"{option} is written KEY=VALUE, for example {option} {example}")
+        found[name.strip()] = value
+    return found
 
 
 def _with_our_names(layer: Mapping[str, str]) -> dict[str, str]:

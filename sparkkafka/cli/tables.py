@@ -5,11 +5,13 @@ Text that comes from a cluster may hold anything: what a terminal would obey is 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+PROGRAM: Final = "sparkkafka"
 NOTHING: Final = "-"
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3_600, 86_400
@@ -87,6 +89,13 @@ def print_json(value: Any) -> None:
 def print_line(text: str) -> None:
     """A line of text; what a terminal would obey is shown."""
     sys.stdout.write(f"{printable(text)}\n")
+
+
+def print_error(words: str) -> None:
+    """One line on stderr, which may be closed."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(f"{PROGRAM}: {printable(' '.join(words.split()))}\n")
+        sys.stderr.flush()
 
 
 def bytes_text(size_bytes: int | None) -> str | None:

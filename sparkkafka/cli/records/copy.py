@@ -13,12 +13,12 @@ import pyarrow.compute as pc
 import typer
 
 from sparkkafka.cli.commands import session_of
-from sparkkafka.cli.profile import Sources, settings_of
 from sparkkafka.cli.records.positions import EARLIEST, LATEST, Place, partitions_of, place_of
 from sparkkafka.cli.records.progress import Progress
 from sparkkafka.cli.records.reading import ReadPlan, TopicReader
 from sparkkafka.cli.records.sending import Pace, TopicWriter
 from sparkkafka.cli.session import DEFAULT_TIMEOUT_S, Session
+from sparkkafka.client.deadline import Deadline
 from sparkkafka.errors import OptionError
 from sparkkafka.protocol.records.arrow import from_numpy, to_numpy
 
@@ -73,7 +73,7 @@ def rate_of(text: str) -> Rate:
 def copy_topic(
     session: Session,
     plan: ReadPlan,
-    target: dict[str, Any],
+    target: Session,
     to_topic: str,
     *,
     by_key: bool = False,
@@ -88,15 +88,16 @@ def copy_topic(
     with ExitStack() as stack:
         reader = stack.enter_context(TopicReader(session.settings("consumer"), plan, timeout_s))
         progress = stack.enter_context(Progress(f"copy {plan.topic} to {to_topic}", shows_progress))
-        writer = stack.enter_context(TopicWriter(target, to_topic, timeout_s))
         reader.bind()
+        with target.admin(Deadline(timeout_s * 1000)) as admin:
+            there = len(admin.describe_topic(to_topic).partitions)
         needed = max((tp.partition for tp in reader.positions), default=0) + 1
-        there = writer.partition_count()
         if not by_key and there < needed:
             raise OptionError(
                 f"topic {to_topic} has {there} partitions, and records of partition {needed - 1} "
                 "would have no place: add partitions, or give --by-key"
             )
+        writer = stack.enter_context(TopicWriter(target.settings("producer"), to_topic, timeout_s))
         pace = None if rate is None else Pace(rate.per_second)
         for batch in reader.batches():
             rows = _to_send(batch, by_key)
@@ -172,10 +173,13 @@ def copy(
         if end != Place(LATEST):
             raise OptionError("--follow and --until exclude each other: remove one")
         end = None
-    target = session.settings("producer")
+    target = session
     if to_servers is not None or to_profile is not None:
-        sources = Sources(bootstrap_server=to_servers, profile=to_profile)
-        target = settings_of(sources, "producer")
+        target = Session()
+        if to_servers is not None:
+            target.give("bootstrap_server", to_servers)
+        if to_profile is not None:
+            target.give("profile", to_profile)
     elif source == to_topic:
         raise OptionError(
             f"{source} would be copied into itself: name another topic, or another cluster with "

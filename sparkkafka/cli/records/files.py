@@ -80,8 +80,10 @@ class FileSink:
         self._file = self._part.open("wb")
         try:
             self._writer = _writer(self._kind, self._file, self._schema)
-        except BaseException:
+        except BaseException as error:
             self._remove()
+            if isinstance(error, OSError):
+                raise self._named(error) from None
             raise
         return self
 

@@ -24,6 +24,7 @@ from sparkkafka.protocol.records.arrow import (
     from_numpy,
     headers_array,
     is_valid,
+    or_zero,
     to_numpy,
 )
 
@@ -66,9 +67,8 @@ def whole_lines(chunks: Iterable[bytes], delimiter: bytes) -> Iterator[bytes]:
         if len(delimiter) > 1 and rest:
             chunk = b"".join((*rest, chunk))
             rest, rest_bytes = [], 0
-        end = chunk.rfind(delimiter)
-        if end >= 0:
-            end += len(delimiter)
+        end = _end_of_lines(chunk, delimiter)
+        if end:
             yield b"".join((*rest, chunk[:end]))
             rest, rest_bytes = [], 0
             chunk = chunk[end:]
@@ -82,6 +82,14 @@ def whole_lines(chunks: Iterable[bytes], delimiter: bytes) -> Iterator[bytes]:
             )
     if rest:
         yield b"".join(rest)
+
+
+def _end_of_lines(text: bytes, delimiter: bytes) -> int:
+    """Where the last line begins, which may go on."""
+    if len(delimiter) == 1:
+        return text.rfind(delimiter) + 1
+    # From the left: a delimiter like ;; may overlap itself.
+    return len(text) - len(text.split(delimiter)[-1])
 
 
 # --- lines ---------------------------------------------------------------------------------------
@@ -109,7 +117,8 @@ def line_batches(chunks: Iterable[bytes], form: LineFormat) -> Iterator[pa.Recor
 def _lines(text: bytes, delimiter: bytes) -> pa.Array:
     """The lines without their delimiters; the last may lack it."""
     if len(delimiter) > 1:
-        return binary_array(text.removesuffix(delimiter).split(delimiter))
+        lines = text.split(delimiter)
+        return binary_array(lines if lines[-1] else lines[:-1])
     data = np.frombuffer(text, np.uint8)
     ends = np.flatnonzero(data == delimiter[0])
     if not text.endswith(delimiter):
@@ -190,10 +199,12 @@ def _by_columns(text: bytes) -> pa.RecordBatch | None:
     except pa.ArrowInvalid:
         return None
     columns = {name: table.column(name).combine_chunks() for name in _JSON_FIELDS}
-    headers = columns["headers"]
-    if headers.null_count != len(headers):
+    headers, times = columns["headers"], columns["ts"]
+    # What is null may be missing, which by rows is told apart.
+    if headers.null_count != len(headers) or columns["payload"].null_count:
         return None
-    times = columns["ts"]
+    if any((or_zero(columns[name]) < 0).any() for name in ("partition", "ts")):
+        return None
     micros = from_numpy(np.array(to_numpy(times)) * 1000)
     bitmap = from_numpy(is_valid(times)).buffers()[1]
     timestamps = pa.Array.from_buffers(_TIMESTAMP, len(times), [bitmap, micros.buffers()[1]])

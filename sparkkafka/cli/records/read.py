@@ -76,9 +76,10 @@ def read_topic(
     group: str | None = None,
     format_options: dict[str, str] | None = None,
     on_bad: str = FAIL,
-    quiet: bool = True,
+    says_ends: bool = False,
 ) -> int:
-    """Reads by the plan into stdout or the file. Returns how many records came.
+    """Reads by the plan into stdout or the file. Returns how many records came. `says_ends` is on
+    stderr, as kcat does it.
 
     Raises KafkaError, and OSError of the file.
     """
@@ -117,9 +118,12 @@ def read_topic(
                 batch = hex_columns(batch)
             count += batch.num_rows
             write(batch)
-    if not quiet:
-        ends = ", ".join(f"{tp} to {offset}" for tp, offset in sorted(reader.positions.items())[:5])
-        print(f"{count:,} records; read {ends}", file=sys.stderr)  # noqa: T201
+    if says_ends:
+        for number, (tp, offset) in enumerate(sorted(reader.ends.items()), 1):
+            last = ": exiting" if number == len(reader.ends) else ""
+            sys.stderr.write(
+                f"% Reached end of topic {tp.topic} [{tp.partition}] at offset {offset}{last}\n"
+            )
     return count
 
 
@@ -303,7 +307,6 @@ def read(
         group=group,
         format_options=options,
         on_bad=on_bad,
-        quiet=not sys.stderr.isatty(),
     )
 
 

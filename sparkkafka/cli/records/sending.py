@@ -68,10 +68,6 @@ class TopicWriter:
     def _failure_kind(self) -> type[BaseException] | None:
         return NotWrittenError if self.failed else None
 
-    def partition_count(self) -> int:
-        """Of the topic."""
-        return len(self._producer.partitions_for(self._topic))
-
     def send(self, batch: pa.RecordBatch) -> None:
         """Queues the rows; waits while the producer's memory is full. Raises NotWrittenError once
         records before were given up."""

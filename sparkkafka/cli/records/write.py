@@ -138,7 +138,14 @@ def write_topic(
         for batch in given.batches(progress):
             if tee:
                 _tee(batch)
-            writer.send(batch if encoding is None else encoding.encoded(batch))
+            if encoding is not None:
+                batch = encoding.encoded(batch)
+            elif pa.types.is_nested(batch.schema.field("value").type):
+                raise OptionError(
+                    f"{given.path}: values are {batch.schema.field('value').type}: say what they "
+                    "become, with --value-format json, avro or protobuf"
+                )
+            writer.send(batch)
             progress.records = writer.sent
     return writer.written
 

@@ -57,6 +57,7 @@ _NEW_IN = {
     "4.0": """
         Produce:12 ListOffsets:10 Metadata:13 DescribeGroups:6 EndTxn:5 TxnOffsetCommit:5
         DescribeCluster:2 ConsumerGroupHeartbeat:1 ConsumerGroupDescribe:1
+        DescribeQuorum:2
     """,
     "4.1": "Produce:13 Fetch:18 ListTransactions:2",
     "4.2": "ListOffsets:11 OffsetCommit:10 OffsetFetch:10 WriteTxnMarkers:2",

@@ -19,7 +19,7 @@ from sparkkafka.cli.records.formats import (
 )
 from sparkkafka.client.consumer.record import RECORD_SCHEMA
 from sparkkafka.errors import OptionError
-from tests.cli.kcat_cases import EVERY_LETTER, VECTORS, batch
+from tests.cli.records.kcat_cases import EVERY_LETTER, VECTORS, batch
 
 KCAT_NULLS = Nulls(b"NULL", and_empty=True)
 FORMATS = {
