@@ -34,6 +34,7 @@ VERBS: Final[dict[str, Verb]] = {
     ),
     "groups": Verb("sparkkafka.cli.cluster.groups", "Groups: list, describe, reset, delete."),
     "lag": Verb("sparkkafka.cli.cluster.lag", "How far a group is behind; --watch redraws it."),
+    "check": Verb("sparkkafka.cli.cluster.check", "Is everything there to run a job?"),
     "brokers": Verb("sparkkafka.cli.cluster.brokers", "Brokers: list, describe."),
 }
 

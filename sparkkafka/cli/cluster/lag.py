@@ -33,6 +33,7 @@ from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError, counted
 
 app = typer.Typer(rich_markup_mode=None)
+pause = time.sleep
 
 LEAST_INTERVAL_S: Final = 0.5
 BAR_CELLS: Final = 30
@@ -238,7 +239,7 @@ def _print_lines(title: str, looks: _Looks, rows: list[PartitionLag], interval_s
         json.dump(document_of(title, rows), sys.stdout, ensure_ascii=False)
         sys.stdout.write("\n")
         sys.stdout.flush()
-        time.sleep(interval_s)
+        pause(interval_s)
         rows = looks.again()
 
 
@@ -252,7 +253,7 @@ def _redraw(title: str, looks: _Looks, rows: list[PartitionLag], interval_s: flo
     with Live(console=console, auto_refresh=False, vertical_overflow="ellipsis") as live:
         while True:
             live.update(picture(title, rows, failed, max(console.height - 5, 1)), refresh=True)
-            time.sleep(interval_s)
+            pause(interval_s)
             try:
                 rows, failed = looks.again(), ""
             except KafkaError as error:
