@@ -19,6 +19,10 @@ class BoundedAdmin(Admin):
         super().__init__(config)
         self.deadline = deadline
 
+    def begin_again(self) -> None:
+        """Give it all the time once more: a person has taken some to answer."""
+        self.deadline = Deadline(self.deadline.total_ms)
+
     def asking(self) -> AbstractContextManager[tuple[Cluster, Deadline]]:
         """For requests that `Admin` has no method for: the cluster, and until when."""
         return self._call(None)

@@ -10,7 +10,7 @@ import copy
 import sys
 from collections.abc import Iterable
 from importlib import import_module
-from typing import Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 from typer.core import TyperGroup
@@ -19,6 +19,9 @@ from sparkkafka import __version__
 from sparkkafka.cli.session import Session
 from sparkkafka.cli.tables import print_error
 from sparkkafka.errors import KafkaError, OptionError
+
+if TYPE_CHECKING:
+    from sparkkafka.cli.bounded_admin import BoundedAdmin
 
 
 class Verb(NamedTuple):
@@ -209,8 +212,9 @@ def session_of(context: typer.Context) -> Session:
     return context.find_root().obj  # type: ignore[no-any-return]
 
 
-def confirm(question: str, yes: bool) -> None:
-    """Ask before something is destroyed: on a terminal a person, else there must be --yes.
+def confirm(question: str, yes: bool, admin: BoundedAdmin) -> None:
+    """Ask before something is destroyed: on a terminal a person, else there must be --yes. The time
+    of `admin` does not run meanwhile.
 
     Raises typer.Exit (1) if the answer is no, OptionError if nobody can be asked.
     """
@@ -221,6 +225,7 @@ def confirm(question: str, yes: bool) -> None:
     if not typer.confirm(question, err=True):
         print_error("nothing was done")
         raise typer.Exit(1)
+    admin.begin_again()
 
 
 def fail_each(errors: Iterable[KafkaError]) -> None:

@@ -237,6 +237,21 @@ def behind():
         yield fake
 
 
+def test_the_time_that_a_person_takes_does_not_count(monkeypatch, capsys):
+    with FakeCluster() as fake:
+        fake.create_topic("t")
+        terminal = Terminal("y\n")
+        monkeypatch.setattr("sys.stdin", terminal)
+
+        def slowly(*_: object, **__: object) -> bool:
+            time.sleep(1.2)
+            return True
+
+        monkeypatch.setattr("typer.confirm", slowly)
+        given = ["-b", fake.bootstrap_servers, "--timeout", "1", "topics", "delete", "t"]
+        assert main(given) == 0, capsys.readouterr()
+
+
 def test_watch_prints_a_line_of_json_for_each_look(behind, monkeypatch, capsys):
     looks = iter([None, None, None])
 

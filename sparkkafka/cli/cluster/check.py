@@ -27,6 +27,8 @@ CLOCK_S: Final = 2.0
 DECISIONS: Final = "-decisions"
 """Of the group and the transactional id of an exactly-once query, after its prefix."""
 
+DEFAULT_PREFIX: Final = "sparkkafka"
+
 Topics = list[str] | None
 
 
@@ -48,7 +50,7 @@ def check(
     prefix: Annotated[
         str,
         typer.Option("--prefix", metavar="TEXT", help="transactionalIdPrefix, of --exactly-once."),
-    ] = "sparkkafka",
+    ] = DEFAULT_PREFIX,
     trigger: Annotated[
         str | None,
         typer.Option(
@@ -71,7 +73,7 @@ def check(
     """
     if exactly_once and not write:
         raise OptionError("--exactly-once is about writes: name a topic with --write")
-    if prefix != "sparkkafka" and not exactly_once:
+    if prefix != DEFAULT_PREFIX and not exactly_once:
         raise OptionError("--prefix is for --exactly-once")
     if trigger is not None and not read:
         raise OptionError("--trigger is about reads: name a topic with --read")

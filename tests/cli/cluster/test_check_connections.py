@@ -7,9 +7,11 @@ import socket
 import pytest
 from cryptography import x509
 
+from sparkkafka.cli.cluster.check import DECISIONS, DEFAULT_PREFIX
 from sparkkafka.cli.cluster.check_connections import _certificate
 from sparkkafka.cli.cluster.findings import UNKNOWN, WELL, WRONG
 from sparkkafka.protocol.wire.releases import release_of
+from sparkkafka.spark.exactly_once.decision import WriterNames
 from sparkkafka.testing.fake.cluster import FakeCluster
 from tests.certificates import signed
 from tests.cli.run import Command
@@ -86,3 +88,8 @@ def test_release_of():
         newer = {(3, 4): "3.3"}  # it brought nothing that is used here
         assert found == newer.get(release, f"{release[0]}.{release[1]}")
     assert release_of({}) == ""
+
+
+def test_the_group_of_decisions_is_that_of_an_exactly_once_query():
+    assert WriterNames.of_job("mine", "0" * 32).decisions == f"mine{DECISIONS}"
+    assert WriterNames.of_job(None, "0" * 32).prefix == DEFAULT_PREFIX
