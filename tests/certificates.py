@@ -98,7 +98,10 @@ def _general(host: str) -> x509.GeneralName:
 def keytool(folder: Path, *arguments: str) -> None:
     """Java's own tool; file names are of the folder."""
     done = subprocess.run(
-        ["keytool", *arguments, "-noprompt"], cwd=folder, capture_output=True, timeout=120
+        ["keytool", "-J-XX:TieredStopAtLevel=1", "-J-XX:+UseSerialGC", *arguments, "-noprompt"],
+        cwd=folder,
+        capture_output=True,
+        timeout=120,
     )
     assert done.returncode == 0, done.stdout.decode()
 

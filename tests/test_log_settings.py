@@ -105,6 +105,7 @@ def test_pages_name_no_other_variable() -> None:
         assert named <= {VARIABLE, "SPARKKAFKA_SEED"}, page
 
 
+@pytest.mark.slow
 def test_each_module_logs_under_its_own_name() -> None:
     """`config.check` speaks as `sparkkafka.config.options`, which is what its users know."""
     for path in Path(sparkkafka.__file__).parent.rglob("*.py"):

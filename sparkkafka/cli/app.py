@@ -39,9 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             code = _run(list(sys.argv[1:] if argv is None else argv), session)
             sys.stdout.flush()
         return code
-    except BrokenPipeError as error:
-        if isinstance(error, KafkaError):
-            return _fail(str(error), error, session)
+    except BrokenPipeError:
         _close_stdout()
         return CLOSED_PIPE
     except KeyboardInterrupt:

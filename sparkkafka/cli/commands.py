@@ -10,7 +10,7 @@ import copy
 import sys
 from collections.abc import Iterable
 from importlib import import_module
-from typing import Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 from typer.core import TyperGroup
@@ -19,6 +19,9 @@ from sparkkafka import __version__
 from sparkkafka.cli.session import Session
 from sparkkafka.cli.tables import print_error
 from sparkkafka.errors import KafkaError, OptionError
+
+if TYPE_CHECKING:
+    from sparkkafka.cli.bounded_admin import BoundedAdmin
 
 
 class Verb(NamedTuple):
@@ -34,6 +37,7 @@ VERBS: Final[dict[str, Verb]] = {
     ),
     "groups": Verb("sparkkafka.cli.cluster.groups", "Groups: list, describe, reset, delete."),
     "lag": Verb("sparkkafka.cli.cluster.lag", "How far a group is behind; --watch redraws it."),
+    "check": Verb("sparkkafka.cli.cluster.check", "Is everything there to run a job?"),
     "brokers": Verb("sparkkafka.cli.cluster.brokers", "Brokers: list, describe."),
     "read": Verb("sparkkafka.cli.records.read", "Show a topic's records, or put them in a file."),
     "write": Verb("sparkkafka.cli.records.write", "Write lines, JSON or a file's rows to a topic."),
@@ -66,6 +70,7 @@ class LazyGroup(TyperGroup):
             # With the names here Typer finds what a misspelt verb was meant to be.
             command: Any = typer.main.get_command(import_module(VERBS[cmd_name].module).app)
             command.name = cmd_name
+            command.params = [one for one in command.params if one.name not in _OF_ROOT]
             _add_options(command, self.params)
             self.commands[cmd_name] = command
         return self.commands[cmd_name]
@@ -97,11 +102,12 @@ class LazyGroup(TyperGroup):
 
 
 def _add_options(command: Any, options: list[Any]) -> None:
-    """Let the options of all verbs stand behind this verb, too; its help does not repeat them."""
+    """Let the options of all verbs stand behind this verb, too; its help only names them."""
     for child in getattr(command, "commands", {}).values():
         _add_options(child, options)
     if hasattr(command, "commands"):
         return
+    command.epilog = command.epilog or _EPILOG
     taken = {flag for parameter in command.params for flag in parameter.opts}
     for option in options:
         if option.name in SESSION_OPTIONS and not taken & set(option.opts):
@@ -116,6 +122,12 @@ def _set_late(context: Any, parameter: Any, value: Any) -> Any:
         context.obj.give(parameter.name, value)
     return value
 
+
+_OF_ROOT: Final = ("install_completion", "show_completion")
+_EPILOG: Final = (
+    "Options of all verbs may stand here, too: -b, -F, -X, --profile, --timeout, --debug; see "
+    "sparkkafka --help."
+)
 
 SESSION_OPTIONS: Final = (
     "bootstrap_server",
@@ -204,8 +216,9 @@ def session_of(context: typer.Context) -> Session:
     return context.find_root().obj  # type: ignore[no-any-return]
 
 
-def confirm(question: str, yes: bool) -> None:
-    """Ask before something is destroyed: on a terminal a person, else there must be --yes.
+def confirm(question: str, yes: bool, admin: BoundedAdmin) -> None:
+    """Ask before something is destroyed: on a terminal a person, else there must be --yes. The time
+    of `admin` does not run meanwhile.
 
     Raises typer.Exit (1) if the answer is no, OptionError if nobody can be asked.
     """
@@ -216,6 +229,7 @@ def confirm(question: str, yes: bool) -> None:
     if not typer.confirm(question, err=True):
         print_error("nothing was done")
         raise typer.Exit(1)
+    admin.begin_again()
 
 
 def fail_each(errors: Iterable[KafkaError]) -> None:

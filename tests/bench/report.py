@@ -240,12 +240,17 @@ def update_readme(text: str, report: Report) -> str:
 def readme_block(report: Report) -> str:
     """A table of the rows that a reader looks for first, and how the rest fared."""
     chosen = readme_rows(report)
-    lines = [f"Of all rows: {summary(report.rows)}", *_measured_lines(chosen, with_group=True)]
+    lines = [f"Of all rows: {summary(report.rows)}"]
+    apart = dict.fromkeys(row.group for row in chosen if row.measured)
+    if apart:
+        lines.append(
+            f"Measured in runs of their own, which the page of all rows names: {'; '.join(apart)}."
+        )
     table = markdown_table(chosen, with_group=True, columns=_README_COLUMNS)
     return f"{table}\n" + "\n\n".join(lines) + "\n"
 
 
-def _measured_lines(rows: Sequence[Row], *, with_group: bool = False) -> list[str]:
+def _measured_lines(rows: Sequence[Row]) -> list[str]:
     """Which rows are of a run of their own, a line for each such run."""
     runs: dict[str, list[Row]] = {}
     for row in rows:
@@ -253,7 +258,7 @@ def _measured_lines(rows: Sequence[Row], *, with_group: bool = False) -> list[st
             runs.setdefault(row.measured, []).append(row)
     lines = []
     for words, those in runs.items():
-        names = dict.fromkeys(row.group if with_group else row.name for row in those)
+        names = dict.fromkeys(row.name for row in those)
         all_of_them = len(those) == len(rows)
         which = "All of these" if all_of_them else "; ".join(names)
         lines.append(f"Measured in a run of their own: {which} ({words}).")

@@ -439,6 +439,7 @@ def subject(cluster: FakeCluster, request: pytest.FixtureRequest) -> Iterator[An
 
 
 # A producer's thread takes jitter from `random` meanwhile; Hypothesis takes it for a strategy's.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Do not use the `random` module")
 @pytest.mark.parametrize(
     ("subject", "call"),

@@ -303,6 +303,7 @@ def produce_much_for_spark(config: Config) -> None:
             producer.send("t", 0, values_of(range(100)))
 
 
+@pytest.mark.slow
 def test_no_room(fake_cluster: FakeCluster) -> None:
     fake_cluster.create_topic("t")
     fake_cluster.fault(Delay(60_000), api="Produce", times=None)

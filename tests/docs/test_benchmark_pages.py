@@ -311,6 +311,7 @@ def test_values_have_the_sizes_that_were_asked_for(values):
     assert lengths.max() <= 2048
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", schema_data.SCHEMAS)
 def test_orders_are_the_same_in_each_format(form):
     """They are made by other libraries; ours reads them."""

@@ -44,6 +44,7 @@ def framing() -> Framing:
     return made
 
 
+@pytest.mark.slow
 @EACH_VERSION
 def test_frames_equal_kafka_pythons(cls: type[Message], version: int) -> None:
     message = Generator(1).message(cls, version)

@@ -25,6 +25,7 @@ def loaded_by(code: str, data: bytes = b"") -> set[str]:
     return set(run.stdout.decode().split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "code",
     [

@@ -62,6 +62,7 @@ def test_wheels_hold_it_at_their_root() -> None:
     assert included == {str(AUTOLOAD.relative_to(ROOT)): "pyspark_pykafka.py"}
 
 
+@pytest.mark.slow
 def test_imports_stay_few() -> None:
     """Spark imports pyspark_pykafka in each session's first query, Kafka or not; and the client
     library is of use without pyspark."""

@@ -66,6 +66,7 @@ def no_java(tmp_path: Path) -> dict[str, str]:
     return {"PATH": "/nowhere", "JAVA_HOME": "/nowhere", "PYTHONPATH": path}
 
 
+@pytest.mark.slow
 def test_without_java_a_users_test_is_skipped_with_the_reason(
     tmp_path: Path, no_java: dict[str, str]
 ) -> None:
@@ -77,6 +78,7 @@ def test_without_java_a_users_test_is_skipped_with_the_reason(
     assert "no real Schema Registry: Java 17 or newer is needed" in run.stdout
 
 
+@pytest.mark.slow
 def test_without_java_it_fails_in_ci(tmp_path: Path, no_java: dict[str, str]) -> None:
     run = run_pytest(tmp_path, _USES_A_BROKER, CI="true", **no_java)
     assert run.returncode == 1

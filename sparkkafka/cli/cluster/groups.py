@@ -20,7 +20,7 @@ from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError, c
 
 app = typer.Typer(rich_markup_mode=None)
 
-Groups = Annotated[list[str], typer.Argument(metavar="GROUP…", help="Names of groups.")]
+Groups = Annotated[list[str], typer.Argument(metavar="GROUP", help="Names of groups.")]
 
 
 @app.callback()
@@ -323,7 +323,7 @@ def delete(context: typer.Context, groups: Groups, yes: Yes = False) -> None:
     with session_of(context).admin() as admin:
         found = admin.describe_consumer_groups(groups)
         fail_each(found.errors.values())  # before any is deleted
-        confirm(f"Delete {counted(len(found), 'group')} ({', '.join(found)}) for ever?", yes)
+        confirm(f"Delete {counted(len(found), 'group')} ({', '.join(found)}) for ever?", yes, admin)
         results = admin.delete_consumer_groups(list(found))
     for name in results.values_by_item:
         print_line(f"group {name} was deleted")

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from sparkkafka.cli.bounded_admin import BoundedAdmin
-from sparkkafka.cli.cluster.lags import PartitionLag, add_ages, lags_of
+from sparkkafka.cli.cluster.lags import Ages, PartitionLag, lags_of
 from sparkkafka.cli.commands import AsJson, session_of
 from sparkkafka.cli.session import DEFAULT_TIMEOUT_S, Session
 from sparkkafka.cli.tables import (
@@ -33,6 +33,7 @@ from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError, counted
 
 app = typer.Typer(rich_markup_mode=None)
+pause = time.sleep
 
 LEAST_INTERVAL_S: Final = 0.5
 BAR_CELLS: Final = 30
@@ -43,7 +44,7 @@ Watch = Annotated[bool, typer.Option("--watch", "-w", help="Redraw until Ctrl-C.
 Interval = Annotated[
     float, typer.Option("--interval", metavar="SECONDS", help="Between two looks, with --watch.")
 ]
-Ages = Annotated[
+WithAges = Annotated[
     bool, typer.Option("--ages/--no-ages", help="Fetch the oldest unread record for its age.")
 ]
 
@@ -54,7 +55,7 @@ def lag(
     group: Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.")],
     watch: Watch = False,
     interval: Interval = 2.0,
-    ages: Ages = True,
+    ages: WithAges = True,
     as_json: AsJson = False,
 ) -> None:
     """How far a group is behind: in offsets, and in seconds.
@@ -135,7 +136,7 @@ class _Looks:
 
     def __init__(self, session: Session, committed_of: CommittedOf, ages: bool) -> None:
         self._timeout_s = session.timeout_s or DEFAULT_TIMEOUT_S
-        self._consumer = session.settings("consumer") if ages else None
+        self._ages = Ages(session.settings("consumer")) if ages else None
         self._committed_of = committed_of
         self._admin = BoundedAdmin(session.settings("admin"), session.deadline)
 
@@ -144,6 +145,8 @@ class _Looks:
 
     def __exit__(self, *exc_info: object) -> None:
         self._admin.close()
+        if self._ages is not None:
+            self._ages.close()
 
     def again(self) -> list[PartitionLag]:
         self._admin.deadline = Deadline(self._timeout_s * 1000)
@@ -151,12 +154,13 @@ class _Looks:
 
     def next(self) -> list[PartitionLag]:
         rows = lags_of(self._admin, self._committed_of(self._admin))
-        if self._consumer is not None:
+        if self._ages is not None:
             try:
-                rows = add_ages(rows, self._consumer, self._admin.deadline)
+                rows = self._ages.added_to(rows, self._admin.deadline)
             except KafkaError as error:
                 print_error(f"ages are not shown: {error}")
-                self._consumer = None
+                self._ages.close()
+                self._ages = None
         return rows
 
 
@@ -238,7 +242,7 @@ def _print_lines(title: str, looks: _Looks, rows: list[PartitionLag], interval_s
         json.dump(document_of(title, rows), sys.stdout, ensure_ascii=False)
         sys.stdout.write("\n")
         sys.stdout.flush()
-        time.sleep(interval_s)
+        pause(interval_s)
         rows = looks.again()
 
 
@@ -252,7 +256,7 @@ def _redraw(title: str, looks: _Looks, rows: list[PartitionLag], interval_s: flo
     with Live(console=console, auto_refresh=False, vertical_overflow="ellipsis") as live:
         while True:
             live.update(picture(title, rows, failed, max(console.height - 5, 1)), refresh=True)
-            time.sleep(interval_s)
+            pause(interval_s)
             try:
                 rows, failed = looks.again(), ""
             except KafkaError as error:

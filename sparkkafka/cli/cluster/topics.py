@@ -19,7 +19,7 @@ from sparkkafka.errors import OptionError, counted
 
 app = typer.Typer(rich_markup_mode=None)
 
-Names = Annotated[list[str], typer.Argument(metavar="TOPIC…", help="Names of topics.")]
+Names = Annotated[list[str], typer.Argument(metavar="TOPIC", help="Names of topics.")]
 Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
 Configs = Annotated[
     list[str] | None,
@@ -302,6 +302,7 @@ def add_partitions(
                     f"Topic {topic} gets {total} partitions instead of {now}; new records of a "
                     "key may go to another partition than its old ones. Go on?",
                     yes,
+                    admin,
                 )
         admin.create_partitions({topic: total}, validate_only=dry_run).all()
     print_line(f"topic {topic} {'could have' if dry_run else 'has'} {total} partitions")
@@ -313,7 +314,7 @@ def delete(context: typer.Context, topics: Names, yes: Yes = False) -> None:
     with session_of(context).admin() as admin:
         found = admin.describe_topics(topics)
         fail_each(found.errors.values())  # before any is deleted
-        confirm(f"Delete {counted(len(found), 'topic')} ({', '.join(found)}) for ever?", yes)
+        confirm(f"Delete {counted(len(found), 'topic')} ({', '.join(found)}) for ever?", yes, admin)
         results = admin.delete_topics(list(found))
     for name in results.values_by_item:
         print_line(f"topic {name} was deleted")

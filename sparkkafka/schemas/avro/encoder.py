@@ -41,7 +41,7 @@ from sparkkafka.schemas.avro.encode_scalars import (
 )
 from sparkkafka.schemas.avro.nested import pack
 from sparkkafka.schemas.avro.schema import MISSING, MOST_DIGITS, Field, Node, below, place
-from sparkkafka.schemas.avro.types import arrow_type, has_type, parts
+from sparkkafka.schemas.avro.types import parts, type_if_any
 from sparkkafka.schemas.values import ValueRowError, type_words
 
 CHUNK_ROWS: Final = 8192
@@ -207,7 +207,7 @@ def _union(node: Node, given: pa.DataType, path: str) -> Writer:
         return UnionWriter(path, null, branches, members=True)
     # The branch whose type it is, or else the first one that takes it.
     errors: list[OptionError] = []
-    for number in sorted(rest, key=lambda i: not _is(node.branches[i], given)):
+    for number in sorted(rest, key=lambda i: type_if_any(node.branches[i]) != given):
         try:
             writer = compile_writer(node.branches[number], given, path)
         except OptionError as error:
@@ -283,10 +283,6 @@ def _bytes(node: Node, given: pa.DataType, path: str) -> Writer | None:
             digits = min(node.precision, MOST_DIGITS)
             return DecimalWriter(path, given, digits, node.scale, size)
     return None
-
-
-def _is(node: Node, given: pa.DataType) -> bool:
-    return has_type(node) and arrow_type(node) == given
 
 
 def _is_text(given: pa.DataType) -> bool:

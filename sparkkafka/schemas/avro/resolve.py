@@ -44,7 +44,7 @@ from sparkkafka.schemas.avro.scalars import (
     times,
 )
 from sparkkafka.schemas.avro.schema import MISSING, Field, Node, below, place
-from sparkkafka.schemas.avro.types import arrow_type, becomes_struct, has_type, parts
+from sparkkafka.schemas.avro.types import becomes_struct, parts, type_if_any
 from sparkkafka.schemas.avro.wire_plan import wire_of
 from sparkkafka.schemas.avro.wires import (
     BlobWire,
@@ -142,8 +142,9 @@ def _branch(
         return compile_reader(writer, branch, wanted, path), 0
     member = wanted.get_field_index(f"member{parts(reader)[0].index(index)}")
     if member < 0:
-        if has_type(branch):
-            compile_reader(writer, branch, arrow_type(branch), path)  # does it resolve at all?
+        type_ = type_if_any(branch)
+        if type_ is not None:
+            compile_reader(writer, branch, type_, path)  # does it resolve at all?
         return None, -1
     return compile_reader(writer, branch, wanted.field(member).type, path), member
 

@@ -99,13 +99,12 @@ def arrow_type(node: Node) -> pa.DataType:
     return _LOGICAL.get(node.logical, _PRIMITIVE[node.kind])
 
 
-def has_type(node: Node) -> bool:
-    """Whether all of it can become a column."""
+def type_if_any(node: Node) -> pa.DataType | None:
+    """The type of its column, None if not all of it can become one."""
     try:
-        arrow_type(node)
+        return arrow_type(node)
     except SchemaError:
-        return False
-    return True
+        return None
 
 
 def _arrow_field(name: str, node: Node) -> pa.Field:

@@ -37,6 +37,7 @@ def opened(content: bytes, password: str = "") -> JavaKeystore:
     return open_java_keystore(SecretBytes(content), Secret(password))
 
 
+@pytest.mark.slow
 def test_a_key_comes_back(store: bytes) -> None:
     assert is_java_keystore(store)
     (key,) = opened(store, ASCII).keys
@@ -80,6 +81,7 @@ def _few_iterations(key: PrivateKey) -> SecretBytes:
     return SecretBytes(key.protected.reveal().replace(count, b"\x00\x00\x01", 1))
 
 
+@pytest.mark.slow
 def test_too_many_iterations_are_refused() -> None:
     with tempfile.TemporaryDirectory() as folder:
         content = java_keystore(Path(folder), "JCEKS", ASCII, {"me": IDENTITY})

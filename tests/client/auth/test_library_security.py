@@ -20,6 +20,7 @@ def settings(cluster: FakeCluster, **more: str) -> dict[str, str]:
     return {"bootstrap.servers": cluster.bootstrap_servers} | QUICK | secure | more
 
 
+@pytest.mark.slow
 def test_busy_clients_outlive_their_sessions(tmp_path: Path) -> None:
     """The broker closes a connection that speaks after its session; a lost one would be made
     again, so the connections are counted."""

@@ -96,6 +96,7 @@ ALL = {number: list(range(500)) for number in range(3)}
 # --- connections and answers ---------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nth", [1, 4])
 @pytest.mark.parametrize(
     "action",
@@ -109,6 +110,7 @@ def test_a_lost_connection_loses_and_doubles_nothing(filled, action, nth):
     assert rule.fired == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", ["Fetch", "ListOffsets"])
 @pytest.mark.parametrize(
     "code",

@@ -69,6 +69,7 @@ def test_a_broker_before_racks(fake_cluster_factory):
     assert set(asked(fake)) == {LEADER}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nth", [1, 3])
 @pytest.mark.parametrize(
     "action",

@@ -49,6 +49,7 @@ def filled(fake_cluster):
     return fake_cluster
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nth", [1, 2, 4])
 @pytest.mark.parametrize(
     "action",

@@ -109,6 +109,7 @@ def test_only_the_chosen_columns_are_decoded(filled: FakeCluster) -> None:
     assert all(piece.values is None and piece.timestamps_ms is not None for piece in pieces)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nth", [1, 2, 5])
 @pytest.mark.parametrize(
     "action",

@@ -116,6 +116,7 @@ def test_kafka_python_decides_the_same(
     assert ours == theirs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ASSIGNORS)
 @given(counts=partition_counts, topics_of=topics_of_members, source=st.data())
 def test_every_partition_once_whatever_the_order_of_the_members(

@@ -244,6 +244,7 @@ def test_a_hook_that_raises_ends_the_poll_and_not_the_rebalance(fake, kind):
         settle(one, two)
 
 
+@pytest.mark.slow
 def test_the_leader_sees_new_partitions(fake):
     with TestMember(fake, metadata_max_age_ms=0) as one, TestMember(fake) as two:
         settle(one)
@@ -252,6 +253,7 @@ def test_the_leader_sees_new_partitions(fake):
         settle(one, two, count=6)
 
 
+@pytest.mark.slow
 def test_a_topic_that_comes_later(fake):
     with TestMember(fake, ["t", "later"]) as one:
         settle(one)
@@ -281,6 +283,7 @@ def test_a_static_member_comes_back_without_a_rebalance(fake):
             assert again.member.metadata.group_instance_id == "i-1"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["2.8", "4.0"])
 def test_a_static_leader_comes_back(fake_cluster_factory, version):
     """From JoinGroup 9 on it is the leader again, and must not assign anew (KIP-814)."""
@@ -339,6 +342,7 @@ def test_static_members_need_kafka_2_3(fake_cluster_factory):
 # Faults
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drop", list(Drop))
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("nth", [1, 2])

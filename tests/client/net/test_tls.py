@@ -98,6 +98,11 @@ def shake(server_context: ssl.SSLContext) -> Callable[..., tuple[str, Any]]:
     return run
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("stores")
+
+
 def file(folder: Path, name: str, content: str | bytes) -> str:
     path = folder / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -107,6 +112,7 @@ def file(folder: Path, name: str, content: str | bytes) -> str:
 # --- whom we trust -------------------------------------------------------------------------------
 
 
+@functools.cache
 def stores(folder: Path) -> dict[str, Store]:
     pem, option = AUTHORITY.pem, "ssl.truststore.location"
     certificates = [pkcs12.PKCS12Certificate(AUTHORITY.certificate, b"authority")]
@@ -148,9 +154,10 @@ STORES = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", STORES)
-def test_a_truststore(kind: str, tmp_path: Path, shake: Callable[..., Any]) -> None:
-    assert shake(TlsSettings(truststore=stores(tmp_path)[kind])) == ("TLSv1.3", None)
+def test_a_truststore(kind: str, folder: Path, shake: Callable[..., Any]) -> None:
+    assert shake(TlsSettings(truststore=stores(folder)[kind])) == ("TLSv1.3", None)
 
 
 def test_whom_nobody_signed_is_refused(shake: Callable[..., Any]) -> None:
@@ -235,6 +242,7 @@ def test_a_list_of_another_authority_is_not_enough(
 # --- who we are ----------------------------------------------------------------------------------
 
 
+@functools.cache
 def identities(folder: Path) -> dict[str, TlsSettings]:
     option = "ssl.keystore.location"
     chain = CLIENT.pem + AUTHORITY.pem
@@ -295,17 +303,23 @@ IDENTITIES = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", IDENTITIES)
 def test_a_client_certificate(
-    kind: str, tmp_path: Path, shake: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    kind: str,
+    folder: Path,
+    tmp_path: Path,
+    shake: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kept = tmp_path / "temporary"
     kept.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(kept))
-    assert shake(identities(tmp_path)[kind]) == ("TLSv1.3", "client")
+    assert shake(identities(folder)[kind]) == ("TLSv1.3", "client")
     assert list(kept.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_of_several_keys_the_one_that_has_not_ended_is_shown(
     tmp_path: Path, shake: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -359,6 +373,7 @@ def test_a_cipher_that_nobody_knows() -> None:
 # --- errors --------------------------------------------------------------------------------------
 
 
+@functools.cache
 def wrong(folder: Path) -> dict[str, tuple[TlsSettings, str]]:
     known = identities(folder)
     trust = stores(folder)
@@ -463,8 +478,8 @@ WRONG = (
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_wrong_is_said_without_secrets(case: str, tmp_path: Path) -> None:
-    settings, words = wrong(tmp_path)[case]
+def test_what_is_wrong_is_said_without_secrets(case: str, folder: Path) -> None:
+    settings, words = wrong(folder)[case]
     with pytest.raises(OptionError, match=words) as caught:
         tls_context(settings)
     assert HUSH not in str(caught.value)
@@ -475,7 +490,7 @@ def test_what_is_wrong_is_said_without_secrets(case: str, tmp_path: Path) -> Non
     assert "PRIVATE KEY-----" not in seen
 
 
-def test_every_case_is_run(tmp_path: Path) -> None:
-    assert (*stores(tmp_path),) == STORES
-    assert (*identities(tmp_path),) == IDENTITIES
-    assert (*wrong(tmp_path),) == WRONG
+def test_every_case_is_run(folder: Path) -> None:
+    assert (*stores(folder),) == STORES
+    assert (*identities(folder),) == IDENTITIES
+    assert (*wrong(folder),) == WRONG

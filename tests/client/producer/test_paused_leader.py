@@ -92,6 +92,7 @@ def test_the_other_leader_s_records_are_acknowledged(paused: Paused) -> None:
     assert values(paused, 0) == [b"alone", b"first"] + [VALUE * 1000] * 40
 
 
+@pytest.mark.slow
 def test_the_paused_one_fails_alone_and_in_time(paused: Paused) -> None:
     with paused.producer(request_timeout_ms=1_500, delivery_timeout_ms=3_000) as producer:
         producer.send("t", b"alone", partition=0).result()

@@ -592,6 +592,7 @@ def test_a_full_buffer_blocks_until_there_is_room(fake_cluster: FakeCluster) -> 
     assert len(log_values(fake_cluster, "t")) == 400
 
 
+@pytest.mark.slow
 def test_a_buffer_that_stays_full_is_an_error_after_max_block_ms(fake_cluster: Any) -> None:
     fake_cluster.create_topic("t")
     fake_cluster.fault(Delay(60_000, before=True), api="Produce", times=None)
@@ -763,6 +764,7 @@ def test_a_producer_that_is_let_go_warns_of_what_is_lost_only(
         eventually(lambda: "1 record not delivered: a Producer was not closed" in caplog.text)
 
 
+@pytest.mark.slow
 def test_the_end_of_the_interpreter_delivers(fake_cluster: FakeCluster) -> None:
     fake_cluster.create_topic("t")
     servers = settings(fake_cluster, linger_ms=FOREVER_MS)

@@ -98,6 +98,7 @@ def test_answers_that_are_no_answers_are_errors(fake_cluster, action):
     assert len(fake_cluster.requests_of("Produce")) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nth", [1, 2])
 @pytest.mark.parametrize("code", RETRIABLE, ids=lambda code: code.name)
 def test_retriable_errors_are_retried_in_order(fake_cluster, code, nth):

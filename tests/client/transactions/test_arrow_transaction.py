@@ -234,6 +234,7 @@ def test_partitions_are_added_before_they_are_written(fake):
             assert added.issuperset(row.topic_partitions)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fake", ["2.1", "4.0"], indirect=True)
 @pytest.mark.parametrize("nth", [1, 3])
 @pytest.mark.parametrize(
@@ -329,6 +330,7 @@ def test_another_writer_takes_over(fake):
     assert log_values(fake, "t") == numbers(20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("fake", ["2.1", "4.0"], indirect=True)
 def test_faults_at_random(fake, seed):

@@ -203,6 +203,7 @@ def test_a_record_that_send_refuses_spoils_the_transaction(fake_cluster: FakeClu
     assert committed(fake_cluster) == [b"small"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("action", [Drop.AFTER, Drop.BEFORE])
 @pytest.mark.parametrize("api", ["Produce", "EndTxn", "AddPartitionsToTxn", "InitProducerId"])
 def test_lost_answers(fake: FakeCluster, api: str, action: Drop) -> None:

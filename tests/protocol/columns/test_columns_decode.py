@@ -40,6 +40,7 @@ def decode(*batches: RecordBatch) -> list[Record]:
 # ---------------------------------------------------------------------------- against the twin
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(80))
 @given(
     st.lists(st.tuples(st.lists(contents, min_size=1, max_size=8), st.integers(0, 70)), max_size=12)
@@ -276,6 +277,7 @@ def test_only_offsets_that_were_asked_for(start: int, end: int) -> None:
     assert to_records(decoded) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [0, 5, CHUNK_RECORDS - 1, CHUNK_RECORDS, 40_000])
 @pytest.mark.parametrize(("deltas", "bad"), [((1, 1), 2), ((2, 1), 3), ((0, 1, 1), 2)])
 def test_offsets_must_ascend_inside_a_batch(before: int, deltas: Sequence[int], bad: int) -> None:

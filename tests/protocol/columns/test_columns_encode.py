@@ -77,6 +77,7 @@ def test_any_records_equal_the_slow_twin(rows: list, max_batch_bytes: int) -> No
     check(records, to_columns(records), max_batch_bytes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_batch_bytes", [1000, 16384, 1 << 20])
 @pytest.mark.parametrize("headers", [0, 0.2])
 @pytest.mark.parametrize("count", [1, 64, 65, 9000])

@@ -108,6 +108,7 @@ def test_no_bytes_for_records_and_no_records_for_bytes() -> None:
     assert same_verdict([batch_of(b"\0", 0)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("position", [0, 1, 40, 5000, -1])
 @pytest.mark.parametrize("sizes", ["equal", "mixed"])
 def test_damage_in_a_large_batch(sizes: str, position: int) -> None:
@@ -245,6 +246,7 @@ def test_claims_allocate_nothing() -> None:
 # ---------------------------------------------------------------------------- random damage
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(250))
 @given(st.data())
 def test_damaged_records(data: st.DataObject) -> None:

@@ -200,6 +200,7 @@ def test_chains_of_very_unlike_counts_take_little_room() -> None:
     assert found.tolist() == list(range(0, 7 * 219, 7))
 
 
+@pytest.mark.slow
 def test_windows_of_seeds_take_little_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """One batch of large records must not make the windows of tiny ones large."""
     shapes: list[tuple[int, ...]] = []

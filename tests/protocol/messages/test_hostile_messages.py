@@ -81,6 +81,7 @@ def test_every_byte_flipped(cls: type[Message], version: int) -> None:
         data[at] = byte
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", MESSAGES, ids=name_version)
 def test_evil_lengths_cost_nothing(cls: type[Message]) -> None:
     """Put where any length may be, they never make the decoder allocate or run for long."""

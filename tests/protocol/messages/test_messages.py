@@ -130,6 +130,7 @@ def test_declaration_equals_kafkas_json(cls: type[Message]) -> None:
     assert differences(cls, load_json(cls.__name__)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", MESSAGES, ids=name_version)
 def test_json_check_sees_each_planted_fault(cls: type[Message]) -> None:
     """Each field of the JSON gets each kind of fault in turn, and none may pass."""
@@ -284,6 +285,7 @@ def test_json_check_sees_faults_in_a_declaration() -> None:
 # kafka-python
 
 
+@pytest.mark.slow
 @EACH_VERSION
 def test_bytes_equal_kafka_pythons(cls: type[Message], version: int) -> None:
     """The default message, one without a default value in it, and random ones."""

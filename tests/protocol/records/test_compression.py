@@ -208,6 +208,7 @@ def test_lz4_blocks_stand_alone() -> None:
     assert out[: len(JSON_LINES)] == JSON_LINES
 
 
+@pytest.mark.slow
 def test_levels_are_honoured() -> None:
     def size(codec: Codec, level: int | None) -> int:
         return len(compress(codec, JSON_LINES, level))
@@ -337,6 +338,7 @@ BOMBS: dict[str, tuple[Codec, Callable[[], bytes]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_bombs_are_stopped(bomb: str) -> None:
     codec, make = BOMBS[bomb]

@@ -174,6 +174,7 @@ def test_every_byte_flipped(sample: str) -> None:
         assert isinstance(survives(bytes(damaged), check_crcs=False), bool)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_every_byte_flipped_under_a_right_crc(sample: str) -> None:
     data = SAMPLES[sample]()

@@ -99,6 +99,7 @@ def damaged(payload: bytes, data: st.DataObject) -> bytes:
     return bytes(made)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few")
 @settings(SLOW, max_examples=examples(100))
 @given(tables(nulls=False), st.data())

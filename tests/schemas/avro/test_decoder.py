@@ -305,6 +305,7 @@ BOMB_CODE = """
 """
 
 
+@pytest.mark.slow
 def test_bombs() -> None:
     """Payloads that ask for more than they are: memory stays within a multiple of their bytes."""
     huge = written("long", 1 << 60) + b"\0"

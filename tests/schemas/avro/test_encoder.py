@@ -325,6 +325,7 @@ def _longs(bits: int) -> list[int]:
     return [0, *found, *found[::-3], 7]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", [6, 13, 20, 27, 34, 55, 63])
 @pytest.mark.parametrize("behind", [0, 1, 9])
 def test_words_spoil_nothing_behind_them(bits: int, behind: int) -> None:

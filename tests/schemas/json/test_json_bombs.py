@@ -74,6 +74,7 @@ def check(results: dict[str, forks.Ended]) -> None:
         assert grown < 40 * size + 20_000, (name, size, grown)
 
 
+@pytest.mark.slow
 def test_bombs() -> None:
     check(ended(BOMBS, "int64()"))
 
@@ -83,5 +84,6 @@ def test_bombs_of_numbers() -> None:
     check(ended(DIGITS, *KINDS))
 
 
+@pytest.mark.slow
 def test_bombs_with_the_rest_asked_for() -> None:
     check(ended(["items", "names", "digits", "nested arrays"], "int64()", rest=True))

@@ -86,6 +86,7 @@ def heavy(payload: bytes) -> tuple[pa.Array, float, int]:
     return decoded.values, time.monotonic() - begin, peak
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "payload", "field", "count"),
     [

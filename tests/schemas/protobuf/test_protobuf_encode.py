@@ -19,6 +19,7 @@ from tests.schemas.protobuf.protos import ALL2, ALL3, CASES
 from tests.schemas.protobuf.test_protobuf_decode import CASES_JSON, SLOW, case, with_json
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 @SLOW
 @given(data=st.data())

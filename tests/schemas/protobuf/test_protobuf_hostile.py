@@ -98,6 +98,7 @@ def test_a_reference_with_the_name_of_the_schema_s_own_file(runs: list[list[str]
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", ["", "public ", "weak "])
 @pytest.mark.parametrize("up", ["", "a/../../", "../" * 9, "file://"])
 def test_no_file_outside_is_read(word: str, up: str, tmp_path: Path) -> None:

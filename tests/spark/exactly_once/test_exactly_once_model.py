@@ -30,6 +30,15 @@ def soak(value: object) -> Any:
     return pytest.param(value, marks=pytest.mark.soak)
 
 
+each_other = pytest.mark.parametrize("step", [2, soak(1)])
+
+
+def points(count: int, step: int, answered: bool) -> range:
+    """The requests at which something happens. With a step of 2 each has its turn: before it is
+    answered, or after."""
+    return range(1 + answered * (step - 1), count + 1, step)
+
+
 @pytest.fixture
 def query(fake_cluster_factory, monkeypatch) -> Iterator[Query]:
     cluster = fake_cluster_factory(3)
@@ -94,8 +103,7 @@ def test_a_driver_and_its_tasks_killed_at_any_request(query, answered, step):
         one.assert_nothing_open()
         return before > one.rows
 
-    points = range(1 + answered * (step - 1), count + 1, step)
-    decided = sum(map(is_decided_when_killed, points))
+    decided = sum(map(is_decided_when_killed, points(count, step, answered)))
     if not decided:
         # Runs differ by a request or two: every third one may miss what comes near the end.
         decided = any(map(is_decided_when_killed, range(count, max(count - 12, 0), -1)))
@@ -163,11 +171,12 @@ def test_a_task_killed_at_any_request_and_tried_again(query, answered):
         one.assert_each_row_once(2)
 
 
+@each_other
 @pytest.mark.parametrize("resumes", ["before commit", "after commit", "in the next batch"])
 @pytest.mark.parametrize("answered", BOTH, ids=["before", "after"])
-def test_a_zombie_attempt(query, answered, resumes):
+def test_a_zombie_attempt(query, answered, resumes, step):
     """An attempt that Spark gave up on stands still at any request, and goes on later."""
-    for at in range(1, task_requests(fresh(query)) + 1):
+    for at in points(task_requests(fresh(query)), step, answered):
         one = fresh(query)
         run = one.new_run()
         zombie = Process(at, answered=answered, then="pause")
@@ -270,9 +279,10 @@ class PausedBeforeInit(Process):
 # --- drivers -----------------------------------------------------------------------------------
 
 
+@each_other
 @pytest.mark.parametrize("answered", BOTH, ids=["before", "after"])
 @pytest.mark.parametrize("resumes", ["before the other commits", "after the other committed"])
-def test_a_driver_zombie(query, answered, resumes):
+def test_a_driver_zombie(query, answered, resumes, step):
     """A driver stands still at any request of its commit while another start of the same query
     plans the batch again; then it goes on. It fails or finds that its work is done; no row is lost,
     none doubled."""
@@ -281,7 +291,7 @@ def test_a_driver_zombie(query, answered, resumes):
     reports = [probe.write_task(run, 0, task) for task in range(probe.tasks)]
     process = Process()
     process.run(lambda: probe.commit(0, reports))
-    for at in range(1, len(process.requests) + 1):
+    for at in points(len(process.requests), step, answered):
         one = fresh(query)
         run = one.new_run()
         reports = [one.write_task(run, 0, task) for task in range(one.tasks)]

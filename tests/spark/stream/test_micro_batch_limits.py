@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,6 +48,7 @@ def test_each_partition_gets_some_if_there_is_enough_and_shares_follow_the_backl
             assert cap >= total or abs(shares[one] - fair) <= 1
 
 
+@pytest.mark.slow
 @given(backlogs, st.integers(1, 50), st.randoms(use_true_random=False))
 def test_none_starves(backlog: dict[TopicPartition, int], cap: int, chance: Random) -> None:
     """Under any growth of the others, a partition with a backlog is served within n batches."""
