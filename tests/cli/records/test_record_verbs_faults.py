@@ -177,3 +177,36 @@ def test_a_broker_that_stays_away_is_a_deadline(fake_cluster, capsys):
     code = main(["-b", fake_cluster.bootstrap_servers, "--timeout", "1", "read", "t", "-e"])
     assert code == 1
     assert "nothing came of t-0 for 1 s, at offset 0 of 1" in one_line(capsys)
+
+
+def test_a_read_imports_nothing_that_it_does_not_need(fake_cluster):
+    """Each of these takes a large part of the half second to the first record."""
+    fake_cluster.create_topic("t")
+    with Producer({"bootstrap.servers": fake_cluster.bootstrap_servers}) as producer:
+        producer.send("t", "x", headers={"h": "v"})
+    code = (
+        "import sys\n"
+        "from sparkkafka.cli.app import main\n"
+        "code = main(sys.argv[1:])\n"
+        "print('modules:', *sys.modules)\n"
+        "sys.exit(code)"
+    )
+    for options in (["-c", "1"], ["-c", "1", "-J"], ["-c", "1", "-f", "%h %K %R"]):
+        run = subprocess.run(
+            [
+                sys.executable,
+                "-c",
+                code,
+                "-b",
+                fake_cluster.bootstrap_servers,
+                "read",
+                "t",
+                *options,
+            ],
+            capture_output=True,
+            timeout=120,
+        )
+        assert run.returncode == 0, run.stderr
+        imported = set(run.stdout.rpartition(b"modules:")[2].decode().split())
+        slow = ("pandas", "pyspark", "rich", "pyarrow.parquet", "sparkkafka.schemas.column")
+        assert [name for name in slow if name in imported] == []
