@@ -16,6 +16,7 @@ import typer
 from sparkkafka.cli.commands import session_of
 from sparkkafka.cli.records.positions import EARLIEST, LATEST, Place
 from sparkkafka.cli.records.reading import ReadPlan, TopicReader
+from sparkkafka.cli.records.sending import DEFAULTS
 from sparkkafka.cli.session import DEFAULT_TIMEOUT_S, Session
 from sparkkafka.cli.tables import print_json, print_table
 from sparkkafka.client.deadline import Deadline
@@ -37,7 +38,8 @@ HELP: Final = """Measure writing to a cluster and reading from it, within bounds
 
 It makes a topic of its own and deletes it. --topic names another: it is written to, and as many
 records are read from its beginning. Latency is from handing a
-batch of records over to their acknowledgement, or from asking to having a batch.
+batch of records over to their acknowledgement, or from asking to having a batch. Batches are of
+512 KB, unless -X batch.size says something else.
 """
 
 _BATCH_BYTES: Final = 256 << 10
@@ -110,7 +112,7 @@ def write_load(session: Session, topic: str, load: Load) -> Measured:
     batch = _batch(load)
     latencies: list[float] = []
     handles: list[TableDelivery] = []
-    settings: dict[str, Any] = {"max.block.ms": max(1, int(timeout_s * 1000))}
+    settings: dict[str, Any] = DEFAULTS | {"max.block.ms": max(1, int(timeout_s * 1000))}
     with session.admin(Deadline(timeout_s * 1000)) as admin:
         admin.describe_topic(topic)
     with Producer(settings | session.settings("producer")) as producer:

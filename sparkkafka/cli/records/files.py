@@ -134,8 +134,12 @@ class FileSink:
         return OSError(error.errno, os.strerror(error.errno), str(self.path))
 
     def _remove(self) -> None:
-        # After the rename there is nothing to remove. A writer that failed may fail again.
-        with contextlib.suppress(OSError, pa.ArrowException):
+        # After the rename there is nothing to remove. A writer that is left open would write its
+        # end when it is collected, into a file that is closed then; one that failed fails again.
+        with contextlib.suppress(OSError, ValueError, pa.ArrowException):
+            if self._writer is not None:
+                self._writer.close()
+        with contextlib.suppress(OSError):
             if self._file is not None:
                 self._file.close()
         self._part.unlink(missing_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import socket
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from sparkkafka.cli.app import main
 from sparkkafka.cli.records import files
-from sparkkafka.client import Producer
+from sparkkafka.client import Deadline, Producer
 from sparkkafka.testing.fake.faults import Drop
 
 VERBS = [
@@ -210,3 +211,21 @@ def test_a_read_imports_nothing_that_it_does_not_need(fake_cluster):
         imported = set(run.stdout.rpartition(b"modules:")[2].decode().split())
         slow = ("pandas", "pyspark", "rich", "pyarrow.parquet", "sparkkafka.schemas.column")
         assert [name for name in slow if name in imported] == []
+
+
+def test_ctrl_c_leaves_no_file_and_no_words(fake_cluster, tmp_path):
+    fake_cluster.create_topic("t")
+    with Producer({"bootstrap.servers": fake_cluster.bootstrap_servers}) as producer:
+        producer.send("t", "x")
+    path = tmp_path / "a.parquet"
+    command = [sys.executable, "-m", "sparkkafka", "-b", fake_cluster.bootstrap_servers]
+    with subprocess.Popen(
+        [*command, "read", "t", "--output", str(path), "--for", "60"], stderr=subprocess.PIPE
+    ) as process:
+        limit = Deadline(60_000)
+        while not list(tmp_path.iterdir()) and not limit.expired:
+            limit.pause(20)
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.read() == b""
+        assert process.wait(60) == 130
+    assert list(tmp_path.iterdir()) == []
