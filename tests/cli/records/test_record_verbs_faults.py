@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
-import socket
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
