@@ -43,6 +43,7 @@ _PATIENCE = ((9 * 60, 1), (5 * 60, 2))
 _QUICK_PATIENCE = ((90, 1),)
 _CLIENT = "client"
 _LIBRARY = "client library"
+_COMMAND = "command"
 #: More than this before anything was started means that others work too.
 _BUSY_LOAD = 1.0
 
@@ -93,7 +94,7 @@ def _run(options: argparse.Namespace, folder: Path) -> int:
     facts = report.about(command, kafka=KAFKA_VERSION, connector=jars, java=java)
     bench = Bench(options.quick, options.only)
     if not bench.wants_anything:
-        groups = "; ".join((*cases.GROUPS, _CLIENT, _LIBRARY))
+        groups = "; ".join((*cases.GROUPS, _CLIENT, _LIBRARY, _COMMAND))
         wanted = " or ".join(map(repr, options.only))
         print(
             f"no row has {wanted} in its 'group: name'; groups are: {groups}",
@@ -137,7 +138,7 @@ def _write(result: Report, *, merge: bool) -> None:
     docs.mkdir(exist_ok=True)
     if merge:
         published = Report.from_json((docs / "benchmarks.json").read_text("utf-8"))
-        result = report.merged(published, result, (*cases.GROUPS, _CLIENT))
+        result = report.merged(published, result, (*cases.GROUPS, _CLIENT, _LIBRARY, _COMMAND))
     text = result.to_json()
     (docs / "benchmarks.json").write_text(text, "utf-8")
     # Pages are made of what the JSON says, which is rounded: a test makes them again.
@@ -187,7 +188,7 @@ class Bench:
 
     @property
     def wants_anything(self) -> bool:
-        return self.wants_spark or self._wanted(_LIBRARY)  # whose name has that of the other in it
+        return self.wants_spark or any(map(self._wanted, (_CLIENT, _LIBRARY, _COMMAND)))
 
     def say(self, text: str) -> None:
         print(f"[{time.monotonic() - self._started_s:4.0f} s] {text}", flush=True)
@@ -225,9 +226,14 @@ class Bench:
     def run_client(self, bootstrap_servers: str) -> None:
         """Rows without Spark, of modules of their own."""
         from tests.bench.client_rows import client_rows
+        from tests.bench.command_rows import command_rows
         from tests.bench.library_rows import library_rows
 
-        for name, rows in ((_CLIENT, client_rows), (_LIBRARY, library_rows)):
+        for name, rows in (
+            (_CLIENT, client_rows),
+            (_LIBRARY, library_rows),
+            (_COMMAND, command_rows),
+        ):
             if self._wanted(name):
                 self._collect(
                     name,
@@ -244,14 +250,19 @@ class Bench:
         try:
             for row in measure():
                 self.rows.append(row)
-                if not row.group.startswith(_CLIENT):  # those have told already
-                    done = sum(1 for row in self.rows if not row.group.startswith(_CLIENT))
+                if not _has_told(row):
+                    done = sum(1 for row in self.rows if not _has_told(row))
                     self.say(f"{done}/{self._total} {row.group}: {_line(row)}")
         except Exception as error:
             traceback.print_exc()
             lines = str(error).strip().splitlines()
             self.failures.append((names, f"{type(error).__name__}: {lines[0] if lines else ''}"))
             self.say(f"FAILED: {names}")
+
+
+def _has_told(row: Row) -> bool:
+    """Whether the row was shown when it was measured: it is of a module without Spark."""
+    return row.group.startswith((_CLIENT, _COMMAND))
 
 
 def _line(row: Row) -> str:

@@ -1,0 +1,192 @@
+"""Keys and values with a schema: typed columns, and JSON texts of them.
+
+The options are those of Spark's side (valueFormat, valueSchema, schema.registry.url, …), checked by
+the same table.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, NoReturn, Self
+
+import pyarrow as pa
+
+from sparkkafka.config.check import warn
+from sparkkafka.config.format_rows import JSON
+from sparkkafka.config.formats import ColumnFormat, FormatOptions
+from sparkkafka.config.options import parse_read_options
+from sparkkafka.errors import BadRecordError, OptionError
+from sparkkafka.protocol.records.arrow import binary_array
+from sparkkafka.schemas.choice import reader_schema
+from sparkkafka.schemas.column import ColumnDecoder, ColumnPlan, format_module, in_pieces, prepared
+from sparkkafka.schemas.registry.client import RegistryClient
+from sparkkafka.schemas.unframing import plain, unframe_texts
+from sparkkafka.schemas.values import Schema
+
+
+def read_formats(topic: str, options: Mapping[str, str]) -> FormatOptions:
+    """The formats of a read with these options. Raises OptionError naming the option."""
+    # The rules are those of a read; where it reads from does not matter to them.
+    read = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": topic}
+    return parse_read_options({**read, **options}).formats or FormatOptions()
+
+
+class Decoding:
+    """Decodes keys and values of batches; use it under `with`.
+
+    `as_text`: JSON texts in binary columns; without it typed columns. `skips_bad`: rows that no
+    schema reads are left out, with one warning, and counted in `skipped`.
+    """
+
+    def __init__(
+        self, formats: FormatOptions, topic: str, *, as_text: bool, skips_bad: bool = False
+    ) -> None:
+        self._stack = ExitStack()
+        self._as_text = as_text
+        self._skips_bad = skips_bad
+        self.skipped = 0
+        registry = None
+        if formats.registry is not None:
+            registry = self._stack.enter_context(RegistryClient(formats.registry))
+        self._columns = {
+            column.column: _column(column, topic, registry, as_text)
+            for column in (formats.key, formats.value)
+            if column.has_schema
+        }
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stack.__exit__(kind, error, traceback)
+
+    @property
+    def json_columns(self) -> frozenset[str]:
+        """The columns that hold JSON texts."""
+        return frozenset(self._columns) if self._as_text else frozenset()
+
+    @property
+    def types(self) -> dict[str, pa.DataType]:
+        """The types of the columns that are decoded."""
+        return {name: column.type for name, column in self._columns.items()}
+
+    def decoded(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch with the columns decoded. Raises BadRecordError with the first bad record's
+        place, and RegistryError."""
+        bad: dict[int, str] = {}
+        found: dict[str, pa.Array] = {}
+        for name, column in self._columns.items():
+            payloads = batch.column(name)
+            found[name], reasons = column.read(payloads, batch.column("headers"))
+            for row, reason in reasons.items():
+                bad.setdefault(row, f"column {name}: {reason}")
+        for name, values in found.items():
+            at = batch.schema.get_field_index(name)
+            batch = batch.set_column(at, pa.field(name, values.type), values)
+        return self._without(batch, bad) if bad else batch
+
+    def _without(self, batch: pa.RecordBatch, bad: Mapping[int, str]) -> pa.RecordBatch:
+        row = min(bad)
+        topic, partition, offset = (
+            batch.column(name)[row].as_py() for name in ("topic", "partition", "offset")
+        )
+        place = f"topic {topic} partition {partition} offset {offset}: {bad[row]}"
+        if not self._skips_bad:
+            raise BadRecordError(f"{place} (--on-bad skip leaves such records out)")
+        warn(f"cli bad record of {topic}", f"records that no schema reads are left out: {place}")
+        self.skipped += len(bad)
+        keep = [row not in bad for row in range(batch.num_rows)]
+        return batch.filter(pa.array(keep))
+
+
+class _TextColumn:
+    """JSON texts, with or without a frame, as they are. Needs no schema."""
+
+    type = pa.binary()
+
+    def __init__(self, column: ColumnFormat) -> None:
+        self._name = column.column
+        self._is_plain = column.framing == "none"
+
+    def read(self, payloads: pa.Array, headers: pa.Array) -> tuple[pa.Array, dict[int, str]]:
+        unframed = plain(payloads) if self._is_plain else unframe_texts(payloads, self._name)
+        bad = dict(zip(unframed.bad_rows.tolist(), unframed.reasons, strict=True))
+        texts: list[bytes | None] = [None] * len(payloads)
+        for group in unframed.groups:
+            rows = range(len(payloads)) if group.rows is None else group.rows.tolist()
+            for row, text in zip(rows, group.payloads.to_pylist(), strict=True):
+                if text is None:
+                    continue
+                try:
+                    json.loads(text, parse_constant=_no_constant)
+                except (ValueError, RecursionError) as error:
+                    bad[row] = f"it is no JSON: {error}"
+                else:
+                    # A line end in JSON is white space, and would end the line that it stands in.
+                    texts[row] = text.replace(b"\n", b" ").replace(b"\r", b" ")
+        return binary_array(texts), bad
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+class _TypedColumn:
+    """Avro or Protobuf, or JSON with a schema."""
+
+    def __init__(
+        self, column: ColumnFormat, topic: str, registry: RegistryClient | None, as_text: bool
+    ) -> None:
+        chosen = reader_schema(column, topic, registry)
+        kind = format_module(column.format).arrow_type(chosen.schema, message=chosen.message)
+        plan = ColumnPlan(
+            column=column.column,
+            format=column.format,
+            framing=column.framing,
+            reader=chosen.schema,
+            type=kind,
+            message=chosen.message,
+            subject=chosen.subject,
+            schema_id=chosen.schema_id,
+            prepared=prepared(chosen.schema),
+        )
+        self._decoder = ColumnDecoder(plan, None if registry is None else lambda: registry)
+        self._encoder: Any = None
+        self.type = kind
+        if as_text:
+            self._encoder = format_module(JSON).encoder(Schema(JSON, ""), kind)
+            self.type = pa.binary()
+
+    def read(self, payloads: pa.Array, headers: pa.Array) -> tuple[pa.Array, dict[int, str]]:
+        def some(start: int, stop: int) -> tuple[int, Any]:
+            part = slice(start, stop)
+            return start, self._decoder.decode(payloads[part], headers[part])
+
+        parts: list[pa.Array] = []
+        bad: dict[int, str] = {}
+        for start, decoded in in_pieces(some, 0, len(payloads)):
+            values = decoded.values
+            parts.append(values if self._encoder is None else self._encoder.encode(values))
+            bad |= {start + one.row: f"{one.reason} ({one.writer})" for one in decoded.bad}
+        return pa.concat_arrays(parts), bad
+
+
+def _column(
+    column: ColumnFormat, topic: str, registry: RegistryClient | None, as_text: bool
+) -> _TextColumn | _TypedColumn:
+    if column.format == JSON and column.schema is None and (as_text or registry is None):
+        if column.infer:
+            raise OptionError(
+                f"{column.column}Schema=infer is for Spark: leave it out, and the texts are "
+                "printed as they are"
+            )
+        return _TextColumn(column)
+    return _TypedColumn(column, topic, registry, as_text)

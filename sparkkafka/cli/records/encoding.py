@@ -1,0 +1,146 @@
+"""Keys and values of a schema, for writing: JSON texts or typed columns become payloads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Final, Self
+
+import pyarrow as pa
+
+from sparkkafka.config.format_rows import JSON
+from sparkkafka.config.formats import ColumnFormat, FormatOptions
+from sparkkafka.config.options import parse_write_options
+from sparkkafka.errors import EncodeError, OptionError
+from sparkkafka.protocol.columns.columns import HEADERS_TYPE
+from sparkkafka.schemas.choice import encode_plan, reader_schema
+from sparkkafka.schemas.column import HEADERS, ColumnEncoder, format_module
+from sparkkafka.schemas.registry.client import RegistryClient
+from sparkkafka.schemas.values import Schema
+
+PLACES: Final = ("topic", "partition", "offset", "timestamp", "timestamp_type", "headers", "key")
+"""Columns of a file that are no part of a value."""
+
+
+def write_formats(topic: str, options: Mapping[str, str]) -> FormatOptions:
+    """The formats of a write with these options. Raises OptionError naming the option."""
+    write = {"kafka.bootstrap.servers": "localhost:9092", "topic": topic}
+    return parse_write_options({**write, **options}).formats or FormatOptions()
+
+
+def with_value(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with a column value: of a file without one, a struct of all other columns."""
+    if "value" in batch.schema.names:
+        return batch
+    fields = [name for name in batch.schema.names if name not in PLACES]
+    if not fields:
+        raise OptionError(
+            f"--input: there is no column value, nor another to make it of; there are "
+            f"{', '.join(batch.schema.names)}"
+        )
+    struct = pa.StructArray.from_arrays(
+        [batch.column(name) for name in fields],
+        fields=[batch.schema.field(name) for name in fields],
+    )
+    return batch.drop_columns(fields).append_column("value", struct)
+
+
+class Encoding:
+    """Encodes keys and values of batches; use it under `with`."""
+
+    def __init__(self, formats: FormatOptions, topic: str) -> None:
+        self._stack = ExitStack()
+        self._formats = formats
+        self._topic = topic
+        self._registry: RegistryClient | None = None
+        if formats.registry is not None:
+            self._registry = self._stack.enter_context(RegistryClient(formats.registry))
+        self._columns = [c for c in (formats.value, formats.key) if c.has_schema]
+        self._ready: dict[str, tuple[Any, ColumnEncoder]] = {}
+        self._rows = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stack.__exit__(kind, error, traceback)
+
+    def encoded(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch with payloads, and headers with ids if the framing has them there.
+
+        Raises EncodeError with the record's number, from 0; OptionError, SchemaError,
+        RegistryError.
+        """
+        names = batch.schema.names
+        headers = batch.column("headers") if "headers" in names else None
+        for column in self._columns:
+            name = column.column
+            if name not in names:
+                raise OptionError(f"{name}Format={column.format}: the input has no {name}s")
+            values = batch.column(name)
+            if name not in self._ready:
+                self._ready[name] = self._prepared(column, values.type)
+            texts, encoder = self._ready[name]
+            if texts is not None:
+                values = self._parsed(name, texts, values)
+            payloads, headers = encoder.encode(values, headers, self._rows, "input")
+            batch = batch.set_column(batch.schema.get_field_index(name), name, payloads)
+            if encoder.plan.framing == HEADERS and headers is not None:
+                batch = _with_headers(batch, headers)
+        self._rows += batch.num_rows
+        return batch
+
+    def _prepared(self, column: ColumnFormat, kind: pa.DataType) -> tuple[Any, ColumnEncoder]:
+        """What reads JSON texts (None: the column is typed), and what encodes."""
+        if not _is_text(kind):
+            plan = encode_plan(self._formats, column, self._topic, kind, self._registry)
+            return None, ColumnEncoder(plan)
+        if column.schema is None and self._registry is None:
+            raise OptionError(
+                f"{column.column}Format={column.format} of JSON lines needs a schema: give "
+                f"--{column.column}-schema or --schema-registry"
+            )
+        # The texts are read as the schema types them, and so they fit it.
+        chosen = reader_schema(column, self._topic, self._registry)
+        wanted = format_module(column.format).arrow_type(chosen.schema, message=chosen.message)
+        reader = format_module(JSON).decoder(Schema(JSON, ""), None, wanted)
+        if column.schema is None and not self._formats.use_latest_version:
+            plan = encode_plan(
+                _of_latest(self._formats), column, self._topic, wanted, self._registry
+            )
+        else:
+            plan = encode_plan(self._formats, column, self._topic, wanted, self._registry)
+        return reader, ColumnEncoder(plan)
+
+    def _parsed(self, name: str, reader: Any, texts: pa.Array) -> pa.Array:
+        decoded = reader.decode(texts.cast(pa.binary()))
+        if len(decoded.bad_rows):
+            row = int(decoded.bad_rows[0])
+            raise EncodeError(
+                f"column {name}, record {self._rows + row} of this input (from 0): "
+                f"{decoded.reasons[0]}"
+            )
+        return decoded.values
+
+
+def _of_latest(formats: FormatOptions) -> FormatOptions:
+    from dataclasses import replace
+
+    return replace(formats, use_latest_version=True)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return str(kind) in ("string", "large_string", "string_view", "binary", "large_binary")
+
+
+def _with_headers(batch: pa.RecordBatch, headers: pa.Array) -> pa.RecordBatch:
+    at = batch.schema.get_field_index("headers")
+    if at < 0:
+        return batch.append_column(pa.field("headers", HEADERS_TYPE), headers)
+    return batch.set_column(at, pa.field("headers", HEADERS_TYPE), headers)

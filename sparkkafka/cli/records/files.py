@@ -1,0 +1,294 @@
+"""Records in files: Parquet, Arrow IPC and CSV, by the ending of the name.
+
+A file is written under another name beside it and renamed at the end: nobody sees half of it, and
+an old one stays until the new one is whole. Memory holds one row group.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Final, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sparkkafka.client.consumer.record import RECORD_SCHEMA
+from sparkkafka.errors import DecodeError, OptionError
+from sparkkafka.protocol.columns.columns import HEADERS_TYPE
+from sparkkafka.protocol.records.arrow import binary_array, headers_array
+
+PARQUET: Final = "Parquet"
+ARROW: Final = "Arrow IPC"
+CSV: Final = "CSV"
+ENDINGS: Final = {
+    ".parquet": PARQUET,
+    ".arrow": ARROW,
+    ".feather": ARROW,
+    ".csv": CSV,
+}
+
+_GROUP_BYTES: Final = 64 << 20
+_READ_ROWS: Final = 1 << 16
+_CSV_BLOCK_BYTES: Final = 8 << 20
+
+COLUMNS: Final = tuple(name for name in RECORD_SCHEMA.names if name != "next_offset")
+
+
+def file_kind(path: Path, option: str) -> str:
+    """What a file of this name is. Raises OptionError for another ending."""
+    kind = ENDINGS.get(path.suffix.lower())
+    if kind is None:
+        raise OptionError(
+            f"{option}: the ending of {path.name} says what the file is: one of "
+            f"{', '.join(ENDINGS)}"
+        )
+    return kind
+
+
+# --- writing -------------------------------------------------------------------------------------
+
+
+class FileSink:
+    """Writes batches of `reading.TopicReader` to a file. Under `with`: the file is there once the
+    block has ended without an exception, and nothing of it after one.
+
+    The columns are topic, partition, offset, timestamp, timestamp_type, key, value and headers; of
+    CSV keys and values are text, and headers a JSON array. Raises OSError, OptionError; DecodeError
+    for bytes that CSV cannot have.
+    """
+
+    def __init__(self, path: Path, types: dict[str, pa.DataType]) -> None:
+        self.path = path
+        self.rows = 0
+        self._kind = file_kind(path, "--output")
+        fields = [RECORD_SCHEMA.field(name) for name in COLUMNS]
+        self._schema = pa.schema([pa.field(f.name, types.get(f.name, f.type)) for f in fields])
+        if self._kind == CSV:
+            self._schema = _csv_schema(self._schema)
+        self._part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        self._file: IO[bytes] | None = None
+        self._writer: Any = None
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = 0
+
+    def __enter__(self) -> Self:
+        self._file = self._part.open("wb")
+        try:
+            self._writer = _writer(self._kind, self._file, self._schema)
+        except BaseException as error:
+            self._remove()
+            if isinstance(error, OSError):
+                raise self._named(error) from None
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None:
+                self._flush()
+                self._writer.close()
+                if self._file is not None:
+                    self._file.close()
+                self._part.replace(self.path)
+        except OSError as failure:
+            raise self._named(failure) from None
+        finally:
+            self._remove()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Adds the rows. Raises as the class says."""
+        rows = batch.select(list(COLUMNS))
+        rows = _csv_rows(rows, self._schema) if self._kind == CSV else rows.cast(self._schema)
+        self._waiting.append(rows)
+        self._waiting_bytes += rows.nbytes
+        self.rows += rows.num_rows
+        if self._waiting_bytes >= _GROUP_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        table = pa.Table.from_batches(self._waiting)
+        self._waiting, self._waiting_bytes = [], 0
+        try:
+            self._writer.write_table(table)
+        except OSError as error:
+            raise self._named(error) from None
+
+    def _named(self, error: OSError) -> OSError:
+        """The error with the file's name: Arrow's own have none."""
+        if error.filename is not None:
+            return error
+        if error.errno is None:
+            return OSError(f"{self.path}: {error}")
+        return OSError(error.errno, os.strerror(error.errno), str(self.path))
+
+    def _remove(self) -> None:
+        # After the rename there is nothing to remove. A writer that is left open would write its
+        # end when it is collected, into a file that is closed then; one that failed fails again.
+        with contextlib.suppress(OSError, ValueError, pa.ArrowException):
+            if self._writer is not None:
+                self._writer.close()
+        with contextlib.suppress(OSError):
+            if self._file is not None:
+                self._file.close()
+        self._part.unlink(missing_ok=True)
+
+
+def _writer(kind: str, file: IO[bytes], schema: pa.Schema) -> Any:
+    if kind == PARQUET:
+        import pyarrow.parquet as pq
+
+        return pq.ParquetWriter(file, schema, compression="zstd")
+    if kind == ARROW:
+        return pa.ipc.new_file(file, schema)
+    import pyarrow.csv as csv
+
+    # Quoted, so that an empty text is not null.
+    return csv.CSVWriter(file, schema, write_options=csv.WriteOptions(quoting_style="all_valid"))
+
+
+def _csv_schema(schema: pa.Schema) -> pa.Schema:
+    fields = []
+    for field in schema:
+        if field.name in ("key", "value", "headers"):
+            if pa.types.is_nested(field.type) and field.name != "headers":
+                raise OptionError(
+                    f"--output: a {field.name} of type {field.type} is no column of CSV: write "
+                    ".parquet or .arrow"
+                )
+            is_text = field.name == "headers" or pa.types.is_binary(field.type)
+            field = pa.field(field.name, pa.string()) if is_text else field
+        fields.append(field)
+    return pa.schema(fields)
+
+
+def _csv_rows(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    columns = []
+    for name in schema.names:
+        column = batch.column(name)
+        if name == "headers":
+            column = _header_texts(column)
+        elif pa.types.is_binary(column.type):
+            column = _as_text(column, name, batch)
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _as_text(column: pa.Array, name: str, batch: pa.RecordBatch) -> pa.Array:
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid:
+        for row, content in enumerate(column.to_pylist()):
+            try:
+                (content or b"").decode()
+            except UnicodeDecodeError:
+                topic, partition, offset = (
+                    batch.column(one)[row].as_py() for one in ("topic", "partition", "offset")
+                )
+                raise DecodeError(
+                    f"topic {topic} partition {partition} offset {offset}: the {name} is no UTF-8, "
+                    "which CSV needs: give --format hex, or write .parquet"
+                ) from None
+        raise
+
+
+def _header_texts(headers: pa.Array) -> pa.Array:
+    """["name","value",…] for each row; null where there are none."""
+    if headers.null_count == len(headers):
+        return pa.nulls(len(headers), pa.string())
+    texts = []
+    for row in headers.to_pylist():
+        pairs = [
+            one
+            for pair in row or ()
+            for one in (
+                pair["key"],
+                None if pair["value"] is None else pair["value"].decode(errors="replace"),
+            )
+        ]
+        texts.append(json.dumps(pairs, ensure_ascii=False).encode() if pairs else None)
+    return binary_array(texts).cast(pa.string())
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+def read_file(path: Path) -> Iterator[pa.RecordBatch]:
+    """The rows of a file, some ten thousand at a time; all batches have the same schema.
+
+    Headers of a CSV file become a column of headers. Raises OSError, OptionError for a file that is
+    not what its ending says.
+    """
+    kind = file_kind(path, "--input")
+    try:
+        with path.open("rb") as file:
+            yield from _batches(kind, file)
+    except pa.ArrowInvalid as error:
+        words = " ".join(str(error).split())
+        raise OptionError(f"--input: {path} is no file of {kind}: {words}") from None
+
+
+def _batches(kind: str, file: IO[bytes]) -> Iterator[pa.RecordBatch]:
+    if kind == PARQUET:
+        import pyarrow.parquet as pq
+
+        yield from pq.ParquetFile(file).iter_batches(_READ_ROWS)
+    elif kind == ARROW:
+        with pa.ipc.open_file(file) as reader:
+            for number in range(reader.num_record_batches):
+                batch = reader.get_batch(number)
+                for start in range(0, batch.num_rows, _READ_ROWS):
+                    yield batch.slice(start, _READ_ROWS)
+    else:
+        import pyarrow.csv as csv
+
+        columns = {name: pa.string() for name in ("topic", "key", "value", "headers")}
+        columns["timestamp"] = RECORD_SCHEMA.field("timestamp").type
+        options = csv.ConvertOptions(
+            column_types=columns, strings_can_be_null=True, quoted_strings_can_be_null=False
+        )
+        reader = csv.open_csv(
+            file,
+            read_options=csv.ReadOptions(block_size=_CSV_BLOCK_BYTES),
+            parse_options=csv.ParseOptions(newlines_in_values=True),
+            convert_options=options,
+        )
+        for batch in reader:
+            yield _with_headers(batch)
+
+
+def _with_headers(batch: pa.RecordBatch) -> pa.RecordBatch:
+    at = batch.schema.get_field_index("headers")
+    if at < 0:
+        return batch
+    column = batch.column(at)
+    headers: dict[int, list[tuple[str, bytes | None]]] = {}
+    for row in pc.indices_nonzero(pc.is_valid(column)).to_pylist():
+        try:
+            flat = json.loads(column[row].as_py())
+            pairs = list(zip(flat[::2], flat[1::2], strict=True))
+            headers[row] = [(_text(n), None if v is None else _text(v).encode()) for n, v in pairs]
+        except (ValueError, TypeError):
+            raise OptionError(
+                f'--input: headers are written like ["name","value"], not {column[row].as_py()!r}'
+            ) from None
+    return batch.set_column(
+        at, pa.field("headers", HEADERS_TYPE), headers_array(headers, batch.num_rows)
+    )
+
+
+def _text(given: Any) -> str:
+    if not isinstance(given, str):
+        raise TypeError
+    return given

@@ -1,0 +1,315 @@
+"""Lines and JSON lines of a file or pipe as Arrow batches for the Producer, by whole columns.
+
+What has come is given at once, so that `tail -f | sparkkafka write` sends line by line. Batches
+have columns of key, value and headers, of JSON also partition and timestamp.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import IO, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from sparkkafka.client.consumer.record import RECORD_SCHEMA
+from sparkkafka.errors import OptionError
+from sparkkafka.protocol.columns.columns import HEADERS_TYPE, gather
+from sparkkafka.protocol.records.arrow import (
+    binary_array,
+    from_numpy,
+    headers_array,
+    is_valid,
+    or_zero,
+    to_numpy,
+)
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+_READ_BYTES: Final = 4 << 20
+MOST_LINE_BYTES: Final = 256 << 20
+"""Of one line: longer ones are a file that has no lines."""
+
+_TIMESTAMP: Final = RECORD_SCHEMA.field("timestamp").type
+
+
+@dataclass(frozen=True)
+class LineFormat:
+    """How text is cut. `key_delimiter` None: there are no keys in it. `empty_is_null` is for keys
+    and values; `skips_empty` leaves empty lines out, as kcat does."""
+
+    delimiter: bytes = b"\n"
+    key_delimiter: bytes | None = None
+    empty_is_null: bool = False
+    skips_empty: bool = False
+
+
+def chunks_of(file: IO[bytes]) -> Iterator[bytes]:
+    """What can be read, as it comes."""
+    read = getattr(file, "read1", file.read)
+    while chunk := read(_READ_BYTES):
+        yield chunk
+
+
+def whole_lines(chunks: Iterable[bytes], delimiter: bytes) -> Iterator[bytes]:
+    """The same bytes, cut behind the last delimiter of each; the last one may have none.
+
+    Raises OptionError for a line of more than MOST_LINE_BYTES.
+    """
+    rest: list[bytes] = []
+    rest_bytes = 0
+    for chunk in chunks:
+        # A delimiter of several bytes may begin in the chunk before.
+        if len(delimiter) > 1 and rest:
+            chunk = b"".join((*rest, chunk))
+            rest, rest_bytes = [], 0
+        end = _end_of_lines(chunk, delimiter)
+        if end:
+            yield b"".join((*rest, chunk[:end]))
+            rest, rest_bytes = [], 0
+            chunk = chunk[end:]
+        if chunk:
+            rest.append(chunk)
+            rest_bytes += len(chunk)
+        if rest_bytes > MOST_LINE_BYTES:
+            raise OptionError(
+                f"a record of more than {MOST_LINE_BYTES >> 20} MB has no delimiter behind it: is "
+                "--delimiter right?"
+            )
+    if rest:
+        yield b"".join(rest)
+
+
+def _end_of_lines(text: bytes, delimiter: bytes) -> int:
+    """Where the last line begins, which may go on."""
+    if len(delimiter) == 1:
+        return text.rfind(delimiter) + 1
+    # From the left: a delimiter like ;; may overlap itself.
+    return len(text) - len(text.split(delimiter)[-1])
+
+
+# --- lines ---------------------------------------------------------------------------------------
+
+
+def line_batches(chunks: Iterable[bytes], form: LineFormat) -> Iterator[pa.RecordBatch]:
+    """Columns key and value of lines. Raises OptionError for an empty delimiter."""
+    if not form.delimiter:
+        raise OptionError("--delimiter must not be empty")
+    if form.key_delimiter == b"":
+        raise OptionError("--key-delimiter must not be empty")
+    for text in whole_lines(chunks, form.delimiter):
+        values = _lines(text, form.delimiter)
+        if form.skips_empty:
+            values = values.filter(from_numpy(to_numpy(pc.binary_length(values)) > 0))
+        keys = pa.nulls(len(values), pa.binary())
+        if form.key_delimiter is not None:
+            keys, values = _keys_and_values(values, form.key_delimiter)
+        if form.empty_is_null:
+            keys, values = _without_empty(keys), _without_empty(values)
+        if len(values):
+            yield pa.RecordBatch.from_arrays([keys, values], names=["key", "value"])
+
+
+def _lines(text: bytes, delimiter: bytes) -> pa.Array:
+    """The lines without their delimiters; the last may lack it."""
+    if len(delimiter) > 1:
+        lines = text.split(delimiter)
+        return binary_array(lines if lines[-1] else lines[:-1])
+    data = np.frombuffer(text, np.uint8)
+    ends = np.flatnonzero(data == delimiter[0])
+    if not text.endswith(delimiter):
+        ends = np.append(ends, len(text))
+    starts = np.zeros(len(ends), np.int64)
+    starts[1:] = ends[:-1] + 1
+    return gather(pa.py_buffer(text), starts, ends - starts)
+
+
+def _keys_and_values(lines: pa.Array, delimiter: bytes) -> tuple[pa.Array, pa.Array]:
+    """A line without the delimiter has a null key."""
+    places = to_numpy(pc.find_substring(lines, pattern=delimiter)).astype(np.int64)
+    offsets, data = _content(lines)
+    starts, ends = offsets[:-1], offsets[1:]
+    has_key = places >= 0
+    keys = gather(data, starts, np.where(has_key, places, -1))
+    begin = np.where(has_key, starts + places + len(delimiter), starts)
+    return keys, gather(data, begin, ends - begin)
+
+
+def _content(column: pa.Array) -> tuple[NDArray[np.int64], pa.Buffer]:
+    _, offsets, data = column.buffers()
+    found = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
+    return found.astype(np.int64), data if data is not None else pa.py_buffer(b"")
+
+
+def _without_empty(column: pa.Array) -> pa.Array:
+    """Null for what is empty."""
+    if column.null_count == len(column):
+        return column
+    is_there = is_valid(column) & (to_numpy(pc.binary_length(column)) > 0)
+    return pc.if_else(from_numpy(is_there), column, pa.nulls(1, pa.binary())[0])
+
+
+# --- JSON lines ----------------------------------------------------------------------------------
+
+_JSON_FIELDS: Final = {
+    "key": pa.string(),
+    "payload": pa.string(),
+    "partition": pa.int32(),
+    "ts": pa.int64(),
+    "headers": pa.list_(pa.string()),
+}
+
+
+def json_batches(chunks: Iterable[bytes], *, with_places: bool) -> Iterator[pa.RecordBatch]:
+    """Records as `read --json` and kcat's -J show them: payload (or value), key, headers, ts.
+
+    A key or payload that is no text is sent as the JSON that it is. `with_places`: the records go
+    to the partitions that they name. Raises OptionError with the number of a line that is no
+    record.
+    """
+    line = 0
+    for text in whole_lines(chunks, b"\n"):
+        batch = _by_columns(text) or _by_rows(text, line)
+        line += text.count(b"\n")
+        if not with_places:
+            batch = batch.drop_columns(["partition"])
+        if batch.num_rows:
+            yield batch
+
+
+def _by_columns(text: bytes) -> pa.RecordBatch | None:
+    """None for what needs a look at each row: values that are no text, and what is not right."""
+    import pyarrow.json as arrow_json
+
+    if b'"value"' in text:
+        return None
+    try:
+        table = arrow_json.read_json(
+            pa.BufferReader(text),
+            read_options=arrow_json.ReadOptions(use_threads=False, block_size=len(text) + 1),
+            parse_options=arrow_json.ParseOptions(
+                explicit_schema=pa.schema(list(_JSON_FIELDS.items())),
+                unexpected_field_behavior="ignore",
+            ),
+        )
+    except pa.ArrowInvalid:
+        return None
+    columns = {name: table.column(name).combine_chunks() for name in _JSON_FIELDS}
+    headers, times = columns["headers"], columns["ts"]
+    # What is null may be missing, which by rows is told apart.
+    if headers.null_count != len(headers) or columns["payload"].null_count:
+        return None
+    if any((or_zero(columns[name]) < 0).any() for name in ("partition", "ts")):
+        return None
+    micros = from_numpy(np.array(to_numpy(times)) * 1000)
+    bitmap = from_numpy(is_valid(times)).buffers()[1]
+    timestamps = pa.Array.from_buffers(_TIMESTAMP, len(times), [bitmap, micros.buffers()[1]])
+    return pa.RecordBatch.from_arrays(
+        [
+            columns["key"].cast(pa.binary()),
+            columns["payload"].cast(pa.binary()),
+            pa.nulls(len(headers), HEADERS_TYPE),
+            columns["partition"],
+            timestamps,
+        ],
+        names=["key", "value", "headers", "partition", "timestamp"],
+    )
+
+
+def _by_rows(text: bytes, first_line: int) -> pa.RecordBatch:
+    keys: list[bytes | None] = []
+    values: list[bytes | None] = []
+    headers: dict[int, list[tuple[str, bytes | None]]] = {}
+    places: list[int | None] = []
+    times: list[int | None] = []
+    for number, line in enumerate(text.split(b"\n"), first_line + 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line.decode("utf-8", "surrogateescape"))
+            if not isinstance(row, dict) or not {"payload", "value"} & row.keys():
+                raise ValueError("it has no payload")
+            if pairs := _pairs(row.get("headers")):
+                headers[len(values)] = pairs
+            keys.append(_bytes(row.get("key")))
+            values.append(_bytes(row["payload"] if "payload" in row else row["value"]))
+            places.append(_whole(row.get("partition"), "partition", (1 << 31) - 1))
+            time_ms = _whole(row.get("ts"), "ts", (1 << 63) // 1000 - 1)
+            times.append(None if time_ms is None else time_ms * 1000)
+        except (ValueError, RecursionError) as error:
+            raise OptionError(f"line {number} is no record in JSON: {error}") from None
+    return pa.RecordBatch.from_arrays(
+        [
+            binary_array(keys),
+            binary_array(values),
+            headers_array(headers, len(values)),
+            pa.array(places, pa.int32()),
+            pa.array(times, _TIMESTAMP),
+        ],
+        names=["key", "value", "headers", "partition", "timestamp"],
+    )
+
+
+def _bytes(given: Any) -> bytes | None:
+    if given is None:
+        return None
+    text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _whole(given: Any, name: str, most: int) -> int | None:
+    if given is None or (name == "ts" and given == -1):
+        return None
+    if not isinstance(given, int) or isinstance(given, bool) or not 0 <= given <= most:
+        raise ValueError(f"{name} is {given!r}")
+    return given
+
+
+def _pairs(given: Any) -> list[tuple[str, bytes | None]]:
+    """["name","value",…], or an object."""
+    if given is None:
+        return []
+    flat = [one for pair in given.items() for one in pair] if isinstance(given, dict) else given
+    if not isinstance(flat, list) or len(flat) % 2:
+        raise ValueError(f"headers are {given!r}")
+    names = flat[::2]
+    if not all(isinstance(name, str) for name in names):
+        raise ValueError(f"headers are {given!r}")
+    return list(zip(names, map(_bytes, flat[1::2]), strict=True))
+
+
+# --- what is the same in all records -------------------------------------------------------------
+
+
+def with_constants(
+    batch: pa.RecordBatch, key: bytes | None, headers: Headers, partition: int | None
+) -> pa.RecordBatch:
+    """The batch with a key where it has none, these headers behind its own, one partition."""
+    count = batch.num_rows
+    names = batch.schema.names
+    if key is not None:
+        given = binary_array([key])[0]
+        keys = batch.column("key") if "key" in names else pa.nulls(count, pa.binary())
+        batch = _set(batch, "key", keys.cast(pa.binary()).fill_null(given))
+    if headers:
+        if "headers" in names and batch.column("headers").null_count < count:
+            raise OptionError("-H and headers of the input exclude each other: leave one out")
+        flat = headers_array({0: headers}, 1).flatten()
+        numbers = from_numpy(np.tile(np.arange(len(headers)), count))
+        offsets = from_numpy(np.arange(count + 1, dtype=np.int32) * np.int32(len(headers)))
+        lists = pa.ListArray.from_arrays(offsets, flat.take(numbers))
+        batch = _set(batch, "headers", lists)
+    if partition is not None:
+        batch = _set(batch, "partition", from_numpy(np.full(count, partition, np.int32)))
+    return batch
+
+
+def _set(batch: pa.RecordBatch, name: str, column: pa.Array) -> pa.RecordBatch:
+    at = batch.schema.get_field_index(name)
+    if at < 0:
+        return batch.append_column(name, column)
+    return batch.set_column(at, name, column)

@@ -1,0 +1,321 @@
+"""`read`: a topic's records on stdout, or in a file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, Final
+
+import typer
+
+from sparkkafka.cli.commands import session_of
+from sparkkafka.cli.records.formats import (
+    NOTHING_FOR_NULL,
+    Format,
+    Nulls,
+    hex_columns,
+    json_format,
+    template_format,
+    text_format,
+    unescaped,
+)
+from sparkkafka.cli.records.positions import EARLIEST, LATEST, Place, partitions_of, place_of
+from sparkkafka.cli.records.reading import Filter, ReadPlan, TopicReader
+from sparkkafka.cli.session import DEFAULT_TIMEOUT_S, Session
+from sparkkafka.errors import OptionError
+
+app = typer.Typer(rich_markup_mode=None)
+
+FAIL: Final = "fail"
+SKIP: Final = "skip"
+TEXT: Final = "text"
+HEX: Final = "hex"
+JSON_LINES: Final = "json"
+
+HELP: Final = """Show a topic's records, from the earliest on, until Ctrl-C or as options say.
+
+\b
+  sparkkafka -b localhost:9092 read orders -e                    all there is
+  sparkkafka -b localhost:9092 read orders --from -10 -e         the last 10 of each partition
+  sparkkafka -b localhost:9092 read orders --from @2026-01-31T12:00 --json
+  sparkkafka -b localhost:9092 read orders -f '%t %p %o: %k=%s\\n' -c 5
+  sparkkafka -b localhost:9092 read orders --output orders.parquet
+  sparkkafka -b localhost:9092 read orders --value-format avro --schema-registry http://localhost:8081
+
+--timeout bounds each wait for the cluster, not the whole read.
+"""
+
+
+@dataclass(frozen=True)
+class Output:
+    """What becomes of the records. `format` is text, hex or json; a template counts before it."""
+
+    format: str = TEXT
+    template: str | None = None
+    delimiter: bytes = b"\n"
+    key_delimiter: bytes | None = None
+    nulls: Nulls = NOTHING_FOR_NULL
+    file: Path | None = None
+
+    def text_format(self, leaders: dict[int, int], json_columns: frozenset[str]) -> Format:
+        if self.template is not None:
+            return template_format(self.template, self.nulls)
+        if self.format == JSON_LINES:
+            return json_format(leaders, json_columns)
+        return text_format(self.delimiter, self.key_delimiter, self.nulls)
+
+
+def read_topic(
+    session: Session,
+    plan: ReadPlan,
+    output: Output,
+    *,
+    group: str | None = None,
+    format_options: dict[str, str] | None = None,
+    on_bad: str = FAIL,
+    says_ends: bool = False,
+) -> int:
+    """Reads by the plan into stdout or the file. Returns how many records came. `says_ends` is on
+    stderr, as kcat does it.
+
+    Raises KafkaError, and OSError of the file.
+    """
+    settings: dict[str, Any] = session.settings("consumer")
+    if group is not None:
+        settings["group.id"] = group
+    if output.template is not None:
+        template_format(output.template)  # its errors come before the network's
+    timeout_s = session.timeout_s or DEFAULT_TIMEOUT_S
+    count = 0
+    with ExitStack() as stack:
+        decoding = None
+        if format_options:
+            # Schemas are many modules, and most reads have none.
+            from sparkkafka.cli.records.decoding import Decoding, read_formats
+
+            formats = read_formats(plan.topic, format_options)
+            decoding = stack.enter_context(
+                Decoding(formats, plan.topic, as_text=output.file is None, skips_bad=on_bad == SKIP)
+            )
+        reader = stack.enter_context(TopicReader(settings, plan, timeout_s))
+        reader.bind()
+        if output.file is not None:
+            from sparkkafka.cli.records.files import FileSink
+
+            sink = stack.enter_context(FileSink(output.file, decoding.types if decoding else {}))
+            write: Any = sink.write
+        else:
+            json_columns = decoding.json_columns if decoding else frozenset()
+            printer = output.text_format(reader.leaders, json_columns)
+            write = _Stdout(printer, sys.stdout.buffer).write
+        for batch in reader.batches():
+            if decoding is not None:
+                batch = decoding.decoded(batch)
+            if output.format == HEX:
+                batch = hex_columns(batch)
+            count += batch.num_rows
+            write(batch)
+    if says_ends:
+        for number, (tp, offset) in enumerate(sorted(reader.ends.items()), 1):
+            last = ": exiting" if number == len(reader.ends) else ""
+            sys.stderr.write(
+                f"% Reached end of topic {tp.topic} [{tp.partition}] at offset {offset}{last}\n"
+            )
+    return count
+
+
+class _Stdout:
+    """Bytes to a pipe or terminal, without a copy in Python's buffer."""
+
+    def __init__(self, printer: Format, out: BinaryIO) -> None:
+        self._format = printer
+        self._out = out
+        out.flush()  # what is there comes first
+
+    def write(self, batch: Any) -> None:
+        for text in self._format.texts(batch):
+            self._out.write(text)
+        self._out.flush()
+
+
+def format_options_of(
+    value_format: str,
+    key_format: str,
+    value_schema: str | None,
+    key_schema: str | None,
+    registry: dict[str, str],
+    others: list[str],
+) -> dict[str, str]:
+    """Options of Spark's side, of those of the command. Raises OptionError."""
+    options: dict[str, str] = {}
+    for column, name, schema in (
+        ("value", value_format, value_schema),
+        ("key", key_format, key_schema),
+    ):
+        if name != TEXT:
+            options[f"{column}Format"] = name
+        if schema is not None:
+            options[f"{column}Schema"] = schema
+    if options or others:
+        options |= registry
+    for text in others:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise OptionError(f"--option is written NAME=VALUE, got {text!r}")
+        options[name.strip()] = value
+    return options
+
+
+def headers_of(texts: list[str]) -> tuple[tuple[str, bytes | None], ...]:
+    """NAME=VALUE, or NAME for any value."""
+    found: list[tuple[str, bytes | None]] = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        found.append((name, os.fsencode(value) if equals else None))
+    return tuple(found)
+
+
+@app.command("read", help=HELP)
+def read(
+    context: typer.Context,
+    topic: Annotated[str, typer.Argument(help="The topic.")],
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "-o",
+            "--from",
+            metavar="PLACE",
+            help="earliest, latest, an offset, -N for the last N of each partition, @TIME (ISO, "
+            "or ms since 1970), committed (with --group). [default: earliest]",
+        ),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option("--until", metavar="PLACE", help="end, an offset, or @TIME (not included)."),
+    ] = None,
+    at_end: Annotated[
+        bool, typer.Option("-e", "--exit", help="Stop where the topic ends now; as --until end.")
+    ] = False,
+    count: Annotated[
+        int | None, typer.Option("-c", "--count", min=1, help="Stop after so many records.")
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option("--for", metavar="SECONDS", help="Stop after this time.")
+    ] = None,
+    partitions: Annotated[
+        str | None, typer.Option("-p", "--partitions", metavar="N,…", help="As 0, or 0,3,5-7.")
+    ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option("--group", help="Begin at this group's committed offsets, not joining it."),
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", help="Only records with this key.")] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option("--header", metavar="NAME[=VALUE]", help="Only records with this header."),
+    ] = None,
+    format: Annotated[str, typer.Option("--format", help="text, hex, or json (kcat's -J).")] = TEXT,
+    as_json: Annotated[bool, typer.Option("-J", "--json", help="As --format json.")] = False,
+    template: Annotated[
+        str | None,
+        typer.Option("-f", "--template", help="kcat's: %t %p %o %k %s %h %T %K %S %R %%"),
+    ] = None,
+    delimiter: Annotated[
+        str, typer.Option("-D", "--delimiter", help="What stands behind each record.")
+    ] = "\\n",
+    key_delimiter: Annotated[
+        str | None,
+        typer.Option("-K", "--key-delimiter", help="Show the key, and this before the value."),
+    ] = None,
+    null: Annotated[str, typer.Option("--null", help="What is shown for null.")] = "",
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            metavar="FILE",
+            help="Into a .parquet, .arrow or .csv file instead, until the topic's end.",
+        ),
+    ] = None,
+    value_format: Annotated[
+        str, typer.Option("--value-format", help="text, json, avro or protobuf.")
+    ] = TEXT,
+    key_format: Annotated[str, typer.Option("--key-format", help="The same for keys.")] = TEXT,
+    value_schema: Annotated[
+        str | None, typer.Option("--value-schema", help="The schema, or its file's path.")
+    ] = None,
+    key_schema: Annotated[
+        str | None, typer.Option("--key-schema", help="The same for keys.")
+    ] = None,
+    schema_registry: Annotated[
+        str | None, typer.Option("--schema-registry", metavar="URL", help="The Schema Registry.")
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option", metavar="NAME=VALUE", help="Another option of formats, as valueSubject=s."
+        ),
+    ] = None,
+    on_bad: Annotated[
+        str, typer.Option("--on-bad", help="fail or skip, for what the schema cannot read.")
+    ] = FAIL,
+) -> None:
+    session = session_of(context)
+    _check(topic, format, on_bad, output)
+    if until is not None and at_end:
+        raise OptionError("-e and --until exclude each other: -e is --until end")
+    if output is not None and (template or as_json or key_delimiter or null):
+        raise OptionError("--output writes columns: remove -f, -J, -K and --null")
+    registry = session.registry_options()
+    if schema_registry is not None:
+        registry["schema.registry.url"] = schema_registry
+    options = format_options_of(
+        value_format, key_format, value_schema, key_schema, registry, option or []
+    )
+    place = place_of(start, "--from") if start is not None else None
+    if place is None:
+        place = Place("committed" if group is not None else EARLIEST)
+    if group is not None and place.kind != "committed":
+        raise OptionError("--group and --from exclude each other: a group says where to begin")
+    end = place_of(until, "--until") if until is not None else None
+    if at_end or (output is not None and end is None and count is None and seconds is None):
+        end = Place(LATEST)
+    plan = ReadPlan(
+        topic=topic,
+        partitions=None if partitions is None else partitions_of(partitions, "--partitions"),
+        start=place,
+        until=end,
+        count=count,
+        seconds=seconds,
+        filter=Filter(None if key is None else os.fsencode(key), headers_of(header or [])),
+    )
+    read_topic(
+        session,
+        plan,
+        Output(
+            format=JSON_LINES if as_json else format,
+            template=template,
+            delimiter=unescaped(delimiter, "--delimiter"),
+            key_delimiter=None
+            if key_delimiter is None
+            else unescaped(key_delimiter, "--key-delimiter"),
+            nulls=Nulls(os.fsencode(null)),
+            file=output,
+        ),
+        group=group,
+        format_options=options,
+        on_bad=on_bad,
+    )
+
+
+def _check(topic: str, format: str, on_bad: str, output: Path | None) -> None:
+    if format not in (TEXT, HEX, JSON_LINES):
+        raise OptionError(f"--format is {TEXT}, {HEX} or {JSON_LINES}, got {format!r}")
+    if on_bad not in (FAIL, SKIP):
+        raise OptionError(f"--on-bad is {FAIL} or {SKIP}, got {on_bad!r}")
+    if output is not None:
+        from sparkkafka.cli.records.files import file_kind
+
+        file_kind(output, "--output")

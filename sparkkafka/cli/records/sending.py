@@ -1,0 +1,116 @@
+"""Batches to a topic, each record acknowledged or named as lost."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Final, Self
+
+import pyarrow as pa
+
+from sparkkafka.client.producer.producer import Producer
+from sparkkafka.client.producer.tables import TableDelivery
+from sparkkafka.errors import KafkaError
+
+DEFAULTS: Final = {"linger.ms": 5, "batch.size": 512 << 10}
+"""Of a Producer, where nothing else is said. Java's batches of 16 KB are for services: a file's
+records of one partition take four times as long in them."""
+
+_MOST_WAITING = 1_000  # handles; their records are bounded by buffer.memory
+_MOST_REQUEST_MS = 30_000
+
+
+class NotWrittenError(KafkaError):
+    """Some records were given up; the message counts them and has the first one's error."""
+
+
+class TopicWriter:
+    """Sends batches to one topic; use it under `with`, which waits for all acknowledgements.
+
+    `settings` are a Producer's; `timeout_s` is for each record, unless they say something else.
+    `written` counts acknowledged records. Raises NotWrittenError, and what Producer.send_table
+    raises.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], topic: str, timeout_s: float) -> None:
+        timeout_ms = max(1, int(timeout_s * 1000))
+        self._topic = topic
+        self._producer = Producer(
+            {
+                **DEFAULTS,
+                "max.block.ms": timeout_ms,
+                "delivery.timeout.ms": timeout_ms + DEFAULTS["linger.ms"],
+                "request.timeout.ms": min(timeout_ms, _MOST_REQUEST_MS),
+                **settings,
+            }
+        )
+        self._waiting: deque[tuple[TableDelivery, int]] = deque()
+        self.sent = 0
+        self.written = 0
+        self.failed = 0
+        self._first: KafkaError | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None:
+                while self._waiting:
+                    self._settle(*self._waiting.popleft())
+                self._check()
+        finally:
+            self._producer.__exit__(kind or self._failure_kind(), error, traceback)
+
+    def _failure_kind(self) -> type[BaseException] | None:
+        return NotWrittenError if self.failed else None
+
+    def send(self, batch: pa.RecordBatch) -> None:
+        """Queues the rows; waits while the producer's memory is full. Raises NotWrittenError once
+        records before were given up."""
+        self._waiting.append((self._producer.send_table(batch, self._topic), batch.num_rows))
+        self.sent += batch.num_rows
+        while self._waiting and (self._waiting[0][0].done() or len(self._waiting) > _MOST_WAITING):
+            self._settle(*self._waiting.popleft())
+        self._check()
+
+    def _settle(self, handle: TableDelivery, rows: int) -> None:
+        failures = handle.failures()
+        self.failed += len(failures)
+        self.written += rows - len(failures)
+        if failures and self._first is None:
+            self._first = failures[0].error
+
+    def _check(self) -> None:
+        if not self.failed:
+            return
+        for handle, rows in self._waiting:
+            if handle.done():
+                self._settle(handle, rows)
+        open_ = self.sent - self.written - self.failed
+        rest = f", and of {open_:,} it is not known" if open_ > 0 else ""
+        raise NotWrittenError(
+            f"{self.failed:,} of {self.sent:,} records were not written to topic {self._topic}"
+            f"{rest}; the first: {self._first}"
+        ) from self._first
+
+
+class Pace:
+    """Keeps a rate: `wait` after so many units returns when they are due."""
+
+    def __init__(self, per_second: float) -> None:
+        self._per_second = per_second
+        self._since_s = time.monotonic()
+        self._units = 0.0
+
+    def wait(self, units: float) -> None:
+        self._units += units
+        due_s = self._since_s + self._units / self._per_second
+        time.sleep(max(0.0, due_s - time.monotonic()))

@@ -1,0 +1,288 @@
+"""`write`: lines, JSON lines or a file's rows into a topic."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Annotated, Any, Final
+
+import pyarrow as pa
+import typer
+
+from sparkkafka.cli.commands import session_of
+from sparkkafka.cli.records.formats import unescaped
+from sparkkafka.cli.records.input import (
+    Headers,
+    LineFormat,
+    chunks_of,
+    json_batches,
+    line_batches,
+    with_constants,
+)
+from sparkkafka.cli.records.progress import Progress
+from sparkkafka.cli.records.read import TEXT, format_options_of
+from sparkkafka.cli.records.sending import TopicWriter
+from sparkkafka.cli.session import DEFAULT_TIMEOUT_S, Session
+from sparkkafka.errors import OptionError
+
+app = typer.Typer(rich_markup_mode=None)
+
+STDIN: Final = "-"
+PLAIN_LINES: Final = LineFormat()
+
+HELP: Final = """Write lines of stdin, or of a file, to a topic.
+
+\b
+  echo hello | sparkkafka -b localhost:9092 write orders
+  sparkkafka -b localhost:9092 write orders --input orders.txt -K :        key:value lines
+  sparkkafka -b localhost:9092 write orders --input orders.jsonl --json    as read --json shows them
+  sparkkafka -b localhost:9092 write orders --input orders.parquet
+  sparkkafka -b localhost:9092 write orders --input rows.csv --value-format json
+  sparkkafka -b localhost:9092 write orders --value-format avro --schema-registry http://localhost:8081
+
+It ends with 0 once every record is acknowledged. --timeout is what one record may take.
+"""
+
+
+@dataclass(frozen=True)
+class Input:
+    """What is written. `path` None is stdin. `count`: so many records at most."""
+
+    path: Path | None = None
+    lines: LineFormat | None = PLAIN_LINES
+    json: bool = False
+    keeps_partitions: bool = False
+    key: bytes | None = None
+    headers: Headers = ()
+    partition: int | None = None
+    count: int | None = None
+    whole: bool = False
+    """A file is one record."""
+
+    def batches(self, progress: Progress) -> Iterator[pa.RecordBatch]:
+        """Columns for the Producer. Raises OptionError, OSError."""
+        left = self.count
+        for batch in self._read(progress):
+            if left is not None:
+                batch = batch.slice(0, left)
+                left -= batch.num_rows
+            if batch.num_rows:
+                yield with_constants(batch, self.key, self.headers, self.partition)
+            if left == 0:
+                return
+
+    def _read(self, progress: Progress) -> Iterator[pa.RecordBatch]:
+        if self.path is not None and self.lines is None and not self.json and not self.whole:
+            from sparkkafka.cli.records.files import read_file
+
+            for batch in read_file(self.path):
+                yield self._of_file(batch)
+            return
+        with ExitStack() as stack:
+            file: IO[bytes] = sys.stdin.buffer
+            if self.path is not None:
+                file = stack.enter_context(self.path.open("rb"))
+                progress.total_bytes = os.fstat(file.fileno()).st_size
+            chunks = progress.counted(chunks_of(file))
+            if self.whole:
+                from sparkkafka.protocol.records.arrow import binary_array
+
+                text = b"".join(chunks)
+                yield pa.RecordBatch.from_arrays([binary_array([text])], names=["value"])
+            elif self.json:
+                yield from json_batches(chunks, with_places=self.keeps_partitions)
+            elif self.lines is not None:
+                yield from line_batches(chunks, self.lines)
+
+    def _of_file(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        from sparkkafka.cli.records.encoding import with_value
+
+        batch = with_value(batch)
+        drop = [
+            name
+            for name in ("topic", "offset", "timestamp_type", "next_offset")
+            + (() if self.keeps_partitions else ("partition",))
+            if name in batch.schema.names
+        ]
+        return batch.drop_columns(drop)
+
+
+def write_topic(
+    session: Session,
+    topic: str,
+    given: Input,
+    *,
+    settings: dict[str, str] | None = None,
+    format_options: dict[str, str] | None = None,
+    shows_progress: bool = False,
+    tee: bool = False,
+) -> int:
+    """Writes all of the input. Returns how many records are acknowledged: all of them.
+
+    Raises KafkaError for the first that is not, and OSError of the input.
+    """
+    producer: dict[str, Any] = session.settings("producer") | (settings or {})
+    timeout_s = session.timeout_s or DEFAULT_TIMEOUT_S
+    with ExitStack() as stack:
+        encoding = None
+        if format_options:
+            from sparkkafka.cli.records.encoding import Encoding, write_formats
+
+            encoding = stack.enter_context(Encoding(write_formats(topic, format_options), topic))
+        progress = stack.enter_context(Progress(f"write {topic}", shows_progress))
+        writer = stack.enter_context(TopicWriter(producer, topic, timeout_s))
+        for batch in given.batches(progress):
+            if tee:
+                _tee(batch)
+            if encoding is not None:
+                batch = encoding.encoded(batch)
+            elif pa.types.is_nested(batch.schema.field("value").type):
+                raise OptionError(
+                    f"{given.path}: values are {batch.schema.field('value').type}: say what they "
+                    "become, with --value-format json, avro or protobuf"
+                )
+            writer.send(batch)
+            progress.records = writer.sent
+    return writer.written
+
+
+def _tee(batch: pa.RecordBatch) -> None:
+    for value in batch.column("value").to_pylist():
+        sys.stdout.buffer.write((value or b"") + b"\n")
+
+
+def fixed_headers(texts: list[str]) -> Headers:
+    """NAME=VALUE; without = the value is null, as in kcat."""
+    found: list[tuple[str, bytes | None]] = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name:
+            raise OptionError(f"-H is written NAME=VALUE, got {text!r}")
+        found.append((name, os.fsencode(value) if equals else None))
+    return tuple(found)
+
+
+@app.command("write", help=HELP)
+def write(
+    context: typer.Context,
+    topic: Annotated[str, typer.Argument(help="The topic.")],
+    input: Annotated[
+        Path | None,
+        typer.Option(
+            "--input",
+            metavar="FILE",
+            help="Lines of a file, or rows of a .parquet, .arrow or .csv file. [default: stdin]",
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("-J", "--json", help="Lines are JSON, as read --json shows them.")
+    ] = False,
+    delimiter: Annotated[
+        str, typer.Option("-D", "--delimiter", help="What stands behind each record.")
+    ] = "\\n",
+    key_delimiter: Annotated[
+        str | None,
+        typer.Option("-K", "--key-delimiter", help="What stands between key and value."),
+    ] = None,
+    empty_is_null: Annotated[
+        bool, typer.Option("-Z", "--empty-is-null", help="Write empty keys and values as null.")
+    ] = False,
+    key: Annotated[
+        str | None, typer.Option("-k", "--key", help="The key of records that have none.")
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option("-H", "--header", metavar="NAME=VALUE", help="A header of all records."),
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option("-p", "--partition", min=0, help="The partition of all records.")
+    ] = None,
+    keep_partitions: Annotated[
+        bool,
+        typer.Option("--keep-partitions", help="Records go to the partitions that they name."),
+    ] = False,
+    partitioner: Annotated[
+        str | None,
+        typer.Option("--partitioner", help="As murmur2_random, consistent_random or random."),
+    ] = None,
+    compression: Annotated[
+        str | None,
+        typer.Option("-z", "--compression", help="none, gzip, snappy, lz4 or zstd."),
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option("-c", "--count", min=1, help="Stop after so many records.")
+    ] = None,
+    value_format: Annotated[
+        str, typer.Option("--value-format", help="text, json, avro or protobuf.")
+    ] = TEXT,
+    key_format: Annotated[str, typer.Option("--key-format", help="The same for keys.")] = TEXT,
+    value_schema: Annotated[
+        str | None, typer.Option("--value-schema", help="The schema, or its file's path.")
+    ] = None,
+    key_schema: Annotated[
+        str | None, typer.Option("--key-schema", help="The same for keys.")
+    ] = None,
+    schema_registry: Annotated[
+        str | None, typer.Option("--schema-registry", metavar="URL", help="The Schema Registry.")
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", metavar="NAME=VALUE", help="As auto.register.schemas=true."),
+    ] = None,
+) -> None:
+    session = session_of(context)
+    is_file = input is not None and _is_table(input)
+    if is_file and (as_json or key_delimiter is not None or delimiter != "\\n" or empty_is_null):
+        raise OptionError(f"{input} is a table: -J, -D, -K and -Z are for lines, remove them")
+    if as_json and (key_delimiter is not None or delimiter != "\\n" or empty_is_null):
+        raise OptionError("JSON lines have keys and nulls of their own: remove -D, -K and -Z")
+    if keep_partitions and not (is_file or as_json):
+        raise OptionError("--keep-partitions is for files and --json: lines name no partition")
+    if partition is not None and (keep_partitions or partitioner is not None):
+        raise OptionError("-p excludes --keep-partitions and --partitioner: remove one")
+    registry = session.registry_options()
+    if schema_registry is not None:
+        registry["schema.registry.url"] = schema_registry
+    settings = {}
+    if compression is not None:
+        settings["compression.type"] = compression
+    if partitioner is not None:
+        settings["partitioner.class"] = partitioner
+    lines = None
+    if not is_file and not as_json:
+        lines = LineFormat(
+            unescaped(delimiter, "--delimiter"),
+            None if key_delimiter is None else unescaped(key_delimiter, "--key-delimiter"),
+            empty_is_null,
+        )
+    given = Input(
+        path=None if input is None or str(input) == STDIN else input,
+        lines=lines,
+        json=as_json,
+        keeps_partitions=keep_partitions,
+        key=None if key is None else os.fsencode(key),
+        headers=fixed_headers(header or []),
+        partition=partition,
+        count=count,
+    )
+    options = format_options_of(
+        value_format, key_format, value_schema, key_schema, registry, option or []
+    )
+    written = write_topic(
+        session,
+        topic,
+        given,
+        settings=settings,
+        format_options=options,
+        shows_progress=sys.stderr.isatty() and not (input is None and sys.stdin.isatty()),
+    )
+    if sys.stderr.isatty():
+        print(f"{written:,} records written to {topic}", file=sys.stderr)  # noqa: T201
+
+
+def _is_table(path: Path) -> bool:
+    return path.suffix.lower() in (".parquet", ".arrow", ".feather", ".csv")

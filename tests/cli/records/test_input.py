@@ -1,0 +1,159 @@
+"""Lines of text as columns, however the text is cut, against a plain loop."""
+
+from __future__ import annotations
+
+import json
+import random
+from itertools import pairwise
+
+import pyarrow as pa
+import pytest
+
+from sparkkafka.cli.records.encoding import with_value
+from sparkkafka.cli.records.input import (
+    LineFormat,
+    json_batches,
+    line_batches,
+    whole_lines,
+    with_constants,
+)
+from sparkkafka.errors import OptionError
+
+
+def rows(batches):
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def plain(text: bytes, form: LineFormat) -> list[tuple[bytes | None, bytes | None]]:
+    lines = text.split(form.delimiter)
+    if not lines[-1]:
+        lines.pop()  # behind the last delimiter is no record
+    found = []
+    for line in lines:
+        key, value = None, line
+        if form.skips_empty and not line:
+            continue
+        if form.key_delimiter is not None and form.key_delimiter in line:
+            key, _, value = line.partition(form.key_delimiter)
+        if form.empty_is_null:
+            key, value = key or None, value or None
+        found.append((key, value))
+    return found
+
+
+def test_lines_are_those_of_a_plain_loop():
+    rng = random.Random(3)
+    for _ in range(400):
+        form = LineFormat(
+            delimiter=rng.choice([b"\n", b"\0", b";;", b"ab"]),
+            key_delimiter=rng.choice([None, b":", b"::", b"a"]),
+            empty_is_null=rng.random() < 0.3,
+            skips_empty=rng.random() < 0.3,
+        )
+        text = bytes(rng.choices(b"ab:;\n\0x", k=rng.randrange(40)))
+        cuts = sorted(rng.randrange(len(text) + 1) for _ in range(rng.randrange(4)))
+        edges = [0, *cuts, len(text)]
+        chunks = [text[a:b] for a, b in pairwise(edges) if a < b]
+        found = [(row["key"], row["value"]) for row in rows(line_batches(chunks, form))]
+        assert found == plain(text, form), (text, chunks, form)
+
+
+def test_a_line_goes_as_soon_as_it_is_there():
+    """`tail -f | sparkkafka write` must not wait for a full block."""
+    asked = []
+
+    def chunks():
+        for chunk in (b"one\ntw", b"o\n", b"three"):
+            asked.append(chunk)
+            yield chunk
+
+    batches = line_batches(chunks(), LineFormat())
+    assert next(batches).column("value").to_pylist() == [b"one"]
+    assert asked == [b"one\ntw"]
+    assert rows(batches) == [{"key": None, "value": b"two"}, {"key": None, "value": b"three"}]
+
+
+def test_a_text_without_lines_is_refused(monkeypatch):
+    monkeypatch.setattr("sparkkafka.cli.records.input.MOST_LINE_BYTES", 10)
+    with pytest.raises(OptionError, match="--delimiter right"):
+        list(whole_lines([b"12345678", b"9012"], b"\n"))
+
+
+JSON_ROWS = [
+    {"key": "k", "payload": "v", "partition": 3, "ts": 1700000000000},
+    {"key": None, "payload": ""},
+    {"payload": "ü", "ts": 5, "tstype": "create", "offset": 7, "broker": 0, "topic": "t"},
+]
+
+
+@pytest.mark.parametrize(
+    "extra", [[], [{"value": "x"}], [{"payload": None}], [{"payload": {"a": [1, "ä"]}, "key": 5}]]
+)
+def test_json_lines_by_columns_and_by_rows_are_the_same(extra):
+    text = b"".join(json.dumps(row).encode() + b"\n" for row in JSON_ROWS + extra)
+    found = rows(json_batches([text], with_places=True))
+    times = [row["timestamp"] and int(row["timestamp"].timestamp() * 1000) for row in found]
+    assert [(r["key"], r["value"], r["partition"]) for r in found[:3]] == [
+        (b"k", b"v", 3),
+        (None, b"", None),
+        (None, "ü".encode(), None),
+    ]
+    assert times[:3] == [1700000000000, None, 5]
+    if extra == [{"value": "x"}]:
+        assert found[3]["value"] == b"x"
+    elif extra == [{"payload": None}]:
+        assert found[3]["value"] is None
+    elif extra:
+        assert (found[3]["key"], json.loads(found[3]["value"])) == (b"5", {"a": [1, "ä"]})
+
+
+def test_headers_of_json_lines():
+    lines = b'{"payload":"a","headers":["h","v","n",null]}\n{"payload":"b","headers":{"o":"w"}}'
+    found = rows(json_batches([lines], with_places=False))
+    assert [[(h["key"], h["value"]) for h in row["headers"]] for row in found] == [
+        [("h", b"v"), ("n", None)],
+        [("o", b"w")],
+    ]
+    assert "partition" not in found[0]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "nothing",
+        "[1]",
+        "{}",
+        '{"payload":"a","partition":-1}',
+        '{"payload":"a","ts":"now"}',
+        '{"payload":"a","headers":["h"]}',
+        '{"payload":"a","headers":[1,"v"]}',
+    ],
+)
+def test_a_bad_json_line_is_named(line):
+    text = f'{{"payload":"good"}}\n\n{line}\n'.encode()
+    with pytest.raises(OptionError, match="line 3 is no record in JSON"):
+        list(json_batches([text], with_places=True))
+
+
+def test_bytes_that_are_no_utf_8_come_through():
+    (row,) = rows(json_batches([b'{"payload":"\xff\x80","key":"\xfe"}\n'], with_places=False))
+    assert (row["key"], row["value"]) == (b"\xfe", b"\xff\x80")
+
+
+def test_constants():
+    batch = pa.RecordBatch.from_pylist([{"key": b"a", "value": b"1"}, {"key": None, "value": b"2"}])
+    found = with_constants(batch, b"k", (("h", b"v"), ("n", None)), 4).to_pylist()
+    headers = [{"key": "h", "value": b"v"}, {"key": "n", "value": None}]
+    assert found == [
+        {"key": b"a", "value": b"1", "headers": headers, "partition": 4},
+        {"key": b"k", "value": b"2", "headers": headers, "partition": 4},
+    ]
+
+
+def test_a_value_of_all_other_columns():
+    batch = pa.RecordBatch.from_pylist([{"key": "k", "id": 1, "name": "x", "partition": 2}])
+    assert with_value(batch).to_pylist() == [
+        {"key": "k", "partition": 2, "value": {"id": 1, "name": "x"}}
+    ]
+    with pytest.raises(OptionError, match="no column value"):
+        with_value(pa.RecordBatch.from_pylist([{"key": "k"}]))

@@ -1,0 +1,231 @@
+"""read, write, copy, bench and kcat's letters when something is wrong: one line, the right code."""
+
+from __future__ import annotations
+
+import io
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sparkkafka.cli.app import main
+from sparkkafka.cli.records import files
+from sparkkafka.client import Deadline, Producer
+from sparkkafka.testing.fake.faults import Drop
+
+VERBS = [
+    ["read", "t"],
+    ["write", "t"],
+    ["copy", "t", "u"],
+    ["bench"],
+    ["bench", "--topic", "t"],
+    ["-C", "-t", "t"],
+    ["-P", "-t", "t"],
+    ["-L"],
+    ["-Q", "-t", "t:0:1"],
+]
+
+
+@pytest.fixture
+def dead_port():
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
+
+
+@pytest.fixture
+def lines(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\ntwo\n")))
+
+
+def one_line(capsys) -> str:
+    out, err = capsys.readouterr()
+    assert out == ""
+    (line,) = err.splitlines()
+    assert line.startswith("sparkkafka: ")
+    return line
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+def test_a_dead_cluster_is_one_line(verb, dead_port, capsys, lines):
+    assert main(["-b", f"127.0.0.1:{dead_port}", "--timeout", "1", *verb]) == 1
+    assert f"127.0.0.1:{dead_port}" in one_line(capsys)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["read", "t", "--from", "soon"], "--from is earliest"),
+        (["read", "t", "--from", "@soon"], "'soon' is no time"),
+        (["read", "t", "--from", "committed"], "--group"),
+        (["read", "t", "--group", "g", "--from", "latest"], "exclude each other"),
+        (["read", "t", "-e", "--until", "5"], "exclude each other"),
+        (["read", "t", "-f", "%z"], "there is no '%z'"),
+        (["read", "t", "-p", "x"], "--partitions is like 0"),
+        (["read", "t", "--output", "a.txt"], ".parquet"),
+        (["read", "t", "--format", "xml"], "--format"),
+        (["read", "t", "-D", r"\q"], r"\q"),
+        (["read", "t", "--value-format", "avro"], "schema.registry.url"),
+        (["read", "t", "--value-format", "avo"], "avo"),
+        (["read", "t", "--option", "valueSubject"], "NAME=VALUE"),
+        (["write", "t", "-D", ""], "--delimiter must not be empty"),
+        (["write", "t", "--keep-partitions"], "name no partition"),
+        (["write", "t", "-z", "rar"], "rar"),
+        (["write", "t", "--partitioner", "best"], "best"),
+        (["write", "t", "-J", "-K", ":"], "remove -D, -K and -Z"),
+        (["copy", "t", "u", "--rate-limit", "fast"], "--rate-limit"),
+        (["copy", "t", "u", "--follow", "--until", "5"], "exclude each other"),
+        (["bench", "--topic", "t", "--partitions", "2"], "remove --topic"),
+        (["-C", "-P", "-t", "t"], "-C and -P exclude each other"),
+        (["-C", "-t", "t", "-d", "all"], "--debug"),
+        (["-C", "-t", "t", "-H", "a=b"], "-C has no -H here"),
+        (["-C"], "-t TOPIC"),
+        (["-C", "-t", "t", "-o", "x"], "-o is earliest"),
+        (["-C", "-t", "t", "-c", "0"], "-c is a number above 0"),
+        (["-C", "-t", "t", "-s", "hH"], "-s is avro"),
+        (["-C", "-t", "t", "-r", "http://localhost:1"], "-r has no effect"),
+        (["-C", "-t", "t", "-X", "list"], "-X list"),
+        (["-Q", "-t", "t:1"], "TOPIC:PARTITION:MS"),
+        (["-G", "g", "t"], "-G is not here"),
+        (["-P", "-t", "t", "-l"], "-l needs one file"),
+    ],
+)
+def test_wrong_use_is_named(arguments, words, dead_port, capsys, lines):
+    """Before anybody is asked: there is no broker."""
+    assert main(["-b", f"127.0.0.1:{dead_port}", "--timeout", "1", *arguments]) == 2
+    assert words in one_line(capsys)
+
+
+def test_a_dead_target_is_one_line(fake_cluster, dead_port, capsys):
+    fake_cluster.create_topic("t")
+    servers = fake_cluster.bootstrap_servers
+    target = ["--to-bootstrap-server", f"127.0.0.1:{dead_port}"]
+    assert main(["-b", servers, "--timeout", "1", "copy", "t", "t", *target]) == 1
+    assert f"127.0.0.1:{dead_port}" in one_line(capsys)
+
+
+def test_a_line_that_is_no_json_is_named_by_its_number(fake_cluster, capsys, monkeypatch):
+    fake_cluster.create_topic("t")
+    text = b'{"payload": "a"}\n{"payload": "b"}\n{"payload": 1}\nnothing\n'
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+    assert main(["-b", fake_cluster.bootstrap_servers, "write", "t", "--json"]) == 2
+    assert "line 4 is no record in JSON" in one_line(capsys)
+
+
+def test_a_missing_file_is_named(fake_cluster, capsys, tmp_path):
+    path = tmp_path / "none.parquet"
+    code = main(["-b", fake_cluster.bootstrap_servers, "write", "t", "--input", str(path)])
+    assert code == 1
+    assert "none.parquet: No such file or directory" in one_line(capsys)
+    path.write_bytes(b"no parquet at all")
+    code = main(["-b", fake_cluster.bootstrap_servers, "write", "t", "--input", str(path)])
+    assert code == 2
+    assert "is no file of Parquet" in one_line(capsys)
+
+
+def test_a_full_disk_is_one_line(fake_cluster, capsys, tmp_path, monkeypatch):
+    fake_cluster.create_topic("t")
+
+    class Full(io.BytesIO):
+        def write(self, _data):
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files.Path, "open", lambda *_: Full())
+    path = tmp_path / "a.parquet"
+    code = main(["-b", fake_cluster.bootstrap_servers, "read", "t", "--output", str(path)])
+    assert code == 1
+    assert "a.parquet: No space left on device" in one_line(capsys)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reader_that_goes_ends_it_quietly(fake_cluster):
+    fake_cluster.create_topic("t")
+    with Producer({"bootstrap.servers": fake_cluster.bootstrap_servers}) as producer:
+        producer.send_many("t", [b"x" * 1000] * 2000)
+    command = [sys.executable, "-m", "sparkkafka", "-b", fake_cluster.bootstrap_servers]
+    with subprocess.Popen(
+        [*command, "read", "t"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout.readline() == b"x" * 1000 + b"\n"
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(60) == 141
+
+
+def test_a_full_stdout_is_one_line(fake_cluster):
+    fake_cluster.create_topic("t")
+    with Producer({"bootstrap.servers": fake_cluster.bootstrap_servers}) as producer:
+        producer.send("t", "x")
+    device = Path("/dev/full")
+    if not device.exists():
+        pytest.skip(f"no {device}")
+    command = [sys.executable, "-m", "sparkkafka", "-b", fake_cluster.bootstrap_servers]
+    with device.open("wb") as full:
+        run = subprocess.run([*command, "read", "t", "-e"], stdout=full, stderr=subprocess.PIPE)
+    assert run.returncode == 1
+    (line,) = run.stderr.decode().splitlines()
+    assert "No space left on device" in line
+
+
+def test_a_broker_that_stays_away_is_a_deadline(fake_cluster, capsys):
+    fake_cluster.create_topic("t")
+    with Producer({"bootstrap.servers": fake_cluster.bootstrap_servers}) as producer:
+        producer.send("t", "x")
+    fake_cluster.fault(Drop.BEFORE, api="Fetch", times=None)
+    code = main(["-b", fake_cluster.bootstrap_servers, "--timeout", "1", "read", "t", "-e"])
+    assert code == 1
+    assert "nothing came of t-0 for 1 s, at offset 0 of 1" in one_line(capsys)
+
+
+def test_a_read_imports_nothing_that_it_does_not_need(fake_cluster):
+    """Each of these takes a large part of the half second to the first record."""
+    fake_cluster.create_topic("t")
+    with Producer({"bootstrap.servers": fake_cluster.bootstrap_servers}) as producer:
+        producer.send("t", "x", headers={"h": "v"})
+    code = (
+        "import sys\n"
+        "from sparkkafka.cli.app import main\n"
+        "code = main(sys.argv[1:])\n"
+        "print('modules:', *sys.modules)\n"
+        "sys.exit(code)"
+    )
+    for options in (["-c", "1"], ["-c", "1", "-J"], ["-c", "1", "-f", "%h %K %R"]):
+        run = subprocess.run(
+            [
+                sys.executable,
+                "-c",
+                code,
+                "-b",
+                fake_cluster.bootstrap_servers,
+                "read",
+                "t",
+                *options,
+            ],
+            capture_output=True,
+            timeout=120,
+        )
+        assert run.returncode == 0, run.stderr
+        imported = set(run.stdout.rpartition(b"modules:")[2].decode().split())
+        slow = ("pandas", "pyspark", "rich", "pyarrow.parquet", "sparkkafka.schemas.column")
+        assert [name for name in slow if name in imported] == []
+
+
+def test_ctrl_c_leaves_no_file_and_no_words(fake_cluster, tmp_path):
+    fake_cluster.create_topic("t")
+    with Producer({"bootstrap.servers": fake_cluster.bootstrap_servers}) as producer:
+        producer.send("t", "x")
+    path = tmp_path / "a.parquet"
+    command = [sys.executable, "-m", "sparkkafka", "-b", fake_cluster.bootstrap_servers]
+    with subprocess.Popen(
+        [*command, "read", "t", "--output", str(path), "--for", "60"], stderr=subprocess.PIPE
+    ) as process:
+        limit = Deadline(60_000)
+        while not list(tmp_path.iterdir()) and not limit.expired:
+            limit.pause(20)
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.read() == b""
+        assert process.wait(60) == 130
+    assert list(tmp_path.iterdir()) == []

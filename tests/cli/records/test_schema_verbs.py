@@ -1,0 +1,135 @@
+"""Avro, Protobuf and JSON of read and write: real registries' API, a fake broker."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from sparkkafka.cli.app import main
+from sparkkafka.client import Producer
+from tests.schemas.small_registry import small_registry
+
+ORDER = json.dumps(
+    {
+        "type": "record",
+        "name": "Order",
+        "fields": [
+            {"name": "id", "type": "long"},
+            {"name": "note", "type": ["null", "string"], "default": None},
+        ],
+    }
+)
+PROTO = 'syntax = "proto3"; message Order { int64 id = 1; string note = 2; }'
+LINES = b'{"id": 1, "note": "a \\"b\\""}\n{"id": 2}\n'
+
+
+@pytest.fixture
+def registry():
+    with small_registry() as one:
+        yield one
+
+
+@pytest.fixture
+def command(fake_cluster, capsysbinary, monkeypatch):
+    fake_cluster.create_topic("orders")
+    servers = fake_cluster.bootstrap_servers
+
+    class Command:
+        err = ""
+
+        def __call__(self, *arguments: str, code: int = 0, stdin: bytes = b"") -> bytes:
+            capsysbinary.readouterr()
+            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+            found = main(["-b", servers, "--timeout", "60", *arguments])
+            out, err = capsysbinary.readouterr()
+            self.err = err.decode()
+            assert found == code, f"exit code {found}: {self.err}"
+            return out
+
+        def plain(self, *values: bytes) -> None:
+            """Records that no schema wrote."""
+            with Producer({"bootstrap.servers": servers}) as producer:
+                producer.send_many("orders", values)
+
+    return Command()
+
+
+@pytest.mark.parametrize(
+    ("name", "schema", "kind"), [("avro", ORDER, "AVRO"), ("protobuf", PROTO, "PROTOBUF")]
+)
+def test_lines_of_json_by_the_registry_and_back(name, schema, kind, command, registry):
+    registry.add("orders-value", schema, kind)
+    options = ["--value-format", name, "--schema-registry", registry.url]
+    command("write", "orders", *options, stdin=LINES)
+    assert command("read", "orders", "-e", "--format", "hex").startswith(b"00000000")
+    first, second = map(json.loads, command("read", "orders", "-e", *options).splitlines())
+    assert first == {"id": 1, "note": 'a "b"'}
+    assert second["id"] == 2
+    envelopes = command("read", "orders", "-e", "-J", *options).splitlines()
+    assert [json.loads(line)["payload"]["id"] for line in envelopes] == [1, 2]
+
+
+def test_the_letters_s_and_r(command, registry):
+    registry.add("orders-value", ORDER)
+    options = ["--value-format", "avro", "--schema-registry", registry.url]
+    command("write", "orders", *options, stdin=LINES)
+    out = command("-C", "-t", "orders", "-eq", "-s", "value=avro", "-r", registry.url)
+    assert [json.loads(line)["id"] for line in out.splitlines()] == [1, 2]
+
+
+def test_a_typed_file_and_back(command, registry, tmp_path):
+    registry.add("orders-value", ORDER)
+    options = ["--value-format", "avro", "--schema-registry", registry.url]
+    rows = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"id": [1, 2], "note": ["x", None]}), rows)
+    command(
+        "write", "orders", "--input", str(rows), *options, "--option", "use.latest.version=true"
+    )
+    read = tmp_path / "read.parquet"
+    command("read", "orders", *options, "--output", str(read))
+    table = pq.read_table(read)
+    assert table.column("value").to_pylist() == [{"id": 1, "note": "x"}, {"id": 2, "note": None}]
+    command("read", "orders", *options, "--output", str(tmp_path / "a.csv"), code=2)
+    assert "no column of CSV" in command.err
+
+
+def test_a_line_that_the_schema_cannot_have_is_named(command, registry):
+    registry.add("orders-value", ORDER)
+    options = ["--value-format", "avro", "--schema-registry", registry.url]
+    command("write", "orders", *options, stdin=b'{"id": 1}\n{"id": "x"}\n', code=1)
+    assert "record 1 of this input (from 0)" in command.err
+
+
+def test_a_record_that_no_schema_reads_is_named_or_left_out(command, registry):
+    registry.add("orders-value", ORDER)
+    options = ["--value-format", "avro", "--schema-registry", registry.url]
+    command("write", "orders", *options, stdin=LINES)
+    command.plain(b"nothing")
+    command("read", "orders", "-e", *options, code=1)
+    assert "topic orders partition 0 offset 2: column value: " in command.err
+    out = command("read", "orders", "-e", *options, "--on-bad", "skip")
+    assert len(out.splitlines()) == 2
+
+
+def test_json_stands_in_the_line_as_it_is(command):
+    command.plain(b'{"a":\n 1}', b'\x00\x00\x00\x00\x07{"b": 2}')
+    out = command("read", "orders", "-e", "-J", "--value-format", "json").splitlines()
+    assert [json.loads(line)["payload"] for line in out] == [{"a": 1}, {"b": 2}]
+    command.plain(b"{")
+    command("read", "orders", "-e", "--value-format", "json", code=1)
+    assert "offset 2: column value: it is no JSON" in command.err
+
+
+def test_a_schema_of_a_file(command, tmp_path):
+    path = tmp_path / "order.avsc"
+    path.write_text(ORDER)
+    options = ["--value-format", "avro", "--value-schema", str(path)]
+    options += ["--option", "valueFraming=none"]
+    command("write", "orders", *options, stdin=LINES)
+    out = command("read", "orders", "-e", *options).splitlines()
+    assert [json.loads(line)["id"] for line in out] == [1, 2]

@@ -1,0 +1,62 @@
+"""docs/cli-read.md: each pipeline of the page runs, in order, and prints what stands there."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from sparkkafka.cli.app import main
+from tests.docs.snippets import blocks, page
+from tests.docs.test_cli_page import matches
+from tests.tools import cli_docs
+
+PAGE = "docs/cli-read.md"
+ORDER = {
+    "type": "record",
+    "name": "Order",
+    "fields": [{"name": "id", "type": "long"}, {"name": "total", "type": "double"}],
+}
+
+
+@pytest.mark.real
+def test_the_page_shows_what_the_command_prints(
+    kafka_cluster_factory, capsysbinary, monkeypatch, tmp_path
+):
+    servers = kafka_cluster_factory().bootstrap_servers
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sparkkafka").mkdir()
+    (tmp_path / "sparkkafka" / "config.toml").write_text(
+        f'default = "local"\n[profiles.local]\nbootstrap.servers = "{servers}"\n'
+    )
+    (tmp_path / "order.avsc").write_text(json.dumps(ORDER))
+    for language, text in blocks(page(PAGE)):
+        if language != "console":
+            continue
+        for command, *shown in (part.splitlines() for part in text.split("$ ")[1:]):
+            piped, said = b"", ""
+            for stage in command.split(" | "):
+                program, *arguments = shlex.split(stage)
+                if program != "sparkkafka":
+                    run = subprocess.run(["sh", "-c", stage], capture_output=True, check=True)
+                    piped = run.stdout
+                    continue
+                monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(piped)))
+                code = main(arguments)
+                piped, err = capsysbinary.readouterr()
+                assert code == 0, f"{command}: {err.decode()}"
+                said += err.decode()
+            printed = [line.rstrip() for line in (piped.decode() + said).splitlines()]
+            assert matches(shown, printed), f"{command}\n{printed}"
+
+
+def test_the_page_names_no_option_that_is_not_there():
+    reference = cli_docs.reference()
+    for option in set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", page(PAGE))) - {"--help"}:
+        assert option in reference, option

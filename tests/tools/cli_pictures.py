@@ -1,0 +1,136 @@
+"""The pictures of docs/cli.md: the command in a real terminal (tmux) against a real broker.
+
+`python -m tests.tools.cli_pictures` makes them anew; it needs tmux. What the terminal shows becomes
+SVG without fonts from elsewhere.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from sparkkafka.client import Admin, Producer, TopicPartition
+from sparkkafka.testing.kafka.cluster import KafkaCluster
+
+ROOT = Path(__file__).resolve().parents[2]
+PICTURES = {
+    "cli-lag": ("lag billing --watch", "Ctrl-C ends it"),
+    "cli-check": ("check --read orders --group billing --trigger 2h", "group billing ACLs"),
+}
+"""By the file's name: the command, and what is on the screen when it is done."""
+COLUMNS, LINES = 110, 20
+WAIT_S = 60.0
+LAGGING_PARTITION = 5
+
+
+class Terminal:
+    """A tmux of its own."""
+
+    def __init__(self) -> None:
+        self._tmux = ["tmux", "-L", "sparkkafka-pictures"]
+        size = ["-x", str(COLUMNS), "-y", str(LINES)]
+        self._run("new-session", "-d", *size, "-s", "picture", "bash --norc")
+
+    def _run(self, *arguments: str) -> str:
+        run = subprocess.run(
+            [*self._tmux, *arguments], capture_output=True, text=True, timeout=30, check=True
+        )
+        return run.stdout
+
+    def type(self, text: str, *keys: str) -> None:
+        self._run("send-keys", "-t", "picture", text, *keys)
+
+    def screen(self, until: str) -> str:
+        """With colours, as soon as the text is on it."""
+        until_s = time.monotonic() + WAIT_S
+        while until not in (found := self._run("capture-pane", "-e", "-p", "-t", "picture")):
+            if time.monotonic() > until_s:
+                raise TimeoutError(f"{until!r} is not on the screen:\n{found}")
+            time.sleep(0.2)
+        return found
+
+    def close(self) -> None:
+        self._run("kill-server")
+
+
+@contextmanager
+def written(servers: str) -> Iterator[None]:
+    """Meanwhile records are written, most of them to one partition."""
+    done = threading.Event()
+
+    def write() -> None:
+        with Producer({"bootstrap.servers": servers}) as producer:
+            while not done.wait(0.1):
+                for number in range(66):
+                    partition = min(number % 11, LAGGING_PARTITION)
+                    producer.send("orders", b"x" * 100, partition=partition)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def picture(screen: str, title: str) -> str:
+    """SVG of what a terminal shows."""
+    console = Console(width=COLUMNS, record=True, file=io.StringIO())
+    console.print(Text.from_ansi(screen.rstrip()), highlight=False)
+    svg = console.export_svg(title=title, unique_id=re.sub(r"\W+", "-", title))
+    # The docs fetch nothing: any font of one width does.
+    svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
+    return re.sub(r"\s*<!--.*?-->", "", svg, flags=re.DOTALL)
+
+
+def main() -> None:
+    if shutil.which("tmux") is None:
+        raise SystemExit("this needs tmux")
+    with KafkaCluster(brokers=1) as kafka, tempfile.TemporaryDirectory() as folder:
+        servers = kafka.bootstrap_servers
+        kafka.create_topic("orders", partitions=6, configs={"retention.ms": "3600000"})
+        (Path(folder) / "sparkkafka").mkdir()
+        (Path(folder) / "sparkkafka" / "config.toml").write_text(
+            f'default = "local"\n[profiles.local]\nbootstrap.servers = "{servers}"\n'
+        )
+        offsets = {TopicPartition("orders", number): 50 * number for number in range(6)}
+        with Admin({"bootstrap.servers": servers}) as admin:
+            admin.alter_consumer_group_offsets("billing", offsets).all()
+        terminal = Terminal()
+        try:
+            with written(servers):
+                time.sleep(10)  # so that there is something to be behind of
+                terminal.type(
+                    f"export PS1='$ ' PYTHONPATH={ROOT} XDG_CONFIG_HOME={folder}", "Enter"
+                )
+                terminal.type(f'sparkkafka() {{ {sys.executable} -m sparkkafka "$@"; }}', "Enter")
+                for name, (command, until) in PICTURES.items():
+                    terminal.type("clear", "Enter")
+                    terminal.type(f"sparkkafka {command}", "Enter")
+                    screen = terminal.screen(until)
+                    # What is typed while the shell starts is shown twice.
+                    screen = screen[screen.rindex("$ sparkkafka") :]
+                    svg = picture(
+                        screen.replace(servers, "localhost:9092"), f"sparkkafka {command}"
+                    )
+                    (ROOT / "docs" / f"{name}.svg").write_text(svg, "utf-8")
+                    terminal.type("C-c")
+        finally:
+            terminal.close()
+
+
+if __name__ == "__main__":
+    main()
