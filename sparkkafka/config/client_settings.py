@@ -244,8 +244,16 @@ def _rows(side: Side | None, own: tuple[Option, ...]) -> dict[str, Option]:
     return rows | {row.key: row for row in own}
 
 
+_ANOTHER_KIND = "it is for another kind of client"
+
+
 def _of_another(row: Option) -> Option:
-    return dataclasses.replace(row, status=Status.IGNORED, doc="it is for another kind of client")
+    return dataclasses.replace(row, status=Status.IGNORED, doc=_ANOTHER_KIND)
+
+
+def is_of_another(row: Option) -> bool:
+    """Whether a row of one of the tables below has no effect there, but in another of them."""
+    return row.doc == _ANOTHER_KIND
 
 
 CONSUMER_ROWS = _rows(Side.READ, CONSUMER)
@@ -253,31 +261,36 @@ PRODUCER_ROWS = _rows(Side.WRITE, PRODUCER)
 ADMIN_ROWS = _rows(None, ())
 
 
+LIBRDKAFKA_NAMES: Mapping[str, str] = {
+    "auto.commit.enable": "enable.auto.commit",
+    "compression.codec": "compression.type",
+    "fetch.message.max.bytes": "max.partition.fetch.bytes",
+    "fetch.wait.max.ms": "fetch.max.wait.ms",
+    "max.in.flight": "max.in.flight.requests.per.connection",
+    "message.max.bytes": "max.request.size",
+    "message.send.max.retries": "retries",
+    "message.timeout.ms": "delivery.timeout.ms",
+    "metadata.broker.list": "bootstrap.servers",
+    "queue.buffering.max.ms": "linger.ms",
+    "request.required.acks": "acks",
+    "socket.receive.buffer.bytes": "receive.buffer.bytes",
+    "socket.send.buffer.bytes": "send.buffer.bytes",
+    "socket.timeout.ms": "request.timeout.ms",
+    "topic.metadata.refresh.interval.ms": "metadata.max.age.ms",
+}
+"""librdkafka's names -> ours, where values and units are the same. The command takes both."""
+
 # librdkafka's other names, and advice for settings that only librdkafka has.
 _HINTS: Mapping[str, str] = {
     **{
         theirs: f"it is {ours} here"
         for theirs, ours in {
-            "auto.commit.enable": "enable.auto.commit",
+            **LIBRDKAFKA_NAMES,
             "batch.num.messages": "batch.size (in bytes)",
-            "compression.codec": "compression.type",
             "compression.level": "compression.gzip.level, .lz4.level or .zstd.level",
-            "fetch.message.max.bytes": "max.partition.fetch.bytes",
-            "fetch.wait.max.ms": "fetch.max.wait.ms",
-            "max.in.flight": "max.in.flight.requests.per.connection",
-            "message.max.bytes": "max.request.size",
-            "message.send.max.retries": "retries",
-            "message.timeout.ms": "delivery.timeout.ms",
-            "metadata.broker.list": "bootstrap.servers",
             "partitioner": "partitioner.class",
             "queue.buffering.max.kbytes": "buffer.memory (in bytes)",
-            "queue.buffering.max.ms": "linger.ms",
-            "request.required.acks": "acks",
             "socket.connection.setup.timeout": "socket.connection.setup.timeout.ms",
-            "socket.receive.buffer.bytes": "receive.buffer.bytes",
-            "socket.send.buffer.bytes": "send.buffer.bytes",
-            "socket.timeout.ms": "request.timeout.ms",
-            "topic.metadata.refresh.interval.ms": "metadata.max.age.ms",
         }.items()
     },
     "debug": "set the environment variable SPARKKAFKA_LOGGING, e.g. to client:debug",

@@ -126,7 +126,7 @@ def _property(rest: str) -> str:
     path, colon, key = rest.partition(":")
     if not colon or not path or not key:
         raise ValueError("it is written ${file:/path/of.properties:key}")
-    properties = parse_properties(_content(Path(path)))
+    properties = parse_properties(text_of(Path(path)))
     if key not in properties:
         raise ValueError("the file has no such key")
     return properties[key]
@@ -139,10 +139,11 @@ def _whole_file(rest: str) -> str:
     if name in (".", "..") or "/" in name:
         raise ValueError("behind the second colon stands the name of a file, without a folder")
     # Kubernetes writes none, but editors end a file with one, and no secret ends so.
-    return _content(Path(folder, name)).removesuffix("\n").removesuffix("\r")
+    return text_of(Path(folder, name)).removesuffix("\n").removesuffix("\r")
 
 
-def _content(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """A small file's text. Raises OSError, ValueError if it is too large or not UTF-8."""
     with path.open("rb") as file:
         content = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:

@@ -1,0 +1,134 @@
+"""The command's entry: arguments in, an exit code out, every error one line on stderr.
+
+Exit codes: 0 well, 1 something failed or was found, 2 wrong use; 130 after Ctrl-C and 141 when the
+reader of our output has gone, as shells count the signals 2 and 13.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from sparkkafka.cli.session import Session
+from sparkkafka.cli.tables import PROGRAM, print_error
+from sparkkafka.errors import KafkaError, OptionError
+
+COMPLETION_VARIABLE: Final = "_SPARKKAFKA_COMPLETE"
+WELL: Final = 0
+FAILED: Final = 1
+WRONG_USE: Final = 2
+INTERRUPTED: Final = 130
+CLOSED_PIPE: Final = 141
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command with these arguments (sys.argv's, if None). Returns the exit code, and raises
+    nothing."""
+    try:
+        import typer  # noqa: F401
+    except ImportError as error:
+        return _fail(f"the command needs an extra ({error}): pip install 'sparkkafka[cli]'")
+    session = Session()
+    try:
+        with _warnings(session):
+            code = _run(list(sys.argv[1:] if argv is None else argv), session)
+            sys.stdout.flush()
+        return code
+    except BrokenPipeError as error:
+        if isinstance(error, KafkaError):
+            return _fail(str(error), error, session)
+        _close_stdout()
+        return CLOSED_PIPE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:
+        return _fail(_words(error), error, session)
+
+
+def _run(arguments: list[str], session: Session) -> int:
+    from sparkkafka.cli.commands import root_command
+
+    command = root_command()
+    if COMPLETION_VARIABLE in os.environ:
+        # A shell that asks for completions: Typer answers and ends the process.
+        command.main(arguments, prog_name=PROGRAM, complete_var=COMPLETION_VARIABLE)
+    import typer
+
+    try:
+        with command.make_context(PROGRAM, arguments, obj=session) as context:
+            command.invoke(context)
+    except typer.Exit as end:
+        return end.exit_code
+    except typer.Abort:
+        return FAILED
+    except typer.TyperException as error:
+        return _wrong_use(error, session)
+    return WELL
+
+
+def _wrong_use(error: Exception, session: Session) -> int:
+    """What Typer says of arguments, as one line."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        sys.stdout.write(f"{error}\n")
+        return WRONG_USE
+    words = error.format_message() if hasattr(error, "format_message") else str(error)
+    context = getattr(error, "ctx", None)
+    where = f" (see {context.command_path} --help)" if context is not None else ""
+    _fail(words.rstrip(".") + where, error, session)
+    return int(getattr(error, "exit_code", WRONG_USE))
+
+
+def _words(error: Exception) -> str:
+    """The error for a person. What is neither ours nor the system's is a bug: its type helps."""
+    if isinstance(error, KafkaError):
+        return str(error)
+    if isinstance(error, OSError):
+        path = f"{error.filename}: " if error.filename is not None else ""
+        return f"{path}{error.strerror or error}"
+    return f"{type(error).__name__}: {error} (--debug shows where)"
+
+
+def _fail(words: str, error: BaseException | None = None, session: Session | None = None) -> int:
+    """One line on stderr; with --debug the traceback before it."""
+    if session is not None and session.debug and error is not None:
+        with contextlib.suppress(OSError, ValueError):
+            traceback.print_exception(error)
+    print_error(words)
+    return WRONG_USE if error is None or isinstance(error, OptionError) else FAILED
+
+
+def _close_stdout() -> None:
+    """Python flushes stdout once more when it ends, and would complain about the closed pipe."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+@contextlib.contextmanager
+def _warnings(session: Session) -> Iterator[None]:
+    """Warnings of the package as lines of the command while it runs: all of them for a person at a
+    terminal or with --debug, else none of the client's, whose error says the same at the end."""
+    handler = _Lines(session)
+    logger = logging.getLogger("sparkkafka")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+class _Lines(logging.Handler):
+    def __init__(self, session: Session) -> None:
+        super().__init__(logging.WARNING)
+        self._session = session
+
+    def emit(self, record: logging.LogRecord) -> None:
+        ours = not record.name.startswith("sparkkafka.client")
+        if ours or self._session.debug or sys.stderr.isatty():
+            print_error(f"{record.levelname.lower()}: {record.getMessage()}")

@@ -1,0 +1,33 @@
+"""An Admin whose calls share one deadline, that of the verb."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from sparkkafka.client.admin.admin import Admin
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.errors import KafkaTimeoutError
+
+
+class BoundedAdmin(Admin):
+    """See `Admin`. A call without time left raises KafkaTimeoutError and sends nothing."""
+
+    def __init__(self, config: Mapping[str, Any], deadline: Deadline) -> None:
+        super().__init__(config)
+        self.deadline = deadline
+
+    @contextmanager
+    def _call(self, timeout_s: float | None) -> Iterator[tuple[Cluster, Deadline]]:
+        if self.deadline.expired:
+            raise KafkaTimeoutError(
+                f"not done after {self.deadline.total_ms / 1000:g} s: give --timeout more seconds"
+            )
+        remaining_s = self.deadline.remaining_s()
+        with super()._call(remaining_s if timeout_s is None else min(timeout_s, remaining_s)) as (
+            cluster,
+            deadline,
+        ):
+            yield cluster, deadline

@@ -1,0 +1,155 @@
+"""`brokers`: which there are, which one controls, what they have on disk, how old they are."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from sparkkafka.cli.commands import AsJson, fail_each, session_of
+from sparkkafka.cli.tables import bytes_text, print_error, print_json, print_line, print_table
+from sparkkafka.client.admin.admin import Admin
+from sparkkafka.client.cluster.configs import ConfigResource
+from sparkkafka.errors import KafkaError, OptionError, some
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.callback()
+def brokers() -> None:
+    """Brokers: list, describe.
+
+    \b
+      sparkkafka -b localhost:9092 brokers list
+      sparkkafka -b localhost:9092 brokers describe 1
+    """
+
+
+@app.command("list")
+def list_brokers(context: typer.Context, as_json: AsJson = False) -> None:
+    """All live brokers: address, rack, controller, and what partitions take on their disks.
+
+    A KRaft cluster names any broker as its controller.
+    """
+    with session_of(context).admin() as admin:
+        cluster = admin.describe_cluster()
+        disks = _disks(admin, [broker.node_id for broker in cluster.brokers])
+    rows: list[dict[str, Any]] = [
+        {
+            "broker": broker.node_id,
+            "host": broker.host,
+            "port": broker.port,
+            "rack": broker.rack,
+            "controller": broker.node_id == cluster.controller_id,
+            **disks.get(broker.node_id, _NO_DISKS),
+        }
+        for broker in cluster.brokers
+    ]
+    if as_json:
+        print_json({"cluster_id": cluster.cluster_id, "brokers": rows})
+        return
+    print_line(f"cluster {cluster.cluster_id}")
+    print_table(
+        ("broker", "address", "rack", "controller", "replicas", "size", "free", "offline"),
+        [
+            (
+                row["broker"],
+                f"{row['host']}:{row['port']}",
+                row["rack"],
+                row["controller"] or None,
+                row["replicas"],
+                bytes_text(row["size_bytes"]),
+                bytes_text(row["free_bytes"]),
+                ", ".join(row["offline_dirs"] or ()) or None,
+            )
+            for row in rows
+        ],
+    )
+
+
+_NO_DISKS: dict[str, Any] = dict.fromkeys(("replicas", "size_bytes", "free_bytes", "offline_dirs"))
+
+
+def _disks(admin: Admin, node_ids: list[int]) -> dict[int, dict[str, Any]]:
+    """What each broker has on disk; a note says where that is not known."""
+    results = admin.describe_log_dirs(node_ids)
+    for error in list(results.errors.values())[:1]:
+        print_error(f"sizes are not all shown: {error}")
+    found = {}
+    for node_id, directories in results.values_by_item.items():
+        free = [row.usable_bytes for row in directories.values() if row.usable_bytes is not None]
+        found[node_id] = {
+            "replicas": sum(len(row.replicas) for row in directories.values()),
+            "size_bytes": sum(row.size_bytes for row in directories.values()),
+            "free_bytes": sum(free) if free else None,
+            "offline_dirs": [path for path, row in directories.items() if row.error is not None],
+        }
+    return found
+
+
+@app.command()
+def describe(
+    context: typer.Context,
+    broker: Annotated[int, typer.Argument(metavar="ID", help="The broker's node id.")],
+    all_configs: Annotated[
+        bool, typer.Option("--all", help="Also settings that nobody has set.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """One broker: its directories, the version it speaks, and settings that are not the default."""
+    with session_of(context).admin() as admin:
+        cluster = admin.describe_cluster()
+        row = next((one for one in cluster.brokers if one.node_id == broker), None)
+        if row is None:
+            there = some((one.node_id for one in cluster.brokers), most=20)
+            raise OptionError(f"there is no broker {broker}: live ones are {there}")
+        directories = admin.describe_log_dirs([broker])
+        resource = ConfigResource("broker", str(broker))
+        settings = admin.describe_configs([resource])
+    errors: list[KafkaError] = [*directories.errors.values(), *settings.errors.values()]
+    configs = {
+        key: entry.value
+        for key, entry in sorted(settings.values_by_item.get(resource, {}).items())
+        if all_configs or not entry.is_default
+    }
+    dirs: list[dict[str, Any]] = [
+        {
+            "path": path,
+            "replicas": len(one.replicas),
+            "size_bytes": one.size_bytes,
+            "total_bytes": one.total_bytes,
+            "free_bytes": one.usable_bytes,
+            "error": None if one.error is None else str(one.error),
+        }
+        for path, one in directories.values_by_item.get(broker, {}).items()
+    ]
+    document = {
+        "broker": row.node_id,
+        "host": row.host,
+        "port": row.port,
+        "rack": row.rack,
+        "controller": row.node_id == cluster.controller_id,
+        "log_dirs": dirs,
+        "configs": configs,
+    }
+    if as_json:
+        print_json(document)
+    else:
+        rack = f", rack {row.rack}" if row.rack else ""
+        print_line(f"{row}{rack}{', controller' if document['controller'] else ''}")
+        for key, value in configs.items():
+            print_line(f"  {key}={'(hidden)' if value is None else value}")
+        columns = ("directory", "replicas", "size", "volume", "free", "error")
+        print_table(
+            columns,
+            [
+                (
+                    one["path"],
+                    one["replicas"],
+                    *(bytes_text(one[key]) for key in ("size_bytes", "total_bytes", "free_bytes")),
+                    one["error"],
+                )
+                for one in dirs
+            ],
+        )
+    fail_each(errors)

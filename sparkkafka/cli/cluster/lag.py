@@ -1,0 +1,290 @@
+"""`lag`: how far a group is behind, once or redrawn until Ctrl-C.
+
+`show` is for anything that has offsets: it takes a function that gives them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final
+
+import typer
+
+from sparkkafka.cli.bounded_admin import BoundedAdmin
+from sparkkafka.cli.cluster.lags import PartitionLag, add_ages, lags_of
+from sparkkafka.cli.commands import AsJson, session_of
+from sparkkafka.cli.session import DEFAULT_TIMEOUT_S, Session
+from sparkkafka.cli.tables import (
+    duration_text,
+    print_error,
+    print_json,
+    print_line,
+    print_table,
+    printable,
+    table_of,
+    text_of,
+)
+from sparkkafka.client.admin.admin import Admin
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError, counted
+
+app = typer.Typer(rich_markup_mode=None)
+
+LEAST_INTERVAL_S: Final = 0.5
+BAR_CELLS: Final = 30
+
+CommittedOf = Callable[[Admin], Mapping[TopicPartition, int | None]]
+
+Watch = Annotated[bool, typer.Option("--watch", "-w", help="Redraw until Ctrl-C.")]
+Interval = Annotated[
+    float, typer.Option("--interval", metavar="SECONDS", help="Between two looks, with --watch.")
+]
+Ages = Annotated[
+    bool, typer.Option("--ages/--no-ages", help="Fetch the oldest unread record for its age.")
+]
+
+
+@app.command()
+def lag(
+    context: typer.Context,
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.")],
+    watch: Watch = False,
+    interval: Interval = 2.0,
+    ages: Ages = True,
+    as_json: AsJson = False,
+) -> None:
+    """How far a group is behind: in offsets, and in seconds.
+
+    Seconds are the age of the oldest record that is not read yet, by its timestamp and this
+    machine's clock; that record is fetched (READ on the topic). With --watch --json each look is
+    one line of JSON.
+
+    \b
+      sparkkafka -b localhost:9092 lag billing
+      sparkkafka -b localhost:9092 lag billing --watch
+    """
+    session = session_of(context)
+    title = f"group {group}"
+    show(
+        session,
+        title,
+        lambda admin: committed_of_group(admin, group),
+        watch=watch,
+        interval_s=interval,
+        ages=ages,
+        as_json=as_json,
+    )
+
+
+def committed_of_group(admin: Admin, group: str) -> dict[TopicPartition, int | None]:
+    """The group's offsets; None for a partition that a member has and for which there is none yet.
+
+    Raises BrokerError GROUP_ID_NOT_FOUND for a group without members and offsets.
+    """
+    stored = admin.list_consumer_group_offsets(group).all()
+    found: dict[TopicPartition, int | None] = {
+        tp: None if row is None else row.offset for tp, row in stored.items()
+    }
+    described = admin.describe_consumer_groups([group])
+    for error in described.errors.values():
+        if not (isinstance(error, BrokerError) and error.code == ErrorCode.GROUP_ID_NOT_FOUND):
+            raise error
+        if not found:
+            raise error
+    for row in described.values_by_item.values():
+        for member in row.members:
+            for tp in member.assignment:
+                found.setdefault(tp, None)
+    return found
+
+
+def show(
+    session: Session,
+    title: str,
+    committed_of: CommittedOf,
+    *,
+    watch: bool,
+    interval_s: float,
+    ages: bool,
+    as_json: bool,
+) -> None:
+    """Print the lag of whoever `committed_of` gives offsets of; with `watch` again and again.
+
+    Raises typer.Exit (1) if a partition cannot be told, KafkaError if none can, OptionError.
+    """
+    if not LEAST_INTERVAL_S <= interval_s <= 86_400:
+        raise OptionError(f"--interval is at least {LEAST_INTERVAL_S:g} s, got {interval_s:g}")
+    if watch and not as_json and not sys.stdout.isatty():
+        raise OptionError("--watch redraws a terminal: in a pipe there is --watch --json")
+    with _Looks(session, committed_of, ages) as looks:
+        rows = looks.next()
+        if not watch:
+            _print_once(title, rows, as_json)
+        elif as_json:
+            _print_lines(title, looks, rows, interval_s)
+        else:
+            _redraw(title, looks, rows, interval_s)
+
+
+class _Looks:
+    """One look after the other on the same connections, each under a deadline of its own."""
+
+    def __init__(self, session: Session, committed_of: CommittedOf, ages: bool) -> None:
+        self._timeout_s = session.timeout_s or DEFAULT_TIMEOUT_S
+        self._consumer = session.settings("consumer") if ages else None
+        self._committed_of = committed_of
+        self._admin = BoundedAdmin(session.settings("admin"), session.deadline)
+
+    def __enter__(self) -> _Looks:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._admin.close()
+
+    def again(self) -> list[PartitionLag]:
+        self._admin.deadline = Deadline(self._timeout_s * 1000)
+        return self.next()
+
+    def next(self) -> list[PartitionLag]:
+        rows = lags_of(self._admin, self._committed_of(self._admin))
+        if self._consumer is not None:
+            try:
+                rows = add_ages(rows, self._consumer, self._admin.deadline)
+            except KafkaError as error:
+                print_error(f"ages are not shown: {error}")
+                self._consumer = None
+        return rows
+
+
+# --- once -------------------------------------------------------------------------------------
+
+
+def _print_once(title: str, rows: list[PartitionLag], as_json: bool) -> None:
+    if as_json:
+        print_json(document_of(title, rows))
+    else:
+        print_table(COLUMNS, [cells_of(row) for row in rows])
+        print_line(summary_of(title, rows))
+    for row in rows:
+        if row.error is not None:
+            print_error(f"{row.partition}: {row.error}")
+    if any(row.error is not None for row in rows):
+        raise typer.Exit(1)
+
+
+COLUMNS: Final = ("topic", "partition", "committed", "end", "lag", "behind", "gone")
+
+
+def cells_of(row: PartitionLag) -> tuple[Any, ...]:
+    return (
+        *row.partition,
+        row.committed,
+        row.latest,
+        row.lag,
+        duration_text(row.behind_s),
+        row.gone or None,
+    )
+
+
+def summary_of(title: str, rows: list[PartitionLag]) -> str:
+    """The total, the oldest record, and what retention has taken."""
+    total = sum(row.lag or 0 for row in rows)
+    parts = [f"{title}: {text_of(total)} behind in {counted(len(rows), 'partition')}"]
+    oldest = max((row.behind_s for row in rows if row.behind_s is not None), default=None)
+    if oldest:
+        parts.append(f"the oldest unread record is {duration_text(oldest)} old")
+    unknown = sum(row.lag is None for row in rows)
+    if unknown:
+        parts.append(f"no offset in {unknown}")
+    gone = sum(row.gone for row in rows)
+    if gone:
+        parts.append(f"{text_of(gone)} offsets are gone to retention")
+    return ", ".join(parts)
+
+
+def document_of(title: str, rows: list[PartitionLag]) -> dict[str, Any]:
+    return {
+        "of": title,
+        "time_ms": int(time.time() * 1000),
+        "lag": sum(row.lag or 0 for row in rows),
+        "behind_s": max((row.behind_s for row in rows if row.behind_s is not None), default=None),
+        "gone": sum(row.gone for row in rows),
+        "partitions": [
+            {
+                "topic": row.partition.topic,
+                "partition": row.partition.partition,
+                "committed": row.committed,
+                "earliest": row.earliest,
+                "latest": row.latest,
+                "lag": row.lag,
+                "behind_s": row.behind_s,
+                "gone": row.gone,
+                "error": None if row.error is None else str(row.error),
+            }
+            for row in rows
+        ],
+    }
+
+
+# --- again and again --------------------------------------------------------------------------
+
+
+def _print_lines(title: str, looks: _Looks, rows: list[PartitionLag], interval_s: float) -> None:
+    while True:
+        json.dump(document_of(title, rows), sys.stdout, ensure_ascii=False)
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+        time.sleep(interval_s)
+        rows = looks.again()
+
+
+def _redraw(title: str, looks: _Looks, rows: list[PartitionLag], interval_s: float) -> None:
+    """A look that fails says so below the last one that did not: a cluster may be restarting."""
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(highlight=False)
+    failed = ""
+    with Live(console=console, auto_refresh=False, vertical_overflow="ellipsis") as live:
+        while True:
+            live.update(picture(title, rows, failed, max(console.height - 5, 1)), refresh=True)
+            time.sleep(interval_s)
+            try:
+                rows, failed = looks.again(), ""
+            except KafkaError as error:
+                failed = str(error)
+
+
+def picture(title: str, rows: list[PartitionLag], failed: str, most_rows: int) -> Any:
+    """What --watch draws: rows with bars, the largest lags if not all have room, and the sum."""
+    from rich.console import Group
+    from rich.text import Text
+
+    largest = max((row.lag or 0 for row in rows), default=0)
+    shown = rows
+    if len(rows) > most_rows:
+        shown = sorted(rows, key=lambda row: -(row.lag or 0))[:most_rows]
+    table = table_of(
+        (*COLUMNS, ""), [(*cells_of(row), bar(row.lag or 0, largest)) for row in shown]
+    )
+    lines: list[Any] = [] if table is None else [table]
+    if len(shown) < len(rows):
+        lines.append(Text(f"and {counted(len(rows) - len(shown), 'partition')} with less lag"))
+    lines.append(Text(f"{printable(summary_of(title, rows))}   {time.strftime('%H:%M:%S')}"))
+    if failed:
+        lines.append(Text(f"the last look failed: {printable(failed)}", style="red"))
+    lines.append(Text("Ctrl-C ends it", style="dim"))
+    return Group(*lines)
+
+
+def bar(lag_offsets: int, largest: int) -> Any:
+    """A bar of up to BAR_CELLS; whatever is behind has at least a sliver."""
+    from rich.text import Text
+
+    eighths = -(-lag_offsets * BAR_CELLS * 8 // largest) if largest else 0
+    cells, rest = divmod(eighths, 8)
+    return Text("█" * cells + (" ▏▎▍▌▋▊▉"[rest] if rest else ""), style="cyan")

@@ -1,0 +1,40 @@
+"""Times as people write them at a prompt."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import datetime
+from typing import Final
+
+from sparkkafka.errors import OptionError
+
+FORMS: Final = (
+    "ms since 1970 (1767225600000), ISO 8601 (2026-01-01T00:00:00Z; without a zone it is this "
+    "machine's), or how long ago (-90s, -15m, -2h, -1d)"
+)
+_UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_AGO = re.compile(r"-(\d{1,9})([smhd])")
+
+
+def timestamp_ms_of(text: str, option: str) -> int:
+    """Milliseconds since 1970 UTC. Raises OptionError, which names the option and the forms."""
+    word = text.strip()
+    if word.isascii() and word.isdecimal() and len(word) <= 18:
+        return int(word)
+    ago = _AGO.fullmatch(word)
+    if ago is not None:
+        return max(int(time.time() * 1000) - int(ago[1]) * _UNITS_MS[ago[2]], 0)
+    try:
+        found = datetime.fromisoformat(word).timestamp()
+    except (ValueError, OverflowError, OSError):
+        found = -1.0
+    if found < 0:
+        raise OptionError(f"{option} is {FORMS}; got {text[:100]!r}")
+    return int(found * 1000)
+
+
+def iso_of(timestamp_ms: int) -> str:
+    """For people, in this machine's zone, to the second."""
+    moment = datetime.fromtimestamp(timestamp_ms / 1000).astimezone()
+    return moment.isoformat(" ", timespec="seconds")

@@ -1,0 +1,320 @@
+"""`topics`: list, describe, create, alter, grow and delete them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
+
+import typer
+
+from sparkkafka.cli.commands import AsJson, Yes, confirm, fail_each, session_of
+from sparkkafka.cli.profile import pairs
+from sparkkafka.cli.tables import bytes_text, print_error, print_json, print_line, print_table
+from sparkkafka.client.admin.admin import Admin
+from sparkkafka.client.admin.topics import BROKER_DEFAULT, NewTopic, TopicDescription
+from sparkkafka.client.cluster.configs import AlterConfigOp, ConfigResource
+from sparkkafka.client.cluster.offsets import OffsetSpec
+from sparkkafka.client.values import Results, TopicPartition
+from sparkkafka.errors import OptionError, counted
+
+app = typer.Typer(rich_markup_mode=None)
+
+Names = Annotated[list[str], typer.Argument(metavar="TOPIC…", help="Names of topics.")]
+Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
+Configs = Annotated[
+    list[str] | None,
+    typer.Option("-c", "--config", metavar="KEY=VALUE", help="A setting; may be repeated."),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Only have the brokers check it; changes nothing.")
+]
+
+
+@app.callback()
+def topics() -> None:
+    """Topics: list, describe, create, alter, add-partitions, delete.
+
+    \b
+      sparkkafka -b localhost:9092 topics create orders -p 6 -c retention.ms=86400000
+      sparkkafka -b localhost:9092 topics describe orders
+    """
+
+
+@app.command("list")
+def list_topics(
+    context: typer.Context,
+    internal: Annotated[bool, typer.Option("--internal", help="Also Kafka's own.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """All topics that you may see, with what is wrong with their replicas."""
+    with session_of(context).admin() as admin:
+        names = admin.list_topics(include_internal=internal)
+        found = admin.describe_topics(list(names))
+    rows = [_summary(topic) for topic in found.values_by_item.values()]
+    if as_json:
+        print_json(rows)
+    else:
+        columns = ("topic", "partitions", "replicas", "without_leader", "out_of_sync", "internal")
+        # 0 and no say nothing that a reader looks for.
+        print_table(columns, [[row[c] or None for c in columns] for row in rows])
+    fail_each(found.errors.values())
+
+
+def _summary(topic: TopicDescription) -> dict[str, Any]:
+    rows = topic.partitions
+    return {
+        "topic": topic.name,
+        "partitions": len(rows),
+        "replicas": max((len(row.replicas) for row in rows), default=0),
+        "without_leader": sum(row.leader is None for row in rows),
+        "out_of_sync": sum(len(row.isr) < len(row.replicas) for row in rows),
+        "internal": topic.is_internal,
+    }
+
+
+# --- describe ---------------------------------------------------------------------------------
+
+
+@app.command()
+def describe(context: typer.Context, topics: Names, as_json: AsJson = False) -> None:
+    """Leaders, replicas, replicas in sync, offsets, sizes, and settings that are not the default.
+
+    A size is that of the leader's files, as compressed as they lie there.
+    """
+    with session_of(context).admin() as admin:
+        found = admin.describe_topics(topics)
+        there = found.values_by_item
+        led = [
+            TopicPartition(name, row.partition)
+            for name, topic in there.items()
+            for row in topic.partitions
+            if row.leader is not None
+        ]
+        earliest, latest = (_offsets(admin, led, spec) for spec in _ENDS)
+        sizes = _sizes(admin, there)
+        configs = _configs(admin, there)
+    documents = []
+    for name, topic in there.items():
+        rows = []
+        for row in topic.partitions:
+            tp = TopicPartition(name, row.partition)
+            first, end = earliest.get(tp), latest.get(tp)
+            rows.append(
+                {
+                    "partition": row.partition,
+                    "leader": row.leader,
+                    "replicas": list(row.replicas),
+                    "isr": list(row.isr),
+                    "offline": list(row.offline_replicas),
+                    "earliest": first,
+                    "latest": end,
+                    "size_bytes": sizes.get(tp),
+                }
+            )
+        documents.append(
+            {
+                "topic": name,
+                "topic_id": topic.topic_id,
+                "internal": topic.is_internal,
+                "partitions": rows,
+                "configs": configs.get(name),
+            }
+        )
+    if as_json:
+        print_json(documents)
+    else:
+        for number, document in enumerate(documents):
+            _print_topic(document, first=number == 0)
+    fail_each(found.errors.values())
+
+
+_ENDS = (OffsetSpec.earliest(), OffsetSpec.latest())
+
+
+def _offsets(
+    admin: Admin, partitions: Iterable[TopicPartition], spec: OffsetSpec
+) -> dict[TopicPartition, int]:
+    results = admin.list_offsets(dict.fromkeys(partitions, spec))
+    _note("offsets", results)
+    return {tp: row.offset for tp, row in results.values_by_item.items()}
+
+
+def _sizes(admin: Admin, topics: Mapping[str, TopicDescription]) -> dict[TopicPartition, int]:
+    """On each partition's leader."""
+    leaders = {
+        TopicPartition(name, row.partition): row.leader
+        for name, topic in topics.items()
+        for row in topic.partitions
+        if row.leader is not None
+    }
+    results = admin.describe_log_dirs(sorted(set(leaders.values())))
+    _note("sizes", results)
+    found: dict[TopicPartition, int] = {}
+    for node_id, directories in results.values_by_item.items():
+        for directory in directories.values():
+            for tp, replica in directory.replicas.items():
+                if leaders.get(tp) == node_id and not replica.is_future:
+                    found[tp] = replica.size_bytes
+    return found
+
+
+def _configs(admin: Admin, topics: Iterable[str]) -> dict[str, dict[str, str | None]]:
+    """Of each topic the settings that somebody has set, for it or for its brokers."""
+    results = admin.describe_configs([ConfigResource("topic", name) for name in topics])
+    _note("settings", results)
+    return {
+        resource.name: {
+            key: entry.value for key, entry in sorted(entries.items()) if not entry.is_default
+        }
+        for resource, entries in results.values_by_item.items()
+    }
+
+
+def _note(what: str, results: Results[Any, Any]) -> None:
+    """What else is there is shown all the same."""
+    errors = list(results.errors.values())
+    if errors:
+        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        print_error(f"{what} are not all shown: {errors[0]}{more}")
+
+
+def _print_topic(document: Mapping[str, Any], *, first: bool) -> None:
+    if not first:
+        print_line("")
+    rows = document["partitions"]
+    sizes = [row["size_bytes"] for row in rows if row["size_bytes"] is not None]
+    parts = [
+        f"topic {document['topic']}",
+        counted(len(rows), "partition"),
+        bytes_text(sum(sizes)) if sizes else None,
+        f"id {document['topic_id']}" if document["topic_id"] else None,
+        "internal" if document["internal"] else None,
+    ]
+    print_line(", ".join(part for part in parts if part))
+    for key, value in (document["configs"] or {}).items():
+        print_line(f"  {key}={'(hidden)' if value is None else value}")
+    print_table(
+        ("partition", "leader", "replicas", "isr", "offline", "earliest", "latest", "size"),
+        [
+            (
+                row["partition"],
+                row["leader"],
+                _numbers(row["replicas"]),
+                _numbers(row["isr"]),
+                _numbers(row["offline"]),
+                row["earliest"],
+                row["latest"],
+                bytes_text(row["size_bytes"]),
+            )
+            for row in rows
+        ],
+    )
+
+
+def _numbers(node_ids: list[int]) -> str | None:
+    return ",".join(map(str, node_ids)) or None
+
+
+# --- changes ----------------------------------------------------------------------------------
+
+
+@app.command()
+def create(
+    context: typer.Context,
+    topic: Name,
+    partitions: Annotated[
+        int, typer.Option("-p", "--partitions", help="How many; -1 for the brokers' default.")
+    ] = BROKER_DEFAULT,
+    replication_factor: Annotated[
+        int, typer.Option("-r", "--replication-factor", help="Replicas; -1 for the default.")
+    ] = BROKER_DEFAULT,
+    config: Configs = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Create a topic, and wait until all its partitions have leaders."""
+    new = NewTopic(
+        topic,
+        partitions=partitions,
+        replication_factor=replication_factor,
+        configs=pairs(config or (), "-c", "retention.ms=86400000"),
+    )
+    with session_of(context).admin() as admin:
+        admin.create_topics([new], validate_only=dry_run).all()
+    print_line(f"topic {topic} {'could be' if dry_run else 'was'} created")
+
+
+@app.command()
+def alter(
+    context: typer.Context,
+    topic: Name,
+    config: Configs = None,
+    default: Annotated[
+        list[str] | None,
+        typer.Option("--default", metavar="KEY", help="Back to the default; may be repeated."),
+    ] = None,
+    append: Annotated[
+        list[str] | None,
+        typer.Option("--append", metavar="KEY=VALUE", help="Add to a setting that is a list."),
+    ] = None,
+    subtract: Annotated[
+        list[str] | None,
+        typer.Option("--subtract", metavar="KEY=VALUE", help="Take out of one that is a list."),
+    ] = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Change settings of a topic, all that are named or none; others stay as they are."""
+    changes = [
+        *(AlterConfigOp(*pair) for pair in pairs(config or (), "-c", "retention.ms=1").items()),
+        *(AlterConfigOp(key, None, "delete") for key in default or ()),
+        *_list_changes(append, "append"),
+        *_list_changes(subtract, "subtract"),
+    ]
+    if not changes:
+        raise OptionError("nothing to change: give -c KEY=VALUE, --default, --append or --subtract")
+    resource = ConfigResource("topic", topic)
+    with session_of(context).admin() as admin:
+        # Brokers before 2.3 aside, a topic that is missing is an error here, and says so.
+        admin.describe_topic(topic)
+        admin.incremental_alter_configs({resource: changes}, validate_only=dry_run).all()
+    words = "could be changed" if dry_run else "changed"
+    print_line(f"topic {topic}: {counted(len(changes), 'setting')} {words}")
+
+
+def _list_changes(texts: list[str] | None, operation: str) -> Iterable[AlterConfigOp]:
+    found = pairs(texts or (), f"--{operation}", "cleanup.policy=compact")
+    return (AlterConfigOp(key, value, operation) for key, value in found.items())
+
+
+@app.command("add-partitions")
+def add_partitions(
+    context: typer.Context,
+    topic: Name,
+    total: Annotated[int, typer.Argument(metavar="TOTAL", help="Partitions in all.")],
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Give a topic more partitions. Keys then go to other partitions than before."""
+    with session_of(context).admin() as admin:
+        if not dry_run:
+            now = len(admin.describe_topic(topic).partitions)
+            if total > now:
+                confirm(
+                    f"Topic {topic} gets {total} partitions instead of {now}; new records of a "
+                    "key may go to another partition than its old ones. Go on?",
+                    yes,
+                )
+        admin.create_partitions({topic: total}, validate_only=dry_run).all()
+    print_line(f"topic {topic} {'could have' if dry_run else 'has'} {total} partitions")
+
+
+@app.command()
+def delete(context: typer.Context, topics: Names, yes: Yes = False) -> None:
+    """Delete topics with all their records, and wait until brokers no longer show them."""
+    with session_of(context).admin() as admin:
+        found = admin.describe_topics(topics)
+        fail_each(found.errors.values())  # before any is deleted
+        confirm(f"Delete {counted(len(found), 'topic')} ({', '.join(found)}) for ever?", yes)
+        results = admin.delete_topics(list(found))
+    for name in results.values_by_item:
+        print_line(f"topic {name} was deleted")
+    fail_each(results.errors.values())

@@ -1,0 +1,232 @@
+"""The verbs, and the options that hold for all of them.
+
+A verb's module is imported when the verb runs: `--help` shows the sentences of the table here. The
+options of all verbs may stand before the verb or behind it.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Iterable
+from importlib import import_module
+from typing import Annotated, Any, Final, NamedTuple
+
+import typer
+from typer.core import TyperGroup
+
+from sparkkafka import __version__
+from sparkkafka.cli.session import Session
+from sparkkafka.cli.tables import print_error
+from sparkkafka.errors import KafkaError, OptionError
+
+
+class Verb(NamedTuple):
+    """A verb's module, which has a `typer.Typer` named `app`, and its line in `--help`."""
+
+    module: str
+    help: str
+
+
+VERBS: Final[dict[str, Verb]] = {
+    "topics": Verb(
+        "sparkkafka.cli.cluster.topics", "Topics: list, describe, create, alter, delete."
+    ),
+    "groups": Verb("sparkkafka.cli.cluster.groups", "Groups: list, describe, reset, delete."),
+    "lag": Verb("sparkkafka.cli.cluster.lag", "How far a group is behind; --watch redraws it."),
+    "brokers": Verb("sparkkafka.cli.cluster.brokers", "Brokers: list, describe."),
+}
+
+HELP: Final = """Kafka from a terminal: topics, groups, lag, records, and whether a job can run.
+
+Where the cluster is, and who you are, is said by -b and -X, by a Java client.properties (-F), or by
+a profile in ~/.config/sparkkafka/config.toml (--profile). Examples:
+
+\b
+  sparkkafka -b localhost:9092 topics list
+  sparkkafka --profile prod lag my-group --watch
+  sparkkafka -F client.properties check --read orders --group billing
+"""
+
+
+class LazyGroup(TyperGroup):
+    """A group that imports a verb when it is used, and gives each the options of all."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in VERBS:
+            return None
+        if cmd_name not in self.commands:
+            # With the names here Typer finds what a misspelt verb was meant to be.
+            command: Any = typer.main.get_command(import_module(VERBS[cmd_name].module).app)
+            command.name = cmd_name
+            _add_options(command, self.params)
+            self.commands[cmd_name] = command
+        return self.commands[cmd_name]
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        try:
+            return super().resolve_command(ctx, args)
+        except typer.TyperException as error:
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], VERBS, n=1) if args[0] not in VERBS else []
+            if near and "Did you mean" not in error.message:
+                error.message = f"{error.message.rstrip('.')}: did you mean {near[0]!r}?"
+            raise
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        if VERBS:
+            with formatter.section("Verbs"):
+                formatter.write_dl([(name, verb.help) for name, verb in VERBS.items()])
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        from typer._click.shell_completion import CompletionItem
+
+        return [
+            CompletionItem(name, help=verb.help)
+            for name, verb in VERBS.items()
+            if name.startswith(incomplete)
+        ] or super().shell_complete(ctx, incomplete)
+
+
+def _add_options(command: Any, options: list[Any]) -> None:
+    """Let the options of all verbs stand behind this verb, too; its help does not repeat them."""
+    for child in getattr(command, "commands", {}).values():
+        _add_options(child, options)
+    if hasattr(command, "commands"):
+        return
+    taken = {flag for parameter in command.params for flag in parameter.opts}
+    for option in options:
+        if option.name in SESSION_OPTIONS and not taken & set(option.opts):
+            late = copy.copy(option)
+            late.hidden, late.expose_value, late.callback = True, False, _set_late
+            command.params.append(late)
+
+
+def _set_late(context: Any, parameter: Any, value: Any) -> Any:
+    source = context.get_parameter_source(parameter.name)
+    if source is not None and source.name == "COMMANDLINE":
+        context.obj.give(parameter.name, value)
+    return value
+
+
+SESSION_OPTIONS: Final = (
+    "bootstrap_server",
+    "profile",
+    "config_file",
+    "property",
+    "timeout",
+    "debug",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"sparkkafka {__version__}")
+        raise typer.Exit
+
+
+app = typer.Typer(
+    name="sparkkafka",
+    cls=LazyGroup,
+    help=HELP,
+    no_args_is_help=True,
+    rich_markup_mode=None,  # rich takes 100 ms to import
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+@app.callback()
+def options(
+    context: typer.Context,
+    bootstrap_server: Annotated[
+        str | None,
+        typer.Option(
+            "-b", "--bootstrap-server", metavar="HOST:PORT,…", help="Brokers to begin with."
+        ),
+    ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile",
+            metavar="NAME",
+            envvar="SPARKKAFKA_PROFILE",
+            help="A profile of ~/.config/sparkkafka/config.toml.",
+        ),
+    ] = None,
+    config_file: Annotated[
+        str | None,
+        typer.Option(
+            "-F",
+            "--config-file",
+            metavar="FILE",
+            help="Settings of a Java client or of librdkafka, as a file of properties.",
+        ),
+    ] = None,
+    property: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-X",
+            "--property",
+            metavar="KEY=VALUE",
+            help="One setting, under Kafka's name; may be repeated.",
+        ),
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--timeout", metavar="SECONDS", help="The longest that a verb may take. [default: 30]"
+        ),
+    ] = None,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error, and all warnings.")
+    ] = False,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_version, help="Show the version.")
+    ] = False,
+) -> None:
+    for name in SESSION_OPTIONS:
+        value = context.params.get(name)
+        if value is not None and value is not False and value != []:
+            session_of(context).give(name, value)
+
+
+def session_of(context: typer.Context) -> Session:
+    """What the options of all verbs say; `context` is that of any verb."""
+    return context.find_root().obj  # type: ignore[no-any-return]
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask before something is destroyed: on a terminal a person, else there must be --yes.
+
+    Raises typer.Exit (1) if the answer is no, OptionError if nobody can be asked.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise OptionError(f"{question} Nobody can be asked here: give --yes")
+    if not typer.confirm(question, err=True):
+        print_error("nothing was done")
+        raise typer.Exit(1)
+
+
+def fail_each(errors: Iterable[KafkaError]) -> None:
+    """A line for each error; with any, raises typer.Exit (1)."""
+    failed = list(errors)
+    for error in failed:
+        print_error(str(error))
+    if failed:
+        raise typer.Exit(1)
+
+
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+AsJson = Annotated[bool, typer.Option("--json", help="As one JSON document.")]
+
+
+def root_command() -> Any:
+    """The command that `app.main` runs, and that the docs are made of."""
+    return typer.main.get_command(app)

@@ -1,0 +1,71 @@
+"""The command as a process: what it imports before a verb runs, and what it needs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from sparkkafka.cli.app import main
+
+# Each of these takes a large part of the time that a person waits for --help.
+SLOW = ("numpy", "pyarrow", "pyspark", "rich", "ssl", "sparkkafka.client", "sparkkafka.protocol")
+
+
+def run_python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=120
+    )
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["no-such-verb"]])
+def test_nothing_slow_is_imported_before_a_verb_runs(arguments):
+    code = (
+        "import sys\n"
+        "from sparkkafka.cli.app import main\n"
+        "main(sys.argv[1:])\n"
+        "print('modules:', *sys.modules)\n"
+    )
+    run = run_python(code, *arguments)
+    assert run.returncode == 0, run.stderr
+    imported = set(run.stdout.rpartition("modules:")[2].split())
+    assert "typer" in imported
+    assert [name for name in SLOW if name in imported] == []
+
+
+def test_without_the_extra_one_line_says_what_to_install():
+    code = (
+        "import sys\nsys.modules['typer'] = None\nfrom sparkkafka.cli.app import main\nexit(main())"
+    )
+    run = run_python(code, "--help")
+    assert run.returncode == 2
+    assert run.stdout == ""
+    (line,) = run.stderr.splitlines()
+    assert "pip install 'sparkkafka[cli]'" in line
+
+
+def test_python_m_is_the_command():
+    run = subprocess.run(
+        [sys.executable, "-m", "sparkkafka", "--version"], capture_output=True, timeout=120
+    )
+    assert (run.returncode, run.stderr) == (0, b"")
+    assert run.stdout.startswith(b"sparkkafka ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["no-such-verb"], "No such command 'no-such-verb'"),
+        (["--no-such-option"], "--no-such-option"),
+        (["--timeout", "soon", "topics"], "--timeout"),
+        (["--timeout", "0", "topics"], "above 0"),
+    ],
+)
+def test_wrong_use_is_one_line_and_exit_code_2(arguments, words, capsys):
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    (line,) = err.splitlines()
+    assert line.startswith("sparkkafka: ")
+    assert words in line
