@@ -91,6 +91,7 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
         "sender",
         "producer",
         "admin",
+        "lags",
     ),
     # The formats do not know each other, nor the registry.
     "schemas": (
@@ -130,7 +131,16 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
     ),
     "testing": ("fake", "kafka", "registry", "pytest_plugin"),
     # A verb is imported by its name when it is used.
-    "cli": ("tables", "profile", "bounded_admin", "session", "commands", "cluster", "app"),
+    "cli": (
+        "tables",
+        "profile",
+        "bounded_admin",
+        "session",
+        "commands",
+        "cluster",
+        "checkpoint",
+        "app",
+    ),
 }
 
 # Messages never see record batches (their records are bytes), and records never see messages.

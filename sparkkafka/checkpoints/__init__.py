@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sparkkafka.checkpoints.changes import Finding, PartitionChange, SourceChange, diff, verify
     from sparkkafka.checkpoints.decisions import Standing, decision_of
     from sparkkafka.checkpoints.logs import Checkpoint, NextStart, Plan, SourceOffsets
-    from sparkkafka.checkpoints.positions import Position, oldest_unread, positions_of
+    from sparkkafka.checkpoints.positions import Position, lag_of, positions_of
     from sparkkafka.checkpoints.reset import ResetPlan, plan_reset
 
 __all__ = [
@@ -34,7 +34,7 @@ __all__ = [
     "Standing",
     "decision_of",
     "diff",
-    "oldest_unread",
+    "lag_of",
     "plan_reset",
     "positions_of",
     "verify",
@@ -44,7 +44,7 @@ _MODULES = {
     "changes": "Finding PartitionChange SourceChange diff verify",
     "decisions": "Standing decision_of",
     "logs": "Checkpoint NextStart Plan SourceOffsets",
-    "positions": "Position oldest_unread positions_of",
+    "positions": "Position lag_of positions_of",
     "reset": "ResetPlan plan_reset",
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}

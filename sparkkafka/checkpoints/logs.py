@@ -218,6 +218,16 @@ class Checkpoint:
         return content
 
 
+def starting_offsets(checkpoint: Checkpoint, start: NextStart) -> dict[str, Offsets]:
+    """From where the next batch reads, by source; empty for a source of which nothing says so."""
+    if start.start is not None:
+        return {one.name: one.offsets for one in start.start.sources if one.offsets is not None}
+    # No batch is finished: a source of the JVM connector has noted where it begins.
+    sources = start.end.sources if start.end is not None else ()
+    found = {one.name: checkpoint.initial(one.name) for one in sources if one.offsets is not None}
+    return {name: offsets for name, offsets in found.items() if offsets is not None}
+
+
 # --- parsing ------------------------------------------------------------------------------------
 
 

@@ -50,7 +50,7 @@ PAUSES: Final = 10
 KEPT: Final = OffsetBound("specific", {})
 """No offset changes: for a checkpoint that is only to be mended."""
 
-Uncommitted = Literal["done", "drop"]
+Unfinished = Literal["done", "drop"]
 
 STATE_WORDS: Final = (
     "the query keeps state, which is not reset: records that are read again count again in "
@@ -133,7 +133,7 @@ def plan_reset(
     *,
     source: str | None = None,
     topics: Collection[str] = (),
-    uncommitted: Uncommitted | None = None,
+    unfinished: Unfinished | None = None,
     keep_state: bool = False,
     stopped: bool = False,
     prefix: str | None = None,
@@ -146,11 +146,12 @@ def plan_reset(
     stay where they are; so do those of other topics than `topics`, if any are named. Brokers are
     asked through `admin`; without it only given offsets can be set, and they are not checked.
 
-    `source` says which one, if the query has several of Kafka. `uncommitted` is for a batch that
+    `source` says which one, if the query has several of Kafka. `unfinished` is for a batch that
     is planned and not finished: "done", the sink has all its rows, or "drop", it has none, or
     may get them twice. `keep_state` accepts that state stays as it is. `stopped`: the query is
     known to be stopped, however new its files are. `prefix` is its transactionalIdPrefix.
 
+    What it says names these words as the command has them: --unfinished, --keep-state, --stopped.
     Raises OptionError for offsets that cannot be, CheckpointError for a checkpoint of which nothing
     can be planned, KafkaError if brokers do not answer.
     """
@@ -160,10 +161,10 @@ def plan_reset(
     writes: dict[str, bytes] = {}
     last = logs.last
     if not logs.is_sound(last):
-        if uncommitted is None:
+        if unfinished is None:
             raise CheckpointError(_unfinished_words(logs, admin, prefix))
         notes.append(f"batch {last} {logs.state_of(last)}")
-        if uncommitted == "drop":
+        if unfinished == "drop":
             number = logs.last_sound(last)
             removals = logs.names_after(number)
         else:
@@ -173,13 +174,15 @@ def plan_reset(
                 if checkpoint.is_stateful:
                     obstacles.append(
                         f"batch {last} cannot count as done: the query keeps state, and that of "
-                        "this batch is not written. Drop it (uncommitted=drop)"
+                        "this batch is not written. Drop it (--unfinished drop)"
                     )
-        obstacles += _decided_obstacles(checkpoint, admin, prefix, uncommitted, last)
+        if admin is None:
+            notes.append("no broker was asked whether an exactly-once sink has decided the batch")
+        obstacles += _decided_obstacles(checkpoint, admin, prefix, unfinished, last)
     else:
-        if uncommitted is not None:
+        if unfinished is not None:
             raise OptionError(
-                f"uncommitted={uncommitted} is for a batch that is planned and not finished; the "
+                f"unfinished={unfinished} is for a batch that is planned and not finished; the "
                 f"last batch of {checkpoint.location}, {last}, is finished"
             )
         number = last
@@ -191,7 +194,7 @@ def plan_reset(
     notes += moved_notes
     if checkpoint.is_stateful:
         (notes if keep_state else obstacles).append(
-            STATE_WORDS if keep_state else f"{STATE_WORDS}. If that is meant, say so (keep_state)"
+            STATE_WORDS if keep_state else f"{STATE_WORDS}. If that is meant, say so (--keep-state)"
         )
     plan = _with_offsets(base, number, chosen, after)
     if number > 0 and logs.plans.get(number - 1) is None:
@@ -230,7 +233,7 @@ def running_signs(checkpoint: Checkpoint, now_s: float | None = None) -> list[st
         return []
     return [
         f"the query seems to run: its checkpoint was written {age_s:.0f} s ago, and a quiet one is "
-        f"{quiet_s:.0f} s old. Stop the query; if it is stopped, wait or say so (stopped)"
+        f"{quiet_s:.0f} s old. Stop the query; if it is stopped, wait or say so (--stopped)"
     ]
 
 
@@ -253,8 +256,8 @@ def _unfinished_words(logs: LastBatches, admin: Admin | None, prefix: str | None
     checkpoint = logs.checkpoint
     text = (
         f"{checkpoint.location}: batch {last} {logs.state_of(last)}. Best start the query once, so "
-        "that it is finished. Else say what it counts as: uncommitted=done if the sink has all its "
-        "rows, uncommitted=drop if it has none of them or may get them twice (a sink that knows "
+        "that it is finished. Else say what it counts as: --unfinished done if the sink has all "
+        "its rows, --unfinished drop if it has none of them or may get them twice (a sink that knows "
         f"batch {last} already, of files or Delta, would then leave out the next one)"
     )
     standing = _standing_text(checkpoint, admin, prefix)
@@ -275,7 +278,7 @@ def _decided_obstacles(
     checkpoint: Checkpoint,
     admin: Admin | None,
     prefix: str | None,
-    uncommitted: Uncommitted,
+    unfinished: Unfinished,
     last: int,
 ) -> list[str]:
     """Our exactly-once sink knows better what an unfinished batch is."""
@@ -289,8 +292,8 @@ def _decided_obstacles(
         # Dropped, the next batch would have its number, and be taken for it. Counted as done, what
         # of it is not committed yet would never be.
         return [f"{standing.text}. Start the query once, then reset it"]
-    if standing.verdict == "undecided" and uncommitted == "done":
-        return [f"batch {last} cannot count as done: {standing.text}. Drop it (uncommitted=drop)"]
+    if standing.verdict == "undecided" and unfinished == "done":
+        return [f"batch {last} cannot count as done: {standing.text}. Drop it (--unfinished drop)"]
     return []
 
 

@@ -35,6 +35,10 @@ VERBS: Final[dict[str, Verb]] = {
     "groups": Verb("sparkkafka.cli.cluster.groups", "Groups: list, describe, reset, delete."),
     "lag": Verb("sparkkafka.cli.cluster.lag", "How far a group is behind; --watch redraws it."),
     "brokers": Verb("sparkkafka.cli.cluster.brokers", "Brokers: list, describe."),
+    "checkpoint": Verb(
+        "sparkkafka.cli.checkpoint.command",
+        "A streaming query's checkpoint: show, diff, lag, verify, reset.",
+    ),
 }
 
 HELP: Final = """Kafka from a terminal: topics, groups, lag, records, and whether a job can run.

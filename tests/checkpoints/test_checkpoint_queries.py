@@ -13,12 +13,11 @@ from sparkkafka.checkpoints import (
     Checkpoint,
     decision_of,
     diff,
-    oldest_unread,
+    lag_of,
     plan_reset,
     positions_of,
     verify,
 )
-from sparkkafka.checkpoints.positions import age_s
 from sparkkafka.checkpoints.reset import KEPT
 from sparkkafka.client import Admin
 from sparkkafka.client.values import TopicPartition
@@ -117,7 +116,7 @@ def test_shown_reset_and_run_on(
     (change,) = diff(checkpoint.plan(0), checkpoint.plan(2))
     assert (change.partitions[0].before, change.partitions[0].after) == (40, 100)
     (position,) = positions_of(checkpoint, admin)
-    assert (position.partition, position.next_offset, position.lag) == (tp, 100, 0)
+    assert (position.partition, position.next_offset, position.left) == (tp, 100, 0)
 
     # back: what is read again is there twice
     query.reset(to(f'{{"{query.topic}":{{"0":70}}}}'), admin)
@@ -145,16 +144,16 @@ def test_what_is_lost_and_what_is_left(query: Query, admin: Admin) -> None:
     query.fill(range(10, 40))
     tp = TopicPartition(query.topic, 0)
     admin.delete_records({tp: 25}).all()
-    (row,) = positions = positions_of(query.checkpoint, admin)
-    assert (row.next_offset, row.earliest, row.latest, row.lost, row.lag) == (10, 25, 40, 15, 15)
-    found = oldest_unread(positions, {"bootstrap.servers": query.bootstrap})
-    age = age_s(found[tp])
-    assert age is not None
-    assert 0 <= age < 3600
+    (row,) = positions_of(query.checkpoint, admin)
+    assert (row.next_offset, row.earliest, row.latest, row.lost, row.left) == (10, 25, 40, 15, 15)
+    (lag,) = lag_of(query.checkpoint, admin, {"bootstrap.servers": query.bootstrap})
+    assert (lag.partition, lag.committed, lag.lag, lag.gone) == (tp, 10, 30, 15)
+    assert lag.behind_s is not None
+    assert 0 <= lag.behind_s < 3600
     assert "data" in failure_of(query.start(query.frame())).lower()
     # With `drop` there is nothing to drop: the failed start has planned a batch or not.
     unfinished = query.checkpoint.next_start().kind == "again"
-    query.reset(FROM_EARLIEST, admin, uncommitted="drop" if unfinished else None)
+    query.reset(FROM_EARLIEST, admin, unfinished="drop" if unfinished else None)
     query.run(query.frame())
     assert query.counts() == Counter([*range(10), *range(25, 40)])
 
@@ -202,9 +201,9 @@ def test_a_torn_file_is_mended(query: Query, name: str) -> None:
     if name == "offsets":
         # It is finished, so its rows are there: only where it ended is not known any more.
         bound = to(f'{{"{query.topic}":{{"0":20}}}}')
-        query.reset(bound, uncommitted="done")
+        query.reset(bound, unfinished="done")
     else:
-        query.reset(KEPT, uncommitted="done")
+        query.reset(KEPT, unfinished="done")
     assert errors(query.checkpoint) == []
     query.fill(range(20, 30))
     query.run(query.frame())
@@ -238,10 +237,10 @@ def test_a_killed_driver_leaves_a_batch_that_is_dropped(query: Query, admin: Adm
     start = query.checkpoint.next_start()
     assert (start.kind, start.batch_id) == ("again", 1)
     (row,) = positions_of(query.checkpoint, admin)
-    assert (row.next_offset, row.lag) == (10, 15)
+    assert (row.next_offset, row.left) == (10, 15)
     with pytest.raises(CheckpointError, match="batch 1 is planned and not finished"):
         query.reset(KEPT, admin)
-    query.reset(to(f'{{"{query.topic}":{{"0":5}}}}'), admin, uncommitted="drop")
+    query.reset(to(f'{{"{query.topic}":{{"0":5}}}}'), admin, unfinished="drop")
     rows = query.folder / "rows"
 
     def write(frame: Any, batch: int) -> None:
@@ -291,7 +290,7 @@ def test_exactly_once(query: Query, admin: Admin, new_topic: Callable[..., str])
     assert standing.decision.batch_id == 1
     for choice in ("done", "drop"):
         with pytest.raises(CheckpointError, match="Start the query once"):
-            query.reset(FROM_EARLIEST, admin, uncommitted=choice)
+            query.reset(FROM_EARLIEST, admin, unfinished=choice)
     await_end(start())
     assert seen() == expected
 
@@ -301,8 +300,8 @@ def test_exactly_once(query: Query, admin: Admin, new_topic: Callable[..., str])
     (query.checkpoint_folder / "offsets" / "2").write_text(plan.replace("20", "30"))
     assert decision_of(query.checkpoint, admin).verdict == "undecided"
     with pytest.raises(CheckpointError, match="cannot count as done"):
-        query.reset(KEPT, admin, uncommitted="done")
-    query.reset(KEPT, admin, uncommitted="drop")
+        query.reset(KEPT, admin, unfinished="done")
+    query.reset(KEPT, admin, unfinished="drop")
     await_end(start())
     assert seen() == expected + Counter(range(20, 30))
 

@@ -109,7 +109,7 @@ def test_arrow_file_systems(tmp_path: Path) -> None:
     make_checkpoint(tmp_path / "c", {0: {0: 1}, 1: {0: 9}}, [0])
     filesystem = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
     checkpoint = Checkpoint("c", filesystem=filesystem)
-    plan_reset(checkpoint, to('{"t":{"0":5}}'), uncommitted="done").apply()
+    plan_reset(checkpoint, to('{"t":{"0":5}}'), unfinished="done").apply()
     again = checkpoint.again()
     assert again.next_start().batch_id == 2
     assert again.plan(1).sources[0].offsets == {T0: 5}
@@ -235,11 +235,14 @@ def test_state_needs_a_word(tmp_path: Path) -> None:
 
 def test_an_unfinished_batch_needs_a_word(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, {0: {0: 1}, 1: {0: 9}}, [0])
-    with pytest.raises(CheckpointError, match=r"batch 1 is planned and not finished.*=done.*=drop"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"batch 1 is planned and not finished.*--unfinished done.*--unfinished drop",
+    ):
         plan(tmp_path, to('{"t":{"0":5}}'))
     make_checkpoint(tmp_path, {}, [1])
     with pytest.raises(OptionError, match=r"the last batch of .* is finished"):
-        plan(tmp_path, to('{"t":{"0":5}}'), uncommitted="drop")
+        plan(tmp_path, to('{"t":{"0":5}}'), unfinished="drop")
 
 
 def test_nothing_to_reset(tmp_path: Path) -> None:
@@ -248,7 +251,7 @@ def test_nothing_to_reset(tmp_path: Path) -> None:
         plan(tmp_path, to('{"t":{"0":5}}'))
     make_checkpoint(tmp_path, {0: "17"}, [])
     with pytest.raises(CheckpointError, match="no finished batch to go on from"):
-        plan(tmp_path, KEPT, uncommitted="drop")
+        plan(tmp_path, KEPT, unfinished="drop")
 
 
 # --- unfinished and damaged batches --------------------------------------------------------------
@@ -256,7 +259,7 @@ def test_nothing_to_reset(tmp_path: Path) -> None:
 
 def test_an_unfinished_batch_counts_as_done(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, {0: {0: 1}, 1: {0: 9}}, [0])
-    plan(tmp_path, KEPT, uncommitted="done").apply()
+    plan(tmp_path, KEPT, unfinished="done").apply()
     start = Checkpoint(tmp_path).next_start()
     assert (start.kind, start.batch_id) == ("on", 2)
     assert (tmp_path / "commits" / "1").read_text() == COMMIT
@@ -265,13 +268,13 @@ def test_an_unfinished_batch_counts_as_done(tmp_path: Path) -> None:
 
 def test_the_first_batch_counts_as_done(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, {0: {0: 9}}, [])
-    plan(tmp_path, to('{"t":{"0":5}}'), uncommitted="done").apply()
+    plan(tmp_path, to('{"t":{"0":5}}'), unfinished="done").apply()
     assert Checkpoint(tmp_path).commit(0).text == COMMIT
 
 
 def test_an_unfinished_batch_is_dropped(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, {0: {0: 1}, 1: {0: 9}}, [0])
-    reset = plan(tmp_path, KEPT, uncommitted="drop")
+    reset = plan(tmp_path, KEPT, unfinished="drop")
     assert reset.removals == ("offsets/1",)
     reset.apply()
     start = Checkpoint(tmp_path).next_start()
@@ -282,8 +285,8 @@ def test_an_unfinished_batch_is_dropped(tmp_path: Path) -> None:
 def test_state_of_an_unfinished_batch_is_not_there(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, {0: {0: 1}, 1: {0: 9}}, [0])
     put(tmp_path / "state" / "0" / "0" / "1.delta", "")
-    assert plan(tmp_path, KEPT, uncommitted="done", keep_state=True).obstacles
-    assert not plan(tmp_path, KEPT, uncommitted="drop", keep_state=True).obstacles
+    assert plan(tmp_path, KEPT, unfinished="done", keep_state=True).obstacles
+    assert not plan(tmp_path, KEPT, unfinished="drop", keep_state=True).obstacles
 
 
 @pytest.mark.parametrize("torn", ["", "v1\n", 'v1\n{"batchW', "\0" * 300])
@@ -296,7 +299,7 @@ def test_torn_files_are_mended(tmp_path: Path, torn: str, name: str, choice: Any
         return  # Spark takes a commit without its second line
     with pytest.raises(CheckpointError, match=f"batch 2 cannot be read.*{name}"):
         plan(tmp_path, KEPT)
-    reset = plan(tmp_path, to('{"t":{"0":5}}'), uncommitted=choice)
+    reset = plan(tmp_path, to('{"t":{"0":5}}'), unfinished=choice)
     reset.apply()
     checkpoint = Checkpoint(tmp_path)
     assert [one for one in verify(checkpoint) if one.level == "error"] == []
@@ -307,13 +310,13 @@ def test_torn_files_are_mended(tmp_path: Path, torn: str, name: str, choice: Any
 
 def test_a_plan_that_is_made_from_an_older_one(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, {0: {0: 10}, 1: ""}, [0, 1])
-    reset = plan(tmp_path, KEPT, uncommitted="done")
+    reset = plan(tmp_path, KEPT, unfinished="done")
     assert any("made from that of batch 0" in note for note in reset.notes)
 
 
 def test_a_finished_batch_whose_plan_is_missing(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, {0: {0: 10}, 1: {0: 20}}, [0, 1, 2])
-    plan(tmp_path, to('{"t":{"0":5}}'), uncommitted="done").apply()
+    plan(tmp_path, to('{"t":{"0":5}}'), unfinished="done").apply()
     assert Checkpoint(tmp_path).next_start().batch_id == 3
 
 
@@ -349,7 +352,7 @@ def test_a_crash_between_two_writes_leaves_what_starts(
     make_checkpoint(
         tmp_path, {0: {0: 10}, 1: {0: 20}, 2: {0: 30}}, [0, 1, 2] if choice is None else [0, 1]
     )
-    reset = plan(tmp_path, to('{"t":{"0":5}}'), uncommitted=choice)
+    reset = plan(tmp_path, to('{"t":{"0":5}}'), unfinished=choice)
     left = [survive]
     for change in ("write", "remove"):
         real = getattr(LocalStorage, change)

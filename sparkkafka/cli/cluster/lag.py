@@ -14,7 +14,6 @@ from typing import Annotated, Any, Final
 import typer
 
 from sparkkafka.cli.bounded_admin import BoundedAdmin
-from sparkkafka.cli.cluster.lags import PartitionLag, add_ages, lags_of
 from sparkkafka.cli.commands import AsJson, session_of
 from sparkkafka.cli.session import DEFAULT_TIMEOUT_S, Session
 from sparkkafka.cli.tables import (
@@ -29,6 +28,7 @@ from sparkkafka.cli.tables import (
 )
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.lags import PartitionLag, add_ages, lags_of
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError, counted
 
