@@ -21,7 +21,7 @@ from itertools import pairwise
 from typing import Final, Literal
 
 from sparkkafka.checkpoints.changes import PartitionChange, partition_changes
-from sparkkafka.checkpoints.decisions import decision_of
+from sparkkafka.checkpoints.decisions import Standing, decision_of
 from sparkkafka.checkpoints.logs import (
     COMMITS,
     METADATA,
@@ -38,7 +38,14 @@ from sparkkafka.checkpoints.soundness import LastBatches
 from sparkkafka.checkpoints.targets import moved
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.config.source import OffsetBound
-from sparkkafka.errors import CheckpointError, KafkaError, OptionError, some
+from sparkkafka.errors import (
+    BrokerError,
+    CheckpointError,
+    DecodeError,
+    KafkaError,
+    OptionError,
+    some,
+)
 
 BACKUPS: Final = "backups"
 LEAST_QUIET_S: Final = 60.0
@@ -176,9 +183,6 @@ def plan_reset(
                         f"batch {last} cannot count as done: the query keeps state, and that of "
                         "this batch is not written. Drop it (--unfinished drop)"
                     )
-        if admin is None:
-            notes.append("no broker was asked whether an exactly-once sink has decided the batch")
-        obstacles += _decided_obstacles(checkpoint, admin, prefix, unfinished, last)
     else:
         if unfinished is not None:
             raise OptionError(
@@ -186,6 +190,16 @@ def plan_reset(
                 f"last batch of {checkpoint.location}, {last}, is finished"
             )
         number = last
+    if admin is not None:
+        try:
+            standing = decision_of(checkpoint, admin, prefix=prefix)
+        except (BrokerError, DecodeError) as error:
+            # A query that writes elsewhere needs no right to read that group.
+            notes.append(f"whether an exactly-once sink has decided a batch is not known: {error}")
+        else:
+            obstacles += _decided(standing, unfinished, number)
+    elif unfinished is not None:
+        notes.append("no broker was asked whether an exactly-once sink has decided the batch")
     base, base_note = logs.base(number)
     notes += base_note
     chosen = kafka_source(base, source)
@@ -257,7 +271,7 @@ def _unfinished_words(logs: LastBatches, admin: Admin | None, prefix: str | None
     text = (
         f"{checkpoint.location}: batch {last} {logs.state_of(last)}. Best start the query once, so "
         "that it is finished. Else say what it counts as: --unfinished done if the sink has all "
-        "its rows, --unfinished drop if it has none of them or may get them twice (a sink that knows "
+        "its rows, --unfinished drop if it has none, or may get them twice (a sink that knows "
         f"batch {last} already, of files or Delta, would then leave out the next one)"
     )
     standing = _standing_text(checkpoint, admin, prefix)
@@ -274,26 +288,23 @@ def _standing_text(checkpoint: Checkpoint, admin: Admin | None, prefix: str | No
     return "" if standing.verdict == "none" else standing.text
 
 
-def _decided_obstacles(
-    checkpoint: Checkpoint,
-    admin: Admin | None,
-    prefix: str | None,
-    unfinished: Unfinished,
-    last: int,
-) -> list[str]:
-    """Our exactly-once sink knows better what an unfinished batch is."""
-    if admin is None:
+def _decided(standing: Standing, unfinished: Unfinished | None, number: int) -> list[str]:
+    """Why a query that writes exactly once cannot go on from batch `number`: its sink takes a batch
+    that was decided for that one, and leaves its rows out."""
+    if standing.decision is None or standing.verdict == "other query":
         return []
-    try:
-        standing = decision_of(checkpoint, admin, prefix=prefix)
-    except KafkaError:
-        return []  # a query that writes elsewhere needs no right to read that group
     if standing.verdict == "decided":
-        # Dropped, the next batch would have its number, and be taken for it. Counted as done, what
-        # of it is not committed yet would never be.
+        # What of it is not committed yet would never be.
         return [f"{standing.text}. Start the query once, then reset it"]
+    if standing.decision.batch_id > number:
+        return [
+            f"{standing.text}. After this reset the query's batch {number + 1} would be taken for "
+            "one that is written already. "
+            + ("Count it as done (--unfinished done)" if unfinished else "Use the right checkpoint")
+            + f", or delete the consumer group {standing.group}"
+        ]
     if standing.verdict == "undecided" and unfinished == "done":
-        return [f"batch {last} cannot count as done: {standing.text}. Drop it (--unfinished drop)"]
+        return [f"the batch cannot count as done: {standing.text}. Drop it (--unfinished drop)"]
     return []
 
 
