@@ -7,13 +7,14 @@ oldest record that is not read (see `client.lags`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from typing import NamedTuple
 
 from sparkkafka.checkpoints.logs import Checkpoint, starting_offsets
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.cluster.offsets import OffsetSpec
 from sparkkafka.client.deadline import Deadline, deadline_of
-from sparkkafka.client.lags import AGES_MS, PartitionLag, add_ages, lags_of
+from sparkkafka.client.lags import AGES_MS, Ages, PartitionLag, lags_of
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import UnknownTopicError
 
@@ -120,7 +121,8 @@ def lag_of(
     rows = lags_of(admin, next_offsets(checkpoint, admin))
     if settings is None:
         return rows
-    return add_ages(rows, settings, deadline_of(timeout_s) or Deadline(AGES_MS))
+    with closing(Ages(settings)) as ages:
+        return ages.added_to(rows, deadline_of(timeout_s) or Deadline(AGES_MS))
 
 
 def next_offsets(checkpoint: Checkpoint, admin: Admin) -> dict[TopicPartition, int | None]:

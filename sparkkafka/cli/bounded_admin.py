@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from sparkkafka.client.admin.admin import Admin
@@ -18,6 +18,10 @@ class BoundedAdmin(Admin):
     def __init__(self, config: Mapping[str, Any], deadline: Deadline) -> None:
         super().__init__(config)
         self.deadline = deadline
+
+    def asking(self) -> AbstractContextManager[tuple[Cluster, Deadline]]:
+        """For requests that `Admin` has no method for: the cluster, and until when."""
+        return self._call(None)
 
     @contextmanager
     def _call(self, timeout_s: float | None) -> Iterator[tuple[Cluster, Deadline]]:

@@ -33,7 +33,10 @@ VERBS: Final[dict[str, Verb]] = {
         "sparkkafka.cli.cluster.topics", "Topics: list, describe, create, alter, delete."
     ),
     "groups": Verb("sparkkafka.cli.cluster.groups", "Groups: list, describe, reset, delete."),
-    "lag": Verb("sparkkafka.cli.cluster.lag", "How far a group is behind; --watch redraws it."),
+    "lag": Verb(
+        "sparkkafka.cli.cluster.lag", "How far a group or a query is behind; --watch redraws it."
+    ),
+    "check": Verb("sparkkafka.cli.cluster.check", "Is everything there to run a job?"),
     "brokers": Verb("sparkkafka.cli.cluster.brokers", "Brokers: list, describe."),
     "checkpoint": Verb(
         "sparkkafka.cli.checkpoint.command",
@@ -66,6 +69,7 @@ class LazyGroup(TyperGroup):
             # With the names here Typer finds what a misspelt verb was meant to be.
             command: Any = typer.main.get_command(import_module(VERBS[cmd_name].module).app)
             command.name = cmd_name
+            command.params = [one for one in command.params if one.name not in _OF_ROOT]
             _add_options(command, self.params)
             self.commands[cmd_name] = command
         return self.commands[cmd_name]
@@ -97,11 +101,12 @@ class LazyGroup(TyperGroup):
 
 
 def _add_options(command: Any, options: list[Any]) -> None:
-    """Let the options of all verbs stand behind this verb, too; its help does not repeat them."""
+    """Let the options of all verbs stand behind this verb, too; its help only names them."""
     for child in getattr(command, "commands", {}).values():
         _add_options(child, options)
     if hasattr(command, "commands"):
         return
+    command.epilog = command.epilog or _EPILOG
     taken = {flag for parameter in command.params for flag in parameter.opts}
     for option in options:
         if option.name in SESSION_OPTIONS and not taken & set(option.opts):
@@ -116,6 +121,12 @@ def _set_late(context: Any, parameter: Any, value: Any) -> Any:
         context.obj.give(parameter.name, value)
     return value
 
+
+_OF_ROOT: Final = ("install_completion", "show_completion")
+_EPILOG: Final = (
+    "Options of all verbs may stand here, too: -b, -F, -X, --profile, --timeout, --debug; see "
+    "sparkkafka --help."
+)
 
 SESSION_OPTIONS: Final = (
     "bootstrap_server",

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from sparkkafka.errors import OptionError
 
 if TYPE_CHECKING:
+    from sparkkafka.cli.bounded_admin import BoundedAdmin
     from sparkkafka.cli.profile import Sources
-    from sparkkafka.client.admin.admin import Admin
     from sparkkafka.client.deadline import Deadline
 
 DEFAULT_TIMEOUT_S: Final = 30.0
@@ -78,7 +78,7 @@ class Session:
             self._deadline = Deadline((self.timeout_s or DEFAULT_TIMEOUT_S) * 1000)
         return self._deadline
 
-    def admin(self, deadline: Deadline | None = None) -> Admin:
+    def admin(self, deadline: Deadline | None = None) -> BoundedAdmin:
         """An Admin, to be closed, whose calls all end at the session's deadline (or another).
 
         Raises OptionError for settings that cannot be.

@@ -1,7 +1,7 @@
 """How far somebody is behind, partition by partition: offsets from Admin, ages from the records.
 
     lags_of(admin, committed)          for offsets from anywhere: a group, a checkpoint
-    add_ages(lags, settings, deadline)
+    Ages(settings).added_to(lags, deadline)
 
 The age is that of the oldest record that is not read yet: it is fetched, and its timestamp (the
 producer's, or the broker's with message.timestamp.type=LogAppendTime) is held against this
@@ -13,13 +13,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.cluster.offsets import OffsetSpec
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import KafkaError
+
+if TYPE_CHECKING:
+    from sparkkafka.client.consumer.consumer import Consumer
 
 AGES_MS: Final = 5_000
 """The longest that ages are waited for: a lag without them says much, too."""
@@ -79,45 +82,61 @@ def lags_of(admin: Admin, committed: Mapping[TopicPartition, int | None]) -> lis
     return found
 
 
-def add_ages(
-    lags: Iterable[PartitionLag], settings: Mapping[str, str], deadline: Deadline
-) -> list[PartitionLag]:
-    """The rows with `behind_s` where there is something to read and it could be fetched in time; 0
-    where nothing is. `settings` are a consumer's; its group is not joined, nothing is committed.
+class Ages:
+    """Fetches the oldest unread record of each partition for its timestamp; to be closed.
 
-    Raises KafkaError if records may not be read.
+    `settings` are a consumer's; its group is not joined, nothing is committed. The consumer is made
+    at the first look that needs one, and keeps its connections for the next.
     """
-    rows = list(lags)
-    starts = {
-        row.partition: max(row.committed, row.earliest)
-        for row in rows
-        if row.lag and row.committed is not None and row.earliest is not None
-    }
-    timestamps = _first_timestamps(starts, settings, deadline.sooner(AGES_MS)) if starts else {}
-    now_ms = time.time() * 1000
-    aged = []
-    for row in rows:
-        timestamp_ms = timestamps.get(row.partition)
-        if row.lag == 0:
-            row = replace(row, behind_s=0.0)
-        elif timestamp_ms is not None:
-            row = replace(row, behind_s=max(0.0, (now_ms - timestamp_ms) / 1000))
-        aged.append(row)
-    return aged
 
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        own = {
+            key: value
+            for key, value in settings.items()
+            if key.lower() not in _NO_GROUP and key.lower() not in _SETTINGS
+        }
+        self._settings = own | _SETTINGS
+        self._consumer: Consumer | None = None
 
-def _first_timestamps(
-    starts: Mapping[TopicPartition, int], settings: Mapping[str, str], deadline: Deadline
-) -> dict[TopicPartition, int]:
-    """The timestamp in ms of the first record at or behind each offset, of those that came in time
-    and have one (-1: none)."""
-    from sparkkafka.client.consumer.consumer import Consumer
+    def close(self) -> None:
+        if self._consumer is not None:
+            self._consumer.close(0)
 
-    own = {key: value for key, value in settings.items() if key.lower() not in _NO_GROUP}
-    own = {key: value for key, value in own.items() if key.lower() not in _SETTINGS} | _SETTINGS
-    found: dict[TopicPartition, int] = {}
-    with Consumer(own) as consumer:
+    def added_to(self, rows: Iterable[PartitionLag], deadline: Deadline) -> list[PartitionLag]:
+        """The rows with `behind_s` where there is something to read and it could be fetched in
+        time; 0 where nothing is. Raises KafkaError if records may not be read."""
+        rows = list(rows)
+        starts = {
+            row.partition: max(row.committed, row.earliest)
+            for row in rows
+            if row.lag and row.committed is not None and row.earliest is not None
+        }
+        timestamps = self._first_timestamps(starts, deadline.sooner(AGES_MS)) if starts else {}
+        now_ms = time.time() * 1000
+        aged = []
+        for row in rows:
+            timestamp_ms = timestamps.get(row.partition)
+            if row.lag == 0:
+                row = replace(row, behind_s=0.0)
+            elif timestamp_ms is not None:
+                row = replace(row, behind_s=max(0.0, (now_ms - timestamp_ms) / 1000))
+            aged.append(row)
+        return aged
+
+    def _first_timestamps(
+        self, starts: Mapping[TopicPartition, int], deadline: Deadline
+    ) -> dict[TopicPartition, int]:
+        """The timestamp in ms of the first record at or behind each offset, of those that came in
+        time and have one (-1: none)."""
+        # Here: it brings Arrow, which offsets alone do not need.
+        from sparkkafka.client.consumer.consumer import Consumer
+
+        if self._consumer is None:
+            self._consumer = Consumer(self._settings)
+        consumer = self._consumer
+        found: dict[TopicPartition, int] = {}
         consumer.assign(starts)
+        consumer.resume(list(starts))
         while len(found) < len(starts) and not deadline.expired:
             table = consumer.poll_arrow(deadline.remaining_s())
             if not table.num_rows:
@@ -131,4 +150,4 @@ def _first_timestamps(
                 seen.append(tp)
                 found.setdefault(tp, row["timestamp_first"] // 1000)
             consumer.pause(seen)
-    return {tp: timestamp_ms for tp, timestamp_ms in found.items() if timestamp_ms >= 0}
+        return {tp: timestamp_ms for tp, timestamp_ms in found.items() if timestamp_ms >= 0}

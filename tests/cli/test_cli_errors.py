@@ -2,13 +2,51 @@
 
 from __future__ import annotations
 
+import io
+import json
+import os
+import signal
 import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
+from sparkkafka.cli import app
 from sparkkafka.cli.app import main
+from sparkkafka.cli.cluster import lag
+from sparkkafka.cli.commands import VERBS
+from sparkkafka.client import Admin, Producer, TopicPartition
+from sparkkafka.client.lags import PartitionLag
+from sparkkafka.errors import ErrorCode
+from sparkkafka.testing.fake.cluster import FakeCluster
 
-VERBS = [["topics", "list"]]
+ANY = [
+    "topics list",
+    "topics describe t",
+    "topics create t",
+    "topics alter t -c retention.ms=1",
+    "topics add-partitions t 2 --yes",
+    "topics delete t --yes",
+    "brokers list",
+    "brokers describe 0",
+    "groups list",
+    "groups describe g",
+    "groups reset g --all-topics --to-latest",
+    "groups delete g --yes",
+    "lag g",
+]
+"""One of each command, without `check`, whose lines are its own."""
+
+PASSWORD = "hunter2"
+DENIED = ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+
+@pytest.fixture(autouse=True)
+def no_profiles(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
 
 
 @pytest.fixture
@@ -19,23 +57,239 @@ def dead_port():
         yield held.getsockname()[1]
 
 
-@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
-def test_a_dead_cluster(verb, dead_port, capsys):
-    assert main(["-b", f"127.0.0.1:{dead_port}", "--timeout", "1", *verb]) == 1
+@pytest.fixture
+def silent_port():
+    """A port that takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as server:
+        yield server.getsockname()[1]
+
+
+def one_line(capsys) -> str:
     out, err = capsys.readouterr()
     assert out == ""
     (line,) = err.splitlines()
-    assert f"127.0.0.1:{dead_port}" in line
+    assert line.startswith("sparkkafka: ")
+    return line
 
 
-@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
-def test_no_cluster_is_named(verb, capsys, monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    assert main(verb) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "-b HOST:PORT" in line
+def test_all_verbs_are_here():
+    of_cluster = {
+        name for name, verb in VERBS.items() if verb.module.startswith("sparkkafka.cli.cluster.")
+    }
+    assert {verb.split()[0] for verb in ANY} == of_cluster - {"check"}
+
+
+@pytest.mark.parametrize("verb", ANY)
+def test_a_dead_cluster(verb, dead_port, capsys):
+    assert main(["-b", f"127.0.0.1:{dead_port}", "--timeout", "0.3", *verb.split()]) == 1
+    assert f"127.0.0.1:{dead_port}" in one_line(capsys)
+
+
+@pytest.mark.parametrize("verb", ["topics list", "lag g"])
+def test_a_server_that_says_nothing(verb, silent_port, capsys):
+    began_s = time.monotonic()
+    assert main(["-b", f"127.0.0.1:{silent_port}", "--timeout", "0.5", *verb.split()]) == 1
+    assert f"127.0.0.1:{silent_port}" in one_line(capsys)
+    assert time.monotonic() - began_s < 30  # and not request.timeout.ms, or a minute
+
+
+@pytest.mark.parametrize("verb", ANY)
+def test_no_cluster_is_named(verb, capsys):
+    assert main(verb.split()) == 2
+    assert "-b HOST:PORT" in one_line(capsys)
+
+
+def test_a_wrong_password(capsys):
+    with FakeCluster(sasl_users={"alice": "right"}) as fake:
+        given = ["-b", fake.bootstrap_servers, "--timeout", "30"]
+        for setting in (
+            "security.protocol=SASL_PLAINTEXT",
+            "sasl.mechanism=PLAIN",
+            "sasl.username=alice",
+            f"sasl.password={PASSWORD}",
+        ):
+            given += ["-X", setting]
+        for verb in ANY:
+            assert main([*given, *verb.split()]) == 1, verb
+            out, err = capsys.readouterr()
+            assert out == ""
+            assert PASSWORD not in err
+            # Once the password that goes over the wire is warned of, too.
+            (line,) = [line for line in err.splitlines() if ": warning: " not in line]
+            assert "alice" in line
+        assert main([*given, "--debug", "topics", "list"]) == 1
+        assert PASSWORD not in capsys.readouterr().err
 
 
 def test_options_of_all_verbs_may_stand_behind_the_verb(dead_port, capsys):
-    assert main(["topics", "list", "--timeout", "1", "-b", f"127.0.0.1:{dead_port}"]) == 1
-    assert f"127.0.0.1:{dead_port}" in capsys.readouterr().err
+    given = ["--timeout", "0.3", "-b", f"127.0.0.1:{dead_port}"]
+    assert main(["topics", "list", *given]) == 1
+    assert f"127.0.0.1:{dead_port}" in one_line(capsys)
+    assert main(["lag", "g", *given, "--debug"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+    assert main(["lag", "g", "--timeout", "-3"]) == 2
+    assert "above 0" in one_line(capsys)
+
+
+def test_what_is_given_behind_the_verb_counts_more(dead_port, capsys):
+    with FakeCluster() as fake:
+        fake.create_topic("t")
+        given = ["-b", f"127.0.0.1:{dead_port}"]
+        assert main([*given, "topics", "list", "--json", "-b", fake.bootstrap_servers]) == 0
+    assert [row["topic"] for row in json.loads(capsys.readouterr().out)] == ["t"]
+
+
+def test_a_misspelt_verb_and_a_misspelt_setting(capsys):
+    assert main(["topic", "list"]) == 2
+    assert "did you mean 'topics'?" in one_line(capsys)
+    assert main(["-b", "h:1", "-X", "ssl.keystore.locaton=x", "topics", "list"]) == 2
+    assert "ssl.keystore.location" in one_line(capsys)
+
+
+def test_a_bug_is_one_line_with_its_type(monkeypatch, capsys):
+    monkeypatch.setattr(app, "_run", lambda *_: 1 / 0)
+    assert main([]) == 1
+    assert "ZeroDivisionError: division by zero (--debug shows where)" in one_line(capsys)
+
+
+def test_ctrl_c_ends_quietly(monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(app, "_run", interrupted)
+    assert main([]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+def test_ctrl_c_while_it_waits_in_a_process():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        servers = f"127.0.0.1:{server.getsockname()[1]}"
+        with subprocess.Popen(
+            [sys.executable, "-m", "sparkkafka", "-b", servers, "topics", "list"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as process:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1)  # it asks, and waits now
+                process.send_signal(signal.SIGINT)
+                out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, b"", b"")
+
+
+def test_a_closed_pipe_ends_quietly():
+    """The reader goes away before anything is written."""
+    with FakeCluster() as fake:
+        fake.create_topic("t")
+        read_end, write_end = os.pipe()
+        command = [sys.executable, "-m", "sparkkafka", "-b", fake.bootstrap_servers]
+        with subprocess.Popen(
+            [*command, "topics", "list"], stdout=write_end, stderr=subprocess.PIPE
+        ) as process:
+            os.close(write_end)
+            os.close(read_end)
+            _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (141, b"")
+
+
+def test_a_full_disk_is_one_line():
+    with FakeCluster() as fake, Path("/dev/full").open("w") as full:
+        fake.create_topic("t")
+        command = [sys.executable, "-m", "sparkkafka", "-b", fake.bootstrap_servers]
+        run = subprocess.run(
+            [*command, "topics", "list"], stdout=full, stderr=subprocess.PIPE, timeout=60
+        )
+    assert run.returncode == 1
+    (line,) = run.stderr.decode().splitlines()
+    assert "No space left on device" in line
+
+
+def test_destructive_verbs_ask_on_a_terminal(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", Terminal("n\ny\n"))
+    with FakeCluster() as fake:
+        fake.create_topic("t")
+        given = ["-b", fake.bootstrap_servers, "topics", "delete", "t"]
+        assert main(given) == 1
+        out, err = capsys.readouterr()
+        assert out.strip() == ""
+        assert "Delete 1 topic (t) for ever?" in err
+        assert "nothing was done" in err
+        assert main(given) == 0
+        assert "topic t was deleted" in capsys.readouterr().out
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def behind():
+    """A fake cluster with a topic t of two records, and a group g that has read one of them."""
+    with FakeCluster() as fake:
+        fake.create_topic("t")
+        settings = {"bootstrap.servers": fake.bootstrap_servers}
+        with Producer(settings) as producer:
+            producer.send("t", b"1")
+            producer.send("t", b"2")
+        with Admin(settings) as admin:
+            admin.alter_consumer_group_offsets("g", {TopicPartition("t", 0): 1}).all()
+        yield fake
+
+
+def test_watch_prints_a_line_of_json_for_each_look(behind, monkeypatch, capsys):
+    looks = iter([None, None, None])
+
+    def sleep(seconds: float) -> None:
+        assert seconds == 0.5
+        if next(looks, KeyboardInterrupt) is KeyboardInterrupt:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(lag, "pause", sleep)
+    given = ["-b", behind.bootstrap_servers, "lag", "g", "--watch", "--json", "--interval", "0.5"]
+    assert main(given) == 130
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["lag"] for line in lines] == [1, 1, 1, 1]
+    assert all(line["behind_s"] >= 0 for line in lines)
+
+
+def test_watch_redraws_a_terminal_and_tells_a_look_that_failed(behind, monkeypatch, capsys):
+    looks = iter([lambda: None, lambda: behind.fault(api="OffsetFetch", action=DENIED)])
+
+    def sleep(_seconds: float) -> None:
+        step = next(looks, None)
+        if step is None:
+            raise KeyboardInterrupt
+        step()
+
+    monkeypatch.setattr(lag, "pause", sleep)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    assert main(["-b", behind.bootstrap_servers, "lag", "g", "--watch", "--no-ages"]) == 130
+    out = capsys.readouterr().out
+    assert "█" * lag.BAR_CELLS in out
+    assert "group g: 1 behind in 1 partition" in out
+    assert "the last look failed: error 30 GROUP_AUTHORIZATION_FAILED" in out
+    assert "Ctrl-C ends it" in out
+
+
+@pytest.mark.parametrize(
+    ("offsets", "largest", "text"),
+    [(0, 0, ""), (0, 9, ""), (1, 10**9, "▏"), (5, 10, "█" * 15), (10, 10, "█" * 30)],
+)
+def test_bars(offsets, largest, text):
+    assert str(lag.bar(offsets, largest)) == text
+
+
+def test_a_terminal_with_few_lines_shows_the_largest_lags():
+    from rich.console import Console
+
+    rows = [
+        PartitionLag(partition=TopicPartition("t", n), committed=0, earliest=0, latest=n)
+        for n in range(50)
+    ]
+    console = Console(width=120)
+    with console.capture() as captured:
+        console.print(lag.picture("group g", rows, "", 3))
+    text = captured.get()
+    assert "47 partitions with less lag" in text
+    assert [line.split()[1] for line in text.splitlines()[1:4]] == ["49", "48", "47"]

@@ -114,6 +114,20 @@ def versions_of(text: str | None) -> range:
     return range(int(first), int(last or first) + 1)
 
 
+# Structs that Kafka gives a name of several others' too.
+_KAFKAS_NAMES = {
+    "QuorumPartition": "PartitionData",
+    "QuorumPartitionState": "PartitionData",
+    "QuorumReplicaState": "ReplicaState",
+    "QuorumTopic": "TopicData",
+    "QuorumTopicState": "TopicData",
+}
+
+
+def _kafkas_name(cls: type) -> str:
+    return _KAFKAS_NAMES.get(cls.__name__, cls.__name__)
+
+
 def snake_case(name: str) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
@@ -178,7 +192,7 @@ def class_rows(cls: type[Any], version: int, prefix: str = "") -> Iterator[Row]:
         path = prefix + row.name
         kind = row.wire_type
         inner = kind.element if isinstance(kind, ArrayOf) else kind
-        name = inner.name if isinstance(inner, Primitive) else inner.__name__
+        name = inner.name if isinstance(inner, Primitive) else _kafkas_name(inner)
         name = JSON_NAMES.get(name, name)
         is_struct = not isinstance(inner, Primitive)
         default = row.make_default()

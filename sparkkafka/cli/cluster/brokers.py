@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
 
+from sparkkafka.cli.bounded_admin import BoundedAdmin
+from sparkkafka.cli.cluster.check_connections import release_at
 from sparkkafka.cli.commands import AsJson, fail_each, session_of
 from sparkkafka.cli.tables import bytes_text, print_error, print_json, print_line, print_table
 from sparkkafka.client.admin.admin import Admin
@@ -33,7 +36,9 @@ def list_brokers(context: typer.Context, as_json: AsJson = False) -> None:
     """
     with session_of(context).admin() as admin:
         cluster = admin.describe_cluster()
-        disks = _disks(admin, [broker.node_id for broker in cluster.brokers])
+        node_ids = [broker.node_id for broker in cluster.brokers]
+        disks = _disks(admin, node_ids)
+        releases = _releases(admin, node_ids)
     rows: list[dict[str, Any]] = [
         {
             "broker": broker.node_id,
@@ -41,6 +46,7 @@ def list_brokers(context: typer.Context, as_json: AsJson = False) -> None:
             "port": broker.port,
             "rack": broker.rack,
             "controller": broker.node_id == cluster.controller_id,
+            "release": releases.get(broker.node_id),
             **disks.get(broker.node_id, _NO_DISKS),
         }
         for broker in cluster.brokers
@@ -50,13 +56,14 @@ def list_brokers(context: typer.Context, as_json: AsJson = False) -> None:
         return
     print_line(f"cluster {cluster.cluster_id}")
     print_table(
-        ("broker", "address", "rack", "controller", "replicas", "size", "free", "offline"),
+        ("broker", "address", "rack", "controller", "kafka", "replicas", "size", "free", "offline"),
         [
             (
                 row["broker"],
                 f"{row['host']}:{row['port']}",
                 row["rack"],
                 row["controller"] or None,
+                row["release"],
                 row["replicas"],
                 bytes_text(row["size_bytes"]),
                 bytes_text(row["free_bytes"]),
@@ -68,6 +75,18 @@ def list_brokers(context: typer.Context, as_json: AsJson = False) -> None:
 
 
 _NO_DISKS: dict[str, Any] = dict.fromkeys(("replicas", "size_bytes", "free_bytes", "offline_dirs"))
+
+
+def _releases(admin: BoundedAdmin, node_ids: Iterable[int]) -> dict[int, str]:
+    """Of each broker that can be reached, by its API versions: Kafka tells no other number."""
+    found: dict[int, str] = {}
+    with admin.asking() as (cluster, deadline):
+        for node_id in node_ids:
+            try:
+                found[node_id] = release_at(cluster.connection(node_id, deadline))
+            except KafkaError as error:
+                print_error(f"broker {node_id}: {error}")
+    return found
 
 
 def _disks(admin: Admin, node_ids: list[int]) -> dict[int, dict[str, Any]]:
@@ -104,6 +123,7 @@ def describe(
             there = some((one.node_id for one in cluster.brokers), most=20)
             raise OptionError(f"there is no broker {broker}: live ones are {there}")
         directories = admin.describe_log_dirs([broker])
+        releases = _releases(admin, [broker])
         resource = ConfigResource("broker", str(broker))
         settings = admin.describe_configs([resource])
     errors: list[KafkaError] = [*directories.errors.values(), *settings.errors.values()]
@@ -129,6 +149,7 @@ def describe(
         "port": row.port,
         "rack": row.rack,
         "controller": row.node_id == cluster.controller_id,
+        "release": releases.get(broker),
         "log_dirs": dirs,
         "configs": configs,
     }
@@ -136,7 +157,8 @@ def describe(
         print_json(document)
     else:
         rack = f", rack {row.rack}" if row.rack else ""
-        print_line(f"{row}{rack}{', controller' if document['controller'] else ''}")
+        release = f", speaks as Kafka {document['release']}" if document["release"] else ""
+        print_line(f"{row}{rack}{release}{', controller' if document['controller'] else ''}")
         for key, value in configs.items():
             print_line(f"  {key}={'(hidden)' if value is None else value}")
         columns = ("directory", "replicas", "size", "volume", "free", "error")

@@ -20,7 +20,7 @@ from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError, c
 
 app = typer.Typer(rich_markup_mode=None)
 
-Groups = Annotated[list[str], typer.Argument(metavar="GROUP…", help="Names of groups.")]
+Groups = Annotated[list[str], typer.Argument(metavar="GROUP", help="Names of groups.")]
 
 
 @app.callback()

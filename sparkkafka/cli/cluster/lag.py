@@ -9,6 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Annotated, Any, Final
 
 import typer
@@ -28,11 +29,12 @@ from sparkkafka.cli.tables import (
 )
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.lags import PartitionLag, add_ages, lags_of
+from sparkkafka.client.lags import Ages, PartitionLag, lags_of
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError, counted
 
 app = typer.Typer(rich_markup_mode=None)
+pause = time.sleep
 
 LEAST_INTERVAL_S: Final = 0.5
 BAR_CELLS: Final = 30
@@ -43,7 +45,7 @@ Watch = Annotated[bool, typer.Option("--watch", "-w", help="Redraw until Ctrl-C.
 Interval = Annotated[
     float, typer.Option("--interval", metavar="SECONDS", help="Between two looks, with --watch.")
 ]
-Ages = Annotated[
+WithAges = Annotated[
     bool, typer.Option("--ages/--no-ages", help="Fetch the oldest unread record for its age.")
 ]
 
@@ -51,13 +53,21 @@ Ages = Annotated[
 @app.command()
 def lag(
     context: typer.Context,
-    group: Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.")],
+    group: Annotated[
+        str | None, typer.Argument(metavar="GROUP", help="The consumer group.")
+    ] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--checkpoint", metavar="DIR", help="A streaming query's, instead of a group."
+        ),
+    ] = None,
     watch: Watch = False,
     interval: Interval = 2.0,
-    ages: Ages = True,
+    ages: WithAges = True,
     as_json: AsJson = False,
 ) -> None:
-    """How far a group is behind: in offsets, and in seconds.
+    """How far a group, or a streaming query, is behind: in offsets, and in seconds.
 
     Seconds are the age of the oldest record that is not read yet, by its timestamp and this
     machine's clock; that record is fetched (READ on the topic). With --watch --json each look is
@@ -66,18 +76,33 @@ def lag(
     \b
       sparkkafka -b localhost:9092 lag billing
       sparkkafka -b localhost:9092 lag billing --watch
+      sparkkafka -b localhost:9092 lag --checkpoint /data/checkpoints/orders
     """
-    session = session_of(context)
-    title = f"group {group}"
+    if group is not None and checkpoint is None:
+        title = f"group {group}"
+        committed_of: CommittedOf = partial(committed_of_group, group=group)
+    elif checkpoint is not None and group is None:
+        title, committed_of = _of_checkpoint(checkpoint)
+    else:
+        raise OptionError("give the name of a GROUP or --checkpoint DIR, and not both")
     show(
-        session,
+        session_of(context),
         title,
-        lambda admin: committed_of_group(admin, group),
+        committed_of,
         watch=watch,
         interval_s=interval,
         ages=ages,
         as_json=as_json,
     )
+
+
+def _of_checkpoint(location: str) -> tuple[str, CommittedOf]:
+    """What counts is where the next start would read on: the end of the last finished batch."""
+    from sparkkafka.checkpoints.logs import Checkpoint
+    from sparkkafka.checkpoints.positions import next_offsets
+
+    found = Checkpoint(location)
+    return f"checkpoint {found.location}", lambda admin: next_offsets(found.again(), admin)
 
 
 def committed_of_group(admin: Admin, group: str) -> dict[TopicPartition, int | None]:
@@ -135,7 +160,7 @@ class _Looks:
 
     def __init__(self, session: Session, committed_of: CommittedOf, ages: bool) -> None:
         self._timeout_s = session.timeout_s or DEFAULT_TIMEOUT_S
-        self._consumer = session.settings("consumer") if ages else None
+        self._ages = Ages(session.settings("consumer")) if ages else None
         self._committed_of = committed_of
         self._admin = BoundedAdmin(session.settings("admin"), session.deadline)
 
@@ -144,6 +169,8 @@ class _Looks:
 
     def __exit__(self, *exc_info: object) -> None:
         self._admin.close()
+        if self._ages is not None:
+            self._ages.close()
 
     def again(self) -> list[PartitionLag]:
         self._admin.deadline = Deadline(self._timeout_s * 1000)
@@ -151,12 +178,13 @@ class _Looks:
 
     def next(self) -> list[PartitionLag]:
         rows = lags_of(self._admin, self._committed_of(self._admin))
-        if self._consumer is not None:
+        if self._ages is not None:
             try:
-                rows = add_ages(rows, self._consumer, self._admin.deadline)
+                rows = self._ages.added_to(rows, self._admin.deadline)
             except KafkaError as error:
                 print_error(f"ages are not shown: {error}")
-                self._consumer = None
+                self._ages.close()
+                self._ages = None
         return rows
 
 
@@ -238,7 +266,7 @@ def _print_lines(title: str, looks: _Looks, rows: list[PartitionLag], interval_s
         json.dump(document_of(title, rows), sys.stdout, ensure_ascii=False)
         sys.stdout.write("\n")
         sys.stdout.flush()
-        time.sleep(interval_s)
+        pause(interval_s)
         rows = looks.again()
 
 
@@ -252,7 +280,7 @@ def _redraw(title: str, looks: _Looks, rows: list[PartitionLag], interval_s: flo
     with Live(console=console, auto_refresh=False, vertical_overflow="ellipsis") as live:
         while True:
             live.update(picture(title, rows, failed, max(console.height - 5, 1)), refresh=True)
-            time.sleep(interval_s)
+            pause(interval_s)
             try:
                 rows, failed = looks.again(), ""
             except KafkaError as error:

@@ -15,6 +15,7 @@ FORMS: Final = (
 )
 _UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _AGO = re.compile(r"-(\d{1,9})([smhd])")
+_SPAN = re.compile(r"(\d{1,9})([smhd])")
 
 
 def timestamp_ms_of(text: str, option: str) -> int:
@@ -32,6 +33,14 @@ def timestamp_ms_of(text: str, option: str) -> int:
     if found < 0:
         raise OptionError(f"{option} is {FORMS}; got {text[:100]!r}")
     return int(found * 1000)
+
+
+def seconds_of(text: str, option: str) -> float:
+    """A span of time, 30s, 15m, 2h or 1d. Raises OptionError."""
+    span = _SPAN.fullmatch(text.strip())
+    if span is None:
+        raise OptionError(f"{option} is a time like 30s, 15m, 2h or 1d; got {text[:100]!r}")
+    return int(span[1]) * _UNITS_MS[span[2]] / 1000
 
 
 def iso_of(timestamp_ms: int) -> str:

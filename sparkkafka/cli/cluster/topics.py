@@ -19,7 +19,7 @@ from sparkkafka.errors import OptionError, counted
 
 app = typer.Typer(rich_markup_mode=None)
 
-Names = Annotated[list[str], typer.Argument(metavar="TOPIC…", help="Names of topics.")]
+Names = Annotated[list[str], typer.Argument(metavar="TOPIC", help="Names of topics.")]
 Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
 Configs = Annotated[
     list[str] | None,

@@ -257,7 +257,7 @@ def first_to_answer(
 
 def _canonical_names(host: str) -> list[str]:
     """Of each address that the name has, in the resolver's order; none if it has no address."""
-    return [_canonical_name(address) for address in _addresses_of(host)]
+    return [_canonical_name(address) for address in addresses_of(host)]
 
 
 def _canonical_name(address: str) -> str:
@@ -267,10 +267,11 @@ def _canonical_name(address: str) -> str:
         name = socket.gethostbyaddr(address)[0]
     except (OSError, UnicodeError):
         return address
-    return name if address in _addresses_of(name) else address
+    return name if address in addresses_of(name) else address
 
 
-def _addresses_of(host: str) -> list[str]:
+def addresses_of(host: str) -> list[str]:
+    """In the resolver's order; none if the name cannot be resolved."""
     try:
         rows = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):

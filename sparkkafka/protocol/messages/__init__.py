@@ -75,6 +75,8 @@ _NAMES: Mapping[str, str] = {
     "metadata": """
         NO_AUTHORIZED_OPERATIONS ApiVersion ApiVersionsRequest ApiVersionsResponse
         DescribeClusterBroker DescribeClusterRequest DescribeClusterResponse
+        DescribeQuorumRequest DescribeQuorumResponse QuorumPartition QuorumPartitionState
+        QuorumReplicaState QuorumTopic QuorumTopicState
         FinalizedFeatureKey MetadataRequest MetadataRequestTopic MetadataResponse
         MetadataResponseBroker MetadataResponsePartition MetadataResponseTopic
         SupportedFeatureKey

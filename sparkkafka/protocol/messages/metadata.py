@@ -1,4 +1,5 @@
-"""What a cluster is and can do: ApiVersions, Metadata, DescribeCluster."""
+"""What a cluster is and can do: ApiVersions, Metadata, DescribeCluster,
+DescribeQuorum."""
 
 from __future__ import annotations
 
@@ -176,3 +177,67 @@ class DescribeClusterResponse(Response):
     controller_id: int = int32(-1)
     brokers: list[DescribeClusterBroker] = array(DescribeClusterBroker)
     cluster_authorized_operations: int = int32(NO_AUTHORIZED_OPERATIONS)
+
+
+@struct
+class QuorumPartition:
+    """A partition of the metadata log: there is one, 0."""
+
+    partition_index: int = int32()
+
+
+@struct
+class QuorumTopic:
+    """The metadata log, `__cluster_metadata`."""
+
+    topic_name: str = string()
+    partitions: list[QuorumPartition] = array(QuorumPartition)
+
+
+@request(api_key=55, versions=(0, 1), flexible=0)
+class DescribeQuorumRequest(Request["DescribeQuorumResponse"]):
+    """Asks for the controllers of KRaft (KIP-595); brokers pass it on to the active one."""
+
+    topics: list[QuorumTopic] = array(QuorumTopic)
+
+
+@struct
+class QuorumReplicaState:
+    """A controller (a voter) or a broker (an observer) and how far it is.
+
+    `last_caught_up_timestamp` is in ms of the active controller's clock; its own is its time now.
+    """
+
+    replica_id: int = int32()
+    log_end_offset: int = int64()
+    last_fetch_timestamp: int = int64(-1, since=1, ignorable=True)
+    last_caught_up_timestamp: int = int64(-1, since=1, ignorable=True)
+
+
+@struct
+class QuorumPartitionState:
+    """`leader_id` is the active controller, -1 if there is none."""
+
+    partition_index: int = int32()
+    error_code: int = int16()
+    leader_id: int = int32()
+    leader_epoch: int = int32()
+    high_watermark: int = int64()
+    current_voters: list[QuorumReplicaState] = array(QuorumReplicaState)
+    observers: list[QuorumReplicaState] = array(QuorumReplicaState)
+
+
+@struct
+class QuorumTopicState:
+    """The metadata log."""
+
+    topic_name: str = string()
+    partitions: list[QuorumPartitionState] = array(QuorumPartitionState)
+
+
+@response(DescribeQuorumRequest)
+class DescribeQuorumResponse(Response):
+    """The active controller, the others, and the brokers, as the active controller sees them."""
+
+    error_code: int = int16()
+    topics: list[QuorumTopicState] = array(QuorumTopicState)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 # What brokers of a release offer first: the highest version of a request, where it is higher than
 # in the release before. The first row is the oldest Kafka that is supported. (What brokers answer
 # to ApiVersions, as kafka-python keeps it; a test compares the two.)
@@ -57,6 +59,7 @@ _NEW_IN = {
     "4.0": """
         Produce:12 ListOffsets:10 Metadata:13 DescribeGroups:6 EndTxn:5 TxnOffsetCommit:5
         DescribeCluster:2 ConsumerGroupHeartbeat:1 ConsumerGroupDescribe:1
+        DescribeQuorum:2
     """,
     "4.1": "Produce:13 Fetch:18 ListTransactions:2",
     "4.2": "ListOffsets:11 OffsetCommit:10 OffsetFetch:10 WriteTxnMarkers:2",
@@ -71,3 +74,19 @@ def first_kafka(api_name: str, version: int = 0) -> str:
         if int(highest.get(api_name, -1)) >= version:
             return f"Kafka {release}"
     return ""
+
+
+def release_of(offered: Mapping[str, int]) -> str:
+    """The newest Kafka all of whose new versions a broker offers: "4.1"; "" for an older one than
+    the first of the table. `offered` has the highest version by the request's name.
+
+    Requests that the broker hides, as managed ones do, do not count. A release that brought nothing
+    that is used here is not told from the one before.
+    """
+    found = ""
+    for release, rows in _NEW_IN.items():
+        new = [row.split(":") for row in rows.split()]
+        shared = [(offered[name], int(version)) for name, version in new if name in offered]
+        if shared and all(most >= version for most, version in shared):
+            found = release
+    return found

@@ -1,5 +1,6 @@
 """How the fake broker answers an administrator: CreatePartitions, DeleteRecords, ListGroups,
-DeleteGroups. Only as much as clients' tests of lost answers and moved brokers need."""
+DescribeGroups (classic ones), DeleteGroups. Only as much as clients' tests of lost answers and
+moved brokers need."""
 
 from __future__ import annotations
 
@@ -14,6 +15,9 @@ from sparkkafka.protocol.messages import (
     DeleteRecordsPartitionResult,
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsResponse,
     ListedGroup,
     ListGroupsResponse,
 )
@@ -21,6 +25,7 @@ from sparkkafka.testing.fake.call import Call
 from sparkkafka.testing.fake.groups.apis import group_error
 
 HIGH_WATERMARK = -1
+NOT_FOUND_VERSION = 6  # of DescribeGroups; before it a group that is not there is Dead
 
 
 def create_partitions(call: Call) -> CreatePartitionsResponse:
@@ -99,6 +104,42 @@ def list_groups(call: Call) -> ListGroupsResponse:
     return ListGroupsResponse(
         groups=[row for row in groups if not states or row.group_state in states]
     )
+
+
+def describe_groups(call: Call) -> DescribeGroupsResponse:
+    """Classic groups; what members subscribe to is that of the protocol that they like best."""
+    answer = call.injected()
+    rows = []
+    for group_id in call.message.groups:
+        group = call.state.group(group_id)
+        code = group_error(call, group_id)
+        if answer is not None:
+            code = answer.code
+        if not code and not group.exists and call.request.version >= NOT_FOUND_VERSION:
+            code = ErrorCode.GROUP_ID_NOT_FOUND
+        state = group.membership.state.value if group.exists else "Dead"
+        members = [
+            DescribedGroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_host="/127.0.0.1",
+                member_metadata=member.protocols[0][1] if member.protocols else b"",
+                member_assignment=member.assignment,
+            )
+            for member in group.membership.members.values()
+        ]
+        if code:
+            rows.append(DescribedGroup(group_id=group_id, error_code=code))
+        else:
+            rows.append(
+                DescribedGroup(
+                    group_id=group_id,
+                    group_state=state,
+                    protocol_type="consumer" if members else "",
+                    members=members,
+                )
+            )
+    return DescribeGroupsResponse(groups=rows)
 
 
 def delete_groups(call: Call) -> DeleteGroupsResponse:

@@ -50,6 +50,7 @@ from sparkkafka.testing.fake.admin import (
     create_partitions,
     delete_groups,
     delete_records,
+    describe_groups,
     list_groups,
 )
 from sparkkafka.testing.fake.call import Call, Handler
@@ -464,6 +465,7 @@ HANDLERS: dict[str, Handler] = {
     "DeleteTopics": delete_topics,
     "DescribeCluster": describe_cluster,
     "DescribeConfigs": describe_configs,
+    "DescribeGroups": describe_groups,
     "DescribeLogDirs": describe_log_dirs,
     "DescribeTransactions": describe_transactions,
     "EndTxn": end_txn,

@@ -106,6 +106,7 @@ def test_brokers(command):
     (row,) = listed["brokers"]
     assert row["controller"] is True
     assert row["size_bytes"] >= 0
+    assert row["release"][0] in "34"
     assert command.servers.endswith(f":{row['port']}")
     described = command("brokers", "describe", str(row["broker"]), "--json").json
     assert described["log_dirs"][0]["error"] is None

@@ -65,6 +65,7 @@ VERSIONS = {
     "DescribeLogDirs": (1, 4),
     "SaslAuthenticate": (0, 2),
     "DescribeCluster": (0, 1),
+    "DescribeQuorum": (0, 1),
     "DescribeTransactions": (0, 0),
     "ListTransactions": (0, 2),
     "CreatePartitions": (0, 3),

@@ -1,0 +1,204 @@
+"""The part of `check` before any question of Kafka's: names, sockets, TLS, SASL, API versions."""
+
+from __future__ import annotations
+
+import datetime
+import ssl
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+from sparkkafka.cli.cluster.findings import Finding, unknown, well, wrong
+from sparkkafka.cli.tables import duration_text
+from sparkkafka.client.auth.credentials import ConnectionSecurity, connection_security
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.net.connecting import (
+    BootstrapServers,
+    addresses_of,
+    connect,
+    encrypt,
+    where,
+)
+from sparkkafka.client.net.connection import Connection
+from sparkkafka.client.values import Broker
+from sparkkafka.config.options import ClientOptions
+from sparkkafka.errors import KafkaError, some
+from sparkkafka.protocol.messages import REQUESTS
+from sparkkafka.protocol.wire.releases import release_of
+
+FEW_DAYS: Final = 30
+LAST_PART: Final = 1 / 3
+"""Of a certificate's life: those that live for a day are renewed each day."""
+LEAST_MS: Final = 1_000
+
+
+def bootstrap_findings(options: ClientOptions, deadline: Deadline) -> Iterator[Finding]:
+    """Each entry of bootstrap.servers, as far as it goes."""
+    addresses = BootstrapServers(options).addresses()
+    for number, (host, port) in enumerate(addresses):
+        share_ms = deadline.remaining_s() * 1000 / (len(addresses) - number + 1)
+        yield from _server(host, port, options, deadline.sooner(max(share_ms, LEAST_MS)))
+
+
+def _server(host: str, port: int, options: ClientOptions, deadline: Deadline) -> Iterator[Finding]:
+    at = where(host, port)
+    found = addresses_of(host)
+    if not found:
+        yield wrong(f"{at} resolves", "no address: is the name right, and this machine's DNS?")
+        return
+    yield well(f"{at} resolves", some(found))
+    try:
+        connect(host, port, options, deadline).close()
+    except KafkaError as error:
+        yield wrong(f"{at} connects", f"{error}: does a broker listen there, is a firewall before?")
+        return
+    yield well(f"{at} connects", "TCP")
+    security = connection_security(options, host, port)
+    if security.context is not None:
+        try:
+            yield from _tls(host, port, options, security, deadline)
+        except KafkaError as error:
+            yield wrong(f"{at} TLS", error)
+            return
+    try:
+        connection = Connection.open(host, port, options, deadline)
+    except KafkaError as error:
+        yield wrong(f"{at} {'SASL' if security.sasl is not None else 'Kafka'}", error)
+        return
+    with connection:
+        if security.sasl is not None:
+            yield well(f"{at} SASL", security.sasl.who)
+        yield _versions(at, connection)
+
+
+def release_at(connection: Connection) -> str:
+    """The Kafka that this broker speaks as: "4.1", or "" for one that is too old."""
+    offered = connection.versions
+    return release_of(
+        {row.API_NAME: offered[key][1] for key, row in REQUESTS.items() if key in offered}
+    )
+
+
+def _versions(at: str, connection: Connection) -> Finding:
+    offered = connection.versions
+    release = release_at(connection)
+    missing = sorted(
+        request.API_NAME
+        for key, request in REQUESTS.items()
+        if key in offered and not connection.supports(request)
+    )
+    if not release or missing:
+        return wrong(
+            f"{at} API versions",
+            f"no version in common of {some(missing)}"
+            if missing
+            else "older than Kafka 2.1, the first that is supported",
+        )
+    return well(f"{at} API versions", f"those of Kafka {release}, by its answer to ApiVersions")
+
+
+# --- TLS ---------------------------------------------------------------------------------------
+
+
+def _tls(
+    host: str, port: int, options: ClientOptions, security: ConnectionSecurity, deadline: Deadline
+) -> Iterator[Finding]:
+    at = where(host, port)
+    context, settings = security.context, security.tls_settings
+    if context is None or settings is None:
+        return
+    sock = connect(host, port, options, deadline)
+    tls = encrypt(sock, context, settings, host, at, deadline, options.prefix)
+    try:
+        cipher = tls.cipher()
+        chain = _chain(tls)
+        words = f"{tls.version()}, {cipher[0] if cipher else 'no cipher'}"
+    finally:
+        tls.close()
+    if not settings.verify:
+        yield wrong(
+            f"{at} TLS", f"{words}; the certificate is not verified: anybody can pose as it"
+        )
+    elif not settings.check_hostname:
+        yield wrong(
+            f"{at} TLS",
+            f"{words}; the name is not checked: any certificate of these authorities would do "
+            "(ssl.endpoint.identification.algorithm=https checks it)",
+        )
+    else:
+        yield well(f"{at} TLS", words)
+    for number, certificate in enumerate(chain):
+        yield _certificate(at, certificate, is_leaf=number == 0)
+
+
+def _chain(tls: ssl.SSLSocket) -> list[Any]:
+    """The certificates from the broker's up to the authority, as `cryptography` reads them; the
+    broker's alone where Python does not tell the others."""
+    from cryptography import x509
+
+    # Public since Python 3.13; the object below has had it since 3.10.
+    source: Any = tls if hasattr(tls, "get_verified_chain") else getattr(tls, "_sslobj", None)
+    ask: Callable[[], Any] = getattr(source, "get_verified_chain", lambda: [])
+    try:
+        rows = ask() or []
+    except (ssl.SSLError, ValueError):
+        rows = []
+    found = [
+        row if isinstance(row, bytes) else ssl.PEM_cert_to_DER_cert(row.public_bytes())
+        for row in rows
+    ]
+    if not found and (leaf := tls.getpeercert(binary_form=True)):
+        found = [leaf]
+    return [x509.load_der_x509_certificate(der) for der in found]
+
+
+def _certificate(at: str, certificate: Any, *, is_leaf: bool) -> Finding:
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
+    def common_name(name: Any) -> str:
+        rows = name.get_attributes_for_oid(NameOID.COMMON_NAME)
+        return str(rows[0].value) if rows else name.rfc4514_string()
+
+    names: Iterable[str] = ()
+    if is_leaf:
+        try:
+            extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+            names = [str(one.value) for one in extension.value]
+        except x509.ExtensionNotFound:
+            names = ()
+    end = certificate.not_valid_after_utc
+    left = end - datetime.datetime.now(datetime.UTC)
+    shown = f"{left.days} days" if left.days > 1 else duration_text(max(left.total_seconds(), 0))
+    about = f"{at} certificate {common_name(certificate.subject)}"
+    words = f"of {common_name(certificate.issuer)}, {shown} left"
+    if names:
+        words += f", for {some(names, most=8)}"
+    if left.days < FEW_DAYS and left < (end - certificate.not_valid_before_utc) * LAST_PART:
+        return wrong(about, f"{words}: renew it before {end:%Y-%m-%d}")
+    return well(about, words)
+
+
+# --- the brokers that the cluster names -----------------------------------------------------------
+
+
+def broker_findings(
+    brokers: Iterable[Broker], options: ClientOptions, deadline: Deadline
+) -> Iterator[Finding]:
+    """Whether each can be reached at the address that the cluster gives to clients."""
+    waiting = [one for one in brokers if (one.host, one.port) not in options.bootstrap_servers]
+    for number, broker in enumerate(waiting):
+        if deadline.expired:
+            rest = some((str(one.node_id) for one in waiting[number:]), most=10)
+            yield unknown("brokers", f"no time left to try {rest}: give --timeout more seconds")
+            return
+        share_ms = deadline.remaining_s() * 1000 / (len(waiting) - number + 1)
+        try:
+            limit = deadline.sooner(max(share_ms, LEAST_MS))
+            with Connection.open(broker.host, broker.port, options, limit) as connection:
+                yield _versions(str(broker), connection)
+        except KafkaError as error:
+            yield wrong(
+                str(broker),
+                f"{error}. This is the address that the cluster gives to clients: compare the "
+                "broker's advertised.listeners with what this machine can reach",
+            )

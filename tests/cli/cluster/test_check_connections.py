@@ -1,0 +1,88 @@
+"""What `check` says of sockets, certificates and versions that no real broker has at hand."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+from cryptography import x509
+
+from sparkkafka.cli.cluster.check_connections import _certificate
+from sparkkafka.cli.cluster.findings import UNKNOWN, WELL, WRONG
+from sparkkafka.protocol.wire.releases import release_of
+from sparkkafka.testing.fake.cluster import FakeCluster
+from tests.certificates import signed
+from tests.cli.run import Command
+
+
+@pytest.mark.parametrize(
+    ("days", "mark"), [((-300, 65), WELL), ((-340, 25), WRONG), ((0, 1), WELL), ((-9, 1), WRONG)]
+)
+def test_a_certificate_is_to_be_renewed_in_the_last_part_of_its_life(days, mark):
+    identity = signed("broker", signed("authority"), hosts=("localhost",), days=days)
+    certificate = x509.load_pem_x509_certificate(identity.pem.encode())
+    finding = _certificate("h:1", certificate, is_leaf=True)
+    assert finding.mark == mark
+    assert "for localhost" in finding.words
+    assert ("renew it" in finding.words) == (mark == WRONG)
+
+
+@pytest.fixture
+def command(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    return lambda servers: Command(capsys, servers)
+
+
+def test_one_entry_of_two_does_not_answer(command):
+    with FakeCluster() as fake, socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        dead = f"127.0.0.1:{held.getsockname()[1]}"
+        run = command(f"{dead},{fake.bootstrap_servers}")("check", code=1)
+    (wrong,) = [line for line in run.out.splitlines() if line.startswith(WRONG)]
+    assert wrong.startswith(f"!!  {dead} connects: ")
+    assert "cluster: " in run.out
+
+
+def test_a_name_that_does_not_resolve(command):
+    run = command("no-such-host.invalid:9092")("check", code=1)
+    assert run.out.startswith("!!  no-such-host.invalid:9092 resolves: ")
+
+
+def test_a_broker_that_cannot_be_reached_where_the_cluster_says(command):
+    with FakeCluster(brokers=2) as fake:
+        fake.broker_down(1, move_leaders=False)
+        run = command(fake.address(0))("check", code=1)
+    (wrong,) = [line for line in run.out.splitlines() if line.startswith(WRONG)]
+    assert wrong.startswith("!!  broker 1 (127.0.0.1:")
+    assert "advertised.listeners" in wrong
+
+
+def test_a_cluster_that_does_not_tell_its_time(command):
+    with FakeCluster() as fake:
+        run = command(fake.bootstrap_servers)("check")
+    (line,) = [line for line in run.out.splitlines() if line.startswith(UNKNOWN)]
+    assert line.startswith("??  clock: this cluster does not tell its time")
+
+
+@pytest.mark.parametrize("version", ["2.1", "2.8"])  # of later ones the fake has not all
+def test_the_release_is_told(command, version):
+    with FakeCluster(kafka_version=version) as fake:
+        run = command(fake.bootstrap_servers)("check")
+    assert f"API versions: those of Kafka {version}, " in run.out
+
+
+def test_release_of():
+    from kafka.protocol.broker_version_data import BROKER_API_VERSIONS
+
+    from sparkkafka.protocol.messages import REQUESTS
+
+    for release, offered in BROKER_API_VERSIONS.items():
+        if release < (2, 1):
+            continue
+        names = {
+            REQUESTS[key].API_NAME: most for key, (_, most) in offered.items() if key in REQUESTS
+        }
+        found = release_of(names)
+        newer = {(3, 4): "3.3"}  # it brought nothing that is used here
+        assert found == newer.get(release, f"{release[0]}.{release[1]}")
+    assert release_of({}) == ""
