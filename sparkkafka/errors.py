@@ -21,6 +21,7 @@
     ├── ConsumerStateError (RuntimeError)  a call that does not fit the consumer's state
     ├── SchemaError (ValueError)          a schema cannot be used; says where in it
     ├── RegistryError                     the Schema Registry refused, or answered with an error
+    ├── CheckpointError                   a query's checkpoint is damaged, or must not be changed
     ├── WakeupError                       another thread ended the call with wakeup
     └── DataLossError                     records that were asked for are no longer there
 
@@ -47,6 +48,7 @@ __all__ = [
     "BadRecordError",
     "BatchTooLargeError",
     "BrokerError",
+    "CheckpointError",
     "CommitFailedError",
     "ConsumerStateError",
     "CorruptRecordError",
@@ -308,6 +310,14 @@ class RegistryError(KafkaError):
     def __init__(self, message: str, *, status: int | None = None, code: int | None = None) -> None:
         super().__init__(message)
         self.status, self.code = status, code
+
+
+class CheckpointError(KafkaError):
+    """The checkpoint of a streaming query cannot be read, or must not be changed as asked.
+
+    The message names the file, or what stands against the change. Nothing was changed, unless the
+    message says so.
+    """
 
 
 class WakeupError(KafkaError):

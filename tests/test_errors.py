@@ -20,6 +20,7 @@ from sparkkafka.errors import (
     BadRecordError,
     BatchTooLargeError,
     BrokerError,
+    CheckpointError,
     CommitFailedError,
     ConsumerStateError,
     CorruptRecordError,
@@ -268,6 +269,7 @@ EXAMPLES = [
         {"topic": "t", "partition": 3, "retriable": False},
     ),
     (ConsumerStateError("words"), {"retriable": False}),
+    (CheckpointError("words"), {"retriable": False}),
     (WakeupError("words"), {"retriable": False}),
 ]
 

@@ -36,13 +36,19 @@ VERBS: Final[dict[str, Verb]] = {
         "sparkkafka.cli.cluster.topics", "Topics: list, describe, create, alter, delete."
     ),
     "groups": Verb("sparkkafka.cli.cluster.groups", "Groups: list, describe, reset, delete."),
-    "lag": Verb("sparkkafka.cli.cluster.lag", "How far a group is behind; --watch redraws it."),
+    "lag": Verb(
+        "sparkkafka.cli.cluster.lag", "How far a group or a query is behind; --watch redraws it."
+    ),
     "check": Verb("sparkkafka.cli.cluster.check", "Is everything there to run a job?"),
     "brokers": Verb("sparkkafka.cli.cluster.brokers", "Brokers: list, describe."),
     "read": Verb("sparkkafka.cli.records.read", "Show a topic's records, or put them in a file."),
     "write": Verb("sparkkafka.cli.records.write", "Write lines, JSON or a file's rows to a topic."),
     "copy": Verb("sparkkafka.cli.records.copy", "Copy a topic into another."),
     "bench": Verb("sparkkafka.cli.records.bench", "Measure writing and reading, within bounds."),
+    "checkpoint": Verb(
+        "sparkkafka.cli.checkpoint.command",
+        "A streaming query's checkpoint: show, diff, lag, verify, reset.",
+    ),
 }
 
 HELP: Final = """Kafka from a terminal: topics, groups, lag, records, and whether a job can run.

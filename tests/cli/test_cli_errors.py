@@ -17,9 +17,9 @@ import pytest
 from sparkkafka.cli import app
 from sparkkafka.cli.app import main
 from sparkkafka.cli.cluster import lag
-from sparkkafka.cli.cluster.lags import PartitionLag
 from sparkkafka.cli.commands import VERBS
 from sparkkafka.client import Admin, Producer, TopicPartition
+from sparkkafka.client.lags import PartitionLag
 from sparkkafka.errors import ErrorCode
 from sparkkafka.testing.fake.cluster import FakeCluster
 

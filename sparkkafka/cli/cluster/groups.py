@@ -8,13 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from sparkkafka.cli.cluster.lag import committed_of_group
-from sparkkafka.cli.cluster.lags import lags_of
 from sparkkafka.cli.cluster.times import timestamp_ms_of
 from sparkkafka.cli.commands import AsJson, Yes, confirm, fail_each, session_of
 from sparkkafka.cli.tables import print_error, print_json, print_line, print_table, text_of
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.admin.groups import ConsumerGroupDescription, MemberDescription
 from sparkkafka.client.cluster.offsets import NO_OFFSET, OffsetSpec
+from sparkkafka.client.lags import lags_of
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError, counted, some
 

@@ -9,12 +9,12 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Annotated, Any, Final
 
 import typer
 
 from sparkkafka.cli.bounded_admin import BoundedAdmin
-from sparkkafka.cli.cluster.lags import Ages, PartitionLag, lags_of
 from sparkkafka.cli.commands import AsJson, session_of
 from sparkkafka.cli.session import DEFAULT_TIMEOUT_S, Session
 from sparkkafka.cli.tables import (
@@ -29,6 +29,7 @@ from sparkkafka.cli.tables import (
 )
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.lags import Ages, PartitionLag, lags_of
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError, counted
 
@@ -52,13 +53,21 @@ WithAges = Annotated[
 @app.command()
 def lag(
     context: typer.Context,
-    group: Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.")],
+    group: Annotated[
+        str | None, typer.Argument(metavar="GROUP", help="The consumer group.")
+    ] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--checkpoint", metavar="DIR", help="A streaming query's, instead of a group."
+        ),
+    ] = None,
     watch: Watch = False,
     interval: Interval = 2.0,
     ages: WithAges = True,
     as_json: AsJson = False,
 ) -> None:
-    """How far a group is behind: in offsets, and in seconds.
+    """How far a group, or a streaming query, is behind: in offsets, and in seconds.
 
     Seconds are the age of the oldest record that is not read yet, by its timestamp and this
     machine's clock; that record is fetched (READ on the topic). With --watch --json each look is
@@ -67,18 +76,33 @@ def lag(
     \b
       sparkkafka -b localhost:9092 lag billing
       sparkkafka -b localhost:9092 lag billing --watch
+      sparkkafka -b localhost:9092 lag --checkpoint /data/checkpoints/orders
     """
-    session = session_of(context)
-    title = f"group {group}"
+    if group is not None and checkpoint is None:
+        title = f"group {group}"
+        committed_of: CommittedOf = partial(committed_of_group, group=group)
+    elif checkpoint is not None and group is None:
+        title, committed_of = _of_checkpoint(checkpoint)
+    else:
+        raise OptionError("give the name of a GROUP or --checkpoint DIR, and not both")
     show(
-        session,
+        session_of(context),
         title,
-        lambda admin: committed_of_group(admin, group),
+        committed_of,
         watch=watch,
         interval_s=interval,
         ages=ages,
         as_json=as_json,
     )
+
+
+def _of_checkpoint(location: str) -> tuple[str, CommittedOf]:
+    """What counts is where the next start would read on: the end of the last finished batch."""
+    from sparkkafka.checkpoints.logs import Checkpoint
+    from sparkkafka.checkpoints.positions import next_offsets
+
+    found = Checkpoint(location)
+    return f"checkpoint {found.location}", lambda admin: next_offsets(found.again(), admin)
 
 
 def committed_of_group(admin: Admin, group: str) -> dict[TopicPartition, int | None]:

@@ -1,0 +1,358 @@
+"""The files of a checkpoint: on this machine's disks, or by Arrow on S3, GCS, Azure and HDFS.
+
+A checkpoint is not trusted: a link, a device or a file of a size that Spark never writes is an
+error that names it, before anything is read. A file is written as a whole or not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import stat
+import uuid
+import zlib
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from sparkkafka.errors import CheckpointError
+
+MOST_FILE_BYTES = 64 << 20
+"""A plan of 100,000 partitions has 3 MB; commits of large stateful queries have some more."""
+MOST_FILES = 1_000_000
+"""In one folder. Spark keeps the last 100 batches unless it was told otherwise."""
+
+CRC_CHUNK_BYTES = 512
+_CRC_HEAD = b"crc\0" + CRC_CHUNK_BYTES.to_bytes(4, "big")
+
+# Hadoop's names, and Arrow's for the same.
+_SCHEMES = {
+    "s3": "s3",
+    "s3a": "s3",
+    "s3n": "s3",
+    "gs": "gs",
+    "gcs": "gs",
+    "abfs": "abfs",
+    "abfss": "abfss",
+    "hdfs": "hdfs",
+    "viewfs": "viewfs",
+}
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
+
+
+class Entry(NamedTuple):
+    """A file or folder in a folder. `modified_s` is its time since 1970, None if nobody knows."""
+
+    name: str
+    is_file: bool
+    size_bytes: int
+    modified_s: float | None
+
+
+class Storage(ABC):
+    """The folder of one checkpoint. Names are relative to it, with slashes: "offsets/7"."""
+
+    location: str
+    """For messages: where the folder is, without what may be secret."""
+
+    def at(self, name: str = "") -> str:
+        return f"{self.location.rstrip('/')}/{name}" if name else self.location
+
+    @abstractmethod
+    def entries(self, name: str = "") -> list[Entry]:
+        """What is in a folder, by name; empty if it is not there. Raises CheckpointError."""
+
+    @abstractmethod
+    def read(self, name: str) -> bytes | None:
+        """A file's content, None if it is not there. Raises CheckpointError."""
+
+    @abstractmethod
+    def write(self, name: str, content: bytes, *, checksum: bool = True) -> None:
+        """Makes a file or takes the place of one, as a whole or not at all. Folders are made.
+
+        Where Hadoop keeps checksums beside files the file gets one, unless told otherwise. Raises
+        CheckpointError.
+        """
+
+    @abstractmethod
+    def remove(self, name: str) -> None:
+        """Removes a file, if it is there. Raises CheckpointError."""
+
+
+def storage_of(location: str | Path, filesystem: Any = None) -> Storage:
+    """The storage of a path or URL; with `filesystem` (pyarrow.fs) a path in that.
+
+    Raises CheckpointError for a URL that nobody here can open, and for one with a password.
+    """
+    text = os.fspath(location)
+    if not text or "\0" in text:
+        raise CheckpointError(f"{text!r} is not the path of a checkpoint")
+    if filesystem is not None:
+        return ArrowStorage(filesystem, text, text)
+    found = _SCHEME.match(text)
+    if found is None:
+        return LocalStorage(text)
+    scheme = found[1].lower()
+    if scheme == "file":
+        return LocalStorage(unquote(urlsplit(text).path))
+    if scheme == "dbfs":
+        raise CheckpointError(f"{text}: give a path of DBFS as /dbfs{urlsplit(text).path}")
+    if scheme not in _SCHEMES:
+        raise CheckpointError(
+            f"{scheme}: is not a file system that checkpoints are read from: give a local path, or "
+            f"a URL that begins with {', '.join(_SCHEMES)}"
+        )
+    parts = urlsplit(text)
+    if parts.password is not None:
+        raise CheckpointError(
+            f"the {scheme} URL holds a password: leave it out, and give credentials as the file "
+            "system's own tools take them (environment, profile, instance role)"
+        )
+    shown = f"{scheme}://{parts.netloc}{parts.path}"
+    try:
+        from pyarrow import fs
+
+        filesystem, path = fs.FileSystem.from_uri(_SCHEMES[scheme] + text[len(scheme) :])
+    except ImportError as error:
+        raise CheckpointError(f"{shown}: this pyarrow has no file system for {scheme}") from error
+    except (OSError, ValueError, NotImplementedError) as error:
+        raise CheckpointError(f"{shown}: {error}") from error
+    return ArrowStorage(filesystem, path, shown, renames=scheme in ("hdfs", "viewfs"))
+
+
+# --- local --------------------------------------------------------------------------------------
+
+
+class LocalStorage(Storage):
+    def __init__(self, path: str) -> None:
+        self.location = path
+        self._root = Path(path)
+
+    def entries(self, name: str = "") -> list[Entry]:
+        folder = self._root / name
+        try:
+            # The checkpoint itself may be reached through links, its parts never are links.
+            if name and stat.S_ISLNK(folder.lstat().st_mode):
+                raise _link(self.at(name))
+            with os.scandir(folder) as found:
+                listed = []
+                for one in found:
+                    status = one.stat(follow_symlinks=False)
+                    is_file = not stat.S_ISDIR(status.st_mode)
+                    listed.append(Entry(one.name, is_file, status.st_size, status.st_mtime))
+                    if len(listed) > MOST_FILES:
+                        raise _too_many(self.at(name))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise _failed(self.at(name), error) from error
+        return sorted(listed)
+
+    def read(self, name: str) -> bytes | None:
+        try:
+            # Not blocking: a pipe would be waited for.
+            file = os.open(
+                self._root / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            )
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.EMLINK):
+                raise _link(self.at(name)) from None
+            raise _failed(self.at(name), error) from error
+        with os.fdopen(file, "rb", buffering=0) as opened:
+            status = os.fstat(file)
+            if not stat.S_ISREG(status.st_mode):
+                raise CheckpointError(f"{self.at(name)} is not a file: Spark writes only files")
+            check_size(self.at(name), status.st_size)
+            try:
+                content = opened.read(MOST_FILE_BYTES + 1)
+            except OSError as error:
+                raise _failed(self.at(name), error) from error
+        check_size(self.at(name), len(content))
+        return content
+
+    def write(self, name: str, content: bytes, *, checksum: bool = True) -> None:
+        target = self._root / name
+        sums = target.with_name(f".{target.name}.crc")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            checksum = checksum and any(target.parent.glob(".*.crc"))
+            temporary = _temporary(target, content)
+            if checksum:
+                # Hadoop's local file system refuses a file that does not fit its checksum, and
+                # takes one without: so the old one goes first.
+                sums.unlink(missing_ok=True)
+            temporary.replace(target)
+            _flush_folder(target.parent)
+            if checksum:
+                _temporary(sums, checksums(content)).replace(sums)
+        except OSError as error:
+            raise _failed(self.at(name), error) from error
+
+    def remove(self, name: str) -> None:
+        target = self._root / name
+        try:
+            target.with_name(f".{target.name}.crc").unlink(missing_ok=True)
+            target.unlink(missing_ok=True)
+            _flush_folder(target.parent)
+        except OSError as error:
+            raise _failed(self.at(name), error) from error
+
+
+def _temporary(target: Path, content: bytes) -> Path:
+    """A file with the content, on disk, beside the target; with its folder's owner and the rights
+    of the file that it will replace: whoever runs the query must be able to read it."""
+    path = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with os.fdopen(os.open(path, flags, 0o644), "wb") as file:
+            file.write(content)
+            file.flush()
+            with contextlib.suppress(FileNotFoundError):
+                os.fchmod(file.fileno(), stat.S_IMODE(target.lstat().st_mode))
+            folder = target.parent.stat()
+            with contextlib.suppress(PermissionError):
+                os.fchown(file.fileno(), folder.st_uid, folder.st_gid)
+            os.fsync(file.fileno())
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    return path
+
+
+def _flush_folder(folder: Path) -> None:
+    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def checksums(content: bytes) -> bytes:
+    """What Hadoop's ChecksumFileSystem keeps beside a file in .NAME.crc: CRC-32 of each 512 B."""
+    chunks = range(0, len(content), CRC_CHUNK_BYTES)
+    sums = (zlib.crc32(content[at : at + CRC_CHUNK_BYTES]) for at in chunks)
+    return _CRC_HEAD + b"".join(one.to_bytes(4, "big") for one in sums)
+
+
+# --- Arrow --------------------------------------------------------------------------------------
+
+
+class ArrowStorage(Storage):
+    """A folder of a pyarrow.fs.FileSystem.
+
+    Object stores show a file once it is written whole; where there are real files (`renames`) it
+    is written beside and renamed.
+    """
+
+    def __init__(self, filesystem: Any, path: str, shown: str, renames: bool = False) -> None:
+        self.location = shown
+        self._filesystem = filesystem
+        self._path = path.rstrip("/")
+        self._renames = renames or filesystem.type_name in ("local", "subtree", "hdfs")
+
+    def entries(self, name: str = "") -> list[Entry]:
+        from pyarrow import fs
+
+        folder = self._full(name)
+        try:
+            found = self._filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
+        except OSError as error:
+            raise _failed(self.at(name), error) from error
+        if len(found) > MOST_FILES:
+            raise _too_many(self.at(name))
+        return sorted(
+            Entry(
+                one.base_name,
+                one.type != fs.FileType.Directory,
+                one.size or 0,
+                None if one.mtime is None else one.mtime.timestamp(),
+            )
+            for one in found
+        )
+
+    def read(self, name: str) -> bytes | None:
+        from pyarrow import fs
+
+        path = self._full(name)
+        try:
+            info = self._filesystem.get_file_info(path)
+            if info.type == fs.FileType.NotFound:
+                return None
+            if info.type != fs.FileType.File:
+                raise CheckpointError(f"{self.at(name)} is not a file: Spark writes only files")
+            check_size(self.at(name), info.size or 0)
+            with self._filesystem.open_input_stream(path) as file:
+                content = bytes(file.read(MOST_FILE_BYTES + 1))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _failed(self.at(name), error) from error
+        check_size(self.at(name), len(content))
+        return content
+
+    def write(self, name: str, content: bytes, *, checksum: bool = True) -> None:
+        path = self._full(name)
+        target = path
+        folder, _, base = path.rpartition("/")
+        try:
+            if self._renames:
+                self._filesystem.create_dir(folder, recursive=True)
+                target = f"{folder}/.{base}.{uuid.uuid4().hex}.tmp"
+            with self._filesystem.open_output_stream(target) as file:
+                file.write(content)
+            if self._renames:
+                if checksum:
+                    self._forget_checksum(folder, base)
+                self._filesystem.move(target, path)
+        except OSError as error:
+            raise _failed(self.at(name), error) from error
+
+    def remove(self, name: str) -> None:
+        path = self._full(name)
+        folder, _, base = path.rpartition("/")
+        try:
+            if self._renames:
+                self._forget_checksum(folder, base)
+            self._filesystem.delete_file(path)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise _failed(self.at(name), error) from error
+
+    def _forget_checksum(self, folder: str, base: str) -> None:
+        """Hadoop's local file system may lie below this one."""
+        with contextlib.suppress(FileNotFoundError):
+            self._filesystem.delete_file(f"{folder}/.{base}.crc")
+
+    def _full(self, name: str) -> str:
+        return f"{self._path}/{name}" if name else self._path
+
+
+# --- errors -------------------------------------------------------------------------------------
+
+
+def check_size(where: str, size_bytes: int) -> None:
+    if size_bytes > MOST_FILE_BYTES:
+        raise CheckpointError(
+            f"{where} has {size_bytes:,} bytes, and no log of a checkpoint is larger than "
+            f"{MOST_FILE_BYTES:,}: something else has written it"
+        )
+
+
+def _link(where: str) -> CheckpointError:
+    return CheckpointError(
+        f"{where} is a symbolic link, which Spark never makes: look where it leads"
+    )
+
+
+def _too_many(where: str) -> CheckpointError:
+    return CheckpointError(f"{where} has more than {MOST_FILES:,} files: is it a checkpoint?")
+
+
+def _failed(where: str, error: OSError) -> CheckpointError:
+    return CheckpointError(f"{where}: {error.strerror or error}")

@@ -1,0 +1,240 @@
+"""What a checkpoint's files say, and files that no Spark has written."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sparkkafka.checkpoints import Checkpoint
+from sparkkafka.checkpoints.logs import kafka_source
+from sparkkafka.checkpoints.storage import MOST_FILE_BYTES
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.errors import CheckpointError
+from tests.checkpoints.checkpoint_files import (
+    LONG_AGO_S,
+    QUERY,
+    kafka_line,
+    make_checkpoint,
+    plan_text,
+    put,
+)
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def test_batches_sources_and_what_comes_next(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, {3: {0: 5, 1: 7}, 4: {0: 9, 1: 7}}, [3, 4])
+    checkpoint = Checkpoint(tmp_path)
+    assert checkpoint.query_id == QUERY
+    assert (checkpoint.planned, checkpoint.committed) == ((3, 4), (3, 4))
+    plan = checkpoint.plan(4)
+    assert (plan.version, plan.planned_ms, plan.watermark_ms) == (1, LONG_AGO_S * 1000, None)
+    assert plan.sources[0].offsets == {T0: 9, T1: 7}
+    assert plan.text().encode() == (tmp_path / "offsets" / "4").read_bytes()
+    assert checkpoint.next_start() == ("on", 5, plan, None)
+    assert not checkpoint.is_stateful
+
+
+def test_a_batch_that_is_not_finished_runs_again(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, {3: {0: 5}, 4: {0: 9}}, [3])
+    start = Checkpoint(tmp_path).next_start()
+    assert (start.kind, start.batch_id) == ("again", 4)
+    assert start.start is not None and start.end is not None
+    assert (start.start.batch_id, start.end.batch_id) == (3, 4)
+
+
+def test_the_first_batch_began_where_a_jvm_source_noted_it(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, {0: plan_text('{"t":{"0":9}}')}, [])
+    put(tmp_path / "sources" / "0" / "0", '\0v1\n{"t":{"0":2}}')
+    checkpoint = Checkpoint(tmp_path)
+    assert checkpoint.next_start().kind == "again"
+    assert checkpoint.initial("0") == {T0: 2}
+    assert checkpoint.initial("1") is None
+
+
+def test_before_the_first_batch(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, {}, [])
+    assert Checkpoint(tmp_path).next_start() == ("new", 0, None, None)
+
+
+def test_several_sources(tmp_path: Path) -> None:
+    lines = [kafka_line({"t": {0: 1}}), '{"logOffset":3}', "17", "-", '{"b":{"0":10}}']
+    make_checkpoint(tmp_path, {0: plan_text(*lines)}, [0])
+    plan = Checkpoint(tmp_path).plan(0)
+    assert [one.topics for one in plan.sources] == [("t",), (), (), (), ("b",)]
+    assert [one.offsets is None for one in plan.sources] == [False, True, True, True, False]
+    assert kafka_source(plan, "4").topics == ("b",)
+    with pytest.raises(CheckpointError, match=r"2 sources of Kafka: say which one, 0 \(t\) or 4"):
+        kafka_source(plan)
+    with pytest.raises(CheckpointError, match="'1' is no source of Kafka"):
+        kafka_source(plan, "1")
+
+
+def test_version_2_names_its_sources(tmp_path: Path) -> None:
+    text = plan_text('orders:{"t": {"0": 100}}', "other:-", version=2)
+    make_checkpoint(tmp_path, {0: text}, [0])
+    plan = Checkpoint(tmp_path).plan(0)
+    assert [(one.name, one.offsets) for one in plan.sources] == [
+        ("orders", {T0: 100}),
+        ("other", None),
+    ]
+    assert plan.text() == text
+
+
+def test_commits_of_version_2(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, {0: {0: 1}}, [])
+    put(tmp_path / "commits" / "0", 'v2\n{"nextBatchWatermarkMs":5,"stateUniqueIds":{"0":[["a"]]}}')
+    (tmp_path / "state" / "0").mkdir(parents=True)
+    checkpoint = Checkpoint(tmp_path)
+    assert checkpoint.commit(0).next_watermark_ms == 5
+    assert checkpoint.is_stateful
+
+
+# --- files that no Spark has written -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "it is empty"),
+        ("v1", "not what Spark writes"),
+        ("v1\n{}", "not what Spark writes"),
+        ("v1\n{\n{}", "is not JSON"),
+        ("v1\n[]\n{}", "no JSON object"),
+        ("v3\n{}\n{}", "newer than this release knows"),
+        ("garbage\n{}\n{}", "not what Spark writes"),
+        ("v1\n{}\n{" * 3, "is not JSON"),
+        ("v1\n{}\n" + "[" * 100_000, "nested too deep"),
+        ("v1\n{}\n" + "9" * 5000, "is not JSON"),
+        ("v2\n{}\nno-colon", "without the name of a source"),
+        ('v2\n{}\na:1\na:2', "a source is there twice"),
+    ],
+)  # fmt: skip
+def test_a_damaged_plan_is_named(tmp_path: Path, text: str, words: str) -> None:
+    make_checkpoint(tmp_path, {7: text}, [])
+    with pytest.raises(CheckpointError, match=words) as caught:
+        Checkpoint(tmp_path).plan(7)
+    assert str(tmp_path / "offsets" / "7") in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"t":{"0":18446744073709551616}}',
+        '{"t":{"0":-3}}',
+        '{"t":{"00":1}}',
+        '{"t":{"0":1,"0":2}}',
+        '{"t":{"0":1.5}}',
+        '{"t":{"99999999999":1}}',
+        '{"t":7}',
+    ],
+)
+def test_what_is_no_offset_of_kafka_is_another_source(tmp_path: Path, line: str) -> None:
+    make_checkpoint(tmp_path, {0: plan_text(line)}, [0])
+    (source,) = Checkpoint(tmp_path).plan(0).sources
+    assert (source.offsets, source.text) == (None, line)
+
+
+def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, {0: {0: 1}}, [0])
+    (tmp_path / "offsets" / "0").write_bytes(b"v1\n\xff\xfe")
+    with pytest.raises(CheckpointError, match="is damaged"):
+        Checkpoint(tmp_path).plan(0)
+
+
+def test_links_devices_pipes_and_huge_files(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, {0: {0: 1}}, [0])
+    offsets = tmp_path / "offsets"
+    (offsets / "1").symlink_to("/etc/passwd")
+    os.mkfifo(offsets / "2")
+    with (offsets / "3").open("wb") as file:
+        file.truncate(1 << 30)  # takes no room
+    with (offsets / "4").open("wb") as file:
+        file.truncate(MOST_FILE_BYTES)
+    checkpoint = Checkpoint(tmp_path)
+    for batch, words in ((1, "symbolic link"), (2, "not a file"), (3, "1,073,741,824"), (4, "dam")):
+        with pytest.raises(CheckpointError, match=words) as caught:
+            checkpoint.plan(batch)
+        assert str(offsets / str(batch)) in str(caught.value)
+
+
+def test_a_folder_that_is_a_link(tmp_path: Path) -> None:
+    real = make_checkpoint(tmp_path / "real", {0: {0: 1}}, [0])
+    reached = tmp_path / "reached"
+    reached.symlink_to(real)
+    assert Checkpoint(reached).planned == (0,)
+    mixed = tmp_path / "mixed"
+    mixed.mkdir()
+    (mixed / "offsets").symlink_to(real / "offsets")
+    with pytest.raises(CheckpointError, match=r"mixed/offsets is a symbolic link"):
+        Checkpoint(mixed)
+
+
+def test_names_that_are_no_batches_are_left_out(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, {0: {0: 1}}, [0])
+    for name in ("007", "x", "9" * 30, ".5.0af.tmp", "-1"):
+        (tmp_path / "offsets" / name).write_text("v1")
+    (tmp_path / "offsets" / "8").mkdir()
+    assert Checkpoint(tmp_path).planned == (0,)
+
+
+@pytest.mark.parametrize(
+    ("location", "words"),
+    [
+        ("ftp://host/path", "ftp: is not a file system"),
+        ("s3://key:secret@bucket/path", "holds a password"),
+        ("dbfs:/checkpoints/a", "/dbfs/checkpoints/a"),
+        ("", "not the path"),
+        ("a\0b", "not the path"),
+        ("/no/such/folder", "not the checkpoint of a query"),
+    ],
+)
+def test_locations_that_are_none(location: str, words: str) -> None:
+    with pytest.raises(CheckpointError, match=words) as caught:
+        Checkpoint(location)
+    assert "secret" not in str(caught.value)
+
+
+def test_metadata(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, {0: {0: 1}}, [0])
+    for text, words in (("", "is not JSON"), ("{}", "no id"), ("[1]", "no id"), ('{"id":1}', "no")):
+        put(tmp_path / "metadata", text)
+        with pytest.raises(CheckpointError, match=words):
+            _ = Checkpoint(tmp_path).query_id
+    (tmp_path / "metadata").unlink()
+    with pytest.raises(CheckpointError, match="metadata is not there"):
+        _ = Checkpoint(tmp_path).query_id
+
+
+def test_file_urls_and_arrow_file_systems(tmp_path: Path) -> None:
+    from pyarrow import fs
+
+    make_checkpoint(tmp_path / "a b", {0: {0: 1}, 1: {0: 2}}, [0])
+    for checkpoint in (
+        Checkpoint(f"file:{tmp_path}/a%20b"),
+        Checkpoint(f"file://{tmp_path}/a%20b"),
+        Checkpoint(str(tmp_path / "a b"), filesystem=fs.LocalFileSystem()),
+        Checkpoint("a b/", filesystem=fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())),
+    ):
+        assert (checkpoint.planned, checkpoint.committed) == ((0, 1), (0,))
+        assert checkpoint.query_id == QUERY
+        assert checkpoint.plan(1).sources[0].offsets == {T0: 2}
+        assert not checkpoint.is_stateful
+
+
+def test_local_files_are_read_without_arrow(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, {0: {0: 1}}, [0])
+    code = (
+        "import sys; from sparkkafka.checkpoints import Checkpoint, verify, diff\n"
+        "c = Checkpoint(sys.argv[1]); assert not verify(c); diff(None, c.plan(0))\n"
+        "print([n for n in ('pyarrow', 'numpy', 'pyspark', 'ssl') if n in sys.modules])"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=120
+    )
+    assert (run.returncode, run.stdout) == (0, "[]\n"), run.stderr
