@@ -82,6 +82,7 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
         "deadline",
         "values",
         "arguments",
+        "metrics",
         "auth",
         "net",
         "cluster",

@@ -302,8 +302,8 @@ _HINTS: Mapping[str, str] = {
     "logger": "the logger is sparkkafka, of Python's logging",
     "on_delivery": "give send(…).add_callback a function",
     "queued.min.messages": "fetch.max.bytes says how much is fetched ahead",
-    "statistics.interval.ms": "Producer.metrics has figures",
-    "stats_cb": "Producer.metrics has figures",
+    "statistics.interval.ms": "metrics() of the client has figures",
+    "stats_cb": "metrics() of the client has figures",
 }
 
 

@@ -166,6 +166,7 @@ USUAL: Mapping[str, Kind] = {
 # Calls that the library has, and what is special about their arguments.
 CALLS: Mapping[type, Mapping[str, Mapping[str, Kind]]] = {
     Consumer: {
+        "metrics": {},
         "assign": {"partitions": STARTS},
         "assignment": {},
         "subscribe": {
@@ -200,6 +201,7 @@ CALLS: Mapping[type, Mapping[str, Mapping[str, Kind]]] = {
         "close": {"timeout_s": SECONDS},
     },
     Producer: {
+        "metrics": {},
         "send": {
             "value": Kind(b"v", is_bytes),
             "key": Kind(b"k", is_bytes),
@@ -238,6 +240,7 @@ CALLS: Mapping[type, Mapping[str, Mapping[str, Kind]]] = {
         "close": {},
     },
     Admin: {
+        "metrics": {},
         "close": {},
         "describe_cluster": {},
         "describe_log_dirs": {"brokers": optional(NUMBERS)},

@@ -29,6 +29,7 @@ CHAINS: Mapping[str, Sequence[str]] = {
         "docs/client-consumer.md",
         "docs/client-transactions.md",
         "docs/client-admin.md",
+        "docs/client-metrics.md",
     ),
     "schemas": ("docs/schemas.md", "docs/schema-evolution.md", "docs/bad-records.md"),
     "low-level": ("docs/low-level.md",),

@@ -6,6 +6,7 @@ Each call takes the lock and a deadline; a module beside this one checks its arg
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Self
@@ -25,6 +26,8 @@ from sparkkafka.client.cluster.configs import ConfigChanges, ConfigEntry, Config
 from sparkkafka.client.cluster.offsets import ListedOffset, OffsetSpec
 from sparkkafka.client.deadline import Deadline, deadline_of
 from sparkkafka.client.group import committed_offsets
+from sparkkafka.client.metrics.network import NetworkMetrics
+from sparkkafka.client.metrics.sampled import Metrics
 from sparkkafka.client.net.connecting import where
 from sparkkafka.client.transactions.inspection import TransactionDescription, TransactionListing
 from sparkkafka.client.values import Listing, OffsetAndMetadata, Results, TopicPartition
@@ -59,7 +62,8 @@ class Admin(NotPickled):
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         """Raises OptionError for a setting that is missing, unknown or has a bad value."""
-        self._cluster = Cluster(parse_admin_settings(config))
+        self._metrics = NetworkMetrics()
+        self._cluster = Cluster(parse_admin_settings(config), metrics=self._metrics)
         self._lock = threading.Lock()
         self._closed = False
 
@@ -78,6 +82,11 @@ class Admin(NotPickled):
         with self._lock:
             self._closed = True
             self._cluster.close()
+
+    def metrics(self) -> Metrics:
+        """Requests, bytes and connections under Kafka's names; see `Consumer.metrics`."""
+        with self._metrics.lock:
+            return {"admin-client-metrics": self._metrics.figures(time.monotonic())}
 
     @contextmanager
     def _call(self, timeout_s: float | None) -> Iterator[tuple[Cluster, Deadline]]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
 from sparkkafka.client.deadline import Backoff, CloseSignal, Deadline, Retry
+from sparkkafka.client.metrics.network import NetworkMetrics
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.net.pool import KEPT, Connections
 from sparkkafka.client.values import Address, Broker, TopicPartition, some_topics
@@ -75,7 +76,8 @@ class Cluster:
 
     `try_first` (host, port) is asked before the bootstrap servers, once: a broker that the caller
     will need anyway. A call is over at the `close_signal`, whatever its deadline. `for_task`: from
-    task to task of this process the connections are kept (`KeptConnections`).
+    task to task of this process the connections are kept (`KeptConnections`), and `metrics` do not
+    count them.
 
     Metadata is asked for in three ways. `known_topic`, `known_leader` and `partition_count` read
     the cache. `look_up` asks a broker once. `topics`, `all_topics` and `leader` retry until the
@@ -89,6 +91,7 @@ class Cluster:
         try_first: Address | None = None,
         close_signal: CloseSignal | None = None,
         for_task: bool = False,
+        metrics: NetworkMetrics | None = None,
     ) -> None:
         self.options = options
         self.metadata_age_ms = max(options.metadata_max_age_ms, MIN_METADATA_AGE_MS)
@@ -104,7 +107,11 @@ class Cluster:
         self._topics: dict[str, TopicMetadata] = {}
         self._distrusted: set[str] = set()
         self.connections = (KEPT.take(options) if for_task else None) or Connections(
-            options, try_first=try_first, close_signal=close_signal, for_task=for_task
+            options,
+            try_first=try_first,
+            close_signal=close_signal,
+            for_task=for_task,
+            metrics=metrics,
         )
         self._known_topics: set[str] = set()
         self._leaders: dict[TopicPartition, int] = {}

@@ -31,6 +31,7 @@ from sparkkafka.client.group.member_thread import (
     GroupMetadata,
     RebalanceHooks,
 )
+from sparkkafka.client.metrics.fetching import FetchMetrics
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, checked_topic, some_topics
 from sparkkafka.config.client_settings import ConsumerOptions
 from sparkkafka.errors import (
@@ -76,9 +77,11 @@ class ConsumerGroup:
         cluster: Cluster,
         assignment: AssignedPartitions,
         wake: Callable[[], None],
+        metrics: FetchMetrics,
     ) -> None:
         """`wake` ends a wait of poll, from any thread."""
-        self._commits = AsyncCommits(options.client, wake)
+        self._metrics = metrics
+        self._commits = AsyncCommits(options.client, wake, metrics.network)
         self._options = options
         self._cluster = cluster
         self._assignment = assignment
@@ -144,7 +147,7 @@ class ConsumerGroup:
         self._on_assigned, self._on_revoked, self._on_lost = on_assigned, on_revoked, on_lost
         self._pattern, self._matched_s = pattern, 0.0
         if self._member is None:
-            self._member = make_member(self._options, self)
+            self._member = make_member(self._options, self, self._metrics)
             self._note_commit_time()
         if pattern is None:
             self._set_topics(frozenset(names))
@@ -421,7 +424,9 @@ class ConsumerGroup:
             self._callbacks -= 1
 
 
-def make_member(options: ConsumerOptions, hooks: RebalanceHooks) -> GroupMember[Any]:
+def make_member(
+    options: ConsumerOptions, hooks: RebalanceHooks, metrics: FetchMetrics | None = None
+) -> GroupMember[Any]:
     """The membership that `options.group_protocol` asks for; nothing is on the network yet.
 
     Raises OptionError without group.id.
@@ -430,7 +435,8 @@ def make_member(options: ConsumerOptions, hooks: RebalanceHooks) -> GroupMember[
     from sparkkafka.client.group.member import ClassicMember, ConsumerMember
 
     of_brokers = options.group_protocol == "consumer"
-    return ConsumerMember(options, hooks) if of_brokers else ClassicMember(options, hooks)
+    member = ConsumerMember if of_brokers else ClassicMember
+    return member(options, hooks, metrics)
 
 
 def _commit_from_outside(

@@ -43,6 +43,7 @@ from sparkkafka.client.consumer.partition_state import (
     damage_at,
 )
 from sparkkafka.client.deadline import Deadline, Waker
+from sparkkafka.client.metrics.fetching import FetchMetrics
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.net.frames import FrameBuffer
 from sparkkafka.client.values import TopicPartition
@@ -73,9 +74,11 @@ class Fetcher:
         cluster: Cluster,
         options: FetchOptions,
         assignment: AssignedPartitions,
+        metrics: FetchMetrics | None = None,
         *,
         for_task: bool = False,
     ) -> None:
+        self._metrics = metrics
         self._cluster = cluster
         self._options = options
         self._assignment = assignment
@@ -279,7 +282,7 @@ class Fetcher:
         answer = connection.receive_ready(leader.buffer)
         if answer is None:
             return is_ready or connection.begun_bytes > begun_bytes
-        frame = Frame(leader.buffer, leader.spare)
+        frame = Frame(leader.buffer, leader.spare, self._metrics)
         leader.buffer = None
         asked, leader.asked = leader.asked, {}
         for row in asked.values():
@@ -300,6 +303,8 @@ class Fetcher:
         frame: Frame,
     ) -> None:
         now_s = time.monotonic()
+        if self._metrics is not None and leader.is_fetch:
+            self._metrics.throttled(response.throttle_time_ms)
         if response.throttle_time_ms > 0:
             log.info("%s: throttled for %d ms", connection, response.throttle_time_ms)
             leader.not_before_s = now_s + response.throttle_time_ms / 1000
@@ -353,6 +358,9 @@ class Fetcher:
         """Whether the answer says anything new of the partition."""
         tp, offset = state.tp, state.fetch_offset or 0
         state.backoff.reset()
+        is_committed = self._options.isolation_level == "read_committed"
+        end_offset = row.last_stable_offset if is_committed else row.high_watermark
+        state.end_offset = end_offset if end_offset >= 0 else None
         if row.preferred_read_replica >= 0 and state.replica.node_id is None:
             log.info("%s: reading from broker %d", tp, row.preferred_read_replica)
             state.replica.follow(row.preferred_read_replica)

@@ -18,6 +18,8 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.consumer.fetch import ReadReplica, with_setting
 from sparkkafka.client.consumer.record import RecordBlock, TakenRows
 from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.metrics.fetching import FetchMetrics
+from sparkkafka.client.metrics.sampled import Sampled
 from sparkkafka.client.net.frames import FrameBuffer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import BatchTooLargeError, ConsumerStateError, CorruptRecordError, KafkaError
@@ -33,9 +35,13 @@ ROWS_AT_ONCE = 2048
 class Frame:
     """The memory of one answer. `spare` gets it back when its last user is done."""
 
-    def __init__(self, buffer: FrameBuffer, spare: list[FrameBuffer]) -> None:
+    def __init__(
+        self, buffer: FrameBuffer, spare: list[FrameBuffer], metrics: FetchMetrics | None
+    ) -> None:
         self._buffer = buffer
         self._spare = spare
+        self._metrics = metrics
+        self._records = self._column_bytes = 0
         self._users = 1  # the fetcher, while it hands out the answer's parts
 
     def use(self) -> None:
@@ -45,6 +51,13 @@ class Frame:
         self._users -= 1
         if not self._users:
             self._spare.append(self._buffer)
+            if self._metrics is not None and self._records:
+                self._metrics.answer_read(self._records, self._column_bytes)
+
+    def decoded(self, piece: DecodedRecords) -> None:
+        """These records of it are decoded."""
+        self._records += len(piece)
+        self._column_bytes += piece.column_bytes
 
 
 class FetchedRecords:
@@ -129,6 +142,8 @@ class FetchedRecords:
                 piece = next(self._pieces, None)
             except CorruptRecordError as error:
                 return error
+            if piece and self._frame is not None:
+                self._frame.decoded(piece)
             if piece is None or len(piece) or deadline.expired:
                 return piece
 
@@ -219,8 +234,11 @@ class PartitionState:
         self.backoff = cluster.backoff()
         self.not_before_s = 0.0
         self._fetched: deque[FetchedRecords] = deque()
-        self.row_bytes = 0.0
-        """The mean size of the rows decoded last."""
+        self.row_bytes = self.column_bytes = 0.0
+        """The mean sizes of the rows decoded last: in memory, and in their columns."""
+        self.end_offset: int | None = None
+        """Where the partition ends for this reader, as the last answer said."""
+        self.lags: Sampled | None = None  # behind each poll that had records
         self._piece: DecodedRecords | None = None
         self.is_decoding = False
         """The last call's deadline passed in the middle of a large record."""
@@ -238,6 +256,13 @@ class PartitionState:
         self.error = self.trouble = None
         self.out_of_range = False
         self.not_before_s = 0.0
+
+    @property
+    def lag(self) -> int | None:
+        """How many offsets lie between position and end, None while either is not known."""
+        if self.position is None or self.end_offset is None:
+            return None
+        return max(0, self.end_offset - self.position)
 
     def wait(self) -> None:
         """Back off after a retriable failure."""
@@ -351,6 +376,7 @@ class PartitionState:
             self._piece = piece
             if piece is not None:
                 self.row_bytes = piece.size_bytes / len(piece)
+                self.column_bytes = piece.column_bytes / len(piece)
             else:
                 self._fetched.popleft()
                 self.position = part.next_offset

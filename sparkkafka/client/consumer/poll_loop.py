@@ -17,6 +17,8 @@ from sparkkafka.client.consumer.offset_reset import StartingOffsets
 from sparkkafka.client.consumer.partition_state import AssignedPartitions, PartitionState
 from sparkkafka.client.consumer.record import RECORD_SCHEMA, Records, TakenRows, to_arrow
 from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.metrics.fetching import FetchMetrics
+from sparkkafka.client.metrics.sampled import Sampled
 from sparkkafka.config.client_settings import ConsumerOptions
 from sparkkafka.errors import (
     ConsumerStateError,
@@ -54,8 +56,10 @@ class PollLoop:
         assignment: AssignedPartitions,
         fetcher: Fetcher,
         group: ConsumerGroup,
+        metrics: FetchMetrics,
     ) -> None:
         self._options = options
+        self._metrics = metrics
         self._assignment = assignment
         self._fetcher = fetcher
         self._group = group
@@ -98,6 +102,13 @@ class PollLoop:
                 "there is nothing to read: call subscribe(topics) or assign(partitions) first"
             )
         deadline = Deadline(timeout_s * 1000)
+        self._metrics.poll_begins()
+        try:
+            return self._look(deadline, collect)
+        finally:
+            self._metrics.poll_ends()
+
+    def _look(self, deadline: Deadline, collect: Callable[[Deadline], T | None]) -> T | None:
         if self._late_error is not None:
             error, self._late_error = self._late_error, None
             raise error
@@ -239,6 +250,7 @@ class PollLoop:
                         self._raise_due(state)
                         break
                     has_some = True
+                    self._count(state, count)
                     if left is not None:
                         left -= count
                     is_over = room_bytes <= 0 or deadline.expired
@@ -258,6 +270,12 @@ class PollLoop:
                 self._assignment.served(state)
             if left == 0 or is_over or state.is_decoding:
                 return
+
+    def _count(self, state: PartitionState, count: int) -> None:
+        if state.lags is None:
+            state.lags = Sampled()
+        size_bytes = count * state.column_bytes
+        self._metrics.consumed(state.tp.topic, count, size_bytes, state.lag or 0, state.lags)
 
     def _go_back(self) -> None:
         """Ctrl-C: the user gets nothing, so nothing was read."""

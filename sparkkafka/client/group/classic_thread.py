@@ -26,6 +26,7 @@ from sparkkafka.client.group.member_thread import (
     MemberThread,
     group_error,
 )
+from sparkkafka.client.metrics.fetching import FetchMetrics
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.values import some_topics
 from sparkkafka.config.client_settings import ConsumerOptions
@@ -96,8 +97,14 @@ class Joined(NamedTuple):
 class ClassicMemberThread(MemberThread):
     """What is written here is guarded by `changed`; only the thread changes it after `join`."""
 
-    def __init__(self, options: ConsumerOptions, group_id: str, assignors: GroupAssignors) -> None:
-        super().__init__(options, group_id)
+    def __init__(
+        self,
+        options: ConsumerOptions,
+        group_id: str,
+        assignors: GroupAssignors,
+        metrics: FetchMetrics | None = None,
+    ) -> None:
+        super().__init__(options, group_id, metrics)
         self.phase = Phase.OUTSIDE
         self.generation = Generation()
         self.joined: Joined | None = None
@@ -206,6 +213,7 @@ class ClassicMemberThread(MemberThread):
             self._next_heartbeat_s = time.monotonic() + wait_s
             return wait_s
         self._close_connection()
+        self.metrics.rebalance_failed()
         with self.lock:
             if self.phase in IN_ROUND:
                 self.phase = Phase.TO_JOIN if passing else Phase.OUTSIDE
@@ -322,14 +330,9 @@ class ClassicMemberThread(MemberThread):
             self._watch = None
         self._next_heartbeat_s = time.monotonic() + self.options.heartbeat_interval_ms / 1000
         is_leader = response.leader == response.member_id
-        log.info(
-            "group %s: joined generation %d as %s%s, assignor %s",
-            self.group_id,
-            generation.generation_id,
-            generation.member_id,
-            ", its leader" if is_leader else "",
-            generation.protocol,
-        )
+        who = f"{generation.member_id}{', its leader' if is_leader else ''}"
+        words = "group %s: joined generation %d as %s, assignor %s"
+        log.info(words, self.group_id, generation.generation_id, who, generation.protocol)
         shared: Mapping[str, bytes] = {}
         if is_leader:
             shared, self._watch = self._assignors.share_out(
@@ -387,6 +390,7 @@ class ClassicMemberThread(MemberThread):
             return
         if code == ErrorCode.REBALANCE_IN_PROGRESS:
             log.info("group %s: the next rebalance began before this one ended", self.group_id)
+            self.metrics.rebalance_failed()
             with self.lock:
                 self.phase = Phase.TO_JOIN
             return
@@ -401,6 +405,7 @@ class ClassicMemberThread(MemberThread):
                 self.changed.notify_all()
 
     def _lost_in_round(self, code: int, where: str) -> None:
+        self.metrics.rebalance_failed()
         self.succeeded()
         with self.lock:
             self._lose(code, where)

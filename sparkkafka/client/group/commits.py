@@ -21,6 +21,7 @@ from sparkkafka.client.group.committed_offsets import (
     coordinator_of,
 )
 from sparkkafka.client.group.member_thread import Commit, GroupMetadata, member_words
+from sparkkafka.client.metrics.network import NetworkMetrics
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, some_partitions
 from sparkkafka.config.options import ClientOptions
 from sparkkafka.errors import (
@@ -172,9 +173,14 @@ class AsyncCommits:
     used: in poll, commit and close, as in Java.
     """
 
-    def __init__(self, options: ClientOptions, done: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        options: ClientOptions,
+        done: Callable[[], None],
+        metrics: NetworkMetrics | None = None,
+    ) -> None:
         self._close_signal = CloseSignal()
-        self._cluster = Cluster(options, close_signal=self._close_signal)
+        self._cluster = Cluster(options, close_signal=self._close_signal, metrics=metrics)
         self._tell = done
         self._lock = threading.RLock()  # taken by itself: see MemberThread
         self._changed = threading.Condition(self._lock)

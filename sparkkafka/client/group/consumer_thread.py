@@ -16,6 +16,7 @@ from collections.abc import Mapping
 
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.member_thread import FAR_S, POLL_OVERDUE, MemberThread, group_error
+from sparkkafka.client.metrics.fetching import FetchMetrics
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import ConsumerOptions
 from sparkkafka.errors import (
@@ -55,8 +56,10 @@ Partitions = Mapping[TopicPartition, uuid.UUID]
 class ConsumerMemberThread(MemberThread):
     """The lock `changed` guards its fields."""
 
-    def __init__(self, options: ConsumerOptions, group_id: str) -> None:
-        super().__init__(options, group_id)
+    def __init__(
+        self, options: ConsumerOptions, group_id: str, metrics: FetchMetrics | None = None
+    ) -> None:
+        super().__init__(options, group_id, metrics)
         self.member_id = new_member_id()
         self.epoch = JOIN_EPOCH
         self.inside = False
@@ -123,6 +126,8 @@ class ConsumerMemberThread(MemberThread):
 
     def _reset(self, reason: str, *, lost: bool = True) -> None:
         log.info("group %s: no longer a member: %s", self.group_id, reason)
+        if self.joining:
+            self.metrics.rebalance_failed()
         self.inside = self.joining = False
         self.epoch = JOIN_EPOCH
         self.target = None

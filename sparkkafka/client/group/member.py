@@ -47,6 +47,7 @@ from sparkkafka.client.group.member_thread import (
     MemberThread,
     RebalanceHooks,
 )
+from sparkkafka.client.metrics.fetching import FetchMetrics
 from sparkkafka.client.values import TopicPartition, some_partitions
 from sparkkafka.config.client_settings import ConsumerOptions
 from sparkkafka.errors import CommitFailedError, ErrorCode, KafkaError, OptionError
@@ -62,13 +63,16 @@ class GroupMember(ABC, Generic[ThreadT]):
     Nothing is on the network before the first `poll`.
     """
 
-    def __init__(self, options: ConsumerOptions, hooks: RebalanceHooks) -> None:
+    def __init__(
+        self, options: ConsumerOptions, hooks: RebalanceHooks, metrics: FetchMetrics | None = None
+    ) -> None:
         if options.group_id is None:
             raise OptionError("a member of a group needs the group's name: set group.id")
         self._options = options
         self._group_id = options.group_id
         self._hooks = hooks
-        self._cluster = Cluster(options.client)  # for commits
+        self._metrics = metrics or FetchMetrics()
+        self._cluster = Cluster(options.client, metrics=self._metrics.network)  # for commits
         self._thread: ThreadT | None = None
         self._wanted: frozenset[str] | None = None
         self._joined_with: frozenset[str] = frozenset()
@@ -171,6 +175,7 @@ class GroupMember(ABC, Generic[ThreadT]):
         """Own these. Raises `error`, which an earlier hook raised, else that of `after_assign`."""
         new = frozenset(owned.keys() - self._owned.keys())
         self._owned = owned
+        self._metrics.rebalanced()
         log.info(
             "group %s: generation %d, assigned %s (new: %s)",
             self._group_id,
@@ -190,8 +195,10 @@ class GroupMember(ABC, Generic[ThreadT]):
 class ClassicMember(GroupMember[ClassicMemberThread]):
     """A member of a classic group."""
 
-    def __init__(self, options: ConsumerOptions, hooks: RebalanceHooks) -> None:
-        super().__init__(options, hooks)
+    def __init__(
+        self, options: ConsumerOptions, hooks: RebalanceHooks, metrics: FetchMetrics | None = None
+    ) -> None:
+        super().__init__(options, hooks, metrics)
         self._assignors = GroupAssignors(options.partition_assignment_strategy)
         self._last_generation_id = NO_GENERATION
         self._unwanted = self._cluster.backoff()
@@ -216,7 +223,7 @@ class ClassicMember(GroupMember[ClassicMemberThread]):
         )
 
     def _new_thread(self) -> ClassicMemberThread:
-        return ClassicMemberThread(self._options, self._group_id, self._assignors)
+        return ClassicMemberThread(self._options, self._group_id, self._assignors, self._metrics)
 
     def _step(
         self, thread: ClassicMemberThread, wanted: frozenset[str], deadline: Deadline
@@ -344,8 +351,10 @@ class ClassicMember(GroupMember[ClassicMemberThread]):
 class ConsumerMember(GroupMember[ConsumerMemberThread]):
     """A member under KIP-848."""
 
-    def __init__(self, options: ConsumerOptions, hooks: RebalanceHooks) -> None:
-        super().__init__(options, hooks)
+    def __init__(
+        self, options: ConsumerOptions, hooks: RebalanceHooks, metrics: FetchMetrics | None = None
+    ) -> None:
+        super().__init__(options, hooks, metrics)
         self._times_lost = 0
         self._settled = False
         """The member has reconciled a target since it joined."""
@@ -360,7 +369,7 @@ class ConsumerMember(GroupMember[ConsumerMemberThread]):
         return GroupMetadata(self._group_id, epoch, member_id, self._options.group_instance_id)
 
     def _new_thread(self) -> ConsumerMemberThread:
-        return ConsumerMemberThread(self._options, self._group_id)
+        return ConsumerMemberThread(self._options, self._group_id, self._metrics)
 
     def _step(
         self, thread: ConsumerMemberThread, wanted: frozenset[str], deadline: Deadline

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, Protocol
 from sparkkafka.client.cluster.cluster import Cluster, throttle
 from sparkkafka.client.cluster.lookups import FOR_GROUP, ask_coordinator
 from sparkkafka.client.deadline import Deadline, Waker
+from sparkkafka.client.metrics.fetching import FetchMetrics
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.config.client_settings import ConsumerOptions
@@ -141,7 +142,10 @@ class MemberThread(ABC):
     `changed` guards what the classes below keep and is notified when some of it changes.
     """
 
-    def __init__(self, options: ConsumerOptions, group_id: str) -> None:
+    def __init__(
+        self, options: ConsumerOptions, group_id: str, metrics: FetchMetrics | None = None
+    ) -> None:
+        self.metrics = metrics or FetchMetrics()
         self.options = options
         self.group_id = group_id
         # Taken by itself: Ctrl-C inside Condition.__enter__, which is Python, could leave it taken.
@@ -152,7 +156,7 @@ class MemberThread(ABC):
         self.lost = False
         """The group has gone on without this member: what it owned may be another's."""
         self._bug: Exception | None = None
-        self.cluster = Cluster(options.client)
+        self.cluster = Cluster(options.client, metrics=self.metrics.network)
         self.backoff = self.cluster.backoff()
         self._waker = Waker()
         self._thread = threading.Thread(

@@ -20,12 +20,13 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
 from sparkkafka import __version__
 from sparkkafka.client.arguments import flag, whole
 from sparkkafka.client.auth.credentials import Session, authenticate, connection_security
 from sparkkafka.client.deadline import Deadline, deadline_of, seconds_of
+from sparkkafka.client.metrics.network import NO_METER, ConnectionMeter, NetworkMetrics
 from sparkkafka.client.net.connecting import (
     BootstrapServers,
     connect,
@@ -39,6 +40,7 @@ from sparkkafka.client.net.refusals import (
     Listener,
     Stage,
     failure,
+    kafka_errors_only,
     peer_of,
 )
 from sparkkafka.config.options import ClientOptions
@@ -53,11 +55,12 @@ from sparkkafka.errors import (
     error_name,
 )
 from sparkkafka.hooks import NO_HOOKS
-from sparkkafka.protocol.framing import DEFAULT_MAX_FRAME_BYTES, Framing
+from sparkkafka.protocol.framing import DEFAULT_MAX_FRAME_BYTES, PREFIX_BYTES, Framing
 from sparkkafka.protocol.messages import ApiVersionsRequest
 from sparkkafka.protocol.wire.schema import Request
 
 _ErrorT = TypeVar("_ErrorT", bound=KafkaError)
+_Metrics: TypeAlias = NetworkMetrics | None
 
 log = logging.getLogger(__name__)
 wire_log = logging.getLogger("sparkkafka.protocol")  # requests and answers, not what is in them
@@ -95,6 +98,7 @@ class Connection:
         self.port = port
         self._request_timeout_ms = float(ClientOptions.request_timeout_ms)
         self._hooks = NO_HOOKS  # the options' once it is open
+        self._meter: ConnectionMeter = NO_METER
         self._stage = Stage.OPENING
         self._options: ClientOptions | None = None
         self._session: Session | None = None
@@ -104,22 +108,32 @@ class Connection:
         """Features that all brokers have agreed on (KIP-584), and their levels."""
 
     @classmethod
-    def open(cls, host: str, port: int, options: ClientOptions, deadline: Deadline) -> Self:
+    def open(
+        cls,
+        host: str,
+        port: int,
+        options: ClientOptions,
+        deadline: Deadline,
+        metrics: _Metrics = None,
+    ) -> Self:
         """Connect, trying each address that the name has; TLS; agree on versions; authenticate.
+        What goes over it counts in `metrics`.
 
         Raises KafkaConnectionError naming host and port, with each address's failure;
         AuthenticationError if one side does not trust the other; OptionError for a reference that
         cannot be looked up, or a store that cannot be read.
         """
         try:
-            with _kafka_errors_only(where(host, port)):
-                return cls._open(host, port, options, deadline)
+            with kafka_errors_only(where(host, port)):
+                return cls._open(host, port, options, deadline, metrics)
         except KafkaError as error:
             options.hooks.failed(where(host, port), error)
             raise
 
     @classmethod
-    def _open(cls, host: str, port: int, options: ClientOptions, deadline: Deadline) -> Self:
+    def _open(
+        cls, host: str, port: int, options: ClientOptions, deadline: Deadline, metrics: _Metrics
+    ) -> Self:
         security, prefix = connection_security(options, host, port), options.prefix
         sock = connect(host, port, options, deadline)
         limit = deadline.sooner(options.request_timeout_ms)
@@ -130,6 +144,8 @@ class Connection:
         protocol = options.security.protocol
         connection = cls(sock, host, port, framing, protocol=protocol, prefix=prefix)
         connection._request_timeout_ms = options.request_timeout_ms
+        if metrics is not None:
+            connection._meter = metrics.connected()
         try:
             connection._handshake(limit)
             if security.sasl is not None:
@@ -173,7 +189,7 @@ class Connection:
             self._early.append(self._receive(deadline, FrameBuffer()))
         self._renewing = True
         try:
-            with _kafka_errors_only(str(self)):
+            with kafka_errors_only(str(self)):
                 security = connection_security(options, self.host, self.port)
                 if security.sasl is not None:
                     self._session = authenticate(self, security.sasl, deadline, options.prefix)
@@ -328,6 +344,7 @@ class Connection:
         if sock is None:
             return
         sock.close()
+        self._meter.closed()
         self._writer.clear()
         if error is not None:
             self._hooks.failed(str(self), error)
@@ -392,9 +409,9 @@ class Connection:
         correlation_id, parts = self._framing.send_parts(
             request, version, expect_reply=expect_reply
         )
-        if wire_log.isEnabledFor(logging.DEBUG):
-            size = sum(map(len, parts))
-            wire_log.debug("%s <- %s #%d, %d bytes", self, request.API_NAME, correlation_id, size)
+        size = sum(map(len, parts))
+        wire_log.debug("%s <- %s #%d, %d bytes", self, request.API_NAME, correlation_id, size)
+        self._meter.sent(request.API_NAME, size, expects_reply=expect_reply)
         with self._closed_by(f"sending {request.API_NAME}"):
             self._writer.write(sock, parts, deadline, patience_s)
         return correlation_id
@@ -446,13 +463,8 @@ class Connection:
         if wire_log.isEnabledFor(logging.DEBUG):
             correlation_id, response = received
             code = getattr(response, "error_code", 0)
-            wire_log.debug(
-                "%s -> %s #%d%s",
-                self,
-                type(response).__name__,
-                correlation_id,
-                f", {error_name(code)}" if code else "",
-            )
+            words = f", {error_name(code)}" if code else ""
+            wire_log.debug("%s -> %s #%d%s", self, type(response).__name__, correlation_id, words)
         if self._stage is Stage.NEW:
             self._stage = Stage.PROVED
         return received
@@ -461,7 +473,11 @@ class Connection:
         sock = self._open_socket()
         with self._closed_by("waiting for a reply"):
             self._writer.go_on(sock, deadline)
-            return self._framing.receive(self._reader.read(sock, buffer, deadline))
+            return self._read(self._reader.read(sock, buffer, deadline))
+
+    def _read(self, reply: memoryview) -> tuple[int, Any]:
+        self._meter.received(PREFIX_BYTES + len(reply))
+        return self._framing.receive(reply)
 
     def receive_ready(self, buffer: FrameBuffer) -> tuple[int, Any] | None:
         """`receive` as far as bytes are there, without waiting: None until the reply is whole.
@@ -474,26 +490,9 @@ class Connection:
         sock = self._open_socket()
         with self._closed_by("waiting for a reply"):
             reply = self._reader.read_ready(sock, buffer)
-            return None if reply is None else self._proved(self._framing.receive(reply))
+            return None if reply is None else self._proved(self._read(reply))
 
     def _open_socket(self) -> socket.socket:
         if self._sock is None:
             raise KafkaConnectionError(f"{self}: the connection is closed")
         return self._sock
-
-
-@contextmanager
-def _kafka_errors_only(broker: str) -> Iterator[None]:
-    """Whatever fails in here is a KafkaError: the threads of clients go on after those alone.
-
-    Others are not expected. A ValueError is not kept as the cause, since it may quote a secret.
-    """
-    try:
-        yield
-    except KafkaError:
-        raise
-    except Exception as error:
-        raise KafkaError(
-            f"{broker}: opening the connection failed for a reason that sparkkafka does not know "
-            f"({type(error).__name__})"
-        ) from (None if isinstance(error, ValueError) else error)

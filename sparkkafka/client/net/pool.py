@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from sparkkafka.client.deadline import Backoff, CloseSignal, Deadline
+from sparkkafka.client.metrics.network import NetworkMetrics
 from sparkkafka.client.net.connecting import BootstrapServers, first_to_answer
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.values import Address, Broker
@@ -48,8 +49,10 @@ class Connections:
         try_first: Address | None,
         close_signal: CloseSignal | None,
         for_task: bool,
+        metrics: NetworkMetrics | None = None,
     ) -> None:
         self.options = options
+        self._metrics = metrics
         self._close_signal = close_signal
         self._by_node: dict[int | None, Connection] = {}  # None: that of `to_any`
         self._servers = BootstrapServers(options)
@@ -101,7 +104,8 @@ class Connections:
         if self._refused is not None and time.monotonic() < self._refused[0]:
             raise AuthenticationError(self._refused[1])
         try:
-            return Connection.open(host, port, self.options, deadline.until(self._close_signal))
+            limit = deadline.until(self._close_signal)
+            return Connection.open(host, port, self.options, limit, self._metrics)
         except AuthenticationError as error:
             wait_s = max(self.options.reconnect_backoff_max_ms, MIN_REFUSED_MS) / 1000
             self._refused = time.monotonic() + wait_s, str(error)

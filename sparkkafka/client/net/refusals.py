@@ -13,6 +13,7 @@ import enum
 import socket
 import ssl
 import time
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from sparkkafka.client.deadline import Deadline
@@ -246,3 +247,20 @@ def _answer(
             return framing.receive(reader.read(sock, FrameBuffer(), limit))[1]
     except (KafkaError, OSError, ValueError):
         return None
+
+
+@contextlib.contextmanager
+def kafka_errors_only(broker: str) -> Iterator[None]:
+    """Whatever fails in here is a KafkaError: the threads of clients go on after those alone.
+
+    Others are not expected. A ValueError is not kept as the cause, since it may quote a secret.
+    """
+    try:
+        yield
+    except KafkaError:
+        raise
+    except Exception as error:
+        raise KafkaError(
+            f"{broker}: opening the connection failed for a reason that sparkkafka does not know "
+            f"({type(error).__name__})"
+        ) from (None if isinstance(error, ValueError) else error)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from sparkkafka.client.cluster.cluster import Cluster, no_partition
 from sparkkafka.client.deadline import Deadline, Waker
+from sparkkafka.client.metrics.sending import SendMetrics
 from sparkkafka.client.producer.futures import NoticeBoard, RecordFutures
 from sparkkafka.client.sender.rows import Block, Router, Rows
 from sparkkafka.client.values import TopicPartition
@@ -146,8 +147,9 @@ class RecordBuffer:
     less each record costs.
     """
 
-    def __init__(self, options: ProducerOptions, board: NoticeBoard) -> None:
+    def __init__(self, options: ProducerOptions, board: NoticeBoard, metrics: SendMetrics) -> None:
         self.lock = threading.Lock()
+        self._metrics = metrics
         self._room = threading.Condition(self.lock)
         self._board = board
         self._linger_s = options.linger_ms / 1000
@@ -239,9 +241,10 @@ class RecordBuffer:
         words = ""
         if threading.current_thread() is self._board.io_thread:
             words = "; a callback cannot wait for it, since it runs in the thread that sends"
+        since_s, in_vain = time.monotonic(), False
         self._blocked += 1
         try:
-            while (used := self._held_bytes()) and used + size_bytes > self.limit_bytes:
+            while (used := self.held_bytes()) and used + size_bytes > self.limit_bytes:
                 self.wake()
                 if words or deadline.expired:
                     why = trouble()
@@ -252,10 +255,14 @@ class RecordBuffer:
                     )
                 self._room.wait(deadline.remaining_s())
                 self.check()
+        except KafkaTimeoutError:
+            in_vain = True
+            raise
         finally:
             self._blocked -= 1
+            self._metrics.has_waited(since_s, in_vain=in_vain)
 
-    def _held_bytes(self) -> int:
+    def held_bytes(self) -> int:
         """Bytes of records without an outcome.
 
         The I/O thread sets `io_bytes` at the end of its turn, perhaps long after the last outcome:
@@ -287,6 +294,11 @@ class RecordBuffer:
         """The thread is up, and need not be woken."""
         self._sleeping = False
         self._waker.drain()
+
+    @property
+    def waiting_threads(self) -> int:
+        """How many callers wait for room."""
+        return self._blocked
 
     @property
     def hurries(self) -> bool:

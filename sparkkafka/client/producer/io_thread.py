@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import CloseSignal, Deadline
+from sparkkafka.client.metrics.sending import SendMetrics
 from sparkkafka.client.producer.accumulator import Chunk, RecordBuffer, RecordRouter
 from sparkkafka.client.producer.futures import BatchPieces, NoticeBoard, Piece, cut_pieces
 from sparkkafka.client.sender.arrow_producer import Batcher
-from sparkkafka.client.sender.deliveries import ProducerMetrics
 from sparkkafka.client.sender.sender import Sender
 from sparkkafka.client.sender.topic_lookup import TopicLookup
 from sparkkafka.client.transactions.sender_transaction import SenderTransaction
@@ -62,6 +62,7 @@ class ProducerLoop:
         transaction: SenderTransaction | None,
         on_failure: Callable[[KafkaError], KafkaError],
         close_signal: CloseSignal,
+        metrics: SendMetrics,
     ) -> None:
         self._close_signal = close_signal
         self._settings = settings
@@ -69,10 +70,15 @@ class ProducerLoop:
         self._buffer = buffer
         self._board = board
         self._on_failure = on_failure
-        self.cluster = Cluster(settings.client, close_signal=close_signal)
+        self.cluster = Cluster(settings.client, close_signal=close_signal, metrics=metrics.network)
         self._lookup = TopicLookup(self.cluster, max(LEAST_LOOK_MS, settings.producer.max_block_ms))
         self.sender = Sender(
-            self.cluster, self._options, transaction, lookup=self._lookup, wake_fd=buffer.wake_fd
+            self.cluster,
+            self._options,
+            transaction,
+            lookup=self._lookup,
+            wake_fd=buffer.wake_fd,
+            metrics=metrics,
         )
         self._router = RecordRouter(self.cluster, settings)
         self._batcher: Batcher[Piece] = Batcher(self._options, self._add)
@@ -104,10 +110,6 @@ class ProducerLoop:
             if error is not None:
                 raise error
         return self.cluster.partition_count(topic)
-
-    @property
-    def metrics(self) -> ProducerMetrics:
-        return self.sender.deliveries.metrics
 
     def call(self, action: Callable[[], T], deadline: Deadline, what: str) -> T:
         """Run `action` in the I/O thread; return its result or raise its error.

@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from sparkkafka.client.arguments import NotPickled, as_bytes, checked_headers, checked_number
 from sparkkafka.client.deadline import CloseSignal, Deadline, deadline_of
+from sparkkafka.client.metrics.sampled import Metrics
+from sparkkafka.client.metrics.sending import SendMetrics
 from sparkkafka.client.net.connecting import where
 from sparkkafka.client.producer.accumulator import (
     BATCH_BYTES,
@@ -33,7 +35,6 @@ from sparkkafka.client.producer.futures import Delivery, NoticeBoard
 from sparkkafka.client.producer.io_thread import CLOSE_IN_ERROR_S, ProducerLoop, let_go
 from sparkkafka.client.producer.tables import TableDelivery, series_chunks, table_chunks
 from sparkkafka.client.producer.transaction_steps import LEAST_ABORT_S, TransactionSteps
-from sparkkafka.client.sender.deliveries import ProducerMetrics
 from sparkkafka.client.sender.produce_errors import too_large
 from sparkkafka.client.transactions.requests import GroupIdentity
 from sparkkafka.client.transactions.sender_transaction import RepeatedTransaction
@@ -78,7 +79,8 @@ class Producer(NotPickled):
         self._settings = settings
         options = settings.producer
         self._board = NoticeBoard()
-        self._buffer = RecordBuffer(options, self._board)
+        self._metrics = SendMetrics(options.buffer_memory)
+        self._buffer = RecordBuffer(options, self._board, self._metrics)
         self._close_signal = CloseSignal()
         transaction = None
         if settings.transactional_id is not None:
@@ -96,6 +98,7 @@ class Producer(NotPickled):
             transaction,
             _weakly(self._record_failed),
             self._close_signal,
+            self._metrics,
         )
         self._steps: TransactionSteps | None = None
         if transaction is not None:
@@ -317,10 +320,16 @@ class Producer(NotPickled):
                 raise KafkaTimeoutError(f"{what}: no answer within {deadline.total_ms / 1000:g} s")
             deadline.pause(LOOK_AGAIN_MS)
 
-    @property
-    def metrics(self) -> ProducerMetrics:
-        """Counts since the producer was made."""
-        return self._loop.metrics
+    def metrics(self) -> Metrics:
+        """What this producer has done and is doing: figures under Kafka's names, by group.
+
+            producer.metrics()["producer-metrics"]["record-send-rate"]
+
+        See `Consumer.metrics`. A topic's are in "producer-topic-metrics,topic=orders".
+        """
+        with self._lock:
+            held_bytes = self._buffer.held_bytes()
+        return self._metrics.figures(held_bytes, self._buffer.waiting_threads)
 
     # --- transactions ---------------------------------------------------------------------------
 

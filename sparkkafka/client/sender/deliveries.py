@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.metrics.sending import SendMetrics
 from sparkkafka.client.sender.partition_queue import (
     EPOCH_LIMIT,
     BatchOwner,
@@ -85,7 +86,9 @@ class Deliveries:
         cluster: Cluster,
         options: ProducerOptions,
         transaction: SenderTransaction | None = None,
+        send_metrics: SendMetrics | None = None,
     ) -> None:
+        self._send_metrics = send_metrics
         self._cluster = cluster
         self._options = options
         self._transaction = transaction
@@ -392,6 +395,8 @@ class Deliveries:
         error.__cause__ = cause
         log.info("%s", error)
         self.told += 1
+        if self._send_metrics is not None:
+            self._send_metrics.failed(queue.tp.topic, batch.encoded.record_count)
         # First: if the owner raises, the batch still counts in `outcomes`.
         batch.owner.failed(error, record_messages or {})
         parts = queue.parts_with(batch)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.metrics.sending import SendMetrics, SentBatch
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.net.frames import FrameBuffer
 from sparkkafka.client.sender.deliveries import Deliveries, Sent
@@ -35,7 +36,7 @@ from sparkkafka.protocol.messages import (
     ProduceResponse,
     TopicProduceData,
 )
-from sparkkafka.protocol.records.batches import batch_parts
+from sparkkafka.protocol.records.batches import HEADER_BYTES, batch_parts
 from sparkkafka.protocol.records.codecs import Codec, codec_by_name
 
 log = logging.getLogger(__name__)
@@ -70,12 +71,14 @@ class Sender:
         *,
         lookup: TopicLookup,
         wake_fd: int | None = None,
+        metrics: SendMetrics | None = None,
     ) -> None:
         self._cluster = cluster
         self._options = options
         self._transaction = transaction
         self._lookup = lookup
-        self.deliveries = Deliveries(cluster, options, transaction)
+        self._metrics = metrics
+        self.deliveries = Deliveries(cluster, options, transaction, metrics)
         self._wake_fd = wake_fd
         self._codec = codec_by_name(options.compression_type)
         self._sent: dict[int, deque[SentRequest]] = {}  # by broker, in the order of their answers
@@ -241,6 +244,9 @@ class Sender:
             chosen.append((queue, batch))
             total += batch.wire_bytes
         request = self._request(chosen)
+        if self._metrics is not None:
+            now_s = time.monotonic()
+            self._metrics.sent(_figures(queue, batch, now_s) for queue, batch in chosen)
         for queue, batch in chosen:
             self.deliveries.metrics.retries += batch.attempts > 0
             queue.sent(batch, node_id)
@@ -394,6 +400,8 @@ class Sender:
                 return None
             answer = found
         response: ProduceResponse = answer[1]
+        if self._metrics is not None:
+            self._metrics.throttled(response.throttle_time_ms)
         if response.throttle_time_ms > 0:
             self._muted_until_s[node_id] = time.monotonic() + response.throttle_time_ms / 1000
         return connection, response
@@ -405,3 +413,14 @@ class Sender:
         requests = self._sent.pop(node_id, ())
         sent = [one for request in requests for one in request.batches]
         self.deliveries.broker_lost(sent, error, queues)
+
+
+def _figures(queue: PartitionQueue, batch: ProducerBatch, now_s: float) -> SentBatch:
+    return SentBatch(
+        queue.tp.topic,
+        batch.encoded.record_count,
+        batch.wire_bytes,
+        HEADER_BYTES + batch.size_bytes,
+        now_s - batch.created_s,
+        batch.attempts > 0,
+    )

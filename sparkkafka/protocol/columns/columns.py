@@ -112,6 +112,14 @@ class DecodedRecords:
         )
 
     @property
+    def column_bytes(self) -> int:
+        """Bytes of keys, values and headers themselves."""
+        columns = [column for column in (self.keys, self.values) if column is not None]
+        if self.headers is not None:
+            columns += self.headers.flatten().flatten()
+        return sum(map(content_bytes, columns))
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of keys, values and headers; of headers as Python objects."""
         columns = [column for column in (self.keys, self.values) if column is not None]
@@ -419,6 +427,13 @@ def _skip_long(raw: memoryview | bytes, at: int) -> int:
 
 
 # --- headers for Arrow --------------------------------------------------------------------------
+
+
+def content_bytes(column: pa.Array) -> int:
+    """Bytes of the texts in an Arrow array of binary or string."""
+    where_each_begins = 4 * (len(column) + 1)
+    nulls = 0 if column.buffers()[0] is None else (len(column) + 7) // 8
+    return max(0, int(column.nbytes) - where_each_begins - nulls)
 
 
 def headers_cost_bytes(count: int, size_bytes: int) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from sparkkafka.client.metrics.sending import SendMetrics
 from sparkkafka.client.producer.accumulator import RecordBuffer, RecordChunk
 from sparkkafka.client.producer.futures import NoticeBoard
 from sparkkafka.client.values import TopicPartition
@@ -20,7 +21,7 @@ LIMIT = 100
 @contextlib.contextmanager
 def opened() -> Iterator[RecordBuffer]:
     given = settings("127.0.0.1:1", buffer_memory=LIMIT, max_block_ms=1)
-    buffer = RecordBuffer(parse_producer_options(given), NoticeBoard())
+    buffer = RecordBuffer(parse_producer_options(given), NoticeBoard(), SendMetrics(0))
     try:
         yield buffer
     finally:
@@ -84,7 +85,7 @@ def test_what_came_since_takes_room(ready: bool) -> None:
 def test_a_chunk_of_many_partitions_takes_more_before_it_is_full(buffer_memory: int) -> None:
     """What a chunk costs for each of its partitions is shared by more records."""
     given = settings("127.0.0.1:1", batch_size=16_384, buffer_memory=buffer_memory)
-    buffer = RecordBuffer(parse_producer_options(given), NoticeBoard())
+    buffer = RecordBuffer(parse_producer_options(given), NoticeBoard(), SendMetrics(0))
     try:
         with buffer.lock:
             unknown = buffer.open_chunk("t").full_bytes

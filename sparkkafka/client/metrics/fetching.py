@@ -1,0 +1,189 @@
+"""What a Consumer counts: Java's groups consumer-metrics, consumer-fetch-manager-metrics and
+consumer-coordinator-metrics."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from sparkkafka.client.metrics.network import NetworkMetrics
+from sparkkafka.client.metrics.sampled import (
+    NOTHING,
+    Metrics,
+    Sampled,
+    count_and_total,
+    mean_and_max,
+    rate_and_total,
+)
+from sparkkafka.client.values import TopicPartition
+
+FETCH = "consumer-fetch-manager-metrics"
+HEARTBEATS = ("Heartbeat", "ConsumerGroupHeartbeat")
+
+
+class PartitionFigures(NamedTuple):
+    """What is known of an assigned partition. `lag` is None before the first answer, `lags` the
+    lag behind each poll that had records of it."""
+
+    tp: TopicPartition
+    lag: int | None
+    lags: Sampled | None
+
+
+class _Topic:
+    __slots__ = ("bytes", "records")
+
+    def __init__(self) -> None:
+        self.bytes = Sampled()
+        self.records = Sampled()
+
+
+class FetchMetrics:
+    """Counts of one Consumer. From any thread."""
+
+    def __init__(self) -> None:
+        self.network = NetworkMetrics()
+        self._lock = self.network.lock
+        self._topics: dict[str, _Topic] = {}
+        self._answer_bytes = Sampled()
+        self._answer_records = Sampled()
+        self._throttles_ms = Sampled()
+        self._polled_s: float | None = None
+        self._between_polls_ms = Sampled()
+        self._idle_ratios = Sampled()
+        self._since_last_ms = 0.0
+        self._rebalances = Sampled()
+        self._failed_rebalances = Sampled()
+        self._rebalanced_s: float | None = None
+
+    # --- told by the consumer's parts -----------------------------------------------------------
+
+    def poll_begins(self) -> None:
+        now_s = time.monotonic()
+        with self._lock:
+            if self._polled_s is not None:
+                self._since_last_ms = (now_s - self._polled_s) * 1000
+                self._between_polls_ms.record(self._since_last_ms, now_s)
+            self._polled_s = now_s
+
+    def poll_ends(self) -> None:
+        now_s = time.monotonic()
+        with self._lock:
+            took_ms = (now_s - (self._polled_s or now_s)) * 1000
+            # Java's KafkaConsumerMetrics.recordPollEnd.
+            if took_ms + self._since_last_ms:
+                self._idle_ratios.record(took_ms / (took_ms + self._since_last_ms), now_s)
+
+    def consumed(
+        self, topic: str, records: int, size_bytes: float, lag: int, lags: Sampled
+    ) -> None:
+        """A poll returns so many records of a partition, which has `lag` more behind them."""
+        now_s = time.monotonic()
+        with self._lock:
+            counts = self._topics.get(topic)
+            if counts is None:
+                counts = self._topics[topic] = _Topic()
+            counts.records.record(records, now_s)
+            counts.bytes.record(size_bytes, now_s)
+            lags.record(lag, now_s)
+
+    def answer_read(self, records: int, size_bytes: int) -> None:
+        """All records of a Fetch's answer are decoded, or thrown away."""
+        now_s = time.monotonic()
+        with self._lock:
+            self._answer_records.record(records, now_s)
+            self._answer_bytes.record(size_bytes, now_s)
+
+    def throttled(self, throttle_ms: int) -> None:
+        with self._lock:
+            self._throttles_ms.record(throttle_ms, time.monotonic())
+
+    def rebalanced(self) -> None:
+        """A rebalance has come to its end, for this member."""
+        now_s = time.monotonic()
+        with self._lock:
+            self._rebalances.record(1, now_s)
+            self._rebalanced_s = now_s
+
+    def rebalance_failed(self) -> None:
+        with self._lock:
+            self._failed_rebalances.record(1, time.monotonic())
+
+    # --- asked by the user ----------------------------------------------------------------------
+
+    def figures(self, partitions: Iterable[PartitionFigures]) -> Metrics:
+        """All of them, with the consumer's partitions as they are now."""
+        assigned = list(partitions)
+        now_s = time.monotonic()
+        with self._lock:
+            found = {
+                "consumer-metrics": {**self.network.figures(now_s), **self._polls(now_s)},
+                "consumer-coordinator-metrics": self._coordinator(len(assigned), now_s),
+                FETCH: self._fetches(now_s),
+            }
+            totals = found[FETCH]
+            for name in ("records-consumed", "bytes-consumed"):
+                totals[f"{name}-rate"] = totals[f"{name}-total"] = 0.0
+            for topic, counts in self._topics.items():
+                row = {
+                    **rate_and_total("records-consumed", counts.records, now_s),
+                    **rate_and_total("bytes-consumed", counts.bytes, now_s),
+                }
+                found[f"{FETCH},topic={topic}"] = row
+                for name, value in row.items():
+                    totals[name] += value
+            largest = []
+            for tp, lag, lags in assigned:
+                if lag is None:
+                    continue
+                window = (lags or Sampled()).window(now_s)
+                largest.append(max(float(lag), window.largest))  # NaN is never larger
+                found[f"{FETCH},topic={tp.topic},partition={tp.partition}"] = {
+                    "records-lag": float(lag),
+                    "records-lag-avg": window.mean,
+                    "records-lag-max": window.largest,
+                }
+            totals["records-lag-max"] = max(largest, default=NOTHING)
+        return found
+
+    def _polls(self, now_s: float) -> dict[str, float]:
+        return {
+            "last-poll-seconds-ago": _ago(self._polled_s, now_s),
+            **mean_and_max("time-between-poll", self._between_polls_ms, now_s),
+            "poll-idle-ratio-avg": self._idle_ratios.window(now_s).mean,
+        }
+
+    def _fetches(self, now_s: float) -> dict[str, float]:
+        latencies_ms = self.network.latency_ms("Fetch")
+        return {
+            **count_and_total("fetch", latencies_ms, now_s),
+            **mean_and_max("fetch-latency", latencies_ms, now_s),
+            **mean_and_max("fetch-size", self._answer_bytes, now_s),
+            **mean_and_max("fetch-throttle-time", self._throttles_ms, now_s),
+            "records-per-request-avg": self._answer_records.window(now_s).mean,
+        }
+
+    def _coordinator(self, partitions: int, now_s: float) -> dict[str, float]:
+        commits_ms = self.network.latency_ms("OffsetCommit")
+        # A consumer is in a group of one protocol: the other has no heartbeats.
+        heartbeats_ms = max(map(self.network.latency_ms, HEARTBEATS), key=lambda row: row.count)
+        return {
+            "assigned-partitions": float(partitions),
+            **count_and_total("commit", commits_ms, now_s),
+            **mean_and_max("commit-latency", commits_ms, now_s),
+            **count_and_total("heartbeat", heartbeats_ms, now_s),
+            "heartbeat-response-time-max": heartbeats_ms.window(now_s).largest,
+            "last-heartbeat-seconds-ago": self.network.since_sent_s(HEARTBEATS, now_s),
+            "rebalance-total": float(self._rebalances.count),
+            "rebalance-rate-per-hour": self._rebalances.window(now_s).count_rate * 3600,
+            "failed-rebalance-total": float(self._failed_rebalances.count),
+            "failed-rebalance-rate-per-hour": (
+                self._failed_rebalances.window(now_s).count_rate * 3600
+            ),
+            "last-rebalance-seconds-ago": _ago(self._rebalanced_s, now_s),
+        }
+
+
+def _ago(moment_s: float | None, now_s: float) -> float:
+    return NOTHING if moment_s is None else now_s - moment_s

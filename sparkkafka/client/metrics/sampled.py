@@ -1,0 +1,102 @@
+"""A series of values as Kafka's clients sample it: totals, and rates over the last half minute.
+
+Java's SampledStat and Rate, with their defaults: two samples of 30 s each
+(metrics.sample.window.ms, metrics.num.samples). The older one drops out when it is a minute old, so
+that a figure is about the last 30 to 60 seconds.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import NamedTuple
+
+WINDOW_S = 30.0
+SAMPLES = 2
+
+NOTHING = math.nan
+"""The mean or the largest of no values, as in Java."""
+
+Metrics = dict[str, dict[str, float]]
+"""By group, then by name. A group of one topic or partition has these behind its name, as in JMX:
+"consumer-fetch-manager-metrics,topic=orders,partition=0"."""
+
+
+class _Sample:
+    __slots__ = ("count", "largest", "start_s", "total")
+
+    def __init__(self, start_s: float) -> None:
+        self.start_s = start_s
+        self.count = 0
+        self.total = 0.0
+        self.largest = -math.inf
+
+
+class Window(NamedTuple):
+    """The values of a window: rates are per second."""
+
+    rate: float
+    count_rate: float
+    mean: float
+    largest: float
+
+
+class Sampled:
+    """Values and when they came. Not thread-safe: its owner has a lock."""
+
+    __slots__ = ("_now", "_old", "count", "total")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.total = 0.0
+        self._now = _Sample(time.monotonic())
+        self._old: _Sample | None = None
+
+    def record(self, value: float, now_s: float) -> None:
+        """One more value, at this time (monotonic)."""
+        sample = self._now
+        if now_s - sample.start_s >= WINDOW_S:
+            self._old = sample
+            sample = self._now = _Sample(now_s)
+        sample.count += 1
+        sample.total += value
+        if value > sample.largest:
+            sample.largest = value
+        self.count += 1
+        self.total += value
+
+    def window(self, now_s: float) -> Window:
+        samples = [
+            sample
+            for sample in (self._old, self._now)
+            if sample is not None and now_s - sample.start_s < SAMPLES * WINDOW_S
+        ]
+        count = sum(sample.count for sample in samples)
+        total = sum(sample.total for sample in samples)
+        elapsed_s = now_s - samples[0].start_s if samples else 0.0
+        if elapsed_s < WINDOW_S:
+            # Java's Rate.windowSize: the first window counts as if there had been one before it,
+            # else the first value after a start would be a rate of thousands.
+            elapsed_s += WINDOW_S
+        return Window(
+            total / elapsed_s,
+            count / elapsed_s,
+            total / count if count else NOTHING,
+            max(sample.largest for sample in samples) if count else NOTHING,
+        )
+
+
+def rate_and_total(name: str, series: Sampled, now_s: float) -> dict[str, float]:
+    """`name-rate` and `name-total` of the values' sum."""
+    return {f"{name}-rate": series.window(now_s).rate, f"{name}-total": series.total}
+
+
+def count_and_total(name: str, series: Sampled, now_s: float) -> dict[str, float]:
+    """`name-rate` and `name-total` of the number of values."""
+    return {f"{name}-rate": series.window(now_s).count_rate, f"{name}-total": float(series.count)}
+
+
+def mean_and_max(name: str, series: Sampled, now_s: float) -> dict[str, float]:
+    """`name-avg` and `name-max`."""
+    window = series.window(now_s)
+    return {f"{name}-avg": window.mean, f"{name}-max": window.largest}

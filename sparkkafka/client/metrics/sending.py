@@ -1,0 +1,143 @@
+"""What a Producer counts: Java's groups producer-metrics and producer-topic-metrics.
+
+As in Java, records and batches count when they are sent: those that are sent again count again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from sparkkafka.client.metrics.network import NetworkMetrics
+from sparkkafka.client.metrics.sampled import (
+    Metrics,
+    Sampled,
+    count_and_total,
+    mean_and_max,
+    rate_and_total,
+)
+
+
+class SentBatch(NamedTuple):
+    """A batch of a request. `plain_bytes` is its size without compression, `queued_s` how long it
+    has waited since its first record came; `again`: it was sent before."""
+
+    topic: str
+    records: int
+    wire_bytes: int
+    plain_bytes: int
+    queued_s: float
+    again: bool
+
+
+class _Topic:
+    __slots__ = ("compression", "errors", "records", "retries", "wire_bytes")
+
+    def __init__(self) -> None:
+        self.records = Sampled()
+        self.wire_bytes = Sampled()
+        self.compression = Sampled()
+        self.retries = Sampled()
+        self.errors = Sampled()
+
+
+class SendMetrics:
+    """Counts of one Producer. From any thread."""
+
+    def __init__(self, buffer_memory: int) -> None:
+        self.network = NetworkMetrics()
+        self._lock = self.network.lock
+        self._buffer_memory = buffer_memory
+        self._topics: dict[str, _Topic] = {}
+        self._request_records = Sampled()
+        self._batch_bytes = Sampled()
+        self._queue_times_ms = Sampled()
+        self._compression = Sampled()
+        self._throttles_ms = Sampled()
+        self._waits_s = Sampled()
+        self._exhausted = Sampled()
+
+    # --- told by the producer's parts -----------------------------------------------------------
+
+    def sent(self, batches: Iterable[SentBatch]) -> None:
+        """A Produce request with these batches goes out."""
+        now_s = time.monotonic()
+        total = 0
+        with self._lock:
+            for batch in batches:
+                counts = self._of(batch.topic)
+                counts.records.record(batch.records, now_s)
+                counts.wire_bytes.record(batch.wire_bytes, now_s)
+                if batch.again:
+                    counts.retries.record(batch.records, now_s)
+                ratio = batch.wire_bytes / max(batch.plain_bytes, 1)
+                counts.compression.record(ratio, now_s)
+                self._compression.record(ratio, now_s)
+                self._batch_bytes.record(batch.wire_bytes, now_s)
+                self._queue_times_ms.record(batch.queued_s * 1000, now_s)
+                total += batch.records
+            self._request_records.record(total, now_s)
+
+    def failed(self, topic: str, records: int) -> None:
+        """So many records are given up."""
+        with self._lock:
+            self._of(topic).errors.record(records, time.monotonic())
+
+    def throttled(self, throttle_ms: int) -> None:
+        with self._lock:
+            self._throttles_ms.record(throttle_ms, time.monotonic())
+
+    def has_waited(self, since_s: float, *, in_vain: bool) -> None:
+        """A caller has waited for room in the buffer."""
+        now_s = time.monotonic()
+        with self._lock:
+            self._waits_s.record(now_s - since_s, now_s)
+            if in_vain:
+                self._exhausted.record(1, now_s)
+
+    def _of(self, topic: str) -> _Topic:
+        counts = self._topics.get(topic)
+        if counts is None:
+            counts = self._topics[topic] = _Topic()
+        return counts
+
+    # --- asked by the user ----------------------------------------------------------------------
+
+    def figures(self, buffered_bytes: int, waiting_threads: int) -> Metrics:
+        """All of them. `buffered_bytes` is what the buffer holds now, and `waiting_threads` how
+        many wait for room in it."""
+        now_s = time.monotonic()
+        with self._lock:
+            latencies_ms = self.network.latency_ms("Produce")
+            totals = {
+                **self.network.figures(now_s),
+                "requests-in-flight": float(self.network.in_flight),
+                **mean_and_max("request-latency", latencies_ms, now_s),
+                **mean_and_max("produce-throttle-time", self._throttles_ms, now_s),
+                **mean_and_max("batch-size", self._batch_bytes, now_s),
+                **mean_and_max("record-queue-time", self._queue_times_ms, now_s),
+                "compression-rate-avg": self._compression.window(now_s).mean,
+                "records-per-request-avg": self._request_records.window(now_s).mean,
+                "buffer-total-bytes": float(self._buffer_memory),
+                "buffer-available-bytes": float(max(0, self._buffer_memory - buffered_bytes)),
+                "bufferpool-wait-time-ns-total": self._waits_s.total * 1e9,
+                "bufferpool-wait-ratio": self._waits_s.window(now_s).rate,
+                **count_and_total("buffer-exhausted", self._exhausted, now_s),
+                "waiting-threads": float(waiting_threads),
+            }
+            for name in ("record-send", "byte", "record-retry", "record-error"):
+                totals[f"{name}-rate"] = totals[f"{name}-total"] = 0.0
+            found = {"producer-metrics": totals}
+            for topic, counts in self._topics.items():
+                row = {
+                    **rate_and_total("record-send", counts.records, now_s),
+                    **rate_and_total("byte", counts.wire_bytes, now_s),
+                    **rate_and_total("record-retry", counts.retries, now_s),
+                    **rate_and_total("record-error", counts.errors, now_s),
+                }
+                for name, value in row.items():
+                    totals[name] += value
+                row["compression-rate"] = counts.compression.window(now_s).mean
+                found[f"producer-topic-metrics,topic={topic}"] = row
+        return found
