@@ -9,13 +9,13 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from sparkkafka.config.format_rows import JSON
+from sparkkafka.config.format_rows import HEADERS, JSON
 from sparkkafka.config.formats import ColumnFormat, FormatOptions
 from sparkkafka.config.options import parse_write_options
 from sparkkafka.errors import EncodeError, OptionError
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE
 from sparkkafka.schemas.choice import encode_plan, reader_schema
-from sparkkafka.schemas.column import HEADERS, ColumnEncoder, format_module
+from sparkkafka.schemas.column import ColumnEncoder, format_module
 from sparkkafka.schemas.registry.client import RegistryClient
 from sparkkafka.schemas.values import Schema
 

@@ -449,7 +449,9 @@ def test_a_moved_leader_is_found(fake_cluster: FakeCluster) -> None:
 def test_one_look_for_a_topic_takes_no_longer_than_max_block_ms() -> None:
     with opened("127.0.0.1:1", max_block_ms=1_100) as producer:
         began_s = time.monotonic()
-        with pytest.raises(KafkaTimeoutError, match=r"within 1\.1 s \(max\.block\.ms\).* 1\S* s and"):
+        with pytest.raises(
+            KafkaTimeoutError, match=r"within 1\.1 s \(max\.block\.ms\).* 1\S* s and"
+        ):
             producer.send("t", b"").result(WAIT_S)
         assert time.monotonic() - began_s < 15
         words = str(too_large("t", None, 9, producer._settings.producer))
