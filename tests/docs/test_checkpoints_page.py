@@ -1,0 +1,56 @@
+"""docs/checkpoints.md: each command of the page runs, in order, and prints what stands there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkkafka.cli.app import main
+from sparkkafka.client import Admin, Producer, TopicPartition
+from tests.checkpoints.checkpoint_files import kafka_line, make_checkpoint, plan_text
+from tests.docs.snippets import blocks, page
+from tests.docs.test_cli_page import matches
+from tests.tools import cli_docs
+
+PAGE = "docs/checkpoints.md"
+
+
+def test_the_page_shows_what_the_command_prints(
+    fake_cluster: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    fake_cluster.create_topic("orders", partitions=2)
+    settings = {"bootstrap.servers": fake_cluster.bootstrap_servers}
+    with Producer(settings) as producer:
+        for number in range(60):
+            producer.send("orders", b"v", partition=number % 2)
+    with Admin(settings) as admin:
+        admin.delete_records({TopicPartition("orders", 1): 12}).all()
+    offsets = [{0: 5, 1: 5}, {0: 12, 1: 10}, {0: 20, 1: 18}]
+    plans = {n: plan_text(kafka_line({"orders": each})) for n, each in enumerate(offsets)}
+    make_checkpoint(tmp_path / "checkpoint", plans, [0, 1])
+    count = 0
+    for language, text in blocks(page(PAGE)):
+        assert language == "console"
+        for command, *shown in (part.splitlines() for part in text.split("$ ")[1:]):
+            program, *arguments = shlex.split(command)
+            assert program == "sparkkafka"
+            code = main(["-b", fake_cluster.bootstrap_servers, *arguments])
+            out, err = capsys.readouterr()
+            assert (code, err) == (0, ""), command
+            assert matches(shown, out.splitlines()), f"{command}\n{out}"
+            count += 1
+    assert count == 7
+    main(["-b", fake_cluster.bootstrap_servers, "lag", "--checkpoint", "checkpoint"])
+    assert "48 behind in 2 partitions" in capsys.readouterr().out
+
+
+def test_the_page_names_no_option_that_is_not_there() -> None:
+    reference = cli_docs.reference()
+    for option in set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", page(PAGE))):
+        assert option in reference, option
