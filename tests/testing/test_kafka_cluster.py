@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from sparkkafka.errors import BrokerError, KafkaTimeoutError
+from sparkkafka.testing.kafka import storage
 from sparkkafka.testing.kafka.broker import read_properties
 from sparkkafka.testing.kafka.cluster import KafkaCluster
 from sparkkafka.testing.kafka.ports import LOOPBACK, ReservedPorts
@@ -245,3 +249,27 @@ def test_a_reserved_port_is_given_to_nobody_else_but_can_be_served() -> None:
             server.listen()
             with pytest.raises(UnavailableError, match=f"port {port} of 127.0.0.1: .*in use"):
                 ReservedPorts().take(port)
+
+
+@pytest.mark.real
+def test_the_storage_tool_runs_once_for_each_configuration(
+    kafka_cluster_factory: KafkaClusterFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other brokers get its features, the cluster's id, and ids of their own."""
+    started: list[Sequence[str]] = []
+    real = KafkaCluster._run
+
+    def run(self: KafkaCluster, broker: Any, arguments: Sequence[str]) -> Any:
+        started.append(arguments)
+        return real(self, broker, arguments)
+
+    monkeypatch.setattr(KafkaCluster, "_run", run)
+    monkeypatch.setattr(storage, "_kept", {})
+    cluster = kafka_cluster_factory(brokers=3, properties={"num.io.threads": 3})
+    assert sum("kafka.tools.StorageTool" in arguments for arguments in started) == 1
+    texts = [(broker.data / "meta.properties").read_text() for broker in cluster._brokers.values()]
+    found = [dict(re.findall(r"^([\w.]+)=(.*)$", text, re.MULTILINE)) for text in texts]
+    assert [row["node.id"] for row in found] == ["0", "1", "2"]
+    assert len({row["cluster.id"] for row in found}) == 1
+    assert len({row["directory.id"] for row in found}) == 3
+    cluster.create_topic("t", partitions=1, replication_factor=3)

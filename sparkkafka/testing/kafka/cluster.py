@@ -11,7 +11,6 @@ controller, because a quorum of two does not survive a loss: kill broker 1.)
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import os
 import shlex
@@ -19,7 +18,6 @@ import shutil
 import subprocess
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +36,7 @@ from sparkkafka.testing.kafka.java import say as say_on_stderr
 from sparkkafka.testing.kafka.ports import LOOPBACK, ReservedPorts
 from sparkkafka.testing.kafka.process import LeashedProcess, UnavailableError
 from sparkkafka.testing.kafka.properties import as_texts, default_properties, write_properties
+from sparkkafka.testing.kafka.storage import format_storage
 
 CLIENT_LISTENER = "CLIENT"
 _CONTROLLER_LISTENER = "CONTROLLER"
@@ -45,7 +44,6 @@ _CONTROLLER_LISTENER = "CONTROLLER"
 #: As in Kafka's own scripts: options for Java's compiler and collector, in place of the usual ones.
 _JVM_OPTIONS_VARIABLE = "KAFKA_JVM_PERFORMANCE_OPTS"
 _MAX_CONTROLLERS = 3
-_FORMAT_SECONDS = 60.0
 _CALL_SECONDS = 5.0
 _POLL_SECONDS = 0.05
 _PORT_ATTEMPTS = 3
@@ -62,6 +60,10 @@ class _Broker:
     @property
     def config(self) -> Path:
         return self.folder / "server.properties"
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
 
     @property
     def log(self) -> Path:
@@ -376,7 +378,12 @@ class KafkaCluster:
             broker.properties = self._properties_of(broker)
             write_properties(broker.config, broker.properties)
         self._ports.hand_over()
-        self._format()
+        format_storage(
+            list(self._brokers.values()),
+            self.kafka_version,
+            self._run,
+            lambda broker: _tail(broker.log),
+        )
         for broker in self._brokers.values():
             self._launch(broker)
         self._wait_until_ready(list(self._brokers.values()))
@@ -416,29 +423,8 @@ class KafkaCluster:
             "listener.security.protocol.map": ",".join(
                 f"{name}:{protocol}" for name, protocol in protocols.items()
             ),
-            "log.dirs": str(broker.folder / "data"),
+            "log.dirs": str(broker.data),
         }
-
-    def _format(self) -> None:
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        if cluster_id.startswith("-"):  # it would be read as an option
-            cluster_id = "A" + cluster_id[1:]
-        arguments = ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c"]
-        tools = [(b, self._run(b, [*arguments, str(b.config)])) for b in self._brokers.values()]
-        try:
-            for broker, tool in tools:
-                try:
-                    status = tool.wait(_FORMAT_SECONDS)
-                except subprocess.TimeoutExpired:
-                    status = -1
-                if status != 0:
-                    raise UnavailableError(
-                        f"Kafka's storage tool did not format broker {broker.id} (status {status})"
-                        f"; the end of its output:\n{_tail(broker.log)}"
-                    )
-        finally:
-            for _, tool in tools:
-                tool.close()
 
     def _launch(self, broker: _Broker) -> None:
         broker.process = self._run(broker, ["kafka.Kafka", str(broker.config)])

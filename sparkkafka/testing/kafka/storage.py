@@ -1,0 +1,122 @@
+"""The storage of new brokers, as `kafka-storage format` leaves it.
+
+The tool is a Java of its own, and a fourth of what the start of a broker costs. It leaves two
+files: who the broker is, and the features that the cluster begins with. So it runs once for each
+configuration: brokers that differ in places and ids alone get the same files with their own ids.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import subprocess
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from sparkkafka.testing.kafka.process import LeashedProcess, UnavailableError
+from sparkkafka.testing.kafka.properties import write_properties
+
+FORMAT_SECONDS = 60.0
+MOST_KEPT = 100
+
+_OWN = frozenset({"process.roles", "node.id", "controller.quorum.voters", "listeners", "log.dirs"})
+"""Settings that leave no trace in the files, but for the id."""
+
+_IDENTITY, _FEATURES = "meta.properties", "bootstrap.checkpoint"
+
+Configuration = tuple[str, frozenset[tuple[str, str]]]
+
+_kept: dict[Configuration, bytes] = {}
+"""The features of clusters, as the tool has written them."""
+
+
+class NewBroker(Protocol):
+    """`config` is its file of properties, `data` its folder of logs, which is not there yet."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def properties(self) -> dict[str, str]: ...
+    @property
+    def config(self) -> Path: ...
+    @property
+    def data(self) -> Path: ...
+
+
+AnyBroker = TypeVar("AnyBroker", bound=NewBroker)
+
+
+def format_storage(
+    brokers: Sequence[AnyBroker],
+    kafka_version: str,
+    run: Callable[[AnyBroker, Sequence[str]], LeashedProcess],
+    tail: Callable[[AnyBroker], str],
+) -> None:
+    """Formats the folders of a new cluster's brokers. `run` starts a program of this Kafka for
+    a broker, `tail` has the end of what it said. Raises UnavailableError with it if the tool does
+    not like a configuration."""
+    cluster_id = _new_id()
+    by_tool: list[AnyBroker] = []
+    wanted: set[Configuration] = set()
+    for broker in brokers:
+        configuration = _configuration(broker, kafka_version)
+        if configuration is None or configuration not in _kept.keys() | wanted:
+            by_tool.append(broker)
+        if configuration is not None:
+            wanted.add(configuration)
+    arguments = ("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c")
+    with contextlib.ExitStack() as stack:
+        tools = [(broker, run(broker, (*arguments, str(broker.config)))) for broker in by_tool]
+        for _, tool in tools:
+            stack.callback(tool.close)
+        for broker, tool in tools:
+            try:
+                status = tool.wait(FORMAT_SECONDS)
+            except subprocess.TimeoutExpired:
+                status = -1
+            if status != 0:
+                raise UnavailableError(
+                    f"Kafka's storage tool did not format broker {broker.id} (status {status})"
+                    f"; the end of its output:\n{tail(broker)}"
+                )
+    features = {one: _kept[one] for one in wanted & _kept.keys()}
+    for broker in by_tool:
+        if (configuration := _configuration(broker, kafka_version)) is not None:
+            features[configuration] = (broker.data / _FEATURES).read_bytes()
+    if len(_kept) > MOST_KEPT:
+        _kept.clear()
+    _kept.update(features)
+    for broker in brokers:
+        if (
+            not broker.data.exists()
+            and (configuration := _configuration(broker, kafka_version)) is not None
+        ):
+            _write(broker, cluster_id, features[configuration])
+
+
+def _configuration(broker: NewBroker, kafka_version: str) -> Configuration | None:
+    """What the files depend on; None if they are not all in the folder of logs."""
+    if "metadata.log.dir" in broker.properties:
+        return None
+    rows = {(name, value) for name, value in broker.properties.items() if name not in _OWN}
+    return kafka_version, frozenset(rows)
+
+
+def _write(broker: NewBroker, cluster_id: str, features: bytes) -> None:
+    broker.data.mkdir()
+    (broker.data / _FEATURES).write_bytes(features)
+    identity = {
+        "version": "1",
+        "cluster.id": cluster_id,
+        "node.id": str(broker.id),
+        "directory.id": _new_id(),
+    }
+    write_properties(broker.data / _IDENTITY, identity)
+
+
+def _new_id() -> str:
+    """As Kafka's `Uuid`: 22 letters, and no option of a command."""
+    text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    return f"A{text[1:]}" if text.startswith("-") else text
