@@ -102,7 +102,7 @@ def test_pages_name_no_other_variable() -> None:
     root = Path(sparkkafka.__file__).parent.parent
     for page in [*root.glob("*.md"), *root.glob("docs/*.md"), *root.glob(".github/**/*.md")]:
         named = set(re.findall(r"SPARKKAFKA_[A-Z_]+", page.read_text("utf-8")))
-        assert named <= {VARIABLE, "SPARKKAFKA_SEED"}, page
+        assert named <= {VARIABLE, "SPARKKAFKA_SEED", "SPARKKAFKA_PROFILE"}, page
 
 
 @pytest.mark.slow
