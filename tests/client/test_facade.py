@@ -21,6 +21,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         sparkkafka.client.Consumr  # noqa: B018
 
 
+@pytest.mark.slow
 def test_names_can_be_completed_before_they_are_used() -> None:
     program = (
         "import rlcompleter, sparkkafka, sparkkafka.client, sparkkafka.protocol.messages\n"

@@ -108,6 +108,7 @@ def test_offsets_of_a_member_are_refused_where_brokers_cannot_check_it(old: Fake
 KINDS = {"classic": {"heartbeat_interval_ms": 50}, "brokers": {"group_protocol": "consumer"}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["lost", "left", "not joined"])
 @pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
 def test_offsets_of_a_consumer_that_is_not_in_the_group_are_never_committed(

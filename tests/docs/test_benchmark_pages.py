@@ -164,6 +164,7 @@ def test_the_readme_keeps_what_stands_around_the_block():
     assert f"| {group}: {name} |" in made
 
 
+@pytest.mark.slow
 def test_the_plot_can_be_drawn(tmp_path):
     rows = [a_row(), a_row(target=9.0), a_row(target=None), a_row(group="x", rival="other 1.2")]
     report.plot(a_report(*rows), tmp_path / "plot.png")

@@ -41,6 +41,7 @@ def test_the_whole_site_is_built() -> None:
     assert run.returncode == 0, run.stdout + run.stderr
 
 
+@pytest.mark.slow
 def test_a_sound_page_is_built(tmp_path: Path) -> None:
     text = "# A\n\n## B\n\n[b](#b) [x](index.md#a)\n\n::: module\n"
     assert build(tmp_path, text) == (0, [])

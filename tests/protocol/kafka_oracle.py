@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import functools
 import importlib.resources
+import inspect
 import json
 import random
 import re
 import unittest.mock
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ import kafka.protocol.consumer
 import kafka.protocol.metadata
 import kafka.protocol.producer
 import kafka.protocol.sasl
+import pytest
 from hypothesis import strategies as st
 
 from sparkkafka.protocol.messages import REQUESTS, ApiVersionsResponse
@@ -58,6 +60,25 @@ MESSAGE_VERSIONS: list[tuple[type[Message], int]] = [
 def name_version(case: object) -> str:
     """A readable test id for one half of a MESSAGE_VERSIONS pair."""
     return case.__name__ if isinstance(case, type) else f"v{case}"
+
+
+def each_version(test: Callable[..., None]) -> Any:
+    """A test of (cls, version) for each message, in all its versions one after the other. The
+    version stands in a note of the failure: three thousand tests take as long to be counted."""
+    signature = inspect.signature(test)
+
+    @functools.wraps(test)
+    def every(cls: type[Message], **fixtures: Any) -> None:
+        for version in range(cls.MIN_VERSION, cls.MAX_VERSION + 1):
+            try:
+                test(cls=cls, version=version, **fixtures)
+            except BaseException as error:
+                error.add_note(f"{cls.__name__} in version {version}")
+                raise
+
+    left = [one for one in signature.parameters.values() if one.name != "version"]
+    every.__signature__ = signature.replace(parameters=left)  # type: ignore[attr-defined]
+    return pytest.mark.parametrize("cls", MESSAGES, ids=name_version)(every)
 
 
 # Kafka's JSON, flattened to one row a field.

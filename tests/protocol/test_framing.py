@@ -25,14 +25,11 @@ from sparkkafka.protocol.messages import (
 )
 from sparkkafka.protocol.wire.schema import Message, Request, Response
 from tests.protocol.kafka_oracle import (
-    MESSAGE_VERSIONS,
     Generator,
-    name_version,
+    each_version,
     peer_class,
     to_peer,
 )
-
-EACH_VERSION = pytest.mark.parametrize(("cls", "version"), MESSAGE_VERSIONS, ids=name_version)
 
 EVERYTHING = {cls.API_KEY: (cls.MIN_VERSION, cls.MAX_VERSION) for cls in REQUESTS.values()}
 
@@ -45,7 +42,7 @@ def framing() -> Framing:
 
 
 @pytest.mark.slow
-@EACH_VERSION
+@each_version
 def test_frames_equal_kafka_pythons(cls: type[Message], version: int) -> None:
     message = Generator(1).message(cls, version)
     peer = to_peer(message, version)
@@ -60,7 +57,7 @@ def test_frames_equal_kafka_pythons(cls: type[Message], version: int) -> None:
     assert frame == theirs
 
 
-@EACH_VERSION
+@each_version
 def test_requests_and_responses_arrive(cls: type[Message], version: int) -> None:
     message = Generator(2).message(cls, version)
     framing = Framing("c")
@@ -76,7 +73,8 @@ def test_requests_and_responses_arrive(cls: type[Message], version: int) -> None
         assert framing.receive(frame[4:]) == (correlation_id, message)
 
 
-@EACH_VERSION
+@pytest.mark.slow
+@each_version
 def test_frames_cut_at_every_byte(cls: type[Message], version: int) -> None:
     message = Generator(3, full=True, small=True).message(cls, version)
     if isinstance(message, Request):

@@ -190,6 +190,7 @@ def test_hostile_bytes_are_an_error_and_nothing_else(answers: list[bytes]) -> No
             conversation.send(answer)
 
 
+@pytest.mark.slow
 def test_the_most_iterations_that_a_server_can_ask_for() -> None:
     server = Server("sha256", "pencil", MOST_ITERATIONS)
     conversation = scram("SCRAM-SHA-256", "user", PENCIL)

@@ -51,6 +51,7 @@ RECORDS = st.builds(
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
 
+@pytest.mark.slow
 @given(records=st.lists(RECORDS, min_size=1, max_size=5), compression=st.sampled_from(CODECS))
 def test_records_come_back(records: list[PlainRecord], compression: str) -> None:
     data = encode_batch(records, compression=compression, base_offset=7)

@@ -117,6 +117,7 @@ ROWS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(rows=st.lists(ROWS, max_size=20))
 def test_each_row_is_what_its_own_writer_wrote(client: RegistryClient, rows: list[Any]) -> None:

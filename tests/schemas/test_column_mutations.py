@@ -111,6 +111,7 @@ CHANGES = st.lists(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framing", [CONFLUENT, HEADERS])
 @pytest.mark.parametrize("format", FORMATS)
 @settings(max_examples=examples(20))

@@ -58,11 +58,13 @@ def test_the_driver_s_processes_stay_light(code: str) -> None:
     assert loaded_by(code) == set()
 
 
+@pytest.mark.slow
 def test_tasks_with_a_schema_do_without_pandas() -> None:
     pytest.importorskip("pandas")
     assert loaded_by(TYPED) == {"numpy", "pyarrow"}
 
 
+@pytest.mark.slow
 def test_tasks_do_without_pandas() -> None:
     """pyarrow imports pandas for `pa.array(ndarray)` and `to_numpy`: half a second a worker."""
     pytest.importorskip("pandas")

@@ -289,6 +289,7 @@ def test_delegation_tokens_of_spark_are_warned_of(caplog: pytest.LogCaptureFixtu
     assert len(registered) == 2
 
 
+@pytest.mark.slow
 def test_without_pyspark_the_client_library_works_and_the_rest_says_what_to_install() -> None:
     program = """
         import sys

@@ -41,6 +41,7 @@ def run_pytest(folder: Path, body: str, **environment: str) -> subprocess.Comple
     )
 
 
+@pytest.mark.slow
 def test_a_run_that_uses_no_fixture_loads_next_to_nothing(tmp_path: Path) -> None:
     body = """
 import sys

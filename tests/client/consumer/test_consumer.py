@@ -248,6 +248,7 @@ def test_seek_to_both_ends(filled):
             source.seek(tp, -3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("start", "position"),
     [
@@ -685,6 +686,7 @@ def test_numbers_of_numpy_are_offsets(filled):
 T0 = TopicPartition("t", 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "given", "words"),
     [

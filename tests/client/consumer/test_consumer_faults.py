@@ -606,6 +606,7 @@ def test_ctrl_c_while_an_answer_is_read_loses_nothing(filled, monkeypatch):
         assert by_partition(take(source, 1_500)) == ALL
 
 
+@pytest.mark.slow
 def test_ctrl_c_behind_a_question_loses_nothing(filled, monkeypatch):
     """The user goes back, and the answer must not pass for that to the next question."""
     real = Connection.expect_unattended

@@ -125,6 +125,7 @@ def test_a_lost_connection_loses_and_doubles_nothing(
     assert rule.fired == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "code",
     [

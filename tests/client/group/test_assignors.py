@@ -83,6 +83,7 @@ class PeerCluster:
         return set(range(self._counts[topic])) if topic in self._counts else None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "peer"),
     [("range", RangePartitionAssignor), ("roundrobin", RoundRobinPartitionAssignor)],

@@ -166,6 +166,7 @@ def test_no_topics_are_a_subscription_too(fake):
 # Several
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "sticky", "cooperative-sticky"])
 def test_members_come_and_go(fake, strategy):
     config = {"partition_assignment_strategy": strategy}
@@ -359,6 +360,7 @@ def test_an_answer_is_lost(fake, api, nth, drop, kind):
         assert len(fake.group_members("g")) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "code",
     [
@@ -701,6 +703,7 @@ def test_a_leader_that_assigns_what_nobody_wanted_is_asked_again_but_not_in_a_hu
         settle(one)
 
 
+@pytest.mark.slow
 def test_a_member_that_nobody_closed_leaves_when_it_is_forgotten(fake):
     one = TestMember(fake)
     settle(one)

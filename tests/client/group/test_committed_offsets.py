@@ -259,6 +259,7 @@ def test_a_top_level_error_of_an_old_broker(fake_cluster_factory):
     assert len(fake.requests_of("OffsetFetch")) == 2
 
 
+@pytest.mark.slow
 def test_ten_thousand_partitions(fake):
     """With long names; the fake refuses, as a broker, what does not fit one batch."""
     topic, group = "long-" + "x" * 200, "g" * 200

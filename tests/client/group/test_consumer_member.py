@@ -202,6 +202,7 @@ def test_two_with_one_instance_id(fake):
 # Faults
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drop", list(Drop))
 @pytest.mark.parametrize("nth", [1, 2, 3, 4])
 def test_an_answer_is_lost(fake, nth, drop):

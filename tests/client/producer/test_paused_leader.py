@@ -72,6 +72,7 @@ def values(paused: Paused, partition: int) -> list[bytes]:
         return read_range(client, "t", 0, end, partition=partition)
 
 
+@pytest.mark.slow
 def test_the_other_leader_s_records_are_acknowledged(paused: Paused) -> None:
     with paused.producer() as producer:
         producer.send("t", b"alone", partition=0).result()  # as the first of a producer id goes

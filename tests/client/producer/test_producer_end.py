@@ -238,6 +238,7 @@ def test_a_full_buffer_tells_that_no_broker_answers(fake_cluster: FakeCluster) -
             _fill(producer)
 
 
+@pytest.mark.slow
 def test_a_full_buffer_tells_of_slow_brokers_once_the_others_are_forgotten(
     fake_cluster: FakeCluster,
 ) -> None:

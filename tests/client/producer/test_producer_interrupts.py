@@ -54,6 +54,7 @@ CALLS: dict[str, Callable[[Producer], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", CALLS)
 def test_earlier_records_are_sent_once_whenever_ctrl_c_comes(
     fake_cluster: FakeCluster, call: str

@@ -279,6 +279,7 @@ def compressed(cluster: Any, topic: str, **config: Any) -> list[RecordBatch]:
     return batches(cluster, topic)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_compression_type_is_in_the_batches_and_makes_them_smaller(fake_cluster, codec):
     plain = sum(batch.size_bytes for batch in compressed(fake_cluster, "plain"))
@@ -287,6 +288,7 @@ def test_compression_type_is_in_the_batches_and_makes_them_smaller(fake_cluster,
     assert (sum(batch.size_bytes for batch in packed) < plain) == (codec != "none")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("codec", "low", "high"), [("gzip", 1, 9), ("lz4", 1, 12), ("zstd", -50, 19)]
 )

@@ -287,6 +287,7 @@ def test_leader_and_coordinator_move(fake):
     assert seen(fake) == numbers(200)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fake", ["2.1", "2.8", "4.0"], indirect=True)
 @pytest.mark.parametrize(
     "code",

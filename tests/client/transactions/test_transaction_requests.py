@@ -317,6 +317,7 @@ def test_offsets_that_a_broker_refuses(fake, cluster):
 # --- what passes ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fake", ["2.1", "4.0"], indirect=True)
 @pytest.mark.parametrize("code", RETRIED)
 @pytest.mark.parametrize("api", APIS)
@@ -338,6 +339,7 @@ def test_finding_the_coordinator_is_tried_again(fake, cluster, code):
     assert rule.fired == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fake", ["2.1", "4.0"], indirect=True)
 @pytest.mark.parametrize("drop", list(Drop))
 @pytest.mark.parametrize("api", [*APIS, "FindCoordinator"])

@@ -178,6 +178,7 @@ def padded(value: int, size: int) -> bytes:
     return bytes(out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("count", [1, 40, 600])
 def test_numbers_of_one_to_five_bytes(size: int, count: int) -> None:
@@ -196,6 +197,7 @@ def test_numbers_of_one_to_five_bytes(size: int, count: int) -> None:
     assert len(decode(*batches)) == 10 * count
 
 
+@pytest.mark.slow
 def test_record_of_more_than_a_megabyte() -> None:
     """Its length takes four bytes."""
     records = [
@@ -422,6 +424,7 @@ def test_batches_out_of_order_and_from_several_buffers() -> None:
 # ---------------------------------------------------------------------------- pieces and memory
 
 
+@pytest.mark.slow
 def test_chunks_are_bounded_and_complete() -> None:
     groups = [equal_records(9000, 10, 9000 * n) for n in range(5)]
     groups.append(equal_records(40_000, 10, 45_000))

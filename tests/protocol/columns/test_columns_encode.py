@@ -70,6 +70,7 @@ def check(
 # ---------------------------------------------------------------------------- against others
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(120))
 @given(st.lists(contents, max_size=60), st.sampled_from((61, 100, 300, 16384, WHOLE)))
 def test_any_records_equal_the_slow_twin(rows: list, max_batch_bytes: int) -> None:

@@ -83,6 +83,7 @@ def test_cut_at_every_byte() -> None:
     assert not same_verdict([batch_of(payload, 5, last_offset_delta=90)])
 
 
+@pytest.mark.slow
 def test_every_byte_changed() -> None:
     payload = payload_of(SAMPLE)
     damaged = 0
@@ -164,6 +165,7 @@ def record(
 EXTREMES = (-(2**31), -(2**31) + 1, -100, -2, 1, 5, 6, 7, 100, 8191, 8192, 2**30, 2**31 - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", EXTREMES)
 @pytest.mark.parametrize("field", ["length", "key", "value", "headers", "offset"])
 def test_numbers_that_are_not_true(field: str, number: int) -> None:
@@ -218,6 +220,7 @@ def test_offsets_outside_64_bits() -> None:
             decode_batches([batch], Selection(0, 2**62))
 
 
+@pytest.mark.slow
 def test_millions_of_headers_take_bounded_time_and_memory() -> None:
     count = 200_000
     payload = record(headers=count, rest=b"\0\x01" * count)

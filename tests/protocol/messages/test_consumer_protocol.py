@@ -154,6 +154,7 @@ def test_kafka_python_reads_and_writes_the_same(version: int) -> None:
 # Round trips
 
 
+@pytest.mark.slow
 @given(
     names=st.lists(topics, max_size=5),
     data=user_data,

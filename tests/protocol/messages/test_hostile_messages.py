@@ -15,9 +15,13 @@ from sparkkafka.errors import DecodeError
 from sparkkafka.protocol.messages import FetchResponse, MetadataResponse
 from sparkkafka.protocol.wire.schema import Message, decode, encode, is_flexible
 from tests.properties import examples
-from tests.protocol.kafka_oracle import MESSAGE_VERSIONS, MESSAGES, Generator, name_version
-
-EACH_VERSION = pytest.mark.parametrize(("cls", "version"), MESSAGE_VERSIONS, ids=name_version)
+from tests.protocol.kafka_oracle import (
+    MESSAGE_VERSIONS,
+    MESSAGES,
+    Generator,
+    each_version,
+    name_version,
+)
 
 # Lengths and counts as an attacker would like them: -1, the most negative, the largest, in each
 # width, and as unsigned varints of legal and of too great length.
@@ -58,7 +62,8 @@ def outcome(cls: type[Message], version: int, data: bytes) -> Message | None:
     return message
 
 
-@EACH_VERSION
+@pytest.mark.slow
+@each_version
 def test_cut_at_every_byte(cls: type[Message], version: int) -> None:
     data = sample(cls, version)
     assert outcome(cls, version, data) is not None
@@ -66,12 +71,13 @@ def test_cut_at_every_byte(cls: type[Message], version: int) -> None:
         assert outcome(cls, version, data[:size]) is None
 
 
-@EACH_VERSION
+@each_version
 def test_bytes_left_over(cls: type[Message], version: int) -> None:
     assert outcome(cls, version, sample(cls, version) + b"\0") is None
 
 
-@EACH_VERSION
+@pytest.mark.slow
+@each_version
 def test_every_byte_flipped(cls: type[Message], version: int) -> None:
     data = bytearray(sample(cls, version))
     for at, byte in enumerate(data):

@@ -32,6 +32,7 @@ from tests.protocol.kafka_oracle import (
     MESSAGES,
     Generator,
     differences,
+    each_version,
     from_peer,
     load_json,
     name_version,
@@ -40,8 +41,6 @@ from tests.protocol.kafka_oracle import (
     to_peer,
     versions_of,
 )
-
-EACH_VERSION = pytest.mark.parametrize(("cls", "version"), MESSAGE_VERSIONS, ids=name_version)
 
 # Lowest and highest version of each API (Kafka's protocol guide).
 VERSIONS = {
@@ -286,7 +285,7 @@ def test_json_check_sees_faults_in_a_declaration() -> None:
 
 
 @pytest.mark.slow
-@EACH_VERSION
+@each_version
 def test_bytes_equal_kafka_pythons(cls: type[Message], version: int) -> None:
     """The default message, one without a default value in it, and random ones."""
     peer_type = peer_class(cls)
@@ -302,7 +301,8 @@ def test_bytes_equal_kafka_pythons(cls: type[Message], version: int) -> None:
 # Round trips
 
 
-@EACH_VERSION
+@pytest.mark.slow
+@each_version
 def test_round_trip(cls: type[Message], version: int) -> None:
     for seed in range(6):
         message = Generator(100 + seed, full=seed == 0).message(cls, version)
@@ -312,6 +312,7 @@ def test_round_trip(cls: type[Message], version: int) -> None:
         assert decode(cls, version, bytearray(encoded)) == message
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(300), suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_round_trip_of_any_values(data: st.DataObject) -> None:
@@ -326,7 +327,7 @@ def test_round_trip_of_any_values(data: st.DataObject) -> None:
 # Fields that a version lacks
 
 
-@EACH_VERSION
+@each_version
 def test_value_without_a_field_is_an_error_unless_ignorable(
     cls: type[Message], version: int
 ) -> None:

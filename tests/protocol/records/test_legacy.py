@@ -322,6 +322,7 @@ def test_unpacked_bytes_are_bounded_over_the_answer() -> None:
         split_batches(data, max_payload_bytes=size - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrapped", [True, False])
 def test_a_bomb_of_unlike_messages_takes_bounded_memory(wrapped: bool) -> None:
     """All are of another format than the one before, so each becomes a batch of its own."""

@@ -264,6 +264,7 @@ def test_counts_without_bytes() -> None:
         assert caught.value.position == 57
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec])
 def test_bombs_in_batches(codec: Codec) -> None:
     payload = reference.encode_payload(
@@ -280,6 +281,7 @@ def test_bombs_in_batches(codec: Codec) -> None:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_many_tiny_batches_take_linear_time() -> None:
     one = 61
     data = b"".join(reference.encode_batch(base_offset=offset) for offset in range(2000))

@@ -40,6 +40,7 @@ def tables(draw: st.DrawFn, *, nulls: bool = True) -> tuple[Any, list[bytes | No
     return definition, [None if row is None else written(definition, row) for row in rows]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few")
 @SLOW
 @given(tables())

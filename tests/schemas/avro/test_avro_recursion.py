@@ -138,6 +138,7 @@ def mutual(count: int, width: int) -> Json:
     return record(("id", "int"), ("in", ["null", inner]))
 
 
+@pytest.mark.slow
 def test_many_types_that_stand_in_each_other() -> None:
     wanted = pa.struct([("id", pa.int32())])
     payload = b"\x02\x02" + b"\x00" * 40 + b"\x02" * 900 + b"\x00" * 9000

@@ -137,6 +137,7 @@ def test_numbers_longer_than_they_need_to_be() -> None:
     assert decoded("long", [b"\x82" + b"\x80" * 8 + b"\x00"]) == [1]
 
 
+@pytest.mark.slow
 def test_hundred_bad_rows_among_many() -> None:
     """Rows cut off, with bytes changed and bytes too many; all others are whole."""
     chance = np.random.default_rng(1)
@@ -235,6 +236,7 @@ def test_long_arrays(items: str) -> None:
     assert got.values.to_pylist() == rows
 
 
+@pytest.mark.slow
 def test_unions_of_many_branches() -> None:
     """A branch that few rows have is read alone; bad rows in it are bad alone."""
     kinds: Any = [

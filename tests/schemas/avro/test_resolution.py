@@ -337,6 +337,7 @@ def evolved(draw: st.DrawFn, definition: Any) -> Any:
     return {**definition, "fields": fields}
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(60), suppress_health_check=list(HealthCheck))
 @given(evolutions())
 def test_any_evolution_is_as_fastavro_has_it(case: tuple[Any, Any, list[bytes]]) -> None:

@@ -76,6 +76,7 @@ def test_every_mutation_is_the_oracles_value_or_a_bad_row(fewest: int, seed: int
         check(kind, payloads)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fewest", [1, ONE_BY_ONE], ids=["at once", "one by one"])
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=examples(35))

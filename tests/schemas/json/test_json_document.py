@@ -269,6 +269,7 @@ def test_schemas_that_cannot_be_used(text: str, words: str) -> None:
         arrow_type(Schema("json", text))
 
 
+@pytest.mark.slow
 def test_schemas_that_multiply_or_nest_without_end() -> None:
     doubled = {
         f"d{n}": {"properties": {side: {"$ref": f"#/$defs/d{n + 1}"} for side in "lr"}}
@@ -328,6 +329,7 @@ _JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(node=_JSON, hint=st.booleans())
 @settings(max_examples=examples(100))
 def test_any_json_is_a_schema_or_an_error_that_says_so(node: Any, hint: bool) -> None:

@@ -72,6 +72,7 @@ TYPED: st.SearchStrategy[Typed] = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(data=st.data())
 @settings(max_examples=examples(40))
 def test_what_is_written_is_read_back(data: st.DataObject) -> None:

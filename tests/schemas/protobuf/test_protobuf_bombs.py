@@ -59,6 +59,7 @@ BOMBS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BOMBS)
 @pytest.mark.parametrize("copies", [1, 40])
 def test_a_bomb_is_a_bad_row_alone(name: str, copies: int) -> None:

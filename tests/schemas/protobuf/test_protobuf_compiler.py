@@ -74,6 +74,7 @@ def test_compiled_schema_is_plain_text_and_needs_no_protoc(monkeypatch: pytest.M
         protobuf.arrow_type(Schema(PROTOBUF, "FileDescriptorSet:AAAA"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -139,6 +140,7 @@ def test_a_message_that_only_has_the_name_of_a_special_one() -> None:
     assert protobuf.arrow_type(own) == pa.struct([("d", pa.struct([("text", pa.string())]))])
 
 
+@pytest.mark.slow
 def test_messages_nested_too_deep_and_too_many_fields() -> None:
     levels = "".join(f"message M{n} {{ M{n + 1} m = 1; }}" for n in range(100))
     deep = text(f'syntax = "proto3"; {levels} message M100 {{ bool x = 1; }}')

@@ -71,6 +71,7 @@ def with_json(rows: list[Any], kind: pa.DataType, names: tuple[str, ...]) -> lis
     return rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 @SLOW
 @given(data=st.data())
@@ -135,6 +136,7 @@ UNKNOWN = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 @SLOW
 @given(data=st.data())

@@ -73,6 +73,7 @@ DATE = 'import "google/type/date.proto";'
 STRUCT = 'import "google/protobuf/struct.proto";'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "head", "kind", "values", "row", "words"),
     [

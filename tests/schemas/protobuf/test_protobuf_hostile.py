@@ -54,6 +54,7 @@ def arguments(command: list[str]) -> list[str]:
     return command[command.index(compiler._PROTOC) + 1 :]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [{}, {"public_dependency": [0, 1]}, {"weak_dependency": [0, 1]}])
 def test_a_descriptor_s_imports_are_no_options_of_protoc(
     how: dict[str, list[int]], tmp_path: Path, runs: list[list[str]]
@@ -148,6 +149,7 @@ SPECIAL = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", SPECIAL)
 def test_messages_that_only_have_the_names_of_google_s(body: str) -> None:
     name = body.split()[0]

@@ -37,6 +37,7 @@ def test_fields_are_found_by_number() -> None:
     assert decoded.reasons == ("field id: 1099511627776 does not fit int32",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("was", "becomes", "words"),
     [

@@ -103,6 +103,7 @@ def deeper(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return one | one.map(pa.list_) | st.builds(pa.map_, keys, one)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(12))
 @given(kind=structs(st.recursive(scalars, deeper, max_leaves=6)))
 def test_any_type_can_be_written_and_read(kind: Any) -> None:

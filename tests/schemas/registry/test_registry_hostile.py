@@ -59,6 +59,7 @@ ANSWERS = st.tuples(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(50))
 @given(answers=st.lists(ANSWERS, min_size=1, max_size=6), question=st.sampled_from(QUESTIONS))
 def test_any_answer_is_a_value_or_an_error_of_ours(

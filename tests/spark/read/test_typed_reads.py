@@ -271,6 +271,7 @@ print(sum(batch.num_rows for batch in reader.read(partition)))
 """
 
 
+@pytest.mark.slow
 def test_a_worker_killed_between_dead_letters_and_rows_loses_nothing(orders: Topics) -> None:
     """Spark's retry writes the dead letter again: twice there, and never a row less."""
     orders.cluster.create_topic("dead")
