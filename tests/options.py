@@ -1,4 +1,4 @@
-"""Settings of the fetcher and the producer alone, under Kafka's names, for tests of the client."""
+"""Settings of connections, the fetcher and the producer alone, under Kafka's names, for tests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ from typing import Any
 
 from sparkkafka.config.check import GivenOptions
 from sparkkafka.config.kinds import Side
-from sparkkafka.config.options import FetchOptions, ProducerOptions, producer_from
+from sparkkafka.config.options import (
+    ClientOptions,
+    FetchOptions,
+    ProducerOptions,
+    client_from,
+    producer_from,
+)
+
+
+def parse_client_options(config: Mapping[str, Any]) -> ClientOptions:
+    return client_from(GivenOptions(config, Side.BOTH, prefixed=False))
 
 
 def parse_fetch_options(config: Mapping[str, Any]) -> FetchOptions:

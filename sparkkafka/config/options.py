@@ -3,7 +3,6 @@
     parse_read_options, parse_stream_options,
     parse_write_options,
     parse_stream_write_options                  what Spark hands over: connector options and kafka.*
-    parse_client_options                        Kafka's own names without prefix, for `client`
 
 Rows of `config.table` say what exists, what is accepted, and which field it fills. This module has
 the fields with their defaults and the rules between fields; `config.check` looks at each by itself.
@@ -357,14 +356,6 @@ def parse_stream_write_options(options: Mapping[str, Any]) -> WriteOptions:
             "last one is known to be written"
         )
     return parsed
-
-
-def parse_client_options(config: Mapping[str, Any]) -> ClientOptions:
-    """Connection settings under Kafka's names, e.g. {"bootstrap.servers": "host:9092"}.
-
-    The mapping may hold settings of the fetcher and the producer as well. Raises OptionError.
-    """
-    return client_from(GivenOptions(config, Side.BOTH, prefixed=False))
 
 
 # --- rules between fields --------------------------------------------------------------------

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from sparkkafka.config.format_rows import HEADERS, NO_FRAMING, RECORD_NAME
+from sparkkafka.config.format_rows import HEADERS, NO_FRAMING, PROTOBUF, RECORD_NAME
 from sparkkafka.config.formats import ColumnFormat, FormatOptions
 from sparkkafka.errors import KafkaError, OptionError, RegistryError, SchemaError
 from sparkkafka.schemas.column import (
@@ -24,7 +24,7 @@ from sparkkafka.schemas.column import (
 from sparkkafka.schemas.framing import WriterId
 from sparkkafka.schemas.registry.client import Registered, RegistryClient
 from sparkkafka.schemas.registry.subjects import needs_record_name, record_name, subject_of
-from sparkkafka.schemas.values import FIRST_MESSAGE, PROTOBUF, Schema
+from sparkkafka.schemas.values import FIRST_MESSAGE, Schema
 
 
 @dataclass(frozen=True)

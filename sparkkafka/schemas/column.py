@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from sparkkafka.config.format_rows import HEADERS, NO_FRAMING
+from sparkkafka.config.format_rows import HEADERS, JSON, NO_FRAMING, PROTOBUF
 from sparkkafka.errors import EncodeError, RegistryError, SchemaError
 from sparkkafka.protocol.records.arrow import from_numpy, is_valid
 from sparkkafka.schemas.framing import (
@@ -30,8 +30,6 @@ from sparkkafka.schemas.registry.client import NO_SCHEMA, RegistryClient
 from sparkkafka.schemas.unframing import Group, plain, unframe, unframe_texts
 from sparkkafka.schemas.values import (
     FIRST_MESSAGE,
-    JSON,
-    PROTOBUF,
     Decoded,
     Decoder,
     Encoder,

@@ -22,10 +22,6 @@ from numpy.typing import NDArray
 
 from sparkkafka.protocol.records.arrow import binary_array
 
-AVRO: Final = "avro"
-PROTOBUF: Final = "protobuf"
-JSON: Final = "json"
-
 FIRST_MESSAGE: Final = (0,)
 """Message indexes of the first message of a Protobuf file."""
 

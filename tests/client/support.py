@@ -14,10 +14,9 @@ from sparkkafka.client.consumer.range_fetcher import RangeFetcher
 from sparkkafka.client.group.committed_offsets import commit_stored
 from sparkkafka.client.sender.arrow_producer import ColumnProducer
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
-from sparkkafka.config.options import parse_client_options
 from sparkkafka.protocol.columns.columns import Selection
 from sparkkafka.protocol.columns.encode import RecordColumns
-from tests.options import parse_fetch_options, parse_producer_options
+from tests.options import parse_client_options, parse_fetch_options, parse_producer_options
 
 # Short waits: a fake broker answers at once, and a test that hangs should not hang for long.
 QUICK = {

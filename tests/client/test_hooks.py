@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from sparkkafka.client import Admin, Connection, Consumer, NewTopic, Producer, TopicPartition
-from sparkkafka.config.options import parse_client_options
 from sparkkafka.errors import EncodeError, KafkaConnectionError, KafkaError, OptionError
 from sparkkafka.hooks import NAMES, Hooks
 from sparkkafka.protocol.messages import FindCoordinatorRequest, MetadataRequest
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Drop
+from tests.options import parse_client_options
 
 
 class Told:

@@ -17,8 +17,9 @@ from sparkkafka.config.client_settings import (
     parse_consumer_settings,
     parse_producer_settings,
 )
-from sparkkafka.config.options import parse_client_options, parse_read_options
+from sparkkafka.config.options import parse_read_options
 from sparkkafka.errors import OptionError
+from tests.options import parse_client_options
 
 SERVERS = {"bootstrap.servers": "h:1"}
 

@@ -22,7 +22,6 @@ from sparkkafka.config.options import (
     ReadOptions,
     StreamOptions,
     WriteOptions,
-    parse_client_options,
     parse_read_options,
     parse_stream_options,
     parse_stream_write_options,
@@ -30,7 +29,7 @@ from sparkkafka.config.options import (
 )
 from sparkkafka.config.table import CONNECTOR, KAFKA, Option, Side, Status
 from sparkkafka.errors import OptionError
-from tests.options import parse_fetch_options, parse_producer_options
+from tests.options import parse_client_options, parse_fetch_options, parse_producer_options
 from tests.tools import option_docs
 from tests.tools.option_docs import GROUPS
 

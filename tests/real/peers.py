@@ -17,11 +17,10 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import earliest_and_latest
 from sparkkafka.client.consumer.range_fetcher import RangeFetcher
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.config.options import parse_client_options
 from sparkkafka.protocol.columns.columns import Selection
 from sparkkafka.protocol.messages import FetchPartition, FetchRequest, FetchTopic
 from sparkkafka.protocol.records.batches import split_batches
-from tests.options import parse_fetch_options
+from tests.options import parse_client_options, parse_fetch_options
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 WAIT_S = 30.0

@@ -13,7 +13,6 @@ from pyspark.sql import SparkSession
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.transactions.requests import Transaction, end_transactions
-from sparkkafka.config.options import parse_client_options
 from sparkkafka.errors import DataLossError, TransactionError
 from sparkkafka.spark.exactly_once.commit import (
     abort_job,
@@ -21,6 +20,7 @@ from sparkkafka.spark.exactly_once.commit import (
 )
 from sparkkafka.spark.exactly_once.decision import TaskReport, WriterNames
 from sparkkafka.testing.kafka.cluster import KafkaCluster
+from tests.options import parse_client_options
 from tests.real.drivers import kill_family
 from tests.real.exactly_once import (
     QUICK_SCAN,

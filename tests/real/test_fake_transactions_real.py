@@ -17,7 +17,6 @@ import pytest
 
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.net.connection import Connection
-from sparkkafka.config.options import parse_client_options
 from sparkkafka.errors import ErrorCode
 from sparkkafka.protocol.messages import (
     AddOffsetsToTxnRequest,
@@ -44,6 +43,7 @@ from sparkkafka.protocol.messages import (
     TxnOffsetCommitRequestTopic,
 )
 from sparkkafka.testing.fake.cluster import FakeCluster
+from tests.options import parse_client_options
 from tests.testing.raw_client import produce_request, sequenced
 
 pytestmark = pytest.mark.real

@@ -22,9 +22,9 @@ from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAs
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.group.committed_offsets import fetch_committed
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.config.options import parse_client_options
 from sparkkafka.errors import BrokerError, CommitFailedError
 from tests.client.group.members import TestMember, rejoin_needed
+from tests.options import parse_client_options
 from tests.real.peers import WAIT_S, Record, confluent_write
 
 pytestmark = pytest.mark.real

@@ -15,9 +15,9 @@ import pytest
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.group.committed_offsets import fetch_committed
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.config.options import parse_client_options
 from sparkkafka.errors import BrokerError
 from tests.client.support import commit_offsets
+from tests.options import parse_client_options
 from tests.real.peers import WAIT_S, Record, confluent_write
 
 pytestmark = pytest.mark.real

@@ -9,7 +9,7 @@ import pytest
 from sparkkafka.client.admin.brokers import partition_sizes
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.config.options import parse_client_options
+from tests.options import parse_client_options
 from tests.real.peers import Record, confluent_write
 
 pytestmark = pytest.mark.real

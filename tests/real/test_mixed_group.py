@@ -21,7 +21,7 @@ import pytest
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.group.committed_offsets import fetch_committed
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.config.options import parse_client_options
+from tests.options import parse_client_options
 from tests.real.group_process import MemberJob
 
 pytestmark = pytest.mark.real

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from sparkkafka.config.format_rows import AVRO, JSON, PROTOBUF
 from sparkkafka.config.registry import RegistryOptions
 from sparkkafka.config.security.options import SecurityOptions
 from sparkkafka.errors import AuthenticationError, KafkaError, RegistryError, SchemaError
 from sparkkafka.schemas.registry import cache
 from sparkkafka.schemas.registry.client import RegistryClient
-from sparkkafka.schemas.values import AVRO, JSON, PROTOBUF, Schema
+from sparkkafka.schemas.values import Schema
 from sparkkafka.secret import Secret
 from sparkkafka.testing.pytest_plugin import SchemaRegistryFactory
 from sparkkafka.testing.registry import SchemaRegistry

@@ -22,12 +22,11 @@ from sparkkafka.client.group.committed_offsets import fetch_stored
 from sparkkafka.client.sender.arrow_producer import ColumnProducer
 from sparkkafka.client.transactions.sender_transaction import ProducerTransaction
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.config.options import parse_client_options
 from sparkkafka.errors import AuthenticationError, BrokerError, KafkaError, ProduceError
 from sparkkafka.protocol.columns.columns import Selection
 from sparkkafka.protocol.columns.encode import RecordColumns
 from tests.certificates import signed
-from tests.options import parse_fetch_options, parse_producer_options
+from tests.options import parse_client_options, parse_fetch_options, parse_producer_options
 from tests.real.secured import (
     MECHANISMS,
     PASSWORDS,

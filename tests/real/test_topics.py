@@ -18,7 +18,6 @@ from sparkkafka.client.cluster.configs import topic_configs
 from sparkkafka.client.cluster.lookups import FOR_GROUP, FOR_TRANSACTION, find_coordinator
 from sparkkafka.client.cluster.offsets import EARLIEST, LATEST, NO_OFFSET, list_offsets
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.config.options import parse_client_options
 from sparkkafka.errors import BrokerError, ErrorCode, UnknownTopicError
 from sparkkafka.protocol.messages import (
     CreatableTopic,
@@ -35,6 +34,7 @@ from sparkkafka.protocol.messages import (
     MetadataRequest,
     MetadataRequestTopic,
 )
+from tests.options import parse_client_options
 from tests.real.peers import WAIT_S, Record, confluent_write
 from tests.topics import create_topic, delete_topic
 

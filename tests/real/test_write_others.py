@@ -9,11 +9,10 @@ import pytest
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.sender.arrow_producer import ColumnProducer
-from sparkkafka.config.options import parse_client_options
 from sparkkafka.errors import BrokerError, ProduceError, Written
 from sparkkafka.protocol.columns.encode import RecordColumns
 from sparkkafka.protocol.partitioning import KEY_RULES
-from tests.options import parse_producer_options
+from tests.options import parse_client_options, parse_producer_options
 from tests.real.peers import (
     CODECS,
     Record,

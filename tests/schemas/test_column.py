@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sparkkafka.config.format_rows import CONFLUENT, HEADERS, NO_FRAMING
+from sparkkafka.config.format_rows import AVRO, CONFLUENT, HEADERS, JSON, NO_FRAMING, PROTOBUF
 from sparkkafka.config.registry import RegistryOptions
 from sparkkafka.errors import EncodeError, KafkaError, RegistryError
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE
@@ -28,7 +28,7 @@ from sparkkafka.schemas.column import (
 from sparkkafka.schemas.framing import WriterId
 from sparkkafka.schemas.protobuf import format as protobuf
 from sparkkafka.schemas.registry.client import RegistryClient
-from sparkkafka.schemas.values import AVRO, JSON, PROTOBUF, Schema
+from sparkkafka.schemas.values import Schema
 from tests.schemas.small_registry import SmallRegistry, small_registry
 
 

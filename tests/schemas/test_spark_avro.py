@@ -12,8 +12,9 @@ import fastavro
 import pyarrow as pa
 import pytest
 
+from sparkkafka.config.format_rows import AVRO
 from sparkkafka.schemas.avro import format as avro
-from sparkkafka.schemas.values import AVRO, Schema
+from sparkkafka.schemas.values import Schema
 
 pytestmark = [pytest.mark.spark, pytest.mark.jvm]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from sparkkafka.config.format_rows import AVRO
 from sparkkafka.schemas.avro.decoder import AvroDecoder
 from sparkkafka.schemas.avro.encoder import AvroEncoder, compile_writer
 from sparkkafka.schemas.avro.resolve import compile_reader
@@ -11,7 +12,7 @@ from sparkkafka.schemas.avro.schema import parse
 from sparkkafka.schemas.avro.types import arrow_type as type_of
 from sparkkafka.schemas.avro.types import check_wanted, schema_text
 from sparkkafka.schemas.bounds import schema_errors
-from sparkkafka.schemas.values import AVRO, FIRST_MESSAGE, Decoder, Encoder, Schema
+from sparkkafka.schemas.values import FIRST_MESSAGE, Decoder, Encoder, Schema
 
 _WHAT = "Avro schema"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from sparkkafka.config.format_rows import JSON
 from sparkkafka.errors import OptionError
 from sparkkafka.schemas.bounds import schema_errors
 from sparkkafka.schemas.json import plan
@@ -16,7 +17,13 @@ from sparkkafka.schemas.json.describe import schema_text
 from sparkkafka.schemas.json.document import place_of
 from sparkkafka.schemas.json.encode import JsonEncoder, form_of
 from sparkkafka.schemas.json.inference import infer
-from sparkkafka.schemas.values import FIRST_MESSAGE, JSON, Decoder, Encoder, Schema, type_words
+from sparkkafka.schemas.values import (
+    FIRST_MESSAGE,
+    Decoder,
+    Encoder,
+    Schema,
+    type_words,
+)
 
 _WHAT = "JSON Schema"
 

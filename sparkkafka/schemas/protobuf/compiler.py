@@ -28,9 +28,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
+from sparkkafka.config.format_rows import PROTOBUF
 from sparkkafka.errors import OptionError, SchemaError
 from sparkkafka.schemas.bounds import of_schema
-from sparkkafka.schemas.values import PROTOBUF, Schema
+from sparkkafka.schemas.values import Schema
 
 MOST_TEXT_BYTES: Final = 4 << 20
 MOST_FILES: Final = 1000

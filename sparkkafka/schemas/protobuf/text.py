@@ -13,9 +13,10 @@ from typing import Final
 
 import pyarrow as pa
 
+from sparkkafka.config.format_rows import PROTOBUF
 from sparkkafka.errors import OptionError
 from sparkkafka.schemas.protobuf.compiler import DATE_PROTO, DECIMAL_PROTO, META_PROTO
-from sparkkafka.schemas.values import PROTOBUF, Schema, type_words
+from sparkkafka.schemas.values import Schema, type_words
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SCALARS: Final[dict[pa.DataType, str]] = {

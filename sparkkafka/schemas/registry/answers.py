@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from sparkkafka.config.format_rows import AVRO, JSON, PROTOBUF
 from sparkkafka.errors import RegistryError, SchemaError
 from sparkkafka.schemas.registry.words import Words
-from sparkkafka.schemas.values import AVRO, JSON, PROTOBUF, Schema
+from sparkkafka.schemas.values import Schema
 from sparkkafka.secret import SecretBytes
 
 MOST_ID: Final = 2**31 - 1

@@ -10,10 +10,10 @@ import json
 import re
 from typing import Any
 
-from sparkkafka.config.format_rows import RECORD_NAME, TOPIC_NAME
+from sparkkafka.config.format_rows import AVRO, JSON, RECORD_NAME, TOPIC_NAME
 from sparkkafka.config.formats import ColumnFormat
 from sparkkafka.errors import SchemaError
-from sparkkafka.schemas.values import AVRO, JSON, Schema
+from sparkkafka.schemas.values import Schema
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 

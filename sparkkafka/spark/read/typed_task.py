@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
-from sparkkafka.config.format_rows import COLUMN, DEAD_LETTER, FAIL, NO_FRAMING
+from sparkkafka.config.format_rows import COLUMN, DEAD_LETTER, FAIL, JSON, NO_FRAMING
 from sparkkafka.config.formats import FormatOptions
 from sparkkafka.config.options import ReadOptions
 from sparkkafka.errors import BadRecordError, KafkaError, OptionError
@@ -28,7 +28,6 @@ from sparkkafka.schemas.column import (
     in_pieces,
 )
 from sparkkafka.schemas.registry.client import RegistryClient
-from sparkkafka.schemas.values import JSON
 from sparkkafka.spark.arrow_types import has_null_items
 from sparkkafka.spark.schema import ReadColumn
 

@@ -27,7 +27,7 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import LATEST, list_offsets
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.config.options import parse_client_options
+from sparkkafka.config.client_settings import parse_admin_settings
 from sparkkafka.errors import BrokerError, KafkaTimeoutError, is_retriable
 from sparkkafka.testing.kafka import admin
 from sparkkafka.testing.kafka.jars import KAFKA_VERSION, ensure_jars, kafka_jars
@@ -333,7 +333,7 @@ class KafkaCluster:
     def _wait_until_served(self, topic: str, partitions: int, deadline: float) -> None:
         """Metadata names a leader a moment before it accepts: a producer that comes at once, and
         keeps several requests in flight without idempotence, would see its order change."""
-        options = parse_client_options({"bootstrap.servers": self.bootstrap_servers})
+        options = parse_admin_settings({"bootstrap.servers": self.bootstrap_servers})
         wanted = {TopicPartition(topic, number): LATEST for number in range(partitions)}
         with Cluster(options) as cluster:
             remaining_ms = max(1.0, (deadline - time.monotonic()) * 1000)

@@ -50,11 +50,12 @@ if how == "fetcher":  # as Spark's tasks read
     from sparkkafka.client.cluster.cluster import Cluster
     from sparkkafka.client.consumer.range_fetcher import RangeFetcher
     from sparkkafka.client.values import TopicPartition
-    from sparkkafka.config.options import FetchOptions, parse_client_options
+    from sparkkafka.config.client_settings import parse_admin_settings
+    from sparkkafka.config.options import FetchOptions
     from sparkkafka.protocol.columns.columns import Selection
     settings = {"bootstrap.servers": servers, "max.decompressed.batch.bytes": str(limit)}
     fetch = FetchOptions(max_decompressed_batch_bytes=limit)
-    with Cluster(parse_client_options(settings)) as cluster, RangeFetcher(
+    with Cluster(parse_admin_settings(settings)) as cluster, RangeFetcher(
         cluster, TopicPartition("t", 0), Selection(0, max_calls),
         fetch, poll_timeout_ms=30000,
     ) as fetcher:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from sparkkafka.client.net.connecting import RESOLVE_CANONICAL, BootstrapServers
-from sparkkafka.config.options import parse_client_options
 from sparkkafka.errors import KafkaTimeoutError
 from tests.client.support import open_cluster, settings
+from tests.options import parse_client_options
 
 REAL = socket.getaddrinfo
 

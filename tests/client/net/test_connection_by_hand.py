@@ -11,7 +11,6 @@ import pytest
 from sparkkafka.client import Connection
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.net.connecting import connect
-from sparkkafka.config.options import parse_client_options
 from sparkkafka.errors import (
     AuthenticationError,
     KafkaConnectionError,
@@ -23,6 +22,7 @@ from sparkkafka.errors import (
 from sparkkafka.protocol.messages import MetadataRequest, MetadataRequestTopic
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Drop
+from tests.options import parse_client_options
 
 
 @pytest.fixture

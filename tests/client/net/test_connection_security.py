@@ -26,7 +26,9 @@ from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.net.frames import tls_pieces
 from sparkkafka.client.net.refusals import MAX_OPENING_FRAME_BYTES
 from sparkkafka.client.sender.arrow_producer import ColumnProducer
-from sparkkafka.config.options import ClientOptions, parse_client_options
+from sparkkafka.config.options import (
+    ClientOptions,
+)
 from sparkkafka.config.security.options import secure_settings
 from sparkkafka.errors import (
     AuthenticationError,
@@ -55,7 +57,7 @@ from tests.client.support import (
     write,
 )
 from tests.frames import variables_of
-from tests.options import parse_producer_options
+from tests.options import parse_client_options, parse_producer_options
 
 AUTHORITY = signed("authority")
 SERVER = signed("broker", AUTHORITY, hosts=("localhost", "127.0.0.1", "::1"))

@@ -11,11 +11,11 @@ import pytest
 from sparkkafka.client import Admin, Consumer, Producer
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.config.options import parse_client_options
 from sparkkafka.errors import KafkaError, KafkaTimeoutError
 from sparkkafka.testing.fake.faults import Drop
 from tests.certificates import signed
 from tests.client.hostile import HostileServer, Peer
+from tests.options import parse_client_options
 
 TLS = {"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": ""}
 ALICE = {

@@ -13,7 +13,6 @@ import pytest
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.net.connection import Connection
-from sparkkafka.config.options import parse_client_options
 from sparkkafka.errors import (
     AuthenticationError,
     DecodeError,
@@ -24,6 +23,7 @@ from sparkkafka.errors import (
 from sparkkafka.protocol.messages import SaslHandshakeResponse
 from tests.certificates import signed
 from tests.client.hostile import HostileServer, Peer
+from tests.options import parse_client_options
 
 AUTHORITY = signed("authority")
 SERVER = signed("server", AUTHORITY, hosts=("127.0.0.1", "localhost"))

@@ -18,12 +18,11 @@ from sparkkafka.client.sender import topic_lookup
 from sparkkafka.client.sender.arrow_producer import ColumnProducer
 from sparkkafka.client.transactions.requests import end_transactions
 from sparkkafka.client.transactions.sender_transaction import ProducerTransaction
-from sparkkafka.config.options import parse_client_options
 from sparkkafka.errors import ErrorCode, KafkaError, ProduceError, UnknownTopicError, Written
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Answer, Drop
 from tests.client.support import log_values, numbers, open_cluster, read, settings, values_of
-from tests.options import parse_producer_options
+from tests.options import parse_client_options, parse_producer_options
 
 WAIT_S = 20
 AWAY_S = 0.9

@@ -18,11 +18,10 @@ from sparkkafka.client.transactions.requests import (
 )
 from sparkkafka.client.transactions.sender_transaction import ProducerTransaction
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.config.options import parse_client_options
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, KafkaTimeoutError, ProduceError
 from sparkkafka.testing.fake.faults import Answer, CutFrame, Drop
 from tests.client.support import log_values, numbers, open_cluster, read, settings, values_of
-from tests.options import parse_producer_options
+from tests.options import parse_client_options, parse_producer_options
 
 RELEASES = ["2.1", "2.8", "3.9", "4.0"]
 TPS = [TopicPartition("t", number) for number in range(4)]

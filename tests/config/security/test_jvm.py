@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.config.options import parse_client_options
 from sparkkafka.config.security import jvm
 from sparkkafka.config.security.options import secure_settings
 from sparkkafka.config.security.settings import SaslChoice, Store
 from sparkkafka.errors import OptionError
 from sparkkafka.secret import Secret
+from tests.options import parse_client_options
 
 JAAS = """
 // what brokers need

@@ -18,7 +18,10 @@ from sparkkafka.config.client_settings import (
     parse_producer_settings,
 )
 from sparkkafka.config.kinds import Status
-from sparkkafka.config.options import ClientOptions, parse_client_options, parse_read_options
+from sparkkafka.config.options import (
+    ClientOptions,
+    parse_read_options,
+)
 from sparkkafka.config.security.options import SecureSettings, SecurityOptions, secure_settings
 from sparkkafka.config.security.rows import SECURITY
 from sparkkafka.config.security.settings import (
@@ -38,6 +41,7 @@ from sparkkafka.config.table import KAFKA
 from sparkkafka.errors import OptionError
 from sparkkafka.secret import Secret
 from tests.frames import variables_of
+from tests.options import parse_client_options
 
 SERVERS = {"bootstrap.servers": "host:9092"}
 MODULES = "org.apache.kafka.common.security"

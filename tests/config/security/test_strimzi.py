@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from sparkkafka.config.options import parse_client_options
 from sparkkafka.config.security.options import secure_settings
 from sparkkafka.config.security.settings import (
     CLIENT_CREDENTIALS,
@@ -16,6 +15,7 @@ from sparkkafka.config.security.settings import (
 )
 from sparkkafka.errors import OptionError
 from sparkkafka.secret import Secret
+from tests.options import parse_client_options
 
 HANDLER = "io.strimzi.kafka.oauth.client.JaasClientOauthLoginCallbackHandler"
 CLIENT = {

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from sparkkafka.schemas.values import PROTOBUF, Schema
+from sparkkafka.config.format_rows import PROTOBUF
+from sparkkafka.schemas.values import Schema
 
 COMMON = Schema(
     PROTOBUF,

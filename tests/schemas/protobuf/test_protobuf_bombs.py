@@ -9,10 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from sparkkafka.config.format_rows import PROTOBUF
 from sparkkafka.errors import SchemaError
 from sparkkafka.schemas.protobuf import columns
 from sparkkafka.schemas.protobuf import format as protobuf
-from sparkkafka.schemas.values import PROTOBUF, Schema
+from sparkkafka.schemas.values import Schema
 from tests.schemas.protobuf import oracle
 from tests.schemas.protobuf.test_protobuf_decode import check
 

@@ -10,10 +10,11 @@ import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2
 
+from sparkkafka.config.format_rows import PROTOBUF
 from sparkkafka.errors import OptionError, SchemaError
 from sparkkafka.schemas.protobuf import compiler
 from sparkkafka.schemas.protobuf import format as protobuf
-from sparkkafka.schemas.values import PROTOBUF, Schema
+from sparkkafka.schemas.values import Schema
 from tests.schemas.protobuf.protos import ALL3, COMMON, MIDDLE
 
 

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparkkafka.config.format_rows import PROTOBUF
 from sparkkafka.errors import OptionError
 from sparkkafka.schemas.protobuf import format as protobuf
-from sparkkafka.schemas.values import PROTOBUF, Schema, ValueRowError
+from sparkkafka.schemas.values import Schema, ValueRowError
 from tests.schemas.protobuf import oracle
 from tests.schemas.protobuf.protos import ALL2, ALL3, CASES
 from tests.schemas.protobuf.test_protobuf_decode import CASES_JSON, SLOW, case, with_json

@@ -13,11 +13,12 @@ import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2
 
+from sparkkafka.config.format_rows import PROTOBUF
 from sparkkafka.errors import KafkaError, SchemaError
 from sparkkafka.schemas import bounds
 from sparkkafka.schemas.protobuf import compiler
 from sparkkafka.schemas.protobuf import format as protobuf
-from sparkkafka.schemas.values import PROTOBUF, Schema
+from sparkkafka.schemas.values import Schema
 
 EMPTY = Schema(PROTOBUF, 'syntax = "proto3"; message Empty { bool a = 1; }')
 

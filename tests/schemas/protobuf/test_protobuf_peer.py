@@ -11,8 +11,9 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
+from sparkkafka.config.format_rows import PROTOBUF
 from sparkkafka.schemas.protobuf import format as protobuf
-from sparkkafka.schemas.values import PROTOBUF, Schema
+from sparkkafka.schemas.values import Schema
 from tests.schemas.protobuf import oracle
 from tests.schemas.protobuf.protos import ALL3, MIDDLE
 from tests.schemas.protobuf.test_protobuf_decode import CASES_JSON, with_json

@@ -8,9 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from sparkkafka.config.format_rows import PROTOBUF
 from sparkkafka.errors import OptionError, SchemaError
 from sparkkafka.schemas.protobuf import format as protobuf
-from sparkkafka.schemas.values import PROTOBUF, Schema
+from sparkkafka.schemas.values import Schema
 from tests.schemas.protobuf import oracle
 from tests.schemas.protobuf.protos import ALL3
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from sparkkafka.client.auth import oauth
+from sparkkafka.config.format_rows import AVRO, JSON, PROTOBUF
 from sparkkafka.config.registry import RegistryOptions
 from sparkkafka.config.security.options import SecurityOptions
 from sparkkafka.errors import (
@@ -27,7 +28,7 @@ from sparkkafka.errors import (
 )
 from sparkkafka.schemas.registry import asking, cache
 from sparkkafka.schemas.registry.client import Registered, RegistryClient
-from sparkkafka.schemas.values import AVRO, JSON, PROTOBUF, Schema
+from sparkkafka.schemas.values import Schema
 from sparkkafka.secret import Secret
 from tests.certificates import signed
 from tests.frames import variables_of

@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkkafka.client.auth.http_exchange import Answer
+from sparkkafka.config.format_rows import AVRO
 from sparkkafka.config.registry import RegistryOptions
 from sparkkafka.errors import KafkaError
 from sparkkafka.schemas.registry import asking, cache
 from sparkkafka.schemas.registry.client import RegistryClient
-from sparkkafka.schemas.values import AVRO, Schema
+from sparkkafka.schemas.values import Schema
 from sparkkafka.secret import SecretBytes
 from tests.properties import examples
 

@@ -9,10 +9,11 @@ from urllib.parse import quote
 
 import pytest
 
+from sparkkafka.config.format_rows import AVRO
 from sparkkafka.config.registry import RegistryOptions
 from sparkkafka.errors import RegistryError, SchemaError
 from sparkkafka.schemas.registry.client import RegistryClient
-from sparkkafka.schemas.values import AVRO, Schema
+from sparkkafka.schemas.values import Schema
 from sparkkafka.secret import Secret
 from tests.registry_server import Answer, RegistryServer, error
 
