@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -43,3 +47,11 @@ def ddl(text: str) -> StructType:
         name, kind, *never_null = column.split(" ")
         schema.add(name, TYPES[kind], nullable=not never_null)
     return schema
+
+
+def arrow_schema_of(schema: StructType) -> pa.Schema:
+    """What Spark makes of it; 4.0 and 4.1 have no other zone than UTC."""
+    zone = (
+        {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
+    )
+    return to_arrow_schema(schema, **zone)

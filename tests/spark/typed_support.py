@@ -11,7 +11,6 @@ from typing import Any
 import fastavro
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, StructType
 
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE
@@ -19,6 +18,7 @@ from sparkkafka.protocol.columns.encode import RecordColumns, encode_batches
 from sparkkafka.protocol.records.batches import batch_parts
 from sparkkafka.spark.datasource import KafkaDataSource
 from tests.schemas.small_registry import SmallRegistry
+from tests.spark.schemas import arrow_schema_of
 
 ORDER_1 = {
     "type": "record",
@@ -92,7 +92,7 @@ class Topics:
         for partition in reader.partitions():
             copy = pickle.loads(pickle.dumps(reader))
             for batch in copy.read(partition):
-                assert to_arrow_schema(schema, timezone="UTC").equals(batch.schema)
+                assert arrow_schema_of(schema).equals(batch.schema)
                 batch.validate(full=True)
                 rows += batch.to_pylist()
         return rows

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, StructType
 
 from sparkkafka.config.options import parse_read_options
@@ -24,7 +23,7 @@ from sparkkafka.spark.read.planning import KafkaInputPartition
 from sparkkafka.spark.read.read_task import BatchShaper, bad_text_rows
 from sparkkafka.spark.read.reader import KafkaBatchReader
 from sparkkafka.spark.schema import arrow_schema, chosen_columns, default_columns, spark_schema
-from tests.spark.schemas import ddl
+from tests.spark.schemas import arrow_schema_of, ddl
 
 READ = {"kafka.bootstrap.servers": "nowhere.invalid:9092", "subscribe": "t"}
 
@@ -43,9 +42,7 @@ def decoded(rows: int, *, value: bytes = b"v", timestamp_ms: int = 0) -> Decoded
 @pytest.mark.parametrize("headers", [False, True])
 def test_arrow_schema_is_what_spark_makes_of_the_declared_one(headers: bool) -> None:
     """Spark refuses a first batch whose schema differs in anything."""
-    assert to_arrow_schema(spark_schema(headers), timezone="UTC").equals(
-        arrow_schema(default_columns(headers))
-    )
+    assert arrow_schema_of(spark_schema(headers)).equals(arrow_schema(default_columns(headers)))
 
 
 def test_schema_is_the_jvm_connectors() -> None:
@@ -181,7 +178,7 @@ def shaped(text: str, records: DecodedRecords, **more: Any) -> pa.RecordBatch:
     columns = chosen_columns(ddl(text))
     (batch,) = BatchShaper("t", 3, columns, **more).batches(records)
     batch.validate(full=True)
-    assert batch.schema.equals(to_arrow_schema(ddl(text), timezone="UTC"))
+    assert batch.schema.equals(arrow_schema_of(ddl(text)))
     return batch
 
 

@@ -13,8 +13,10 @@ import pytest
 from sparkkafka.config.options import parse_stream_options
 from sparkkafka.spark.read.planning import KafkaInputPartition, SmallRanges
 from sparkkafka.spark.schema import default_columns
-from sparkkafka.spark.stream.reader import LimitedStreamReader
 from sparkkafka.testing.fake.cluster import FakeCluster
+
+pytest.importorskip("pyspark.sql.streaming.datasource", reason="Spark 4.0 and 4.1 have no limits")
+from sparkkafka.spark.stream.reader import LimitedStreamReader
 
 QUICK = {
     "kafka.request.timeout.ms": "2000",

@@ -479,6 +479,7 @@ assert query.awaitTermination(60)
 """
 
 
+@limited_to_the_end
 def test_the_last_batch_is_committed_though_the_program_ends(
     new_topic: Any, produce: Any, kafka_cluster: Any, tmp_path: Path
 ) -> None:
