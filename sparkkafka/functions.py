@@ -174,6 +174,7 @@ def _from(
 ) -> Column:
     import pyarrow as pa
 
+    from sparkkafka.schemas.registry.client import RegistryClient
     from sparkkafka.spark.arrow_types import from_arrow
     from sparkkafka.spark.read.typed import column_plan
 
@@ -181,7 +182,8 @@ def _from(
     if formats.value.infer:
         raise OptionError("valueSchema=infer is for reads of topics: say the type")
     plan = column_plan(formats.value, registry, _spark_type(type))
-    decode = _Decode(plan, registry, formats.on_bad_record == NULL)
+    asked = None if formats.registry is None else RegistryClient(formats.registry.patient())
+    decode = _Decode(plan, asked, formats.on_bad_record == NULL)
     return _apply(decode, from_arrow(plan.type), pa.binary())(data)
 
 

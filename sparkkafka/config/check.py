@@ -116,6 +116,8 @@ class GivenOptions:
         """Advice for an unknown setting, or ""."""
         if key in self._hints:
             return f"; {self._hints[key]}"
+        if key.startswith(REGISTRY_PREFIX):
+            return _nearest(key, _FORMAT_KEYS)
         dotted = key.replace("_", ".")
         if dotted in self._rows:
             return f"; did you mean '{dotted}'?"

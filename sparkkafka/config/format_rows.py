@@ -392,6 +392,7 @@ REGISTRY: tuple[Option, ...] = (
     *_registry(
         "max.retries", "max_retries", integer(0),
         "How often all URLs are tried again after a failure that may pass.",
+        default_text="3; in tasks as often as schema.registry.api.timeout.ms has time for",
     ),
     *_registry(
         "retries.wait.ms", "retries_wait_ms", long_ms(0),

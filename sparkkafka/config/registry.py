@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import ipaddress
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from sparkkafka.config.check import GivenOptions, warn
@@ -24,6 +24,7 @@ from sparkkafka.config.format_rows import (
     URLS,
     RegistryUrl,
 )
+from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.config.security.options import SecurityOptions, secure_settings
 from sparkkafka.config.security.references import has_other_reference, has_reference, resolved
 from sparkkafka.config.security.settings import (
@@ -40,6 +41,9 @@ NO_TLS: Final = SecurityOptions(protocol="SSL")
 """TLS as it is without a setting about it: the system's authorities, no certificate shown."""
 
 
+RETRIES: Final = 3
+"""While somebody waits for a read to be planned, and the address may be a wrong one."""
+
 _SYSTEM_TLS: Final = TlsSettings()
 
 
@@ -48,6 +52,7 @@ class RegistryOptions:
     """schema.registry.* as given; empty if not given. Times in milliseconds.
 
     `url` is one or more, with commas between. `tls` has the settings of schema.registry.ssl.*.
+    `max_retries` None: RETRIES, and where a failure would end a query as many as there is time for.
     """
 
     GROUP = "registry"
@@ -66,7 +71,7 @@ class RegistryOptions:
     tls: SecurityOptions = NO_TLS
     request_timeout_ms: int = 10_000
     api_timeout_ms: int = 60_000
-    max_retries: int = 3
+    max_retries: int | None = None
     retries_wait_ms: int = 200
     retries_max_wait_ms: int = 5_000
     cache_capacity: int = 1_000
@@ -93,6 +98,10 @@ class RegistryOptions:
                 yield one.name, value.reveal()
             elif isinstance(value, str):
                 yield one.name, value
+
+    def patient(self) -> RegistryOptions:
+        """For a task that meets a new id: a registry that starts again must not end the query."""
+        return self if self.max_retries is not None else replace(self, max_retries=INT32_MAX)
 
     @property
     def has_references(self) -> bool:

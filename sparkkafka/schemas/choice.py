@@ -114,7 +114,18 @@ def encode_plan(
         )
     _check_type(column, schema, given, message)
     subject = _written_subject(column, topic, schema)
-    found = _of_subject(registry, formats, column, subject, schema)
+    try:
+        found = _of_subject(registry, formats, column, subject, schema)
+    except RegistryError as error:
+        if error.status == 409 and column.schema is None:
+            text = (
+                f"{error}\nThe schema was made of the rows' type: its fields have no defaults, and "
+                "a column that may be null is another type than one that may not. Write with "
+                f"use.latest.version=true, or with a schema of your own in {name}Schema, whose new "
+                "fields have defaults"
+            )
+            raise RegistryError(text, status=error.status, code=error.code) from None
+        raise
     # Its indexes are those of the text that was given.
     return _plan(column, given, found, schema)
 

@@ -216,7 +216,10 @@ class ColumnDecoder:
         if writer.schema_id == plan.schema_id is not None and writer.message == plan.message:
             return self._reader_s()  # nothing to ask: what an id means never changes
         if self._writers is None:
-            return f"{writer} is not known: there is no registry to ask (schema.registry.url)"
+            return (
+                f"{writer} is not known: there is no registry to ask; set schema.registry.url, or "
+                "valueFraming=none if payloads are bare"
+            )
         registry = self._writers()
         try:
             if writer.guid is not None:
@@ -229,7 +232,10 @@ class ColumnDecoder:
                 name = message_name(schema, writer.message)
                 wanted = message_name(plan.known, plan.message)
                 if name != wanted:
-                    return f"it is a message {name} ({writer}), not {wanted}"
+                    return (
+                        f"it is a message {name} ({writer}), not {wanted}, which "
+                        f"{plan.column}SchemaMessage chooses"
+                    )
                 # The reader's schema reads the bytes, if both have the same wire types.
                 return decoder_of(
                     plan.format, schema, plan.known, plan.wanted, writer.message, plan.rest

@@ -327,7 +327,9 @@ def _protoc(texts: dict[str, str], wanted: str, own: str | None = None) -> bytes
                 raise SchemaError(f"the import {name!r} is both a file and a folder") from None
         errors = _run(wanted, root, own or wanted)
         if errors is not None:
-            raise SchemaError(f"the .proto cannot be compiled: {errors}")
+            json = texts.get(wanted, "").lstrip().startswith(("{", "["))
+            hint = " (the text looks like JSON: is it an Avro or a JSON Schema?)" if json else ""
+            raise SchemaError(f"the .proto cannot be compiled{hint}: {errors}")
         return (root / "out").read_bytes()
 
 

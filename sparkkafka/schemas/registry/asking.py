@@ -23,7 +23,7 @@ from sparkkafka.client.auth.http_exchange import (
 from sparkkafka.client.auth.oauth import TokenSource, token_source
 from sparkkafka.client.deadline import Backoff, Deadline, Retry
 from sparkkafka.config.format_rows import REGISTRY_PREFIX, RegistryUrl
-from sparkkafka.config.registry import RegistryOptions, registry_settings
+from sparkkafka.config.registry import RETRIES, RegistryOptions, registry_settings
 from sparkkafka.errors import (
     AuthenticationError,
     KafkaConnectionError,
@@ -55,6 +55,7 @@ class Asker:
 
     def __init__(self, options: RegistryOptions) -> None:
         self._options = options
+        self._retries = RETRIES if options.max_retries is None else options.max_retries
         self.settings = registry_settings(options)
         self.words = Words(self.settings)
         oauth = self.settings.oauth
@@ -76,7 +77,7 @@ class Asker:
             try:
                 return self._anywhere(what, method, path, deadline, body)
             except KafkaError as error:
-                if error.retriable and retry.failures >= options.max_retries:
+                if error.retriable and retry.failures >= self._retries:
                     raise self._given_up(error, what, retry.failures + 1) from error.__cause__
                 retry.after(error)
 
@@ -86,7 +87,7 @@ class Asker:
         if isinstance(error, RegistryError):  # it answers, and its words are there
             given_up = RegistryError(
                 f"{error}; asked {'once' if times == 1 else f'{times} times'} "
-                f"({name('max_retries')}={self._options.max_retries}): it may be overloaded, or "
+                f"({name('max_retries')}={self._retries}): it may be overloaded, or "
                 "still starting. Try again later, or allow more retries, or longer waits between "
                 f"them ({name('retries_max_wait_ms')})",
                 status=error.status,
@@ -98,7 +99,7 @@ class Asker:
             return error
         return KafkaConnectionError(
             f"{error}; asked for {what} {'once' if times == 1 else f'{times} times'} "
-            f"({name('max_retries')}={self._options.max_retries}). Is {name('url')} right, and "
+            f"({name('max_retries')}={self._retries}). Is {name('url')} right, and "
             "does this machine reach it?"
         )
 

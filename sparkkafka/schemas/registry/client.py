@@ -372,8 +372,12 @@ class RegistryClient:
             return ""
         if not names:
             return ", and shows no subjects at all to this user"
-        near = difflib.get_close_matches(subject, names[:_MOST_COMPARED], n=5, cutoff=0.6)
-        topic = subject.removesuffix("-value").removesuffix("-key")
+        topic = _topic(subject)
+        # Without the ends, which most names share.
+        end = subject[len(topic) :]
+        some = sorted(names[:_MOST_COMPARED], key=lambda name: name.endswith(end))
+        topics = {_topic(name): name for name in some}
+        near = [topics[one] for one in difflib.get_close_matches(topic, topics, n=5, cutoff=0.6)]
         near += [name for name in names if name.startswith(topic) and name not in near]
         return (
             f"; near names are {self._words.listed(near)}" if near else f", but {len(names)} others"
@@ -391,6 +395,10 @@ class RegistryClient:
         except KafkaError:
             return ""
         return f" (it belongs to {self._words.listed(names)})" if names else ""
+
+
+def _topic(subject: str) -> str:
+    return subject.removesuffix("-value").removesuffix("-key")
 
 
 def _unknown_id(error: RegistryError, what: str) -> RegistryError:

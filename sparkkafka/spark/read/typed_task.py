@@ -136,7 +136,7 @@ class Typed:
             if self._on_driver:  # which has no time, and leaves it to tasks
                 limit_ms = min(options.api_timeout_ms, DRIVER_LIMIT_MS)
                 options = replace(options, api_timeout_ms=limit_ms, max_retries=0)
-            self._registry = self._stack.enter_context(RegistryClient(options))
+            self._registry = self._stack.enter_context(RegistryClient(options.patient()))
         return self._registry
 
     def stranger(self, schema_id: int | None, subject: str | None) -> str:

@@ -11,6 +11,7 @@ time, and start much faster without them.
 
 from __future__ import annotations
 
+import difflib
 import logging
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -171,15 +172,18 @@ def input_columns(
     missing = {
         "topic": "topic option required when no 'topic' attribute is present. "
         f"Use the topic option for setting a topic.{near('topic')}",
-        "value": f"Required attribute 'value' not found{near('value') or _value_advice(names)}",
+        "value": "Required attribute 'value' not found"
+        f"{near('value') or _value_advice(names, typed='value' in typed)}",
     }
     return find_columns(names, topic, fits, missing)
 
 
-def _value_advice(names: Sequence[str]) -> str:
+def _value_advice(names: Sequence[str], *, typed: bool) -> str:
+    near = difflib.get_close_matches("value", names, n=1)
     return (
         f": the columns are {', '.join(names) or 'none'}. Name the one to write "
-        "('… AS value'), or write all as to_json(struct(*)) AS value"
+        f"('{near[0] if near else '…'} AS value'), or write all as "
+        f"{'struct(*)' if typed else 'to_json(struct(*))'} AS value"
     )
 
 

@@ -8,6 +8,8 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -342,7 +344,8 @@ def test_an_unknown_id_is_a_bad_record_and_an_absent_registry_an_error(topics: T
     topics.registry.add("orders-value", json.dumps(ORDER_1))
     topics.cluster.create_topic("orders")
     topics.put("orders", [framed(77, ORDER_1, {"id": 1, "who": "a"}), b"\0\0\0\0\x63{}", b"{}"])
-    options = topics.options("orders", onBadRecord="column")
+    few = {"schema.registry.api.timeout.ms": "500"}
+    options = topics.options("orders", onBadRecord="column", **few)
     rows = topics.read(options)
     assert [row["bad_record"]["error"] for row in rows] == [
         "value: the registry does not know schema id 77",
@@ -357,6 +360,33 @@ def test_an_unknown_id_is_a_bad_record_and_an_absent_registry_an_error(topics: T
     (partition,) = reader.partitions()
     with pytest.raises(KafkaError, match="500"):
         list(reader.read(partition))
+
+
+def test_a_task_outlives_a_registry_that_starts_again(topics: Topics) -> None:
+    """The driver, where somebody waits, gives up after three retries."""
+    number = topics.registry.add("orders-value", json.dumps(ORDER_2))
+    topics.cluster.create_topic("orders")
+    topics.put("orders", [framed(number, ORDER_2, {"id": 1, "who": "a", "note": None})])
+    quick = {"schema.registry.retries.wait.ms": "1", "schema.registry.retries.max.wait.ms": "20"}
+    options = topics.options("orders", valueSchema=json.dumps(ORDER_1), **quick)
+    schema = KafkaDataSource(options).schema()
+    reader = KafkaDataSource(options).reader(schema)
+    (partition,) = reader.partitions()
+    topics.registry.refuse = 503
+    with pytest.raises(KafkaError, match=r"asked 4 times \(schema\.registry\.max\.retries=3\)"):
+        KafkaDataSource(topics.options("orders", **quick)).schema()
+    asked = len(topics.registry.requests)
+
+    def start_again() -> None:
+        while len(topics.registry.requests) < asked + 8:
+            time.sleep(0.01)
+        topics.registry.refuse = None
+
+    thread = threading.Thread(target=start_again, daemon=True)
+    thread.start()
+    (batch,) = reader.read(partition)
+    assert batch.num_rows == 1
+    thread.join()
 
 
 def test_an_id_of_another_subject(topics: Topics) -> None:
@@ -560,7 +590,8 @@ def test_protobuf_messages_by_name(protos: Topics) -> None:
         None,
     ]
     assert rows[1]["bad_record"]["error"] == (
-        "value: it is a message shop.Other (schema id 1), not shop.Order"
+        "value: it is a message shop.Other (schema id 1), not shop.Order, which "
+        "valueSchemaMessage chooses"
     )
     with pytest.raises(OptionError, match=r"Orders.*near"):
         KafkaDataSource({**options, "valueSchemaMessage": "Orders"}).schema()

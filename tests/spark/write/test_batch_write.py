@@ -257,6 +257,18 @@ def test_default_mode_is_refused_by_spark(spark: Any, write: Write) -> None:
     ("schema", "row", "options", "words"),
     [
         ("key string", ("k",), {"topic": "t"}, "Required attribute 'value' not found"),
+        (
+            "val string",
+            ("k",),
+            {"topic": "t"},
+            "('val AS value'), or write all as to_json(struct(*)) AS value",
+        ),
+        (
+            "id string",
+            ("k",),
+            {"topic": "t", "valueFormat": "avro", "schema__registry__url": "http://127.0.0.1:1"},
+            "('… AS value'), or write all as struct(*) AS value",
+        ),
         ("value string", ("v",), {}, "topic option required when no 'topic' attribute is present"),
         ("value int", (1,), {"topic": "t"}, "value attribute unsupported type int"),
         ("value string", ("v",), {"topc": "t"}, "did you mean 'topic'?"),
