@@ -12,13 +12,15 @@ import pytest
 from sparkkafka.client import Producer
 from sparkkafka.config.options import parse_read_options
 from sparkkafka.testing.registry import SchemaRegistry
-from tests.docs.snippets import CHAINS, SECURITY, hand_written_pages, page, run, snippets
-
-# All tests here are User:ANONYMOUS.
-AUTHORIZER = {
-    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "super.users": "User:ANONYMOUS",
-}
+from tests.docs.snippets import (
+    AUTHORIZER,
+    CHAINS,
+    SECURITY,
+    hand_written_pages,
+    page,
+    run,
+    snippets,
+)
 
 
 def run_chain(
