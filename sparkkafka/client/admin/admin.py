@@ -458,10 +458,10 @@ class Admin(NotPickled):
         self, alterations: Iterable[scram.Alteration], *, timeout_s: float | None = None
     ) -> Results[str, None]:
         """Set passwords (UserScramCredentialUpsertion), salted here, and delete them
-        (UserScramCredentialDeletion); of each user all or none. By user.
+        (UserScramCredentialDeletion). By user.
 
-        Errors of items: RESOURCE_NOT_FOUND, UNACCEPTABLE_CREDENTIAL, … Raises OptionError, also for
-        a reference that is not there.
+        Errors of items: RESOURCE_NOT_FOUND, UNACCEPTABLE_CREDENTIAL, … of the first change that
+        failed. Raises OptionError, also for a reference that is not there.
         """
         with self._call(timeout_s) as (cluster, deadline):
             return scram.alter_user_scram_credentials(cluster, alterations, deadline)

@@ -93,8 +93,10 @@ class _Describe(ApiHandler[str | None, Any]):
     def build(
         self, items: Sequence[str | None], version: int
     ) -> DescribeUserScramCredentialsRequest:
+        # An empty list is all users as well as None, and brokers answer nothing at all to
+        # None if they have to refuse it (4.3: a NullPointerException in getErrorResponse).
         users = [UserName(name=item) for item in items if item is not None]
-        return DescribeUserScramCredentialsRequest(users=users or None)
+        return DescribeUserScramCredentialsRequest(users=users)
 
     def read(self, response: Any, items: Sequence[str | None]) -> Iterable[tuple[str | None, Row]]:
         if None in items:
@@ -142,50 +144,64 @@ class _Salted(NamedTuple):
     salted_password: SecretBytes
 
 
-class _Alter(ApiHandler[str, None]):
+class _Alter(ApiHandler[tuple[str, str], None]):
+    """Items are a user and a mechanism."""
+
     request_type = AlterUserScramCredentialsRequest
-    named = "user {}"
+    named = "user {0[0]} for {0[1]}"
     acl = "ALTER on the cluster"
 
-    def __init__(self, changes: Mapping[str, Mapping[str, _Salted | None]]) -> None:
-        self._changes = changes  # of a user by mechanism; None: a deletion
+    def __init__(self, changes: Mapping[tuple[str, str], _Salted | None]) -> None:
+        self._changes = changes  # None: a deletion
 
-    def build(self, items: Sequence[str], version: int) -> AlterUserScramCredentialsRequest:
+    def parts(
+        self, items: Sequence[tuple[str, str]], version: int
+    ) -> Iterable[Sequence[tuple[str, str]]]:
+        """KRaft controllers take one change of a user in a request (ScramControlManager)."""
+        return filter(None, ([one for one in items if one[1] == name] for name in MECHANISMS))
+
+    def build(
+        self, items: Sequence[tuple[str, str]], version: int
+    ) -> AlterUserScramCredentialsRequest:
         request = AlterUserScramCredentialsRequest()
-        for user in items:
-            for name, salted in self._changes[user].items():
-                mechanism = MECHANISMS[name]
-                if salted is None:
-                    request.deletions.append(
-                        ScramCredentialDeletion(name=user, mechanism=mechanism)
-                    )
-                    continue
-                # The message's repr hides what is revealed here.
-                request.upsertions.append(
-                    ScramCredentialUpsertion(
-                        name=user,
-                        mechanism=mechanism,
-                        iterations=salted.iterations,
-                        salt=salted.salt.reveal(),
-                        salted_password=salted.salted_password.reveal(),
-                    )
+        for user, name in items:
+            mechanism, salted = MECHANISMS[name], self._changes[user, name]
+            if salted is None:
+                request.deletions.append(ScramCredentialDeletion(name=user, mechanism=mechanism))
+                continue
+            # The message's repr hides what is revealed here.
+            request.upsertions.append(
+                ScramCredentialUpsertion(
+                    name=user,
+                    mechanism=mechanism,
+                    iterations=salted.iterations,
+                    salt=salted.salt.reveal(),
+                    salted_password=salted.salted_password.reveal(),
                 )
+            )
         return request
 
-    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
+    def read(
+        self, response: Any, items: Sequence[tuple[str, str]]
+    ) -> Iterable[tuple[tuple[str, str], Row]]:
+        item_of = {user: (user, mechanism) for user, mechanism in items}
         return [
-            (row.user, Row(row.error_code, None, row.error_message)) for row in response.results
+            (item_of[row.user], Row(row.error_code, None, row.error_message))
+            for row in response.results
+            if row.user in item_of
         ]
 
-    def done_before(self, item: str, code: int) -> bool:
-        deletes = any(salted is None for salted in self._changes[item].values())
-        return deletes and code == ErrorCode.RESOURCE_NOT_FOUND
+    def grant(self, item: tuple[str, str]) -> str:
+        return self.acl
+
+    def done_before(self, item: tuple[str, str], code: int) -> bool:
+        return self._changes[item] is None and code == ErrorCode.RESOURCE_NOT_FOUND
 
 
 def alter_user_scram_credentials(
     cluster: Cluster, alterations: Iterable[Alteration], deadline: Deadline
 ) -> Results[str, None]:
-    """Set and delete passwords, of each user all or none. By user.
+    """Set and delete passwords. By user: the first error of several changes.
 
     Raises OptionError for what cannot be an alteration, and for a reference that is not there.
     """
@@ -193,16 +209,20 @@ def alter_user_scram_credentials(
     rows = objects(alterations, UserScramCredentialDeletion, "alterations", example)
     for row in rows:
         _check(row)
-    changes: dict[str, dict[str, _Salted | None]] = {}
+    changes: dict[tuple[str, str], _Salted | None] = {}
     for row in rows:
-        of_user = changes.setdefault(row.user, {})
-        if row.mechanism in of_user:
+        if (row.user, row.mechanism) in changes:
             raise OptionError(f"user {row.user}: {row.mechanism} is altered twice in one call")
-        of_user[row.mechanism] = (
+        changes[row.user, row.mechanism] = (
             _salted(row) if isinstance(row, UserScramCredentialUpsertion) else None
         )
     route = ToController(cluster)
-    return call_each(cluster, changes, _Alter(changes), route, deadline, "altering SCRAM users")
+    what = "altering SCRAM users"
+    errors = call_each(cluster, changes, _Alter(changes), route, deadline, what).errors
+    outcome: dict[str, KafkaError | None] = {row.user: None for row in rows}
+    for (user, _), error in errors.items():
+        outcome[user] = outcome[user] or error
+    return Results(outcome)
 
 
 def _check(row: Alteration) -> None:

@@ -20,6 +20,7 @@ from sparkkafka.protocol.messages import (
     DescribeAclsResponse,
     DescribeUserScramCredentialsResponse,
     DescribeUserScramCredentialsResult,
+    ScramCredentialDeletion,
 )
 from sparkkafka.testing.fake.call import Call
 from sparkkafka.testing.fake.faults import RESOURCE_TOPIC, Answer
@@ -158,27 +159,36 @@ def describe_user_scram_credentials(call: Call) -> DescribeUserScramCredentialsR
 
 
 def alter_user_scram_credentials(call: Call) -> AlterUserScramCredentialsResponse:
-    message = call.message
+    changes: dict[str, list[Any]] = {}
+    for row in (*call.message.deletions, *call.message.upsertions):
+        changes.setdefault(row.name, []).append(row)
     answer = call.injected()
     rows = []
-    for user in dict.fromkeys(row.name for row in (*message.deletions, *message.upsertions)):
+    for user, of_user in changes.items():
         result = AlterUserScramCredentialsResult(user=user, error_message=None)
         try:
             if call.release.has_controller_broker and call.broker_id != call.state.controller_id:
                 raise Refused(ErrorCode.NOT_CONTROLLER, "This is not the active controller.")
             if answer is None or answer.applied:
-                call.state.scram_users.alter(
-                    user,
-                    [row.mechanism for row in message.deletions if row.name == user],
-                    [
-                        (row.mechanism, Credential(row.iterations, row.salt, row.salted_password))
-                        for row in message.upsertions
-                        if row.name == user
-                    ],
-                )
+                _alter(call, of_user)
         except Refused as error:
             result.error_code, result.error_message = error.code, error.message
         if answer is not None:
             result.error_code, result.error_message = answer.code, answer.message
         rows.append(result)
     return AlterUserScramCredentialsResponse(results=rows)
+
+
+def _alter(call: Call, of_user: list[Any]) -> None:
+    """Raises Refused."""
+    if len(of_user) > 1:
+        raise Refused(
+            ErrorCode.DUPLICATE_RESOURCE,
+            "A user credential cannot be altered twice in the same request",
+        )
+    row, users = of_user[0], call.state.scram_users
+    if isinstance(row, ScramCredentialDeletion):
+        users.delete(row.name, row.mechanism)
+    else:
+        credential = Credential(row.iterations, row.salt, row.salted_password)
+        users.set(row.name, row.mechanism, credential)

@@ -131,32 +131,29 @@ class FakeScramUsers:
             )
         return self._stored[user]
 
-    def alter(
-        self, user: str, deletions: list[int], upsertions: list[tuple[int, Credential]]
-    ) -> None:
-        """All changes of one user, or none of them: raises Refused."""
-        mechanisms = [*deletions, *(mechanism for mechanism, _ in upsertions)]
-        if not user:
-            raise Refused(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
-        if any(mechanism not in SCRAM_MECHANISMS for mechanism in mechanisms):
-            raise Refused(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
-        if len({*mechanisms}) < len(mechanisms):
-            raise Refused(
-                ErrorCode.DUPLICATE_RESOURCE,
-                "A user credential cannot be altered twice in the same request",
-            )
-        for _, credential in upsertions:
-            if not LEAST_ITERATIONS <= credential.iterations <= MOST_ITERATIONS:
-                few = credential.iterations < LEAST_ITERATIONS
-                words = "Too few iterations" if few else "Too many iterations"
-                raise Refused(ErrorCode.UNACCEPTABLE_CREDENTIAL, words)
-        there = self._stored.get(user, {})
-        if any(mechanism not in there for mechanism in deletions):
+    def set(self, user: str, mechanism: int, credential: Credential) -> None:
+        """Raises Refused."""
+        self._check(user, mechanism)
+        if not LEAST_ITERATIONS <= credential.iterations <= MOST_ITERATIONS:
+            few = credential.iterations < LEAST_ITERATIONS
+            words = "Too few iterations" if few else "Too many iterations"
+            raise Refused(ErrorCode.UNACCEPTABLE_CREDENTIAL, words)
+        self._stored.setdefault(user, {})[mechanism] = credential
+
+    def delete(self, user: str, mechanism: int) -> None:
+        """Raises Refused."""
+        self._check(user, mechanism)
+        if mechanism not in self._stored.get(user, ()):
             raise Refused(
                 ErrorCode.RESOURCE_NOT_FOUND,
                 "Attempt to delete a user credential that does not exist",
             )
-        left = {key: row for key, row in there.items() if key not in deletions} | dict(upsertions)
-        self._stored.pop(user, None)
-        if left:
-            self._stored[user] = left
+        del self._stored[user][mechanism]
+        if not self._stored[user]:
+            del self._stored[user]
+
+    def _check(self, user: str, mechanism: int) -> None:
+        if not user:
+            raise Refused(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
+        if mechanism not in SCRAM_MECHANISMS:
+            raise Refused(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
