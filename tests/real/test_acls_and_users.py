@@ -15,11 +15,14 @@ from sparkkafka.client import (
     AclBinding,
     AclBindingFilter,
     Admin,
+    Consumer,
+    Producer,
     ScramCredentialInfo,
     UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
 from sparkkafka.errors import AuthenticationError, BrokerError, ErrorCode
+from tests.cli.run import Command
 from tests.client.admin.test_acls import CLUSTER, EVERYTHING, FILTERS
 from tests.real.secured import PASSWORDS, Secured, eventually
 
@@ -123,6 +126,35 @@ def test_an_acl_shuts_out_and_lets_in(admin: Admin, secured: Secured, name: str)
             assert error.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
             with stored(admin, [of_alice]):
                 assert alice.describe_topic(name).name == name
+
+
+def test_what_the_command_grants_is_enough(
+    admin: Admin, secured: Secured, name: str, capsys: Any, monkeypatch: Any, tmp_path: Any
+) -> None:
+    """To write and to read in a group, where nobody else may do anything."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    command = Command(capsys, secured.cluster.bootstrap_servers)
+    settings = secured.ours("SASLTEXT", SHA_512)
+    reading = {"group.id": name, "auto.offset.reset": "earliest"}
+    of_bob = [AclBinding(kind, name, "User:bob", "ALL") for kind in ("topic", "group")]
+    job = ("--topic", name, "--group", name, "--producer", "--consumer")
+    secured.cluster.create_topic(name)
+    with stored(admin, of_bob):
+        with Producer(settings) as producer, pytest.raises(BrokerError, match=name):
+            producer.send(name, b"refused").result(30)
+        try:
+            made = command("acls", "create", "--principal", "User:alice", *job, "--json").json
+            granted = [AclBinding(**row) for row in made["acls"]]
+            eventually(lambda: {*granted} <= {*admin.describe_acls()})
+            with Producer(settings) as producer:
+                producer.send(name, b"written").result(30)
+            with Consumer(settings | reading) as consumer:
+                consumer.subscribe([name])
+                assert [record.value for record in consumer.poll(30)] == [b"written"]
+                consumer.commit()
+        finally:
+            gone = command("acls", "delete", "--principal", "User:alice", "--yes")
+    assert gone.out.splitlines()[-1] == f"{len(granted)} ACLs were deleted"
 
 
 def test_a_cluster_without_an_authorizer(kafka_cluster: Any) -> None:

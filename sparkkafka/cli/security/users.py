@@ -49,7 +49,7 @@ def users() -> None:
 @app.command("list")
 def list_users(
     context: typer.Context,
-    users: Annotated[list[str] | None, typer.Argument(metavar="[USER]", help="Only these.")] = None,
+    users: Annotated[list[str] | None, typer.Argument(metavar="USER", help="Only these.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Users that have a SCRAM password, with its mechanism and iterations. Nothing else is told."""
@@ -121,7 +121,7 @@ def delete(
 ) -> None:
     """Delete the passwords of users, those of all mechanisms if none is named.
 
-    Connections that are open stay open, and so do their ACLs: `acls delete` is for these.
+    Connections that are open stay, and so do ACLs: `acls delete` is for these.
     """
     wanted = _mechanisms(mechanism)
     with session_of(context).admin() as admin:

@@ -6,6 +6,7 @@ Passwords are salted here, and only that goes to the broker. No variable holds o
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
@@ -28,6 +29,8 @@ from sparkkafka.protocol.messages import (
 )
 from sparkkafka.protocol.sasl import LEAST_ITERATIONS, salted_password
 from sparkkafka.secret import Secret, SecretBytes
+
+log = logging.getLogger(__name__)
 
 MECHANISMS: Final = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
 
@@ -215,6 +218,13 @@ def alter_user_scram_credentials(
             raise OptionError(f"user {row.user}: {row.mechanism} is altered twice in one call")
         changes[row.user, row.mechanism] = (
             _salted(row) if isinstance(row, UserScramCredentialUpsertion) else None
+        )
+    protocol = cluster.options.security.protocol
+    if any(changes.values()) and not protocol.endswith("SSL"):
+        log.warning(
+            "security.protocol=%s sends salted passwords in the clear, and who reads one can log "
+            "in with it: use SSL or SASL_SSL outside of a test",
+            protocol,
         )
     route = ToController(cluster)
     what = "altering SCRAM users"

@@ -78,8 +78,10 @@ def test_passwords_are_set_told_and_deleted(admin: Admin, fake_cluster: Any) -> 
     }
 
 
-def test_only_the_salted_password_is_sent(admin: Admin, fake_cluster: Any) -> None:
+def test_only_the_salted_password_is_sent(admin: Admin, fake_cluster: Any, caplog: Any) -> None:
     admin.alter_user_scram_credentials([setting(), setting("bob", SHA_256, iterations=5000)]).all()
+    assert "PLAINTEXT sends salted passwords in the clear" in caplog.text
+    assert HUSH not in caplog.text
     alice, bob = sorted(sent(fake_cluster), key=lambda row: row.name)
     for row, hash_name in ((alice, "sha512"), (bob, "sha256")):
         assert row.salted_password == hashlib.pbkdf2_hmac(
