@@ -37,7 +37,9 @@ LAYERS: Mapping[str, frozenset[str]] = {
     ),
     "functions": frozenset({"errors", "config", "protocol", "schemas", "spark"}),
     "checkpoints": frozenset({"errors", "secret", "hooks", "config", "protocol", "client"}),
-    "cli": frozenset({"errors", "config", "protocol", "client", "schemas", "checkpoints"}),
+    "cli": frozenset(
+        {"errors", "secret", "config", "protocol", "client", "schemas", "checkpoints"}
+    ),
     "__main__": frozenset({"cli"}),
     "testing": frozenset({"errors", "secret", "hooks", "config", "protocol", "client"}),
     # sparkkafka/__init__.py, the facade; nobody imports it
@@ -139,6 +141,7 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
         "session",
         "commands",
         "cluster",
+        "security",
         "records",
         "checkpoint",
         "app",

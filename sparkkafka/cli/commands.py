@@ -41,6 +41,8 @@ VERBS: Final[dict[str, Verb]] = {
     ),
     "check": Verb("sparkkafka.cli.cluster.check", "Is everything there to run a job?"),
     "brokers": Verb("sparkkafka.cli.cluster.brokers", "Brokers: list, describe."),
+    "acls": Verb("sparkkafka.cli.security.acls", "ACLs, who may do what: list, create, delete."),
+    "users": Verb("sparkkafka.cli.security.users", "SCRAM users: list, create, delete."),
     "read": Verb("sparkkafka.cli.records.read", "Show a topic's records, or put them in a file."),
     "write": Verb("sparkkafka.cli.records.write", "Write lines, JSON or a file's rows to a topic."),
     "copy": Verb("sparkkafka.cli.records.copy", "Copy a topic into another."),
@@ -51,7 +53,7 @@ VERBS: Final[dict[str, Verb]] = {
     ),
 }
 
-HELP: Final = """Kafka from a terminal: topics, groups, lag, records, and whether a job can run.
+HELP: Final = """Kafka from a terminal: topics, groups, lag, records, ACLs, whether a job can run.
 
 Where the cluster is, and who you are, is said by -b and -X, by a Java client.properties (-F), or by
 a profile in ~/.config/sparkkafka/config.toml (--profile). Examples:

@@ -10,9 +10,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sparkkafka.client.admin.acls import AclBinding, AclBindingFilter
     from sparkkafka.client.admin.admin import Admin
     from sparkkafka.client.admin.groups import ConsumerGroupDescription
     from sparkkafka.client.admin.partitions import NewPartitions
+    from sparkkafka.client.admin.scram import (
+        ScramCredentialInfo,
+        UserScramCredentialDeletion,
+        UserScramCredentialUpsertion,
+    )
     from sparkkafka.client.admin.topics import NewTopic, TopicDescription
     from sparkkafka.client.cluster.cluster import PartitionInfo
     from sparkkafka.client.cluster.configs import AlterConfigOp, ConfigEntry, ConfigResource
@@ -29,6 +35,8 @@ if TYPE_CHECKING:
     from sparkkafka.client.values import Listing, OffsetAndMetadata, Results, TopicPartition
 
 __all__ = [
+    "AclBinding",
+    "AclBindingFilter",
     "Admin",
     "AlterConfigOp",
     "ConfigEntry",
@@ -51,16 +59,21 @@ __all__ = [
     "RecordMetadata",
     "Records",
     "Results",
+    "ScramCredentialInfo",
     "TableDelivery",
     "TopicDescription",
     "TopicPartition",
     "TransactionDescription",
+    "UserScramCredentialDeletion",
+    "UserScramCredentialUpsertion",
 ]
 
 _MODULES = {
+    "admin.acls": "AclBinding AclBindingFilter",
     "admin.admin": "Admin",
     "admin.groups": "ConsumerGroupDescription",
     "admin.partitions": "NewPartitions",
+    "admin.scram": "ScramCredentialInfo UserScramCredentialDeletion UserScramCredentialUpsertion",
     "admin.topics": "NewTopic TopicDescription",
     "cluster.cluster": "PartitionInfo",
     "cluster.configs": "AlterConfigOp ConfigEntry ConfigResource",

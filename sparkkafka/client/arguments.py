@@ -34,6 +34,26 @@ def one_name(given: str, what: str) -> str:
     return given
 
 
+def one_of(given: str, allowed: Iterable[str], what: str) -> str:
+    """One of some names, in their exact spelling. Raises OptionError, with the nearest, if not."""
+    known = list(allowed)
+    if isinstance(given, str) and given in known:
+        return given
+    from difflib import get_close_matches  # few make this mistake
+
+    by_plain_name = {plain_name(name): name for name in known}
+    near = (
+        get_close_matches(plain_name(given), by_plain_name, n=1) if isinstance(given, str) else []
+    )
+    hint = f": did you mean {by_plain_name[near[0]]!r}?" if near else ""
+    raise OptionError(f"{what} must be one of {', '.join(known)}, got {given!r}{hint}")
+
+
+def plain_name(name: str) -> str:
+    """A name of Kafka's as others write it, for comparisons: DescribeConfigs, describe-configs."""
+    return name.lower().replace("_", "").replace("-", "")
+
+
 def _is_list(given: Any) -> bool:
     """Whether it has items of its own: text has letters, and a mapping has values besides, which
     would be ignored."""

@@ -107,14 +107,22 @@ def _proofs(
     The keys are gone when it returns.
     """
     hash_name = SCRAM_HASHES[mechanism]
-    salted = hashlib.pbkdf2_hmac(hash_name, password.reveal().encode(), salt, iterations)
-    client_key = hmac.digest(salted, b"Client Key", hash_name)
+    salted = salted_password(mechanism, password, salt, iterations)
+    client_key = hmac.digest(salted.reveal(), b"Client Key", hash_name)
     stored_key = hashlib.new(hash_name, client_key).digest()
     signature = hmac.digest(stored_key, signed, hash_name)
     proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
-    server_key = hmac.digest(salted, b"Server Key", hash_name)
+    server_key = hmac.digest(salted.reveal(), b"Server Key", hash_name)
     expected = hmac.digest(server_key, signed, hash_name)
     return SecretBytes(base64.b64encode(proof)), SecretBytes(expected)
+
+
+def salted_password(mechanism: str, password: Secret, salt: bytes, iterations: int) -> SecretBytes:
+    """Hi of RFC 5802: who has this can log in as well as with the password. UnicodeEncodeError for
+    what UTF-8 cannot write."""
+    return SecretBytes(
+        hashlib.pbkdf2_hmac(SCRAM_HASHES[mechanism], password.reveal().encode(), salt, iterations)
+    )
 
 
 def oauthbearer(

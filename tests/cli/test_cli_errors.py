@@ -37,6 +37,12 @@ ANY = [
     "groups reset g --all-topics --to-latest",
     "groups delete g --yes",
     "lag g",
+    "acls list",
+    "acls create --principal User:a --topic t --operation read",
+    "acls delete --topic t --yes",
+    "users list",
+    "users create u --yes",
+    "users delete u --yes",
 ]
 """One of each command, without `check`, whose lines are its own."""
 
@@ -74,7 +80,9 @@ def one_line(capsys) -> str:
 
 def test_all_verbs_are_here():
     of_cluster = {
-        name for name, verb in VERBS.items() if verb.module.startswith("sparkkafka.cli.cluster.")
+        name
+        for name, verb in VERBS.items()
+        if verb.module.startswith(("sparkkafka.cli.cluster.", "sparkkafka.cli.security."))
     }
     assert {verb.split()[0] for verb in ANY} == of_cluster - {"check"}
 

@@ -41,6 +41,8 @@ from tests.properties import examples
 
 TP = TopicPartition("orders", 0)
 ORDERS = ConfigResource("topic", "orders")
+ACL = client.AclBinding("topic", "orders", "User:alice", "READ")
+NO_MORE = client.UserScramCredentialDeletion("alice", "SCRAM-SHA-512")
 
 
 class Kind(NamedTuple):
@@ -285,6 +287,13 @@ CALLS: Mapping[type, Mapping[str, Mapping[str, Kind]]] = {
         "describe_producers": {},
         "abort_transaction": {"start_offset": WHOLE},
         "fence_producers": {},
+        "describe_acls": {"acl_filter": Kind(client.AclBindingFilter(), lambda _: False)},
+        "create_acls": {"bindings": Kind([ACL], lambda v: is_list(v) and not v)},
+        "delete_acls": {"filters": Kind([ACL.to_filter()], lambda v: is_list(v) and not v)},
+        "describe_user_scram_credentials": {"users": optional(NAMES)},
+        "alter_user_scram_credentials": {
+            "alterations": Kind([NO_MORE], lambda v: is_list(v) and not v)
+        },
     },
     Connection: {
         "call": {"request": REQUEST},
@@ -319,6 +328,9 @@ NAMED = {
     "changes": "resource",
     "resources": "resource",
     "specs": "spec",
+    "acl_filter": "filter",
+    "filters": "filter",
+    "bindings": "ACL",
     "configs": "topic orders",
     "records": "record",  # … 1 of the series
 }
@@ -491,6 +503,8 @@ def test_every_public_call_is_among_them() -> None:
         assert public - FOR_ITS_OWN == set(names) - FOR_ITS_OWN, cls
     # The others are made by the library, or checked where they are used.
     assert {getattr(client, name) for name in client.__all__} - set(CALLS) == {
+        client.AclBinding,
+        client.AclBindingFilter,
         AlterConfigOp,
         client.ConfigEntry,
         ConfigResource,
@@ -507,9 +521,12 @@ def test_every_public_call_is_among_them() -> None:
         client.RecordMetadata,
         client.Records,
         client.Results,
+        client.ScramCredentialInfo,
         client.TopicDescription,
         TopicPartition,
         client.TransactionDescription,
+        client.UserScramCredentialDeletion,
+        client.UserScramCredentialUpsertion,
     }
 
 

@@ -37,6 +37,11 @@ CHAINS: Mapping[str, Sequence[str]] = {
     "codec": ("docs/codec.md",),
     "errors": ("docs/client-errors.md",),
 }
+#: A broker's, for pages that show ACLs; the tests are User:ANONYMOUS.
+AUTHORIZER = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+}
 #: Its snippets are for brokers of several kinds, and have a test module of their own.
 SECURITY = ("docs/security.md", "docs/security-tokens.md")
 

@@ -10,7 +10,8 @@ import pytest
 
 from sparkkafka.cli.app import main
 from sparkkafka.client import Admin, Producer, TopicPartition
-from tests.docs.snippets import blocks, page
+from tests.docs.snippets import AUTHORIZER, blocks, page
+from tests.real.secured import eventually
 from tests.tools import cli_docs
 
 PAGE = "docs/cli.md"
@@ -32,8 +33,10 @@ def matches(shown: list[str], printed: list[str]) -> bool:
 def test_the_page_shows_what_the_command_prints(
     kafka_cluster_factory, capsys, monkeypatch, tmp_path
 ):
-    servers = kafka_cluster_factory().bootstrap_servers
+    servers = kafka_cluster_factory(1, AUTHORIZER).bootstrap_servers
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "etl-password").write_text("hush")
     settings = {"bootstrap.servers": servers}
     for language, text in blocks(page(PAGE)):
         if language == "toml":
@@ -59,6 +62,12 @@ def test_the_page_shows_what_the_command_prints(
             assert (code, err) == (0, ""), command
             printed = out.replace(servers, "localhost:9092").splitlines()
             assert matches(shown, printed), f"{command}\n{out}"
+            # The controller has it; brokers tell it a moment later.
+            with Admin(settings) as admin:
+                if "acls create" in command:
+                    eventually(lambda admin=admin: len(admin.describe_acls()) == 3)
+                elif "users create" in command:
+                    eventually(lambda admin=admin: admin.describe_user_scram_credentials().all())
 
 
 def test_the_reference_is_that_of_the_command():

@@ -12,7 +12,15 @@ import pytest
 from sparkkafka.client import Producer
 from sparkkafka.config.options import parse_read_options
 from sparkkafka.testing.registry import SchemaRegistry
-from tests.docs.snippets import CHAINS, SECURITY, hand_written_pages, page, run, snippets
+from tests.docs.snippets import (
+    AUTHORIZER,
+    CHAINS,
+    SECURITY,
+    hand_written_pages,
+    page,
+    run,
+    snippets,
+)
 
 
 def run_chain(
@@ -95,8 +103,11 @@ def test_pages_of_schemas(
 
 
 @pytest.mark.real
-def test_pages_of_the_client_library(kafka_cluster_factory: Any, capsys: Any) -> None:
-    servers = kafka_cluster_factory().bootstrap_servers
+def test_pages_of_the_client_library(
+    kafka_cluster_factory: Any, capsys: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("ALICE_PASSWORD", "hush")
+    servers = kafka_cluster_factory(1, AUTHORIZER).bootstrap_servers
     names, text = run_chain("client", capsys, servers)
     assert "read orders 0 b'first'" in text
     assert "RecordMetadata(topic='orders'" in text
@@ -114,6 +125,7 @@ def test_pages_of_the_client_library(kafka_cluster_factory: Any, capsys: Any) ->
     assert re.search(r"'value'.*\] 1007$", text, re.MULTILINE)
     assert names["shouted"] == [record.value.upper() for record in names["records"]]
     assert any(value.startswith(b"ORDER ") for value in names["shouted"])
+    assert "2 ACLs deleted" in text
     assert f"connected to ['{servers}']" in text
 
 

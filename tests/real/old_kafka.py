@@ -100,6 +100,8 @@ class OldKafka:
                 "group.min.session.timeout.ms": "1000",
                 "auto.create.topics.enable": "false",
                 "log.cleaner.dedupe.buffer.size": "16777216",
+                "authorizer.class.name": "kafka.security.auth.SimpleAclAuthorizer",
+                "super.users": "User:ANONYMOUS",
             },
         )
         self._ports.hand_over()

@@ -7,7 +7,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from sparkkafka.client import Admin, Consumer, NewTopic, Producer, TopicPartition
+from sparkkafka.client import (
+    AclBinding,
+    AclBindingFilter,
+    Admin,
+    Consumer,
+    NewTopic,
+    Producer,
+    TopicPartition,
+)
 from sparkkafka.errors import UnsupportedVersionError
 from sparkkafka.testing.kafka.jars import ensure_jars
 from sparkkafka.testing.kafka.process import UnavailableError
@@ -35,12 +43,28 @@ def test_what_it_lacks_is_said_with_the_kafka_that_has_it(old: str) -> None:
             "needs Kafka 2.4 or later: set partitions": lambda: admin.create_topics(
                 [NewTopic("short")]
             ).all(),
+            "resource_type user needs Kafka 3.3": lambda: admin.describe_acls(
+                AclBindingFilter("user")
+            ),
+            "DescribeUserScramCredentials needs Kafka 2.7": admin.describe_user_scram_credentials,
             "require_stable needs Kafka 2.5": lambda: admin.list_consumer_group_offsets(
                 "g", require_stable=True
             ),
         }.items():
             with pytest.raises(UnsupportedVersionError, match=words):
                 act()
+
+
+def test_acls(old: str) -> None:
+    read = AclBinding("topic", "orders", "User:alice", "READ")
+    prefix = AclBinding("group", "ord", "User:bob", "ALL", pattern_type="PREFIXED")
+    of_orders = AclBindingFilter("group", "orders", pattern_type="MATCH")
+    with Admin({"bootstrap.servers": old}) as admin:
+        admin.create_acls([read, prefix]).all()
+        assert admin.describe_acls(of_orders) == [prefix]
+        found = admin.delete_acls([of_orders, AclBindingFilter(principal="User:alice")])
+        assert list(found.all().values()) == [[prefix], [read]]
+        assert admin.describe_acls() == []
 
 
 def test_a_transaction_with_offsets_of_a_group(old: str) -> None:

@@ -1,4 +1,4 @@
-"""Admin: topics, settings, groups, offsets, transactions and brokers of a cluster.
+"""Admin: topics, settings, groups, offsets, transactions, ACLs, SCRAM users and brokers.
 
 Each call takes the lock and a deadline; a module beside this one checks its arguments and does it.
 """
@@ -11,15 +11,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Self
 
+from sparkkafka.client.admin import acls, groups, scram, topics, transactions
 from sparkkafka.client.admin import brokers as broker_calls
-from sparkkafka.client.admin import groups, topics, transactions
 from sparkkafka.client.admin import partitions as partition_calls
+from sparkkafka.client.admin.acls import AclBinding, AclBindingFilter
 from sparkkafka.client.admin.brokers import ClusterDescription, LogDirDescription
 from sparkkafka.client.admin.groups import ConsumerGroupDescription, GroupListing
 from sparkkafka.client.admin.partitions import NewPartitions
+from sparkkafka.client.admin.scram import ScramCredentialInfo
 from sparkkafka.client.admin.topics import NewTopic, TopicDescription, TopicListing
 from sparkkafka.client.admin.transactions import FencedProducer, ProducerState
-from sparkkafka.client.arguments import NotPickled, names, numbers
+from sparkkafka.client.arguments import NotPickled
 from sparkkafka.client.cluster import configs, offsets
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.configs import ConfigChanges, ConfigEntry, ConfigResource
@@ -105,9 +107,8 @@ class Admin(NotPickled):
     ) -> Results[str, None]:
         """Create topics and wait until all their partitions have leaders. By topic name.
 
-        `validate_only` creates nothing, it only checks. Errors of items:
-        TOPIC_ALREADY_EXISTS, INVALID_REPLICATION_FACTOR, INVALID_CONFIG, and so on. Raises
-        OptionError for a name that is given twice.
+        `validate_only` creates nothing, it only checks. Errors of items: TOPIC_ALREADY_EXISTS,
+        INVALID_REPLICATION_FACTOR, INVALID_CONFIG, … OptionError for a name that is there twice.
         """
         with self._call(timeout_s) as (cluster, deadline):
             return topics.create_topics(cluster, new_topics, deadline, validate_only=validate_only)
@@ -122,23 +123,17 @@ class Admin(NotPickled):
         timeout_s: float | None = None,
     ) -> None:
         """Create one topic; its error is raised. Numbers left out are the broker's defaults."""
-        new = NewTopic(
-            name,
-            partitions=partitions,
-            replication_factor=replication_factor,
-            configs={} if configs is None else configs,
-        )
+        configs = {} if configs is None else configs
+        new = NewTopic(name, partitions, replication_factor, configs=configs)
         self.create_topics([new], timeout_s=timeout_s).all()
 
     def delete_topics(
         self, topic_names: Iterable[str], *, timeout_s: float | None = None
     ) -> Results[str, None]:
-        """Delete topics and wait until brokers no longer show them. By topic name.
-
-        Errors of items: UnknownTopicError, TOPIC_DELETION_DISABLED, and so on.
-        """
+        """Delete topics and wait until brokers no longer show them. By topic name. Errors of items:
+        UnknownTopicError, TOPIC_DELETION_DISABLED, and so on."""
         with self._call(timeout_s) as (cluster, deadline):
-            return topics.delete_topics(cluster, names(topic_names, "topic_names"), deadline)
+            return topics.delete_topics(cluster, topic_names, deadline)
 
     def delete_topic(self, name: str, *, timeout_s: float | None = None) -> None:
         """Delete one topic; its error is raised."""
@@ -168,14 +163,12 @@ class Admin(NotPickled):
         include_authorized_operations: bool = False,
         timeout_s: float | None = None,
     ) -> Results[str, TopicDescription]:
-        """Partitions with leaders, replicas, replicas in sync. By topic name.
-
-        A topic that does not exist is an UnknownTopicError, without a wait.
-        """
+        """Partitions with leaders, replicas, replicas in sync. By topic name. A topic that does not
+        exist is an UnknownTopicError, without a wait."""
         with self._call(timeout_s) as (cluster, deadline):
             return topics.describe_topics(
                 cluster,
-                names(topic_names, "topic_names"),
+                topic_names,
                 deadline,
                 include_authorized_operations=include_authorized_operations,
             )
@@ -200,13 +193,8 @@ class Admin(NotPickled):
         include_documentation: bool = False,
         timeout_s: float | None = None,
     ) -> Results[ConfigResource, dict[str, ConfigEntry]]:
-        """Settings by name, of each resource: all, or those of `keys` that it has.
-
-            resource = ConfigResource("topic", "orders")
-            admin.describe_configs([resource])[resource]["retention.ms"].value
-
-        Raises OptionError for a resource that cannot be one.
-        """
+        """Settings by name, of each resource: all, or those of `keys` that it has. Raises
+        OptionError for a resource that cannot be one."""
         with self._call(timeout_s) as (cluster, deadline):
             return configs.describe_configs(
                 cluster,
@@ -224,13 +212,8 @@ class Admin(NotPickled):
         validate_only: bool = False,
         timeout_s: float | None = None,
     ) -> Results[ConfigResource, None]:
-        """Change some settings of each resource, all of them or none, and leave the others.
-
-            orders = ConfigResource("topic", "orders")
-            admin.incremental_alter_configs({orders: {"retention.ms": "3600000"}}).all()
-            admin.incremental_alter_configs({orders: {"retention.ms": None}}).all()   # the default
-            more = AlterConfigOp("cleanup.policy", "compact", "append")
-            admin.incremental_alter_configs({orders: [more]}).all()
+        """Change some settings of each resource, all of them or none, and leave the others: {name:
+        value, or None for the default}, or a list of AlterConfigOp.
 
         Errors of items: INVALID_CONFIG, UnsupportedVersionError before Kafka 2.3, and so on.
         Raises OptionError for what cannot be a change.
@@ -243,11 +226,8 @@ class Admin(NotPickled):
     def delete_records(
         self, before: Mapping[TopicPartition, int], *, timeout_s: float | None = None
     ) -> Results[TopicPartition, int]:
-        """Delete the records before an offset; the value is the first offset that is left.
-
-        -1 deletes all that the partition has at this moment. Errors of items: OFFSET_OUT_OF_RANGE
-        beyond the end, POLICY_VIOLATION for a compacted topic, and so on.
-        """
+        """Delete the records before an offset (-1: all of now); the value is the first offset left.
+        Errors of items: OFFSET_OUT_OF_RANGE beyond the end, POLICY_VIOLATION if compacted, …"""
         with self._call(timeout_s) as (cluster, deadline):
             return partition_calls.delete_records(cluster, before, deadline)
 
@@ -258,13 +238,8 @@ class Admin(NotPickled):
         isolation_level: str = "read_uncommitted",
         timeout_s: float | None = None,
     ) -> Results[TopicPartition, ListedOffset]:
-        """The offset that each partition's spec asks for, -1 if there is no such record.
-
-            admin.list_offsets({TopicPartition("orders", 0): OffsetSpec.latest()})
-
-        With isolation_level="read_committed" the latest offset is where the first open
-        transaction begins.
-        """
+        """The offset that each partition's spec asks for, -1 if there is no such record. The latest
+        for isolation_level="read_committed" is where the first open transaction begins."""
         with self._call(timeout_s) as (cluster, deadline):
             return offsets.list_offsets_each(
                 cluster, specs, deadline, isolation_level=isolation_level
@@ -293,14 +268,12 @@ class Admin(NotPickled):
         include_authorized_operations: bool = False,
         timeout_s: float | None = None,
     ) -> Results[str, ConsumerGroupDescription]:
-        """State and members with their partitions, of groups of either protocol. By group id.
-
-        A group that does not exist is a BrokerError GROUP_ID_NOT_FOUND.
-        """
+        """State and members with their partitions, of groups of either protocol. By group id. A
+        group that does not exist is a BrokerError GROUP_ID_NOT_FOUND."""
         with self._call(timeout_s) as (cluster, deadline):
             return groups.describe_consumer_groups(
                 cluster,
-                names(group_ids, "group_ids"),
+                group_ids,
                 deadline,
                 include_authorized_operations=include_authorized_operations,
             )
@@ -314,12 +287,10 @@ class Admin(NotPickled):
     def delete_consumer_groups(
         self, group_ids: Iterable[str], *, timeout_s: float | None = None
     ) -> Results[str, None]:
-        """Delete groups without members, with all their offsets. By group id.
-
-        Errors of items: NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND, and so on.
-        """
+        """Delete groups without members, with all their offsets. By group id. Errors of items:
+        NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND, and so on."""
         with self._call(timeout_s) as (cluster, deadline):
-            return groups.delete_consumer_groups(cluster, names(group_ids, "group_ids"), deadline)
+            return groups.delete_consumer_groups(cluster, group_ids, deadline)
 
     def list_consumer_group_offsets(
         self,
@@ -330,10 +301,8 @@ class Admin(NotPickled):
         timeout_s: float | None = None,
     ) -> Results[TopicPartition, OffsetAndMetadata | None]:
         """The group's committed offsets: all, or those of `partitions` (None: it has none).
-
         `require_stable` waits for open transactions that are about to change them. Raises
-        KafkaError if all are asked for and the coordinator does not answer.
-        """
+        KafkaError if all are asked for and the coordinator does not answer."""
         with self._call(timeout_s) as (cluster, deadline):
             return committed_offsets.list_consumer_group_offsets(
                 cluster, group_id, partitions, deadline, require_stable=require_stable
@@ -347,10 +316,8 @@ class Admin(NotPickled):
         timeout_s: float | None = None,
     ) -> Results[TopicPartition, None]:
         """Set where a group resumes reading. It is created if need be, and must have no members.
-
         Errors of items: UNKNOWN_MEMBER_ID if it has members, UnknownTopicError, and so on. Raises
-        OptionError for a negative offset.
-        """
+        OptionError for a negative offset."""
         with self._call(timeout_s) as (cluster, deadline):
             return committed_offsets.alter_consumer_group_offsets(
                 cluster, group_id, offsets, deadline
@@ -363,11 +330,8 @@ class Admin(NotPickled):
         *,
         timeout_s: float | None = None,
     ) -> Results[TopicPartition, None]:
-        """Delete committed offsets of a group.
-
-        Errors of items: GROUP_SUBSCRIBED_TO_TOPIC while members subscribe to the topic,
-        GROUP_ID_NOT_FOUND, UnsupportedVersionError before Kafka 2.4, and so on.
-        """
+        """Delete committed offsets of a group. Errors of items: GROUP_SUBSCRIBED_TO_TOPIC while
+        members subscribe to the topic, UnsupportedVersionError before Kafka 2.4, and so on."""
         with self._call(timeout_s) as (cluster, deadline):
             return committed_offsets.delete_consumer_group_offsets(
                 cluster, group_id, partitions, deadline
@@ -423,14 +387,10 @@ class Admin(NotPickled):
     def describe_transactions(
         self, transactional_ids: Iterable[str], *, timeout_s: float | None = None
     ) -> Results[str, TransactionDescription]:
-        """State, producer, age and partitions of transactions (Kafka 3.0). By transactional id.
-
-        An id that is not known is a BrokerError TRANSACTIONAL_ID_NOT_FOUND.
-        """
+        """State, producer, age and partitions of transactions (Kafka 3.0). By transactional id. One
+        that is not known is a BrokerError TRANSACTIONAL_ID_NOT_FOUND."""
         with self._call(timeout_s) as (cluster, deadline):
-            return transactions.describe_transactions(
-                cluster, names(transactional_ids, "transactional_ids"), deadline
-            )
+            return transactions.describe_transactions(cluster, transactional_ids, deadline)
 
     def describe_producers(
         self, partitions: Iterable[TopicPartition], *, timeout_s: float | None = None
@@ -443,18 +403,14 @@ class Admin(NotPickled):
     def abort_transaction(
         self, partition: TopicPartition, start_offset: int, *, timeout_s: float | None = None
     ) -> ProducerState:
-        """Abort the transaction that is open in a partition since `start_offset`.
-
-            for state in admin.describe_producers([tp])[tp]:
-                if state.transaction_start_offset is not None: ...   # since when, and whose
+        """Abort the transaction that is open in a partition since `start_offset`, as
+        `describe_producers` tells it. Returns the producer whose transaction it was.
 
         This is for a hanging transaction, which holds up readers of read_committed and which its
         coordinator does not know (any more): it writes an abort marker into this partition and
         asks nobody. To do it to a transaction that is alive tears it apart, other partitions may
-        still be committed; for that there is `fence_producers`.
-
-        Returns the producer whose transaction it was. Raises BrokerError INVALID_TXN_STATE if no
-        transaction began there that is still open, other KafkaErrors.
+        still be committed; for that there is `fence_producers`. Raises BrokerError
+        INVALID_TXN_STATE if no transaction began there that is still open, other KafkaErrors.
         """
         with self._call(timeout_s) as (cluster, deadline):
             return transactions.abort_transaction(cluster, partition, start_offset, deadline)
@@ -465,9 +421,50 @@ class Admin(NotPickled):
         """Shut out whoever writes under these ids, and abort what they have open. By
         transactional id."""
         with self._call(timeout_s) as (cluster, deadline):
-            return transactions.fence_producers(
-                cluster, names(transactional_ids, "transactional_ids"), deadline
-            )
+            return transactions.fence_producers(cluster, transactional_ids, deadline)
+
+    def describe_acls(
+        self, acl_filter: AclBindingFilter = acls.ALL, *, timeout_s: float | None = None
+    ) -> list[AclBinding]:
+        """The ACLs that a filter matches, all without one, in order. Raises KafkaError."""
+        with self._call(timeout_s) as (cluster, deadline):
+            return acls.describe_acls(cluster, acl_filter, deadline)
+
+    def create_acls(
+        self, bindings: Iterable[AclBinding], *, timeout_s: float | None = None
+    ) -> Results[AclBinding, None]:
+        """Create ACLs. One that is there already is no error; brokers heed them a moment later.
+        Errors of items: SECURITY_DISABLED, … Raises OptionError for what cannot be an ACL."""
+        with self._call(timeout_s) as (cluster, deadline):
+            return acls.create_acls(cluster, bindings, deadline)
+
+    def delete_acls(
+        self, filters: Iterable[AclBindingFilter], *, timeout_s: float | None = None
+    ) -> Results[AclBindingFilter, list[AclBinding]]:
+        """Delete all ACLs that a filter matches. By filter: those deleted, without those of an
+        attempt whose answer was lost; an error if one was not. Raises OptionError."""
+        with self._call(timeout_s) as (cluster, deadline):
+            return acls.delete_acls(cluster, filters, deadline)
+
+    def describe_user_scram_credentials(
+        self, users: Iterable[str] | None = None, *, timeout_s: float | None = None
+    ) -> Results[str, tuple[ScramCredentialInfo, ...]]:
+        """Mechanism and iterations of SCRAM passwords (Kafka 2.7), of all users that have one
+        (raises KafkaError), or of `users`. By user; one without is RESOURCE_NOT_FOUND."""
+        with self._call(timeout_s) as (cluster, deadline):
+            return scram.describe_user_scram_credentials(cluster, users, deadline)
+
+    def alter_user_scram_credentials(
+        self, alterations: Iterable[scram.Alteration], *, timeout_s: float | None = None
+    ) -> Results[str, None]:
+        """Set passwords (UserScramCredentialUpsertion), salted here, and delete them
+        (UserScramCredentialDeletion). By user.
+
+        Errors of items: RESOURCE_NOT_FOUND, UNACCEPTABLE_CREDENTIAL, … of the first change that
+        failed. Raises OptionError, also for a reference that is not there.
+        """
+        with self._call(timeout_s) as (cluster, deadline):
+            return scram.alter_user_scram_credentials(cluster, alterations, deadline)
 
     def describe_cluster(
         self, *, include_authorized_operations: bool = False, timeout_s: float | None = None
@@ -481,14 +478,6 @@ class Admin(NotPickled):
     def describe_log_dirs(
         self, brokers: Iterable[int] | None = None, *, timeout_s: float | None = None
     ) -> Results[int, dict[str, LogDirDescription]]:
-        """What brokers (all, or these node ids) have on disk.
-
-        By node id, then by path:
-
-            for path, directory in admin.describe_log_dirs([1])[1].items():
-                print(path, directory.size_bytes, directory.usable_bytes)
-                print(directory.replicas[TopicPartition("orders", 0)].size_bytes)
-        """
-        chosen = None if brokers is None else numbers(brokers, "brokers")
+        """What brokers (all, or these node ids) have on disk. By node id, then by path."""
         with self._call(timeout_s) as (cluster, deadline):
-            return broker_calls.describe_log_dirs(cluster, chosen, deadline)
+            return broker_calls.describe_log_dirs(cluster, brokers, deadline)

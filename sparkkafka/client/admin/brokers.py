@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
-from sparkkafka.client.arguments import flag
+from sparkkafka.client.admin.operations import OPERATIONS_VERSION, authorized_operations
+from sparkkafka.client.arguments import flag, numbers
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.lookups import ToAny, ToBroker, ToLeader
 from sparkkafka.client.cluster.request_driver import ApiHandler, Row, call_all, call_each
@@ -22,7 +23,6 @@ from sparkkafka.client.values import (
 )
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, UnsupportedVersionError
 from sparkkafka.protocol.messages import (
-    NO_AUTHORIZED_OPERATIONS,
     DescribableLogDirTopic,
     DescribeClusterRequest,
     DescribeLogDirsRequest,
@@ -31,35 +31,7 @@ from sparkkafka.protocol.messages import (
 
 log = logging.getLogger(__name__)
 
-OPERATIONS_VERSION = 8  # of Metadata
 _CLUSTER = "the cluster"
-
-
-# --- what a user may do ---------------------------------------------------------------------
-
-_OPERATIONS = {
-    3: "READ",
-    4: "WRITE",
-    5: "CREATE",
-    6: "DELETE",
-    7: "ALTER",
-    8: "DESCRIBE",
-    9: "CLUSTER_ACTION",
-    10: "DESCRIBE_CONFIGS",
-    11: "ALTER_CONFIGS",
-    12: "IDEMPOTENT_WRITE",
-    13: "CREATE_TOKENS",
-    14: "DESCRIBE_TOKENS",
-    15: "TWO_PHASE_COMMIT",
-}
-
-
-def authorized_operations(bits: int) -> frozenset[str] | None:
-    """What a user may do with a resource, of a number whose bits are operations (KIP-430; the bits
-    are Java's AclOperation); None if the broker was not asked."""
-    if bits == NO_AUTHORIZED_OPERATIONS:
-        return None
-    return frozenset(name for bit, name in _OPERATIONS.items() if bits >> bit & 1)
 
 
 # --- the cluster ------------------------------------------------------------------------------
@@ -221,10 +193,12 @@ def describe_log_dirs(
 ) -> Results[int, dict[str, LogDirDescription]]:
     """Each broker's directories by their paths; None means all live brokers."""
     if brokers is None:
-        brokers = [broker.node_id for broker in describe_cluster(cluster, deadline).brokers]
+        wanted = [broker.node_id for broker in describe_cluster(cluster, deadline).brokers]
+    else:
+        wanted = numbers(brokers, "brokers")
     route = ToBroker(cluster)
     return call_each(
-        cluster, brokers, _DescribeLogDirs(), route, deadline, "looking at log directories"
+        cluster, wanted, _DescribeLogDirs(), route, deadline, "looking at log directories"
     )
 
 

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from sparkkafka.client.admin.brokers import authorized_operations, list_of_all_brokers
+from sparkkafka.client.admin.brokers import list_of_all_brokers
+from sparkkafka.client.admin.operations import authorized_operations
 from sparkkafka.client.arguments import flag, names, one_name
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.lookups import FOR_GROUP, ToCoordinator
@@ -244,7 +245,7 @@ def describe_consumer_groups(
 ) -> Results[str, ConsumerGroupDescription]:
     """Each group's state, members, and what they have. A missing one is GROUP_ID_NOT_FOUND."""
     flag(include_authorized_operations, "include_authorized_operations")
-    wanted = list(dict.fromkeys(group_ids))
+    wanted = list(dict.fromkeys(names(group_ids, "group_ids")))
     route = ToCoordinator(cluster, FOR_GROUP)
     what = "describing groups"
     newer = call_each(
@@ -308,8 +309,9 @@ def delete_consumer_groups(
     cluster: Cluster, group_ids: Iterable[str], deadline: Deadline
 ) -> Results[str, None]:
     """Delete groups without members, and their offsets with them."""
+    wanted = names(group_ids, "group_ids")
     route = ToCoordinator(cluster, FOR_GROUP)
-    return call_each(cluster, group_ids, _DeleteGroups(), route, deadline, "deleting groups")
+    return call_each(cluster, wanted, _DeleteGroups(), route, deadline, "deleting groups")
 
 
 # --- removing members -------------------------------------------------------------------------

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from sparkkafka.client.admin.brokers import OPERATIONS_VERSION, authorized_operations
+from sparkkafka.client.admin.operations import OPERATIONS_VERSION, authorized_operations
 from sparkkafka.client.arguments import (
     flag,
     mapping,
+    names,
     numbers,
     objects,
     one_name,
@@ -203,10 +204,13 @@ class _Delete(ApiHandler[str, None]):
         ]
 
 
-def delete_topics(cluster: Cluster, names: Iterable[str], deadline: Deadline) -> Results[str, None]:
+def delete_topics(
+    cluster: Cluster, topic_names: Iterable[str], deadline: Deadline
+) -> Results[str, None]:
     """Delete topics, and wait until metadata no longer shows them."""
     api = _Delete(broker_timeout_ms(cluster, deadline))
-    results = call_each(cluster, names, api, ToController(cluster), deadline, "deleting topics")
+    wanted = names(topic_names, "topic_names")
+    results = call_each(cluster, wanted, api, ToController(cluster), deadline, "deleting topics")
 
     def gone(name: str, failed: Mapping[str, int]) -> bool:
         return name in failed and not _may_come(failed[name])
@@ -289,7 +293,7 @@ class _Describe(ApiHandler[str, TopicDescription]):
 
 def describe_topics(
     cluster: Cluster,
-    names: Iterable[str],
+    topic_names: Iterable[str],
     deadline: Deadline,
     *,
     include_authorized_operations: bool = False,
@@ -297,7 +301,8 @@ def describe_topics(
     """Partitions, their leaders and replicas. An unknown topic is an error, without a wait."""
     flag(include_authorized_operations, "include_authorized_operations")
     api = _Describe(include_authorized_operations)
-    return call_each(cluster, names, api, ToAny(), deadline, "describing topics")
+    wanted = names(topic_names, "topic_names")
+    return call_each(cluster, wanted, api, ToAny(), deadline, "describing topics")
 
 
 def list_topics(

@@ -75,7 +75,7 @@ def describe_transactions(
     """The state of each transactional id; TRANSACTIONAL_ID_NOT_FOUND for one that is not known."""
     return call_each(
         cluster,
-        transactional_ids,
+        names(transactional_ids, "transactional_ids"),
         DescribeTransactions(cluster),
         ToCoordinator(cluster, FOR_TRANSACTION),
         deadline,
@@ -137,7 +137,7 @@ def fence_producers(
 ) -> Results[str, FencedProducer]:
     """Whoever writes under these ids can no longer: what they have open is aborted."""
     outcome: dict[str, Any] = {}
-    for key in dict.fromkeys(transactional_ids):
+    for key in dict.fromkeys(names(transactional_ids, "transactional_ids")):
         results = _fence(cluster, key, deadline)
         outcome |= results.errors | results.values_by_item
     return Results(outcome)

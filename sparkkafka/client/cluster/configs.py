@@ -10,7 +10,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sparkkafka.client.arguments import flag, mapping, names, objects, one_name, setting_text
+from sparkkafka.client.arguments import (
+    flag,
+    mapping,
+    names,
+    objects,
+    one_name,
+    one_of,
+    setting_text,
+)
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.lookups import ToBroker
 from sparkkafka.client.cluster.request_driver import ApiHandler, Row, call_each
@@ -288,11 +296,7 @@ def _operations(resource: ConfigResource, changes: ConfigChanges) -> list[AlterC
                 f'{{"retention.ms": "3600000"}}, or a list of AlterConfigOp; {row!r} is none'
             )
         one_name(row.name, f"a setting of {resource}")
-        if row.operation not in OPERATIONS:
-            raise OptionError(
-                f"setting {row.name}: operation must be one of {', '.join(OPERATIONS)}, got "
-                f"{row.operation!r}"
-            )
+        one_of(row.operation, OPERATIONS, f"setting {row.name}: operation")
         if (row.value is None) != (row.operation == "delete"):
             raise OptionError(
                 f"setting {row.name}: {row.operation} "
@@ -352,8 +356,7 @@ def _checked(resource: ConfigResource) -> ConfigResource:
             raise OptionError(
                 f'a resource is ConfigResource("topic", "orders") and the like, got {resource!r}'
             )
-    if kind not in RESOURCE_TYPES:
-        raise OptionError(f"resource type must be one of {', '.join(RESOURCE_TYPES)}, got {kind!r}")
+    one_of(kind, RESOURCE_TYPES, "resource type")
     if kind in OF_ONE_BROKER and name and not name.isdecimal():
         raise OptionError(f"a broker's name is its node id as text, got {name!r}")
     return ConfigResource(kind, name)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sparkkafka.protocol.messages.groups import *  # noqa: F403
     from sparkkafka.protocol.messages.metadata import *  # noqa: F403
     from sparkkafka.protocol.messages.sasl import *  # noqa: F403
+    from sparkkafka.protocol.messages.security_admin import *  # noqa: F403
     from sparkkafka.protocol.messages.transactions import *  # noqa: F403
     from sparkkafka.protocol.wire.schema import Request
 
@@ -84,6 +85,15 @@ _NAMES: Mapping[str, str] = {
     "sasl": """
         SaslAuthenticateRequest SaslAuthenticateResponse SaslHandshakeRequest
         SaslHandshakeResponse
+    """,
+    "security_admin": """
+        AclCreation AclCreationResult AclDescription AlterUserScramCredentialsRequest
+        AlterUserScramCredentialsResponse AlterUserScramCredentialsResult CreateAclsRequest
+        CreateAclsResponse CredentialInfo DeleteAclsFilter DeleteAclsFilterResult
+        DeleteAclsMatchingAcl DeleteAclsRequest DeleteAclsResponse DescribeAclsRequest
+        DescribeAclsResource DescribeAclsResponse DescribeUserScramCredentialsRequest
+        DescribeUserScramCredentialsResponse DescribeUserScramCredentialsResult
+        ScramCredentialDeletion ScramCredentialUpsertion UserName
     """,
     "transactions": """
         AddOffsetsToTxnRequest AddOffsetsToTxnResponse AddPartitionsToTxnPartitionResult

@@ -14,7 +14,7 @@ _NEW_IN = {
         SaslHandshake:1 ApiVersions:2 CreateTopics:3 DeleteTopics:3 DeleteRecords:1
         InitProducerId:1 AddPartitionsToTxn:1 AddOffsetsToTxn:1 EndTxn:1 WriteTxnMarkers:0
         TxnOffsetCommit:2 DescribeConfigs:2 DescribeLogDirs:1 SaslAuthenticate:0 CreatePartitions:1
-        DeleteGroups:1
+        DeleteGroups:1 DescribeAcls:1 CreateAcls:1 DeleteAcls:1
     """,
     "2.2": "ListOffsets:5 JoinGroup:4 SaslAuthenticate:1",
     "2.3": """
@@ -28,12 +28,13 @@ _NEW_IN = {
     """,
     "2.5": """
         OffsetFetch:7 JoinGroup:7 SyncGroup:5 InitProducerId:3 TxnOffsetCommit:3 SaslAuthenticate:2
-        CreatePartitions:2
+        CreatePartitions:2 DescribeAcls:2 CreateAcls:2 DeleteAcls:2
     """,
     "2.6": "ListGroups:4 DeleteRecords:2 DescribeConfigs:3 DescribeLogDirs:2",
     "2.7": """
         Fetch:12 CreateTopics:6 DeleteTopics:5 InitProducerId:4 AddPartitionsToTxn:2
-        AddOffsetsToTxn:2 EndTxn:2 CreatePartitions:3
+        AddOffsetsToTxn:2 EndTxn:2 CreatePartitions:3 DescribeUserScramCredentials:0
+        AlterUserScramCredentials:0
     """,
     "2.8": """
         Produce:9 ListOffsets:6 Metadata:11 CreateTopics:7 DeleteTopics:6 AddPartitionsToTxn:3
@@ -45,7 +46,7 @@ _NEW_IN = {
     """,
     "3.1": "Fetch:13 Metadata:12",
     "3.2": "JoinGroup:9 LeaveGroup:5 DescribeLogDirs:3",
-    "3.3": "DescribeLogDirs:4",
+    "3.3": "DescribeLogDirs:4 DescribeAcls:3 CreateAcls:3 DeleteAcls:3",
     "3.5": "Fetch:15 ListOffsets:8",
     "3.6": "AddPartitionsToTxn:4",
     "3.7": """

@@ -1,6 +1,6 @@
 """How the fake broker answers an administrator: CreatePartitions, DeleteRecords, ListGroups,
-DescribeGroups (classic ones), DeleteGroups. Only as much as clients' tests of lost answers and
-moved brokers need."""
+DescribeGroups (classic ones), DeleteGroups, DescribeLogDirs. Only as much as clients' tests of lost
+answers and moved brokers need."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ from sparkkafka.protocol.messages import (
     DescribedGroup,
     DescribedGroupMember,
     DescribeGroupsResponse,
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
     ListedGroup,
     ListGroupsResponse,
 )
@@ -160,3 +165,32 @@ def delete_groups(call: Call) -> DeleteGroupsResponse:
             )
         )
     return DeleteGroupsResponse(results=rows)
+
+
+def describe_log_dirs(call: Call) -> DescribeLogDirsResponse:
+    """One directory with all replicas. A fault rule with a topic fails the directory."""
+    message: DescribeLogDirsRequest = call.message
+    refused = call.top_level or call.injected()
+    if refused is not None:
+        return DescribeLogDirsResponse(error_code=refused.code)
+    result = DescribeLogDirsResult(log_dir=f"/fake/{call.broker_id}")
+    wanted = {(row.topic, number) for row in message.topics or () for number in row.partitions}
+    for topic in call.state.topics.values():
+        rows = []
+        for partition in topic.partitions:
+            if call.broker_id not in partition.replicas or not (
+                message.topics is None or (topic.name, partition.number) in wanted
+            ):
+                continue
+            answer = call.injected(topic.name, partition.number)
+            if answer is not None:
+                result.error_code = answer.code
+                continue
+            rows.append(
+                DescribeLogDirsPartition(
+                    partition_index=partition.number, partition_size=len(partition.log.raw())
+                )
+            )
+        if rows:
+            result.topics.append(DescribeLogDirsTopic(name=topic.name, partitions=rows))
+    return DescribeLogDirsResponse(results=[result])

@@ -198,6 +198,11 @@ def _topic_partitions(message: Any) -> Iterable[tuple[str, int | None]]:
     for resource in getattr(message, "resources", None) or ():
         if resource.resource_type == RESOURCE_TOPIC:
             yield resource.resource_name, None
+    for acl in getattr(message, "creations", None) or ():
+        if acl.resource_type == RESOURCE_TOPIC:
+            yield acl.resource_name, None
+    for wanted in getattr(message, "filters", None) or ():
+        yield wanted.resource_name_filter, None
     for group in getattr(message, "groups", None) or ():
         yield from _topic_partitions(group)
     for field in ("topic_data", "topics", "topic_names", "v3_and_below_topics"):

@@ -1,6 +1,6 @@
 """The handler table of the fake broker, and the answers about the cluster and its topics.
 
-A new API is a function here (or in data.py, admin.py, groups/apis.py,
+A new API is a function here (or in data.py, admin.py, groups/apis.py, security/apis.py,
 transactions/apis.py) and a row in `HANDLERS`; the row also makes brokers offer it in
 ApiVersions (versions.py says since which release).
 """
@@ -32,11 +32,6 @@ from sparkkafka.protocol.messages import (
     DescribeConfigsResponse,
     DescribeConfigsResult,
     DescribeConfigsSynonym,
-    DescribeLogDirsPartition,
-    DescribeLogDirsRequest,
-    DescribeLogDirsResponse,
-    DescribeLogDirsResult,
-    DescribeLogDirsTopic,
     FinalizedFeatureKey,
     MetadataRequest,
     MetadataResponse,
@@ -51,6 +46,7 @@ from sparkkafka.testing.fake.admin import (
     delete_groups,
     delete_records,
     describe_groups,
+    describe_log_dirs,
     list_groups,
 )
 from sparkkafka.testing.fake.call import Call, Handler
@@ -66,6 +62,13 @@ from sparkkafka.testing.fake.groups.apis import (
     sync_group,
 )
 from sparkkafka.testing.fake.log.producers import Refused
+from sparkkafka.testing.fake.security.apis import (
+    alter_user_scram_credentials,
+    create_acls,
+    delete_acls,
+    describe_acls,
+    describe_user_scram_credentials,
+)
 from sparkkafka.testing.fake.state import (
     NO_LEADER,
     TOPIC_CONFIGS,
@@ -416,35 +419,6 @@ def _config(
     )
 
 
-def describe_log_dirs(call: Call) -> DescribeLogDirsResponse:
-    """One directory with all replicas. A fault rule with a topic fails the directory."""
-    message: DescribeLogDirsRequest = call.message
-    refused = call.top_level or call.injected()
-    if refused is not None:
-        return DescribeLogDirsResponse(error_code=refused.code)
-    result = DescribeLogDirsResult(log_dir=f"/fake/{call.broker_id}")
-    wanted = {(row.topic, number) for row in message.topics or () for number in row.partitions}
-    for topic in call.state.topics.values():
-        rows = []
-        for partition in topic.partitions:
-            if call.broker_id not in partition.replicas or not (
-                message.topics is None or (topic.name, partition.number) in wanted
-            ):
-                continue
-            answer = call.injected(topic.name, partition.number)
-            if answer is not None:
-                result.error_code = answer.code
-                continue
-            rows.append(
-                DescribeLogDirsPartition(
-                    partition_index=partition.number, partition_size=len(partition.log.raw())
-                )
-            )
-        if rows:
-            result.topics.append(DescribeLogDirsTopic(name=topic.name, partitions=rows))
-    return DescribeLogDirsResponse(results=[result])
-
-
 def sasl_handshake(call: Call) -> SaslHandshakeResponse:
     return call.state.sasl.handshake(call.message.mechanism)
 
@@ -456,18 +430,23 @@ def sasl_authenticate(call: Call) -> SaslAuthenticateResponse:
 HANDLERS: dict[str, Handler] = {
     "AddOffsetsToTxn": add_offsets_to_txn,
     "AddPartitionsToTxn": add_partitions_to_txn,
+    "AlterUserScramCredentials": alter_user_scram_credentials,
     "ApiVersions": api_versions,
     "ConsumerGroupHeartbeat": consumer_group_heartbeat,
+    "CreateAcls": create_acls,
     "CreatePartitions": create_partitions,
     "CreateTopics": create_topics,
+    "DeleteAcls": delete_acls,
     "DeleteGroups": delete_groups,
     "DeleteRecords": delete_records,
     "DeleteTopics": delete_topics,
+    "DescribeAcls": describe_acls,
     "DescribeCluster": describe_cluster,
     "DescribeConfigs": describe_configs,
     "DescribeGroups": describe_groups,
     "DescribeLogDirs": describe_log_dirs,
     "DescribeTransactions": describe_transactions,
+    "DescribeUserScramCredentials": describe_user_scram_credentials,
     "EndTxn": end_txn,
     "Fetch": fetch,
     "FindCoordinator": find_coordinator,

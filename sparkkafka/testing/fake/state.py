@@ -23,6 +23,7 @@ from sparkkafka.testing.fake.groups.state import (
 from sparkkafka.testing.fake.log.log import PartitionLog
 from sparkkafka.testing.fake.log.producers import Refused
 from sparkkafka.testing.fake.sasl import FakeSasl
+from sparkkafka.testing.fake.security.state import FakeAcls, FakeScramUsers
 from sparkkafka.testing.fake.transactions.transactions import NoLeaderError, Transactions
 
 NO_LEADER = -1
@@ -98,6 +99,8 @@ class ClusterState:
         self.topics: dict[str, FakeTopic] = {}
         self.rack_aware = False
         self.sasl = FakeSasl()
+        self.acls = FakeAcls()
+        self.scram_users = FakeScramUsers()
         self.groups = Groups()
         self.coordinators: dict[str, int] = {}
         self.transactions = Transactions(self._log_for_marker, self.new_producer_id)

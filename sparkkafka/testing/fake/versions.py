@@ -39,6 +39,9 @@ _RELEASES: dict[str, dict[str, int]] = {
         "DescribeConfigs": 2,
         "DescribeGroups": 2,
         "DescribeLogDirs": 1,
+        "DescribeAcls": 1,
+        "CreateAcls": 1,
+        "DeleteAcls": 1,
     },
     "2.8": {
         "ApiVersions": 3,
@@ -70,6 +73,11 @@ _RELEASES: dict[str, dict[str, int]] = {
         "DescribeGroups": 5,
         "DescribeLogDirs": 2,
         "DescribeCluster": 0,
+        "DescribeAcls": 2,
+        "CreateAcls": 2,
+        "DeleteAcls": 2,
+        "DescribeUserScramCredentials": 0,
+        "AlterUserScramCredentials": 0,
     },
     "3.9": {
         "ApiVersions": 4,
@@ -103,6 +111,11 @@ _RELEASES: dict[str, dict[str, int]] = {
         "DescribeGroups": 5,
         "DescribeLogDirs": 4,
         "DescribeCluster": 1,
+        "DescribeAcls": 3,
+        "CreateAcls": 3,
+        "DeleteAcls": 3,
+        "DescribeUserScramCredentials": 0,
+        "AlterUserScramCredentials": 0,
     },
     "4.0": {
         "ApiVersions": 4,
@@ -137,6 +150,11 @@ _RELEASES: dict[str, dict[str, int]] = {
         "DescribeGroups": 6,
         "DescribeLogDirs": 4,
         "DescribeCluster": 2,
+        "DescribeAcls": 3,
+        "CreateAcls": 3,
+        "DeleteAcls": 3,
+        "DescribeUserScramCredentials": 0,
+        "AlterUserScramCredentials": 0,
     },
 }
 DEFAULT_RELEASE = "4.0"

@@ -82,6 +82,11 @@ VERSIONS = {
     "Heartbeat": (1, 4),
     "LeaveGroup": (1, 5),
     "ConsumerGroupHeartbeat": (0, 1),
+    "DescribeAcls": (1, 3),
+    "CreateAcls": (1, 3),
+    "DeleteAcls": (1, 3),
+    "DescribeUserScramCredentials": (0, 0),
+    "AlterUserScramCredentials": (0, 0),
 }
 
 

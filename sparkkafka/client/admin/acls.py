@@ -1,0 +1,335 @@
+"""ACLs: who may do what with which topics, groups, … (DescribeAcls, CreateAcls, DeleteAcls)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar, Final
+
+from sparkkafka.client.admin.operations import OPERATIONS
+from sparkkafka.client.arguments import objects, one_name, one_of
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.lookups import ToAny, ToController
+from sparkkafka.client.cluster.request_driver import ApiHandler, Row, call_each
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.values import Results
+from sparkkafka.errors import OptionError, some
+from sparkkafka.protocol.messages import (
+    AclCreation,
+    CreateAclsRequest,
+    DeleteAclsFilter,
+    DeleteAclsRequest,
+    DescribeAclsRequest,
+)
+
+# ResourceType, PatternType and AclPermissionType of Java.
+RESOURCE_TYPES: Final = {
+    "topic": 2,
+    "group": 3,
+    "cluster": 4,
+    "transactional_id": 5,
+    "delegation_token": 6,
+    "user": 7,
+}
+MATCH: Final = "MATCH"
+STORED_PATTERNS: Final = {"LITERAL": 3, "PREFIXED": 4}
+PATTERN_TYPES: Final = {MATCH: 2, **STORED_PATTERNS}
+PERMISSION_TYPES: Final = {"DENY": 2, "ALLOW": 3}
+
+CLUSTER_NAME: Final = "kafka-cluster"
+"""The one name that a resource of type cluster can have."""
+
+ANY: Final = "*"
+"""Any resource of the type, as a name; any host; as User:*, any user."""
+
+_ANY_TYPE = 1
+_USER_VERSION = 3  # ACLs of users (KIP-373)
+
+
+@dataclass(frozen=True, order=True)
+class AclBinding:
+    """One ACL: AclBinding("topic", "orders", "User:alice", "READ").
+
+    `resource_type` is topic, group, cluster, transactional_id, delegation_token or user; `name`
+    with `pattern_type` PREFIXED is how names begin, and "*" is all of that type. `operation` is
+    READ, WRITE, … or ALL, `permission_type` ALLOW or DENY, `host` an address or "*".
+    """
+
+    resource_type: str
+    name: str
+    principal: str
+    operation: str
+    _: KW_ONLY
+    pattern_type: str = "LITERAL"
+    host: str = ANY
+    permission_type: str = "ALLOW"
+
+    def __str__(self) -> str:
+        resource = _resource_text(self.resource_type, self.name, self.pattern_type)
+        host = "" if self.host == ANY else f" from {self.host}"
+        return f"{self.permission_type} {self.operation} on {resource} for {self.principal}{host}"
+
+    def to_filter(self) -> AclBindingFilter:
+        """The filter that matches this ACL and no other."""
+        return AclBindingFilter(
+            self.resource_type,
+            self.name,
+            self.principal,
+            self.operation,
+            pattern_type=self.pattern_type,
+            host=self.host,
+            permission_type=self.permission_type,
+        )
+
+
+@dataclass(frozen=True)
+class AclBindingFilter:
+    """Which ACLs: AclBindingFilter("topic", principal="User:alice"). None is any.
+
+    With a `name`, `pattern_type` LITERAL and PREFIXED match ACLs of just that name and kind, None
+    those of both, and MATCH all that count for a resource of this name: LITERAL ones, those of "*",
+    and PREFIXED ones that it begins with.
+    """
+
+    resource_type: str | None = None
+    name: str | None = None
+    principal: str | None = None
+    operation: str | None = None
+    _: KW_ONLY
+    pattern_type: str | None = None
+    host: str | None = None
+    permission_type: str | None = None
+
+    def __str__(self) -> str:
+        words = ["ACLs"]
+        if self.permission_type or self.operation:
+            words += [f"to {self.permission_type or ''} {self.operation or ''}".strip()]
+        if self.resource_type or self.name or self.pattern_type:
+            words += [f"on {_resource_text(self.resource_type, self.name, self.pattern_type)}"]
+        words += [f"for {self.principal}"] if self.principal else []
+        words += [f"from {self.host}"] if self.host else []
+        return " ".join(words) if len(words) > 1 else "all ACLs"
+
+
+def _resource_text(kind: str | None, name: str | None, pattern: str | None) -> str:
+    what = (kind or "resource").replace("_", " ")
+    kind_of_name = f" ({pattern})" if pattern not in (None, "LITERAL") else ""
+    return f"{what}{'' if name is None else f' {name}'}{kind_of_name}"
+
+
+ALL: Final = AclBindingFilter()
+
+
+# --- checks -----------------------------------------------------------------------------------
+
+
+def checked_binding(given: AclBinding) -> AclBinding:
+    """An ACL that can be created. Raises OptionError."""
+    if not isinstance(given, AclBinding):
+        raise OptionError(
+            f'an ACL is AclBinding("topic", "orders", "User:alice", "READ"), got {given!r}'
+        )
+    one_of(given.resource_type, RESOURCE_TYPES, "an ACL's resource_type")
+    if given.pattern_type == MATCH:
+        raise OptionError("an ACL's pattern_type MATCH is for filters: give LITERAL or PREFIXED")
+    one_of(given.pattern_type, STORED_PATTERNS, "an ACL's pattern_type")
+    one_of(given.operation, OPERATIONS, "an ACL's operation")
+    one_of(given.permission_type, PERMISSION_TYPES, "an ACL's permission_type")
+    if not one_name(given.name, "an ACL's name"):
+        raise OptionError(f'an ACL\'s name is empty: "{ANY}" is all of a type')
+    if given.resource_type == "cluster" and given.name != CLUSTER_NAME:
+        raise OptionError(f'the name of the cluster is "{CLUSTER_NAME}", got {given.name!r}')
+    _check_principal(given.principal)
+    kind, _, name = given.principal.partition(":")
+    if kind != "User" and kind.lower() == "user":
+        raise OptionError(
+            f"an ACL's principal {given.principal!r} would be nobody: write {f'User:{name}'!r}"
+        )
+    if not one_name(given.host, "an ACL's host"):
+        raise OptionError(f'an ACL\'s host is empty: "{ANY}" is any host')
+    return given
+
+
+def checked_filter(given: AclBindingFilter) -> AclBindingFilter:
+    """A filter that can match something. Raises OptionError."""
+    if isinstance(given, AclBinding):
+        raise OptionError(f"a filter is an AclBindingFilter: write to_filter() of {given}")
+    if not isinstance(given, AclBindingFilter):
+        raise OptionError(f'a filter is AclBindingFilter("topic", "orders"), got {given!r}')
+    for value, allowed, what in (
+        (given.resource_type, RESOURCE_TYPES, "resource_type"),
+        (given.pattern_type, PATTERN_TYPES, "pattern_type"),
+        (given.operation, OPERATIONS, "operation"),
+        (given.permission_type, PERMISSION_TYPES, "permission_type"),
+    ):
+        if value is not None:
+            one_of(value, allowed, f"a filter's {what}")
+    for text, what in ((given.name, "name"), (given.host, "host")):
+        if text is not None:
+            one_name(text, f"a filter's {what}")
+    if given.principal is not None:
+        _check_principal(given.principal)
+    return given
+
+
+def _check_principal(given: str) -> None:
+    kind, _, name = one_name(given, "a principal").partition(":")
+    if not kind or not name:
+        hint = f": did you mean {f'User:{given}'!r}?" if given and ":" not in given else ""
+        raise OptionError(f"a principal is written as User:alice, got {given!r}{hint}")
+
+
+# --- reading ----------------------------------------------------------------------------------
+
+
+class _OfFilter(ApiHandler[Any, Any]):
+    def lacking(self, item: AclBinding | AclBindingFilter, version: int) -> str | None:
+        if item.resource_type == "user" and version < _USER_VERSION:
+            return self.needs("an ACL of resource_type user", _USER_VERSION)
+        return None
+
+
+class _Describe(_OfFilter):
+    request_type: ClassVar[Any] = DescribeAclsRequest
+    acl = "DESCRIBE on the cluster"
+
+    def build(self, items: Sequence[AclBindingFilter], version: int) -> DescribeAclsRequest:
+        return DescribeAclsRequest(**_filter_fields(items[0]))
+
+    def read(
+        self, response: Any, items: Sequence[AclBindingFilter]
+    ) -> Iterable[tuple[AclBindingFilter, Row]]:
+        found = [
+            _binding(resource, resource.pattern_type, acl)
+            for resource in response.resources
+            for acl in resource.acls
+        ]
+        return [(items[0], Row(0, sorted(found)))]
+
+
+def _filter_fields(wanted: AclBindingFilter) -> dict[str, Any]:
+    return {
+        "resource_type_filter": RESOURCE_TYPES.get(wanted.resource_type or "", _ANY_TYPE),
+        "resource_name_filter": wanted.name,
+        "pattern_type_filter": PATTERN_TYPES.get(wanted.pattern_type or "", _ANY_TYPE),
+        "principal_filter": wanted.principal,
+        "host_filter": wanted.host,
+        "operation": OPERATIONS.get(wanted.operation or "", _ANY_TYPE),
+        "permission_type": PERMISSION_TYPES.get(wanted.permission_type or "", _ANY_TYPE),
+    }
+
+
+def _binding(resource: Any, pattern_type: int, acl: Any) -> AclBinding:
+    """Of a newer broker there may be a number that has no name here: it is shown as it is."""
+    return AclBinding(
+        _name_of(resource.resource_type, RESOURCE_TYPES),
+        resource.resource_name,
+        acl.principal,
+        _name_of(acl.operation, OPERATIONS),
+        pattern_type=_name_of(pattern_type, STORED_PATTERNS),
+        host=acl.host,
+        permission_type=_name_of(acl.permission_type, PERMISSION_TYPES),
+    )
+
+
+def _name_of(number: int, numbers: dict[str, int]) -> str:
+    return next((name for name, one in numbers.items() if one == number), str(number))
+
+
+def describe_acls(
+    cluster: Cluster, acl_filter: AclBindingFilter, deadline: Deadline
+) -> list[AclBinding]:
+    """The ACLs that a filter matches, in order. Raises OptionError, KafkaError."""
+    wanted = checked_filter(acl_filter)
+    return call_each(cluster, [wanted], _Describe(), ToAny(), deadline, "reading ACLs")[wanted]  # type: ignore[no-any-return]
+
+
+# --- changing ---------------------------------------------------------------------------------
+
+
+class _Create(_OfFilter):
+    request_type = CreateAclsRequest
+    acl = "ALTER on the cluster"
+
+    def build(self, items: Sequence[AclBinding], version: int) -> CreateAclsRequest:
+        return CreateAclsRequest(
+            creations=[
+                AclCreation(
+                    resource_type=RESOURCE_TYPES[item.resource_type],
+                    resource_name=item.name,
+                    resource_pattern_type=STORED_PATTERNS[item.pattern_type],
+                    principal=item.principal,
+                    host=item.host,
+                    operation=OPERATIONS[item.operation],
+                    permission_type=PERMISSION_TYPES[item.permission_type],
+                )
+                for item in items
+            ]
+        )
+
+    def read(self, response: Any, items: Sequence[AclBinding]) -> Iterable[tuple[AclBinding, Row]]:
+        return [
+            (item, Row(row.error_code, None, row.error_message))
+            for item, row in zip(items, response.results, strict=False)
+        ]
+
+
+def create_acls(
+    cluster: Cluster, bindings: Iterable[AclBinding], deadline: Deadline
+) -> Results[AclBinding, None]:
+    """Create ACLs; one that is there already is no error. Raises OptionError for what is none."""
+    example = 'AclBinding("topic", "orders", "User:alice", "READ")'
+    wanted = [checked_binding(one) for one in objects(bindings, AclBinding, "bindings", example)]
+    return call_each(cluster, wanted, _Create(), ToController(cluster), deadline, "creating ACLs")
+
+
+class _Delete(_OfFilter):
+    request_type = DeleteAclsRequest
+    acl = "ALTER on the cluster"
+
+    def __init__(self) -> None:
+        # A filter is asked again if a part of what it matches was not deleted for now.
+        self._deleted: dict[AclBindingFilter, list[AclBinding]] = {}
+
+    def build(self, items: Sequence[AclBindingFilter], version: int) -> DeleteAclsRequest:
+        return DeleteAclsRequest(
+            filters=[DeleteAclsFilter(**_filter_fields(item)) for item in items]
+        )
+
+    def read(
+        self, response: Any, items: Sequence[AclBindingFilter]
+    ) -> Iterable[tuple[AclBindingFilter, Row]]:
+        rows = zip(items, response.filter_results, strict=False)
+        return [(item, self._row(item, row)) for item, row in rows]
+
+    def _row(self, item: AclBindingFilter, result: Any) -> Row:
+        deleted = self._deleted.setdefault(item, [])
+        failed = []
+        for acl in result.matching_acls:
+            binding = _binding(acl, acl.pattern_type, acl)
+            if acl.error_code:
+                failed.append((binding, acl))
+            else:
+                deleted.append(binding)
+        if result.error_code or not failed:
+            return Row(result.error_code, sorted(deleted), result.error_message)
+        first = failed[0][1]
+        reason = f" ({first.error_message})" if first.error_message else ""
+        return Row(
+            first.error_code,
+            None,
+            f"not deleted: {some(binding for binding, _ in failed)}{reason}; deleted: "
+            f"{some(sorted(deleted)) or 'none'}",
+        )
+
+
+def delete_acls(
+    cluster: Cluster, filters: Iterable[AclBindingFilter], deadline: Deadline
+) -> Results[AclBindingFilter, list[AclBinding]]:
+    """Delete all that each filter matches; the value is what was deleted, in order.
+
+    Raises OptionError for what is no filter.
+    """
+    rows = objects(filters, AclBindingFilter, "filters", 'AclBindingFilter("topic", "orders")')
+    wanted = [checked_filter(one) for one in rows]
+    return call_each(cluster, wanted, _Delete(), ToController(cluster), deadline, "deleting ACLs")

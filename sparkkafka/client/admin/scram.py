@@ -1,0 +1,274 @@
+"""SCRAM users (KIP-554): who has a password, set one, delete one.
+
+Passwords are salted here, and only that goes to the broker. No variable holds one in the clear, see
+`sparkkafka.secret`.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, Final, NamedTuple
+
+from sparkkafka.client.arguments import names, objects, one_name, one_of, whole
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.lookups import ToController
+from sparkkafka.client.cluster.request_driver import ApiHandler, Row, call_each
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.values import Results
+from sparkkafka.config.security.references import resolved
+from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError
+from sparkkafka.protocol.messages import (
+    AlterUserScramCredentialsRequest,
+    DescribeUserScramCredentialsRequest,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+    UserName,
+)
+from sparkkafka.protocol.sasl import LEAST_ITERATIONS, salted_password
+from sparkkafka.secret import Secret, SecretBytes
+
+log = logging.getLogger(__name__)
+
+MECHANISMS: Final = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
+
+MOST_ITERATIONS: Final = 16_384
+"""org.apache.kafka.common.security.scram.internals.ScramMechanism; brokers refuse more."""
+
+_SALT_BYTES = 24
+
+
+class ScramCredentialInfo(NamedTuple):
+    """What brokers tell of a password: for which mechanism, with how many iterations."""
+
+    mechanism: str
+    iterations: int
+
+
+class Unresolved(Secret):
+    """A password as it was written: it may be a reference."""
+
+
+@dataclass(frozen=True)
+class UserScramCredentialUpsertion:
+    """A password to set, or to replace: UserScramCredentialUpsertion("alice", "SCRAM-SHA-512",
+    "${env:ALICE_PASSWORD}").
+
+    References in `password` are looked up when it is set; a `Secret` is taken as it is.
+    `iterations` are from 4096 to 16384: more make a stolen hash harder to guess, and each login
+    slower.
+    """
+
+    user: str
+    mechanism: str
+    password: str | Secret = field(repr=False)
+    _: KW_ONLY
+    iterations: int = LEAST_ITERATIONS
+
+    def __post_init__(self) -> None:
+        # Nothing is checked here: an error's frame would have the password as text.
+        if isinstance(self.password, str):
+            object.__setattr__(self, "password", Unresolved(self.password))
+
+
+@dataclass(frozen=True)
+class UserScramCredentialDeletion:
+    """A password to delete: UserScramCredentialDeletion("alice", "SCRAM-SHA-512")."""
+
+    user: str
+    mechanism: str
+
+
+Alteration = UserScramCredentialUpsertion | UserScramCredentialDeletion
+
+
+# --- reading ----------------------------------------------------------------------------------
+
+
+class _Describe(ApiHandler[str | None, Any]):
+    """None is all users."""
+
+    request_type = DescribeUserScramCredentialsRequest
+    acl = "DESCRIBE on the cluster"
+
+    def build(
+        self, items: Sequence[str | None], version: int
+    ) -> DescribeUserScramCredentialsRequest:
+        # An empty list is all users as well as None, and brokers answer nothing at all to
+        # None if they have to refuse it (4.3: a NullPointerException in getErrorResponse).
+        users = [UserName(name=item) for item in items if item is not None]
+        return DescribeUserScramCredentialsRequest(users=users)
+
+    def read(self, response: Any, items: Sequence[str | None]) -> Iterable[tuple[str | None, Row]]:
+        if None in items:
+            return [(None, Row(0, {row.user: _outcome(row) for row in response.results}))]
+        return [
+            (row.user, Row(row.error_code, _infos(row), row.error_message))
+            for row in response.results
+        ]
+
+    def name(self, item: str | None) -> str:
+        return "all users" if item is None else f"user {item}"
+
+
+def _infos(row: Any) -> tuple[ScramCredentialInfo, ...]:
+    names_of = {number: name for name, number in MECHANISMS.items()}
+    return tuple(
+        ScramCredentialInfo(names_of.get(one.mechanism, str(one.mechanism)), one.iterations)
+        for one in row.credential_infos
+    )
+
+
+def _outcome(row: Any) -> tuple[ScramCredentialInfo, ...] | KafkaError:
+    if row.error_code:
+        return BrokerError(row.error_code, f"user {row.user}", row.error_message)
+    return _infos(row)
+
+
+def describe_user_scram_credentials(
+    cluster: Cluster, users: Iterable[str] | None, deadline: Deadline
+) -> Results[str, tuple[ScramCredentialInfo, ...]]:
+    """Which passwords users have; None is all users that have one. Raises KafkaError for these."""
+    route, what = ToController(cluster), "reading SCRAM users"
+    if users is not None:
+        return call_each(cluster, names(users, "users"), _Describe(), route, deadline, what)  # type: ignore[arg-type]
+    found = call_each(cluster, [None], _Describe(), route, deadline, what)
+    return Results(dict(sorted(found[None].items())))
+
+
+# --- changing ---------------------------------------------------------------------------------
+
+
+class _Salted(NamedTuple):
+    iterations: int
+    salt: SecretBytes
+    salted_password: SecretBytes
+
+
+class _Alter(ApiHandler[tuple[str, str], None]):
+    """Items are a user and a mechanism."""
+
+    request_type = AlterUserScramCredentialsRequest
+    named = "user {0[0]} for {0[1]}"
+    acl = "ALTER on the cluster"
+
+    def __init__(self, changes: Mapping[tuple[str, str], _Salted | None]) -> None:
+        self._changes = changes  # None: a deletion
+
+    def parts(
+        self, items: Sequence[tuple[str, str]], version: int
+    ) -> Iterable[Sequence[tuple[str, str]]]:
+        """KRaft controllers take one change of a user in a request (ScramControlManager)."""
+        return filter(None, ([one for one in items if one[1] == name] for name in MECHANISMS))
+
+    def build(
+        self, items: Sequence[tuple[str, str]], version: int
+    ) -> AlterUserScramCredentialsRequest:
+        request = AlterUserScramCredentialsRequest()
+        for user, name in items:
+            mechanism, salted = MECHANISMS[name], self._changes[user, name]
+            if salted is None:
+                request.deletions.append(ScramCredentialDeletion(name=user, mechanism=mechanism))
+                continue
+            # The message's repr hides what is revealed here.
+            request.upsertions.append(
+                ScramCredentialUpsertion(
+                    name=user,
+                    mechanism=mechanism,
+                    iterations=salted.iterations,
+                    salt=salted.salt.reveal(),
+                    salted_password=salted.salted_password.reveal(),
+                )
+            )
+        return request
+
+    def read(
+        self, response: Any, items: Sequence[tuple[str, str]]
+    ) -> Iterable[tuple[tuple[str, str], Row]]:
+        item_of = {user: (user, mechanism) for user, mechanism in items}
+        return [
+            (item_of[row.user], Row(row.error_code, None, row.error_message))
+            for row in response.results
+            if row.user in item_of
+        ]
+
+    def grant(self, item: tuple[str, str]) -> str:
+        return self.acl
+
+    def done_before(self, item: tuple[str, str], code: int) -> bool:
+        return self._changes[item] is None and code == ErrorCode.RESOURCE_NOT_FOUND
+
+
+def alter_user_scram_credentials(
+    cluster: Cluster, alterations: Iterable[Alteration], deadline: Deadline
+) -> Results[str, None]:
+    """Set and delete passwords. By user: the first error of several changes.
+
+    Raises OptionError for what cannot be an alteration, and for a reference that is not there.
+    """
+    example = 'UserScramCredentialDeletion("alice", "SCRAM-SHA-512")'
+    rows = objects(alterations, UserScramCredentialDeletion, "alterations", example)
+    for row in rows:
+        _check(row)
+    changes: dict[tuple[str, str], _Salted | None] = {}
+    for row in rows:
+        if (row.user, row.mechanism) in changes:
+            raise OptionError(f"user {row.user}: {row.mechanism} is altered twice in one call")
+        changes[row.user, row.mechanism] = (
+            _salted(row) if isinstance(row, UserScramCredentialUpsertion) else None
+        )
+    protocol = cluster.options.security.protocol
+    if any(changes.values()) and not protocol.endswith("SSL"):
+        log.warning(
+            "security.protocol=%s sends salted passwords in the clear, and who reads one can log "
+            "in with it: use SSL or SASL_SSL outside of a test",
+            protocol,
+        )
+    route = ToController(cluster)
+    what = "altering SCRAM users"
+    errors = call_each(cluster, changes, _Alter(changes), route, deadline, what).errors
+    outcome: dict[str, KafkaError | None] = {row.user: None for row in rows}
+    for (user, _), error in errors.items():
+        outcome[user] = outcome[user] or error
+    return Results(outcome)
+
+
+def _check(row: Alteration) -> None:
+    if not isinstance(row, UserScramCredentialUpsertion | UserScramCredentialDeletion):
+        raise OptionError(
+            "alterations is a list of UserScramCredentialUpsertion and "
+            f"UserScramCredentialDeletion; one in it is of type {type(row).__name__}"
+        )
+    if not one_name(row.user, "a SCRAM user"):
+        raise OptionError("a SCRAM user's name is not empty")
+    one_of(row.mechanism, MECHANISMS, f"user {row.user}: mechanism")
+    if isinstance(row, UserScramCredentialDeletion):
+        return
+    count = whole(row.iterations, f"user {row.user}: iterations")
+    if not LEAST_ITERATIONS <= count <= MOST_ITERATIONS:
+        raise OptionError(
+            f"user {row.user}: iterations are from {LEAST_ITERATIONS} to {MOST_ITERATIONS}, got "
+            f"{count}"
+        )
+
+
+def _salted(row: UserScramCredentialUpsertion) -> _Salted:
+    if not isinstance(row.password, Secret):
+        raise OptionError(
+            f"user {row.user}: the password is text, or a Secret, got {type(row.password).__name__}"
+        )
+    password = row.password
+    if isinstance(password, Unresolved):
+        password = resolved(password, f"password of user {row.user}")
+    if not password:
+        raise OptionError(f"user {row.user}: the password is empty")
+    salt = secrets.token_bytes(_SALT_BYTES)
+    try:
+        salted = salted_password(row.mechanism, password, salt, row.iterations)
+    except UnicodeEncodeError:  # which quotes the text
+        raise OptionError(
+            f"user {row.user}: the password has a character that UTF-8 cannot write"
+        ) from None
+    return _Salted(row.iterations, SecretBytes(salt), salted)

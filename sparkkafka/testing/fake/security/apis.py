@@ -1,0 +1,194 @@
+"""How the fake broker answers about ACLs and SCRAM users. A fault rule with a topic hits the ACLs
+of that topic, also those that a filter matches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparkkafka.errors import ErrorCode
+from sparkkafka.protocol.messages import (
+    AclCreationResult,
+    AclDescription,
+    AlterUserScramCredentialsResponse,
+    AlterUserScramCredentialsResult,
+    CreateAclsResponse,
+    CredentialInfo,
+    DeleteAclsFilterResult,
+    DeleteAclsMatchingAcl,
+    DeleteAclsResponse,
+    DescribeAclsResource,
+    DescribeAclsResponse,
+    DescribeUserScramCredentialsResponse,
+    DescribeUserScramCredentialsResult,
+    ScramCredentialDeletion,
+)
+from sparkkafka.testing.fake.call import Call
+from sparkkafka.testing.fake.faults import RESOURCE_TOPIC, Answer
+from sparkkafka.testing.fake.log.producers import Refused
+from sparkkafka.testing.fake.security.state import Credential, StoredAcl, StoredFilter
+
+
+def describe_acls(call: Call) -> DescribeAclsResponse:
+    answer = call.top_level or call.injected()
+    if answer is not None:
+        return DescribeAclsResponse(error_code=answer.code, error_message=answer.message)
+    try:
+        found = call.state.acls.matching(_filter(call.message))
+    except Refused as error:
+        return DescribeAclsResponse(error_code=error.code, error_message=error.message)
+    resources: dict[tuple[int, str, int], DescribeAclsResource] = {}
+    for acl in found:
+        resource = resources.setdefault(
+            acl[:3],
+            DescribeAclsResource(
+                resource_type=acl.resource_type,
+                resource_name=acl.resource_name,
+                pattern_type=acl.pattern_type,
+            ),
+        )
+        resource.acls.append(
+            AclDescription(
+                principal=acl.principal,
+                host=acl.host,
+                operation=acl.operation,
+                permission_type=acl.permission_type,
+            )
+        )
+    return DescribeAclsResponse(error_message=None, resources=list(resources.values()))
+
+
+def _filter(row: Any) -> StoredFilter:
+    return StoredFilter(
+        row.resource_type_filter,
+        row.resource_name_filter,
+        row.pattern_type_filter,
+        row.principal_filter,
+        row.host_filter,
+        row.operation,
+        row.permission_type,
+    )
+
+
+def create_acls(call: Call) -> CreateAclsResponse:
+    rows = []
+    for row in call.message.creations:
+        acl = StoredAcl(
+            row.resource_type,
+            row.resource_name,
+            row.resource_pattern_type,
+            row.principal,
+            row.host,
+            row.operation,
+            row.permission_type,
+        )
+        answer = _injected(call, acl)
+        result = AclCreationResult(error_message=None)
+        if answer is None or answer.applied:
+            try:
+                call.state.acls.create(acl)
+            except Refused as error:
+                result.error_code, result.error_message = error.code, error.message
+        if answer is not None:
+            result.error_code, result.error_message = answer.code, answer.message
+        rows.append(result)
+    return CreateAclsResponse(results=rows)
+
+
+def _injected(call: Call, acl: StoredAcl) -> Answer | None:
+    """An ACL that is not of a topic has no name that a rule could be about."""
+    return call.injected(acl.resource_name if acl.resource_type == RESOURCE_TOPIC else "")
+
+
+def delete_acls(call: Call) -> DeleteAclsResponse:
+    return DeleteAclsResponse(
+        filter_results=[_delete_matching(call, _filter(row)) for row in call.message.filters]
+    )
+
+
+def _delete_matching(call: Call, wanted: StoredFilter) -> DeleteAclsFilterResult:
+    # A rule without a topic refuses the filter as a whole.
+    answer = call.injected()
+    if answer is not None and call.fault is not None and call.fault.topic is None:
+        return DeleteAclsFilterResult(error_code=answer.code, error_message=answer.message)
+    try:
+        found = call.state.acls.matching(wanted)
+    except Refused as error:
+        return DeleteAclsFilterResult(error_code=error.code, error_message=error.message)
+    rows = []
+    for acl in found:
+        answer = _injected(call, acl)
+        if answer is None or answer.applied:
+            call.state.acls.delete(acl)
+        rows.append(
+            DeleteAclsMatchingAcl(
+                error_code=0 if answer is None else answer.code,
+                error_message=None if answer is None else answer.message,
+                resource_type=acl.resource_type,
+                resource_name=acl.resource_name,
+                pattern_type=acl.pattern_type,
+                principal=acl.principal,
+                host=acl.host,
+                operation=acl.operation,
+                permission_type=acl.permission_type,
+            )
+        )
+    return DeleteAclsFilterResult(error_message=None, matching_acls=rows)
+
+
+# --- SCRAM ------------------------------------------------------------------------------------
+
+
+def describe_user_scram_credentials(call: Call) -> DescribeUserScramCredentialsResponse:
+    answer = call.top_level or call.injected()
+    if answer is not None:
+        return DescribeUserScramCredentialsResponse(
+            error_code=answer.code, error_message=answer.message
+        )
+    rows = []
+    for user in [row.name for row in call.message.users or ()] or call.state.scram_users.users:
+        result = DescribeUserScramCredentialsResult(user=user, error_message=None)
+        try:
+            result.credential_infos = [
+                CredentialInfo(mechanism=mechanism, iterations=row.iterations)
+                for mechanism, row in sorted(call.state.scram_users.of(user).items())
+            ]
+        except Refused as error:
+            result.error_code, result.error_message = error.code, error.message
+        rows.append(result)
+    return DescribeUserScramCredentialsResponse(error_message=None, results=rows)
+
+
+def alter_user_scram_credentials(call: Call) -> AlterUserScramCredentialsResponse:
+    changes: dict[str, list[Any]] = {}
+    for row in (*call.message.deletions, *call.message.upsertions):
+        changes.setdefault(row.name, []).append(row)
+    answer = call.injected()
+    rows = []
+    for user, of_user in changes.items():
+        result = AlterUserScramCredentialsResult(user=user, error_message=None)
+        try:
+            if call.release.has_controller_broker and call.broker_id != call.state.controller_id:
+                raise Refused(ErrorCode.NOT_CONTROLLER, "This is not the active controller.")
+            if answer is None or answer.applied:
+                _alter(call, of_user)
+        except Refused as error:
+            result.error_code, result.error_message = error.code, error.message
+        if answer is not None:
+            result.error_code, result.error_message = answer.code, answer.message
+        rows.append(result)
+    return AlterUserScramCredentialsResponse(results=rows)
+
+
+def _alter(call: Call, of_user: list[Any]) -> None:
+    """Raises Refused."""
+    if len(of_user) > 1:
+        raise Refused(
+            ErrorCode.DUPLICATE_RESOURCE,
+            "A user credential cannot be altered twice in the same request",
+        )
+    row, users = of_user[0], call.state.scram_users
+    if isinstance(row, ScramCredentialDeletion):
+        users.delete(row.name, row.mechanism)
+    else:
+        credential = Credential(row.iterations, row.salt, row.salted_password)
+        users.set(row.name, row.mechanism, credential)

@@ -1,0 +1,159 @@
+"""The ACLs of a fake cluster, by the rules of Kafka's AclControlManager and ResourcePatternFilter,
+and its SCRAM users by those of ScramControlManager."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sparkkafka.errors import ErrorCode
+from sparkkafka.testing.fake.log.producers import Refused
+
+ANY = 1
+# ResourceType, PatternType, AclOperation and AclPermissionType of Kafka, without 0 (unknown).
+CLUSTER = 4
+RESOURCE_TYPES = range(2, 8)
+MATCH, LITERAL, PREFIXED = 2, 3, 4
+OPERATIONS = range(2, 16)
+PERMISSIONS = range(2, 4)
+CLUSTER_NAME = "kafka-cluster"
+WILDCARD = "*"
+
+SCRAM_MECHANISMS = (1, 2)
+LEAST_ITERATIONS, MOST_ITERATIONS = 4096, 16384
+
+
+class StoredAcl(NamedTuple):
+    resource_type: int
+    resource_name: str
+    pattern_type: int
+    principal: str
+    host: str
+    operation: int
+    permission_type: int
+
+
+class StoredFilter(NamedTuple):
+    """1 stands for any type, None for any text."""
+
+    resource_type: int
+    resource_name: str | None
+    pattern_type: int
+    principal: str | None
+    host: str | None
+    operation: int
+    permission_type: int
+
+    def matches(self, acl: StoredAcl) -> bool:
+        return (
+            self.resource_type in (ANY, acl.resource_type)
+            and self._matches_name(acl)
+            and self.principal in (None, acl.principal)
+            and self.host in (None, acl.host)
+            and self.operation in (ANY, acl.operation)
+            and self.permission_type in (ANY, acl.permission_type)
+        )
+
+    def _matches_name(self, acl: StoredAcl) -> bool:
+        if self.pattern_type not in (ANY, MATCH, acl.pattern_type):
+            return False
+        if self.resource_name is None:
+            return True
+        if self.pattern_type != MATCH:
+            return self.resource_name == acl.resource_name
+        if acl.pattern_type == PREFIXED:
+            return self.resource_name.startswith(acl.resource_name)
+        return acl.resource_name in (self.resource_name, WILDCARD)
+
+
+class FakeAcls:
+    """All ACLs, in the order in which they were created."""
+
+    def __init__(self) -> None:
+        self._stored: dict[StoredAcl, None] = {}
+
+    def matching(self, wanted: StoredFilter) -> list[StoredAcl]:
+        """Raises Refused for a filter that has what Kafka does not know."""
+        known = (
+            (wanted.resource_type, RESOURCE_TYPES),
+            (wanted.pattern_type, (MATCH, LITERAL, PREFIXED)),
+            (wanted.operation, OPERATIONS),
+            (wanted.permission_type, PERMISSIONS),
+        )
+        if any(number != ANY and number not in numbers for number, numbers in known):
+            raise Refused(ErrorCode.INVALID_REQUEST, "Filter contains UNKNOWN elements.")
+        return [acl for acl in self._stored if wanted.matches(acl)]
+
+    def create(self, acl: StoredAcl) -> None:
+        """Raises Refused."""
+        if acl.resource_type == CLUSTER and acl.resource_name != CLUSTER_NAME:
+            words = f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}"
+        elif not acl.resource_name:
+            words = "Invalid empty resource name"
+        elif acl.resource_type not in RESOURCE_TYPES or acl.pattern_type not in (LITERAL, PREFIXED):
+            words = "Invalid resource or pattern type"
+        elif acl.operation not in OPERATIONS or acl.permission_type not in PERMISSIONS:
+            words = "Invalid operation or permission type"
+        elif not all(acl.principal.partition(":")):
+            words = f"Could not parse principal from `{acl.principal}` (no colon is present)"
+        else:
+            self._stored[acl] = None
+            return
+        raise Refused(ErrorCode.INVALID_REQUEST, words)
+
+    def delete(self, acl: StoredAcl) -> None:
+        del self._stored[acl]
+
+
+class Credential(NamedTuple):
+    """A password as brokers have it in ScramCredential, before they hash it once more."""
+
+    iterations: int
+    salt: bytes
+    salted_password: bytes
+
+
+class FakeScramUsers:
+    """Passwords by user and mechanism."""
+
+    def __init__(self) -> None:
+        self._stored: dict[str, dict[int, Credential]] = {}
+
+    @property
+    def users(self) -> list[str]:
+        return sorted(self._stored)
+
+    def of(self, user: str) -> dict[int, Credential]:
+        """By mechanism. Raises Refused for a user that has none."""
+        if user not in self._stored:
+            raise Refused(
+                ErrorCode.RESOURCE_NOT_FOUND,
+                f"Attempt to describe a user credential that does not exist: {user}",
+            )
+        return self._stored[user]
+
+    def set(self, user: str, mechanism: int, credential: Credential) -> None:
+        """Raises Refused."""
+        self._check(user, mechanism)
+        if not LEAST_ITERATIONS <= credential.iterations <= MOST_ITERATIONS:
+            few = credential.iterations < LEAST_ITERATIONS
+            words = "Too few iterations" if few else "Too many iterations"
+            raise Refused(ErrorCode.UNACCEPTABLE_CREDENTIAL, words)
+        self._stored.setdefault(user, {})[mechanism] = credential
+
+    def delete(self, user: str, mechanism: int) -> None:
+        """Raises Refused."""
+        self._check(user, mechanism)
+        if mechanism not in self._stored.get(user, ()):
+            raise Refused(
+                ErrorCode.RESOURCE_NOT_FOUND,
+                "Attempt to delete a user credential that does not exist",
+            )
+        del self._stored[user][mechanism]
+        if not self._stored[user]:
+            del self._stored[user]
+
+    def _check(self, user: str, mechanism: int) -> None:
+        if not user:
+            raise Refused(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
+        if mechanism not in SCRAM_MECHANISMS:
+            raise Refused(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
