@@ -24,19 +24,24 @@ from sparkkafka.spark.registration import choose_worker_python, needs_pyspark, r
 if TYPE_CHECKING:
     from sparkkafka.spark.datasource import KafkaDataSource
     from sparkkafka.spark.stream.lag_and_commits import commit_to_group, lag
+    from sparkkafka.spark.stream.progress import progress
 
 __version__ = "0.1.0.dev0"
-__all__ = ["KafkaDataSource", "__version__", "commit_to_group", "lag", "register"]
+__all__ = ["KafkaDataSource", "__version__", "commit_to_group", "lag", "progress", "register"]
 
 # Imported when they are first used, so that `import sparkkafka.client` does not import pyspark.
 _LATE = {
     "KafkaDataSource": "sparkkafka.spark.datasource",
     "commit_to_group": "sparkkafka.spark.stream.lag_and_commits",
     "lag": "sparkkafka.spark.stream.lag_and_commits",
+    "progress": "sparkkafka.spark.stream.progress",
 }
+_PLOT = "plot"  # a module, at hand after `import sparkkafka`
 
 
 def __getattr__(name: str) -> Any:
+    if name == _PLOT:
+        return import_module(f"sparkkafka.{name}")
     if name not in _LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with needs_pyspark(f"sparkkafka.{name}"):
@@ -45,7 +50,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """For completion: also the names that have not been used yet."""
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, _PLOT})
 
 
 apply_levels()

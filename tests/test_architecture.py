@@ -36,6 +36,7 @@ LAYERS: Mapping[str, frozenset[str]] = {
         {"errors", "secret", "hooks", "logs", "process", "config", "protocol", "client", "schemas"}
     ),
     "functions": frozenset({"errors", "config", "protocol", "schemas", "spark"}),
+    "plot": frozenset({"errors", "config", "protocol", "client", "spark"}),
     "checkpoints": frozenset({"errors", "secret", "hooks", "config", "protocol", "client"}),
     "cli": frozenset(
         {"errors", "secret", "config", "protocol", "client", "schemas", "checkpoints"}
@@ -122,6 +123,7 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
         "autoload",
         "registration",
     ),
+    "plot": ("canvas", "streams", "skew"),
     "checkpoints": (
         "storage",
         "logs",

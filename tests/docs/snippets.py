@@ -20,6 +20,7 @@ CHAINS: Mapping[str, Sequence[str]] = {
         "docs/start.md",
         "docs/batch.md",
         "docs/streams.md",
+        "docs/plots.md",
         "docs/exactly-once.md",
         "docs/pushdown.md",
     ),

@@ -23,7 +23,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import LATEST, list_offsets
-from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.deadline import Deadline, deadline_of
 from sparkkafka.client.group.committed_offsets import commit_stored
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.config.options import GroupOptions, parse_group_options
@@ -53,6 +53,8 @@ COMMIT_TIMEOUT_MS = 10_000
 def lag(
     query: StreamingQuery | StreamingQueryProgress | Mapping[str, Any] | str | None,
     options: Mapping[str, Any] | None = None,
+    *,
+    timeout_s: float | None = None,
 ) -> Offsets:
     """How many offsets the query's last micro-batch left unread, by partition.
 
@@ -63,29 +65,43 @@ def lag(
     Without `options` the lag is measured against the end of the log before the batch, which Spark
     4.2 and later reports, except for a batch repeated after a restart; without it this raises
     OptionError. With the query's `options` (`kafka.bootstrap.servers`, …) the brokers are asked
-    now, and errors of that lookup are raised.
+    now, for at most `timeout_s` (by default kafka.default.api.timeout.ms), and errors of that
+    lookup are raised.
 
     Sources that are not Kafka's do not count. OptionError too if a source may be Kafka's and its
     offsets cannot be read.
     """
     sources = _sources(query)
+    if options is not None:
+        ends = _ends_now(options, sources, deadline_of(timeout_s))
+        sources = [(read, ends) for read, _ in sources]
+    behind = _behind(sources)
+    if behind is None:
+        why = (
+            "its last batch is one that was repeated after a restart"
+            if _LATEST_IS_REPORTED
+            else "Spark 4.2 and later does"
+        )
+        raise OptionError(
+            f"the progress of this query does not say where the logs end ({why}); pass the "
+            "query's options to ask the brokers: lag(query, options)"
+        )
+    return behind
+
+
+def reported_lag(progress: Any) -> Offsets | None:
+    """As `lag` without options; None if the report does not say where the logs end."""
+    return _behind(_sources(progress))
+
+
+def _behind(sources: Iterable[tuple[Offsets, Offsets | None]]) -> Offsets | None:
     behind: Offsets = {}
-    ends = _ends_now(options, sources) if options is not None else None
-    for read, latest in sources:
-        known = latest if ends is None else ends
-        if known is None:
-            why = (
-                "its last batch is one that was repeated after a restart"
-                if _LATEST_IS_REPORTED
-                else "Spark 4.2 and later does"
-            )
-            raise OptionError(
-                f"the progress of this query does not say where the logs end ({why}); pass the "
-                "query's options to ask the brokers: lag(query, options)"
-            )
+    for read, ends in sources:
+        if ends is None:
+            return None
         for tp, offset in read.items():
-            if tp in known:
-                behind[tp] = max(behind.get(tp, 0), known[tp] - offset)
+            if tp in ends:
+                behind[tp] = max(behind.get(tp, 0), ends[tp] - offset)
     return dict(sorted(behind.items()))
 
 
@@ -104,31 +120,39 @@ def read_until(progress: Any) -> Offsets:
 
 def _sources(query: Any) -> list[tuple[Offsets, Offsets | None]]:
     """(end of the batch, end of the log if it is known) of each Kafka source of a report."""
-    progress = getattr(query, "lastProgress", query)
+    progress = report_of(getattr(query, "lastProgress", query))
     if progress is None:
         return []
-    if isinstance(progress, str):
-        try:
-            progress = json.loads(progress)
-        except ValueError:
-            raise OptionError(
-                f"lag() takes a query, a report of its progress, or that as JSON, not "
-                f"{progress[:100]!r}"
-            ) from None
     found = []
-    for source in _get(progress, "sources") or ():
-        description = str(_get(source, "description"))
-        read = _offsets(_get(source, "endOffset"), description)
+    for source in field_of(progress, "sources") or ():
+        description = str(field_of(source, "description"))
+        read = _offsets(field_of(source, "endOffset"), description)
         if read is not None:
             latest = None
             if _LATEST_IS_REPORTED:
-                latest = _offsets(_get(source, "latestOffset"), description)
+                latest = _offsets(field_of(source, "latestOffset"), description)
             found.append((read, latest))
     return found
 
 
-def _get(holder: Any, name: str) -> Any:
-    return holder.get(name) if isinstance(holder, Mapping) else getattr(holder, name, None)
+def report_of(progress: Any) -> Any:
+    """A report of progress; one that is JSON becomes a dictionary. Raises OptionError."""
+    if not isinstance(progress, str):
+        return progress
+    try:
+        return json.loads(progress)
+    except ValueError:
+        raise OptionError(
+            f"this takes a query, a report of its progress, or that as JSON, not {progress[:100]!r}"
+        ) from None
+
+
+def field_of(holder: Any, name: str) -> Any:
+    """What a report says under this name, whatever form it has; None if it says nothing."""
+    # Over Connect a report is a dictionary too, and that lacks what the attribute numInputRows adds
+    # up.
+    found = getattr(holder, name, None)
+    return holder.get(name) if found is None and isinstance(holder, Mapping) else found
 
 
 def _offsets(value: Any, description: str) -> Offsets | None:
@@ -163,7 +187,9 @@ def _parsed(text: str) -> Any:
 
 
 def _ends_now(
-    options: Mapping[str, Any], sources: Iterable[tuple[Offsets, Offsets | None]]
+    options: Mapping[str, Any],
+    sources: Iterable[tuple[Offsets, Offsets | None]],
+    deadline: Deadline | None,
 ) -> Offsets:
     given = parse_group_options(options)
     with Cluster(given.client) as cluster:
@@ -171,6 +197,7 @@ def _ends_now(
             cluster,
             {tp: LATEST for read, _ in sources for tp in read},
             isolation_level=given.isolation_level,
+            deadline=deadline,
         )
     return {tp: row.offset for tp, row in listed.items()}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -426,7 +427,9 @@ except Exception as error:
     alone = str(error)
 before = list(committer.committed.values())
 committer.flush(query)
+sparkkafka.progress(query)
 print(json.dumps({
+    "processed": len(sparkkafka.plot.throughput(query).lines[0].get_xdata()),
     "lag": list(sparkkafka.lag(query, options).values()),
     "alone": alone,
     "before": before,
@@ -450,9 +453,11 @@ def test_flush_and_lag_over_connect(
         timeout=180,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    told = json.loads(done.stdout.splitlines()[-1])
+    *_, line, last = done.stdout.splitlines()
+    assert re.fullmatch(r"flushed  batch 0  30 rows .*  lag [0?]  ended", line)
+    told = json.loads(last)
     alone = told.pop("alone")
-    assert told == {"lag": [20], "before": [], "flushed": [[topic, 0, 30]]}
+    assert told == {"lag": [20], "before": [], "flushed": [[topic, 0, 30]], "processed": 1}
     assert alone == [0] if LATER_THAN_4_1 else "Spark 4.2 and later does" in alone
     assert group_offsets(servers, f"of-{topic}") == {(topic, 0): 30}
 

@@ -1,0 +1,271 @@
+"""What is in which partition: records and bytes, and the keys that are there most often."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.deadline import Deadline, seconds_of
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.config.options import FetchOptions, parse_group_options
+from sparkkafka.errors import BrokerError, ErrorCode, OptionError
+from sparkkafka.plot import canvas
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from pyspark.sql import DataFrame
+
+_SKEWED: Final = 2.0
+"""A partition with more than so many times the mean has another colour."""
+_MOST_SAMPLED: Final = 1_000_000
+_KEY_BYTES: Final = 64  # of a key, for its label
+_MOST_LABEL: Final = 24  # characters
+_BINARY, _TEXT = "binary", "string"
+
+
+def partitions(
+    source: DataFrame | str,
+    options: Mapping[str, Any] | None = None,
+    *,
+    keys: int = 0,
+    sample: int = 10_000,
+    timeout_s: float = 60.0,
+    ax: Any = None,
+) -> list[Axes]:
+    """Bars of the records and of the bytes in each partition; a large one has another colour.
+
+    Of a topic's name with `options` (`kafka.bootstrap.servers`, …) the brokers are asked: records
+    are the end less the first offset (markers of transactions and what compaction took count, too),
+    bytes those on the leader's disk, which need DESCRIBE on the cluster. Of a DataFrame with the
+    column `partition`, Spark counts the rows and the bytes of `key` and `value`.
+
+    `keys` also draws the so many most frequent keys of a sample: of a topic the last records of
+    each partition, of a DataFrame (which is then read twice) rows by chance; about `sample` in all,
+    and the title says how many there were. Keys of a topic are read within `timeout_s`.
+
+    Returns the Axes, two or with `keys` three; `ax` gives as many. Raises OptionError for wrong
+    use, KafkaError from the brokers, ImportError without matplotlib.
+    """
+    canvas.needs_matplotlib("partitions")
+    _check(keys, sample)
+    if isinstance(source, str):
+        if options is None:
+            raise OptionError(
+                f'where the topic is must be said: partitions("{source}", '
+                '{"kafka.bootstrap.servers": "host:9092"})'
+            )
+        seen = _of_topic(source, options, keys, sample, Deadline(seconds_of(timeout_s) * 1000))
+    elif options is not None:
+        raise OptionError("options are for the name of a topic: a DataFrame has its own")
+    else:
+        seen = _of_rows(source, keys, sample)
+    if not seen.records:
+        raise OptionError("there is no partition to draw: the DataFrame has no rows")
+    axes = canvas.new_axes(ax, 3 if keys else 2, "partitions")
+    what = canvas.short(seen.name)
+    _bars(axes[0], seen.records, f"Records{what and f': {what}'}", "records", "{x:,.0f}")
+    _bars(axes[1], seen.sizes, f"Bytes{what and f': {what}'}", seen.bytes_words, None)
+    if keys:
+        _key_bars(axes[2], seen.keys, seen.sampled)
+    return axes
+
+
+def _check(keys: int, sample: int) -> None:
+    for name, value, least, most in (
+        ("keys", keys, 0, 50),
+        ("sample", sample, 1, _MOST_SAMPLED),
+    ):
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise OptionError(f"{name} is a whole number from {least} to {most:,}, got {value!r}")
+
+
+class _Seen(NamedTuple):
+    """By partition. `sizes` is None if nobody tells them; `keys`: the most frequent, in order."""
+
+    name: str
+    records: Mapping[int, int]
+    sizes: Mapping[int, int] | None
+    bytes_words: str
+    keys: list[tuple[bytes | None, int]]
+    sampled: int
+
+
+# --- of a topic ---------------------------------------------------------------------------------
+
+
+def _of_topic(
+    topic: str, options: Mapping[str, Any], keys: int, sample: int, deadline: Deadline
+) -> _Seen:
+    from sparkkafka.client.admin.brokers import partition_sizes
+    from sparkkafka.client.cluster.offsets import earliest_and_latest
+
+    given = parse_group_options(options)
+    with Cluster(given.client) as cluster:
+        numbers = sorted(cluster.topics([topic], deadline)[topic].partitions)
+        all_of_it = [TopicPartition(topic, number) for number in numbers]
+        first, end = earliest_and_latest(
+            cluster, all_of_it, isolation_level=given.isolation_level, deadline=deadline
+        )
+        words = "bytes on the leader's disk"
+        sizes: dict[int, int] | None = None
+        try:
+            found = partition_sizes(cluster, all_of_it, deadline=deadline)
+            sizes = {tp.partition: size for tp, size in found.items()}
+        except BrokerError as error:
+            if error.code != ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+                raise
+            words = "the sizes on disk need DESCRIBE on the cluster"
+        counts: Counter[bytes | None] = Counter()
+        if keys:
+            fetch = FetchOptions(isolation_level=given.isolation_level)
+            each = max(1, sample // len(all_of_it))
+            for tp in all_of_it:
+                start = max(first[tp], end[tp] - each)
+                for column in _keys_of(cluster, tp, range(start, end[tp]), fetch, deadline):
+                    counts.update(column)
+    return _Seen(
+        topic,
+        {tp.partition: end[tp] - first[tp] for tp in all_of_it},
+        sizes,
+        words,
+        counts.most_common(keys),
+        counts.total(),
+    )
+
+
+def _keys_of(
+    cluster: Cluster, tp: TopicPartition, offsets: range, fetch: FetchOptions, deadline: Deadline
+) -> Iterator[list[bytes | None]]:
+    """The keys of these records, cut to what a label shows."""
+    # Here: they bring Arrow.
+    import pyarrow.compute as pc
+
+    from sparkkafka.client.consumer.range_fetcher import RangeFetcher
+    from sparkkafka.protocol.columns.columns import KEY, Selection
+
+    wanted = Selection(offsets.start, offsets.stop, frozenset({KEY}))
+    left_ms = max(1, int(deadline.remaining_s() * 1000))
+    with RangeFetcher(
+        cluster, tp, wanted, fetch, poll_timeout_ms=left_ms, fail_on_data_loss=False
+    ) as fetcher:
+        for records in fetcher:
+            yield pc.binary_slice(records.keys, 0, _KEY_BYTES).to_pylist()
+            if deadline.expired:
+                return
+
+
+# --- of a DataFrame -----------------------------------------------------------------------------
+
+
+def _of_rows(rows: DataFrame, keys: int, sample: int) -> _Seen:
+    from pyspark.sql import functions as f
+
+    kinds = dict(rows.dtypes) if hasattr(rows, "dtypes") else {}
+    if "partition" not in kinds:
+        raise OptionError(
+            "partitions() takes the name of a topic, or a DataFrame with the column partition, as "
+            f"format('pykafka') gives it; got {type(rows).__name__} with {sorted(kinds)}"
+        )
+    if keys and kinds.get("key") not in (_BINARY, _TEXT):
+        raise OptionError(
+            f"keys={keys} needs a column key of binary or string, it is {kinds.get('key')}"
+        )
+    sized = [name for name in ("key", "value") if kinds.get(name) in (_BINARY, _TEXT)]
+    size = sum((f.coalesce(f.octet_length(name), f.lit(0)) for name in sized), f.lit(0))
+    topic = f.col("topic") if "topic" in kinds else f.lit("")
+    by_partition = (
+        rows.groupBy(topic.alias("topic"), "partition")
+        .agg(f.count(f.lit(1)).alias("rows"), f.sum(size).alias("bytes"))
+        .collect()
+    )
+    names = sorted({str(row["topic"]) for row in by_partition})
+    if len(names) > 1:
+        raise OptionError(
+            f"the rows are of {len(names)} topics ({', '.join(names[:3])}, …): choose one, as with "
+            f"df.where(\"topic = '{names[0]}'\")"
+        )
+    records = {row["partition"]: row["rows"] for row in by_partition}
+    found: list[tuple[bytes | None, int]] = []
+    sampled = 0
+    if keys and records:
+        # Each row by chance: the first rows would be those of the first partitions.
+        share = min(1.0, sample / sum(records.values()))
+        chosen = rows if share == 1.0 else rows.sample(share)
+        key = f.substring(f.col("key").cast(_BINARY), 1, _KEY_BYTES)
+        counted = chosen.select(key.alias("key")).rollup("key")
+        # The row of all keys together, and then the largest: one action.
+        total, count = f.grouping_id(), f.count(f.lit(1))
+        ordered = counted.agg(total.alias("total"), count.alias("rows")).orderBy(
+            f.desc("total"), f.desc("rows")
+        )
+        for row in ordered.limit(keys + 1).collect():
+            if row["total"]:
+                sampled = row["rows"]
+            else:
+                found.append((None if row["key"] is None else bytes(row["key"]), row["rows"]))
+    return _Seen(
+        names[0] if names else "",
+        records,
+        {row["partition"]: row["bytes"] for row in by_partition} if sized else None,
+        f"bytes of {' and '.join(sized)}" if sized else "no column key or value of bytes or text",
+        found,
+        sampled,
+    )
+
+
+# --- drawn --------------------------------------------------------------------------------------
+
+
+def _bars(
+    ax: Axes, heights: Mapping[int, int] | None, title: str, y: str, numbers: str | None
+) -> None:
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+
+    if heights is None:
+        _say(ax, title, y)
+        return
+    mean = sum(heights.values()) / len(heights)
+    colours = [canvas.COLOURS[height > _SKEWED * mean] for height in heights.values()]
+    # Many bars stand without a gap, else the gaps are all that is seen.
+    width = 0.8 if len(heights) <= 50 else 1.0
+    ax.bar(list(heights), list(heights.values()), width=width, color=colours)
+    colour, _ = canvas.grey(ax)
+    ax.axhline(mean, color=colour, linestyle="--", linewidth=1)
+    largest = max(heights.values()) / mean if mean else 1.0
+    words = f"partition (the largest has {largest:.1f} × the mean)"
+    canvas.dress(ax, title=title, x=words, y=y)
+    ax.xaxis.set_major_locator(MaxNLocator(nbins=9, integer=True, min_n_ticks=1))
+    ax.set_xlim(min(heights) - 0.7, max(heights) + 0.7)
+    ax.yaxis.set_major_formatter(numbers or EngFormatter(unit="B", places=None))
+    ax.set_ylim(0, max(1.0, 1.05 * max(heights.values())))
+
+
+def _key_bars(ax: Axes, keys: list[tuple[bytes | None, int]], sampled: int) -> None:
+    title = f"Keys of {sampled:,} sampled records"
+    if not keys:
+        _say(ax, title, "no records")
+        return
+    places = range(len(keys))
+    ax.barh(places, [100 * count / sampled for _, count in keys], color=canvas.COLOURS[0])
+    canvas.dress(ax, title=title, x="% of the sample", y="", grid="x")
+    ax.set_yticks(places, [canvas.short(_label(key), _MOST_LABEL) for key, _ in keys])
+    if len(keys) > 12:
+        ax.tick_params(axis="y", labelsize=max(4.0, 120 / len(keys)))
+    ax.invert_yaxis()  # the most frequent on top
+
+
+def _label(key: bytes | None) -> str:
+    if key is None:
+        return "(no key)"
+    try:
+        return key.decode() or "(empty)"
+    except UnicodeDecodeError:
+        return f"0x{key.hex()}"
+
+
+def _say(ax: Axes, title: str, words: str) -> None:
+    canvas.dress(ax, title=title, x="", y="")
+    ax.text(0.5, 0.5, words, ha="center", va="center", wrap=True, transform=ax.transAxes)
+    ax.set(xticks=[], yticks=[])

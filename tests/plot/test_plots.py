@@ -1,0 +1,247 @@
+"""What the pictures show, read from matplotlib's Axes: of made-up reports and of a fake cluster."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import sparkkafka
+from sparkkafka.client import Producer
+from sparkkafka.errors import ErrorCode, OptionError, UnknownTopicError
+from sparkkafka.plot import skew
+from sparkkafka.testing.fake.cluster import FakeCluster
+
+pyplot = pytest.importorskip("matplotlib.pyplot")
+pyplot.switch_backend("Agg")
+
+
+@pytest.fixture(autouse=True)
+def close_figures() -> Iterator[None]:
+    yield
+    pyplot.close("all")
+
+
+def report(second: int, read: Any, ends: Any, **more: Any) -> dict[str, Any]:
+    """One of Spark's, as its JSON has it."""
+    source = {"description": "PythonMicroBatchStream@1", "endOffset": read, "latestOffset": ends}
+    return {
+        "name": "orders-to-files",
+        "timestamp": f"2026-01-31T06:00:{second:02}.500Z",
+        "processedRowsPerSecond": 100.0 * second,
+        "inputRowsPerSecond": 10.0,
+        "sources": [source],
+        **more,
+    }
+
+
+def tree(topic: str, offsets: dict[int, int]) -> dict[str, dict[str, int]]:
+    return {topic: {str(number): offset for number, offset in offsets.items()}}
+
+
+def two_topics(second: int, behind: int) -> dict[str, Any]:
+    read = tree("t", {0: 5, 1: 5}) | tree("u", {0: 1})
+    ends = tree("t", {0: 5 + behind, 1: 6}) | tree("u", {0: 1 + 3 * behind})
+    return report(second, read, ends)
+
+
+def drawn(axes: Any) -> dict[str, list[float]]:
+    return {line.get_label(): list(line.get_ydata()) for line in axes.lines}
+
+
+# --- lag and throughput -------------------------------------------------------------------------
+
+
+def test_lag_by_topic_and_by_partition_in_the_order_of_time() -> None:
+    query = SimpleNamespace(recentProgress=[two_topics(2, 20), two_topics(1, 10)])
+    axes = sparkkafka.plot.lag(query)
+    assert drawn(axes) == {"u": [30, 60], "t": [11, 21]}
+    assert "orders-to-files" in axes.get_title("left")
+    assert "UTC" in axes.get_xlabel()
+    assert axes.get_ylabel() == "offsets not read"
+    assert axes.get_ylim()[0] == 0
+    _, mine = pyplot.subplots()
+    assert sparkkafka.plot.lag(query, by="partition", ax=mine) is mine
+    assert drawn(mine) == {"u-0": [30, 60], "t-0": [10, 20], "t-1": [1, 1]}
+    assert [text.get_text() for text in mine.get_legend().get_texts()] == ["u-0", "t-0", "t-1"]
+    assert len({line.get_color() for line in mine.lines}) == 3
+    assert len({line.get_marker() for line in mine.lines}) == 3
+
+
+def test_of_many_partitions_the_largest_five_have_a_name() -> None:
+    read = tree("t", dict.fromkeys(range(200), 0))
+    ends = tree("t", {number: number for number in range(200)})
+    axes = sparkkafka.plot.lag([report(1, read, ends), report(2, read, ends)], by="partition")
+    names = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert names == ["t-199", "t-198", "t-197", "t-196", "t-195", "195 others"]
+    assert len(axes.lines) == 200
+
+
+def test_a_batch_without_lag_is_a_gap_and_a_single_one_a_point() -> None:
+    read, ends = tree("t", {0: 1}), tree("t", {0: 3})
+    reports = [report(1, read, ends), report(2, read, "null"), json.dumps(report(3, read, ends))]
+    first, gap, last = drawn(sparkkafka.plot.lag(reports))["t"]
+    assert (first, last) == (2, 2)
+    assert math.isnan(gap)
+    axes = sparkkafka.plot.lag(reports[0])
+    low, high = axes.get_xlim()
+    assert (high - low) * 86_400 < 60  # matplotlib shows four years around one point
+    assert axes.get_legend() is None
+
+
+def test_throughput() -> None:
+    first = report(1, {}, {}, inputRowsPerSecond=math.nan)
+    axes = sparkkafka.plot.throughput([first, report(2, {}, {})])
+    lines = drawn(axes)
+    assert lines["while a batch runs"] == [100, 200]
+    assert math.isnan(lines["waits included"][0])
+    assert lines["waits included"][1] == 10
+    assert axes.get_ylabel() == "rows/s"
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "words"),
+    [
+        (SimpleNamespace(recentProgress=[]), {}, "no progress to draw yet: .*progress"),
+        ([report(1, tree("t", {0: 1}), "null")], {}, "none of 1 reports .* Spark 4.2"),
+        ([report(1, "5", "7")], {}, "none of its sources is Kafka's"),
+        ("not JSON", {}, "takes a query, a report"),
+        ([object()], {}, "takes a streaming query, or reports .* not object"),
+        ([], {"by": "broker"}, "by is 'topic' or 'partition', got 'broker'"),
+        ([two_topics(1, 1)], {"ax": "top"}, "draws into 1 of matplotlib's Axes"),
+    ],
+)
+def test_what_cannot_be_drawn_is_said_and_leaves_no_figure(
+    given: Any, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(OptionError, match=words):
+        sparkkafka.plot.lag(given, **options)
+    assert pyplot.get_fignums() == []
+
+
+def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sparkkafka.plot.canvas.find_spec", lambda name: None)
+    for call in (sparkkafka.plot.lag, sparkkafka.plot.throughput, sparkkafka.plot.partitions):
+        with pytest.raises(ImportError, match=rf"{call.__name__} needs .*'sparkkafka\[plot\]'"):
+            call([])
+
+
+# --- partitions of a topic ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster() as fake:
+        fake.create_topic("t", partitions=4)
+        with Producer({"bootstrap.servers": fake.bootstrap_servers}) as producer:
+            for number in range(60):
+                key = None if number % 6 == 5 else b"k%d" % (number % 6 // 2)
+                producer.send("t", b"v", key=key, partition=1 if number < 50 else 3)
+        yield fake
+
+
+def test_partitions_of_a_topic_and_the_keys_of_its_last_records(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {0: 0, 1: 5_000, 2: 0, 3: 1_000}
+    monkeypatch.setattr(
+        "sparkkafka.client.admin.brokers.partition_sizes",
+        lambda cluster, partitions, deadline: {tp: sizes[tp.partition] for tp in partitions},
+    )
+    options = {"kafka.bootstrap.servers": cluster.bootstrap_servers}
+    records, size, keys = sparkkafka.plot.partitions("t", options, keys=2, sample=40)
+    assert [bar.get_height() for bar in records.patches] == [0, 50, 0, 10]
+    assert [bar.get_height() for bar in size.patches] == list(sizes.values())
+    assert "3.3 × the mean" in records.get_xlabel()
+    colours = [bar.get_facecolor() for bar in records.patches]
+    assert colours[1] != colours[0] == colours[2] == colours[3]
+    # The last ten of each partition.
+    assert keys.get_title("left") == "Keys of 20 sampled records"
+    assert [label.get_text() for label in keys.get_yticklabels()] == ["k0", "k1"]
+    assert [bar.get_width() for bar in keys.patches] == [30, 30]
+
+
+def test_sizes_that_may_not_be_seen_are_said_to_be(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*arguments: Any, **options: Any) -> Any:
+        raise skew.BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "DescribeLogDirs")
+
+    monkeypatch.setattr("sparkkafka.client.admin.brokers.partition_sizes", refused)
+    options = {"kafka.bootstrap.servers": cluster.bootstrap_servers}
+    _, given = pyplot.subplots(1, 2)
+    axes = sparkkafka.plot.partitions("t", options, ax=given)
+    assert axes == list(given)
+    assert len(axes[0].patches) == 4
+    assert "DESCRIBE on the cluster" in axes[1].texts[0].get_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "words"),
+    [
+        (("t",), {}, r'partitions\("t", \{"kafka.bootstrap.servers"'),
+        ((object(), {}), {}, "a DataFrame has its own"),
+        ((object(),), {}, "name of a topic, or a DataFrame with the column partition"),
+        (("t", {}), {"keys": 51}, "keys is a whole number from 0 to 50, got 51"),
+        (("t", {}), {"sample": 0}, "sample is a whole number from 1 to 1,000,000, got 0"),
+        (("t", {}), {}, "kafka.bootstrap.servers"),
+    ],
+)
+def test_wrong_use_of_partitions(
+    arguments: tuple[Any, ...], options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(OptionError, match=words):
+        sparkkafka.plot.partitions(*arguments, **options)
+    assert pyplot.get_fignums() == []
+
+
+def test_a_topic_that_is_not_there(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sparkkafka.client.cluster.cluster.UNKNOWN_TOPIC_GRACE_MS", 100)
+    with pytest.raises(UnknownTopicError, match="gone"):
+        sparkkafka.plot.partitions(
+            "gone", {"kafka.bootstrap.servers": cluster.bootstrap_servers}, timeout_s=20
+        )
+
+
+@pytest.mark.parametrize("style", ["default", "dark_background"])
+@pytest.mark.parametrize("count", [1, 200])
+def test_nothing_overlaps(style: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts of the figure, where they are drawn: titles, labels, ticks, legends."""
+    keys = [(b"a customer with a long name %d" % number, 50 - number) for number in range(12)]
+    heights = {number: 1_000_000 + number for number in range(count)}
+    seen = skew._Seen("a-topic-with-a-long-name" * 3, heights, heights, "bytes", keys, 1_000)
+    monkeypatch.setattr(skew, "_of_topic", lambda *given: seen)
+    tops = tree("a-topic-with-a-long-name" * 3, heights)
+    with pyplot.style.context(style):
+        axes = sparkkafka.plot.partitions("t", {}, keys=12)
+        figures = [axes[0].figure]
+        reports = [report(n, tree("t", {}), tops) for n in range(30)]
+        for one in reports:
+            one["sources"][0]["endOffset"] = tree("a-topic-with-a-long-name" * 3, {0: 0})
+        figures.append(sparkkafka.plot.lag(reports).figure)
+        for figure in figures:
+            figure.canvas.draw()
+            boxes = [
+                text.get_window_extent()
+                for axis in figure.axes
+                for text in [
+                    axis.title,
+                    axis._left_title,
+                    axis.xaxis.label,
+                    axis.yaxis.label,
+                    *axis.get_xticklabels(),
+                    *axis.get_yticklabels(),
+                    *(axis.get_legend().get_texts() if axis.get_legend() else ()),
+                ]
+                if text.get_text() and text.get_visible()
+            ]
+            assert not [
+                (one, other)
+                for n, one in enumerate(boxes)
+                for other in boxes[:n]
+                if one.overlaps(other)
+            ]
