@@ -34,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ImportError as error:
         return _fail(f"the command needs an extra ({error}): pip install 'sparkkafka[cli]'")
     session = Session()
+    _open_closed_streams()
     try:
         with _warnings(session):
             code = _run(list(sys.argv[1:] if argv is None else argv), session)
@@ -42,9 +43,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _close_stdout()
         return CLOSED_PIPE
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    except KeyboardInterrupt as interrupt:
+        return _interrupted(interrupt)
     except Exception as error:
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _close_stdout()
         return _fail(_words(error), error, session)
 
 
@@ -67,8 +72,12 @@ def _run(arguments: list[str], session: Session) -> int:
             command.invoke(context)
     except typer.Exit as end:
         return end.exit_code
-    except typer.Abort:
-        return FAILED
+    except typer.Abort as end:
+        # A question was answered by Ctrl-C, or by the end of the input.
+        if isinstance(end.__context__, KeyboardInterrupt):
+            raise end.__context__ from None
+        _end_line()
+        return _fail("nothing was done", end, session)
     except typer.TyperException as error:
         return _wrong_use(error, session)
     return WELL
@@ -105,8 +114,36 @@ def _fail(words: str, error: BaseException | None = None, session: Session | Non
     return WRONG_USE if error is None or isinstance(error, OptionError) else FAILED
 
 
+def _interrupted(interrupt: KeyboardInterrupt) -> int:
+    """What a verb has noted of what it had done by then, below the terminal's ^C."""
+    _end_line()
+    for words in getattr(interrupt, "__notes__", ()):
+        print_error(words)
+    return INTERRUPTED
+
+
+def _end_line() -> None:
+    """On a terminal the cursor stands behind a question, or ^C."""
+    if sys.stderr.isatty():
+        sys.stderr.write("\n")
+
+
+def _open_closed_streams() -> None:
+    """Python has None for a stream that the shell has closed (`>&-`). Here whoever uses stdin or
+    stdout gets the system's error, and who does not goes on; what stderr is told goes nowhere."""
+    for name, mode, flags in (
+        ("stdin", "r", os.O_WRONLY),
+        ("stdout", "w", os.O_RDONLY),
+        ("stderr", "w", os.O_WRONLY),
+    ):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, flags)
+            setattr(sys, name, os.fdopen(descriptor, mode, encoding="utf-8"))
+
+
 def _close_stdout() -> None:
-    """Python flushes stdout once more when it ends, and would complain about the closed pipe."""
+    """Python flushes stdout once more when it ends, and would complain about the closed pipe (or a
+    disk that is full), with an exit code of its own."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

@@ -31,7 +31,7 @@ class BoundedAdmin(Admin):
     def _call(self, timeout_s: float | None) -> Iterator[tuple[Cluster, Deadline]]:
         if self.deadline.expired:
             raise KafkaTimeoutError(
-                f"not done after {self.deadline.total_ms / 1000:g} s: give --timeout more seconds"
+                f"not done after {self.deadline.text}: give --timeout more seconds"
             )
         remaining_s = self.deadline.remaining_s()
         with super()._call(remaining_s if timeout_s is None else min(timeout_s, remaining_s)) as (

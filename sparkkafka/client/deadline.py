@@ -22,6 +22,7 @@ from sparkkafka.errors import (
     KafkaError,
     KafkaTimeoutError,
     OptionError,
+    counted,
 )
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,13 @@ class Deadline:
     @property
     def expired(self) -> bool:
         return self.remaining_s() <= 0.0
+
+    @property
+    def text(self) -> str:
+        """Its length, for messages. What was left of another one is of no interest to a
+        millisecond: 2,999.32 ms are "3 s"."""
+        seconds = self.total_ms / 1000
+        return f"{seconds:.3g} s" if seconds < 100 else f"{seconds:.0f} s"
 
     def remaining_s(self) -> float:
         """Seconds left, never negative."""
@@ -210,17 +218,17 @@ class Retry:
         wait_s = self._backoff.next_ms() / 1000.0
         if self.deadline.remaining_s() <= wait_s:
             raise KafkaTimeoutError(
-                f"{self._what}: gave up after {self.deadline.total_ms / 1000:g} s and "
-                f"{self.failures} failed attempts; the last failure: {error}"
+                f"{self._what}: gave up after {self.deadline.text} and "
+                f"{counted(self.failures, 'failed attempt')}; the last failure: {error}"
             ) from error
         log.info("%s: attempt %d failed, trying again: %s", self._what, self.failures, error)
         if not self._warned and time.monotonic() - self._started_s > SLOW_S:
             # A person is waiting by now.
             self._warned = True
             log.warning(
-                "%s: still trying, the deadline is %g s: %s",
+                "%s: still trying, the deadline is %s: %s",
                 self._what,
-                self.deadline.total_ms / 1000,
+                self.deadline.text,
                 error,
             )
         self.deadline.pause(wait_s * 1000)

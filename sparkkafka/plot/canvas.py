@@ -23,7 +23,7 @@ MOST_NAMED: Final = len(COLOURS)
 
 _NAME_CHARACTERS = 32
 _MARGIN = timedelta(seconds=10)
-_WIDTH, _HEIGHT = 8.0, 3.6  # inches
+_WIDTH, _PANEL_WIDTH, _HEIGHT = 8.0, 4.5, 3.6  # inches
 
 
 def needs_matplotlib(what: str) -> None:
@@ -44,7 +44,7 @@ def new_axes(ax: Any, count: int, what: str) -> list[Axes]:
     from matplotlib.axes import Axes
 
     if ax is None:
-        size = (_WIDTH if count == 1 else 5.0 * count, _HEIGHT)
+        size = (_WIDTH if count == 1 else _PANEL_WIDTH * count, _HEIGHT)
         _, made = pyplot.subplots(1, count, figsize=size, layout="constrained", squeeze=False)
         return list(made.flat)
     given = list(getattr(ax, "flat", ax)) if isinstance(ax, Iterable) else [ax]
@@ -96,6 +96,7 @@ def lines(
             series[name],
             color=COLOURS[number],
             marker=MARKERS[number],
+            markevery=1 + len(times) // 50,
             # The next one lies on it, and is thinner: lines that are the same are all seen.
             markersize=6.5 - 0.9 * number,
             linewidth=2.6 - 0.4 * number,

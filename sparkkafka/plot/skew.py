@@ -64,7 +64,7 @@ def partitions(
     if not seen.records:
         raise OptionError("there is no partition to draw: the DataFrame has no rows")
     axes = canvas.new_axes(ax, 3 if keys else 2, "partitions")
-    what = canvas.short(seen.name)
+    what = canvas.short(seen.name, _MOST_LABEL)
     _bars(axes[0], seen.records, f"Records{what and f': {what}'}", "records", "{x:,.0f}")
     _bars(axes[1], seen.sizes, f"Bytes{what and f': {what}'}", seen.bytes_words, None)
     if keys:
@@ -116,7 +116,7 @@ def _of_topic(
         except BrokerError as error:
             if error.code != ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
                 raise
-            words = "the sizes on disk need DESCRIBE on the cluster"
+            words = "the sizes on disk need\nDESCRIBE on the cluster"
         counts: Counter[bytes | None] = Counter()
         if keys:
             fetch = FetchOptions(isolation_level=given.isolation_level)
@@ -209,7 +209,7 @@ def _of_rows(rows: DataFrame, keys: int, sample: int) -> _Seen:
         names[0] if names else "",
         records,
         {row["partition"]: row["bytes"] for row in by_partition} if sized else None,
-        f"bytes of {' and '.join(sized)}" if sized else "no column key or value of bytes or text",
+        f"bytes of {' and '.join(sized)}" if sized else "no column key or value\nof bytes or text",
         found,
         sampled,
     )
@@ -230,7 +230,15 @@ def _bars(
     colours = [canvas.COLOURS[height > _SKEWED * mean] for height in heights.values()]
     # Many bars stand without a gap, else the gaps are all that is seen.
     width = 0.8 if len(heights) <= 50 else 1.0
-    ax.bar(list(heights), list(heights.values()), width=width, color=colours)
+    # An edge: without one, a bar that is narrower than a pixel may not be drawn at all.
+    ax.bar(
+        list(heights),
+        list(heights.values()),
+        width=width,
+        color=colours,
+        edgecolor=colours,
+        linewidth=0.8,
+    )
     colour, _ = canvas.grey(ax)
     ax.axhline(mean, color=colour, linestyle="--", linewidth=1)
     largest = max(heights.values()) / mean if mean else 1.0
@@ -243,13 +251,13 @@ def _bars(
 
 
 def _key_bars(ax: Axes, keys: list[tuple[bytes | None, int]], sampled: int) -> None:
-    title = f"Keys of {sampled:,} sampled records"
+    title = f"Keys of {sampled:,} records"
     if not keys:
         _say(ax, title, "no records")
         return
     places = range(len(keys))
     ax.barh(places, [100 * count / sampled for _, count in keys], color=canvas.COLOURS[0])
-    canvas.dress(ax, title=title, x="% of the sample", y="", grid="x")
+    canvas.dress(ax, title=title, x="% of the sampled records", y="", grid="x")
     ax.set_yticks(places, [canvas.short(_label(key), _MOST_LABEL) for key, _ in keys])
     if len(keys) > 12:
         ax.tick_params(axis="y", labelsize=max(4.0, 120 / len(keys)))
@@ -267,5 +275,5 @@ def _label(key: bytes | None) -> str:
 
 def _say(ax: Axes, title: str, words: str) -> None:
     canvas.dress(ax, title=title, x="", y="")
-    ax.text(0.5, 0.5, words, ha="center", va="center", wrap=True, transform=ax.transAxes)
+    ax.text(0.5, 0.5, words, ha="center", va="center", transform=ax.transAxes)
     ax.set(xticks=[], yticks=[])

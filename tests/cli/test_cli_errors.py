@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -12,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from sparkkafka.cli import app
@@ -260,6 +262,62 @@ def test_the_time_that_a_person_takes_does_not_count(monkeypatch, capsys):
         assert main(given) == 0, capsys.readouterr()
 
 
+@pytest.mark.parametrize(
+    ("typed", "code", "words"),
+    [("", 1, "nothing was done"), (KeyboardInterrupt, 130, "")],
+)
+def test_a_question_that_is_not_answered_with_yes(typed, code, words, monkeypatch, capsys):
+    """Ctrl-C is told from the end of the input."""
+    with FakeCluster() as fake:
+        fake.create_topic("t")
+        terminal = Terminal("" if typed is KeyboardInterrupt else typed)
+        if typed is KeyboardInterrupt:
+            monkeypatch.setattr(terminal, "readline", lambda *_: _raise(KeyboardInterrupt()))
+        monkeypatch.setattr("sys.stdin", terminal)
+        assert main(["-b", fake.bootstrap_servers, "topics", "delete", "t"]) == code
+        assert words in capsys.readouterr().err
+        assert fake.log("t", 0) is not None
+
+
+def _raise(error):
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("closed", "arguments", "code", "words"),
+    [
+        (">&-", "--version", 1, "sparkkafka: Bad file descriptor\n"),
+        ("<&-", "write t", 1, "sparkkafka: Bad file descriptor\n"),
+        (">&-", "topics", 2, "sparkkafka: Missing command (see sparkkafka topics --help)\n"),
+        ("2>&-", "topics", 2, ""),
+    ],
+)
+def test_a_stream_that_the_shell_has_closed(closed, arguments, code, words):
+    command = f'"{sys.executable}" -m sparkkafka -b 127.0.0.1:9 {arguments} {closed}'
+    run = subprocess.run(
+        ["sh", "-c", command], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120
+    )
+    assert (run.returncode, run.stderr) == (code, words)
+
+
+def test_an_interrupted_write_says_how_much_is_written(monkeypatch, capsys):
+    def lines(self, progress):
+        yield pa.record_batch({"value": [b"1", b"2"]})
+        deadline = time.monotonic() + 60
+        while fake.log("t", 0).end_offset < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sparkkafka.cli.records.write.Input.batches", lines)
+    with FakeCluster() as fake:
+        fake.create_topic("t")
+        assert main(["-b", fake.bootstrap_servers, "write", "t"]) == 130
+    assert re.fullmatch(
+        r"sparkkafka: (2 records were written to t|0 records .*, and of 2 it is not known)\n",
+        capsys.readouterr().err,
+    )
+
+
 def test_watch_prints_a_line_of_json_for_each_look(behind, monkeypatch, capsys):
     looks = iter([None, None, None])
 
@@ -303,16 +361,21 @@ def test_bars(offsets, largest, text):
     assert str(lag.bar(offsets, largest)) == text
 
 
-def test_a_terminal_with_few_lines_shows_the_largest_lags():
+@pytest.mark.parametrize(("width", "bars"), [(120, 30), (60, 21), (45, 0)])
+def test_a_small_terminal_shows_the_largest_lags_and_folds_no_line(width, bars):
     from rich.console import Console
 
     rows = [
         PartitionLag(partition=TopicPartition("t", n), committed=0, earliest=0, latest=n)
         for n in range(50)
     ]
-    console = Console(width=120)
+    console = Console(width=width, height=9)
     with console.capture() as captured:
-        console.print(lag.picture("group g", rows, "", 3))
+        console.print(lag.picture("group g", rows, "", console))
     text = captured.get()
-    assert "47 partitions with less lag" in text
-    assert [line.split()[1] for line in text.splitlines()[1:4]] == ["49", "48", "47"]
+    assert len(text.splitlines()) <= console.height
+    table, below = text.split("and ")
+    left_out = 50 - (len(table.splitlines()) - 1)
+    assert below.startswith(f"{left_out} partitions with less lag")
+    assert [line.split()[1] for line in table.splitlines()[1:4]] == ["49", "48", "47"]
+    assert table.splitlines()[1].count("█") == bars

@@ -160,7 +160,7 @@ def test_partitions_of_a_topic_and_the_keys_of_its_last_records(
     colours = [bar.get_facecolor() for bar in records.patches]
     assert colours[1] != colours[0] == colours[2] == colours[3]
     # The last ten of each partition.
-    assert keys.get_title("left") == "Keys of 20 sampled records"
+    assert keys.get_title("left") == "Keys of 20 records"
     assert [label.get_text() for label in keys.get_yticklabels()] == ["k0", "k1"]
     assert [bar.get_width() for bar in keys.patches] == [30, 30]
 
@@ -239,6 +239,8 @@ def test_nothing_overlaps(style: str, count: int, monkeypatch: pytest.MonkeyPatc
                 ]
                 if text.get_text() and text.get_visible()
             ]
+            for axis in figure.axes:
+                assert axis._left_title.get_window_extent().x1 <= figure.bbox.x1
             assert not [
                 (one, other)
                 for n, one in enumerate(boxes)

@@ -121,8 +121,9 @@ def main() -> None:
                     terminal.type("clear", "Enter")
                     terminal.type(f"sparkkafka {command}", "Enter")
                     screen = terminal.screen(until)
-                    # What is typed while the shell starts is shown twice.
-                    screen = screen[screen.rindex("$ sparkkafka") :]
+                    # What is typed while the shell starts is shown twice; --watch has a screen of
+                    # its own, without the prompt.
+                    screen = screen[max(0, screen.rfind("$ sparkkafka")) :]
                     svg = picture(
                         screen.replace(servers, "localhost:9092"), f"sparkkafka {command}"
                     )

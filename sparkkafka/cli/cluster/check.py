@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterator
 from typing import Annotated, Final
 
@@ -109,10 +111,15 @@ def _print(finding: Finding) -> None:
     colour = {"ok": typer.colors.GREEN, WRONG: typer.colors.RED}.get(
         finding.mark, typer.colors.YELLOW
     )
-    mark, rest = finding.line[:2], finding.line[2:]
+    line = finding.line
     if sys.stdout.isatty():
-        mark = typer.style(mark, fg=colour, bold=True)
-    sys.stdout.write(f"{mark}{rest}\n")
+        # A long one goes on below its words, so that the marks stand alone.
+        width = shutil.get_terminal_size().columns
+        line = textwrap.fill(
+            line, width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+        )
+        line = typer.style(line[:2], fg=colour, bold=True) + line[2:]
+    sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 

@@ -38,6 +38,8 @@ pause = time.sleep
 
 LEAST_INTERVAL_S: Final = 0.5
 BAR_CELLS: Final = 30
+LEAST_BAR_CELLS: Final = 8
+"""With less room there are no bars."""
 
 CommittedOf = Callable[[Admin], Mapping[TopicPartition, int | None]]
 
@@ -271,48 +273,68 @@ def _print_lines(title: str, looks: _Looks, rows: list[PartitionLag], interval_s
 
 
 def _redraw(title: str, looks: _Looks, rows: list[PartitionLag], interval_s: float) -> None:
-    """A look that fails says so below the last one that did not: a cluster may be restarting."""
+    """A look that fails says so below the last one that did not: a cluster may be restarting.
+
+    On the terminal's other screen, where nothing of an earlier look is left when the window gets
+    another size; the last look stays on the usual one.
+    """
     from rich.console import Console
     from rich.live import Live
 
     console = Console(highlight=False)
     failed = ""
-    with Live(console=console, auto_refresh=False, vertical_overflow="ellipsis") as live:
-        while True:
-            live.update(picture(title, rows, failed, max(console.height - 5, 1)), refresh=True)
-            pause(interval_s)
-            try:
-                rows, failed = looks.again(), ""
-            except KafkaError as error:
-                failed = str(error)
+
+    def drawn() -> Any:
+        return picture(title, rows, failed, console)
+
+    try:
+        with Live(console=console, auto_refresh=False, screen=True) as live:
+            while True:
+                live.update(drawn(), refresh=True)
+                pause(interval_s)
+                try:
+                    rows, failed = looks.again(), ""
+                except KafkaError as error:
+                    failed = str(error)
+    finally:
+        console.print(drawn())
 
 
-def picture(title: str, rows: list[PartitionLag], failed: str, most_rows: int) -> Any:
+def picture(title: str, rows: list[PartitionLag], failed: str, console: Any) -> Any:
     """What --watch draws: rows with bars, the largest lags if not all have room, and the sum."""
     from rich.console import Group
+    from rich.measure import Measurement
     from rich.text import Text
 
-    largest = max((row.lag or 0 for row in rows), default=0)
-    shown = rows
-    if len(rows) > most_rows:
-        shown = sorted(rows, key=lambda row: -(row.lag or 0))[:most_rows]
-    table = table_of(
-        (*COLUMNS, ""), [(*cells_of(row), bar(row.lag or 0, largest)) for row in shown]
-    )
-    lines: list[Any] = [] if table is None else [table]
-    if len(shown) < len(rows):
-        lines.append(Text(f"and {counted(len(rows) - len(shown), 'partition')} with less lag"))
-    lines.append(Text(f"{printable(summary_of(title, rows))}   {time.strftime('%H:%M:%S')}"))
+    below = [Text(f"{printable(summary_of(title, rows))}   {time.strftime('%H:%M:%S')}")]
     if failed:
-        lines.append(Text(f"the last look failed: {printable(failed)}", style="red"))
-    lines.append(Text("Ctrl-C ends it", style="dim"))
-    return Group(*lines)
+        below.append(Text(f"the last look failed: {printable(failed)}", style="red"))
+    below.append(Text("Ctrl-C ends it", style="dim"))
+    # The headings, and how many are left out.
+    most_rows = console.height - 2 - sum(len(text.wrap(console, console.width)) for text in below)
+    shown = rows
+    if len(rows) > max(most_rows, 1):
+        shown = sorted(rows, key=lambda row: -(row.lag or 0))[: max(most_rows, 1)]
+        below.insert(0, Text(f"and {counted(len(rows) - len(shown), 'partition')} with less lag"))
+    cells = [cells_of(row) for row in shown]
+    table = table_of(COLUMNS, cells)
+    if table is None:
+        return Group(*below)
+    taken = Measurement.get(console, console.options, table).maximum
+    room = min(BAR_CELLS, console.width - taken - 2)  # that is what stands between columns
+    if room >= LEAST_BAR_CELLS:
+        largest = max((row.lag or 0 for row in rows), default=0)
+        bars = [bar(row.lag or 0, largest, room) for row in shown]
+        table = table_of(
+            (*COLUMNS, ""), [(*row, one) for row, one in zip(cells, bars, strict=True)]
+        )
+    return Group(table, *below)
 
 
-def bar(lag_offsets: int, largest: int) -> Any:
-    """A bar of up to BAR_CELLS; whatever is behind has at least a sliver."""
+def bar(lag_offsets: int, largest: int, most_cells: int = BAR_CELLS) -> Any:
+    """A bar of up to `most_cells`; whatever is behind has at least a sliver."""
     from rich.text import Text
 
-    eighths = -(-lag_offsets * BAR_CELLS * 8 // largest) if largest else 0
+    eighths = -(-lag_offsets * most_cells * 8 // largest) if largest else 0
     cells, rest = divmod(eighths, 8)
     return Text("█" * cells + (" ▏▎▍▌▋▊▉"[rest] if rest else ""), style="cyan")

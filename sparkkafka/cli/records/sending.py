@@ -68,6 +68,11 @@ class TopicWriter:
                 self._check()
         finally:
             self._producer.__exit__(kind or self._failure_kind(), error, traceback)
+            if isinstance(error, KeyboardInterrupt):
+                self._settle_done()
+                error.add_note(
+                    f"{self.written:,} records were written to {self._topic}{self._rest()}"
+                )
 
     def _failure_kind(self) -> type[BaseException] | None:
         return NotWrittenError if self.failed else None
@@ -91,15 +96,20 @@ class TopicWriter:
     def _check(self) -> None:
         if not self.failed:
             return
+        self._settle_done()
+        raise NotWrittenError(
+            f"{self.failed:,} of {self.sent:,} records were not written to topic {self._topic}"
+            f"{self._rest()}; the first: {self._first}"
+        ) from self._first
+
+    def _settle_done(self) -> None:
         for handle, rows in self._waiting:
             if handle.done():
                 self._settle(handle, rows)
+
+    def _rest(self) -> str:
         open_ = self.sent - self.written - self.failed
-        rest = f", and of {open_:,} it is not known" if open_ > 0 else ""
-        raise NotWrittenError(
-            f"{self.failed:,} of {self.sent:,} records were not written to topic {self._topic}"
-            f"{rest}; the first: {self._first}"
-        ) from self._first
+        return f", and of {open_:,} it is not known" if open_ > 0 else ""
 
 
 class Pace:

@@ -220,8 +220,7 @@ def delete_topics(
         results,
         {
             name: KafkaTimeoutError(
-                f"topic {name} is marked for deletion, and still there after "
-                f"{deadline.total_ms / 1000:g} s"
+                f"topic {name} is marked for deletion, and still there after {deadline.text}"
             )
             for name in late
         },
@@ -419,7 +418,7 @@ def _led(cluster: Cluster, name: str, count: int) -> bool:
 
 def _no_leaders(name: str, deadline: Deadline) -> KafkaTimeoutError:
     error = KafkaTimeoutError(
-        f"topic {name}: done, but after {deadline.total_ms / 1000:g} s not every partition has a "
+        f"topic {name}: done, but after {deadline.text} not every partition has a "
         "leader that brokers know of; it may be usable in a moment"
     )
     error.__cause__ = BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"Metadata of topic {name}")

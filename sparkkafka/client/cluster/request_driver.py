@@ -456,8 +456,7 @@ def _late(
     late: KafkaTimeoutError,
 ) -> KafkaTimeoutError:
     own = KafkaTimeoutError(
-        f"{what}: gave up after {deadline.total_ms / 1000:g} s; the last failure of "
-        f"{handler.name(item)}: {error}"
+        f"{what}: gave up after {deadline.text}; the last failure of {handler.name(item)}: {error}"
     )
     own.__cause__ = late.__cause__ if late.__cause__ is error else error
     return own

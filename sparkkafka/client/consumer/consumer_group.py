@@ -289,7 +289,7 @@ class ConsumerGroup:
         if not self._commits.wait(deadline):
             raise KafkaTimeoutError(
                 f"nothing was committed: earlier asynchronous commits of group {group_id!r} were "
-                f"not done within {deadline.total_ms / 1000:g} s, and come first"
+                f"not done within {deadline.text}, and come first"
             )
         if not chosen:
             return

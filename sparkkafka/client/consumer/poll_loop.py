@@ -92,7 +92,7 @@ class PollLoop:
             if deadline.expired:
                 why = "no answer came" if state.trouble is None else f"{state.trouble}"
                 raise KafkaTimeoutError(
-                    f"no position of {state.tp} within {deadline.total_ms / 1000:g} s: {why}"
+                    f"no position of {state.tp} within {deadline.text}: {why}"
                 ) from state.trouble
             self._exchange(deadline)
 

@@ -189,9 +189,7 @@ class ClassicMemberThread(MemberThread):
                 self._take_answer()
                 return 0
             if self._answer_due.expired:
-                raise KafkaTimeoutError(
-                    f"no answer to {phase.name} within {self._answer_due.total_ms / 1000:g} s"
-                )
+                raise KafkaTimeoutError(f"no answer to {phase.name} within {self._answer_due.text}")
         if phase is Phase.OUTSIDE:
             return FAR_S
         if phase is Phase.JOINING:

@@ -129,9 +129,7 @@ class ProducerLoop:
         except TimeoutError as error:
             if isinstance(error, KafkaError):
                 raise
-            raise KafkaTimeoutError(
-                f"{what}: not done after {deadline.total_ms / 1000:g} s"
-            ) from None
+            raise KafkaTimeoutError(f"{what}: not done after {deadline.text}") from None
 
     def wait_for_all(self, deadline: Deadline | None) -> None:
         """Send everything without lingering, and wait for all outcomes and callbacks.
@@ -156,10 +154,10 @@ class ProducerLoop:
             if not left:
                 raise KafkaTimeoutError(
                     f"flush: all is delivered or given up, but callbacks have not all run after "
-                    f"{deadline.total_ms / 1000:g} s"
+                    f"{deadline.text}"
                 )
             raise KafkaTimeoutError(
-                f"flush: not delivered after {deadline.total_ms / 1000:g} s: "
+                f"flush: not delivered after {deadline.text}: "
                 f"{self._words_for(left)}{self.trouble()}"
             )
 

@@ -317,7 +317,7 @@ class Producer(NotPickled):
             if count is not None:
                 return list(range(count))
             if deadline.expired:
-                raise KafkaTimeoutError(f"{what}: no answer within {deadline.total_ms / 1000:g} s")
+                raise KafkaTimeoutError(f"{what}: no answer within {deadline.text}")
             deadline.pause(LOOK_AGAIN_MS)
 
     def metrics(self) -> Metrics:

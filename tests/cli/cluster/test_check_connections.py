@@ -7,9 +7,9 @@ import socket
 import pytest
 from cryptography import x509
 
-from sparkkafka.cli.cluster.check import DECISIONS, DEFAULT_PREFIX
+from sparkkafka.cli.cluster.check import DECISIONS, DEFAULT_PREFIX, _print
 from sparkkafka.cli.cluster.check_connections import _certificate
-from sparkkafka.cli.cluster.findings import UNKNOWN, WELL, WRONG
+from sparkkafka.cli.cluster.findings import UNKNOWN, WELL, WRONG, well
 from sparkkafka.protocol.wire.releases import release_of
 from sparkkafka.spark.exactly_once.decision import WriterNames
 from sparkkafka.testing.fake.cluster import FakeCluster
@@ -93,3 +93,12 @@ def test_release_of():
 def test_the_group_of_decisions_is_that_of_an_exactly_once_query():
     assert WriterNames.of_job("mine", "0" * 32).decisions == f"mine{DECISIONS}"
     assert WriterNames.of_job(None, "0" * 32).prefix == DEFAULT_PREFIX
+
+
+def test_on_a_terminal_long_lines_go_on_below_their_words(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "40")
+    _print(well("topic t", "max.message.bytes=1048588, " * 2 + "min.insync.replicas=1"))
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first.endswith("  topic t: max.message.bytes=1048588,")
+    assert rest == ["    max.message.bytes=1048588,", "    min.insync.replicas=1"]
