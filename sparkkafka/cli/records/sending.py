@@ -63,9 +63,7 @@ class TopicWriter:
     ) -> None:
         try:
             if kind is None:
-                while self._waiting:
-                    self._settle(*self._waiting.popleft())
-                self._check()
+                self.finish()
         finally:
             self._producer.__exit__(kind or self._failure_kind(), error, traceback)
 
@@ -78,6 +76,12 @@ class TopicWriter:
         self._waiting.append((self._producer.send_table(batch, self._topic), batch.num_rows))
         self.sent += batch.num_rows
         while self._waiting and (self._waiting[0][0].done() or len(self._waiting) > _MOST_WAITING):
+            self._settle(*self._waiting.popleft())
+        self._check()
+
+    def finish(self) -> None:
+        """Waits until all that was sent is acknowledged. Raises NotWrittenError."""
+        while self._waiting:
             self._settle(*self._waiting.popleft())
         self._check()
 

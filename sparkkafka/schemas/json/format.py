@@ -1,4 +1,5 @@
-"""JSON's four functions (see `schemas/values.py`), and `infer`. Needs no library but pyarrow.
+"""JSON's four functions (see `schemas/values.py`), `exact_decoder` and `infer`. Needs no
+library but pyarrow.
 
 Not checked is what a JSON Schema demands beyond types: minimum, pattern, enum, required. No
 deserialiser of Confluent's does by default either. A field that is absent is null.
@@ -27,7 +28,7 @@ from sparkkafka.schemas.values import (
 
 _WHAT = "JSON Schema"
 
-__all__ = ["arrow_type", "decoder", "encoder", "infer", "schema_of"]
+__all__ = ["arrow_type", "decoder", "encoder", "exact_decoder", "infer", "schema_of"]
 
 
 def arrow_type(schema: Schema, *, message: tuple[int, ...] = FIRST_MESSAGE) -> pa.DataType:
@@ -62,6 +63,13 @@ def decoder(
                 f"{type_words(root.type)}"
             )
         return JsonDecoder(root, rest)
+
+
+def exact_decoder(schema: Schema, wanted: pa.DataType) -> Decoder:
+    """Reads texts that are to be written: a field that `wanted` lacks makes a row bad, at any
+    depth. Raises as `decoder` does."""
+    with schema_errors(_WHAT):
+        return JsonDecoder(_node(schema, wanted), exact=True)
 
 
 def encoder(

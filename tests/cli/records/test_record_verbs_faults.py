@@ -111,8 +111,8 @@ def test_a_line_that_is_no_json_is_named_by_its_number(fake_cluster, capsys, mon
     fake_cluster.create_topic("t")
     text = b'{"payload": "a"}\n{"payload": "b"}\n{"payload": 1}\nnothing\n'
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
-    assert main(["-b", fake_cluster.bootstrap_servers, "write", "t", "--json"]) == 2
-    assert "line 4 is no record in JSON" in one_line(capsys)
+    assert main(["-b", fake_cluster.bootstrap_servers, "write", "t", "--json"]) == 1
+    assert "stdin line 4: it is no record in JSON: Expecting value" in one_line(capsys)
 
 
 def test_a_missing_file_is_named(fake_cluster, capsys, tmp_path):

@@ -25,6 +25,7 @@ ORDER = json.dumps(
     }
 )
 PROTO = 'syntax = "proto3"; message Order { int64 id = 1; string note = 2; }'
+NO_FIELD = "the schema has no such field"
 LINES = b'{"id": 1, "note": "a \\"b\\""}\n{"id": 2}\n'
 
 
@@ -98,11 +99,49 @@ def test_a_typed_file_and_back(command, registry, tmp_path):
     assert "no column of CSV" in command.err
 
 
-def test_a_line_that_the_schema_cannot_have_is_named(command, registry):
+@pytest.mark.parametrize("ending", ["parquet", "arrow"])
+@pytest.mark.parametrize("versions", [0, 1, 2])
+def test_tombstones_in_a_typed_file(versions, ending, command, registry, tmp_path):
+    """A null value has no fields, also where the schema's fields are never null."""
+    options = ["--value-format", "avro", "--schema-registry", registry.url]
+    newer = ORDER.replace('"fields": [', '"fields": [{"name": "n", "type": "long", "default": 5}, ')
+    registry.add("orders-value", ORDER)
+    if versions:
+        command("write", "orders", *options, stdin=b'{"id": 1}\n')
+    if versions == 2:
+        registry.add("orders-value", newer)
+        command("write", "orders", *options, stdin=b'{"id": 2, "n": 6}\n')
+    command.plain(None, None)
+    path = tmp_path / f"read.{ending}"
+    command("read", "orders", *options, "--output", str(path))
+    table = pq.read_table(path) if ending == "parquet" else pa.ipc.open_file(path).read_all()
+    old, new = {"id": 1, "note": None}, {"n": 6, "id": 2, "note": None}
+    expected = [[], [old], [{"n": 5, **old}, new]][versions]
+    assert table.column("value").to_pylist() == [*expected, None, None]
+    table.validate(full=True)
+
+
+@pytest.mark.parametrize(
+    ("before", "bad", "words"),
+    [
+        (2, b'{"id": "x"}', "field id: is a string, not a whole number of 64 bits"),
+        (2, b"{}", "field id: null, which the Avro schema does not allow here"),
+        (2, b'{"id": 1, "x": 2}', "field x: the schema has no such field; there are id, note"),
+        (70_000, b'{"id": 1, "Note": null}', f"field Note: {NO_FIELD}; did you mean note?"),
+    ],
+)
+def test_all_lines_before_one_that_the_schema_cannot_have_are_written(
+    before, bad, words, command, registry
+):
     registry.add("orders-value", ORDER)
     options = ["--value-format", "avro", "--schema-registry", registry.url]
-    command("write", "orders", *options, stdin=b'{"id": 1}\n{"id": "x"}\n', code=1)
-    assert "record 1 of this input (from 0)" in command.err
+    lines = b'{"id": 1}\n' * before + bad + b'\n{"id": 3}\n{"note": 1}\n'
+    command("write", "orders", *options, stdin=lines, code=1)
+    assert command.err == (
+        f"sparkkafka: stdin line {before + 1}: column value: {words}. The {before:,} records "
+        f"before it are written to topic orders: go on from stdin line {before + 1}\n"
+    )
+    assert command("read", "orders", "-e", "-f", ".") == b"." * before
 
 
 def test_a_record_that_no_schema_reads_is_named_or_left_out(command, registry):
