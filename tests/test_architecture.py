@@ -137,6 +137,7 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
         "profile",
         "bounded_admin",
         "session",
+        "format_flags",
         "commands",
         "cluster",
         "records",

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Final, Self
 
+import numpy as np
 import pyarrow as pa
 
 from sparkkafka.config.format_rows import HEADERS, JSON
@@ -16,8 +17,9 @@ from sparkkafka.errors import OptionError
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE
 from sparkkafka.schemas.choice import encode_plan, reader_schema
 from sparkkafka.schemas.column import ColumnEncoder, format_module
+from sparkkafka.schemas.json.texts import BrokenTextError, parse
 from sparkkafka.schemas.registry.client import RegistryClient
-from sparkkafka.schemas.values import Schema, ValueRowError
+from sparkkafka.schemas.values import Decoded, Schema, ValueRowError
 
 PLACES: Final = ("topic", "partition", "offset", "timestamp", "timestamp_type", "headers", "key")
 """Columns of a file that are no part of a value."""
@@ -61,7 +63,7 @@ class Encoding:
         if formats.registry is not None:
             self._registry = self._stack.enter_context(RegistryClient(formats.registry))
         self._columns = [c for c in (formats.value, formats.key) if c.has_schema]
-        self._ready: dict[str, tuple[Any, ColumnEncoder]] = {}
+        self._ready: dict[str, tuple[Any, ColumnEncoder | None]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -100,6 +102,8 @@ class Encoding:
             texts, encoder = self._ready[name]
             if texts is not None:
                 values = self._parsed(name, texts, values)
+            if encoder is None:
+                continue
             try:
                 payloads, headers = encoder.encoded(values, headers)
             except ValueRowError as error:
@@ -109,16 +113,26 @@ class Encoding:
                 batch = _with_headers(batch, headers)
         return batch
 
-    def _prepared(self, column: ColumnFormat, kind: pa.DataType) -> tuple[Any, ColumnEncoder]:
-        """What reads JSON texts (None: the column is typed), and what encodes."""
+    def _prepared(
+        self, column: ColumnFormat, kind: pa.DataType
+    ) -> tuple[Any, ColumnEncoder | None]:
+        """What reads JSON texts (None: the column is typed), and what encodes (None: they stay as
+        they are)."""
         if not _is_text(kind):
             plan = encode_plan(self._formats, column, self._topic, kind, self._registry)
             return None, ColumnEncoder(plan)
         if column.schema is None and self._registry is None:
-            raise OptionError(
-                f"{column.column}Format={column.format} of JSON lines needs a schema: give "
-                f"--{column.column}-schema or --schema-registry"
-            )
+            return _PlainJson(), None  # the rules of options let no other format come here
+        if column.schema is None:
+            for option, is_on in (
+                ("auto.register.schemas", self._formats.auto_register_schemas),
+                ("normalize.schemas", self._formats.normalize_schemas),
+            ):
+                if is_on:
+                    raise OptionError(
+                        f"option {option}=true needs {column.column}Schema: lines have no types of "
+                        "which a schema could be made"
+                    )
         # The texts are read as the schema types them, and so they fit it.
         chosen = reader_schema(column, self._topic, self._registry)
         wanted = format_module(column.format).arrow_type(chosen.schema, message=chosen.message)
@@ -137,6 +151,21 @@ class Encoding:
         if len(decoded.bad_rows):
             raise _BadRowError(int(decoded.bad_rows[0]), f"column {name}: {decoded.reasons[0]}")
         return decoded.values
+
+
+class _PlainJson:
+    """Texts that must be JSON, and stay as they are."""
+
+    def decode(self, texts: pa.Array) -> Decoded:
+        rows, reasons = [], []
+        for row, text in enumerate(texts.to_pylist()):
+            try:
+                if text is not None:
+                    parse(text)
+            except BrokenTextError as error:
+                rows.append(row)
+                reasons.append(f"the value {error}")
+        return Decoded(texts, np.array(rows, np.int64), tuple(reasons))
 
 
 def _of_latest(formats: FormatOptions) -> FormatOptions:

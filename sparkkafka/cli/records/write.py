@@ -14,6 +14,7 @@ import pyarrow as pa
 import typer
 
 from sparkkafka.cli.commands import session_of
+from sparkkafka.cli.format_flags import TEXT, FormatFlags, format_options_of, registry_of
 from sparkkafka.cli.records.formats import unescaped
 from sparkkafka.cli.records.input import (
     BadPlaceError,
@@ -26,9 +27,9 @@ from sparkkafka.cli.records.input import (
     with_constants,
 )
 from sparkkafka.cli.records.progress import Progress
-from sparkkafka.cli.records.read import TEXT, format_options_of
 from sparkkafka.cli.records.sending import NotWrittenError, TopicWriter
 from sparkkafka.cli.session import DEFAULT_TIMEOUT_S, Session
+from sparkkafka.config.kinds import Side
 from sparkkafka.errors import KafkaError, OptionError
 
 app = typer.Typer(rich_markup_mode=None)
@@ -270,7 +271,7 @@ def write(
         int | None, typer.Option("-c", "--count", min=1, help="Stop after so many records.")
     ] = None,
     value_format: Annotated[
-        str, typer.Option("--value-format", help="text, json, avro or protobuf.")
+        str, typer.Option("--value-format", help="text (or string), json, avro or protobuf.")
     ] = TEXT,
     key_format: Annotated[str, typer.Option("--key-format", help="The same for keys.")] = TEXT,
     value_schema: Annotated[
@@ -282,6 +283,9 @@ def write(
     schema_registry: Annotated[
         str | None, typer.Option("--schema-registry", metavar="URL", help="The Schema Registry.")
     ] = None,
+    no_schema_registry: Annotated[
+        bool, typer.Option("--no-schema-registry", help="Ask none, whatever the profile says.")
+    ] = False,
     option: Annotated[
         list[str] | None,
         typer.Option("--option", metavar="NAME=VALUE", help="As auto.register.schemas=true."),
@@ -297,9 +301,6 @@ def write(
         raise OptionError("--keep-partitions is for files and --json: lines name no partition")
     if partition is not None and (keep_partitions or partitioner is not None):
         raise OptionError("-p excludes --keep-partitions and --partitioner: remove one")
-    registry = session.registry_options()
-    if schema_registry is not None:
-        registry["schema.registry.url"] = schema_registry
     settings = {}
     if compression is not None:
         settings["compression.type"] = compression
@@ -322,9 +323,15 @@ def write(
         partition=partition,
         count=count,
     )
-    options = format_options_of(
-        value_format, key_format, value_schema, key_schema, registry, option or []
+    flags = FormatFlags(
+        value_format=value_format,
+        key_format=key_format,
+        value_schema=value_schema,
+        key_schema=key_schema,
+        registry=registry_of(schema_registry, no_schema_registry),
+        others=tuple(option or ()),
     )
+    options = format_options_of(Side.WRITE, flags, session)
     written = write_topic(
         session,
         topic,

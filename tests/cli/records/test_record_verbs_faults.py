@@ -16,6 +16,8 @@ from sparkkafka.cli.records import files
 from sparkkafka.client import Deadline, Producer
 from sparkkafka.testing.fake.faults import Drop
 
+AVRO = ["--value-format", "avro"]
+REGISTRY = ["--schema-registry", "http://127.0.0.1:9"]
 VERBS = [
     ["read", "t"],
     ["write", "t"],
@@ -68,9 +70,34 @@ def test_a_dead_cluster_is_one_line(verb, dead_port, capsys, lines):
         (["read", "t", "--output", "a.txt"], ".parquet"),
         (["read", "t", "--format", "xml"], "--format"),
         (["read", "t", "-D", r"\q"], r"\q"),
-        (["read", "t", "--value-format", "avro"], "schema.registry.url"),
-        (["read", "t", "--value-format", "avo"], "avo"),
+        (
+            ["read", "t", "--value-format", "avro"],
+            "--value-format avro needs a schema: set --schema-registry to the Schema Registry, or "
+            "--value-schema to the schema's text or a file's path",
+        ),
+        (["read", "t", "--value-format", "avo"], ": --value-format must be one of binary"),
         (["read", "t", "--option", "valueSubject"], "NAME=VALUE"),
+        (["read", "t", "--option", "onbadrecord=null"], "--on-bad is"),
+        (["read", "t", "--option", "valueformat=avro"], "--value-format is"),
+        (["read", "t", "--option", "deadLetter.topic=d"], "--option deadLetter.topic is for Spark"),
+        (["read", "t", "--option", "rescuedColumn=true"], "--option rescuedColumn is for Spark"),
+        (["read", "t", "--option", "startingOffsets=latest"], "no such option of formats"),
+        (["read", "t", "--option", "valueSubjct=s"], "did you mean 'valueSubject'"),
+        (["read", "t", "--option", "use.latest.version=true"], "is for `write`"),
+        (["read", "t", "--value-format", "json", "--value-schema", "infer"], "is for Spark"),
+        (["read", "t", "--on-bad", "skip"], "is for --value-format and --key-format"),
+        (["read", "t", "--schema-registry", "http://a"], "--schema-registry has no effect"),
+        (["read", "t", "--schema-registry", "", *AVRO], "--no-schema-registry"),
+        (["read", "t", "--schema-registry", "x", "--no-schema-registry"], "exclude each other"),
+        (["write", "t", "--option", "onBadRecord=fail"], "--on-bad is"),
+        (
+            ["write", "t", "--value-format", "json"],
+            "set --schema-registry, or --option valueFraming=none to write bare payloads",
+        ),
+        (
+            ["write", "t", *AVRO, "--option", "auto.register.schemas=true", *REGISTRY],
+            "--option auto.register.schemas=true needs --value-schema",
+        ),
         (["write", "t", "-D", ""], "--delimiter must not be empty"),
         (["write", "t", "--keep-partitions"], "name no partition"),
         (["write", "t", "-z", "rar"], "rar"),
@@ -80,6 +107,8 @@ def test_a_dead_cluster_is_one_line(verb, dead_port, capsys, lines):
         (["copy", "t", "u", "--follow", "--until", "5"], "exclude each other"),
         (["bench", "--topic", "t", "--partitions", "2"], "remove --topic"),
         (["-C", "-P", "-t", "t"], "-C and -P exclude each other"),
+        (["-C", "-t", "t", "-G", "g"], ": -G is not here: `read TOPIC --group GROUP`"),
+        (["-t", "t"], "-t needs a mode beside it: -C reads, -P writes"),
         (["-C", "-t", "t", "-d", "all"], "--debug"),
         (["-C", "-t", "t", "-H", "a=b"], "-C has no -H here"),
         (["-C"], "-t TOPIC"),

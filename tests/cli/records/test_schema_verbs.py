@@ -36,6 +36,21 @@ def registry():
 
 
 @pytest.fixture
+def profile(fake_cluster, monkeypatch, tmp_path):
+    """Writes a profile that --profile may name."""
+
+    def write(line: str) -> None:
+        (tmp_path / "sparkkafka").mkdir()
+        servers = f'bootstrap.servers = "{fake_cluster.bootstrap_servers}"'
+        path = tmp_path / "sparkkafka" / "config.toml"
+        path.write_text(f"[profiles.all]\n{servers}\n{line}\n")
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+        monkeypatch.setenv("SPARKKAFKA_PROFILE", "all")
+
+    return write
+
+
+@pytest.fixture
 def command(fake_cluster, capsysbinary, monkeypatch):
     fake_cluster.create_topic("orders")
     servers = fake_cluster.bootstrap_servers
@@ -151,8 +166,12 @@ def test_a_record_that_no_schema_reads_is_named_or_left_out(command, registry):
     command.plain(b"nothing")
     command("read", "orders", "-e", *options, code=1)
     assert "topic orders partition 0 offset 2: column value: " in command.err
+    command.plain(b"nothing", b"either")
     out = command("read", "orders", "-e", *options, "--on-bad", "skip")
-    assert len(out.splitlines()) == 2
+    assert out == b'{"id":1,"note":"a \\"b\\""}\n{"id":2,"note":null}\n'  # null is not missing
+    assert command.err.splitlines()[-1] == (
+        "sparkkafka: warning: 3 records that no schema reads were left out"
+    )
 
 
 def test_json_stands_in_the_line_as_it_is(command):
@@ -162,6 +181,26 @@ def test_json_stands_in_the_line_as_it_is(command):
     command.plain(b"{")
     command("read", "orders", "-e", "--value-format", "json", code=1)
     assert "offset 2: column value: it is no JSON" in command.err
+
+
+def test_one_profile_serves_calls_that_need_no_registry(command, registry, profile):
+    profile(f'schema.registry.url = "{registry.url}"')
+    bare = ["--option", "valueFraming=none"]
+    command("write", "orders", "--value-format", "string", stdin=b"text\n")
+    as_json = ["--value-format", "json", "--no-schema-registry"]
+    command("write", "orders", *as_json, *bare, stdin=b'{"a": [1]}\n \n{"b"\n', code=1)
+    assert "stdin line 2: column value: the value is empty, which is not JSON" in command.err
+    assert "The 1 record before it is written to topic orders: go on from stdin" in command.err
+    avro = ["--value-format", "avro", "--value-schema", ORDER, *bare]
+    command("write", "orders", *avro, stdin=b'{"id": 5}\n')
+    assert command("read", "orders", "-e", "-c", "2", "--key-format", "string") == (
+        b'text\n{"a": [1]}\n'
+    )
+    assert command("read", "orders", "-e", "--from", "-1", *avro) == b'{"id":5,"note":null}\n'
+    command("read", "orders", "-e", *as_json, code=1)
+    assert "offset 0: column value: it is no JSON" in command.err
+    command("write", "orders", "--value-format", "avro", stdin=b'{"id": 5}\n', code=1)
+    assert "orders-value" in command.err  # the profile's registry has no such subject
 
 
 def test_a_schema_of_a_file(command, tmp_path):
