@@ -27,7 +27,7 @@ from sparkkafka.cli.records.input import (
     with_constants,
 )
 from sparkkafka.cli.records.progress import Progress
-from sparkkafka.cli.records.sending import NotWrittenError, TopicWriter
+from sparkkafka.cli.records.sending import THE_ROW, NotWrittenError, TopicWriter
 from sparkkafka.cli.session import DEFAULT_TIMEOUT_S, Session
 from sparkkafka.config.kinds import Side
 from sparkkafka.errors import KafkaError, OptionError
@@ -168,11 +168,12 @@ def write_topic(
                         "they become, with --value-format json, avro or protobuf"
                     )
                 next_number = numbers[0]
-                if batch.num_rows:
-                    writer.send(batch)
-                    next_number = numbers[batch.num_rows - 1] + 1
+                sent, refused = writer.send_good(batch)
+                reason = refused or reason
+                if sent:
+                    next_number = numbers[sent - 1] + 1
                 if reason is not None:
-                    raise BadPlaceError(numbers[batch.num_rows], reason)
+                    raise BadPlaceError(numbers[sent], reason)
                 progress.records = writer.sent
         except NotWrittenError:
             raise
@@ -190,7 +191,8 @@ def _stopped(
     words = str(error)
     if isinstance(error, BadPlaceError):
         next_number = error.number
-        words = f"{given.place(next_number)}: {error}"
+        place = given.place(next_number)
+        words = words.replace(THE_ROW, place) if THE_ROW in words else f"{place}: {words}"
     writer.finish()
     if not writer.written:
         return StoppedError(f"{words}. No record is written to topic {topic}")

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from sparkkafka.cli.app import main
@@ -142,6 +144,33 @@ def test_a_line_that_is_no_json_is_named_by_its_number(fake_cluster, capsys, mon
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
     assert main(["-b", fake_cluster.bootstrap_servers, "write", "t", "--json"]) == 1
     assert "stdin line 4: it is no record in JSON: Expecting value" in one_line(capsys)
+
+
+BIG = "x" * (1 << 20)
+
+
+def test_all_before_a_record_that_cannot_be_is_written(fake_cluster, capsys, monkeypatch, tmp_path):
+    fake_cluster.create_topic("t")
+    servers = ["-b", fake_cluster.bootstrap_servers]
+    text = f"one\n{BIG}\n{BIG}y\n".encode()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+    assert main([*servers, "write", "t"]) == 1
+    line = one_line(capsys)
+    assert line.startswith("sparkkafka: stdin line 2: topic t: a record takes 1048")
+    assert line.endswith("The 1 record before it is written to topic t: go on from stdin line 2")
+    path = tmp_path / "rows.parquet"
+    rows = {"value": ["two", "three", "four", BIG], "partition": [0, 0, -1, 0]}
+    pq.write_table(pa.table(rows), path)
+    given = ["write", "t", "--input", str(path), "--keep-partitions"]
+    assert main([*servers, *given]) == 1
+    line = one_line(capsys)
+    assert f"{path} row 3 has partition -1: partitions are counted from 0. The 2 records" in line
+    path = tmp_path / "rows.csv"
+    path.write_text('value,headers\nfour,\nfive,"[""a"", ""b""]"\nsix,a\nseven,\n')
+    assert main([*servers, "write", "t", "--input", str(path)]) == 1
+    assert f"{path} row 3: headers are written like" in one_line(capsys)
+    assert main([*servers, "read", "t", "-e"]) == 0
+    assert capsys.readouterr().out.split() == ["one", "two", "three", "four", "five"]
 
 
 def test_a_missing_file_is_named(fake_cluster, capsys, tmp_path):
