@@ -141,6 +141,7 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
         "profile",
         "bounded_admin",
         "session",
+        "format_flags",
         "commands",
         "cluster",
         "security",

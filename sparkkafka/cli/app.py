@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from sparkkafka.cli.format_flags import command_words
 from sparkkafka.cli.session import Session
 from sparkkafka.cli.tables import PROGRAM, print_error
 from sparkkafka.errors import KafkaError, OptionError
@@ -24,6 +25,9 @@ FAILED: Final = 1
 WRONG_USE: Final = 2
 INTERRUPTED: Final = 130
 CLOSED_PIPE: Final = 141
+
+_OF_SPARK: Final = "is shown by Spark's plans"
+"""A warning about an option that Spark does not hide: a command shows none."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,6 +65,7 @@ def _run(arguments: list[str], session: Session) -> int:
         kcat.run(arguments, session)
         return WELL
 
+    kcat.check_mode(arguments)
     command = root_command()
     if COMPLETION_VARIABLE in os.environ:
         # A shell that asks for completions: Typer answers and ends the process.
@@ -98,7 +103,7 @@ def _wrong_use(error: Exception, session: Session) -> int:
 def _words(error: Exception) -> str:
     """The error for a person. What is neither ours nor the system's is a bug: its type helps."""
     if isinstance(error, KafkaError):
-        return str(error)
+        return command_words(str(error))
     if isinstance(error, OSError):
         path = f"{error.filename}: " if error.filename is not None else ""
         return f"{path}{error.strerror or error}"
@@ -169,6 +174,9 @@ class _Lines(logging.Handler):
         self._session = session
 
     def emit(self, record: logging.LogRecord) -> None:
+        words = record.getMessage()
+        if _OF_SPARK in words and not self._session.debug:
+            return
         ours = not record.name.startswith("sparkkafka.client")
         if ours or self._session.debug or sys.stderr.isatty():
-            print_error(f"{record.levelname.lower()}: {record.getMessage()}")
+            print_error(f"{record.levelname.lower()}: {command_words(words)}")

@@ -1,6 +1,7 @@
 """Formats of keys and values: the options as given, in frozen, picklable values, and their rules.
 
     formats_from          what was given -> FormatOptions, or None if keys and values are bytes
+    uses_registry         whether they have a use for a Schema Registry
 
 Rules between them are here; `format_rows` has the rows, and `registry` the registry's own options.
 """
@@ -134,6 +135,14 @@ def formats_from(given: GivenOptions) -> FormatOptions | None:
     _check_rescued(value, fields)
     _check_registration(columns, registry, fields, names)
     return FormatOptions(key=key, value=value, registry=registry, **fields)
+
+
+def uses_registry(options: Mapping[str, Any], side: Side) -> bool:
+    """Whether the formats that these options name have a use for a Schema Registry. Raises
+    OptionError."""
+    given = GivenOptions(options, side, prefixed=True)
+    columns = (_column(one, given.group(one), given.names, side) for one in ("key", "value"))
+    return any(map(_can_use_registry, columns))
 
 
 # --- one column ------------------------------------------------------------------------------

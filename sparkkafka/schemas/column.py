@@ -386,10 +386,22 @@ class ColumnEncoder:
     def encode(
         self, values: pa.Array, headers: pa.Array | None, first_row: int = 0, of: str = "task"
     ) -> tuple[pa.Array, pa.Array | None]:
+        """As `encoded`, but raises EncodeError with the row's number; `first_row` is the number of
+        the first one, in the task, or what else they are `of`."""
+        try:
+            return self.encoded(values, headers)
+        except ValueRowError as error:
+            raise EncodeError(
+                f"column {self.plan.column}, row {first_row + error.row} of this {of}: "
+                f"{error.reason}"
+            ) from None
+
+    def encoded(
+        self, values: pa.Array, headers: pa.Array | None
+    ) -> tuple[pa.Array, pa.Array | None]:
         """(payloads, headers). A null value is no payload, a tombstone.
 
-        Raises EncodeError for a value that the schema cannot have, with its row; `first_row` is the
-        number of the first one, in the task, or what else they are `of`.
+        Raises ValueRowError for a value that the schema cannot have.
         """
         plan = self.plan
         if self._encoder is None or self._encoder[0] != values.type:
@@ -398,12 +410,7 @@ class ColumnEncoder:
             )
             self._encoder = values.type, made
         in_header = plan.framing == HEADERS
-        try:
-            payloads = self._encoder[1].encode(values, b"" if in_header else self._frame)
-        except ValueRowError as error:
-            raise EncodeError(
-                f"column {plan.column}, row {first_row + error.row} of this {of}: {error.reason}"
-            ) from None
+        payloads = self._encoder[1].encode(values, b"" if in_header else self._frame)
         if in_header:
             headers = with_header(headers, plan.column, self._frame, payloads)
         return payloads, headers

@@ -72,8 +72,13 @@ def _cleaned(paragraph: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """An option in prose is code, so that no dash is taken for something else."""
-    return re.sub(r"(?<![\w`-])(--?[a-zA-Z][\w-]*)", r"`\1`", text).replace("<", "&lt;")
+    """An option in prose is code, so that no dash is taken for something else; what is code
+    already stays."""
+    parts = text.split("`")
+    for at in range(0, len(parts), 2):
+        options = re.sub(r"(?<![\w-])(--?[a-zA-Z][\w-]*)", r"`\1`", parts[at])
+        parts[at] = options.replace("<", "&lt;")
+    return "`".join(parts)
 
 
 def options_table(command: Any, context: Any) -> str:
@@ -89,7 +94,9 @@ def options_table(command: Any, context: Any) -> str:
         if one.param_type_name == "argument":
             names, kind = one.metavar or one.name.upper(), ""
         default = one.default
-        shown = "" if default in (None, False, []) or callable(default) else f" Default: {default}."
+        shown = (
+            "" if default in (None, False, [], "") or callable(default) else f" Default: {default}."
+        )
         # Typer has some words of its own behind the help in square brackets.
         words = re.sub(r"\s*\[default: (.*?)\]$", r" Default: \1.", one.help or "")
         rows.append(f"| `{names}{kind}` | {_escaped(words)}{shown} |")

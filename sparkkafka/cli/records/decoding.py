@@ -24,7 +24,6 @@ from sparkkafka.schemas.choice import reader_schema
 from sparkkafka.schemas.column import ColumnDecoder, ColumnPlan, format_module, in_pieces, prepared
 from sparkkafka.schemas.registry.client import RegistryClient
 from sparkkafka.schemas.unframing import plain, unframe_texts
-from sparkkafka.schemas.values import Schema
 
 
 def read_formats(topic: str, options: Mapping[str, str]) -> FormatOptions:
@@ -162,7 +161,7 @@ class _TypedColumn:
         self._encoder: Any = None
         self.type = kind
         if as_text:
-            self._encoder = format_module(JSON).encoder(Schema(JSON, ""), kind)
+            self._encoder = format_module(JSON).text_encoder(kind)
             self.type = pa.binary()
 
     def read(self, payloads: pa.Array, headers: pa.Array) -> tuple[pa.Array, dict[int, str]]:
@@ -182,11 +181,10 @@ class _TypedColumn:
 def _column(
     column: ColumnFormat, topic: str, registry: RegistryClient | None, as_text: bool
 ) -> _TextColumn | _TypedColumn:
+    if column.infer:
+        raise OptionError(
+            f"{column.column}Schema=infer is for Spark: leave it out, and texts stay as they are"
+        )
     if column.format == JSON and column.schema is None and (as_text or registry is None):
-        if column.infer:
-            raise OptionError(
-                f"{column.column}Schema=infer is for Spark: leave it out, and the texts are "
-                "printed as they are"
-            )
         return _TextColumn(column)
     return _TypedColumn(column, topic, registry, as_text)

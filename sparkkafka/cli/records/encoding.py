@@ -7,17 +7,19 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Final, Self
 
+import numpy as np
 import pyarrow as pa
 
 from sparkkafka.config.format_rows import HEADERS, JSON
 from sparkkafka.config.formats import ColumnFormat, FormatOptions
 from sparkkafka.config.options import parse_write_options
-from sparkkafka.errors import EncodeError, OptionError
+from sparkkafka.errors import OptionError
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE
 from sparkkafka.schemas.choice import encode_plan, reader_schema
 from sparkkafka.schemas.column import ColumnEncoder, format_module
+from sparkkafka.schemas.json.texts import BrokenTextError, parse
 from sparkkafka.schemas.registry.client import RegistryClient
-from sparkkafka.schemas.values import Schema
+from sparkkafka.schemas.values import Decoded, Schema, ValueRowError
 
 PLACES: Final = ("topic", "partition", "offset", "timestamp", "timestamp_type", "headers", "key")
 """Columns of a file that are no part of a value."""
@@ -46,6 +48,10 @@ def with_value(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.drop_columns(fields).append_column("value", struct)
 
 
+class _BadRowError(ValueRowError):
+    """A row of a batch without a payload; the reason names the column and the field."""
+
+
 class Encoding:
     """Encodes keys and values of batches; use it under `with`."""
 
@@ -57,8 +63,7 @@ class Encoding:
         if formats.registry is not None:
             self._registry = self._stack.enter_context(RegistryClient(formats.registry))
         self._columns = [c for c in (formats.value, formats.key) if c.has_schema]
-        self._ready: dict[str, tuple[Any, ColumnEncoder]] = {}
-        self._rows = 0
+        self._ready: dict[str, tuple[Any, ColumnEncoder | None]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -71,12 +76,20 @@ class Encoding:
     ) -> None:
         self._stack.__exit__(kind, error, traceback)
 
-    def encoded(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch with payloads, and headers with ids if the framing has them there.
+    def encoded(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, str | None]:
+        """The rows before the first that has no payload, and why it has none (None: all have one).
 
-        Raises EncodeError with the record's number, from 0; OptionError, SchemaError,
-        RegistryError.
+        They have payloads, and headers with ids if the framing has them there. Raises OptionError,
+        SchemaError, RegistryError.
         """
+        reason = None
+        while True:
+            try:
+                return self._encoded(batch), reason
+            except _BadRowError as error:  # of another column an earlier row may be bad
+                batch, reason = batch.slice(0, error.row), error.reason
+
+    def _encoded(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         names = batch.schema.names
         headers = batch.column("headers") if "headers" in names else None
         for column in self._columns:
@@ -89,27 +102,42 @@ class Encoding:
             texts, encoder = self._ready[name]
             if texts is not None:
                 values = self._parsed(name, texts, values)
-            payloads, headers = encoder.encode(values, headers, self._rows, "input")
+            if encoder is None:
+                continue
+            try:
+                payloads, headers = encoder.encoded(values, headers)
+            except ValueRowError as error:
+                raise _BadRowError(error.row, f"column {name}: {error.reason}") from None
             batch = batch.set_column(batch.schema.get_field_index(name), name, payloads)
             if encoder.plan.framing == HEADERS and headers is not None:
                 batch = _with_headers(batch, headers)
-        self._rows += batch.num_rows
         return batch
 
-    def _prepared(self, column: ColumnFormat, kind: pa.DataType) -> tuple[Any, ColumnEncoder]:
-        """What reads JSON texts (None: the column is typed), and what encodes."""
+    def _prepared(
+        self, column: ColumnFormat, kind: pa.DataType
+    ) -> tuple[Any, ColumnEncoder | None]:
+        """What reads JSON texts (None: the column is typed), and what encodes (None: they stay as
+        they are)."""
         if not _is_text(kind):
             plan = encode_plan(self._formats, column, self._topic, kind, self._registry)
             return None, ColumnEncoder(plan)
         if column.schema is None and self._registry is None:
-            raise OptionError(
-                f"{column.column}Format={column.format} of JSON lines needs a schema: give "
-                f"--{column.column}-schema or --schema-registry"
-            )
+            return _PlainJson(), None  # the rules of options let no other format come here
+        if column.schema is None:
+            for option, is_on in (
+                ("auto.register.schemas", self._formats.auto_register_schemas),
+                ("normalize.schemas", self._formats.normalize_schemas),
+            ):
+                if is_on:
+                    raise OptionError(
+                        f"option {option}=true needs {column.column}Schema: lines have no types of "
+                        "which a schema could be made"
+                    )
         # The texts are read as the schema types them, and so they fit it.
         chosen = reader_schema(column, self._topic, self._registry)
         wanted = format_module(column.format).arrow_type(chosen.schema, message=chosen.message)
-        reader = format_module(JSON).decoder(Schema(JSON, ""), None, wanted)
+        given = chosen.schema if column.format == JSON else Schema(JSON, "")
+        reader = format_module(JSON).exact_decoder(given, wanted)
         if column.schema is None and not self._formats.use_latest_version:
             plan = encode_plan(
                 _of_latest(self._formats), column, self._topic, wanted, self._registry
@@ -121,12 +149,23 @@ class Encoding:
     def _parsed(self, name: str, reader: Any, texts: pa.Array) -> pa.Array:
         decoded = reader.decode(texts.cast(pa.binary()))
         if len(decoded.bad_rows):
-            row = int(decoded.bad_rows[0])
-            raise EncodeError(
-                f"column {name}, record {self._rows + row} of this input (from 0): "
-                f"{decoded.reasons[0]}"
-            )
+            raise _BadRowError(int(decoded.bad_rows[0]), f"column {name}: {decoded.reasons[0]}")
         return decoded.values
+
+
+class _PlainJson:
+    """Texts that must be JSON, and stay as they are."""
+
+    def decode(self, texts: pa.Array) -> Decoded:
+        rows, reasons = [], []
+        for row, text in enumerate(texts.to_pylist()):
+            try:
+                if text is not None:
+                    parse(text)
+            except BrokenTextError as error:
+                rows.append(row)
+                reasons.append(f"the value {error}")
+        return Decoded(texts, np.array(rows, np.int64), tuple(reasons))
 
 
 def _of_latest(formats: FormatOptions) -> FormatOptions:

@@ -17,6 +17,7 @@ from typing import IO, Any, Final, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sparkkafka.cli.records.input import BadPlaceError, Piece
 from sparkkafka.client.consumer.record import RECORD_SCHEMA
 from sparkkafka.errors import DecodeError, OptionError
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE
@@ -67,6 +68,7 @@ class FileSink:
         self.rows = 0
         self._kind = file_kind(path, "--output")
         fields = [RECORD_SCHEMA.field(name) for name in COLUMNS]
+        types = {name: _with_nulls(kind) for name, kind in types.items()}
         self._schema = pa.schema([pa.field(f.name, types.get(f.name, f.type)) for f in fields])
         if self._kind == CSV:
             self._schema = _csv_schema(self._schema)
@@ -108,7 +110,7 @@ class FileSink:
     def write(self, batch: pa.RecordBatch) -> None:
         """Adds the rows. Raises as the class says."""
         rows = batch.select(list(COLUMNS))
-        rows = _csv_rows(rows, self._schema) if self._kind == CSV else rows.cast(self._schema)
+        rows = (_csv_rows if self._kind == CSV else _typed_rows)(rows, self._schema)
         self._waiting.append(rows)
         self._waiting_bytes += rows.nbytes
         self.rows += rows.num_rows
@@ -156,6 +158,29 @@ def _writer(kind: str, file: IO[bytes], schema: pa.Schema) -> Any:
 
     # Quoted, so that an empty text is not null.
     return csv.CSVWriter(file, schema, write_options=csv.WriteOptions(quoting_style="all_valid"))
+
+
+def _with_nulls(kind: pa.DataType) -> pa.DataType:
+    """The type with fields that may be null, as Spark writes all: those of a null value are."""
+    if pa.types.is_struct(kind):
+        return pa.struct(
+            [field.with_type(_with_nulls(field.type)).with_nullable(True) for field in kind]
+        )
+    if pa.types.is_list(kind):
+        item = kind.value_field
+        return pa.list_(item.with_type(_with_nulls(item.type)).with_nullable(True))
+    if pa.types.is_map(kind):
+        item = kind.item_field
+        return pa.map_(kind.key_field, item.with_type(_with_nulls(item.type)).with_nullable(True))
+    return kind
+
+
+def _typed_rows(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    from sparkkafka.schemas.column import as_type  # many modules, which CSV does without
+
+    # Not cast: Arrow looks at the old type, whose fields may not be null.
+    columns = [as_type(batch.column(field.name), field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _csv_schema(schema: pa.Schema) -> pa.Schema:
@@ -224,16 +249,24 @@ def _header_texts(headers: pa.Array) -> pa.Array:
 # --- reading -------------------------------------------------------------------------------------
 
 
-def read_file(path: Path) -> Iterator[pa.RecordBatch]:
+def read_file(path: Path) -> Iterator[Piece]:
     """The rows of a file, some ten thousand at a time; all batches have the same schema.
 
     Headers of a CSV file become a column of headers. Raises OSError, OptionError for a file that is
-    not what its ending says.
+    not what its ending says, BadPlaceError for headers that are none.
     """
     kind = file_kind(path, "--input")
+    count = 0
     try:
         with path.open("rb") as file:
-            yield from _batches(kind, file)
+            for batch in _batches(kind, file):
+                bad = None
+                if kind == CSV:
+                    batch, bad = _with_headers(batch, count)
+                yield Piece(batch, range(count + 1, count + batch.num_rows + 1))
+                if bad is not None:
+                    raise bad
+                count += batch.num_rows
     except pa.ArrowInvalid as error:
         words = " ".join(str(error).split())
         raise OptionError(f"--input: {path} is no file of {kind}: {words}") from None
@@ -264,15 +297,17 @@ def _batches(kind: str, file: IO[bytes]) -> Iterator[pa.RecordBatch]:
             parse_options=csv.ParseOptions(newlines_in_values=True),
             convert_options=options,
         )
-        for batch in reader:
-            yield _with_headers(batch)
+        yield from reader
 
 
-def _with_headers(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _with_headers(
+    batch: pa.RecordBatch, first_row: int
+) -> tuple[pa.RecordBatch, BadPlaceError | None]:
+    """The rows before the first bad one, and what is wrong with that."""
     at = batch.schema.get_field_index("headers")
     if at < 0:
-        return batch
-    column = batch.column(at)
+        return batch, None
+    column, bad = batch.column(at), None
     headers: dict[int, list[tuple[str, bytes | None]]] = {}
     for row in pc.indices_nonzero(pc.is_valid(column)).to_pylist():
         try:
@@ -280,12 +315,14 @@ def _with_headers(batch: pa.RecordBatch) -> pa.RecordBatch:
             pairs = list(zip(flat[::2], flat[1::2], strict=True))
             headers[row] = [(_text(n), None if v is None else _text(v).encode()) for n, v in pairs]
         except (ValueError, TypeError):
-            raise OptionError(
-                f'--input: headers are written like ["name","value"], not {column[row].as_py()!r}'
-            ) from None
-    return batch.set_column(
-        at, pa.field("headers", HEADERS_TYPE), headers_array(headers, batch.num_rows)
-    )
+            bad = BadPlaceError(
+                first_row + row + 1,
+                f'headers are written like ["name","value"], not {column[row].as_py()!r}',
+            )
+            batch = batch.slice(0, row)
+            break
+    column = headers_array(headers, batch.num_rows)
+    return batch.set_column(at, pa.field("headers", HEADERS_TYPE), column), bad
 
 
 def _text(given: Any) -> str:

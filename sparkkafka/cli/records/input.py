@@ -1,15 +1,16 @@
 """Lines and JSON lines of a file or pipe as Arrow batches for the Producer, by whole columns.
 
 What has come is given at once, so that `tail -f | sparkkafka write` sends line by line. Batches
-have columns of key, value and headers, of JSON also partition and timestamp.
+have columns of key, value and headers, of JSON also partition and timestamp, and each row has the
+number of its line, from 1: errors name it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import IO, Any, Final
+from typing import IO, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparkkafka.client.consumer.record import RECORD_SCHEMA
-from sparkkafka.errors import OptionError
+from sparkkafka.errors import EncodeError, OptionError
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE, gather
 from sparkkafka.protocol.records.arrow import (
     binary_array,
@@ -35,6 +36,23 @@ MOST_LINE_BYTES: Final = 256 << 20
 """Of one line: longer ones are a file that has no lines."""
 
 _TIMESTAMP: Final = RECORD_SCHEMA.field("timestamp").type
+
+
+class Piece(NamedTuple):
+    """Rows of the input, and the number of each one's line, or row of a file, from 1."""
+
+    batch: pa.RecordBatch
+    numbers: Sequence[int]
+
+
+class BadPlaceError(EncodeError):
+    """A line of the input, or a row of a file, that is no record: its number, and why. What stands
+    before it was given."""
+
+    def __init__(self, number: int, reason: str) -> None:
+        super().__init__(reason)
+        self.number = number
+        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -95,23 +113,30 @@ def _end_of_lines(text: bytes, delimiter: bytes) -> int:
 # --- lines ---------------------------------------------------------------------------------------
 
 
-def line_batches(chunks: Iterable[bytes], form: LineFormat) -> Iterator[pa.RecordBatch]:
+def line_batches(chunks: Iterable[bytes], form: LineFormat) -> Iterator[Piece]:
     """Columns key and value of lines. Raises OptionError for an empty delimiter."""
     if not form.delimiter:
         raise OptionError("--delimiter must not be empty")
     if form.key_delimiter == b"":
         raise OptionError("--key-delimiter must not be empty")
+    count = 0
     for text in whole_lines(chunks, form.delimiter):
         values = _lines(text, form.delimiter)
+        numbers: Sequence[int] = range(count + 1, count + len(values) + 1)
+        count += len(values)
         if form.skips_empty:
-            values = values.filter(from_numpy(to_numpy(pc.binary_length(values)) > 0))
+            is_there = to_numpy(pc.binary_length(values)) > 0
+            if not is_there.all():
+                values = values.filter(from_numpy(is_there))
+                numbers = (np.flatnonzero(is_there) + numbers[0]).tolist()
         keys = pa.nulls(len(values), pa.binary())
         if form.key_delimiter is not None:
             keys, values = _keys_and_values(values, form.key_delimiter)
         if form.empty_is_null:
             keys, values = _without_empty(keys), _without_empty(values)
         if len(values):
-            yield pa.RecordBatch.from_arrays([keys, values], names=["key", "value"])
+            batch = pa.RecordBatch.from_arrays([keys, values], names=["key", "value"])
+            yield Piece(batch, numbers)
 
 
 def _lines(text: bytes, delimiter: bytes) -> pa.Array:
@@ -164,24 +189,39 @@ _JSON_FIELDS: Final = {
 }
 
 
-def json_batches(chunks: Iterable[bytes], *, with_places: bool) -> Iterator[pa.RecordBatch]:
+def json_batches(chunks: Iterable[bytes], *, with_places: bool) -> Iterator[Piece]:
     """Records as `read --json` and kcat's -J show them: payload (or value), key, headers, ts.
 
     A key or payload that is no text is sent as the JSON that it is. `with_places`: the records go
-    to the partitions that they name. Raises OptionError with the number of a line that is no
-    record.
+    to the partitions that they name. Raises BadPlaceError for a line that is no record, behind
+    those before it.
     """
-    line = 0
+    line = 1
     for text in whole_lines(chunks, b"\n"):
-        batch = _by_columns(text) or _by_rows(text, line)
+        numbers = _numbers(text, line)
+        batch, bad = _by_columns(text, len(numbers)), None
+        if batch is None:
+            batch, bad = _by_rows(text, numbers)
         line += text.count(b"\n")
         if not with_places:
             batch = batch.drop_columns(["partition"])
         if batch.num_rows:
-            yield batch
+            yield Piece(batch, numbers)
+        if bad is not None:
+            raise bad
 
 
-def _by_columns(text: bytes) -> pa.RecordBatch | None:
+def _numbers(text: bytes, first: int) -> Sequence[int]:
+    """Of the lines that are not empty."""
+    data = np.frombuffer(text, np.uint8)
+    starts = np.flatnonzero(data == ord("\n")) + 1
+    count = len(starts) + (not text.endswith(b"\n"))
+    if data[0] > ord(" ") and (data[starts[: count - 1]] > ord(" ")).all():
+        return range(first, first + count)
+    return [number for number, line in enumerate(text.split(b"\n"), first) if line.strip()]
+
+
+def _by_columns(text: bytes, count: int) -> pa.RecordBatch | None:
     """None for what needs a look at each row: values that are no text, and what is not right."""
     import pyarrow.json as arrow_json
 
@@ -197,6 +237,8 @@ def _by_columns(text: bytes) -> pa.RecordBatch | None:
             ),
         )
     except pa.ArrowInvalid:
+        return None
+    if table.num_rows != count:  # the reader takes records of several lines
         return None
     columns = {name: table.column(name).combine_chunks() for name in _JSON_FIELDS}
     headers, times = columns["headers"], columns["ts"]
@@ -220,29 +262,35 @@ def _by_columns(text: bytes) -> pa.RecordBatch | None:
     )
 
 
-def _by_rows(text: bytes, first_line: int) -> pa.RecordBatch:
+def _by_rows(text: bytes, numbers: Sequence[int]) -> tuple[pa.RecordBatch, BadPlaceError | None]:
+    """The records before the first bad line, and what is wrong with that."""
+    bad = None
     keys: list[bytes | None] = []
     values: list[bytes | None] = []
     headers: dict[int, list[tuple[str, bytes | None]]] = {}
     places: list[int | None] = []
     times: list[int | None] = []
-    for number, line in enumerate(text.split(b"\n"), first_line + 1):
-        if not line.strip():
-            continue
+    lines = [line for line in text.split(b"\n") if line.strip()]
+    for number, line in zip(numbers, lines, strict=True):
         try:
             row = json.loads(line.decode("utf-8", "surrogateescape"))
             if not isinstance(row, dict) or not {"payload", "value"} & row.keys():
                 raise ValueError("it has no payload")
-            if pairs := _pairs(row.get("headers")):
-                headers[len(values)] = pairs
-            keys.append(_bytes(row.get("key")))
-            values.append(_bytes(row["payload"] if "payload" in row else row["value"]))
-            places.append(_whole(row.get("partition"), "partition", (1 << 31) - 1))
+            pairs = _pairs(row.get("headers"))
+            key = _bytes(row.get("key"))
+            value = _bytes(row["payload"] if "payload" in row else row["value"])
+            place = _whole(row.get("partition"), "partition", (1 << 31) - 1)
             time_ms = _whole(row.get("ts"), "ts", (1 << 63) // 1000 - 1)
-            times.append(None if time_ms is None else time_ms * 1000)
         except (ValueError, RecursionError) as error:
-            raise OptionError(f"line {number} is no record in JSON: {error}") from None
-    return pa.RecordBatch.from_arrays(
+            bad = BadPlaceError(number, f"it is no record in JSON: {error}")
+            break
+        if pairs:
+            headers[len(values)] = pairs
+        keys.append(key)
+        values.append(value)
+        places.append(place)
+        times.append(None if time_ms is None else time_ms * 1000)
+    batch = pa.RecordBatch.from_arrays(
         [
             binary_array(keys),
             binary_array(values),
@@ -252,6 +300,7 @@ def _by_rows(text: bytes, first_line: int) -> pa.RecordBatch:
         ],
         names=["key", "value", "headers", "partition", "timestamp"],
     )
+    return batch, bad
 
 
 def _bytes(given: Any) -> bytes | None:

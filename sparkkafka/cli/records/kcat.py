@@ -65,6 +65,16 @@ def is_kcat(arguments: Sequence[str]) -> bool:
     return any(letter in _MODES for letter, _ in options)
 
 
+def check_mode(arguments: Sequence[str]) -> None:
+    """Raises OptionError for a topic as kcat has it, without a mode: kcat guesses it."""
+    try:
+        options, _ = getopt.getopt(list(arguments), _LETTERS, list(_LONG))
+    except getopt.GetoptError:
+        return
+    if "-t" in dict(options):
+        raise OptionError("-t needs a mode beside it: -C reads, -P writes (or name a verb: --help)")
+
+
 @dataclass
 class _Given:
     """The letters, sorted out."""
@@ -106,6 +116,8 @@ def _parsed(arguments: Sequence[str], session: Session) -> _Given:
     options, rest = getopt.gnu_getopt(list(arguments), _LETTERS, list(_LONG))
     given = _Given(rest=rest)
     for letter, value in options:
+        if letter == "-G":
+            raise OptionError(f"-G is not here: {_INSTEAD['-G']}")
         if letter in _MODES:
             if given.mode not in ("", letter):
                 raise OptionError(f"{given.mode} and {letter} exclude each other")
@@ -120,8 +132,6 @@ def _parsed(arguments: Sequence[str], session: Session) -> _Given:
             session.give("debug", True)
         else:
             given.values.setdefault(letter, []).append(value)
-    if given.mode == "-G":
-        raise OptionError(f"-G is not here: {_INSTEAD['-G']}")
     for letter in given.values:
         if letter not in _TAKEN[given.mode]:
             instead = f": {_INSTEAD[letter]}" if letter in _INSTEAD else ""
@@ -148,9 +158,10 @@ def _seconds(letter: str, text: str) -> float:
 
 
 def _consume(given: _Given, session: Session) -> None:
+    from sparkkafka.cli.format_flags import TEXT
     from sparkkafka.cli.records.formats import Nulls, unescaped
     from sparkkafka.cli.records.positions import EARLIEST, Place
-    from sparkkafka.cli.records.read import JSON_LINES, TEXT, Output, read_topic
+    from sparkkafka.cli.records.read import JSON_LINES, Output, read_topic
     from sparkkafka.cli.records.reading import ReadPlan
 
     partition = given.whole("-p")

@@ -12,6 +12,7 @@ from typing import Annotated, Any, BinaryIO, Final
 import typer
 
 from sparkkafka.cli.commands import session_of
+from sparkkafka.cli.format_flags import TEXT, FormatFlags, format_options_of, registry_of
 from sparkkafka.cli.records.formats import (
     NOTHING_FOR_NULL,
     Format,
@@ -25,13 +26,14 @@ from sparkkafka.cli.records.formats import (
 from sparkkafka.cli.records.positions import EARLIEST, LATEST, Place, partitions_of, place_of
 from sparkkafka.cli.records.reading import Filter, ReadPlan, TopicReader
 from sparkkafka.cli.session import DEFAULT_TIMEOUT_S, Session
-from sparkkafka.errors import OptionError
+from sparkkafka.cli.tables import print_error
+from sparkkafka.config.kinds import Side
+from sparkkafka.errors import OptionError, counted
 
 app = typer.Typer(rich_markup_mode=None)
 
 FAIL: Final = "fail"
 SKIP: Final = "skip"
-TEXT: Final = "text"
 HEX: Final = "hex"
 JSON_LINES: Final = "json"
 
@@ -118,6 +120,11 @@ def read_topic(
                 batch = hex_columns(batch)
             count += batch.num_rows
             write(batch)
+    if decoding is not None and decoding.skipped:
+        print_error(
+            f"warning: {counted(decoding.skipped, 'record')} that no schema reads "
+            f"{'was' if decoding.skipped == 1 else 'were'} left out"
+        )
     if says_ends:
         for number, (tp, offset) in enumerate(sorted(reader.ends.items()), 1):
             last = ": exiting" if number == len(reader.ends) else ""
@@ -139,34 +146,6 @@ class _Stdout:
         for text in self._format.texts(batch):
             self._out.write(text)
         self._out.flush()
-
-
-def format_options_of(
-    value_format: str,
-    key_format: str,
-    value_schema: str | None,
-    key_schema: str | None,
-    registry: dict[str, str],
-    others: list[str],
-) -> dict[str, str]:
-    """Options of Spark's side, of those of the command. Raises OptionError."""
-    options: dict[str, str] = {}
-    for column, name, schema in (
-        ("value", value_format, value_schema),
-        ("key", key_format, key_schema),
-    ):
-        if name != TEXT:
-            options[f"{column}Format"] = name
-        if schema is not None:
-            options[f"{column}Schema"] = schema
-    if options or others:
-        options |= registry
-    for text in others:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise OptionError(f"--option is written NAME=VALUE, got {text!r}")
-        options[name.strip()] = value
-    return options
 
 
 def headers_of(texts: list[str]) -> tuple[tuple[str, bytes | None], ...]:
@@ -240,7 +219,7 @@ def read(
         ),
     ] = None,
     value_format: Annotated[
-        str, typer.Option("--value-format", help="text, json, avro or protobuf.")
+        str, typer.Option("--value-format", help="text (or string), json, avro or protobuf.")
     ] = TEXT,
     key_format: Annotated[str, typer.Option("--key-format", help="The same for keys.")] = TEXT,
     value_schema: Annotated[
@@ -252,6 +231,9 @@ def read(
     schema_registry: Annotated[
         str | None, typer.Option("--schema-registry", metavar="URL", help="The Schema Registry.")
     ] = None,
+    no_schema_registry: Annotated[
+        bool, typer.Option("--no-schema-registry", help="Ask none, whatever the profile says.")
+    ] = False,
     option: Annotated[
         list[str] | None,
         typer.Option(
@@ -268,12 +250,17 @@ def read(
         raise OptionError("-e and --until exclude each other: -e is --until end")
     if output is not None and (template or as_json or key_delimiter or null):
         raise OptionError("--output writes columns: remove -f, -J, -K and --null")
-    registry = session.registry_options()
-    if schema_registry is not None:
-        registry["schema.registry.url"] = schema_registry
-    options = format_options_of(
-        value_format, key_format, value_schema, key_schema, registry, option or []
+    flags = FormatFlags(
+        value_format=value_format,
+        key_format=key_format,
+        value_schema=value_schema,
+        key_schema=key_schema,
+        registry=registry_of(schema_registry, no_schema_registry),
+        others=tuple(option or ()),
     )
+    options = format_options_of(Side.READ, flags, session)
+    if on_bad == SKIP and not options:
+        raise OptionError("--on-bad skip is for --value-format and --key-format: give one")
     place = place_of(start, "--from") if start is not None else None
     if place is None:
         place = Place("committed" if group is not None else EARLIEST)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -12,12 +13,15 @@ import pyarrow as pa
 
 from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.producer.tables import TableDelivery
-from sparkkafka.errors import KafkaError
+from sparkkafka.errors import EncodeError, KafkaError, ProduceError
 
 DEFAULTS: Final = {"linger.ms": 5, "batch.size": 512 << 10}
 """Of a Producer, where nothing else is said. Java's batches of 16 KB are for services: a file's
 records of one partition take four times as long in them."""
 
+THE_ROW: Final = "{row}"
+
+_ROW = re.compile(r"row (\d+) of the table")
 _MOST_WAITING = 1_000  # handles; their records are bounded by buffer.memory
 _MOST_REQUEST_MS = 30_000
 
@@ -63,9 +67,7 @@ class TopicWriter:
     ) -> None:
         try:
             if kind is None:
-                while self._waiting:
-                    self._settle(*self._waiting.popleft())
-                self._check()
+                self.finish()
         finally:
             self._producer.__exit__(kind or self._failure_kind(), error, traceback)
             if isinstance(error, KeyboardInterrupt):
@@ -83,6 +85,29 @@ class TopicWriter:
         self._waiting.append((self._producer.send_table(batch, self._topic), batch.num_rows))
         self.sent += batch.num_rows
         while self._waiting and (self._waiting[0][0].done() or len(self._waiting) > _MOST_WAITING):
+            self._settle(*self._waiting.popleft())
+        self._check()
+
+    def send_good(self, batch: pa.RecordBatch) -> tuple[int, str | None]:
+        """Sends the rows before the first that no record can be made of: how many they are, and
+        what is wrong with that one, which the text calls `THE_ROW` (None: all are sent). Raises as
+        `send`."""
+        reason = None
+        while batch.num_rows:
+            try:
+                self.send(batch)  # which checks all rows before it queues any
+                break
+            except (EncodeError, ProduceError) as error:
+                found = _ROW.search(str(error))
+                if found is None:
+                    raise
+                reason = str(error).replace(found[0], THE_ROW)
+                batch = batch.slice(0, int(found[1]))  # a row before it may have another fault
+        return batch.num_rows, reason
+
+    def finish(self) -> None:
+        """Waits until all that was sent is acknowledged. Raises NotWrittenError."""
+        while self._waiting:
             self._settle(*self._waiting.popleft())
         self._check()
 

@@ -14,20 +14,23 @@ import pyarrow as pa
 import typer
 
 from sparkkafka.cli.commands import session_of
+from sparkkafka.cli.format_flags import TEXT, FormatFlags, format_options_of, registry_of
 from sparkkafka.cli.records.formats import unescaped
 from sparkkafka.cli.records.input import (
+    BadPlaceError,
     Headers,
     LineFormat,
+    Piece,
     chunks_of,
     json_batches,
     line_batches,
     with_constants,
 )
 from sparkkafka.cli.records.progress import Progress
-from sparkkafka.cli.records.read import TEXT, format_options_of
-from sparkkafka.cli.records.sending import TopicWriter
+from sparkkafka.cli.records.sending import THE_ROW, NotWrittenError, TopicWriter
 from sparkkafka.cli.session import DEFAULT_TIMEOUT_S, Session
-from sparkkafka.errors import OptionError
+from sparkkafka.config.kinds import Side
+from sparkkafka.errors import KafkaError, OptionError
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -48,6 +51,11 @@ It ends with 0 once every record is acknowledged. --timeout is what one record m
 """
 
 
+class StoppedError(KafkaError):
+    """Something of the input cannot be written; what stands before it is, and the message says
+    where to go on."""
+
+
 @dataclass(frozen=True)
 class Input:
     """What is written. `path` None is stdin. `count`: so many records at most."""
@@ -63,24 +71,33 @@ class Input:
     whole: bool = False
     """A file is one record."""
 
-    def batches(self, progress: Progress) -> Iterator[pa.RecordBatch]:
-        """Columns for the Producer. Raises OptionError, OSError."""
+    @property
+    def is_table(self) -> bool:
+        return self.path is not None and self.lines is None and not self.json and not self.whole
+
+    def place(self, number: int) -> str:
+        """A line or row by its number, as errors name it."""
+        return f"{self.path or 'stdin'} {'row' if self.is_table else 'line'} {number}"
+
+    def pieces(self, progress: Progress) -> Iterator[Piece]:
+        """Columns for the Producer. Raises BadPlaceError, OptionError, OSError."""
         left = self.count
-        for batch in self._read(progress):
+        for batch, numbers in self._read(progress):
             if left is not None:
                 batch = batch.slice(0, left)
                 left -= batch.num_rows
             if batch.num_rows:
-                yield with_constants(batch, self.key, self.headers, self.partition)
+                batch = with_constants(batch, self.key, self.headers, self.partition)
+                yield Piece(batch, numbers)
             if left == 0:
                 return
 
-    def _read(self, progress: Progress) -> Iterator[pa.RecordBatch]:
-        if self.path is not None and self.lines is None and not self.json and not self.whole:
+    def _read(self, progress: Progress) -> Iterator[Piece]:
+        if self.path is not None and self.is_table:
             from sparkkafka.cli.records.files import read_file
 
-            for batch in read_file(self.path):
-                yield self._of_file(batch)
+            for batch, numbers in read_file(self.path):
+                yield Piece(self._of_file(batch), numbers)
             return
         with ExitStack() as stack:
             file: IO[bytes] = sys.stdin.buffer
@@ -92,7 +109,8 @@ class Input:
                 from sparkkafka.protocol.records.arrow import binary_array
 
                 text = b"".join(chunks)
-                yield pa.RecordBatch.from_arrays([binary_array([text])], names=["value"])
+                batch = pa.RecordBatch.from_arrays([binary_array([text])], names=["value"])
+                yield Piece(batch, (1,))
             elif self.json:
                 yield from json_batches(chunks, with_places=self.keeps_partitions)
             elif self.lines is not None:
@@ -123,7 +141,8 @@ def write_topic(
 ) -> int:
     """Writes all of the input. Returns how many records are acknowledged: all of them.
 
-    Raises KafkaError for the first that is not, and OSError of the input.
+    Raises NotWrittenError for the first that is not, StoppedError for input that cannot be written,
+    and what was wrong before anything was.
     """
     producer: dict[str, Any] = session.settings("producer") | (settings or {})
     timeout_s = session.timeout_s or DEFAULT_TIMEOUT_S
@@ -135,19 +154,56 @@ def write_topic(
             encoding = stack.enter_context(Encoding(write_formats(topic, format_options), topic))
         progress = stack.enter_context(Progress(f"write {topic}", shows_progress))
         writer = stack.enter_context(TopicWriter(producer, topic, timeout_s))
-        for batch in given.batches(progress):
-            if tee:
-                _tee(batch)
-            if encoding is not None:
-                batch = encoding.encoded(batch)
-            elif pa.types.is_nested(batch.schema.field("value").type):
-                raise OptionError(
-                    f"{given.path}: values are {batch.schema.field('value').type}: say what they "
-                    "become, with --value-format json, avro or protobuf"
-                )
-            writer.send(batch)
-            progress.records = writer.sent
+        next_number = 1
+        try:
+            for batch, numbers in given.pieces(progress):
+                reason = None
+                if tee:
+                    _tee(batch)
+                if encoding is not None:
+                    batch, reason = encoding.encoded(batch)
+                elif pa.types.is_nested(batch.schema.field("value").type):
+                    raise OptionError(
+                        f"{given.path}: values are {batch.schema.field('value').type}: say what "
+                        "they become, with --value-format json, avro or protobuf"
+                    )
+                next_number = numbers[0]
+                sent, refused = writer.send_good(batch)
+                reason = refused or reason
+                if sent:
+                    next_number = numbers[sent - 1] + 1
+                if reason is not None:
+                    raise BadPlaceError(numbers[sent], reason)
+                progress.records = writer.sent
+        except NotWrittenError:
+            raise
+        except (KafkaError, OSError) as error:
+            if not writer.sent and not isinstance(error, BadPlaceError):
+                raise
+            raise _stopped(given, topic, writer, error, next_number) from error
     return writer.written
+
+
+def _stopped(
+    given: Input, topic: str, writer: TopicWriter, error: Exception, next_number: int
+) -> StoppedError:
+    """The error, once all that stands before it is acknowledged. Raises NotWrittenError."""
+    words = str(error)
+    if isinstance(error, BadPlaceError):
+        next_number = error.number
+        place = given.place(next_number)
+        words = words.replace(THE_ROW, place) if THE_ROW in words else f"{place}: {words}"
+    writer.finish()
+    if not writer.written:
+        return StoppedError(f"{words}. No record is written to topic {topic}")
+    before = (
+        "1 record before it is"
+        if writer.written == 1
+        else (f"{writer.written:,} records before it are")
+    )
+    return StoppedError(
+        f"{words}. The {before} written to topic {topic}: go on from {given.place(next_number)}"
+    )
 
 
 def _tee(batch: pa.RecordBatch) -> None:
@@ -217,7 +273,7 @@ def write(
         int | None, typer.Option("-c", "--count", min=1, help="Stop after so many records.")
     ] = None,
     value_format: Annotated[
-        str, typer.Option("--value-format", help="text, json, avro or protobuf.")
+        str, typer.Option("--value-format", help="text (or string), json, avro or protobuf.")
     ] = TEXT,
     key_format: Annotated[str, typer.Option("--key-format", help="The same for keys.")] = TEXT,
     value_schema: Annotated[
@@ -229,6 +285,9 @@ def write(
     schema_registry: Annotated[
         str | None, typer.Option("--schema-registry", metavar="URL", help="The Schema Registry.")
     ] = None,
+    no_schema_registry: Annotated[
+        bool, typer.Option("--no-schema-registry", help="Ask none, whatever the profile says.")
+    ] = False,
     option: Annotated[
         list[str] | None,
         typer.Option("--option", metavar="NAME=VALUE", help="As auto.register.schemas=true."),
@@ -244,9 +303,6 @@ def write(
         raise OptionError("--keep-partitions is for files and --json: lines name no partition")
     if partition is not None and (keep_partitions or partitioner is not None):
         raise OptionError("-p excludes --keep-partitions and --partitioner: remove one")
-    registry = session.registry_options()
-    if schema_registry is not None:
-        registry["schema.registry.url"] = schema_registry
     settings = {}
     if compression is not None:
         settings["compression.type"] = compression
@@ -269,9 +325,15 @@ def write(
         partition=partition,
         count=count,
     )
-    options = format_options_of(
-        value_format, key_format, value_schema, key_schema, registry, option or []
+    flags = FormatFlags(
+        value_format=value_format,
+        key_format=key_format,
+        value_schema=value_schema,
+        key_schema=key_schema,
+        registry=registry_of(schema_registry, no_schema_registry),
+        others=tuple(option or ()),
     )
+    options = format_options_of(Side.WRITE, flags, session)
     written = write_topic(
         session,
         topic,

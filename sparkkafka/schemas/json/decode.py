@@ -32,7 +32,8 @@ it is full of what the fast reader does not take."""
 
 
 class JsonDecoder:
-    """Decodes JSON texts into the values of one node. With `with_rest`, see `rows.RowReader`.
+    """Decodes JSON texts into the values of one node. With `with_rest` or `exact`, see
+    `rows.RowReader`.
 
     rows: reads texts one by one, `clean` what that makes of them. raw: reads them at once; None if
     a type is not for it. complete: the same, and fails for a field that was not asked for.
@@ -40,14 +41,15 @@ class JsonDecoder:
 
     defaults = 0
 
-    def __init__(self, root: Node, with_rest: bool = False) -> None:
+    def __init__(self, root: Node, with_rest: bool = False, *, exact: bool = False) -> None:
         self.type = root.type
         self.with_rest = with_rest
-        self.rows = RowReader(root, with_rest)
+        self.exact = exact
+        self.rows = RowReader(root, with_rest, exact)
         self.clean = ColumnReader(root, clean=True)
         self.raw = ColumnReader(root, clean=False) if at_once(root) else None
         self.complete = self.raw
-        if self.raw and with_rest:
+        if self.raw and (with_rest or exact):
             self.complete = ColumnReader(root, clean=False, all_fields=True)
 
     def decode(self, payloads: pa.Array) -> Decoded:
@@ -110,6 +112,9 @@ class _Batch:
                 except NotReadError as error:
                     if not error.unknown:
                         raise
+                    if self._decoder.exact:  # one by one tells which row it is
+                        alone.append(rows)
+                        continue
                     piece = raw.read(texts)
                     self._left += self._unknown(rows)
             except NotReadError as error:

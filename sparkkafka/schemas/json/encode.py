@@ -94,6 +94,12 @@ def form_of(given: pa.DataType, place: Place | None) -> Form:
     return _form(given, None if place is None else shape_of(place), "", WRITTEN)
 
 
+def with_nulls(form: Form) -> Form:
+    """The same, but that a field's null is written, too."""
+    children = {name: with_nulls(child) for name, child in form.children.items()}
+    return replace(form, null=WRITTEN, children=children)
+
+
 def _form(given: pa.DataType, shape: Shape | None, path: str, null: str) -> Form:
     if shape is not None and shape.kind == plan.JSON_TEXT:
         if pa.types.is_string(given):

@@ -1,4 +1,5 @@
-"""JSON's four functions (see `schemas/values.py`), and `infer`. Needs no library but pyarrow.
+"""JSON's four functions (see `schemas/values.py`), `exact_decoder`, `text_encoder`
+and `infer`. Needs no library but pyarrow.
 
 Not checked is what a JSON Schema demands beyond types: minimum, pattern, enum, required. No
 deserialiser of Confluent's does by default either. A field that is absent is null.
@@ -15,7 +16,7 @@ from sparkkafka.schemas.json import plan
 from sparkkafka.schemas.json.decode import JsonDecoder
 from sparkkafka.schemas.json.describe import schema_text
 from sparkkafka.schemas.json.document import place_of
-from sparkkafka.schemas.json.encode import JsonEncoder, form_of
+from sparkkafka.schemas.json.encode import JsonEncoder, form_of, with_nulls
 from sparkkafka.schemas.json.inference import infer
 from sparkkafka.schemas.values import (
     FIRST_MESSAGE,
@@ -27,7 +28,15 @@ from sparkkafka.schemas.values import (
 
 _WHAT = "JSON Schema"
 
-__all__ = ["arrow_type", "decoder", "encoder", "infer", "schema_of"]
+__all__ = [
+    "arrow_type",
+    "decoder",
+    "encoder",
+    "exact_decoder",
+    "infer",
+    "schema_of",
+    "text_encoder",
+]
 
 
 def arrow_type(schema: Schema, *, message: tuple[int, ...] = FIRST_MESSAGE) -> pa.DataType:
@@ -64,6 +73,13 @@ def decoder(
         return JsonDecoder(root, rest)
 
 
+def exact_decoder(schema: Schema, wanted: pa.DataType) -> Decoder:
+    """Reads texts that are to be written: a field that `wanted` lacks makes a row bad, at any
+    depth. Raises as `decoder` does."""
+    with schema_errors(_WHAT):
+        return JsonDecoder(_node(schema, wanted), exact=True)
+
+
 def encoder(
     schema: Schema, given: pa.DataType, *, message: tuple[int, ...] = FIRST_MESSAGE
 ) -> Encoder:
@@ -73,6 +89,11 @@ def encoder(
     with schema_errors(_WHAT):
         place = place_of(schema) if schema.text.strip() else None
         return JsonEncoder(form_of(given, place))
+
+
+def text_encoder(given: pa.DataType) -> Encoder:
+    """Writes `given` by the type alone, for people: a field that is null is there, as null."""
+    return JsonEncoder(with_nulls(form_of(given, None)))
 
 
 def schema_of(given: pa.DataType, name: str) -> Schema:

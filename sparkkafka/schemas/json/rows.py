@@ -9,13 +9,15 @@ any type, numbers written otherwise, names that are there twice, and whatever is
 from __future__ import annotations
 
 import binascii
+import difflib
 import math
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import pyarrow as pa
 
+from sparkkafka.errors import some
 from sparkkafka.schemas.bounds import cut
 from sparkkafka.schemas.json import plan
 from sparkkafka.schemas.json.memory import item_bytes, too_large
@@ -53,11 +55,12 @@ class UnfitError(ValueError):
 
 class RowReader:
     """Makes clean texts. With `rest`, a value that does not fit is left over instead of bad, and so
-    is what no field has asked for."""
+    is what no field has asked for; with `exact`, that is bad."""
 
-    def __init__(self, root: Node, rest: bool) -> None:
+    def __init__(self, root: Node, rest: bool, exact: bool = False) -> None:
         self._root = root
         self._rest = rest
+        self._exact = exact
         self.item_bytes = item_bytes(root)
         self._write = _writer(root, forgiving=False)
         self._forgive = _writer(root, forgiving=True) if rest else self._write
@@ -78,6 +81,8 @@ class RowReader:
                 "has items that take too much memory as columns, for a payload of "
                 f"{len(payload):,} bytes"
             )
+        if self._exact and id(self._root) in self._deep:
+            self._check_names(self._root, value)
         if not self._rest:
             return self._write(value), None
         if type(value) is not dict:
@@ -95,6 +100,27 @@ class RowReader:
         value = parse(payload)
         left = self._unknown(self._root, value)
         return None if left is NOTHING else text_of(left)
+
+    def _check_names(self, node: Node, value: Any) -> None:
+        """Raises UnfitError for a name that is no field, of a node with fields. What else does not
+        fit is the writers' to refuse."""
+        steps: Iterable[tuple[str, Node, Any]] = ()
+        if node.kind == plan.LIST and type(value) is list:
+            steps = ((f"[{number}]", node.item, each) for number, each in enumerate(value))
+        elif node.kind == plan.MAP and type(value) is dict:
+            steps = ((f".{_cut_name(name)}", node.item, each) for name, each in value.items())
+        elif node.kind == plan.STRUCT and type(value) is dict:
+            for name in value:
+                if name not in node.children:
+                    raise _unknown_field(name, list(node.children))
+            steps = ((f".{name}", node.children[name], each) for name, each in value.items())
+        for step, child, each in steps:
+            if id(child) in self._deep:
+                try:
+                    self._check_names(child, each)
+                except UnfitError as error:
+                    error.path.append(step)
+                    raise
 
     def _unknown(self, node: Node, value: Any) -> Any:
         """As `_left`, of a value that fits its node."""
@@ -272,11 +298,28 @@ def _map(node: Node, forgiving: bool) -> Writer:
                 text = "null" if each is None else below(each)
                 parts.append(f'{{"key":{quoted(name)},"value":{text}}}')
         except UnfitError as error:
-            error.path.append(f".{name if len(name) <= 40 else name[:37] + '…'}")
+            error.path.append(f".{_cut_name(name)}")
             raise
         return "[" + ",".join(parts) + "]"
 
     return write
+
+
+def _cut_name(name: str) -> str:
+    return name if len(name) <= 40 else name[:37] + "…"
+
+
+def _unknown_field(name: str, names: list[str]) -> UnfitError:
+    near = difflib.get_close_matches(name[:100], names, n=3, cutoff=0.6)
+    near = near or [other for other in names if other.lower() == name.lower()]
+    there = some(names, most=10) or "no fields"
+    error = UnfitError(
+        f"the schema has no such field; did you mean {' or '.join(near)}?"
+        if near
+        else f"the schema has no such field; there are {there}"
+    )
+    error.path.append(f".{_cut_name(name)}")
+    return error
 
 
 def _refused(value: Any, wanted: str) -> UnfitError:

@@ -11,6 +11,7 @@ import pytest
 
 from sparkkafka.cli.records.encoding import with_value
 from sparkkafka.cli.records.input import (
+    BadPlaceError,
     LineFormat,
     json_batches,
     line_batches,
@@ -20,8 +21,8 @@ from sparkkafka.cli.records.input import (
 from sparkkafka.errors import OptionError
 
 
-def rows(batches):
-    return [row for batch in batches for row in batch.to_pylist()]
+def rows(pieces):
+    return [row for piece in pieces for row in piece.batch.to_pylist()]
 
 
 def plain(text: bytes, form: LineFormat) -> list[tuple[bytes | None, bytes | None]]:
@@ -68,7 +69,7 @@ def test_a_line_goes_as_soon_as_it_is_there():
             yield chunk
 
     batches = line_batches(chunks(), LineFormat())
-    assert next(batches).column("value").to_pylist() == [b"one"]
+    assert next(batches).batch.column("value").to_pylist() == [b"one"]
     assert asked == [b"one\ntw"]
     assert rows(batches) == [{"key": None, "value": b"two"}, {"key": None, "value": b"three"}]
 
@@ -129,10 +130,16 @@ def test_headers_of_json_lines():
         '{"payload":"a","headers":[1,"v"]}',
     ],
 )
-def test_a_bad_json_line_is_named(line):
-    text = f'{{"payload":"good"}}\n\n{line}\n'.encode()
-    with pytest.raises(OptionError, match="line 3 is no record in JSON"):
-        list(json_batches([text], with_places=True))
+def test_a_bad_json_line_is_named_behind_those_before_it(line):
+    text = f'{{"payload":"good"}}\n\n{{"payload":\n"two"}}\n{line}\n'.encode()
+    for bad, number in ((text.replace(b":\n", b":").replace(b"two", b"2"), 4), (text, 3)):
+        pieces = json_batches([bad[:5], bad[5:]], with_places=True)
+        found = next(pieces)
+        assert found.batch.column("value").to_pylist() == [b"good", b"2"][: number - 2]
+        assert list(found.numbers)[: len(found.batch)] == [1, 3][: number - 2]
+        with pytest.raises(BadPlaceError, match="it is no record in JSON") as caught:
+            next(pieces)
+        assert caught.value.number == number
 
 
 def test_bytes_that_are_no_utf_8_come_through():

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from sparkkafka.cli.app import main
@@ -16,6 +18,8 @@ from sparkkafka.cli.records import files
 from sparkkafka.client import Deadline, Producer
 from sparkkafka.testing.fake.faults import Drop
 
+AVRO = ["--value-format", "avro"]
+REGISTRY = ["--schema-registry", "http://127.0.0.1:9"]
 VERBS = [
     ["read", "t"],
     ["write", "t"],
@@ -68,9 +72,34 @@ def test_a_dead_cluster_is_one_line(verb, dead_port, capsys, lines):
         (["read", "t", "--output", "a.txt"], ".parquet"),
         (["read", "t", "--format", "xml"], "--format"),
         (["read", "t", "-D", r"\q"], r"\q"),
-        (["read", "t", "--value-format", "avro"], "schema.registry.url"),
-        (["read", "t", "--value-format", "avo"], "avo"),
+        (
+            ["read", "t", "--value-format", "avro"],
+            "--value-format avro needs a schema: set --schema-registry to the Schema Registry, or "
+            "--value-schema to the schema's text or a file's path",
+        ),
+        (["read", "t", "--value-format", "avo"], ": --value-format must be one of binary"),
         (["read", "t", "--option", "valueSubject"], "NAME=VALUE"),
+        (["read", "t", "--option", "onbadrecord=null"], "--on-bad is"),
+        (["read", "t", "--option", "valueformat=avro"], "--value-format is"),
+        (["read", "t", "--option", "deadLetter.topic=d"], "--option deadLetter.topic is for Spark"),
+        (["read", "t", "--option", "rescuedColumn=true"], "--option rescuedColumn is for Spark"),
+        (["read", "t", "--option", "startingOffsets=latest"], "no such option of formats"),
+        (["read", "t", "--option", "valueSubjct=s"], "did you mean 'valueSubject'"),
+        (["read", "t", "--option", "use.latest.version=true"], "is for `write`"),
+        (["read", "t", "--value-format", "json", "--value-schema", "infer"], "is for Spark"),
+        (["read", "t", "--on-bad", "skip"], "is for --value-format and --key-format"),
+        (["read", "t", "--schema-registry", "http://a"], "--schema-registry has no effect"),
+        (["read", "t", "--schema-registry", "", *AVRO], "--no-schema-registry"),
+        (["read", "t", "--schema-registry", "x", "--no-schema-registry"], "exclude each other"),
+        (["write", "t", "--option", "onBadRecord=fail"], "--on-bad is"),
+        (
+            ["write", "t", "--value-format", "json"],
+            "set --schema-registry, or --option valueFraming=none to write bare payloads",
+        ),
+        (
+            ["write", "t", *AVRO, "--option", "auto.register.schemas=true", *REGISTRY],
+            "--option auto.register.schemas=true needs --value-schema",
+        ),
         (["write", "t", "-D", ""], "--delimiter must not be empty"),
         (["write", "t", "--keep-partitions"], "name no partition"),
         (["write", "t", "-z", "rar"], "rar"),
@@ -80,6 +109,8 @@ def test_a_dead_cluster_is_one_line(verb, dead_port, capsys, lines):
         (["copy", "t", "u", "--follow", "--until", "5"], "exclude each other"),
         (["bench", "--topic", "t", "--partitions", "2"], "remove --topic"),
         (["-C", "-P", "-t", "t"], "-C and -P exclude each other"),
+        (["-C", "-t", "t", "-G", "g"], ": -G is not here: `read TOPIC --group GROUP`"),
+        (["-t", "t"], "-t needs a mode beside it: -C reads, -P writes"),
         (["-C", "-t", "t", "-d", "all"], "--debug"),
         (["-C", "-t", "t", "-H", "a=b"], "-C has no -H here"),
         (["-C"], "-t TOPIC"),
@@ -111,8 +142,35 @@ def test_a_line_that_is_no_json_is_named_by_its_number(fake_cluster, capsys, mon
     fake_cluster.create_topic("t")
     text = b'{"payload": "a"}\n{"payload": "b"}\n{"payload": 1}\nnothing\n'
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
-    assert main(["-b", fake_cluster.bootstrap_servers, "write", "t", "--json"]) == 2
-    assert "line 4 is no record in JSON" in one_line(capsys)
+    assert main(["-b", fake_cluster.bootstrap_servers, "write", "t", "--json"]) == 1
+    assert "stdin line 4: it is no record in JSON: Expecting value" in one_line(capsys)
+
+
+BIG = "x" * (1 << 20)
+
+
+def test_all_before_a_record_that_cannot_be_is_written(fake_cluster, capsys, monkeypatch, tmp_path):
+    fake_cluster.create_topic("t")
+    servers = ["-b", fake_cluster.bootstrap_servers]
+    text = f"one\n{BIG}\n{BIG}y\n".encode()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+    assert main([*servers, "write", "t"]) == 1
+    line = one_line(capsys)
+    assert line.startswith("sparkkafka: stdin line 2: topic t: a record takes 1048")
+    assert line.endswith("The 1 record before it is written to topic t: go on from stdin line 2")
+    path = tmp_path / "rows.parquet"
+    rows = {"value": ["two", "three", "four", BIG], "partition": [0, 0, -1, 0]}
+    pq.write_table(pa.table(rows), path)
+    given = ["write", "t", "--input", str(path), "--keep-partitions"]
+    assert main([*servers, *given]) == 1
+    line = one_line(capsys)
+    assert f"{path} row 3 has partition -1: partitions are counted from 0. The 2 records" in line
+    path = tmp_path / "rows.csv"
+    path.write_text('value,headers\nfour,\nfive,"[""a"", ""b""]"\nsix,a\nseven,\n')
+    assert main([*servers, "write", "t", "--input", str(path)]) == 1
+    assert f"{path} row 3: headers are written like" in one_line(capsys)
+    assert main([*servers, "read", "t", "-e"]) == 0
+    assert capsys.readouterr().out.split() == ["one", "two", "three", "four", "five"]
 
 
 def test_a_missing_file_is_named(fake_cluster, capsys, tmp_path):

@@ -25,6 +25,7 @@ ORDER = json.dumps(
     }
 )
 PROTO = 'syntax = "proto3"; message Order { int64 id = 1; string note = 2; }'
+NO_FIELD = "the schema has no such field"
 LINES = b'{"id": 1, "note": "a \\"b\\""}\n{"id": 2}\n'
 
 
@@ -32,6 +33,21 @@ LINES = b'{"id": 1, "note": "a \\"b\\""}\n{"id": 2}\n'
 def registry():
     with small_registry() as one:
         yield one
+
+
+@pytest.fixture
+def profile(fake_cluster, monkeypatch, tmp_path):
+    """Writes a profile that --profile may name."""
+
+    def write(line: str) -> None:
+        (tmp_path / "sparkkafka").mkdir()
+        servers = f'bootstrap.servers = "{fake_cluster.bootstrap_servers}"'
+        path = tmp_path / "sparkkafka" / "config.toml"
+        path.write_text(f"[profiles.all]\n{servers}\n{line}\n")
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+        monkeypatch.setenv("SPARKKAFKA_PROFILE", "all")
+
+    return write
 
 
 @pytest.fixture
@@ -98,11 +114,49 @@ def test_a_typed_file_and_back(command, registry, tmp_path):
     assert "no column of CSV" in command.err
 
 
-def test_a_line_that_the_schema_cannot_have_is_named(command, registry):
+@pytest.mark.parametrize("ending", ["parquet", "arrow"])
+@pytest.mark.parametrize("versions", [0, 1, 2])
+def test_tombstones_in_a_typed_file(versions, ending, command, registry, tmp_path):
+    """A null value has no fields, also where the schema's fields are never null."""
+    options = ["--value-format", "avro", "--schema-registry", registry.url]
+    newer = ORDER.replace('"fields": [', '"fields": [{"name": "n", "type": "long", "default": 5}, ')
+    registry.add("orders-value", ORDER)
+    if versions:
+        command("write", "orders", *options, stdin=b'{"id": 1}\n')
+    if versions == 2:
+        registry.add("orders-value", newer)
+        command("write", "orders", *options, stdin=b'{"id": 2, "n": 6}\n')
+    command.plain(None, None)
+    path = tmp_path / f"read.{ending}"
+    command("read", "orders", *options, "--output", str(path))
+    table = pq.read_table(path) if ending == "parquet" else pa.ipc.open_file(path).read_all()
+    old, new = {"id": 1, "note": None}, {"n": 6, "id": 2, "note": None}
+    expected = [[], [old], [{"n": 5, **old}, new]][versions]
+    assert table.column("value").to_pylist() == [*expected, None, None]
+    table.validate(full=True)
+
+
+@pytest.mark.parametrize(
+    ("before", "bad", "words"),
+    [
+        (2, b'{"id": "x"}', "field id: is a string, not a whole number of 64 bits"),
+        (2, b"{}", "field id: null, which the Avro schema does not allow here"),
+        (2, b'{"id": 1, "x": 2}', "field x: the schema has no such field; there are id, note"),
+        (70_000, b'{"id": 1, "Note": null}', f"field Note: {NO_FIELD}; did you mean note?"),
+    ],
+)
+def test_all_lines_before_one_that_the_schema_cannot_have_are_written(
+    before, bad, words, command, registry
+):
     registry.add("orders-value", ORDER)
     options = ["--value-format", "avro", "--schema-registry", registry.url]
-    command("write", "orders", *options, stdin=b'{"id": 1}\n{"id": "x"}\n', code=1)
-    assert "record 1 of this input (from 0)" in command.err
+    lines = b'{"id": 1}\n' * before + bad + b'\n{"id": 3}\n{"note": 1}\n'
+    command("write", "orders", *options, stdin=lines, code=1)
+    assert command.err == (
+        f"sparkkafka: stdin line {before + 1}: column value: {words}. The {before:,} records "
+        f"before it are written to topic orders: go on from stdin line {before + 1}\n"
+    )
+    assert command("read", "orders", "-e", "-f", ".") == b"." * before
 
 
 def test_a_record_that_no_schema_reads_is_named_or_left_out(command, registry):
@@ -112,8 +166,12 @@ def test_a_record_that_no_schema_reads_is_named_or_left_out(command, registry):
     command.plain(b"nothing")
     command("read", "orders", "-e", *options, code=1)
     assert "topic orders partition 0 offset 2: column value: " in command.err
+    command.plain(b"nothing", b"either")
     out = command("read", "orders", "-e", *options, "--on-bad", "skip")
-    assert len(out.splitlines()) == 2
+    assert out == b'{"id":1,"note":"a \\"b\\""}\n{"id":2,"note":null}\n'  # null is not missing
+    assert command.err.splitlines()[-1] == (
+        "sparkkafka: warning: 3 records that no schema reads were left out"
+    )
 
 
 def test_json_stands_in_the_line_as_it_is(command):
@@ -123,6 +181,26 @@ def test_json_stands_in_the_line_as_it_is(command):
     command.plain(b"{")
     command("read", "orders", "-e", "--value-format", "json", code=1)
     assert "offset 2: column value: it is no JSON" in command.err
+
+
+def test_one_profile_serves_calls_that_need_no_registry(command, registry, profile):
+    profile(f'schema.registry.url = "{registry.url}"')
+    bare = ["--option", "valueFraming=none"]
+    command("write", "orders", "--value-format", "string", stdin=b"text\n")
+    as_json = ["--value-format", "json", "--no-schema-registry"]
+    command("write", "orders", *as_json, *bare, stdin=b'{"a": [1]}\n \n{"b"\n', code=1)
+    assert "stdin line 2: column value: the value is empty, which is not JSON" in command.err
+    assert "The 1 record before it is written to topic orders: go on from stdin" in command.err
+    avro = ["--value-format", "avro", "--value-schema", ORDER, *bare]
+    command("write", "orders", *avro, stdin=b'{"id": 5}\n')
+    assert command("read", "orders", "-e", "-c", "2", "--key-format", "string") == (
+        b'text\n{"a": [1]}\n'
+    )
+    assert command("read", "orders", "-e", "--from", "-1", *avro) == b'{"id":5,"note":null}\n'
+    command("read", "orders", "-e", *as_json, code=1)
+    assert "offset 0: column value: it is no JSON" in command.err
+    command("write", "orders", "--value-format", "avro", stdin=b'{"id": 5}\n', code=1)
+    assert "orders-value" in command.err  # the profile's registry has no such subject
 
 
 def test_a_schema_of_a_file(command, tmp_path):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sparkkafka.errors import OptionError
 from sparkkafka.schemas.json import decode, texts
-from sparkkafka.schemas.json.format import decoder
+from sparkkafka.schemas.json.format import decoder, exact_decoder
 from sparkkafka.schemas.values import Decoded, Schema
 from tests.properties import examples
 from tests.schemas.json import json_cases, json_oracle
@@ -354,3 +354,34 @@ def test_without_schema_and_type() -> None:
 
 def test_the_limit_of_nesting_is_that_of_the_oracle() -> None:
     assert texts.MOST_NESTED == json_oracle.NESTED
+
+
+EXACT = pa.struct(
+    [
+        ("name", pa.int64()),
+        ("o", pa.struct([("a", pa.int64())])),
+        ("l", pa.list_(pa.struct([("b", pa.string())]))),
+    ]
+)
+
+
+@pytest.mark.parametrize("more", [[], [("m", pa.map_(pa.string(), EXACT[1].type))]])
+@pytest.mark.parametrize("before", [2, decode.FEWEST_AT_ONCE])
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"nmae":1}', "field nmae: the schema has no such field; did you mean name?"),
+        ('{"o":{"A":null}}', "field o.A: the schema has no such field; did you mean a?"),
+        ('{"l":[{},{"x":[]}]}', "field l[1].x: the schema has no such field; there are b"),
+        ('{"m":{"k":{"x":1}}}', "field m.k.x: the schema has no such field; there are a"),
+        ('{"o":[]}', "field o: is an array, not an object"),
+    ],
+)
+def test_a_field_that_an_exact_type_lacks_is_a_bad_row(text, reason, before, more):
+    if not more and '"m"' in text:
+        reason = "field m: the schema has no such field; there are name, o, l"
+    good = [b'{"name":1,"o":{"a":1},"l":[{"b":"1"},null]}'] * before
+    kind = pa.struct([*EXACT, *more])
+    read = exact_decoder(NO_SCHEMA, kind).decode(pa.array([*good, text.encode(), None, b"{}"]))
+    assert (read.bad_rows.tolist(), read.reasons) == ([before], (reason,))
+    assert read.values.is_valid().to_pylist() == [True] * before + [False, False, True]

@@ -1,0 +1,50 @@
+"""Messages about options of formats, in the command's words: at one place, for all of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkkafka.cli.app import main
+from sparkkafka.cli.format_flags import command_words
+from sparkkafka.config import check
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        (
+            "keyFormat=json needs it: set schema.registry.url, or keyFraming=none (with keySchema)",
+            "--key-format json needs it: set --schema-registry, or --option keyFraming=none (with "
+            "--key-schema)",
+        ),
+        (
+            "set auto.register.schemas=true, or valueSchema to a schema",
+            "set --option auto.register.schemas=true, or --value-schema to a schema",
+        ),
+        ("option valueSchemaVersion is set.", "--option valueSchemaVersion is set."),
+        ("onBadRecord=fail", "--on-bad fail"),
+        # what is no name of an option, or is written as the command has it
+        ("schema.registry.url.x", "schema.registry.url.x"),
+        ("did you mean 'valueSubject'?", "did you mean 'valueSubject'?"),
+        ("--option valueSubject", "--option valueSubject"),
+        ("the file is missing. It is read on the driver. (…)", "the file is missing. (…)"),
+    ],
+)
+def test_options_are_named_as_flags(given, shown):
+    assert command_words(given) == shown
+
+
+def test_nothing_of_spark_is_in_a_terminal(capsys, monkeypatch):
+    monkeypatch.setattr(check, "_warned", set())
+    given = ["-b", "127.0.0.1:9", "--timeout", "1", "-X", "sasl.password=${env:NOT_THERE}"]
+    given += ["-X", "security.protocol=SASL_PLAINTEXT", "-X", "sasl.mechanism=PLAIN"]
+    assert main([*given, "-X", "sasl.username=u", "read", "t"]) == 2
+    err = capsys.readouterr().err
+    assert "${env:NOT_THERE} cannot be looked up in this process" in err
+    given = ["-b", "127.0.0.1:9", "-X", "schema.registry.url=http://localhost:9"]
+    given += ["-X", "schema.registry.basic.auth.user.info=a:b", "-X"]
+    given += ["schema.registry.max.retries=0", "read", "t", "--value-format", "avro"]
+    assert main(given) == 1
+    err += capsys.readouterr().err
+    assert "http://localhost:9" in err
+    assert not any(word in err for word in ("Spark", "driver", "executor"))
