@@ -36,12 +36,13 @@ LAYERS: Mapping[str, frozenset[str]] = {
         {"errors", "secret", "hooks", "logs", "process", "config", "protocol", "client", "schemas"}
     ),
     "functions": frozenset({"errors", "config", "protocol", "schemas", "spark"}),
+    "monitoring": frozenset({"errors", "config", "client", "spark"}),
     "checkpoints": frozenset({"errors", "secret", "hooks", "config", "protocol", "client"}),
     "cli": frozenset({"errors", "config", "protocol", "client", "schemas", "checkpoints"}),
     "__main__": frozenset({"cli"}),
     "testing": frozenset({"errors", "secret", "hooks", "config", "protocol", "client"}),
     # sparkkafka/__init__.py, the facade; nobody imports it
-    "root": frozenset({"spark", "config", "logs"}),
+    "root": frozenset({"spark", "monitoring", "config", "logs"}),
 }
 
 # Modules of another layer that a layer may import besides. They know nothing of the layer around
@@ -110,6 +111,7 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
     "spark": (
         "logs",
         "worker",
+        "reports",
         "schema",
         "arrow_types",
         "read",
@@ -119,6 +121,16 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
         "datasource",
         "autoload",
         "registration",
+    ),
+    "monitoring": (
+        "catalogue",
+        "numbers",
+        "receiver",
+        "lookups",
+        "extras",
+        "prometheus",
+        "otel",
+        "listener",
     ),
     "checkpoints": (
         "storage",

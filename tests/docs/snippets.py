@@ -22,6 +22,7 @@ CHAINS: Mapping[str, Sequence[str]] = {
         "docs/streams.md",
         "docs/exactly-once.md",
         "docs/pushdown.md",
+        "docs/metrics.md",
     ),
     "client": (
         "docs/client.md",
