@@ -63,7 +63,10 @@ class Lookups:
     def _run(self) -> None:
         try:
             while not self._closing.wait(self._every_s):
-                self.look()
+                try:
+                    self.look()
+                except Exception as error:  # this thread goes on, whatever it is
+                    self._failed("lags and transactions", error)
         finally:
             self._ages.close()
 
@@ -112,7 +115,7 @@ class Lookups:
         for query_id in prefixes:
             self._numbers.oldest_transaction(query_id, oldest.get(query_id))
 
-    def _failed(self, what: str, error: KafkaError) -> None:
+    def _failed(self, what: str, error: Exception) -> None:
         self._numbers.lookup_failed()
         self._tell(f"{what} were not looked up: {error}")
 

@@ -20,6 +20,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+import sparkkafka
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import OptionError
 from sparkkafka.monitoring import catalogue, numbers
@@ -279,6 +280,24 @@ for more in ({"prometheus_port": 0}, {"pushgateway": "h:1"}, {"otel": "default"}
     assert "metrics(pushgateway=…) needs prometheus-client, which is not here" in lines[1]
     with pytest.raises(ModuleNotFoundError), needs_extra("otel", "opentelemetry-api", "otel"):
         import no_such_module  # noqa: F401
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"every_s": 0}, "every_s is a number of seconds above 0, got 0"),
+        ({"forget_s": float("inf")}, "forget_s is a number of seconds above 0, got inf"),
+        ({"otel": "mine"}, "otel is a MeterProvider or 'default', got 'mine'"),
+        ({"options": {}}, r"kafka\.bootstrap\.servers"),
+        ({"options": {"kafka.bootstrap.servers": "h:1", "subscrib": "t"}}, "unknown option"),
+        ({"host": "203.0.113.1"}, "metrics cannot listen on host='203.0.113.1'"),
+    ],
+)
+def test_arguments_that_cannot_be(given: dict[str, Any], words: str) -> None:
+    before = threading.active_count()
+    with pytest.raises(OptionError, match=words):
+        sparkkafka.metrics(None, prometheus_port=0, **given)  # type: ignore[arg-type]
+    assert threading.active_count() == before  # nothing of it is left
 
 
 # --- what names them ----------------------------------------------------------------------------

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 import urllib.request
 from pathlib import Path
@@ -122,3 +124,61 @@ def test_an_exactly_once_stream_with_bad_records_and_dead_letters(
     assert 0 < sum(parts.values()) <= whole_s * 1.2
     assert not [key for key in found if "reports_dropped" in key[0]]
     assert found["sparkkafka_lookup_failures_total", "", ""] == 0
+
+
+CONNECT = """
+import json, sys, time
+import sparkkafka
+from pyspark.sql import SparkSession
+
+servers, topic, folder = sys.argv[1:]
+spark = SparkSession.builder.remote("local[2]").getOrCreate()
+kafka = {"kafka.bootstrap.servers": servers}
+metrics = sparkkafka.metrics(spark, kafka, every_s=0.2)
+query = (
+    spark.readStream.format("pykafka").options(**kafka, **metrics.options, subscribe=topic)
+    .option("startingOffsets", "earliest").load().writeStream.format("noop").queryName("far")
+    .option("checkpointLocation", folder + "/ck").trigger(processingTime="1 second").start()
+)
+
+def values():
+    return {one.metric.name: one.value for one in metrics.samples() if one.labels.get("query")}
+
+until_s = time.monotonic() + 100
+while time.monotonic() < until_s:
+    wanted = {"sparkkafka_lag_seconds", "sparkkafka_batches_total", "sparkkafka_read_records_total"}
+    if wanted <= values().keys():
+        break
+    time.sleep(0.1)
+query.stop()
+while values()["sparkkafka_query_active"] and time.monotonic() < until_s:
+    time.sleep(0.1)
+print(json.dumps(values()))
+metrics.close()
+spark.stop()
+"""
+
+
+@pytest.mark.usefixtures("connect_port")
+def test_over_connect(kafka_cluster: Any, new_topic: Any, tmp_path: Path) -> None:
+    servers, topic = kafka_cluster.bootstrap_servers, new_topic()
+    size_bytes = fill(servers, topic)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", CONNECT, servers, topic, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    for name, number in {
+        "read_records_total": GOOD + BAD,
+        "read_bytes_total": size_bytes,
+        "input_rows_total": GOOD + BAD,
+        "lag_records": 0,
+        "lag_seconds": 0,
+        "batches_total": 1,
+        "query_active": 0,
+        "query_failures_total": 0,
+    }.items():
+        assert found[f"sparkkafka_{name}"] == number, name

@@ -127,7 +127,7 @@ def task_transaction(place: TaskPlace, options: WriteOptions) -> Iterator[Produc
         with transaction:
             yield transaction
     except BaseException as error:
-        if transaction.identity is not None:
+        if transaction.partitions:
             report = Report(place.query_id, prefix=place.names.prefix)
             report.add(ABORTED, 1)
             report.send(options.metrics_address)

@@ -387,9 +387,10 @@ class StreamOffsets:
 
     def tell(self, end: Mapping[TopicPartition, int]) -> None:
         """Tell `sparkkafka.metrics` what was counted for the micro-batch that ends there."""
-        self.report.ends = ends_key((*tp, at) for tp, at in end.items())
-        self.report.send(self._options.metrics_address)
-        self.report = Report()
+        report, self.report = self.report, Report()
+        if report and self._options.metrics_address is not None:
+            report.ends = ends_key((*tp, at) for tp, at in end.items())
+            report.send(self._options.metrics_address)
 
     # --- asking -----------------------------------------------------------------------------------
 
