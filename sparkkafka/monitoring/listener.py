@@ -116,7 +116,7 @@ class QueryMetrics(StreamingQueryListener):
                     pusher = prometheus.Pusher(self._numbers, pushgateway, job, every_s)
                     stack.callback(pusher.close)
             if otel is not None:
-                with needs_extra("otel", "opentelemetry-api", "otel"):
+                with needs_extra("otel", "opentelemetry-sdk", "otel"):
                     from sparkkafka.monitoring.otel import Instruments
                 if isinstance(otel, str) and otel != DEFAULT_PROVIDER:
                     raise OptionError(

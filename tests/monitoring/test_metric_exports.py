@@ -278,7 +278,7 @@ for more in ({"prometheus_port": 0}, {"pushgateway": "h:1"}, {"otel": "default"}
         "'sparkkafka[prometheus]'", "'sparkkafka[prometheus]'", "'sparkkafka[otel]'"
     ], done.stderr  # fmt: skip
     assert "metrics(pushgateway=…) needs prometheus-client, which is not here" in lines[1]
-    with pytest.raises(ModuleNotFoundError), needs_extra("otel", "opentelemetry-api", "otel"):
+    with pytest.raises(ModuleNotFoundError), needs_extra("otel", "opentelemetry-sdk", "otel"):
         import no_such_module  # noqa: F401
 
 
