@@ -1,7 +1,7 @@
 """Export by OpenTelemetry: an instrument for each metric, observed when a reader collects.
 
-Names have dots, and no units: those are the instruments' own. What exports to Prometheus puts both
-together again, to the names in `catalogue`.
+Names are those of `catalogue` with a dot behind the first word, and without _total. What exports to
+Prometheus makes them the same again: it adds a unit only where the name has none.
 """
 
 from __future__ import annotations
@@ -21,11 +21,9 @@ _UNITS: Final = {"_seconds": "s", "_bytes": "By"}
 
 
 def name_and_unit(metric: catalogue.Metric) -> tuple[str, str]:
-    name, unit = metric.name.removesuffix("_total"), ""
-    for ending, word in _UNITS.items():
-        if name.endswith(ending):
-            name, unit = name.removesuffix(ending), word
-    return name.replace("sparkkafka_", "sparkkafka.", 1), unit
+    name = metric.name.removesuffix("_total")
+    unit = next((word for ending, word in _UNITS.items() if name.endswith(ending)), "")
+    return name.replace("_", ".", 1), unit
 
 
 class Instruments:

@@ -252,7 +252,7 @@ def test_opentelemetry() -> None:
     (scope,) = data["resource_metrics"][0]["scope_metrics"]
     found = {(one["name"], one["unit"]): one["data"] for one in scope["metrics"]}
     assert found.keys() == {name_and_unit(metric) for metric in catalogue.ALL}
-    assert found["sparkkafka.lag", "s"]["data_points"][0]["value"] == 2.5
+    assert found["sparkkafka.lag_seconds", "s"]["data_points"][0]["value"] == 2.5
     rows = found["sparkkafka.written_rows", ""]
     assert rows["is_monotonic"]
     assert rows["data_points"][0]["attributes"] == {"query": 'a "name"\n', "topic": "t"}

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from pyspark.errors import StreamingQueryException
 
 import sparkkafka
 from sparkkafka.client import Producer
@@ -55,16 +56,15 @@ def test_an_exactly_once_stream_with_bad_records_and_dead_letters(
     metrics = sparkkafka.metrics(spark, kafka, prometheus_port=0, every_s=0.2)
     told = kafka | metrics.options
 
+    def rows(**more: str) -> Any:
+        given = told | {"subscribe": source, "startingOffsets": "earliest", "valueFormat": "json"}
+        given |= {"valueSchema": SCHEMA, "valueFraming": "none", **more}
+        return spark.readStream.format("pykafka").options(**given).load()
+
     def run() -> Any:
-        rows = (
-            spark.readStream.format("pykafka")
-            .options(**told, subscribe=source, startingOffsets="earliest", valueFormat="json")
-            .options(valueSchema=SCHEMA, valueFraming="none", onBadRecord="deadLetter")
-            .option("deadLetter.topic", dead)
-            .load()
-        )
         return (
-            rows.selectExpr("key", "to_json(value) AS value")
+            rows(onBadRecord="deadLetter", **{"deadLetter.topic": dead})
+            .selectExpr("key", "to_json(value) AS value")
             .writeStream.format("pykafka")
             .options(**told, topic=target, deliveryGuarantee="exactly-once")
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
@@ -100,6 +100,11 @@ def test_an_exactly_once_stream_with_bad_records_and_dead_letters(
         query.stop()
         assert query.exception() is None
         wait_until(lambda: value("query_active") == 0, "the end")
+        fails = rows().writeStream.format("noop").queryName("fails").start()
+        with pytest.raises(StreamingQueryException, match="BadRecordError"):
+            fails.awaitTermination(60)
+        failures = ("sparkkafka_query_failures_total", "fails", "")
+        wait_until(lambda: scraped(metrics.prometheus_port).get(failures), "the failure")
         found = scraped(metrics.prometheus_port)
     finally:
         query.stop()
@@ -122,6 +127,8 @@ def test_an_exactly_once_stream_with_bad_records_and_dead_letters(
     parts = {key[2]: s for key, s in found.items() if "trigger_part" in key[0]}
     assert {"addBatch", "latestOffset", "queryPlanning", "walCommit"} <= parts.keys()
     assert 0 < sum(parts.values()) <= whole_s * 1.2
+    assert found["sparkkafka_query_active", "fails", ""] == 0
+    assert ("sparkkafka_read_records_total", "fails", source) not in found
     assert not [key for key in found if "reports_dropped" in key[0]]
     assert found["sparkkafka_lookup_failures_total", "", ""] == 0
 
