@@ -22,18 +22,28 @@ from sparkkafka.logs import apply_levels
 from sparkkafka.spark.registration import choose_worker_python, needs_pyspark, register
 
 if TYPE_CHECKING:
+    from sparkkafka.monitoring.listener import metrics
     from sparkkafka.spark.datasource import KafkaDataSource
     from sparkkafka.spark.stream.lag_and_commits import commit_to_group, lag
     from sparkkafka.spark.stream.progress import progress
 
 __version__ = "0.1.0.dev0"
-__all__ = ["KafkaDataSource", "__version__", "commit_to_group", "lag", "progress", "register"]
+__all__ = [
+    "KafkaDataSource",
+    "__version__",
+    "commit_to_group",
+    "lag",
+    "metrics",
+    "progress",
+    "register",
+]
 
 # Imported when they are first used, so that `import sparkkafka.client` does not import pyspark.
 _LATE = {
     "KafkaDataSource": "sparkkafka.spark.datasource",
     "commit_to_group": "sparkkafka.spark.stream.lag_and_commits",
     "lag": "sparkkafka.spark.stream.lag_and_commits",
+    "metrics": "sparkkafka.monitoring.listener",
     "progress": "sparkkafka.spark.stream.progress",
 }
 _PLOT = "plot"  # a module, at hand after `import sparkkafka`

@@ -37,6 +37,7 @@ LAYERS: Mapping[str, frozenset[str]] = {
     ),
     "functions": frozenset({"errors", "config", "protocol", "schemas", "spark"}),
     "plot": frozenset({"errors", "config", "protocol", "client", "spark"}),
+    "monitoring": frozenset({"errors", "config", "client", "spark"}),
     "checkpoints": frozenset({"errors", "secret", "hooks", "config", "protocol", "client"}),
     "cli": frozenset(
         {"errors", "secret", "config", "protocol", "client", "schemas", "checkpoints"}
@@ -44,7 +45,7 @@ LAYERS: Mapping[str, frozenset[str]] = {
     "__main__": frozenset({"cli"}),
     "testing": frozenset({"errors", "secret", "hooks", "config", "protocol", "client"}),
     # sparkkafka/__init__.py, the facade; nobody imports it
-    "root": frozenset({"spark", "config", "logs"}),
+    "root": frozenset({"spark", "monitoring", "config", "logs"}),
 }
 
 # Modules of another layer that a layer may import besides. They know nothing of the layer around
@@ -113,6 +114,7 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
     "spark": (
         "logs",
         "worker",
+        "reports",
         "schema",
         "arrow_types",
         "read",
@@ -124,6 +126,16 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
         "registration",
     ),
     "plot": ("canvas", "streams", "skew"),
+    "monitoring": (
+        "catalogue",
+        "numbers",
+        "receiver",
+        "lookups",
+        "extras",
+        "prometheus",
+        "otel",
+        "listener",
+    ),
     "checkpoints": (
         "storage",
         "logs",

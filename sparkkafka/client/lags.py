@@ -62,11 +62,20 @@ class PartitionLag:
         return max(0, self.earliest - self.committed)
 
 
-def lags_of(admin: Admin, committed: Mapping[TopicPartition, int | None]) -> list[PartitionLag]:
-    """In the order of topics and partitions; an error stands in its partition's row."""
+def lags_of(
+    admin: Admin,
+    committed: Mapping[TopicPartition, int | None],
+    *,
+    timeout_s: float | None = None,
+) -> list[PartitionLag]:
+    """In the order of topics and partitions; an error stands in its partition's row. `timeout_s` is
+    for each of two calls."""
     partitions = sorted(committed)
-    first = admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.earliest()))
-    last = admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.latest()))
+    earliest, latest = (
+        dict.fromkeys(partitions, spec) for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
+    )
+    first = admin.list_offsets(earliest, timeout_s=timeout_s)
+    last = admin.list_offsets(latest, timeout_s=timeout_s)
     found = []
     for tp in partitions:
         error = first.errors.get(tp) or last.errors.get(tp)

@@ -18,6 +18,7 @@ from typing import Any
 from sparkkafka.config.check import GivenOptions, as_text, warn
 from sparkkafka.config.formats import FormatOptions, formats_from
 from sparkkafka.config.kinds import INT32_MAX
+from sparkkafka.config.metrics_address import MetricsAddress
 from sparkkafka.config.security.options import NO_SECURITY, SecurityOptions, security_from
 from sparkkafka.config.source import (
     FROM_EARLIEST,
@@ -170,6 +171,7 @@ class ReadOptions(Masked):
     fetch_offset_retry_interval_ms: int = 1_000
     stream: StreamOptions = StreamOptions()
     formats: FormatOptions | None = None  # None: keys and values are bytes
+    metrics_address: MetricsAddress | None = None
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -200,6 +202,7 @@ class WriteOptions(Masked):
     create_replication_factor: int | None = None
     create_configs: tuple[tuple[str, str], ...] = ()
     formats: FormatOptions | None = None  # None: keys and values are bytes
+    metrics_address: MetricsAddress | None = None
 
 
 # --- parsing ---------------------------------------------------------------------------------
@@ -305,8 +308,9 @@ def parse_write_options(options: Mapping[str, Any]) -> WriteOptions:
         longest_ms = max(client.default_api_timeout_ms, min(producer.max_block_ms, INT32_MAX))
         client = dataclasses.replace(client, default_api_timeout_ms=longest_ms)
     _check_guarantee(given, fields, producer)
-    if "failOnDataLoss" in given.values:
-        fields = {**fields, "fail_on_data_loss": given.values["failOnDataLoss"]}
+    for name, field in _OF_BOTH_SIDES.items():
+        if name in given.values:
+            fields = {**fields, field: given.values[name]}
     return WriteOptions(client=client, producer=producer, formats=formats_from(given), **fields)
 
 
@@ -333,6 +337,9 @@ def _check_guarantee(
                 f"option {shown} has no effect in a write without deliveryGuarantee={EXACTLY_ONCE}",
             )
 
+
+# Rows of the connector name the field of a read.
+_OF_BOTH_SIDES = {"failOnDataLoss": "fail_on_data_loss", "metricsAddress": "metrics_address"}
 
 _ASYNC_PROGRESS = "asyncprogresstracking"
 _SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})

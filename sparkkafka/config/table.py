@@ -33,6 +33,7 @@ from sparkkafka.config.kinds import (
 )
 from sparkkafka.config.kinds import each as _each
 from sparkkafka.config.kinds import used as _used
+from sparkkafka.config.metrics_address import METRICS_ADDRESS
 from sparkkafka.config.security.rows import SECURITY
 
 __all__ = ["CONNECTOR", "KAFKA", "Option", "Side", "Status"]
@@ -224,6 +225,13 @@ CONNECTOR: tuple[Option, ...] = (
         "How transactional ids, and the group that holds decisions, begin in exactly-once writes. "
         "One query at a time may use it.",
         default_text="sparkkafka-<the query's id>; sparkkafka for batch writes",
+    ),
+    _used(
+        "metricsAddress", _BOTH, "read.metrics_address", METRICS_ADDRESS,
+        "Where the driver and the tasks tell what Spark's progress does not have: bytes, retries, "
+        "lost offsets, bad records, dead letters, rows written, transactions. Take it from "
+        "`sparkkafka.metrics(…).options`: see [Metrics](metrics.md).",
+        default_text="", secret=True,
     ),
     *_each(
         Status.IGNORED, _WRITE, "includeHeaders",

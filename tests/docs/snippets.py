@@ -23,6 +23,7 @@ CHAINS: Mapping[str, Sequence[str]] = {
         "docs/plots.md",
         "docs/exactly-once.md",
         "docs/pushdown.md",
+        "docs/metrics.md",
     ),
     "client": (
         "docs/client.md",

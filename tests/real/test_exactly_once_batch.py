@@ -218,7 +218,7 @@ def end(bootstrap: str, names: WriterNames, report: TaskReport, *, commit: bool)
 def test_an_abort_after_a_part_was_committed_says_so(bootstrap: str, topic: str) -> None:
     options, reports = three_tasks(bootstrap, topic)
     end(bootstrap, reports[0].names, reports[0], commit=True)
-    text = abort_job(options, reports)
+    text = abort_job(options, reports).text
     assert "1 had been committed or ended before (tasks 0, 10 rows" in text
     assert visible(bootstrap, topic) == list(range(10))
     nothing_left(bootstrap, topic)

@@ -102,6 +102,8 @@ class RangeFetcher:
         self._cluster = cluster
         self._tp = tp
         self.position = self._start = wanted.start_offset
+        self.retries = 0
+        self.lost = 0  # offsets that were skipped
         self._end = wanted.end_offset
         self._options = options
         self._wanted = wanted
@@ -211,6 +213,7 @@ class RangeFetcher:
                         error = BrokerError(ErrorCode.OFFSET_NOT_AVAILABLE, error.where)
                 if deadline.expired and partition is not None:
                     self._no_progress(partition, deadline)  # its message says more
+                self.retries += 1
                 retry.after(error)
 
     def _no_progress(self, partition: Any, deadline: Deadline) -> None:
@@ -366,6 +369,7 @@ class RangeFetcher:
                 f"(retention.ms), or set {self._words.tolerate_loss} to read what is left"
             )
         count = until - self.position
+        self.lost += count
         log.warning("%s. %s: %d offsets skipped", text, self._words.tolerate_loss, count)
         self.position = until
 

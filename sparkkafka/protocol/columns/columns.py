@@ -431,9 +431,12 @@ def _skip_long(raw: memoryview | bytes, at: int) -> int:
 
 def content_bytes(column: pa.Array) -> int:
     """Bytes of the texts in an Arrow array of binary or string."""
-    where_each_begins = 4 * (len(column) + 1)
-    nulls = 0 if column.buffers()[0] is None else (len(column) + 7) // 8
-    return max(0, int(column.nbytes) - where_each_begins - nulls)
+    if not len(column):
+        return 0
+    # Not from nbytes, which counts the offsets of a slice in another way.
+    first, last = column.offset, column.offset + len(column)
+    offsets = np.frombuffer(column.buffers()[1], np.int32, count=last + 1)
+    return int(offsets[last]) - int(offsets[first])
 
 
 def headers_cost_bytes(count: int, size_bytes: int) -> int:

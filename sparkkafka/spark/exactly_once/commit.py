@@ -40,6 +40,7 @@ from sparkkafka.errors import (
 )
 from sparkkafka.spark.exactly_once.decision import (
     Decision,
+    Ended,
     TaskReport,
     WriterNames,
     latest_decision,
@@ -77,15 +78,15 @@ class _Stored(NamedTuple):
     places: tuple[TopicPartition, ...]
 
 
-def commit_batch(options: WriteOptions, batch_id: int, reports: Sequence[TaskReport]) -> str:
+def commit_batch(options: WriteOptions, batch_id: int, reports: Sequence[TaskReport]) -> Ended:
     """Make all tasks' rows of a micro-batch visible, or finish what an earlier driver decided.
 
-    Returns a line that says what was done. Raises TransactionError if the batch is not decided
+    Raises TransactionError if the batch is not decided
     (Spark plans it again, and nothing of this attempt becomes visible), DataLossError if it is
     decided and Kafka has lost a part of it.
     """
     if not reports:
-        return "no tasks"
+        return Ended("no tasks")
     names, query_id = reports[0].names, reports[0].query_id
     own = transactions_of(names, reports)
     with Cluster(options.client) as cluster:
@@ -111,10 +112,12 @@ def commit_batch(options: WriteOptions, batch_id: int, reports: Sequence[TaskRep
             end_transactions(cluster, mine, commit=False)
             _finish(cluster, names, last, options.fail_on_data_loss)
             clear_up(cluster, names, reports, every=True, before=last)
-            return (
+            return Ended(
                 f"batch {batch_id} was decided by an earlier start of the query (run {last.run}):"
                 f" {len(last.transactions)} transactions of it committed, rows written this time "
-                "left out"
+                "left out",
+                committed=len(last.transactions),
+                aborted=len(mine),
             )
         check_open(cluster, own, reports)
         decision = Decision(
@@ -134,7 +137,8 @@ def commit_batch(options: WriteOptions, batch_id: int, reports: Sequence[TaskRep
             _decide(cluster, names, decider, decision, stored.places, reports)
             _finish(cluster, names, decision, options.fail_on_data_loss)
         clear_up(cluster, names, reports, every=first and decides, before=last)
-        return f"batch {batch_id}: {len(own)} transactions committed"
+        text = f"batch {batch_id}: {len(own)} transactions committed"
+        return Ended(text, committed=len(own), visible=True)
 
 
 def abort_batch(
@@ -143,15 +147,15 @@ def abort_batch(
     reports: Sequence[TaskReport],
     *,
     stopped_tasks: bool = False,
-) -> str:
+) -> Ended:
     """End a failed micro-batch: take back what is not decided, leave alone what is.
 
     `stopped_tasks`: there are tasks without a report, which may run for a moment more. Spark also
-    calls this after `commit_batch` failed. Returns a line that says what was done.
+    calls this after `commit_batch` failed.
     Raises KafkaError if Kafka cannot be asked; the next start of the query then clears up.
     """
     if not reports:
-        return (
+        return Ended(
             f"batch {batch_id} failed, or the query was stopped; what its tasks wrote is taken "
             "back by the next start"
         )
@@ -166,17 +170,17 @@ def abort_batch(
             batch_id,
             names.run,
         ):
-            return (
+            return Ended(
                 f"batch {batch_id} is decided: its rows become visible at the latest when the "
                 "query is started again, and are not written a second time"
             )
         left = abort_each(cluster, own.values())
         stopped = abort_stopped(cluster, names) if stopped_tasks else 0
-    return (
-        f"batch {batch_id} failed, or the query was stopped: "
-        f"{len(own) - len(left) + stopped} transactions aborted"
-        + (f", {len(left)} not ({next(iter(left.values()))})" if left else "")
-    )
+    aborted = len(own) - len(left) + stopped
+    text = f"batch {batch_id} failed, or the query was stopped: {aborted} transactions aborted"
+    if left:
+        text += f", {len(left)} not ({next(iter(left.values()))})"
+    return Ended(text, aborted=aborted)
 
 
 def _become_decider(cluster: Cluster, names: WriterNames) -> Transaction:
@@ -325,14 +329,14 @@ def _finish_other_query(
 # --- batch jobs ---------------------------------------------------------------------------------
 
 
-def commit_job(options: WriteOptions, reports: Sequence[TaskReport]) -> str:
+def commit_job(options: WriteOptions, reports: Sequence[TaskReport]) -> Ended:
     """Commit the transactions of all tasks of a batch job.
 
     Raises TransactionError before anything is visible if one of them is not open any more;
     DataLossError if that turns out while they are committed.
     """
     if not reports:
-        return "no tasks"
+        return Ended("no tasks")
     names = reports[0].names
     own = transactions_of(names, reports)
     with Cluster(options.client) as cluster:
@@ -346,7 +350,7 @@ def commit_job(options: WriteOptions, reports: Sequence[TaskReport]) -> str:
                 f"({sum(row.rows for row in lost)} rows) are not: {next(iter(failed.values()))}"
             )
         clear_up(cluster, names, reports, every=False)
-    return f"{len(own)} transactions committed"
+    return Ended(f"{len(own)} transactions committed", committed=len(own), visible=True)
 
 
 def abort_job(
@@ -355,7 +359,7 @@ def abort_job(
     names: WriterNames | None = None,
     *,
     stopped_tasks: bool = False,
-) -> str:
+) -> Ended:
     """Take back what the tasks of a failed job wrote; says what could not be.
 
     `names` are the job's, needed if no task has reported. `stopped_tasks`: there are tasks without
@@ -363,7 +367,7 @@ def abort_job(
     """
     names = reports[0].names if reports else names
     if names is None:
-        return "nothing of it is visible to read_committed"
+        return Ended("nothing of it is visible to read_committed")
     own = transactions_of(names, reports)
     with Cluster(options.client) as cluster:
         outcome = abort_each(cluster, own.values())
@@ -374,7 +378,8 @@ def abort_job(
         error = outcome.get(id_of(report))
         if error is not None:
             (visible if is_gone(error) else unsure).append(report)
-    text = f"{len(own) - len(visible) - len(unsure) + stopped} transactions aborted"
+    aborted = len(own) - len(visible) - len(unsure) + stopped
+    text = f"{aborted} transactions aborted"
     if visible:
         text += (
             f"; {len(visible)} had been committed or ended before ("
@@ -386,4 +391,4 @@ def abort_job(
             f"; {len(unsure)} could not be reached (tasks {some(row.task for row in unsure)}): "
             "the broker aborts them after kafka.transaction.timeout.ms"
         )
-    return text
+    return Ended(text, aborted=aborted)

@@ -103,6 +103,16 @@ class TaskReport(NamedTuple):
     partitions: tuple[TopicPartition, ...]
 
 
+class Ended(NamedTuple):
+    """How the driver has ended the transactions of a micro-batch or a job: a line that says what
+    was done, and how many were committed and aborted. `visible`: the rows of this attempt are."""
+
+    text: str
+    committed: int = 0
+    aborted: int = 0
+    visible: bool = False
+
+
 @dataclass(frozen=True, kw_only=True)
 class Decision:
     """These transactions of one micro-batch will be committed, whatever happens.

@@ -29,9 +29,9 @@ from sparkkafka.spark.exactly_once.decision import (
     latest_decision,
 )
 from sparkkafka.spark.exactly_once.task_transactions import OF_TRANSACTIONS
+from sparkkafka.spark.reports import ABORTED, QUERY_ID, Report
 
 # Properties that Spark's StreamExecution and MicroBatchExecution set for a micro-batch's tasks.
-QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
 RUN_ID = "spark.jobGroup.id"
 
@@ -126,7 +126,13 @@ def task_transaction(place: TaskPlace, options: WriteOptions) -> Iterator[Produc
     try:
         with transaction:
             yield transaction
-    except KafkaError as error:
+    except BaseException as error:
+        if transaction.partitions:
+            report = Report(place.query_id, prefix=place.names.prefix)
+            report.add(ABORTED, 1)
+            report.send(options.metrics_address)
+        if not isinstance(error, KafkaError):
+            raise
         if getattr(error, "code", None) not in _OVER:
             raise
         raise TransactionError(

@@ -22,6 +22,7 @@ from pyspark.sql.datasource import InputPartition
 from sparkkafka.client.values import Address, TopicPartition
 from sparkkafka.config.source import EARLIEST_OFFSET, LATEST_OFFSET, OffsetBound, PartitionKey
 from sparkkafka.errors import DataLossError, OptionError, some
+from sparkkafka.spark.reports import LOST, Report
 
 MOST_SHOWN = 10
 """How many partitions an error message lists."""
@@ -77,6 +78,7 @@ class Loss(NamedTuple):
     condition: str
     text: str
     missing: int
+    tp: TopicPartition | None = None
 
 
 # --- topics and partitions -------------------------------------------------------------------
@@ -373,7 +375,14 @@ def _lost(tp: TopicPartition, start: int, end: int, available: str, missing: int
     if start > end:
         condition = "RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET"
     text = f"{tp}: wanted offsets [{start}, {end}), available {available}"
-    return Loss(condition, text, missing)
+    return Loss(condition, text, missing, tp)
+
+
+def count_losses(report: Report, losses: Iterable[Loss]) -> None:
+    """For `sparkkafka.metrics`; offsets that nobody can count do not."""
+    for loss in losses:
+        if loss.tp is not None:
+            report.add(LOST, loss.missing, *loss.tp)
 
 
 def loss_error(losses: list[Loss]) -> DataLossError:

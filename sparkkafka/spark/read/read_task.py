@@ -19,11 +19,13 @@ from sparkkafka.client.consumer.range_fetcher import (
 )
 from sparkkafka.client.consumer.record import times_as_us
 from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import FetchOptions, ReadOptions
 from sparkkafka.errors import DataLossError, DecodeError
 from sparkkafka.protocol.columns.columns import ALL_COLUMNS, HEADERS_TYPE, DecodedRecords, Selection
 from sparkkafka.protocol.records.arrow import from_numpy, places, repeat_text
 from sparkkafka.spark.read.planning import KafkaInputPartition
+from sparkkafka.spark.reports import BYTES, LOST, RECORDS, RETRIES, Report, telling
 from sparkkafka.spark.schema import ReadColumn, arrow_schema
 
 if TYPE_CHECKING:
@@ -49,10 +51,11 @@ def read_range(
     """
     # The last known leader gives the metadata; the same connection then fetches.
     with (
+        telling(options.metrics_address) as report,
         Cluster(options.client, try_first=partition.leader, for_task=True) as cluster,
-        typed_of(options, columns) as typed,
+        typed_of(options, columns, report) as typed,
     ):
-        yield from _read_range(cluster, options, columns, partition, typed)
+        yield from _read_range(cluster, options, columns, partition, typed, report)
 
 
 def read_ranges(
@@ -62,15 +65,16 @@ def read_ranges(
 ) -> Iterator[pa.RecordBatch]:
     """The records of small ranges of several partitions. Raises as `read_range`."""
     with (
+        telling(options.metrics_address) as report,
         Cluster(options.client, try_first=ranges[0].leader, for_task=True) as cluster,
-        typed_of(options, columns) as typed,
+        typed_of(options, columns, report) as typed,
     ):
         with _small_ranges_fetcher(cluster, options, options.fetch, columns, ranges) as fetcher:
-            yield from _joined(_shaped(fetcher, options, columns, ranges, typed))
+            yield from _joined(_shaped(fetcher, options, columns, ranges, typed, report))
         for one in ranges:
             if one.tp in fetcher.left:
                 left = replace(one, start=fetcher.left[one.tp])
-                yield from _read_range(cluster, options, columns, left, typed)
+                yield from _read_range(cluster, options, columns, left, typed, report)
 
 
 def read_at_once(
@@ -81,6 +85,7 @@ def read_at_once(
     *,
     most_bytes: int,
     limit_ms: int,
+    report: Report | None = None,
 ) -> list[pa.RecordBatch] | None:
     """All records of small ranges within these Arrow bytes and this time, if nothing unusual
     happens.
@@ -100,9 +105,9 @@ def read_at_once(
     size_bytes = 0
     with (
         _small_ranges_fetcher(cluster, options, fetch, columns, ranges) as fetcher,
-        typed_of(options, columns, on_driver=True) as typed,
+        typed_of(options, columns, report, on_driver=True) as typed,
     ):
-        for batch in _shaped(fetcher, options, columns, ranges, typed):
+        for batch in _shaped(fetcher, options, columns, ranges, typed, report):
             found.append(batch)
             size_bytes += batch.nbytes
             if fetcher.left or size_bytes > most_bytes or deadline.expired:
@@ -135,9 +140,18 @@ def _shaped(
     columns: tuple[ReadColumn, ...],
     ranges: Sequence[KafkaInputPartition],
     typed: Typed | None,
+    report: Report | None,
 ) -> Iterator[pa.RecordBatch]:
     shapers = {one.tp: _shaper(options, columns, one, typed) for one in ranges}
-    return (batch for tp, records in fetcher for batch in shapers[tp].batches(records))
+    for tp, records in fetcher:
+        _count(report, tp, records)
+        yield from shapers[tp].batches(records)
+
+
+def _count(report: Report | None, tp: TopicPartition, records: DecodedRecords) -> None:
+    if report is not None:
+        report.add(RECORDS, len(records), *tp)
+        report.add(BYTES, records.column_bytes, *tp)
 
 
 def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -156,7 +170,11 @@ def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def typed_of(
-    options: ReadOptions, columns: tuple[ReadColumn, ...], *, on_driver: bool = False
+    options: ReadOptions,
+    columns: tuple[ReadColumn, ...],
+    report: Report | None,
+    *,
+    on_driver: bool = False,
 ) -> AbstractContextManager[Typed | None]:
     """What decodes columns with a schema; None if there are none."""
     formats = options.formats
@@ -164,7 +182,7 @@ def typed_of(
         return nullcontext()
     from sparkkafka.spark.read.typed_task import Typed
 
-    return Typed(options, formats, columns, on_driver=on_driver)
+    return Typed(options, formats, columns, report, on_driver=on_driver)
 
 
 def _selection(
@@ -201,6 +219,7 @@ def _read_range(
     columns: tuple[ReadColumn, ...],
     partition: KafkaInputPartition,
     typed: Typed | None,
+    report: Report | None,
 ) -> Iterator[pa.RecordBatch]:
     with RangeFetcher(
         cluster,
@@ -215,11 +234,16 @@ def _read_range(
         shaper = _shaper(options, columns, partition, typed)
         try:
             for records in fetcher:
+                _count(report, partition.tp, records)
                 yield from shaper.batches(records)
         except DataLossError as error:
             # The JVM connector's condition, which people search for.
             condition = "KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE"
             raise DataLossError(f"[{condition}] {error}") from error
+        finally:
+            if report is not None:
+                report.add(RETRIES, fetcher.retries, *partition.tp)
+                report.add(LOST, fetcher.lost, *partition.tp)
 
 
 class BatchShaper:

@@ -35,6 +35,7 @@ from sparkkafka.protocol.messages.metadata import MetadataRequest, MetadataReque
 from sparkkafka.spark.logs import EXECUTOR, set_up_logging
 from sparkkafka.spark.read import planning
 from sparkkafka.spark.read.planning import KafkaInputPartition, SmallRanges
+from sparkkafka.spark.reports import RETRIES, Report
 from sparkkafka.spark.schema import ReadColumn, default_columns
 from sparkkafka.spark.worker import PickledToTasks
 
@@ -63,6 +64,7 @@ class KafkaBatchReader(PickledToTasks, DataSourceReader):
         set_up_logging()
         options = self.options
         planning.check_bounds(options.starting, options.ending)
+        report = Report()
         with Cluster(options.client) as cluster:
             check_dead_letter_topic(cluster, options)
             ranges, losses, topic_ids = with_attempts(
@@ -70,14 +72,17 @@ class KafkaBatchReader(PickledToTasks, DataSourceReader):
                 options,
                 "looking up the offsets of the read",
                 lambda deadline: _bound_ranges(cluster, options, deadline),
+                report,
             )
             if losses:
                 if options.fail_on_data_loss:
                     raise planning.loss_error(losses)
+                planning.count_losses(report, losses)
                 log.warning("%s", planning.loss_warning(losses))
             # After the ends of the logs are known: records appended in between may be later than
             # any that were there before.
             ranges = self.narrowed(cluster, ranges)
+            report.send(options.metrics_address)
             return list(task_ranges(cluster, options, ranges, topic_ids))
 
     def narrowed(
@@ -144,9 +149,14 @@ def _bound_ranges(
 
 
 def with_attempts(
-    cluster: Cluster, options: ReadOptions, what: str, action: Callable[[Deadline], _T]
+    cluster: Cluster,
+    options: ReadOptions,
+    what: str,
+    action: Callable[[Deadline], _T],
+    report: Report | None = None,
 ) -> _T:
-    """Runs `action` under default.api.timeout.ms, up to fetchOffset.numRetries times.
+    """Runs `action` under default.api.timeout.ms, up to fetchOffset.numRetries times. Retries are
+    counted in `report`.
 
     Raises immediately what a retry cannot fix, and a first failure if no broker was ever reached:
     then the address is most likely wrong.
@@ -162,6 +172,8 @@ def with_attempts(
                 if attempt > 1:
                     error.add_note(f"{what} failed {attempts} times (fetchOffset.numRetries)")
                 raise
+            if report is not None:
+                report.add(RETRIES, 1)
             log.warning("%s: attempt %d of %d failed: %s", what, attempt, attempts, error)
             time.sleep(options.fetch_offset_retry_interval_ms / 1000)
     raise AssertionError  # numRetries is 1 at least

@@ -29,6 +29,7 @@ from sparkkafka.schemas.column import (
 )
 from sparkkafka.schemas.registry.client import RegistryClient
 from sparkkafka.spark.arrow_types import has_null_items
+from sparkkafka.spark.reports import BAD, DEAD, Report
 from sparkkafka.spark.schema import ReadColumn
 
 if TYPE_CHECKING:
@@ -73,10 +74,12 @@ class Typed:
         options: ReadOptions,
         formats: FormatOptions,
         columns: tuple[ReadColumn, ...],
+        report: Report | None = None,
         *,
         on_driver: bool = False,
     ) -> None:
         self.options, self.formats = options, formats
+        self._report = report
         self._plans = {column.name: dict(column.plans) for column in columns if column.plans}
         self._on_driver = on_driver
         self._stack = ExitStack()
@@ -169,6 +172,11 @@ class Typed:
         self.bad += bad
         self._first = self._first or first
 
+    def report(self, name: str, count: int, topic: str, partition: int) -> None:
+        """For `sparkkafka.metrics`."""
+        if self._report is not None:
+            self._report.add(name, count, topic, partition)
+
 
 class TypedRecords:
     """Records of one partition -> its columns with a schema."""
@@ -207,6 +215,7 @@ class TypedRecords:
         found = {name: one.values for name, one in decoded.items()}
         self._typed.check(found)
         self._typed.count(len(records), len(bad), first)
+        self._typed.report(BAD, len(bad), self._topic, self._partition)
         for name, one in decoded.items():
             if one.rest is not None and name == "value":
                 found["rescued"] = one.rest
@@ -223,6 +232,7 @@ class TypedRecords:
                 kept(records, ~keep),
                 [DeadLetter(one[0][0], reason_of(one)) for one in bad.values()],
             )
+            self._typed.report(DEAD, len(bad), self._topic, self._partition)
             records = kept(records, keep)
             mask = from_numpy(keep)
             found = {name: array.filter(mask) for name, array in found.items()}

@@ -24,6 +24,7 @@ from sparkkafka.spark.read.planning import (
     KafkaInputPartition,
     SmallRanges,
 )
+from sparkkafka.spark.reports import Report
 from sparkkafka.spark.schema import ReadColumn
 
 if TYPE_CHECKING:
@@ -58,9 +59,13 @@ class DriverReads:
         self._not_before_s = 0.0
 
     def of(
-        self, tasks: Sequence[InputPartition], offset_bytes: Mapping[TopicPartition, float]
+        self,
+        tasks: Sequence[InputPartition],
+        offset_bytes: Mapping[TopicPartition, float],
+        report: Report,
     ) -> SmallBatch | None:
-        """The batch of these tasks; None if it is not small, or tasks had better read it."""
+        """The batch of these tasks, which is counted in `report`; None if it is not small, or tasks
+        had better read it."""
         ranges = [one for task in tasks for one in _ranges_of(task)]
         if not self._is_small(ranges, len(tasks), offset_bytes):
             return None
@@ -68,6 +73,7 @@ class DriverReads:
         from sparkkafka.spark.read.read_task import read_at_once
 
         why = "it is larger than it seemed, or takes long"
+        counted = Report()
         try:
             rows = read_at_once(
                 self._cluster,
@@ -76,6 +82,7 @@ class DriverReads:
                 ranges,
                 most_bytes=MOST_BYTES,
                 limit_ms=LIMIT_MS,
+                report=counted if self._options.metrics_address is not None else None,
             )
         except KafkaError as error:
             rows, why = None, str(error)
@@ -83,6 +90,7 @@ class DriverReads:
             self._not_before_s = time.monotonic() + NOT_AGAIN_S
             log.info("tasks read this micro-batch, and those of a minute: %s", why)
             return None
+        report.take(counted)
         partition = ranges[0] if len(ranges) == 1 else SmallRanges(tuple(ranges))
         return SmallBatch(partition, rows)
 

@@ -17,7 +17,7 @@ import logging
 import threading
 from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
@@ -46,6 +46,17 @@ _MAY_BE_KAFKA = ("PythonMicroBatchStream", "KafkaV2[")
 # Spark 4.0 and 4.1 show the end of the batch as latestOffset of a Python source.
 _LATEST_IS_REPORTED = find_spec("pyspark.sql.streaming.datasource") is not None
 
+
+class KafkaProgress(NamedTuple):
+    """What a progress report says of one Kafka source: the ends of the batch, and of the log if
+    that is known; where the batch began, None of a query's first; and how many rows Spark took."""
+
+    read: Offsets
+    latest: Offsets | None
+    start: Offsets | None
+    rows: int
+
+
 COMMIT_TIMEOUT_MS = 10_000
 """How long one commit may keep Spark's other listeners waiting."""
 
@@ -71,10 +82,10 @@ def lag(
     Sources that are not Kafka's do not count. OptionError too if a source may be Kafka's and its
     offsets cannot be read.
     """
-    sources = _sources(query)
+    sources = kafka_sources(query)
     if options is not None:
         ends = _ends_now(options, sources, deadline_of(timeout_s))
-        sources = [(read, ends) for read, _ in sources]
+        sources = [source._replace(latest=ends) for source in sources]
     behind = _behind(sources)
     if behind is None:
         why = (
@@ -91,12 +102,12 @@ def lag(
 
 def reported_lag(progress: Any) -> Offsets | None:
     """As `lag` without options; None if the report does not say where the logs end."""
-    return _behind(_sources(progress))
+    return _behind(kafka_sources(progress))
 
 
-def _behind(sources: Iterable[tuple[Offsets, Offsets | None]]) -> Offsets | None:
+def _behind(sources: Iterable[KafkaProgress]) -> Offsets | None:
     behind: Offsets = {}
-    for read, ends in sources:
+    for read, ends, *_ in sources:
         if ends is None:
             return None
         for tp, offset in read.items():
@@ -112,14 +123,14 @@ def read_until(progress: Any) -> Offsets:
     source that may be Kafka's cannot be read.
     """
     until: Offsets = {}
-    for read, _ in _sources(progress):
+    for read, *_ in kafka_sources(progress):
         for tp, offset in read.items():
             until[tp] = min(offset, until.get(tp, offset))
     return until
 
 
-def _sources(query: Any) -> list[tuple[Offsets, Offsets | None]]:
-    """(end of the batch, end of the log if it is known) of each Kafka source of a report."""
+def kafka_sources(query: Any) -> list[KafkaProgress]:
+    """Of each Kafka source of a query or a report. Raises OptionError as `lag`."""
     progress = report_of(getattr(query, "lastProgress", query))
     if progress is None:
         return []
@@ -131,7 +142,9 @@ def _sources(query: Any) -> list[tuple[Offsets, Offsets | None]]:
             latest = None
             if _LATEST_IS_REPORTED:
                 latest = _offsets(field_of(source, "latestOffset"), description)
-            found.append((read, latest))
+            start = _offsets(field_of(source, "startOffset"), description)
+            rows = field_of(source, "numInputRows")
+            found.append(KafkaProgress(read, latest, start, int(rows or 0)))
     return found
 
 
@@ -187,15 +200,13 @@ def _parsed(text: str) -> Any:
 
 
 def _ends_now(
-    options: Mapping[str, Any],
-    sources: Iterable[tuple[Offsets, Offsets | None]],
-    deadline: Deadline | None,
+    options: Mapping[str, Any], sources: Iterable[KafkaProgress], deadline: Deadline | None
 ) -> Offsets:
     given = parse_group_options(options)
     with Cluster(given.client) as cluster:
         listed = list_offsets(
             cluster,
-            {tp: LATEST for read, _ in sources for tp in read},
+            {tp: LATEST for read, *_ in sources for tp in read},
             isolation_level=given.isolation_level,
             deadline=deadline,
         )
@@ -226,11 +237,11 @@ def commit_to_group(
         raise OptionError("commit_to_group needs the name of the group: set kafka.group.id")
     committer = GroupCommitter(given, query)
     spark.streams.addListener(committer)
-    atexit.register(_let_listeners_finish, spark)
+    atexit.register(let_listeners_finish, spark)
     return committer
 
 
-def _let_listeners_finish(spark: SparkSession) -> None:
+def let_listeners_finish(spark: SparkSession) -> None:
     """Waits until Spark's listeners have heard of all batches, if the session still exists."""
     try:
         context = spark._jsparkSession.sparkContext()

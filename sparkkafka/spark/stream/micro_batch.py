@@ -142,6 +142,7 @@ def plan_micro_batch(
                     "KAFKA_DATA_LOSS.ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO",
                     f"Added partition {tp} starts from {first} instead of 0",
                     first,
+                    tp,
                 )
             )
         elif not known and first > 0:
@@ -163,6 +164,7 @@ def _gone(tp: TopicPartition, start: int | None, end: int) -> Loss:
             "KAFKA_DATA_LOSS.INITIAL_OFFSET_NOT_FOUND_FOR_PARTITIONS",
             f"Cannot find initial offsets for partitions {tp}. They may have been deleted",
             end,
+            tp,
         )
     return _unreadable(tp, start, end, "the partition is gone", max(0, end - start))
 
@@ -172,6 +174,7 @@ def _unreadable(tp: TopicPartition, start: int, end: int, found: str, missing: i
         "KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE",
         f"Could not read records in offset [{start}, {end}) for topic partition {tp}: {found}",
         missing,
+        tp,
     )
 
 

@@ -19,6 +19,7 @@ from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ReadOptions
 from sparkkafka.errors import KafkaError, UnknownTopicError
 from sparkkafka.spark.read import planning, reader
+from sparkkafka.spark.reports import Report, ends_key
 from sparkkafka.spark.stream.micro_batch import (
     Offsets,
     StreamPlan,
@@ -87,6 +88,7 @@ class StreamOffsets:
         self._sizes_s: float | None = None
         self._next_sizes_s = 0.0
         self._batch: _Batch | None = None
+        self.report = Report()  # of the next plan
 
     def close(self) -> None:
         self.finish_batch()
@@ -380,12 +382,20 @@ class StreamOffsets:
     def _report(self, losses: list[planning.Loss]) -> None:
         if self._options.fail_on_data_loss:
             raise loss_error(losses)
+        planning.count_losses(self.report, losses)
         log.warning("%s", loss_warning(losses))
+
+    def tell(self, end: Mapping[TopicPartition, int]) -> None:
+        """Tell `sparkkafka.metrics` what was counted for the micro-batch that ends there."""
+        report, self.report = self.report, Report()
+        if report and self._options.metrics_address is not None:
+            report.ends = ends_key((*tp, at) for tp, at in end.items())
+            report.send(self._options.metrics_address)
 
     # --- asking -----------------------------------------------------------------------------------
 
     def _attempts(self, what: str, action: Callable[[Deadline], _T]) -> _T:
-        return reader.with_attempts(self.cluster, self._options, what, action)
+        return reader.with_attempts(self.cluster, self._options, what, action, self.report)
 
     def _offsets_at(
         self, time_ms: int, partitions: Collection[TopicPartition], deadline: Deadline

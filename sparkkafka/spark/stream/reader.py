@@ -93,9 +93,10 @@ class KafkaStreamReader(PickledToTasks, DataSourceStreamReader):
         tasks = offsets.plan(offsets_of(start), offsets_of(end))
         if self._newer_schemas is not None:
             self._newer_schemas.look()
-        if self._driver_reads is None:
-            return tasks
-        small = self._driver_reads.of(tasks, offsets.offset_bytes)
+        small = None
+        if self._driver_reads is not None:
+            small = self._driver_reads.of(tasks, offsets.offset_bytes, offsets.report)
+        offsets.tell(offsets_of(end))
         if small is None:
             return tasks
         self._rows = small.rows

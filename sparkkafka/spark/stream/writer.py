@@ -34,6 +34,7 @@ from sparkkafka.spark.write.commit_message import (
     log_abort,
     log_commit,
     task_reports,
+    tell_end,
 )
 from sparkkafka.spark.write.writer import encode_plans, input_columns
 
@@ -99,11 +100,15 @@ class KafkaStreamWriter(PickledToTasks, _ArrowSink):
         Raises as `exactly_once.commit.commit_batch`.
         """
         set_up_logging()
+        ended = None
         if self.options.delivery_guarantee == EXACTLY_ONCE:
             from sparkkafka.spark.exactly_once.commit import commit_batch
 
-            log.info("%s", commit_batch(self.options, batchId, task_reports(messages)))
+            ended = commit_batch(self.options, batchId, task_reports(messages))
+            log.info("%s", ended.text)
         log_commit(messages, f"micro-batch {batchId}: ")
+        visible = ended is None or ended.visible
+        tell_end(self.options.metrics_address, messages, ended, visible=visible)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Says what a failed micro-batch leaves behind; takes back what can be."""
@@ -113,8 +118,9 @@ class KafkaStreamWriter(PickledToTasks, _ArrowSink):
 
             reports = task_reports(messages)
             stopped = len(reports) < len(messages)
-            text = abort_batch(self.options, batchId, reports, stopped_tasks=stopped)
-            log.warning("%s", text)
+            ended = abort_batch(self.options, batchId, reports, stopped_tasks=stopped)
+            log.warning("%s", ended.text)
+            tell_end(self.options.metrics_address, messages, ended, visible=False)
             return
         log_abort(
             messages,

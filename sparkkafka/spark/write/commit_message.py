@@ -8,8 +8,17 @@ from dataclasses import dataclass, field
 
 from pyspark.sql.datasource import WriterCommitMessage
 
+from sparkkafka.config.metrics_address import MetricsAddress
 from sparkkafka.errors import some
-from sparkkafka.spark.exactly_once.decision import TaskReport
+from sparkkafka.spark.exactly_once.decision import Ended, TaskReport
+from sparkkafka.spark.reports import (
+    ABORTED,
+    COMMITTED,
+    ROWS,
+    WRITE_RETRIES,
+    WRITTEN_BYTES,
+    Report,
+)
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +30,8 @@ class KafkaCommitMessage(WriterCommitMessage):
     `payload_bytes` are those of keys and values, `batch_bytes` those of record batches as sent,
     `retries` the batches that were sent again. `partitions`: (topic, partition) -> rows, first and
     last offset; -1 for offsets that no broker told (acks=0). Other producers' records may lie in
-    between. `report`: of the transaction that it is part of, in an exactly-once write.
+    between. `report`: of the transaction that it is part of, in an exactly-once write. `query_id`:
+    of the streaming query, "" in a batch write.
     """
 
     rows: int = 0
@@ -31,6 +41,7 @@ class KafkaCommitMessage(WriterCommitMessage):
     retries: int = 0
     partitions: dict[tuple[str, int], tuple[int, int, int]] = field(default_factory=dict)
     report: TaskReport | None = None
+    query_id: str = ""
 
     def text(self, most: int = 20) -> str:
         """One line, with the offsets of `most` partitions."""
@@ -76,6 +87,32 @@ def log_abort(messages: Iterable[WriterCommitMessage | None], again: str, what: 
         len(done),
         again,
     )
+
+
+def tell_end(
+    address: MetricsAddress | None,
+    messages: Iterable[WriterCommitMessage | None],
+    ended: Ended | None = None,
+    *,
+    visible: bool = True,
+) -> None:
+    """Tell `sparkkafka.metrics` how a write has ended; `visible`: its rows count."""
+    done = _finished(messages)
+    if address is None or not done:
+        return
+    report = Report(query=done[0].query_id)
+    if done[0].report is not None:
+        report.prefix = done[0].report.names.prefix
+    for message in done:
+        report.add(WRITE_RETRIES, message.retries)
+        if visible:
+            report.add(WRITTEN_BYTES, message.payload_bytes)
+            for (topic, partition), (rows, _, _) in message.partitions.items():
+                report.add(ROWS, rows, topic, partition)
+    if ended is not None:
+        report.add(COMMITTED, ended.committed)
+        report.add(ABORTED, ended.aborted)
+    report.send(address)
 
 
 def task_reports(messages: Iterable[WriterCommitMessage | None]) -> list[TaskReport]:

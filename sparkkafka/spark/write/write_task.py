@@ -26,6 +26,7 @@ from sparkkafka.errors import BrokerError, ErrorCode, UnknownTopicError
 from sparkkafka.protocol.columns.encode import RecordColumns
 from sparkkafka.protocol.records.arrow import or_zero
 from sparkkafka.spark.exactly_once.task import TaskPlace, task_transaction
+from sparkkafka.spark.reports import query_id
 from sparkkafka.spark.write.commit_message import KafkaCommitMessage
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def write_rows(
     first = next(batches, None)
     if first is None:
         # Nothing to send: no connection is needed.
-        return KafkaCommitMessage(report=place and place.report(0, None))
+        return KafkaCommitMessage(report=place and place.report(0, None), query_id=query_id())
     started_s = time.monotonic()
     with ExitStack() as stack:
         transaction = None
@@ -75,7 +76,7 @@ def write_rows(
         for batch in batches:
             task.write(batch)
         producer.flush()
-        message = task.message()
+        message = replace(task.message(), query_id=query_id())
         if place is not None:
             message = replace(message, report=place.report(message.rows, transaction))
     context = TaskContext.get()

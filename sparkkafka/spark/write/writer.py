@@ -40,6 +40,7 @@ from sparkkafka.spark.write.commit_message import (
     log_abort,
     log_commit,
     task_reports,
+    tell_end,
 )
 
 if TYPE_CHECKING:
@@ -87,11 +88,14 @@ class KafkaBatchWriter(PickledToTasks, DataSourceArrowWriter):
         Raises as `commit_job`.
         """
         set_up_logging()
+        ended = None
         if self.options.delivery_guarantee == EXACTLY_ONCE:
             from sparkkafka.spark.exactly_once.commit import commit_job
 
-            log.info("%s", commit_job(self.options, task_reports(messages)))
+            ended = commit_job(self.options, task_reports(messages))
+            log.info("%s", ended.text)
         log_commit(messages)
+        tell_end(self.options.metrics_address, messages, ended)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Says what a failed job leaves behind; takes back what can be."""
@@ -103,8 +107,9 @@ class KafkaBatchWriter(PickledToTasks, DataSourceArrowWriter):
             names = WriterNames.of_job(self.options.transactional_id_prefix, self.writer_id)
             reports = task_reports(messages)
             stopped = len(reports) < len(messages)
-            text = abort_job(self.options, reports, names, stopped_tasks=stopped)
-            log.warning("the job failed: %s", text)
+            ended = abort_job(self.options, reports, names, stopped_tasks=stopped)
+            log.warning("the job failed: %s", ended.text)
+            tell_end(self.options.metrics_address, messages, ended, visible=False)
             return
         log_abort(messages, "running the job again writes them a second time")
 

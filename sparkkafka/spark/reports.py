@@ -1,0 +1,240 @@
+"""What the driver's processes and tasks tell `sparkkafka.metrics`: one small datagram at their end.
+
+Spark gives Python sources and tasks no way to report numbers, and none of their processes is the
+user's own, where a listener lives. So each sends what it has counted to `metricsAddress`, by UDP:
+nothing is waited for, and a report that is lost changes nothing but the numbers.
+
+A datagram is 16 bytes of a keyed BLAKE2b over the rest, and the rest is JSON. A report of many
+partitions takes several datagrams.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import logging
+import os
+import re
+import socket
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pyspark import TaskContext
+
+from sparkkafka.config.metrics_address import MetricsAddress
+
+log = logging.getLogger(__name__)
+
+QUERY_ID: Final = "sql.streaming.queryId"
+"""The property that Spark's StreamExecution sets for the tasks of a query."""
+
+VERSION: Final = 1
+MAC_BYTES: Final = 16
+MOST_BYTES: Final = 1_200
+"""Of a datagram: it passes any network in one piece."""
+MOST_ROWS: Final = 64
+"""Of a report by partition; with more its numbers are summed by topic, so that it costs no more
+than a fraction of a millisecond."""
+ALL_PARTITIONS: Final = -1
+
+# By topic and partition.
+RECORDS: Final = "records"
+BYTES: Final = "bytes"
+RETRIES: Final = "retries"
+LOST: Final = "lost"
+BAD: Final = "bad"
+DEAD: Final = "dead"
+ROWS: Final = "rows"
+BY_PARTITION: Final = frozenset({RECORDS, BYTES, RETRIES, LOST, BAD, DEAD, ROWS})
+# Of a query.
+WRITTEN_BYTES: Final = "written_bytes"
+WRITE_RETRIES: Final = "write_retries"
+COMMITTED: Final = "committed"
+ABORTED: Final = "aborted"
+OF_QUERY: Final = frozenset({RETRIES, WRITTEN_BYTES, WRITE_RETRIES, COMMITTED, ABORTED})
+
+_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|")
+_ENDS = re.compile(r"[0-9a-f]{16}|")
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_MOST_PARTITION = 2**31 - 1
+_MOST_COUNT = 2**62
+_MOST_PREFIX = 1_000
+
+Counts = dict[tuple[str, int], dict[str, int]]
+
+
+class BadReportError(ValueError):
+    """A datagram that is not a report of ours."""
+
+
+@dataclass
+class Report:
+    """What was counted. `query` is the query's id, "" if there is none, or if it is not known: the
+    process that plans micro-batches does not know it, and says by `ends` where its batch ends.
+    `prefix` is that of the transactional ids."""
+
+    query: str = ""
+    ends: str = ""
+    prefix: str = ""
+    counts: Counts = field(default_factory=dict)
+    totals: dict[str, int] = field(default_factory=dict)
+
+    def add(self, name: str, count: int, topic: str = "", partition: int = 0) -> None:
+        """`count` more of it, of one partition or, without a topic, of the query."""
+        if not count:
+            return
+        row = self.counts.setdefault((topic, partition), {}) if topic else self.totals
+        row[name] = row.get(name, 0) + count
+
+    def take(self, other: Report) -> None:
+        """Add what the other one has counted."""
+        for (topic, partition), row in other.counts.items():
+            for name, count in row.items():
+                self.add(name, count, topic, partition)
+        for name, count in other.totals.items():
+            self.add(name, count)
+
+    def keep_only(self, names: Iterable[str]) -> None:
+        """Forget the rest."""
+        kept = frozenset(names)
+        for row in (*self.counts.values(), self.totals):
+            for name in row.keys() - kept:
+                del row[name]
+
+    def __bool__(self) -> bool:
+        return bool(self.totals) or any(self.counts.values())
+
+    def send(self, address: MetricsAddress | None) -> None:
+        """Send it and forget it, if there is an address and anything to tell. Never raises, never
+        waits."""
+        if address is None or not self:
+            return
+        try:
+            family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+            with socket.socket(family, socket.SOCK_DGRAM) as sock:
+                sock.setblocking(False)
+                for datagram in datagrams(self, address.key):
+                    sock.sendto(datagram, (address.host, address.port))
+        except OSError as error:  # no route, or no room: the numbers are smaller for it
+            log.debug("a report for sparkkafka.metrics was not sent: %s", error)
+
+
+@contextmanager
+def telling(address: MetricsAddress | None) -> Iterator[Report | None]:
+    """What a read task counts, sent at its end; None without an address.
+
+    Of an attempt that fails only what it did outside of Spark is told: Spark runs the task again.
+    """
+    if address is None:
+        yield None
+        return
+    report = Report(query_id())
+    try:
+        yield report
+    except GeneratorExit:  # Spark wants no more rows
+        report.send(address)
+        raise
+    except BaseException:
+        report.keep_only((RETRIES, DEAD))
+        report.send(address)
+        raise
+    report.send(address)
+
+
+def query_id() -> str:
+    """Of the query that this task belongs to; "" outside of one."""
+    context = TaskContext.get()
+    return (context.getLocalProperty(QUERY_ID) or "") if context is not None else ""
+
+
+def ends_key(ends: Iterable[tuple[str, int, int]]) -> str:
+    """A short name for the end of a micro-batch: its topics, partitions and offsets."""
+    text = json.dumps(sorted(ends))
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+# --- datagrams ----------------------------------------------------------------------------------
+
+
+def datagrams(report: Report, key: bytes) -> Iterator[bytes]:
+    """The report in pieces, each of them complete in itself."""
+    head: dict[str, Any] = {"v": VERSION, "query": report.query}
+    head |= {"ends": report.ends, "prefix": report.prefix[:_MOST_PREFIX]}
+    rows = [
+        _dump([topic, partition, row]) for (topic, partition), row in _few(report).items() if row
+    ]
+    totals, done = report.totals, 0
+    while done < len(rows) or totals:
+        # Random, so that two equal reports are not taken for one that came twice.
+        start = _dump({**head, "n": os.urandom(6).hex(), "totals": totals})[:-1] + ',"rows":['
+        piece: list[str] = []
+        size = MAC_BYTES + len(start) + 2
+        while done < len(rows) and (not piece or size + len(rows[done]) < MOST_BYTES):
+            size += len(rows[done]) + 1
+            piece.append(rows[done])
+            done += 1
+        body = f"{start}{','.join(piece)}]}}".encode()
+        yield _mac(body, key) + body
+        totals = {}
+
+
+def _few(report: Report) -> Counts:
+    if len(report.counts) <= MOST_ROWS:
+        return report.counts
+    summed = Report()
+    for (topic, _), row in report.counts.items():
+        for name, count in row.items():
+            summed.add(name, count, topic, ALL_PARTITIONS)
+    return summed.counts
+
+
+def report_of(datagram: bytes, key: bytes) -> Report:
+    """Raises BadReportError, unless somebody with the key has sent it, and all in it is sound."""
+    mac, body = datagram[:MAC_BYTES], datagram[MAC_BYTES:]
+    if len(mac) < MAC_BYTES or not hmac.compare_digest(mac, _mac(body, key)):
+        raise BadReportError("signature")
+    try:
+        return _report(json.loads(body))
+    except (ValueError, RecursionError, TypeError, KeyError) as error:
+        raise BadReportError("form") from error
+
+
+def _report(tree: Any) -> Report:
+    if tree["v"] != VERSION:
+        raise BadReportError("version")
+    report = Report(
+        _text(tree["query"], _ID), _text(tree["ends"], _ENDS), str(tree["prefix"])[:_MOST_PREFIX]
+    )
+    for topic, partition, row in tree["rows"]:
+        _text(topic, _TOPIC)
+        if type(partition) is not int or not ALL_PARTITIONS <= partition <= _MOST_PARTITION:
+            raise BadReportError("partition")
+        report.counts[topic, partition] = _numbers(row, BY_PARTITION)
+    report.totals = _numbers(tree["totals"], OF_QUERY)
+    return report
+
+
+def _text(value: Any, pattern: re.Pattern[str]) -> str:
+    if not isinstance(value, str) or pattern.fullmatch(value) is None:
+        raise BadReportError("text")
+    return value
+
+
+def _numbers(row: Mapping[str, Any], names: frozenset[str]) -> dict[str, int]:
+    if not isinstance(row, dict) or not row.keys() <= names:
+        raise BadReportError("names")
+    # Exactly: True is an int as well.
+    if not all(type(count) is int and 0 <= count <= _MOST_COUNT for count in row.values()):
+        raise BadReportError("numbers")
+    return dict(row)
+
+
+def _mac(body: bytes, key: bytes) -> bytes:
+    return hashlib.blake2b(body, digest_size=MAC_BYTES, key=key).digest()
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))

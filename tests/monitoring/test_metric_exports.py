@@ -1,0 +1,333 @@
+"""Numbers are added up and exported: prometheus-client's parser and OpenTelemetry's SDK read them.
+What docs, dashboard and alerts name is exported."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+import sparkkafka
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.errors import OptionError
+from sparkkafka.monitoring import catalogue, numbers
+from sparkkafka.monitoring.extras import needs_extra
+from sparkkafka.monitoring.numbers import MOST_PARTITIONS, MOST_QUERIES, Numbers
+from sparkkafka.monitoring.otel import Instruments, name_and_unit
+from sparkkafka.monitoring.prometheus import NumbersCollector, Pusher, ScrapePort
+from sparkkafka.spark import reports
+from sparkkafka.spark.reports import Report, ends_key
+from sparkkafka.spark.stream.lag_and_commits import KafkaProgress
+from tests.real.streams import wait_until
+
+ROOT = Path(__file__).parents[2]
+ONE, TWO = (f"{n:08}-0000-0000-0000-000000000000" for n in (1, 2))
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def source(start: int | None, end: int, latest: int | None = None, rows: int = 0) -> KafkaProgress:
+    """Both partitions have the same offsets."""
+    first, last, log_end = (None if at is None else {A: at, B: at} for at in (start, end, latest))
+    return KafkaProgress(last or {}, log_end, first, rows)
+
+
+def values(some: Numbers) -> dict[tuple[str, ...], float]:
+    return {(one.metric.field, *one.labels.values()): one.value for one in some.samples()}
+
+
+def filled(**more: Any) -> Numbers:
+    """A value of each metric."""
+    made = Numbers(**more)
+    made.started(ONE, 'a "name"\n')
+    made.batch(ONE, [source(None, 10, 30, rows=20)], {"triggerExecution": 500, "addBatch": 400})
+    made.batch(ONE, [source(10, 20, 30, rows=20)], {"triggerExecution": 1_000, "addBatch": 700})
+    report = Report(ONE)
+    for number, name in enumerate(sorted(reports.BY_PARTITION), start=1):
+        report.add(name, number, "t", 0)
+        report.add(name, number, "t", 1)
+    for name in sorted(reports.OF_QUERY):
+        report.add(name, 5)
+    made.report(report)
+    made.looked_up(ONE, {A: 7, B: 8}, {A: 1.5, B: 2.5})
+    made.oldest_transaction(ONE, 1_700_000_000.0)
+    made.dropped("signature")
+    return made
+
+
+def test_numbers_add_up() -> None:
+    found = values(filled())
+    name = 'a "name"\n'
+    for key, value in {
+        ("batches", name): 2, ("input_rows", name): 40, ("trigger_s", name): 1.5,
+        ("last_trigger_s", name): 1.0, ("part_s", name, "addBatch"): 1.1,
+        ("offsets", name, "t"): 20, ("lag", name, "t"): 15, ("behind_s", name, "t"): 2.5,
+        ("retries", name): 5, ("retries", name, "t"): 12, ("received",): 1,
+        ("dropped", "signature"): 1, ("active", name): 1, ("failures", name): 0,
+        ("oldest_transaction_s", name): 1_700_000_000.0,
+    }.items():  # fmt: skip
+        assert found[key] == pytest.approx(value), key
+    found = values(filled(partitions=True))
+    assert found["lag", name, "t", "1"] == 8
+    assert found["behind_s", name, "t", "0"] == 1.5
+
+
+def test_lag_is_of_progress_until_brokers_tell() -> None:
+    made = Numbers()
+    made.started(ONE, "q")
+    made.batch(ONE, [source(0, 10, 30), source(0, 10, 35)], {})
+    assert values(made)["lag", "q", "t"] == 50  # of two sources the one that is further behind
+    made.looked_up(ONE, {A: 100, B: 1}, {})
+    made.batch(ONE, [source(10, 20, 30)], {})
+    assert values(made)["lag", "q", "t"] == 101
+    made.looked_up(ONE, {}, {})
+    made.batch(ONE, [source(20, 30, 31)], {})
+    assert values(made)["lag", "q", "t"] == 2
+    made.batch(ONE, [KafkaProgress({A: 40}, {A: 44}, {A: 30}, 0)], {})  # B is gone
+    assert values(made)["lag", "q", "t"] == 4
+
+
+def plan(end: int) -> Report:
+    made = Report(ends=ends_key([(*A, end), (*B, end)]))
+    made.add(reports.LOST, 3, "t", 0)
+    return made
+
+
+def test_a_plan_belongs_to_the_query_whose_batch_ends_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = Numbers()
+    made.started(ONE, "one")
+    made.started(TWO, "two")
+    made.report(plan(10))
+    made.batch(TWO, [source(0, 9)], {})
+    assert ("lost", "two", "t") not in values(made)
+    made.batch(ONE, [source(0, 10)], {})
+    assert values(made)["lost", "one", "t"] == 3
+    made.batch(TWO, [source(9, 12)], {})
+    made.report(plan(12))  # a little late
+    assert values(made)["lost", "two", "t"] == 3
+    made.batch(TWO, [source(12, 13)], {})
+    monkeypatch.setattr(numbers, "LATE_S", -1.0)
+    made.report(plan(13))  # another query's, which has not come so far
+    made.batch(ONE, [source(10, 13)], {})
+    assert values(made)["lost", "one", "t"] == 6
+    for end in range(1_000):
+        made.report(plan(100 + end))
+    assert len(made._waiting) == numbers.MOST_WAITING
+
+
+def test_reports_come_before_the_listener_hears_of_a_query() -> None:
+    made = Numbers()
+    report = Report(ONE, prefix="p")
+    report.add(reports.ROWS, 4, "t")
+    made.report(report)
+    assert made.active() == {}
+    assert not [key for key in values(made) if key[0] == "rows"]
+    made.started(ONE, None)
+    assert values(made)["rows", ONE, "t"] == 4
+    assert made.active() == {ONE: ({}, "p")}
+    report.query = ""
+    made.report(report)
+    assert values(made)["rows", "batch", "t"] == 4  # a batch write
+    made.started(TWO, "batch")
+    assert values(made)["active", TWO] == 1
+
+
+def test_queries_that_end_leave_and_names_are_of_one() -> None:
+    made = Numbers(forget_s=100)
+    made.started(ONE, "q")
+    made.batch(ONE, [source(0, 1)], {})
+    made.started(TWO, "q")  # started anew, with another checkpoint
+    assert ("batches", "q") not in values(made)
+    made.ended(TWO, failed=True)
+    assert values(made)["failures", "q"] == 1
+    assert values(made)["active", "q"] == 0
+    made._queries[TWO].ended_s = -1e6
+    assert not [key for key in values(made) if "q" in key]
+    for number in range(2 * MOST_QUERIES):
+        made.started(f"{number:08}-0000-0000-0000-000000000000", None)
+    assert len(made._queries) <= MOST_QUERIES + 1
+    many = Report(ONE)
+    for number in range(MOST_PARTITIONS + 10):
+        many.add(reports.ROWS, 1, "t", number)
+    made.report(many)
+    found = values(made)
+    assert found["rows", ONE, "t"] == MOST_PARTITIONS
+    assert found["dropped", "too many partitions"] == 10
+    assert found["dropped", "too many queries"] > 0
+
+
+# --- exporters ----------------------------------------------------------------------------------
+
+
+def test_prometheus_s_text() -> None:
+    registry = CollectorRegistry()
+    registry.register(NumbersCollector(filled(partitions=True)))
+    text = generate_latest(registry).decode()
+    families = {one.name: one for one in text_string_to_metric_families(text)}
+    named = {metric.name.removesuffix("_total"): metric for metric in catalogue.ALL}
+    assert families.keys() == named.keys()
+    for name, family in families.items():
+        assert family.type == ("counter" if named[name].is_counter else "gauge")
+        assert family.documentation == named[name].doc
+        for sample in family.samples:
+            assert sample.name == named[name].name
+            assert sample.labels.get("query", 'a "name"\n') == 'a "name"\n'
+    if shutil.which("promtool"):
+        done = subprocess.run(
+            ["promtool", "check", "metrics"], input=text, capture_output=True, text=True
+        )
+        assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_a_port_that_is_taken_is_an_error() -> None:
+    served = ScrapePort(Numbers(), "127.0.0.1", 0)
+    try:
+        with pytest.raises(OptionError, match=f"prometheus_port={served.port}: "):
+            ScrapePort(Numbers(), "127.0.0.1", served.port)
+    finally:
+        served.close()
+
+
+@pytest.fixture
+def gateway() -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    got: list[tuple[str, str]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            got.append((self.path, body))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"127.0.0.1:{server.server_port}", got
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_a_gateway_gets_the_last_values(
+    gateway: tuple[str, list[tuple[str, str]]], caplog: pytest.LogCaptureFixture
+) -> None:
+    address, got = gateway
+    some = filled()
+    pusher = Pusher(some, address, "night", 0.05)
+    wait_until(lambda: got, "a push")
+    some.ended(ONE, failed=False)
+    pusher.close()
+    path, text = got[-1]
+    assert path == "/metrics/job/night"
+    found = {one.name: one.samples for one in text_string_to_metric_families(text)}
+    assert [one.value for one in found["sparkkafka_query_active"]] == [0]
+    away = Pusher(some, "127.0.0.1:1", "night", 1e6)
+    away.push()
+    away.close()
+    assert caplog.text.count("metrics are not pushed to 127.0.0.1:1") == 1
+
+
+def test_opentelemetry() -> None:
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+    instruments = Instruments(filled(), provider)
+    data = json.loads(reader.get_metrics_data().to_json())
+    (scope,) = data["resource_metrics"][0]["scope_metrics"]
+    found = {(one["name"], one["unit"]): one["data"] for one in scope["metrics"]}
+    assert found.keys() == {name_and_unit(metric) for metric in catalogue.ALL}
+    assert found["sparkkafka.lag_seconds", "s"]["data_points"][0]["value"] == 2.5
+    rows = found["sparkkafka.written_rows", ""]
+    assert rows["is_monotonic"]
+    assert rows["data_points"][0]["attributes"] == {"query": 'a "name"\n', "topic": "t"}
+    instruments.close()
+    assert reader.get_metrics_data() is None
+    provider.shutdown()
+
+
+def test_an_extra_that_is_not_here_is_named() -> None:
+    script = """
+import sys
+sys.modules["prometheus_client"] = sys.modules["opentelemetry"] = None
+import sparkkafka
+for more in ({"prometheus_port": 0}, {"pushgateway": "h:1"}, {"otel": "default"}):
+    try:
+        sparkkafka.metrics(None, **more)
+    except ImportError as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
+    lines = done.stdout.splitlines()
+    assert [line.rpartition("pip install ")[2] for line in lines] == [
+        "'sparkkafka[prometheus]'", "'sparkkafka[prometheus]'", "'sparkkafka[otel]'"
+    ], done.stderr  # fmt: skip
+    assert "metrics(pushgateway=…) needs prometheus-client, which is not here" in lines[1]
+    with pytest.raises(ModuleNotFoundError), needs_extra("otel", "opentelemetry-sdk", "otel"):
+        import no_such_module  # noqa: F401
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"every_s": 0}, "every_s is a number of seconds above 0, got 0"),
+        ({"forget_s": float("inf")}, "forget_s is a number of seconds above 0, got inf"),
+        ({"otel": "mine"}, "otel is a MeterProvider or 'default', got 'mine'"),
+        ({"options": {}}, r"kafka\.bootstrap\.servers"),
+        ({"options": {"kafka.bootstrap.servers": "h:1", "subscrib": "t"}}, "unknown option"),
+        ({"host": "203.0.113.1"}, "metrics cannot listen on host='203.0.113.1'"),
+    ],
+)
+def test_arguments_that_cannot_be(given: dict[str, Any], words: str) -> None:
+    before = threading.active_count()
+    with pytest.raises(OptionError, match=words):
+        sparkkafka.metrics(None, prometheus_port=0, **given)  # type: ignore[arg-type]
+    assert threading.active_count() == before  # nothing of it is left
+
+
+# --- what names them ----------------------------------------------------------------------------
+
+
+def exported(text: str) -> set[str]:
+    return set(re.findall(r"sparkkafka_[a-z_]+[a-z]", text))
+
+
+def test_docs_name_all_metrics_and_dashboard_and_alerts_no_others() -> None:
+    names = {metric.name for metric in catalogue.ALL}
+    assert len(names) == len(catalogue.ALL)
+    page = (ROOT / "docs/metrics.md").read_text("utf-8")
+    assert exported(page) == names
+    dashboard = (ROOT / "conf/grafana-dashboard.json").read_text("utf-8")
+    expressions = [
+        target["expr"]
+        for panel in json.loads(dashboard)["panels"]
+        for target in panel.get("targets", ())
+    ]
+    assert len(expressions) > 15
+    assert exported(dashboard) <= names
+    alerts = (ROOT / "conf/prometheus-alerts.yml").read_text("utf-8")
+    assert exported(alerts) <= names
+    own = {metric.name for metric in catalogue.OWN}
+    assert exported(dashboard + alerts) >= names - own - {
+        "sparkkafka_input_rows_total", "sparkkafka_trigger_seconds_total",
+        "sparkkafka_read_offsets_total", "sparkkafka_written_bytes_total",
+    }  # fmt: skip
+    if shutil.which("promtool"):
+        path = str(ROOT / "conf/prometheus-alerts.yml")
+        done = subprocess.run(["promtool", "check", "rules", path], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,183 @@
+"""What plans, reads, writes and commits count, on fake brokers that fail on demand. No Spark."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from sparkkafka.config.metrics_address import MetricsAddress
+from sparkkafka.config.options import parse_read_options
+from sparkkafka.errors import ErrorCode, KafkaError
+from sparkkafka.spark.exactly_once.commit import abort_batch, commit_batch
+from sparkkafka.spark.exactly_once.decision import Ended
+from sparkkafka.spark.read.planning import KafkaInputPartition, SmallRanges
+from sparkkafka.spark.read.reader import KafkaBatchReader, read_partition
+from sparkkafka.spark.reports import Report, ends_key
+from sparkkafka.spark.schema import default_columns
+from sparkkafka.spark.write.commit_message import KafkaCommitMessage, tell_end
+from sparkkafka.spark.write.write_task import write_rows
+from sparkkafka.testing.fake.cluster import FakeCluster
+from tests.client.support import write
+from tests.spark.exactly_once.exactly_once_model import COLUMNS, Query
+from tests.spark.stream.stream_support import fake, reader, short_grace, stop_readers
+
+__all__ = ["fake", "short_grace", "stop_readers"]  # fixtures
+
+ADDRESS = MetricsAddress("127.0.0.1", 1, bytes(16))
+Sent = list[Report]
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
+    """The reports that would have been sent."""
+    found: Sent = []
+
+    def keep(self: Report, address: MetricsAddress | None) -> None:
+        if address == ADDRESS and self:
+            found.append(dataclasses.replace(self))
+
+    monkeypatch.setattr(Report, "send", keep)
+    return found
+
+
+def filled(fake: FakeCluster, count: int = 100) -> int:
+    """Numbers in two partitions; returns the bytes of their values."""
+    fake.create_topic("t", partitions=2)
+    write(fake, "t", count, partitions=2)
+    return sum(len(b"%d" % number) for number in range(count))
+
+
+def test_a_small_batch_is_counted_by_the_process_that_plans(fake: FakeCluster, sent: Sent) -> None:
+    size_bytes = filled(fake)
+    source = reader(fake, metricsAddress=ADDRESS.text, maxRecordsReadByDriver="1000")
+    start = source.initialOffset()
+    end = source.latestOffset(start, source.getDefaultReadLimit())
+    source.partitions(start, end)
+    assert source.getCache(start, end) is not None
+    (report,) = sent
+    counts = [report.counts["t", partition] for partition in (0, 1)]
+    assert sum(row["records"] for row in counts) == 100
+    assert sum(row["bytes"] for row in counts) == size_bytes
+    assert report.query == ""
+    assert report.ends == ends_key([("t", 0, 50), ("t", 1, 50)])
+    sent.clear()
+    source.partitions(end, end)
+    assert sent == []  # nothing to tell
+
+
+def test_lost_offsets_of_plans_and_tasks(
+    fake: FakeCluster, sent: Sent, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(fake)
+    given = {"metricsAddress": ADDRESS.text, "failOnDataLoss": "false"}
+    source = reader(fake, **given)
+    start = source.initialOffset()
+    fake.advance_log_start("t", 1, 4)
+    end = source.latestOffset(start, source.getDefaultReadLimit())
+    tasks = source.partitions(start, end)
+    assert [report.counts for report in sent] == [{("t", 1): {"lost": 4}}]
+    fake.advance_log_start("t", 1, 10)  # after the plan
+    rows = sum(batch.num_rows for task in tasks for batch in source.read(task))
+    assert rows == 90
+    lost = sum(row.get("lost", 0) for one in sent for row in one.counts.values())
+    records = sum(row.get("records", 0) for one in sent for row in one.counts.values())
+    assert (lost, records) == (10, 90)
+    options = parse_read_options(
+        {
+            "kafka.bootstrap.servers": fake.bootstrap_servers,
+            "subscribe": "t",
+            "startingOffsets": '{"t":{"0":0,"1":0}}',
+            **given,
+        }
+    )
+    sent.clear()
+    KafkaBatchReader(options).partitions()
+    assert [report.counts for report in sent] == [{("t", 1): {"lost": 10}}]
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_task_counts_what_it_reads_and_tries_again(
+    fake: FakeCluster, sent: Sent, together: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    size_bytes = filled(fake)
+    options = parse_read_options(
+        {
+            "kafka.bootstrap.servers": fake.bootstrap_servers,
+            "subscribe": "t",
+            "metricsAddress": ADDRESS.text,
+            "kafka.retry.backoff.ms": "5",
+        }
+    )
+    ranges = tuple(KafkaInputPartition("t", partition, 0, 50) for partition in (0, 1))
+    fake.fault(ErrorCode.NOT_LEADER_OR_FOLLOWER, api="Fetch", times=2)
+    columns = default_columns(include_headers=False)
+    tasks = [SmallRanges(ranges)] if together else list(ranges)
+    for task in tasks:
+        list(read_partition(options, columns, task))
+    rows = [row for report in sent for row in report.counts.values()]
+    assert sum(row["records"] for row in rows) == 100
+    assert sum(row["bytes"] for row in rows) == size_bytes
+    if not together:
+        assert sum(row.get("retries", 0) for row in rows) == 2
+    sent.clear()
+    begun = read_partition(options, columns, ranges[0])
+    next(begun)
+    begun.close()  # LIMIT
+    assert [report.counts["t", 0]["records"] for report in sent] == [50]
+    sent.clear()
+    gone = KafkaInputPartition("t", 0, 20, 90)
+    fake.advance_log_start("t", 0, 50)
+    with pytest.raises(KafkaError):
+        list(read_partition(options, columns, gone))
+    assert not any("records" in row for one in sent for row in one.counts.values())
+
+
+def test_transactions_of_a_stream(fake: FakeCluster, sent: Sent) -> None:
+    query = Query(fake)
+    at_once = dataclasses.replace(query.options.producer, linger_ms=0)
+    query.options = dataclasses.replace(query.options, metrics_address=ADDRESS, producer=at_once)
+    run = query.new_run()
+    reports = [query.write_task(run, 0, task) for task in range(query.tasks)]
+    assert sent == []  # what a task has written, its commit message says
+    done = commit_batch(query.options, 0, reports)
+    assert done == Ended(done.text, committed=query.tasks, visible=True)
+    # The driver died after that; another start of the query writes the batch again.
+    again = [query.write_task(query.new_run(), 0, task) for task in range(query.tasks)]
+    left_out = commit_batch(query.options, 0, again)
+    assert (left_out.committed, left_out.aborted, left_out.visible) == (3, 3, False)
+    some = [query.write_task(run, 1, task) for task in range(2)]
+    assert abort_batch(query.options, 1, some) == Ended(
+        "batch 1 failed, or the query was stopped: 2 transactions aborted", aborted=2
+    )
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield from [query._arrow([1, 2])] * 3
+        raise ValueError("the query's own")
+
+    with pytest.raises(ValueError, match="own"):
+        write_rows(rows(), COLUMNS, query.options, query.place(run, 2, 0))
+    (report,) = sent
+    assert (report.query, report.totals) == (query.id, {"aborted": 1})
+    assert report.prefix == f"sparkkafka-{query.id}"
+
+
+def test_the_end_of_a_write(sent: Sent) -> None:
+    messages = [
+        KafkaCommitMessage(
+            3, 30, 1, 99, 2, {("t", 0): (1, 5, 5), ("u", 1): (2, 0, 1)}, query_id="q"
+        ),
+        None,
+        KafkaCommitMessage(4, 40, 1, 99, 0, {("t", 0): (4, 6, 9)}, query_id="q"),
+    ]
+    tell_end(ADDRESS, messages, Ended("", committed=2))
+    tell_end(ADDRESS, messages, Ended("", aborted=2), visible=False)
+    tell_end(ADDRESS, [None])
+    tell_end(None, messages)
+    committed, aborted = sent
+    assert committed.query == "q"
+    assert committed.counts == {("t", 0): {"rows": 5}, ("u", 1): {"rows": 2}}
+    assert committed.totals == {"write_retries": 2, "written_bytes": 70, "committed": 2}
+    assert (aborted.counts, aborted.totals) == ({}, {"write_retries": 2, "aborted": 2})

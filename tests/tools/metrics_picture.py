@@ -1,0 +1,178 @@
+"""The picture of docs/metrics.md: Prometheus' own page, with metrics of a stream on a real broker.
+
+`python -m tests.tools.metrics_picture` makes it anew, in some three minutes; it needs Debian's
+packages prometheus and chromium. On the way all expressions of the dashboard and the alerts are
+evaluated by that Prometheus: it fails if one is refused, or finds nothing where something must be.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+import sparkkafka
+from sparkkafka.client import Producer
+from sparkkafka.testing.kafka.cluster import KafkaCluster
+from sparkkafka.testing.kafka.java import export_java_home, find_java, say
+
+ROOT = Path(__file__).resolve().parents[2]
+PICTURE = ROOT / "docs/metrics.png"
+PORT, SCRAPED = 9390, 9364
+RUN_S = 200
+WIDTH, HEIGHT = 1100, 1500
+SHOWN = (
+    "sparkkafka_lag_seconds",
+    "rate(sparkkafka_trigger_part_seconds_total[30s]) / on (query) group_left () "
+    "rate(sparkkafka_batches_total[30s])",
+)
+MAY_BE_EMPTY = ("lost_offsets", "aborted", "oldest_open", "retries")
+"""Of metrics that are there only when something is wrong, or for a moment."""
+
+SCHEMA = json.dumps({"type": "object", "properties": {"id": {"type": "integer"}}})
+
+
+@contextmanager
+def written(servers: str) -> Iterator[None]:
+    """Meanwhile records are written, at times more than the stream reads; some are bad."""
+    done = threading.Event()
+
+    def write() -> None:
+        began_s = time.monotonic()
+        with Producer({"bootstrap.servers": servers}) as producer:
+            while not done.wait(0.25):
+                busy = (time.monotonic() - began_s) % 60 > 40
+                for number in range(1_000 if busy else 100):
+                    good = b'{"id": %d}' % number
+                    bad = random.random() < 0.001
+                    producer.send("orders", b"not JSON" if bad else good)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+@contextmanager
+def prometheus(folder: Path) -> Iterator[None]:
+    config = {
+        "global": {"scrape_interval": "2s", "evaluation_interval": "2s"},
+        "rule_files": [str(ROOT / "conf/prometheus-alerts.yml")],
+        "scrape_configs": [
+            {"job_name": "spark", "static_configs": [{"targets": [f"127.0.0.1:{SCRAPED}"]}]}
+        ],
+    }
+    path = folder / "prometheus.yml"
+    path.write_text(json.dumps(config))  # YAML, too
+    subprocess.run(["promtool", "check", "config", path], check=True, stdout=subprocess.DEVNULL)
+    flags = [f"--config.file={path}", f"--storage.tsdb.path={folder}/data"]
+    flags += [f"--web.listen-address=127.0.0.1:{PORT}", "--log.level=error"]
+    process = subprocess.Popen(["prometheus", *flags])
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def asked(path: str, **parameters: str) -> Any:
+    """`data` of an answer of Prometheus' API."""
+    query = urllib.parse.urlencode(parameters)
+    with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/api/v1/{path}?{query}") as answer:
+        return json.load(answer)["data"]
+
+
+def check() -> None:
+    """All expressions of the dashboard are evaluated, and the alert of bad records fires."""
+    dashboard = json.loads((ROOT / "conf/grafana-dashboard.json").read_text())
+    for panel in dashboard["panels"]:
+        for target in panel.get("targets", ()):
+            text = target["expr"]
+            for name, value in (("query", ".*"), ("topic", ".*"), ("__rate_interval", "30s")):
+                text = text.replace(f"${name}", value)
+            found = asked("query", query=text.replace("$__range", "5m"))["result"]
+            say(f"{len(found)} series: {panel['title']}: {text}")
+            if not found and not any(word in text for word in MAY_BE_EMPTY):
+                raise SystemExit(f"nothing is found for {text}")
+    rules = [rule for group in asked("rules")["groups"] for rule in group["rules"]]
+    for rule in rules:
+        say(f"alert {rule['name']}: {rule['health']}, {rule['state']}")
+    wrong = [rule["name"] for rule in rules if rule["health"] != "ok"]
+    firing = {rule["name"] for rule in rules if rule["state"] == "firing"}
+    if wrong or "BadRecords" not in firing:
+        raise SystemExit(f"alerts that fail: {wrong}; firing: {firing}")
+
+
+def photograph(folder: Path) -> None:
+    shown = {}
+    for number, text in enumerate(SHOWN):
+        shown |= {f"g{number}.expr": text, f"g{number}.tab": "0", f"g{number}.range_input": "3m"}
+    page = f"http://127.0.0.1:{PORT}/graph?{urllib.parse.urlencode(shown)}"
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--window-size={WIDTH},{HEIGHT}"]
+    flags += [f"--user-data-dir={folder}/chromium", "--virtual-time-budget=20000"]
+    flags += ["--hide-scrollbars", f"--screenshot={PICTURE}"]
+    subprocess.run(["chromium", *flags, page], check=True, timeout=180, stderr=subprocess.DEVNULL)
+
+
+def main() -> None:
+    missing = [name for name in ("prometheus", "promtool", "chromium") if not shutil.which(name)]
+    if missing:
+        raise SystemExit(f"this needs {', '.join(missing)}")
+    export_java_home(find_java())
+    with KafkaCluster(say=say) as kafka, tempfile.TemporaryDirectory() as name:
+        folder, servers = Path(name), kafka.bootstrap_servers
+        for topic in ("orders", "orders-checked", "orders-dead"):
+            kafka.create_topic(topic, partitions=2)
+        spark = (
+            SparkSession.builder.master("local[2]")
+            .config("spark.ui.enabled", "false")
+            .config("spark.driver.host", "127.0.0.1")
+            .getOrCreate()
+        )
+        told = {"kafka.bootstrap.servers": servers}
+        metrics = sparkkafka.metrics(spark, told, prometheus_port=SCRAPED, every_s=2)
+        told |= metrics.options
+        rows = (
+            spark.readStream.format("pykafka")
+            .options(**told, subscribe="orders", startingOffsets="earliest", valueFormat="json")
+            .options(valueSchema=SCHEMA, valueFraming="none", onBadRecord="deadLetter")
+            .options(maxOffsetsPerTrigger="6000", **{"deadLetter.topic": "orders-dead"})
+            .load()
+        )
+        with written(servers), prometheus(folder):
+            query = (
+                rows.selectExpr("key", "to_json(value) AS value")
+                .writeStream.format("pykafka")
+                .options(**told, topic="orders-checked", deliveryGuarantee="exactly-once")
+                .option("checkpointLocation", str(folder / "checkpoint"))
+                .queryName("check orders")
+                .trigger(processingTime="2 seconds")
+                .start()
+            )
+            query.awaitTermination(RUN_S)
+            check()
+            photograph(folder)
+            query.stop()
+        metrics.close()
+        spark.stop()
+    sys.stdout.write(f"{PICTURE.relative_to(ROOT)}: {PICTURE.stat().st_size} bytes\n")
+
+
+if __name__ == "__main__":
+    main()
