@@ -20,6 +20,7 @@ from sparkkafka.cli import app
 from sparkkafka.cli.app import main
 from sparkkafka.cli.cluster import lag
 from sparkkafka.cli.commands import VERBS
+from sparkkafka.cli.records.input import Piece
 from sparkkafka.client import Admin, Producer, TopicPartition
 from sparkkafka.client.lags import PartitionLag
 from sparkkafka.errors import ErrorCode
@@ -302,13 +303,13 @@ def test_a_stream_that_the_shell_has_closed(closed, arguments, code, words):
 
 def test_an_interrupted_write_says_how_much_is_written(monkeypatch, capsys):
     def lines(self, progress):
-        yield pa.record_batch({"value": [b"1", b"2"]})
+        yield Piece(pa.record_batch({"value": [b"1", b"2"]}), (1, 2))
         deadline = time.monotonic() + 60
         while fake.log("t", 0).end_offset < 2 and time.monotonic() < deadline:
             time.sleep(0.01)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sparkkafka.cli.records.write.Input.batches", lines)
+    monkeypatch.setattr("sparkkafka.cli.records.write.Input.pieces", lines)
     with FakeCluster() as fake:
         fake.create_topic("t")
         assert main(["-b", fake.bootstrap_servers, "write", "t"]) == 130
