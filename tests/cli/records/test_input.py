@@ -127,12 +127,36 @@ def test_headers_of_json_lines():
         '{"payload":"a","ts":"now"}',
         '{"payload":"a","headers":["h"]}',
         '{"payload":"a","headers":[1,"v"]}',
+        "null",
+        '{"payload":"a"}null',
+        '{"payload":"a"} null {"payload":"b"}',
+        '{"payload":"a"}{"payload":"b"}',
+        '{"payload":"a"}\0{"payload":"b"}',
+        '{"payload":"a","more":NaN}',
+        '{"payload":-Infinity}',
+        '{"payload":1e999}',
+        '{"payload":"a","ts":9223372036854776}',
+        '{"payload":"a","ts":9223372036854775807}',
     ],
 )
 def test_a_bad_json_line_is_named(line):
     text = f'{{"payload":"good"}}\n\n{line}\n'.encode()
     with pytest.raises(OptionError, match="line 3 is no record in JSON"):
         list(json_batches([text], with_places=True))
+
+
+def test_what_crashes_arrow_s_reader_is_kept_from_it():
+    for text in (b"null", b"null\n" * 200, b"\nnull\n", b"\n", b"\r\n"):
+        try:
+            assert rows(json_batches([text], with_places=False)) == []
+        except OptionError as error:
+            assert "is no record in JSON" in str(error)
+
+
+def test_json_lines_of_windows_and_words_that_look_like_numbers_come_through():
+    text = b'{"payload":"a}n"} \r\n{"payload":"is: NaN, Inf"}\r\n{"payload":"c"}'
+    found = rows(json_batches([text], with_places=False))
+    assert [row["value"] for row in found] == [b"a}n", b"is: NaN, Inf", b"c"]
 
 
 def test_bytes_that_are_no_utf_8_come_through():
