@@ -256,7 +256,10 @@ def _batches(kind: str, file: IO[bytes]) -> Iterator[pa.RecordBatch]:
         columns = {name: pa.string() for name in ("topic", "key", "value", "headers")}
         columns["timestamp"] = RECORD_SCHEMA.field("timestamp").type
         options = csv.ConvertOptions(
-            column_types=columns, strings_can_be_null=True, quoted_strings_can_be_null=False
+            column_types=columns,
+            null_values=[""],  # not N/A, NULL and nan, which Arrow takes for null
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
         )
         reader = csv.open_csv(
             file,

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from sparkkafka.cli.records.encoding import with_value
+from sparkkafka.cli.records.files import read_file
 from sparkkafka.cli.records.input import (
     LineFormat,
     json_batches,
@@ -162,6 +163,16 @@ def test_json_lines_of_windows_and_words_that_look_like_numbers_come_through():
 def test_bytes_that_are_no_utf_8_come_through():
     (row,) = rows(json_batches([b'{"payload":"\xff\x80","key":"\xfe"}\n'], with_places=False))
     assert (row["key"], row["value"]) == (b"\xfe", b"\xff\x80")
+
+
+def test_of_csv_only_an_empty_field_without_quotes_is_null(tmp_path):
+    path = tmp_path / "rows.csv"
+    words = ["N/A", "#N/A", "nan", "NULL", "NA", '""', ""]
+    path.write_text("key,value\n" + "".join(f"k,{word}\n" for word in words))
+    # Through a batch or a piece of one with its numbers.
+    batches = [getattr(one, "batch", one) for one in read_file(path)]
+    found = [row["value"] for row in rows(batches)]
+    assert found == [*words[:5], "", None]
 
 
 def test_constants():
