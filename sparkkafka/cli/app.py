@@ -7,12 +7,14 @@ reader of our output has gone, as shells count the signals 2 and 13.
 from __future__ import annotations
 
 import contextlib
+import errno
+import io
 import logging
 import os
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import BinaryIO, Final, cast
 
 from sparkkafka.cli.session import Session
 from sparkkafka.cli.tables import PROGRAM, print_error
@@ -34,6 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ImportError as error:
         return _fail(f"the command needs an extra ({error}): pip install 'sparkkafka[cli]'")
     session = Session()
+    if sys.stdout is None:
+        sys.stdout = io.TextIOWrapper(cast(BinaryIO, _Closed()), write_through=True)
     try:
         with _warnings(session):
             code = _run(list(sys.argv[1:] if argv is None else argv), session)
@@ -103,6 +107,17 @@ def _fail(words: str, error: BaseException | None = None, session: Session | Non
             traceback.print_exception(error)
     print_error(words)
     return WRONG_USE if error is None or isinstance(error, OptionError) else FAILED
+
+
+class _Closed(io.RawIOBase):
+    """In the place of a stdout that was closed before we began (`>&-`): a verb that prints fails,
+    one that does not is well."""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: object) -> int:
+        raise OSError(errno.EBADF, "stdout is closed: give a file or /dev/null")
 
 
 def _close_stdout() -> None:

@@ -69,3 +69,16 @@ def test_wrong_use_is_one_line_and_exit_code_2(arguments, words, capsys):
     (line,) = err.splitlines()
     assert line.startswith("sparkkafka: ")
     assert words in line
+
+
+@pytest.mark.parametrize("arguments", ["--help", "topics --help"])
+def test_a_closed_stdout_is_one_line(arguments):
+    run = subprocess.run(
+        ["sh", "-c", f'exec "$0" -m sparkkafka {arguments} >&-', sys.executable],
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=120,
+    )
+    assert run.returncode == 1
+    (line,) = run.stderr.splitlines()
+    assert "stdout is closed" in line
