@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -82,3 +83,9 @@ def test_a_closed_stdout_is_one_line(arguments):
     assert run.returncode == 1
     (line,) = run.stderr.splitlines()
     assert "stdout is closed" in line
+
+
+def test_json_of_half_a_pair_of_surrogates_is_printed_escaped():
+    code = "from sparkkafka.cli.tables import print_json\nprint_json({'topic': '\\ud800'})"
+    run = run_python(code)
+    assert (run.returncode, json.loads(run.stdout)) == (0, {"topic": "\ud800"})
