@@ -196,7 +196,7 @@ def _profile(sources: Sources) -> list[dict[str, str]]:
 def _document(path: Path, option: str) -> dict[str, Any]:
     try:
         document = tomllib.loads(_text(path, option))
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise OptionError(f"{path} is not TOML: {error}") from None
     unknown = sorted({*document} - {"default", "profiles"})
     profiles = document.get("profiles", {})

@@ -82,8 +82,12 @@ def printable(text: str) -> str:
 
 def print_json(value: Any) -> None:
     """One JSON document, and a line end."""
-    json.dump(value, sys.stdout, ensure_ascii=False, indent=2)
-    sys.stdout.write("\n")
+    text = json.dumps(value, ensure_ascii=False, indent=2)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:  # half of a pair, or a stdout that is not of UTF-8
+        text = json.dumps(value, indent=2)
+    sys.stdout.write(f"{text}\n")
 
 
 def print_line(text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -69,3 +70,9 @@ def test_wrong_use_is_one_line_and_exit_code_2(arguments, words, capsys):
     (line,) = err.splitlines()
     assert line.startswith("sparkkafka: ")
     assert words in line
+
+
+def test_json_of_half_a_pair_of_surrogates_is_printed_escaped():
+    code = "from sparkkafka.cli.tables import print_json\nprint_json({'topic': '\\ud800'})"
+    run = run_python(code)
+    assert (run.returncode, json.loads(run.stdout)) == (0, {"topic": "\ud800"})

@@ -181,6 +181,12 @@ def test_a_broken_file_of_profiles(folder, text, words):
         settings_of(Sources(), "admin")
 
 
+def test_a_file_of_profiles_that_is_nested_without_end(folder):
+    (folder / "config.toml").write_text("a=" + "[" * 50_000)
+    with pytest.raises(OptionError, match="is not TOML"):
+        settings_of(Sources(), "admin")
+
+
 def test_a_file_that_others_can_read_with_a_password_in_it_is_warned_of(folder, caplog):
     path = folder / "client.properties"
     path.write_text("bootstrap.servers=b:1\nsasl.password=hunter2\n")

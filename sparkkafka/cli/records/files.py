@@ -260,6 +260,12 @@ def read_file(path: Path) -> Iterator[Piece]:
     try:
         with path.open("rb") as file:
             for batch in _batches(kind, file):
+                names = batch.schema.names
+                twice = next((name for name in names if names.count(name) > 1), None)
+                if twice is not None:
+                    raise OptionError(
+                        f"--input: {path} has two columns {twice!r}: rename or drop one"
+                    )
                 bad = None
                 if kind == CSV:
                     batch, bad = _with_headers(batch, count)
@@ -289,7 +295,10 @@ def _batches(kind: str, file: IO[bytes]) -> Iterator[pa.RecordBatch]:
         columns = {name: pa.string() for name in ("topic", "key", "value", "headers")}
         columns["timestamp"] = RECORD_SCHEMA.field("timestamp").type
         options = csv.ConvertOptions(
-            column_types=columns, strings_can_be_null=True, quoted_strings_can_be_null=False
+            column_types=columns,
+            null_values=[""],  # not N/A, NULL and nan, which Arrow takes for null
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
         )
         reader = csv.open_csv(
             file,

@@ -17,6 +17,7 @@ from sparkkafka.cli.records.formats import (
     NOTHING_FOR_NULL,
     Format,
     Nulls,
+    Text,
     hex_columns,
     json_format,
     template_format,
@@ -26,7 +27,7 @@ from sparkkafka.cli.records.formats import (
 from sparkkafka.cli.records.positions import EARLIEST, LATEST, Place, partitions_of, place_of
 from sparkkafka.cli.records.reading import Filter, ReadPlan, TopicReader
 from sparkkafka.cli.session import DEFAULT_TIMEOUT_S, Session
-from sparkkafka.cli.tables import print_error
+from sparkkafka.cli.tables import print_error, printable
 from sparkkafka.config.kinds import Side
 from sparkkafka.errors import OptionError, counted
 
@@ -135,17 +136,25 @@ def read_topic(
 
 
 class _Stdout:
-    """Bytes to a pipe or terminal, without a copy in Python's buffer."""
+    """Bytes as they are to a pipe or file, without a copy in Python's buffer. To a terminal what
+    would move its cursor, or change its colours or its title, goes as text like \\x1b: records are
+    from anybody."""
 
     def __init__(self, printer: Format, out: BinaryIO) -> None:
         self._format = printer
         self._out = out
+        self._is_terminal = out.isatty()
         out.flush()  # what is there comes first
 
     def write(self, batch: Any) -> None:
         for text in self._format.texts(batch):
-            self._out.write(text)
+            self._out.write(_for_terminal(text) if self._is_terminal else text)
         self._out.flush()
+
+
+def _for_terminal(text: Text) -> bytes:
+    lines = bytes(text).decode("utf-8", "backslashreplace").split("\n")
+    return "\n".join("\t".join(map(printable, line.split("\t"))) for line in lines).encode()
 
 
 def headers_of(texts: list[str]) -> tuple[tuple[str, bytes | None], ...]:

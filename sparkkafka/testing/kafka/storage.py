@@ -58,11 +58,12 @@ def format_storage(
     a broker, `tail` has the end of what it said. Raises UnavailableError with it if the tool does
     not like a configuration."""
     cluster_id = _new_id()
+    kept = dict(_kept)  # another thread may clear it meanwhile
     by_tool: list[AnyBroker] = []
     wanted: set[Configuration] = set()
     for broker in brokers:
         configuration = _configuration(broker, kafka_version)
-        if configuration is None or configuration not in _kept.keys() | wanted:
+        if configuration is None or configuration not in kept.keys() | wanted:
             by_tool.append(broker)
         if configuration is not None:
             wanted.add(configuration)
@@ -81,7 +82,7 @@ def format_storage(
                     f"Kafka's storage tool did not format broker {broker.id} (status {status})"
                     f"; the end of its output:\n{tail(broker)}"
                 )
-    features = {one: _kept[one] for one in wanted & _kept.keys()}
+    features = {one: kept[one] for one in wanted & kept.keys()}
     for broker in by_tool:
         if (configuration := _configuration(broker, kafka_version)) is not None:
             features[configuration] = (broker.data / _FEATURES).read_bytes()

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from sparkkafka.cli.records.encoding import with_value
+from sparkkafka.cli.records.files import read_file
 from sparkkafka.cli.records.input import (
     BadPlaceError,
     LineFormat,
@@ -128,6 +129,16 @@ def test_headers_of_json_lines():
         '{"payload":"a","ts":"now"}',
         '{"payload":"a","headers":["h"]}',
         '{"payload":"a","headers":[1,"v"]}',
+        "null",
+        '{"payload":"a"}null',
+        '{"payload":"a"} null {"payload":"b"}',
+        '{"payload":"a"}{"payload":"b"}',
+        '{"payload":"a"}\0{"payload":"b"}',
+        '{"payload":"a","more":NaN}',
+        '{"payload":-Infinity}',
+        '{"payload":1e999}',
+        '{"payload":"a","ts":9223372036854776}',
+        '{"payload":"a","ts":9223372036854775807}',
     ],
 )
 def test_a_bad_json_line_is_named_behind_those_before_it(line):
@@ -142,9 +153,38 @@ def test_a_bad_json_line_is_named_behind_those_before_it(line):
         assert caught.value.number == number
 
 
+def test_what_crashes_arrow_s_reader_is_kept_from_it():
+    for text in (b"null", b"null\n" * 200, b"\nnull\n", b"\n", b"\r\n"):
+        try:
+            assert rows(json_batches([text], with_places=False)) == []
+        except BadPlaceError as error:
+            assert "is no record in JSON" in str(error)
+
+
+def test_json_lines_of_windows_and_words_that_look_like_numbers_come_through():
+    text = b'{"payload":"a}n"} \r\n{"payload":"is: NaN, Inf"}\r\n{"payload":"c"}'
+    found = rows(json_batches([text], with_places=False))
+    assert [row["value"] for row in found] == [b"a}n", b"is: NaN, Inf", b"c"]
+
+
 def test_bytes_that_are_no_utf_8_come_through():
     (row,) = rows(json_batches([b'{"payload":"\xff\x80","key":"\xfe"}\n'], with_places=False))
     assert (row["key"], row["value"]) == (b"\xfe", b"\xff\x80")
+
+
+def test_of_csv_only_an_empty_field_without_quotes_is_null(tmp_path):
+    path = tmp_path / "rows.csv"
+    words = ["N/A", "#N/A", "nan", "NULL", "NA", '""', ""]
+    path.write_text("key,value\n" + "".join(f"k,{word}\n" for word in words))
+    found = [row["value"] for row in rows(read_file(path))]
+    assert found == [*words[:5], "", None]
+
+
+def test_two_columns_of_one_name_are_an_error(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("key,value,value\nk,a,b\n")
+    with pytest.raises(OptionError, match=r"rows\.csv has two columns 'value': rename or drop one"):
+        list(read_file(path))
 
 
 def test_constants():

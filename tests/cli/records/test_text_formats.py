@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 
@@ -17,6 +18,7 @@ from sparkkafka.cli.records.formats import (
     text_format,
     unescaped,
 )
+from sparkkafka.cli.records.read import _Stdout
 from sparkkafka.client.consumer.record import RECORD_SCHEMA
 from sparkkafka.errors import OptionError
 from tests.cli.records.kcat_cases import EVERY_LETTER, VECTORS, batch
@@ -139,3 +141,20 @@ def test_a_letter_that_is_none_is_named(template):
 )
 def test_escapes_of_delimiters(text, found):
     assert unescaped(text, "-D") == found
+
+
+class Terminal(io.BytesIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_gets_no_control_characters_of_records():
+    value = "é\t\x1b]0;pwn\x07\x1b[2J\u009b31m\u202e\r\n".encode() + b"\xff"
+    rows = batch().slice(0, 1).set_column(6, "value", pa.array([value]))
+    terminal, pipe = Terminal(), io.BytesIO()
+    for out in (terminal, pipe):
+        _Stdout(text_format(), out).write(rows)
+    assert pipe.getvalue() == value + b"\n"
+    assert terminal.getvalue().decode() == (
+        "é\t\\x1b]0;pwn\\x07\\x1b[2J\\x9b31m\\u202e\\r\n\\xff\n"
+    )
