@@ -136,7 +136,7 @@ def _failure(message: str) -> NotReadError:
 
 
 # "Failed to convert JSON to int64, couldn't parse:1.5", "Failed to parse string: 'x' as a scalar"
-_VALUE = re.compile(r"couldn't parse:(.{1,100})$|decimal128\(\d+, \d+\): (\S+) requires |'(.+)' ")
+_VALUE = re.compile(r"couldn't parse:(.{1,100})$|decimal256\(\d+, \d+\): (\S+) requires |'(.+)' ")
 
 
 def _joined(texts: pa.Array) -> pa.Buffer:
@@ -173,6 +173,10 @@ def _read_type(node: Node) -> pa.DataType:
         return pa.int64()
     if kind == plan.NULL:
         return pa.bool_()  # pyarrow 18 counts nulls in lists wrong
+    if kind in (plan.DECIMAL, plan.DECIMAL_BYTES):
+        # The reader counts a number's digits before it appends zeros to reach the scale, and lets
+        # the result wrap around: in 256 bits any 38 digits and 38 zeros have room.
+        return pa.decimal256(node.type.precision, node.type.scale)
     return pa.int32() if kind == plan.EPOCH_DAYS else node.type
 
 
@@ -205,7 +209,7 @@ def _finished(node: Node, array: pa.Array) -> pa.Array:
         return array.cast(node.type)
     if kind == plan.EPOCH_MILLIS:
         return array.cast(pa.timestamp("ms", "UTC")).cast(node.type)
-    if kind == plan.DURATION:
+    if kind in (plan.DURATION, plan.DECIMAL, plan.DECIMAL_BYTES):
         return array.cast(node.type)
     return _decoded(array) if kind == plan.BINARY else array
 

@@ -385,3 +385,25 @@ def test_a_field_that_an_exact_type_lacks_is_a_bad_row(text, reason, before, mor
     read = exact_decoder(NO_SCHEMA, kind).decode(pa.array([*good, text.encode(), None, b"{}"]))
     assert (read.bad_rows.tolist(), read.reasons) == ([before], (reason,))
     assert read.values.is_valid().to_pylist() == [True] * before + [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (pa.decimal128(5, 2), "32768"),
+        (pa.decimal128(5, 2), "1e4"),
+        (pa.decimal128(5, 2), "-99999"),
+        (pa.decimal128(5, 2), '"32768"'),
+        (pa.decimal128(38, 18), "1" * 22),
+        (pa.decimal128(38, 10), "12345678901234567890123456789012345678"),
+        (pa.decimal128(38, 38), "9" * 38),
+    ],
+)
+def test_a_decimal_that_does_not_fit_is_bad_among_many_as_alone(
+    kind: pa.DataType, text: str
+) -> None:
+    """Arrow's reader scales what it has checked, and lets the result wrap around."""
+    for others in (0, 100):
+        payloads = [b'{"a":0.25}'] * others + [b'{"a":%s}' % text.encode()]
+        found = run(pa.struct([("a", kind)]), *payloads)
+        assert found.bad_rows.tolist() == [others]
