@@ -236,6 +236,8 @@ class Asker:
         try:
             parts = urlsplit(location[:2000])
             host = parts.netloc.rpartition("@")[2]
+            if location.rfind("@") > location.find(parts.netloc) + len(parts.netloc):
+                host = ""  # a password with a slash ends what looks like the host
         except ValueError:
             host = ""
         return self.words.shown(f"{parts.scheme}://{host}") if host else "elsewhere"

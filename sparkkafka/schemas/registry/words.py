@@ -7,6 +7,7 @@ into an error or a reason passes `Words`.
 from __future__ import annotations
 
 import base64
+import json
 from typing import Final
 from urllib.parse import quote, quote_plus
 
@@ -69,8 +70,14 @@ def _written(secret: Secret) -> list[Secret]:
         text = secret.reveal().encode("utf-8", "replace")
         return Secret(base64.b64encode(text, alphabet).decode().rstrip("="))
 
+    in_json = [
+        Secret(json.dumps(secret.reveal(), ensure_ascii=ascii_only)[1:-1])
+        for ascii_only in (True, False)
+    ]
     return [
         secret,
+        *in_json,
+        *(Secret(form.reveal().replace("/", "\\/")) for form in in_json),
         Secret(secret.reveal().strip()),
         Secret(" ".join(secret.reveal().split())),
         Secret(quote(secret.reveal(), safe="", errors="replace")),

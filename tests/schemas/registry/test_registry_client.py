@@ -427,6 +427,10 @@ def test_a_user_who_is_not_known(server: RegistryServer) -> None:
             "redirects (status 302) to https://elsewhere.example, where no request is sent unasked",
         ),
         (Answer(301, headers={"location": "http://[hush"}), "redirects (status 301) to elsewhere"),
+        (
+            Answer(302, headers={"location": "http://u:hush/pass w@127.0.0.1/x"}),
+            "redirects (status 302) to elsewhere",
+        ),
         (Answer(200, b" " * (asking.MOST_ANSWER_BYTES + 1)), "is longer than 4194304 bytes: not a"),
         (Answer(200, headers={"content-length": "-7"}), "not JSON"),
     ],

@@ -44,6 +44,8 @@ def client(server: RegistryServer, **more: Any) -> RegistryClient:
         ("me:two  spaces\t.", "no two  spaces\t.", ["two spaces"]),
         ("me:two  spaces\t.", "no two spaces .", ["two spaces"]),
         ("me:s/?cr=t", f"no {quote('s/?cr=t', safe='')}", ["s%2F%3Fcr%3Dt"]),
+        ('me:s/cr"t+\\é', r'{"b": "s\/cr\"t+\\\u00e9"}', ["cr", "u00e9"]),
+        ('me:s/cr"t+\\é', r'{"b": "s/cr\"t+\\é"}', ["cr", "é"]),
         ("me:>>>???", f"no {base64.urlsafe_b64encode(b'me:>>>???').decode()}", ["bWU6Pj4-Pz8_"]),
     ],
 )
