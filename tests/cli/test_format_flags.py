@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sparkkafka import process
 from sparkkafka.cli.app import main
 from sparkkafka.cli.format_flags import command_words
 from sparkkafka.config import check
@@ -36,6 +37,7 @@ def test_options_are_named_as_flags(given, shown):
 
 def test_nothing_of_spark_is_in_a_terminal(capsys, monkeypatch):
     monkeypatch.setattr(check, "_warned", set())
+    monkeypatch.setattr(process, "_role", "this process")  # of the command, which this is not
     given = ["-b", "127.0.0.1:9", "--timeout", "1", "-X", "sasl.password=${env:NOT_THERE}"]
     given += ["-X", "security.protocol=SASL_PLAINTEXT", "-X", "sasl.mechanism=PLAIN"]
     assert main([*given, "-X", "sasl.username=u", "read", "t"]) == 2
