@@ -1,4 +1,4 @@
-"""A real broker of before KRaft, with its ZooKeeper: Kafka 2.1.1, the oldest that is supported.
+"""A real broker of before KRaft, with its ZooKeeper: by default 2.1.1, the oldest supported.
 
     with OldKafka() as kafka:
         Admin({"bootstrap.servers": kafka.bootstrap_servers})
@@ -39,7 +39,8 @@ _START_SECONDS = 90.0
 class OldKafka:
     """One broker on 127.0.0.1; a context manager. Raises UnavailableError with the broker's log."""
 
-    def __init__(self) -> None:
+    def __init__(self, jars: JarSet = JARS) -> None:
+        self._jars = jars
         self._folder = Path()
         self._ports = ReservedPorts()
         self._processes: list[LeashedProcess] = []
@@ -51,10 +52,11 @@ class OldKafka:
         return f"{self._address[0]}:{self._address[1]}"
 
     def __enter__(self) -> Self:
-        jars = ensure_jars(JARS)
+        jars = ensure_jars(self._jars)
         self._java = [str(find_java(say=say)), "-Xmx384m", "-XX:-UsePerfData", *QUICK]
         # ZooKeeper would look for log4j's beans; the jars bind slf4j-simple.
-        self._java += ["-Dzookeeper.jmx.log4j.disable=true", "-cp", f"{jars[0].parent}/*"]
+        self._java += ["-Dzookeeper.jmx.log4j.disable=true", "-Dzookeeper.admin.enableServer=false"]
+        self._java += ["-cp", f"{jars[0].parent}/*"]
         self._folder = Path(tempfile.mkdtemp(prefix="sparkkafka-old-"))
         # Since Java 14 the text of an address that is not looked up yet has another end, which
         # ZooKeeper 3.4 takes for a part of the name (ZOOKEEPER-3779).
@@ -117,7 +119,7 @@ class OldKafka:
                 text = "\n".join(
                     log.read_text(errors="replace")[-4000:] for log in self._folder.glob("*.log")
                 )
-                raise UnavailableError(f"Kafka 2.1.1 did not start:\n{text}")
+                raise UnavailableError(f"{self._jars.title} did not start:\n{text}")
             time.sleep(0.1)
 
     def _run(self, main: str, *arguments: str) -> None:

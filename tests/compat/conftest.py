@@ -1,0 +1,75 @@
+"""One Kafka and one Spark: `tests.tools.compat` runs these tests with each, and makes tables of it.
+
+SPARKKAFKA_COMPAT_KAFKA is the broker's version (the newest by itself), and SPARKKAFKA_COMPAT_CELLS
+a file that gets a line of JSON for each test.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkkafka.client import Admin, NewTopic
+from sparkkafka.testing.kafka.cluster import KafkaCluster
+from sparkkafka.testing.kafka.jars import KAFKA_VERSION, kafka_jars
+from tests.real.old_kafka import JARS, OldKafka
+
+KAFKA = os.environ.get("SPARKKAFKA_COMPAT_KAFKA", KAFKA_VERSION)
+_WITH_ZOOKEEPER = {"2.1.1": JARS, "2.8.2": kafka_jars("2.8.2")}
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[str]:
+    if KAFKA in _WITH_ZOOKEEPER:
+        with OldKafka(_WITH_ZOOKEEPER[KAFKA]) as old:
+            yield old.bootstrap_servers
+    else:
+        with KafkaCluster(kafka_version=KAFKA) as cluster:
+            yield cluster.bootstrap_servers
+
+
+@pytest.fixture
+def topics(servers: str, request: pytest.FixtureRequest) -> Callable[..., list[str]]:
+    """`topics("in", "out")`: new ones of two partitions, with names of this test's own."""
+
+    def make(*ends: str) -> list[str]:
+        names = [f"{request.node.name}-{end}".replace("[", "-").replace("]", "") for end in ends]
+        with Admin({"bootstrap.servers": servers}) as admin:
+            admin.create_topics([NewTopic(name, 2, 1) for name in names]).all()
+        return names
+
+    return make
+
+
+@pytest.fixture
+def hole(request: pytest.FixtureRequest) -> Callable[[object], None]:
+    """`hole(error)`: what is tested is not there, and this is what a user sees instead."""
+
+    def note(error: object) -> None:
+        text = str(error).strip().splitlines()[0]
+        request.node.hole = re.sub(r"127\.0\.0\.1:\d+: |topic test_\S+: ", "", text)
+
+    return note
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[Any]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    path = os.environ.get("SPARKKAFKA_COMPAT_CELLS")
+    if path and (report.when == "call" or report.failed):
+        cell = {
+            "feature": (item.function.__doc__ or item.name).strip(),  # type: ignore[attr-defined]
+            "passed": report.passed,
+            "hole": getattr(item, "hole", None),
+        }
+        with Path(path).open("a") as file:
+            file.write(json.dumps(cell) + "\n")
+    return report
