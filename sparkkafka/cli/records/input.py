@@ -206,8 +206,11 @@ def json_batches(chunks: Iterable[bytes], *, with_places: bool) -> Iterator[Piec
     """
     line = 1
     for text in whole_lines(chunks, b"\n"):
-        numbers = _numbers(text, line)
-        batch, bad = _by_columns(text, len(numbers)), None
+        starts = _starts(text)
+        numbers = _numbers(text, starts, line)
+        batch, bad = None, None
+        if _plain_lines(text, starts):
+            batch = _by_columns(text, len(starts))
         if batch is None:
             batch, bad = _by_rows(text, numbers)
         line += text.count(b"\n")
@@ -219,13 +222,16 @@ def json_batches(chunks: Iterable[bytes], *, with_places: bool) -> Iterator[Piec
             raise bad
 
 
-def _numbers(text: bytes, first: int) -> Sequence[int]:
+def _starts(text: bytes) -> NDArray[np.int64]:
+    """Where lines begin."""
+    behind = np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n")) + 1
+    return np.append(0, behind[:-1] if text.endswith(b"\n") else behind)
+
+
+def _numbers(text: bytes, starts: NDArray[np.int64], first: int) -> Sequence[int]:
     """Of the lines that are not empty."""
-    data = np.frombuffer(text, np.uint8)
-    starts = np.flatnonzero(data == ord("\n")) + 1
-    count = len(starts) + (not text.endswith(b"\n"))
-    if data[0] > ord(" ") and (data[starts[: count - 1]] > ord(" ")).all():
-        return range(first, first + count)
+    if (np.frombuffer(text, np.uint8)[starts] > ord(" ")).all():
+        return range(first, first + len(starts))
     return [number for number, line in enumerate(text.split(b"\n"), first) if line.strip()]
 
 
@@ -233,7 +239,7 @@ def _by_columns(text: bytes, count: int) -> pa.RecordBatch | None:
     """None for what needs a look at each row: values that are no text, and what is not right."""
     import pyarrow.json as arrow_json
 
-    if not _plain_lines(text) or b'"value"' in text:
+    if b'"value"' in text:
         return None
     try:
         table = arrow_json.read_json(
@@ -272,16 +278,13 @@ def _by_columns(text: bytes, count: int) -> pa.RecordBatch | None:
     )
 
 
-def _plain_lines(text: bytes) -> bool:
+def _plain_lines(text: bytes, starts: NDArray[np.int64]) -> bool:
     """Whether all lines are objects to Arrow's reader, which takes what is no JSON and crashes on
     some of it.
 
     No object reaches from a line into the next, since each line begins with { and ends with }."""
     data = np.frombuffer(text, np.uint8)
-    ends = np.flatnonzero(data == ord("\n"))
-    if not text.endswith(b"\n"):
-        ends = np.append(ends, len(text))
-    starts = np.append(0, ends[:-1] + 1)
+    ends = np.append(starts[1:] - 1, len(text) - text.endswith(b"\n"))
     last = data[ends - 1]
     if (last == ord("\r")).any():
         last = np.where(last == ord("\r"), data[ends - 2], last)
