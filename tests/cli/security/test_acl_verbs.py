@@ -5,33 +5,11 @@ from __future__ import annotations
 import io
 import re
 
-import pytest
-
 from sparkkafka.cli.app import main
-from sparkkafka.client import AclBinding, Admin
+from sparkkafka.client import AclBinding
 from sparkkafka.errors import ErrorCode
-from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Answer
-from tests.cli.run import Command
 from tests.docs.snippets import page
-
-
-@pytest.fixture
-def fake():
-    with FakeCluster() as fake:
-        yield fake
-
-
-@pytest.fixture
-def command(fake, capsys, monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    return Command(capsys, fake.bootstrap_servers)
-
-
-@pytest.fixture
-def admin(fake):
-    with Admin({"bootstrap.servers": fake.bootstrap_servers}) as admin:
-        yield admin
 
 
 def topic(*operations: str, name: str = "orders", who: str = "User:etl", **more: str) -> list:

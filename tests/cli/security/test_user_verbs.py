@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.client import Admin, ScramCredentialInfo
+from sparkkafka.client import ScramCredentialInfo
 from sparkkafka.errors import ErrorCode
-from sparkkafka.testing.fake.cluster import FakeCluster
-from tests.cli.run import Command
 
 SHA_256, SHA_512 = "SCRAM-SHA-256", "SCRAM-SHA-512"
 HUSH = "hush ${env:HOME}"
@@ -20,24 +18,6 @@ HUSH = "hush ${env:HOME}"
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
-
-
-@pytest.fixture
-def fake():
-    with FakeCluster() as fake:
-        yield fake
-
-
-@pytest.fixture
-def command(fake, capsys, monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    return Command(capsys, fake.bootstrap_servers)
-
-
-@pytest.fixture
-def admin(fake):
-    with Admin({"bootstrap.servers": fake.bootstrap_servers}) as admin:
-        yield admin
 
 
 @pytest.fixture
