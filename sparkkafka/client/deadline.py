@@ -16,6 +16,7 @@ import socket
 import threading
 import time
 import weakref
+from collections.abc import Callable
 
 from sparkkafka.errors import (
     KafkaConnectionError,
@@ -192,8 +193,16 @@ class Retry:
     ...         retry.after(error)
     """
 
-    def __init__(self, deadline: Deadline, backoff: Backoff, what: str) -> None:
+    def __init__(
+        self,
+        deadline: Deadline,
+        backoff: Backoff,
+        what: str,
+        *,
+        on_retry: Callable[[], None] = lambda: None,
+    ) -> None:
         self.deadline = deadline
+        self._on_retry = on_retry
         self._backoff = backoff
         self._what = what
         self.failures = 0
@@ -221,6 +230,7 @@ class Retry:
                 f"{self._what}: gave up after {self.deadline.text} and "
                 f"{counted(self.failures, 'failed attempt')}; the last failure: {error}"
             ) from error
+        self._on_retry()
         log.info("%s: attempt %d failed, trying again: %s", self._what, self.failures, error)
         if not self._warned and time.monotonic() - self._started_s > SLOW_S:
             # A person is waiting by now.

@@ -63,7 +63,7 @@ BY_QUERY: Final = (
     ),
     Metric(
         reports.RETRIES, "sparkkafka_plan_retries_total",
-        "Lookups of offsets for a micro-batch that were tried again.",
+        "Requests of the plan of a micro-batch that were tried again.",
     ),
     Metric(
         reports.WRITTEN_BYTES, "sparkkafka_written_bytes_total",

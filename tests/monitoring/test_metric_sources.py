@@ -54,6 +54,7 @@ def test_a_small_batch_is_counted_by_the_process_that_plans(fake: FakeCluster, s
     size_bytes = filled(fake)
     source = reader(fake, metricsAddress=ADDRESS.text, maxRecordsReadByDriver="1000")
     start = source.initialOffset()
+    fake.fault(ErrorCode.NOT_LEADER_OR_FOLLOWER, api="ListOffsets")
     end = source.latestOffset(start, source.getDefaultReadLimit())
     source.partitions(start, end)
     assert source.getCache(start, end) is not None
@@ -61,6 +62,7 @@ def test_a_small_batch_is_counted_by_the_process_that_plans(fake: FakeCluster, s
     counts = [report.counts["t", partition] for partition in (0, 1)]
     assert sum(row["records"] for row in counts) == 100
     assert sum(row["bytes"] for row in counts) == size_bytes
+    assert report.totals == {"retries": 1}
     assert report.query == ""
     assert report.ends == ends_key([("t", 0, 50), ("t", 1, 50)])
     sent.clear()
@@ -120,8 +122,7 @@ def test_a_task_counts_what_it_reads_and_tries_again(
     rows = [row for report in sent for row in report.counts.values()]
     assert sum(row["records"] for row in rows) == 100
     assert sum(row["bytes"] for row in rows) == size_bytes
-    if not together:
-        assert sum(row.get("retries", 0) for row in rows) == 2
+    assert sum(row.get("retries", 0) for row in rows) == 2
     sent.clear()
     begun = read_partition(options, columns, ranges[0])
     next(begun)

@@ -115,6 +115,8 @@ class Cluster:
         )
         self._known_topics: set[str] = set()
         self._leaders: dict[TopicPartition, int] = {}
+        self.retries = 0
+        """How often a request was tried again."""
         self.failing: KafkaError | None = None
         """Why the last attempt of `call` failed, if it is to be tried again. Any thread may ask."""
 
@@ -138,8 +140,12 @@ class Cluster:
     def backoff(self) -> Backoff:
         return Backoff(self.options.retry_backoff_ms, self.options.retry_backoff_max_ms)
 
-    def retry(self, deadline: Deadline, what: str) -> Retry:
-        return Retry(deadline.until(self.close_signal), self.backoff(), what)
+    def retry(self, deadline: Deadline, what: str, backoff: Backoff | None = None) -> Retry:
+        deadline = deadline.until(self.close_signal)
+        return Retry(deadline, backoff or self.backoff(), what, on_retry=self._count_retry)
+
+    def _count_retry(self) -> None:
+        self.retries += 1
 
     # --- connections ----------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeGuard, TypeVar
 
 from sparkkafka.client.cluster.cluster import UNKNOWN_TOPIC_GRACE_MS, Cluster, throttle
-from sparkkafka.client.deadline import Backoff, Deadline, Retry
+from sparkkafka.client.deadline import Backoff, Deadline
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.net.pool import closed_if_interrupted
 from sparkkafka.client.values import Results
@@ -201,10 +201,10 @@ def _drive(
     outcome: dict[K, V | KafkaError] = {}
     doubtful: set[K] = set()
     said: dict[K, KafkaError] = {}
-    deadline = deadline.until(cluster.close_signal)
     options = cluster.options
     first_ms = handler.backoff_ms or options.retry_backoff_ms
-    retry = Retry(deadline, Backoff(first_ms, options.retry_backoff_max_ms), what)
+    retry = cluster.retry(deadline, what, Backoff(first_ms, options.retry_backoff_max_ms))
+    deadline = retry.deadline
     grace = deadline.sooner(handler.grace_ms)
     while pending:
         attempt = _Attempt(cluster, handler, deadline)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import select
 import time
+from collections import Counter
 from typing import Any
 
 from sparkkafka.client.cluster.cluster import Cluster
@@ -86,6 +87,8 @@ class Fetcher:
         self._leaders: dict[int, LeaderConnection] = {}
         self._lookup = LeaderLookup(cluster, assignment)
         self._waker = Waker()
+        self.retries: Counter[TopicPartition] = Counter()
+        """How often a partition is asked for again after an error."""
 
     def close(self) -> None:
         for leader in self._leaders.values():
@@ -415,7 +418,7 @@ class Fetcher:
             self._assignment.note_ready(state)
         elif error.retriable:
             log.info("%s: asking again: %s", state.tp, error)
-            state.trouble = error
+            self._ask_again(state, error)
             state.wait()
         else:
             self._assignment.fail(state, error)
@@ -424,14 +427,14 @@ class Fetcher:
         """No answer from a broker: ask again later, perhaps another one."""
         for asked in leader.asked.values():
             state = asked.state
-            state.trouble = error
+            self._ask_again(state, error)
             if state.replica.node_id == leader.node_id:
                 state.replica.give_up()
             self._cluster.forget(state.tp.topic)
         if leader.connection is None:  # it could not even be reached
             for state in self._assignment:
                 if self._node_of(state) == leader.node_id:
-                    state.trouble = error
+                    self._ask_again(state, error)
                     self._cluster.forget(state.tp.topic)
         leader.close()
         leader.wait()
@@ -439,6 +442,10 @@ class Fetcher:
             raise error
         level = logging.INFO if isinstance(error, KafkaConnectionError) else logging.WARNING
         log.log(level, "broker %d: trying again: %s", leader.node_id, error)
+
+    def _ask_again(self, state: PartitionState, why: KafkaError) -> None:
+        state.trouble = why
+        self.retries[state.tp] += 1
 
     @property
     def next_step_s(self) -> float:

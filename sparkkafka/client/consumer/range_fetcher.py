@@ -426,6 +426,11 @@ class SmallRangesFetcher:
     def __exit__(self, *exc_info: object) -> None:
         self._fetcher.close()
 
+    @property
+    def retries(self) -> Mapping[TopicPartition, int]:
+        """How often each was asked for again after an error; none if it never was."""
+        return self._fetcher.retries
+
     def __iter__(self) -> Iterator[tuple[TopicPartition, DecodedRecords]]:
         """Decoded records; every item has at least one.
 
@@ -477,4 +482,6 @@ class SmallRangesFetcher:
     def _leave(self, state: PartitionState, why: str) -> None:
         log.info("%s: read by itself from offset %s on: %s", state.tp, state.position, why)
         self.left[state.tp] = state.position or 0
+        if state.error is not None:
+            self._fetcher.retries[state.tp] += 1
         self._states.replace([row.tp for row in self._states if row is not state])

@@ -70,7 +70,12 @@ def read_ranges(
         typed_of(options, columns, report) as typed,
     ):
         with _small_ranges_fetcher(cluster, options, options.fetch, columns, ranges) as fetcher:
-            yield from _joined(_shaped(fetcher, options, columns, ranges, typed, report))
+            try:
+                yield from _joined(_shaped(fetcher, options, columns, ranges, typed, report))
+            finally:
+                if report is not None:
+                    for tp, count in fetcher.retries.items():
+                        report.add(RETRIES, count, *tp)
         for one in ranges:
             if one.tp in fetcher.left:
                 left = replace(one, start=fetcher.left[one.tp])

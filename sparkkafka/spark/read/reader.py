@@ -163,6 +163,7 @@ def with_attempts(
     """
     attempts = options.fetch_offset_num_retries
     for attempt in range(1, attempts + 1):
+        before = cluster.retries
         try:
             return action(Deadline(options.client.default_api_timeout_ms))
         except KafkaError as error:
@@ -172,10 +173,12 @@ def with_attempts(
                 if attempt > 1:
                     error.add_note(f"{what} failed {attempts} times (fetchOffset.numRetries)")
                 raise
-            if report is not None:
-                report.add(RETRIES, 1)
+            cluster.retries += 1
             log.warning("%s: attempt %d of %d failed: %s", what, attempt, attempts, error)
             time.sleep(options.fetch_offset_retry_interval_ms / 1000)
+        finally:
+            if report is not None:
+                report.add(RETRIES, cluster.retries - before)
     raise AssertionError  # numRetries is 1 at least
 
 
