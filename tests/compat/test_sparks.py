@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +131,25 @@ def test_lag(job: Job, topics: Topics, hole: Hole) -> None:
         assert set(sparkkafka.lag(query).values()) == {0}
     except OptionError as error:
         hole(error)
+
+
+def test_metrics(job: Job, topics: Topics) -> None:
+    """sparkkafka.metrics: what progress, brokers and tasks tell"""
+    (topic,) = topics("t")
+    job.fill(topic)
+    with closing(sparkkafka.metrics(job.spark, job.kafka, every_s=0.2)) as metrics:
+        query = job.run(job.stream(topic, **metrics.options))
+        wanted = {"input_rows_total": 500, "read_records_total": 500, "lag_records": 0}
+        until_s = time.monotonic() + WAIT_S
+        found: dict[str, float] = {}
+        while time.monotonic() < until_s and not wanted.items() <= found.items():
+            time.sleep(0.1)
+            found = {
+                one.metric.name.removeprefix("sparkkafka_"): one.value
+                for one in metrics.samples()
+                if one.labels.get("query") == str(query.id)
+            }
+        assert wanted.items() <= found.items()
 
 
 def test_commit_to_group(job: Job, servers: str, topics: Topics) -> None:

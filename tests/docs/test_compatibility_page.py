@@ -21,10 +21,13 @@ def features(axis: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("axis", compat.AXES)
-def test_the_page_has_every_cell(axis: str) -> None:
-    page = compat.PAGE.read_text()
-    part = page.partition(f"<!-- compat:{axis} -->\n")[2].partition(f"<!-- /compat:{axis} -->")[0]
+TABLES = [("kafka", compat.PYTHONS[0])] + [("spark", python) for python in compat.PYTHONS]
+
+
+@pytest.mark.parametrize(("axis", "python"), TABLES)
+def test_the_page_has_every_cell(axis: str, python: str) -> None:
+    page, mark = compat.PAGE.read_text(), compat.mark_of(axis, python)
+    part = page.partition(f"<!-- compat:{mark} -->\n")[2].partition(f"<!-- /compat:{mark} -->")[0]
     head, _, *rows = [line for line in part.splitlines() if line.startswith("|")]
     names = [f"{axis.capitalize()} {name}" for name in compat.AXES[axis]]
     assert [cell.strip() for cell in head.strip("|").split("|")] == ["", *names]

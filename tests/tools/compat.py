@@ -2,7 +2,8 @@
 
 `python -m tests.tools.compat [kafka VERSION …] [spark VERSION …]` runs `tests/compat` with each,
 one after another, and writes what it saw into the page. A Spark other than the installed one gets
-a folder of its own in .cache, which lies before this environment's packages.
+a folder of its own in .cache, which lies before this environment's packages. Each Python has its
+own table of Sparks: that of this process is written.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ CACHE = ROOT / ".cache" / "compat"
 
 KAFKAS = ("2.1.1", "2.8.2", "3.3.2", "3.9.2", "4.3.1")
 SPARKS = ("4.0.5", "4.1.4", "4.2.1", "4.3.0")
-AXES = {"kafka": KAFKAS, "spark": SPARKS}
+PYTHONS = ("3.11", "3.13")
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+AXES: dict[str, tuple[str, ...]] = {"kafka": KAFKAS, "spark": SPARKS}
 
 # PySpark 4.0 and 4.1 leave sockets of their own to the garbage collector.
 _QUIET = ("-W", "ignore::ResourceWarning", "-W", "ignore::pytest.PytestUnraisableExceptionWarning")
@@ -102,32 +105,44 @@ def table(axis: str, columns: Mapping[str, Cells]) -> str:
     return "\n".join([*lines, "", *words, ""] if words else [*lines, ""])
 
 
+def mark_of(axis: str, python: str) -> str:
+    """The name of a table in the page."""
+    return axis if python == PYTHONS[0] else f"{axis}:{python}"
+
+
 def put(page: str, axis: str, text: str) -> str:
     """The page with the table between its marks."""
     start, end = f"<!-- compat:{axis} -->\n", f"<!-- /compat:{axis} -->"
-    before, _, rest = page.partition(start)
+    before, found, rest = page.partition(start)
+    if not found:
+        raise SystemExit(f"{PAGE.name} has no place for a table of {axis}")
     return f"{before}{start}\n{text}{end}{rest.partition(end)[2]}"
+
+
+def _axes() -> dict[str, tuple[str, ...]]:
+    """The tables of this Python: a broker does not see which one a client has."""
+    return AXES if PYTHON == PYTHONS[0] else {"spark": SPARKS}
 
 
 def main(arguments: Sequence[str]) -> int:
     """0 if every cell is as it should be. With versions named, nothing is written."""
     axis = ""
-    chosen: dict[str, list[str]] = {}
+    chosen: dict[str, Sequence[str]] = {}
     for word in arguments:
         if word in AXES:
             axis = word
         elif axis:
-            chosen.setdefault(axis, []).append(word)
+            chosen[axis] = [*chosen.get(axis, ()), word]
         else:
             raise SystemExit(f"say kafka or spark before {word}")
     failed = False
-    for axis, versions in (chosen or AXES).items():
+    for axis, versions in (chosen or _axes()).items():
         columns = {tried: run(axis, tried) for tried in versions}
         failed |= any(not cell["passed"] for one in columns.values() for cell in one.values())
         text = table(axis, columns)
         print(f"\n{text}")
         if not chosen:
-            PAGE.write_text(put(PAGE.read_text(), axis, text))
+            PAGE.write_text(put(PAGE.read_text(), mark_of(axis, PYTHON), text))
     return int(failed)
 
 
