@@ -3,21 +3,23 @@ that has the imports. A crash ends one of them alone."""
 
 from __future__ import annotations
 
+import atexit
+import functools
 import pickle
 import subprocess
 import sys
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 _SECONDS = 120
 
 _CHILD = """
 import os, pickle, signal, sys, tempfile, traceback
-imports, codes, seconds = pickle.load(sys.stdin.buffer)
+imports, seconds = pickle.load(sys.stdin.buffer)
 names = {}
 exec(imports, names)
-found = {}
-for name, code in codes.items():
+
+def ended_and_said(code):
     with tempfile.TemporaryFile() as said:
         child = os.fork()
         if not child:
@@ -34,8 +36,13 @@ for name, code in codes.items():
                 os._exit(ended)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         said.seek(0)
-        found[name] = code, said.read().decode(errors="replace")
-sys.stdout.buffer.write(pickle.dumps(found))
+        return code, said.read().decode(errors="replace")
+
+while sys.stdin.buffer.peek(1):
+    codes = pickle.load(sys.stdin.buffer)
+    found = {name: ended_and_said(code) for name, code in codes.items()}
+    sys.stdout.buffer.write(pickle.dumps(found))
+    sys.stdout.flush()
 """
 
 
@@ -48,11 +55,19 @@ class Ended(NamedTuple):
 
 def run(imports: str, codes: Mapping[str, str]) -> dict[str, Ended]:
     """Each code after the imports, one after the other; by its name."""
-    done = subprocess.run(
-        [sys.executable, "-c", _CHILD],
-        input=pickle.dumps((imports, dict(codes), _SECONDS)),
-        stdout=subprocess.PIPE,
-        timeout=_SECONDS * (1 + len(codes)),
-        check=True,
+    stdin, stdout = _streams(imports)
+    stdin.write(pickle.dumps(dict(codes)))
+    stdin.flush()
+    return {name: Ended(*ended) for name, ended in pickle.load(stdout).items()}
+
+
+@functools.cache
+def _streams(imports: str) -> tuple[IO[bytes], IO[bytes]]:
+    """Of the process that has these imports. It waits for codes until this one ends."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
-    return {name: Ended(*ended) for name, ended in pickle.loads(done.stdout).items()}
+    atexit.register(process.communicate)
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write(pickle.dumps((imports, _SECONDS)))
+    return process.stdin, process.stdout

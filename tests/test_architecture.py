@@ -28,19 +28,31 @@ LAYERS: Mapping[str, frozenset[str]] = {
     "hooks": frozenset({"errors"}),
     "logs": frozenset({"errors"}),
     "process": frozenset(),
+    "extras": frozenset(),
     "config": frozenset({"errors", "secret", "hooks", "process"}),
     "protocol": frozenset({"errors", "secret"}),
-    "client": frozenset({"errors", "secret", "hooks", "config", "protocol"}),
-    "schemas": frozenset({"errors", "secret", "hooks", "config", "protocol", "client"}),
+    "client": frozenset({"errors", "extras", "secret", "hooks", "config", "protocol"}),
+    "schemas": frozenset({"errors", "extras", "secret", "hooks", "config", "protocol", "client"}),
     "spark": frozenset(
-        {"errors", "secret", "hooks", "logs", "process", "config", "protocol", "client", "schemas"}
+        {
+            "errors",
+            "extras",
+            "secret",
+            "hooks",
+            "logs",
+            "process",
+            "config",
+            "protocol",
+            "client",
+            "schemas",
+        }
     ),
     "functions": frozenset({"errors", "config", "protocol", "schemas", "spark"}),
-    "plot": frozenset({"errors", "config", "protocol", "client", "spark"}),
-    "monitoring": frozenset({"errors", "config", "client", "spark"}),
+    "plot": frozenset({"errors", "extras", "config", "protocol", "client", "spark"}),
+    "monitoring": frozenset({"errors", "extras", "config", "client", "spark"}),
     "checkpoints": frozenset({"errors", "secret", "hooks", "config", "protocol", "client"}),
     "cli": frozenset(
-        {"errors", "secret", "config", "protocol", "client", "schemas", "checkpoints"}
+        {"errors", "extras", "secret", "config", "protocol", "client", "schemas", "checkpoints"}
     ),
     "__main__": frozenset({"cli"}),
     "testing": frozenset({"errors", "secret", "hooks", "config", "protocol", "client"}),
@@ -131,7 +143,6 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
         "numbers",
         "receiver",
         "lookups",
-        "extras",
         "prometheus",
         "otel",
         "listener",

@@ -18,6 +18,7 @@ from sparkkafka.cli.format_flags import command_words
 from sparkkafka.cli.session import Session
 from sparkkafka.cli.tables import PROGRAM, print_error
 from sparkkafka.errors import KafkaError, OptionError
+from sparkkafka.extras import needs_extra
 
 COMPLETION_VARIABLE: Final = "_SPARKKAFKA_COMPLETE"
 WELL: Final = 0
@@ -34,9 +35,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with these arguments (sys.argv's, if None). Returns the exit code, and raises
     nothing."""
     try:
-        import typer  # noqa: F401
+        with needs_extra("the command needs Typer, which is not here", "cli"):
+            import typer  # noqa: F401
     except ImportError as error:
-        return _fail(f"the command needs an extra ({error}): pip install 'sparkkafka[cli]'")
+        return _fail(str(error))
     session = Session()
     _open_closed_streams()
     try:

@@ -249,8 +249,35 @@ def fail_each(errors: Iterable[KafkaError]) -> None:
         raise typer.Exit(1)
 
 
+# --- options of several verbs ------------------------------------------------------------------
+
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+Execute = Annotated[bool, typer.Option("--execute", help="Do it; else only show it.")]
 AsJson = Annotated[bool, typer.Option("--json", help="As one JSON document.")]
+Topic = Annotated[str, typer.Argument(help="The topic.")]
+Delimiter = Annotated[
+    str, typer.Option("-D", "--delimiter", help="What stands behind each record.")
+]
+Count = Annotated[
+    int | None, typer.Option("-c", "--count", min=1, help="Stop after so many records.")
+]
+Partitions = Annotated[
+    str | None, typer.Option("-p", "--partitions", metavar="N,…", help="As 0, or 0,3,5-7.")
+]
+ValueFormat = Annotated[
+    str, typer.Option("--value-format", help="text (or string), json, avro or protobuf.")
+]
+KeyFormat = Annotated[str, typer.Option("--key-format", help="The same for keys.")]
+ValueSchema = Annotated[
+    str | None, typer.Option("--value-schema", help="The schema, or its file's path.")
+]
+KeySchema = Annotated[str | None, typer.Option("--key-schema", help="The same for keys.")]
+Registry = Annotated[
+    str | None, typer.Option("--schema-registry", metavar="URL", help="The Schema Registry.")
+]
+NoRegistry = Annotated[
+    bool, typer.Option("--no-schema-registry", help="Ask none, whatever the profile says.")
+]
 
 
 def root_command() -> Any:

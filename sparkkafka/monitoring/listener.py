@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from sparkkafka.errors import OptionError
-from sparkkafka.monitoring.extras import needs_extra
+from sparkkafka.extras import needs_extra
 from sparkkafka.monitoring.lookups import Lookups
 from sparkkafka.monitoring.numbers import Numbers, Sample
 from sparkkafka.monitoring.receiver import Receiver
@@ -106,7 +106,10 @@ class QueryMetrics(StreamingQueryListener):
             # In this order: what exports is closed last, with all that came.
             if prometheus_port is not None or pushgateway is not None:
                 argument = "prometheus_port" if pushgateway is None else "pushgateway"
-                with needs_extra(argument, "prometheus-client", "prometheus"):
+                needs = (
+                    f"sparkkafka.metrics({argument}=…) needs prometheus-client, which is not here"
+                )
+                with needs_extra(needs, "prometheus", "prometheus_client"):
                     from sparkkafka.monitoring import prometheus
                 if prometheus_port is not None:
                     served = prometheus.ScrapePort(self._numbers, prometheus_host, prometheus_port)
@@ -116,7 +119,8 @@ class QueryMetrics(StreamingQueryListener):
                     pusher = prometheus.Pusher(self._numbers, pushgateway, job, every_s)
                     stack.callback(pusher.close)
             if otel is not None:
-                with needs_extra("otel", "opentelemetry-sdk", "otel"):
+                needs = "sparkkafka.metrics(otel=…) needs opentelemetry-sdk, which is not here"
+                with needs_extra(needs, "otel", "opentelemetry"):
                     from sparkkafka.monitoring.otel import Instruments
                 if isinstance(otel, str) and otel != DEFAULT_PROVIDER:
                     raise OptionError(

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from sparkkafka.errors import OptionError
+from sparkkafka.extras import needs_extra
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,11 +28,8 @@ _WIDTH, _PANEL_WIDTH, _HEIGHT = 8.0, 4.5, 3.6  # inches
 
 def needs_matplotlib(what: str) -> None:
     """Before anything is asked or read. Raises ImportError, which says what to install."""
-    if find_spec("matplotlib") is None:
-        raise ImportError(
-            f"sparkkafka.plot.{what} needs matplotlib, which is not here: pip install "
-            "'sparkkafka[plot]'"
-        )
+    with needs_extra(f"sparkkafka.plot.{what} needs matplotlib, which is not here", "plot"):
+        import matplotlib  # noqa: F401
 
 
 def new_axes(ax: Any, count: int, what: str) -> list[Axes]:

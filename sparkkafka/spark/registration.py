@@ -11,10 +11,11 @@ import logging
 import os
 import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from sparkkafka.extras import needs_extra
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,21 +39,13 @@ def choose_worker_python() -> None:
     os.environ[_WORKER_PYTHON] = sys.executable
 
 
-@contextmanager
-def needs_pyspark(what: str) -> Iterator[None]:
+def needs_pyspark(what: str) -> AbstractContextManager[None]:
     """A plain install brings no Spark: platforms have their own, and the client library needs none.
 
     Raises ImportError, which says what to install.
     """
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "pyspark":
-            raise
-        raise ImportError(
-            f"{what} needs PySpark 4.0 or later, which is not here: pip install "
-            "'sparkkafka[spark]' (sparkkafka.client needs none)"
-        ) from None
+    needs = f"{what} needs PySpark 4.0 or later, which is not here"
+    return needs_extra(needs, "spark", "pyspark", note=" (sparkkafka.client needs none)")
 
 
 def register(spark: SparkSession) -> None:

@@ -23,8 +23,8 @@ from prometheus_client.parser import text_string_to_metric_families
 import sparkkafka
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import OptionError
+from sparkkafka.extras import needs_extra
 from sparkkafka.monitoring import catalogue, numbers
-from sparkkafka.monitoring.extras import needs_extra
 from sparkkafka.monitoring.numbers import MOST_PARTITIONS, MOST_QUERIES, Numbers
 from sparkkafka.monitoring.otel import Instruments, name_and_unit
 from sparkkafka.monitoring.prometheus import NumbersCollector, Pusher, ScrapePort
@@ -278,7 +278,7 @@ for more in ({"prometheus_port": 0}, {"pushgateway": "h:1"}, {"otel": "default"}
         "'sparkkafka[prometheus]'", "'sparkkafka[prometheus]'", "'sparkkafka[otel]'"
     ], done.stderr  # fmt: skip
     assert "metrics(pushgateway=…) needs prometheus-client, which is not here" in lines[1]
-    with pytest.raises(ModuleNotFoundError), needs_extra("otel", "opentelemetry-sdk", "otel"):
+    with pytest.raises(ModuleNotFoundError), needs_extra("needs", "otel", "opentelemetry"):
         import no_such_module  # noqa: F401
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -124,7 +125,7 @@ def test_what_cannot_be_drawn_is_said_and_leaves_no_figure(
 
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sparkkafka.plot.canvas.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     for call in (sparkkafka.plot.lag, sparkkafka.plot.throughput, sparkkafka.plot.partitions):
         with pytest.raises(ImportError, match=rf"{call.__name__} needs .*'sparkkafka\[plot\]'"):
             call([])

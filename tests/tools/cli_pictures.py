@@ -12,17 +12,17 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from sparkkafka.client import Admin, Producer, TopicPartition
+from sparkkafka.client import Admin, TopicPartition
 from sparkkafka.testing.kafka.cluster import KafkaCluster
+from tests.tools.writing import written
 
 ROOT = Path(__file__).resolve().parents[2]
 PICTURES = {
@@ -65,25 +65,10 @@ class Terminal:
         self._run("kill-server")
 
 
-@contextmanager
-def written(servers: str) -> Iterator[None]:
-    """Meanwhile records are written, most of them to one partition."""
-    done = threading.Event()
-
-    def write() -> None:
-        with Producer({"bootstrap.servers": servers}) as producer:
-            while not done.wait(0.1):
-                for number in range(66):
-                    partition = min(number % 11, LAGGING_PARTITION)
-                    producer.send("orders", b"x" * 100, partition=partition)
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
+def records(_seconds: float) -> Iterator[dict[str, Any]]:
+    """Most of them for one partition."""
+    for number in range(66):
+        yield {"value": b"x" * 100, "partition": min(number % 11, LAGGING_PARTITION)}
 
 
 def picture(screen: str, title: str) -> str:
@@ -111,7 +96,7 @@ def main() -> None:
             admin.alter_consumer_group_offsets("billing", offsets).all()
         terminal = Terminal()
         try:
-            with written(servers):
+            with written(servers, records):
                 time.sleep(10)  # so that there is something to be behind of
                 terminal.type(
                     f"export PS1='$ ' PYTHONPATH={ROOT} XDG_CONFIG_HOME={folder}", "Enter"

@@ -13,8 +13,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -25,9 +23,9 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 import sparkkafka
-from sparkkafka.client import Producer
 from sparkkafka.testing.kafka.cluster import KafkaCluster
 from sparkkafka.testing.kafka.java import export_java_home, find_java, say
+from tests.tools.writing import written
 
 ROOT = Path(__file__).resolve().parents[2]
 PICTURE = ROOT / "docs/metrics.png"
@@ -45,28 +43,10 @@ MAY_BE_EMPTY = ("lost_offsets", "aborted", "oldest_open", "retries")
 SCHEMA = json.dumps({"type": "object", "properties": {"id": {"type": "integer"}}})
 
 
-@contextmanager
-def written(servers: str) -> Iterator[None]:
-    """Meanwhile records are written, at times more than the stream reads; some are bad."""
-    done = threading.Event()
-
-    def write() -> None:
-        began_s = time.monotonic()
-        with Producer({"bootstrap.servers": servers}) as producer:
-            while not done.wait(0.25):
-                busy = (time.monotonic() - began_s) % 60 > 40
-                for number in range(1_000 if busy else 100):
-                    good = b'{"id": %d}' % number
-                    bad = random.random() < 0.001
-                    producer.send("orders", b"not JSON" if bad else good)
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
+def records(seconds: float) -> Iterator[dict[str, Any]]:
+    """At times more than the stream reads; some are bad."""
+    for number in range(1_000 if seconds % 60 > 40 else 100):
+        yield {"value": b"not JSON" if random.random() < 0.001 else b'{"id": %d}' % number}
 
 
 @contextmanager
@@ -155,7 +135,7 @@ def main() -> None:
             .options(maxOffsetsPerTrigger="6000", **{"deadLetter.topic": "orders-dead"})
             .load()
         )
-        with written(servers), prometheus(folder):
+        with written(servers, records, every_s=0.25), prometheus(folder):
             query = (
                 rows.selectExpr("key", "to_json(value) AS value")
                 .writeStream.format("pykafka")

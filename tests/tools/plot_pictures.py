@@ -6,10 +6,7 @@
 from __future__ import annotations
 
 import tempfile
-import threading
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +14,8 @@ import matplotlib
 from matplotlib import pyplot
 
 import sparkkafka
-from sparkkafka.client import Producer
 from sparkkafka.testing.kafka.cluster import KafkaCluster
+from tests.tools.writing import written
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PARTITIONS = 8
@@ -30,29 +27,16 @@ CAP = 2_000
 RECORDS, RECORDS_OF_BURST = 80, 300  # ten times a second
 
 
-@contextmanager
-def written(servers: str) -> Iterator[None]:
-    """Meanwhile records are written, the most to one partition, some keys more often."""
-    done = threading.Event()
-
-    def write() -> None:
-        begun_s = time.monotonic()
-        with Producer({"bootstrap.servers": servers}) as producer:
-            while not done.wait(0.1):
-                burst = BURST_S[0] < time.monotonic() - begun_s < BURST_S[1]
-                for number in range(RECORDS_OF_BURST if burst else RECORDS):
-                    spread = number % 14
-                    partition = spread if spread < PARTITIONS else LARGE_PARTITION
-                    key = b"customer-%d" % (number % 100 * (number % 7) // 7)
-                    producer.send("orders", b"x" * 200, key=key, partition=partition)
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
+def records(seconds: float) -> Iterator[dict[str, Any]]:
+    """The most for one partition, some keys more often."""
+    burst = BURST_S[0] < seconds < BURST_S[1]
+    for number in range(RECORDS_OF_BURST if burst else RECORDS):
+        spread = number % 14
+        yield {
+            "value": b"x" * 200,
+            "key": b"customer-%d" % (number % 100 * (number % 7) // 7),
+            "partition": spread if spread < PARTITIONS else LARGE_PARTITION,
+        }
 
 
 def save(name: str, axes: Any) -> None:
@@ -91,7 +75,7 @@ def main() -> None:
         # The first batch starts Spark's workers, which is not what the pictures are about.
         while not query.recentProgress:
             query.awaitTermination(0.1)
-        with written(kafka.bootstrap_servers):
+        with written(kafka.bootstrap_servers, records):
             sparkkafka.progress(query, timeout_s=WATCHED_S)
         reports = query.recentProgress[2:]
         query.stop()

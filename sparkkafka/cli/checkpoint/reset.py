@@ -10,8 +10,13 @@ from sparkkafka.checkpoints.logs import Checkpoint
 from sparkkafka.checkpoints.reset import KEPT, ResetPlan, plan_reset
 from sparkkafka.cli.checkpoint.arguments import Dir, Prefix
 from sparkkafka.cli.checkpoint.compare import change_cells
-from sparkkafka.cli.cluster.times import timestamp_ms_of
-from sparkkafka.cli.commands import AsJson, session_of
+from sparkkafka.cli.cluster.times import (
+    ToEarliest,
+    ToLatest,
+    ToTime,
+    timestamp_ms_of,
+)
+from sparkkafka.cli.commands import AsJson, Execute, session_of
 from sparkkafka.cli.tables import print_error, print_json, print_line, print_table
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.config.source import FROM_EARLIEST, TO_LATEST, OffsetBound, parse_offsets
@@ -21,16 +26,9 @@ from sparkkafka.errors import OptionError, some
 def reset(
     context: typer.Context,
     location: Dir,
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="The oldest record.")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="The end.")] = False,
-    to_time: Annotated[
-        str | None,
-        typer.Option(
-            "--to-time",
-            metavar="TIME",
-            help="The first record of this time or later: ms, ISO, -2h.",
-        ),
-    ] = None,
+    to_earliest: ToEarliest = False,
+    to_latest: ToLatest = False,
+    to_time: ToTime = None,
     to_offsets: Annotated[
         str | None,
         typer.Option(
@@ -66,7 +64,7 @@ def reset(
         bool, typer.Option("--offline", help="Ask no brokers: offsets are not checked.")
     ] = False,
     prefix: Prefix = None,
-    execute: Annotated[bool, typer.Option("--execute", help="Do it; else only show it.")] = False,
+    execute: Execute = False,
     as_json: AsJson = False,
 ) -> None:
     """Set where the next start reads on. Without --execute nothing is changed.

@@ -8,8 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from sparkkafka.cli.cluster.lag import committed_of_group
-from sparkkafka.cli.cluster.times import timestamp_ms_of
-from sparkkafka.cli.commands import AsJson, Yes, confirm, fail_each, session_of
+from sparkkafka.cli.cluster.times import (
+    ToEarliest,
+    ToLatest,
+    ToTime,
+    timestamp_ms_of,
+)
+from sparkkafka.cli.commands import AsJson, Execute, Yes, confirm, fail_each, session_of
 from sparkkafka.cli.tables import print_error, print_json, print_line, print_table, text_of
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.admin.groups import ConsumerGroupDescription, MemberDescription
@@ -150,23 +155,16 @@ def reset(
     all_topics: Annotated[
         bool, typer.Option("--all-topics", help="All that the group has offsets in.")
     ] = False,
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="The oldest record.")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="The end.")] = False,
-    to_time: Annotated[
-        str | None,
-        typer.Option(
-            "--to-time",
-            metavar="TIME",
-            help="The first record of this time or later: ms, ISO, -2h.",
-        ),
-    ] = None,
+    to_earliest: ToEarliest = False,
+    to_latest: ToLatest = False,
+    to_time: ToTime = None,
     to_offset: Annotated[
         int | None, typer.Option("--to-offset", metavar="N", help="This offset.")
     ] = None,
     shift_by: Annotated[
         int | None, typer.Option("--shift-by", metavar="N", help="On by N; back, if negative.")
     ] = None,
-    execute: Annotated[bool, typer.Option("--execute", help="Do it; else only show it.")] = False,
+    execute: Execute = False,
     as_json: AsJson = False,
 ) -> None:
     """Set where a group goes on reading. Without --execute nothing is changed.

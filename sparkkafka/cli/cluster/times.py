@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import time
 from datetime import datetime
-from typing import Final
+from typing import Annotated, Final
+
+import typer
 
 from sparkkafka.errors import OptionError
 
@@ -16,6 +18,15 @@ FORMS: Final = (
 _UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _AGO = re.compile(r"-(\d{1,9})([smhd])")
 _SPAN = re.compile(r"(\d{1,9})([smhd])")
+
+ToEarliest = Annotated[bool, typer.Option("--to-earliest", help="The oldest record.")]
+ToLatest = Annotated[bool, typer.Option("--to-latest", help="The end.")]
+ToTime = Annotated[
+    str | None,
+    typer.Option(
+        "--to-time", metavar="TIME", help="The first record of this time or later: ms, ISO, -2h."
+    ),
+]
 
 
 def timestamp_ms_of(text: str, option: str) -> int:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import typer
 
-from sparkkafka.cli.commands import session_of
+from sparkkafka.cli.commands import Count, Partitions, session_of
 from sparkkafka.cli.records.positions import EARLIEST, LATEST, Place, partitions_of, place_of
 from sparkkafka.cli.records.progress import Progress
 from sparkkafka.cli.records.reading import ReadPlan, TopicReader
@@ -148,12 +148,8 @@ def copy(
         str, typer.Option("--until", metavar="PLACE", help="end, an offset, or @TIME.")
     ] = "end",
     follow: Annotated[bool, typer.Option("--follow", help="Go on until Ctrl-C.")] = False,
-    count: Annotated[
-        int | None, typer.Option("-c", "--count", min=1, help="Stop after so many records.")
-    ] = None,
-    partitions: Annotated[
-        str | None, typer.Option("-p", "--partitions", metavar="N,…", help="As 0, or 0,3,5-7.")
-    ] = None,
+    count: Count = None,
+    partitions: Partitions = None,
     by_key: Annotated[
         bool,
         typer.Option("--by-key", help="Keys choose partitions; else each record keeps its own."),

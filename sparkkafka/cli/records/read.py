@@ -11,7 +11,19 @@ from typing import Annotated, Any, BinaryIO, Final
 
 import typer
 
-from sparkkafka.cli.commands import session_of
+from sparkkafka.cli.commands import (
+    Count,
+    Delimiter,
+    KeyFormat,
+    KeySchema,
+    NoRegistry,
+    Partitions,
+    Registry,
+    Topic,
+    ValueFormat,
+    ValueSchema,
+    session_of,
+)
 from sparkkafka.cli.format_flags import TEXT, FormatFlags, format_options_of, registry_of
 from sparkkafka.cli.records.formats import (
     NOTHING_FOR_NULL,
@@ -169,7 +181,7 @@ def headers_of(texts: list[str]) -> tuple[tuple[str, bytes | None], ...]:
 @app.command("read", help=HELP)
 def read(
     context: typer.Context,
-    topic: Annotated[str, typer.Argument(help="The topic.")],
+    topic: Topic,
     start: Annotated[
         str | None,
         typer.Option(
@@ -187,15 +199,11 @@ def read(
     at_end: Annotated[
         bool, typer.Option("-e", "--exit", help="Stop where the topic ends now; as --until end.")
     ] = False,
-    count: Annotated[
-        int | None, typer.Option("-c", "--count", min=1, help="Stop after so many records.")
-    ] = None,
+    count: Count = None,
     seconds: Annotated[
         float | None, typer.Option("--for", metavar="SECONDS", help="Stop after this time.")
     ] = None,
-    partitions: Annotated[
-        str | None, typer.Option("-p", "--partitions", metavar="N,…", help="As 0, or 0,3,5-7.")
-    ] = None,
+    partitions: Partitions = None,
     group: Annotated[
         str | None,
         typer.Option("--group", help="Begin at this group's committed offsets, not joining it."),
@@ -211,9 +219,7 @@ def read(
         str | None,
         typer.Option("-f", "--template", help="kcat's: %t %p %o %k %s %h %T %K %S %R %%"),
     ] = None,
-    delimiter: Annotated[
-        str, typer.Option("-D", "--delimiter", help="What stands behind each record.")
-    ] = "\\n",
+    delimiter: Delimiter = "\\n",
     key_delimiter: Annotated[
         str | None,
         typer.Option("-K", "--key-delimiter", help="Show the key, and this before the value."),
@@ -227,22 +233,12 @@ def read(
             help="Into a .parquet, .arrow or .csv file instead, until the topic's end.",
         ),
     ] = None,
-    value_format: Annotated[
-        str, typer.Option("--value-format", help="text (or string), json, avro or protobuf.")
-    ] = TEXT,
-    key_format: Annotated[str, typer.Option("--key-format", help="The same for keys.")] = TEXT,
-    value_schema: Annotated[
-        str | None, typer.Option("--value-schema", help="The schema, or its file's path.")
-    ] = None,
-    key_schema: Annotated[
-        str | None, typer.Option("--key-schema", help="The same for keys.")
-    ] = None,
-    schema_registry: Annotated[
-        str | None, typer.Option("--schema-registry", metavar="URL", help="The Schema Registry.")
-    ] = None,
-    no_schema_registry: Annotated[
-        bool, typer.Option("--no-schema-registry", help="Ask none, whatever the profile says.")
-    ] = False,
+    value_format: ValueFormat = TEXT,
+    key_format: KeyFormat = TEXT,
+    value_schema: ValueSchema = None,
+    key_schema: KeySchema = None,
+    schema_registry: Registry = None,
+    no_schema_registry: NoRegistry = False,
     option: Annotated[
         list[str] | None,
         typer.Option(

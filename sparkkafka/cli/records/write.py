@@ -13,7 +13,18 @@ from typing import IO, Annotated, Any, Final
 import pyarrow as pa
 import typer
 
-from sparkkafka.cli.commands import session_of
+from sparkkafka.cli.commands import (
+    Count,
+    Delimiter,
+    KeyFormat,
+    KeySchema,
+    NoRegistry,
+    Registry,
+    Topic,
+    ValueFormat,
+    ValueSchema,
+    session_of,
+)
 from sparkkafka.cli.format_flags import TEXT, FormatFlags, format_options_of, registry_of
 from sparkkafka.cli.records.formats import unescaped
 from sparkkafka.cli.records.input import (
@@ -225,7 +236,7 @@ def fixed_headers(texts: list[str]) -> Headers:
 @app.command("write", help=HELP)
 def write(
     context: typer.Context,
-    topic: Annotated[str, typer.Argument(help="The topic.")],
+    topic: Topic,
     input: Annotated[
         Path | None,
         typer.Option(
@@ -237,9 +248,7 @@ def write(
     as_json: Annotated[
         bool, typer.Option("-J", "--json", help="Lines are JSON, as read --json shows them.")
     ] = False,
-    delimiter: Annotated[
-        str, typer.Option("-D", "--delimiter", help="What stands behind each record.")
-    ] = "\\n",
+    delimiter: Delimiter = "\\n",
     key_delimiter: Annotated[
         str | None,
         typer.Option("-K", "--key-delimiter", help="What stands between key and value."),
@@ -269,25 +278,13 @@ def write(
         str | None,
         typer.Option("-z", "--compression", help="none, gzip, snappy, lz4 or zstd."),
     ] = None,
-    count: Annotated[
-        int | None, typer.Option("-c", "--count", min=1, help="Stop after so many records.")
-    ] = None,
-    value_format: Annotated[
-        str, typer.Option("--value-format", help="text (or string), json, avro or protobuf.")
-    ] = TEXT,
-    key_format: Annotated[str, typer.Option("--key-format", help="The same for keys.")] = TEXT,
-    value_schema: Annotated[
-        str | None, typer.Option("--value-schema", help="The schema, or its file's path.")
-    ] = None,
-    key_schema: Annotated[
-        str | None, typer.Option("--key-schema", help="The same for keys.")
-    ] = None,
-    schema_registry: Annotated[
-        str | None, typer.Option("--schema-registry", metavar="URL", help="The Schema Registry.")
-    ] = None,
-    no_schema_registry: Annotated[
-        bool, typer.Option("--no-schema-registry", help="Ask none, whatever the profile says.")
-    ] = False,
+    count: Count = None,
+    value_format: ValueFormat = TEXT,
+    key_format: KeyFormat = TEXT,
+    value_schema: ValueSchema = None,
+    key_schema: KeySchema = None,
+    schema_registry: Registry = None,
+    no_schema_registry: NoRegistry = False,
     option: Annotated[
         list[str] | None,
         typer.Option("--option", metavar="NAME=VALUE", help="As auto.register.schemas=true."),

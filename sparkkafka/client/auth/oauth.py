@@ -32,6 +32,7 @@ from sparkkafka.config.security.settings import (
     OAuthSettings,
 )
 from sparkkafka.errors import AuthenticationError, KafkaError, KafkaTimeoutError, OptionError
+from sparkkafka.extras import needs_extra
 from sparkkafka.secret import Secret, SecretBytes
 
 log = logging.getLogger(__name__)
@@ -287,13 +288,9 @@ def _dotted(*parts: str) -> Secret:
 
 
 def _from_amazon(settings: OAuthSettings, deadline: Deadline, once: bool) -> Token:
-    try:
+    needs = "AWS_MSK_IAM needs Amazon's signer on each machine"
+    with needs_extra(needs, "aws", error=OptionError, note=f" (or {_AWS_PACKAGE})"):
         signer = importlib.import_module("aws_msk_iam_sasl_signer.MSKAuthTokenProvider")
-    except ImportError:
-        raise OptionError(
-            "AWS_MSK_IAM needs Amazon's signer on each machine: pip install 'sparkkafka[aws]' "
-            f"(or {_AWS_PACKAGE})"
-        ) from None
     region = settings.aws_region or _aws_region(settings.aws_profile)
     try:
         signed = _signed(signer, region, settings)
@@ -388,14 +385,10 @@ def _aws_region(profile: str) -> str:
 def _from_google(settings: OAuthSettings, deadline: Deadline, once: bool) -> Token:
     """The application's default credentials of Google's cloud, in the form of its
     GcpLoginCallbackHandler for Java: header, account and access token, each in base64."""
-    try:
+    needs = "Google's managed Kafka needs Google's library on each machine"
+    with needs_extra(needs, "gcp", error=OptionError, note=" (or google-auth and requests)"):
         auth = importlib.import_module("google.auth")
         transport = importlib.import_module("google.auth.transport.requests")
-    except ImportError:
-        raise OptionError(
-            "Google's managed Kafka needs Google's library on each machine: pip install "
-            "'sparkkafka[gcp]' (or google-auth and requests)"
-        ) from None
     try:
         credentials, _project = auth.default(scopes=[_GOOGLE_SCOPE])
         # Its own timeout is two minutes.

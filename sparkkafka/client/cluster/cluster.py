@@ -215,16 +215,15 @@ class Cluster:
     ) -> dict[str, TopicMetadata]:
         """Metadata of these topics, fresh from a broker.
 
-        A topic that stays unknown for `grace_ms` (by default UNKNOWN_TOPIC_GRACE_MS, and
-        KNOWN_TOPIC_GRACE_MS if it was seen before, or `expect`ed), or to the deadline if that is
-        sooner, raises UnknownTopicError; another error that is not retriable BrokerError. Both
-        name the topics. A partition without leader is no error here (see `leader`).
+        A topic that stays unknown for `grace_ms` (by default the method of this name says), or to
+        the deadline if that is sooner, raises UnknownTopicError; another error that is not
+        retriable BrokerError. Both name the topics. A partition without leader is no
+        error here (see `leader`).
         """
         wanted = list(dict.fromkeys(names))
         deadline = deadline or self.deadline()
         if grace_ms is None:
-            new = any(name not in self._known_topics for name in wanted)
-            grace_ms = UNKNOWN_TOPIC_GRACE_MS if new else KNOWN_TOPIC_GRACE_MS
+            grace_ms = self.grace_ms(wanted)
         grace = deadline.sooner(grace_ms)
         retry = self.retry(deadline, f"metadata of {some_topics(wanted)}")
         missing: list[str] = []
@@ -252,9 +251,10 @@ class Cluster:
         """
         return self._refresh(list(names), deadline)
 
-    def was_seen(self, topic: str) -> bool:
-        """Whether the topic was ever there, or is `expect`ed."""
-        return topic in self._known_topics
+    def grace_ms(self, topics: Iterable[str]) -> int:
+        """How long these may stay unknown: longer if all were ever there, or are `expect`ed."""
+        known = self._known_topics.issuperset(topics)
+        return KNOWN_TOPIC_GRACE_MS if known else UNKNOWN_TOPIC_GRACE_MS
 
     def all_topics(self, deadline: Deadline | None = None) -> dict[str, TopicMetadata]:
         """Metadata of every topic that this user may see.

@@ -9,8 +9,6 @@ from typing import Any, NamedTuple, Self
 
 from sparkkafka.client.arguments import mapping, partition, whole
 from sparkkafka.client.cluster.cluster import (
-    KNOWN_TOPIC_GRACE_MS,
-    UNKNOWN_TOPIC_GRACE_MS,
     Cluster,
 )
 from sparkkafka.client.cluster.lookups import ToLeader
@@ -305,8 +303,7 @@ def _list_all(
 ) -> dict[_Question, ListedOffset]:
     handler = _ListOffsets(cluster, isolation_level)
     lookup = ToLeader(cluster, lambda item: item.tp, awaits_partitions=False)
-    known = all(cluster.was_seen(item.tp.topic) for item in questions)
-    handler.grace_ms = KNOWN_TOPIC_GRACE_MS if known else UNKNOWN_TOPIC_GRACE_MS
+    handler.grace_ms = cluster.grace_ms(item.tp.topic for item in questions)
     found = call_all(cluster, questions, handler, lookup, deadline, "listing offsets")
     for item, row in found.items():
         if row.offset < 0 and item.timestamp_ms in _ENDS:

@@ -8,7 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from sparkkafka.client.cluster.cluster import Cluster, no_leader, no_partition
+from sparkkafka.client.cluster.cluster import (
+    KNOWN_TOPIC_GRACE_MS,
+    UNKNOWN_TOPIC_GRACE_MS,
+    Cluster,
+    no_leader,
+    no_partition,
+)
 from sparkkafka.client.consumer.fetch import IDLE_BACKOFF_MAX_MS, IDLE_BACKOFF_MS
 from sparkkafka.client.consumer.partition_state import AssignedPartitions, PartitionState
 from sparkkafka.client.deadline import Backoff, Deadline
@@ -25,11 +31,6 @@ from sparkkafka.errors import (
 )
 
 log = logging.getLogger(__name__)
-
-# A topic that stays unknown for this long counts as deleted (as in `cluster`).
-GONE_TOPIC_MS = 30_000
-# A partition that an existing topic lacks may have been added just now: brokers learn of it soon.
-NO_PARTITION_MS = 5_000
 
 
 class Connecting:
@@ -210,7 +211,7 @@ class LeaderLookup:
             elif name in names:
                 self._lacking_since_s.pop(state.tp, None)
         for name, since_s in self._unknown_since_s.items():
-            if (now_s - since_s) * 1000 >= GONE_TOPIC_MS:
+            if (now_s - since_s) * 1000 >= KNOWN_TOPIC_GRACE_MS:
                 self._unknown_since_s[name] = now_s  # all its partitions have the error now
         if failed or leaderless:
             self._wait()
@@ -235,14 +236,15 @@ class LeaderLookup:
                 topic,
             )
         since_s = self._unknown_since_s.setdefault(topic, now_s)
-        if gone and (now_s - since_s) * 1000 >= GONE_TOPIC_MS:
+        if gone and (now_s - since_s) * 1000 >= KNOWN_TOPIC_GRACE_MS:
             self._assignment.fail(
                 state,
                 UnknownTopicError(
                     code,
                     f"Metadata of {state.tp}",
-                    f"no broker has known it for {GONE_TOPIC_MS / 1000:g} s: it was deleted, or "
-                    "never was, or this user may not see it (needs DESCRIBE on the topic)",
+                    f"no broker has known it for {KNOWN_TOPIC_GRACE_MS / 1000:g} s: it was "
+                    "deleted, or never was, or this user may not see it (needs DESCRIBE on the "
+                    "topic)",
                 ),
             )
 
@@ -270,7 +272,8 @@ class LeaderLookup:
         state.trouble = error
         if tp not in self._lacking_since_s:
             log.warning("%s", error)
+        # It may have been added just now: brokers learn of it soon.
         since_s = self._lacking_since_s.setdefault(tp, now_s)
-        if (now_s - since_s) * 1000 >= NO_PARTITION_MS:
+        if (now_s - since_s) * 1000 >= UNKNOWN_TOPIC_GRACE_MS:
             del self._lacking_since_s[tp]
             self._assignment.fail(state, error)

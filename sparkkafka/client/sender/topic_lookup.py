@@ -11,8 +11,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from sparkkafka.client.cluster.cluster import (
-    KNOWN_TOPIC_GRACE_MS,
-    UNKNOWN_TOPIC_GRACE_MS,
     Cluster,
     no_leader,
     no_partition,
@@ -60,8 +58,8 @@ class TopicLookup:
         """One look-up, if it is due, that waits `within_ms` at most. Returns the topics with a
         final error.
 
-        UnknownTopicError if it stays unknown for UNKNOWN_TOPIC_GRACE_MS (KNOWN_TOPIC_GRACE_MS if it
-        was there once), BrokerError for what does not pass (not authorised).
+        UnknownTopicError if it stays unknown for as long as `Cluster.grace_ms` says,
+        BrokerError for what does not pass (not authorised).
         """
         now_s = time.monotonic()
         due = []
@@ -138,10 +136,8 @@ class TopicLookup:
     def _passes(self, name: str, code: int) -> bool:
         if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             return is_retriable(code)
-        known = self._cluster.was_seen(name)
-        grace_ms = KNOWN_TOPIC_GRACE_MS if known else UNKNOWN_TOPIC_GRACE_MS
         unknown_ms = (time.monotonic() - self._missing[name].since_s) * 1000
-        return unknown_ms < min(grace_ms, self._grace_ms)
+        return unknown_ms < min(self._cluster.grace_ms([name]), self._grace_ms)
 
     def _again(self, name: str, error: KafkaError) -> None:
         missing = self._missing[name]

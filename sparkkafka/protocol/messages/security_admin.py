@@ -19,9 +19,9 @@ from sparkkafka.protocol.wire.schema import Request, Response, request, response
 _LITERAL = 3
 
 
-@request(api_key=29, versions=(1, 3), flexible=2)
-class DescribeAclsRequest(Request["DescribeAclsResponse"]):
-    """Asks for the ACLs that a filter matches: 1 is any type, None any text."""
+@struct
+class DeleteAclsFilter:
+    """Which ACLs are meant: 1 is any type, None any text."""
 
     resource_type_filter: int = int8()
     resource_name_filter: str | None = nullable_string()
@@ -30,6 +30,11 @@ class DescribeAclsRequest(Request["DescribeAclsResponse"]):
     host_filter: str | None = nullable_string()
     operation: int = int8()
     permission_type: int = int8()
+
+
+@request(api_key=29, versions=(1, 3), flexible=2)
+class DescribeAclsRequest(DeleteAclsFilter, Request["DescribeAclsResponse"]):
+    """Asks for the ACLs that a filter matches."""
 
 
 @struct
@@ -96,19 +101,6 @@ class CreateAclsResponse(Response):
 
     throttle_time_ms: int = int32()
     results: list[AclCreationResult] = array(AclCreationResult)
-
-
-@struct
-class DeleteAclsFilter:
-    """ACLs to delete, as in DescribeAclsRequest."""
-
-    resource_type_filter: int = int8()
-    resource_name_filter: str | None = nullable_string()
-    pattern_type_filter: int = int8(_LITERAL, since=1)
-    principal_filter: str | None = nullable_string()
-    host_filter: str | None = nullable_string()
-    operation: int = int8()
-    permission_type: int = int8()
 
 
 @request(api_key=31, versions=(1, 3), flexible=2)

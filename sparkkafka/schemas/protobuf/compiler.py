@@ -30,6 +30,7 @@ from typing import Any, Final
 
 from sparkkafka.config.format_rows import PROTOBUF
 from sparkkafka.errors import OptionError, SchemaError
+from sparkkafka.extras import needs_extra
 from sparkkafka.schemas.bounds import of_schema
 from sparkkafka.schemas.values import Schema
 
@@ -168,7 +169,7 @@ def compiled(schema: Schema) -> Schema:
 
 def library() -> Any:
     """Modules of protobuf's runtime, by name. Raises OptionError if it is not installed."""
-    try:
+    with needs_extra("Protobuf needs protobuf", "protobuf", error=OptionError):
         from google.protobuf import (
             descriptor_pb2,
             descriptor_pool,
@@ -177,8 +178,6 @@ def library() -> Any:
             message_factory,
             struct_pb2,
         )
-    except ImportError as error:
-        raise OptionError(_MISSING.format("protobuf")) from error
     return SimpleNamespace(
         descriptor_pb2=descriptor_pb2,
         descriptor_pool=descriptor_pool,
@@ -187,9 +186,6 @@ def library() -> Any:
         message_factory=message_factory,
         struct_pb2=struct_pb2,
     )
-
-
-_MISSING: Final = "Protobuf needs {}: pip install 'sparkkafka[protobuf]'"
 
 
 def _compile(schema: Schema) -> bytes:
@@ -312,8 +308,8 @@ def _with_descriptors(own: str, texts: dict[str, str], descriptors: dict[str, An
 
 def _protoc(texts: dict[str, str], wanted: str, own: str | None = None) -> bytes:
     """What protoc makes of the file `wanted`, with all imports. own: the name of the schema's."""
-    if importlib.util.find_spec("grpc_tools") is None:
-        raise OptionError(_MISSING.format("grpcio-tools"))
+    with needs_extra("Protobuf needs grpcio-tools", "protobuf", error=OptionError):
+        import grpc_tools  # noqa: F401
     with tempfile.TemporaryDirectory(prefix="sparkkafka-proto-") as folder:
         root = Path(folder)
         contents = {name: text.encode("utf-8", "surrogatepass") for name, text in texts.items()}

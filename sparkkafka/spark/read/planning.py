@@ -11,6 +11,7 @@ planning, so all tasks and retries of a job see the same snapshot.
 from __future__ import annotations
 
 import heapq
+import logging
 import re
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -23,6 +24,8 @@ from sparkkafka.client.values import Address, TopicPartition
 from sparkkafka.config.source import EARLIEST_OFFSET, LATEST_OFFSET, OffsetBound, PartitionKey
 from sparkkafka.errors import DataLossError, OptionError, some
 from sparkkafka.spark.reports import LOST, Report
+
+log = logging.getLogger(__name__)
 
 MOST_SHOWN = 10
 """How many partitions an error message lists."""
@@ -378,31 +381,52 @@ def _lost(tp: TopicPartition, start: int, end: int, available: str, missing: int
     return Loss(condition, text, missing, tp)
 
 
-def count_losses(report: Report, losses: Iterable[Loss]) -> None:
-    """For `sparkkafka.metrics`; offsets that nobody can count do not."""
+def accept_losses(
+    losses: list[Loss], report: Report, *, fail: bool, streaming: bool = False
+) -> None:
+    """failOnDataLoss=true: raises DataLossError. false: one warning, and for `sparkkafka.metrics`
+    the offsets that can be counted."""
+    if fail:
+        raise loss_error(losses, streaming=streaming)
     for loss in losses:
         if loss.tp is not None:
             report.add(LOST, loss.missing, *loss.tp)
+    log.warning("%s", loss_warning(losses, streaming=streaming))
 
 
-def loss_error(losses: list[Loss]) -> DataLossError:
-    """The error of failOnDataLoss=true: what was wanted, what exists, and what to do."""
-    conditions = {loss.condition for loss in losses}
-    return DataLossError(
-        f"[{', '.join(sorted(conditions))}] {describe(losses)}. Records were deleted (retention, "
-        "or the topic was recreated), or the offsets lie behind the end of the log. Choose "
-        "startingOffsets and endingOffsets within what is available, or set failOnDataLoss=false "
-        "to read what there is"
-    )
+def loss_error(losses: list[Loss], *, streaming: bool = False) -> DataLossError:
+    """The error of failOnDataLoss=true: what was wanted, what exists, and what to do. Of a stream
+    it begins with the JVM connector's words."""
+    what = describe(losses)
+    if streaming:
+        text = (
+            "Some data may have been lost because they are not available in Kafka any more; either "
+            "the data was aged out by Kafka or the topic may have been deleted before all the data "
+            f"in the topic was processed. Reason: {what}. To go on with what is left, restart the "
+            "query with failOnDataLoss=false; to read again from startingOffsets, use a new "
+            "checkpoint location"
+        )
+    else:
+        text = (
+            f"{what}. Records were deleted (retention, or the topic was recreated), or the offsets "
+            "lie behind the end of the log. Choose startingOffsets and endingOffsets within what "
+            "is available, or set failOnDataLoss=false to read what there is"
+        )
+    conditions = sorted({loss.condition for loss in losses})
+    return DataLossError(f"[{', '.join(conditions)}] {text}")
 
 
-def loss_warning(losses: list[Loss]) -> str:
-    """The one log line of failOnDataLoss=false, with the count of offsets."""
+def loss_warning(losses: list[Loss], *, streaming: bool = False) -> str:
+    """The one log line of failOnDataLoss=false."""
     missing = sum(loss.missing for loss in losses)
-    return (
-        f"data loss, failOnDataLoss=false: {missing} wanted offsets in {len(losses)} partitions "
-        f"are not there and are skipped: {describe(losses)}"
-    )
+    if streaming:
+        count = f"{missing} offsets or more" if missing else "an unknown number of offsets"
+        skipped = f"{count} skipped"
+    else:
+        skipped = (
+            f"{missing} wanted offsets in {len(losses)} partitions are not there and are skipped"
+        )
+    return f"data loss, failOnDataLoss=false: {skipped}: {describe(losses)}"
 
 
 def describe(losses: list[Loss]) -> str:

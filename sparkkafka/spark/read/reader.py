@@ -75,10 +75,7 @@ class KafkaBatchReader(PickledToTasks, DataSourceReader):
                 report,
             )
             if losses:
-                if options.fail_on_data_loss:
-                    raise planning.loss_error(losses)
-                planning.count_losses(report, losses)
-                log.warning("%s", planning.loss_warning(losses))
+                planning.accept_losses(losses, report, fail=options.fail_on_data_loss)
             # After the ends of the logs are known: records appended in between may be later than
             # any that were there before.
             ranges = self.narrowed(cluster, ranges)

@@ -16,8 +16,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.errors import DataLossError
-from sparkkafka.spark.read.planning import KafkaInputPartition, Loss, describe, listed
+from sparkkafka.spark.read.planning import KafkaInputPartition, Loss, listed
 
 Offsets = dict[TopicPartition, int]
 
@@ -195,22 +194,3 @@ def recreated_loss(topic: str) -> Loss:
         f"Topic {topic} was deleted and recreated while the query was running (its id changed)",
         0,
     )
-
-
-def loss_error(losses: list[Loss]) -> DataLossError:
-    """The error of failOnDataLoss=true; begins with the JVM connector's conditions and words."""
-    conditions = sorted({loss.condition for loss in losses})
-    return DataLossError(
-        f"[{', '.join(conditions)}] Some data may have been lost because they are not available in "
-        "Kafka any more; either the data was aged out by Kafka or the topic may have been deleted "
-        f"before all the data in the topic was processed. Reason: {describe(losses)}. "
-        "To go on with what is left, restart the query with failOnDataLoss=false; to read again "
-        "from startingOffsets, use a new checkpoint location"
-    )
-
-
-def loss_warning(losses: list[Loss]) -> str:
-    """The one log line of failOnDataLoss=false."""
-    missing = sum(loss.missing for loss in losses)
-    skipped = f"{missing} offsets or more" if missing else "an unknown number of offsets"
-    return f"data loss, failOnDataLoss=false: {skipped} skipped: {describe(losses)}"

@@ -24,8 +24,6 @@ from sparkkafka.spark.stream.micro_batch import (
     Offsets,
     StreamPlan,
     last_served,
-    loss_error,
-    loss_warning,
     offsets_within,
     partitions_to_check,
     plan_micro_batch,
@@ -380,10 +378,8 @@ class StreamOffsets:
         return plan_micro_batch(start, end, earliest, latest, recreated=set(self._recreated))
 
     def _report(self, losses: list[planning.Loss]) -> None:
-        if self._options.fail_on_data_loss:
-            raise loss_error(losses)
-        planning.count_losses(self.report, losses)
-        log.warning("%s", loss_warning(losses))
+        fail = self._options.fail_on_data_loss
+        planning.accept_losses(losses, self.report, fail=fail, streaming=True)
 
     def tell(self, end: Mapping[TopicPartition, int]) -> None:
         """Tell `sparkkafka.metrics` what was counted for the micro-batch that ends there."""

@@ -12,9 +12,9 @@ from sparkkafka.client.admin import groups
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.admin.partitions import NewPartitions
 from sparkkafka.client.admin.topics import NewTopic
-from sparkkafka.client.cluster import request_driver
 from sparkkafka.client.cluster.configs import AlterConfigOp, ConfigResource
 from sparkkafka.client.cluster.offsets import OffsetSpec
+from sparkkafka.client.cluster.request_driver import ApiHandler
 from sparkkafka.client.values import Listing, Results, TopicPartition
 from sparkkafka.errors import (
     BrokerError,
@@ -40,7 +40,7 @@ from tests.client.support import settings, write
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A topic that is unknown is believed to be missing a bit sooner."""
-    monkeypatch.setattr(request_driver, "UNKNOWN_TOPIC_GRACE_MS", 200)
+    monkeypatch.setattr(ApiHandler, "grace_ms", 200)
 
 
 def open_admin(cluster: Any, **config: Any) -> Admin:

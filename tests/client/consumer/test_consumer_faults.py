@@ -372,7 +372,7 @@ def test_a_replica_of_ones_own_rack(fake_cluster_factory, rack_fault):
 
 
 def test_a_deleted_topic_is_told_when_it_does_not_come_back(filled, monkeypatch):
-    monkeypatch.setattr(leader_connections, "GONE_TOPIC_MS", 300)
+    monkeypatch.setattr(leader_connections, "KNOWN_TOPIC_GRACE_MS", 300)
     with reading(filled, 3) as source:
         take(source, 1_500)
         filled.delete_topic("t")
@@ -395,7 +395,7 @@ def test_a_topic_made_again_is_told(filled, caplog):
 
 
 def test_partitions_that_never_come_are_told(filled, monkeypatch):
-    monkeypatch.setattr(leader_connections, "NO_PARTITION_MS", 300)
+    monkeypatch.setattr(leader_connections, "UNKNOWN_TOPIC_GRACE_MS", 300)
     with reading(filled, 5) as source:
         told = set()
         until_s = time.monotonic() + WAIT_S
@@ -420,7 +420,7 @@ def test_a_topic_that_is_not_there_is_final_codes(fake_cluster, caplog):
 
 
 def test_a_partition_that_a_topic_lacks_is_an_error_soon(filled, caplog, monkeypatch):
-    monkeypatch.setattr(leader_connections, "NO_PARTITION_MS", 300)
+    monkeypatch.setattr(leader_connections, "UNKNOWN_TOPIC_GRACE_MS", 300)
     with reading(filled, 1) as source:
         source.assign([TopicPartition("t", 7)])
         assert not source.poll(0.1)

@@ -102,7 +102,6 @@ def test_brokers_that_make_none_are_named(
     words = "the brokers do not create it (auto.create.topics.enable"
     assert words in warnings(caplog)[0]
     monkeypatch.setattr("sparkkafka.client.cluster.cluster.UNKNOWN_TOPIC_GRACE_MS", 200)
-    monkeypatch.setattr("sparkkafka.client.sender.topic_lookup.UNKNOWN_TOPIC_GRACE_MS", 200)
     for given, said in ((AUTO, True), ({}, False)):
         with (
             Consumer(settings(fake_cluster) | given) as source,
@@ -129,7 +128,7 @@ def test_an_ipv6_address_is_shown_as_it_is_written() -> None:
 def test_a_producer_makes_topics_where_it_is_told_to(
     fake_cluster_factory: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sparkkafka.client.sender.topic_lookup.UNKNOWN_TOPIC_GRACE_MS", 300)
+    monkeypatch.setattr("sparkkafka.client.cluster.cluster.UNKNOWN_TOPIC_GRACE_MS", 300)
     cluster = fake_cluster_factory(1, configs={"auto.create.topics.enable": "true"})
     with Producer(settings(cluster)) as producer:
         with pytest.raises(UnknownTopicError, match="new"):

@@ -28,7 +28,6 @@ from sparkkafka.client.producer import producer as producer_module
 from sparkkafka.client.producer.io_thread import LEAST_LOOK_MS
 from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.producer.tables import WrittenRange
-from sparkkafka.client.sender import topic_lookup
 from sparkkafka.client.sender.produce_errors import too_large
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import (
@@ -78,7 +77,7 @@ def eventually(condition: Callable[[], bool]) -> None:
 @pytest.fixture
 def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     """A topic that is not there is believed to be missing sooner."""
-    monkeypatch.setattr(topic_lookup, "UNKNOWN_TOPIC_GRACE_MS", 300)
+    monkeypatch.setattr("sparkkafka.client.cluster.cluster.UNKNOWN_TOPIC_GRACE_MS", 300)
 
 
 # --- records and handles -------------------------------------------------------------------------

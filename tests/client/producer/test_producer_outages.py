@@ -14,7 +14,6 @@ import pytest
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.cluster import cluster as cluster_module
 from sparkkafka.client.producer.producer import Producer
-from sparkkafka.client.sender import topic_lookup
 from sparkkafka.client.sender.arrow_producer import ColumnProducer
 from sparkkafka.client.transactions.requests import end_transactions
 from sparkkafka.client.transactions.sender_transaction import ProducerTransaction
@@ -133,7 +132,7 @@ def test_a_topic_that_was_never_told_still_ends_at_max_block_ms(fake: FakeCluste
 def test_a_topic_that_brokers_say_is_gone_is_still_an_error(
     fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topic_lookup, "KNOWN_TOPIC_GRACE_MS", 100)
+    monkeypatch.setattr("sparkkafka.client.cluster.cluster.KNOWN_TOPIC_GRACE_MS", 100)
     with opened(fake) as producer:
         producer.send("t", b"0").result(WAIT_S)
         with Admin(settings(fake)) as admin:

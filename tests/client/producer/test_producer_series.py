@@ -185,9 +185,8 @@ def test_a_series_outside_of_a_transaction(fake_cluster: FakeCluster) -> None:
 
 
 def test_the_topic_that_is_not_there(fake_cluster: FakeCluster, monkeypatch: Any) -> None:
-    from sparkkafka.client.sender import topic_lookup
 
-    monkeypatch.setattr(topic_lookup, "UNKNOWN_TOPIC_GRACE_MS", 100)
+    monkeypatch.setattr("sparkkafka.client.cluster.cluster.UNKNOWN_TOPIC_GRACE_MS", 100)
     with Producer(settings(fake_cluster)) as producer:
         failures = producer.send_many("nowhere", [b"0", b"1"]).failures(WAIT_S)
     assert [(row.index, row.partition) for row in failures] == [(0, -1), (1, -1)]

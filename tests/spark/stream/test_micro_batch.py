@@ -7,10 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.spark.read.planning import KafkaInputPartition
+from sparkkafka.spark.read.planning import KafkaInputPartition, loss_error, loss_warning
 from sparkkafka.spark.stream.micro_batch import (
-    loss_error,
-    loss_warning,
     partitions_to_check,
     plan_micro_batch,
     recreated_loss,
@@ -90,26 +88,28 @@ def test_losses(
 ) -> None:
     losses = plan_micro_batch(start, end, earliest, latest).losses
     assert [loss.condition for loss in losses] == [f"KAFKA_DATA_LOSS.{condition}"]
-    text = str(loss_error(losses))
+    text = str(loss_error(losses, streaming=True))
     assert text.startswith(
         f"[KAFKA_DATA_LOSS.{condition}] Some data may have been lost because they are not available"
     )
     assert words in text
     assert "failOnDataLoss=false" in text
-    assert words in loss_warning(losses)
+    assert words in loss_warning(losses, streaming=True)
 
 
 def test_a_topic_made_again_was_reported_and_gives_nothing_yet() -> None:
     plan = plan_micro_batch({A0: 30, B0: 2}, {A0: 1, B0: 3}, {A0: 1, B0: 0}, {}, recreated={"a"})
     assert plan.ranges == [KafkaInputPartition("b", 0, 2, 3)]
     assert plan.losses == []
-    assert "Topic a was deleted and recreated" in str(loss_error([recreated_loss("a")]))
+    assert "Topic a was deleted and recreated" in str(
+        loss_error([recreated_loss("a")], streaming=True)
+    )
 
 
 def test_long_lists_are_cut_and_totals_kept() -> None:
     start = {TopicPartition("t", number): 0 for number in range(30)}
     end = dict.fromkeys(start, 10)
     losses = plan_micro_batch(start, end, dict.fromkeys(start, 4), {}).losses
-    text = loss_warning(losses)
+    text = loss_warning(losses, streaming=True)
     assert "failOnDataLoss=false: 120 offsets or more skipped" in text
     assert text.endswith(" and 20 more")
