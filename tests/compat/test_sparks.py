@@ -138,7 +138,8 @@ def test_metrics(job: Job, topics: Topics) -> None:
     (topic,) = topics("t")
     job.fill(topic)
     with closing(sparkkafka.metrics(job.spark, job.kafka, every_s=0.2)) as metrics:
-        query = job.run(job.stream(topic, **metrics.options))
+        writer = job.stream(topic, **metrics.options).writeStream.format("noop")
+        query = writer.option("checkpointLocation", str(job.folder / "checkpoint")).start()
         wanted = {"input_rows_total": 500, "read_records_total": 500, "lag_records": 0}
         until_s = time.monotonic() + WAIT_S
         found: dict[str, float] = {}
@@ -149,6 +150,7 @@ def test_metrics(job: Job, topics: Topics) -> None:
                 for one in metrics.samples()
                 if one.labels.get("query") == str(query.id)
             }
+        query.stop()
         assert wanted.items() <= found.items()
 
 

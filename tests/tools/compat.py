@@ -121,7 +121,7 @@ def put(page: str, axis: str, text: str) -> str:
 
 def _axes() -> dict[str, tuple[str, ...]]:
     """The tables of this Python: a broker does not see which one a client has."""
-    return AXES if PYTHON == PYTHONS[0] else {"spark": SPARKS}
+    return AXES if PYTHONS[0] == PYTHON else {"spark": SPARKS}
 
 
 def main(arguments: Sequence[str]) -> int:
