@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Spark starts Python by the hundreds: each would compile our modules for itself.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-fast soak soak-long compat lint docs bench bench-quick broker clean
+.PHONY: help demo test test-fast soak soak-long compat kerberos lint docs bench bench-quick broker clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -35,7 +35,7 @@ demo: $(STAMP) ## one real broker, 1,000,000 rows written and read back by Spark
 test: $(STAMP) ## all tests, those with real brokers and Spark included, a quarter of an hour
 	@$(PY) -m sparkkafka.testing.kafka.jars connector avro registry
 	@$(PY) -m tests.quick_spark
-	@$(PY) -m pytest --rerun-show-tracebacks -m "not bench and not soak and not soak_long and not compat" -n $(JOBS)
+	@$(PY) -m pytest --rerun-show-tracebacks -m "not bench and not soak and not soak_long and not compat and not kerberos" -n $(JOBS)
 
 FAST := not real and not spark and not notebook and not slow and not bench and not soak and not soak_long and not compat
 test-fast: $(STAMP) ## the tests without broker and Spark but the slowest of them, a minute and a half
@@ -50,6 +50,9 @@ soak-long: $(STAMP) ## one hour on three brokers under all faults at once (SPARK
 
 compat: $(STAMP) ## five Kafkas and four Sparks, a quarter of an hour; renews docs/compatibility.md
 	@$(PY) -m tests.tools.compat
+
+kerberos: $(STAMP) ## GSSAPI with a real KDC; needs krb5-kdc, krb5-admin-server, krb5-user, libkrb5-dev and gcc
+	@$(PY) -m tests.tools.kerberos
 
 lint: $(STAMP) ## ruff and mypy
 	@$(PY) -m ruff check

@@ -34,21 +34,17 @@ Cells = dict[str, dict[str, object]]
 """By feature: whether it passed, and the hole that a user sees, if there is one."""
 
 
-def python_with(spark: str) -> Path:
-    """A Python with this PySpark and all packages of this environment."""
-    if spark == version("pyspark"):
-        return Path(sys.executable)
-    home = CACHE / f"spark-{spark}"
+def python_with(name: str, *pins: str) -> Path:
+    """A Python in a folder of this name with these packages, and all others of this environment."""
+    home = CACHE / name
     python = home / "bin" / "python"
     done = home / "done"
     if not done.exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(home)], check=True)
-        subprocess.run(
-            [python, "-m", "pip", "install", "-q", "--no-deps", f"pyspark=={spark}"], check=True
-        )
+        subprocess.run([python, "-m", "pip", "install", "-q", "--no-deps", *pins], check=True)
         (packages,) = home.glob("lib/python*/site-packages")
         ours = next(path for path in sys.path if path.endswith("site-packages"))
-        # Read after this folder itself: its PySpark is the first.
+        # Read after this folder itself: what is in it is the first.
         (packages / "zz_more.pth").write_text(f"import site; site.addsitedir({ours!r})\n")
         done.touch()
     return python
@@ -56,7 +52,8 @@ def python_with(spark: str) -> Path:
 
 def run(axis: str, tried: str) -> Cells:
     """The cells of one column."""
-    python = python_with(tried if axis == "spark" else SPARKS[-1])
+    here = axis == "kafka" or tried == version("pyspark")
+    python = Path(sys.executable) if here else python_with(f"spark-{tried}", f"pyspark=={tried}")
     CACHE.mkdir(parents=True, exist_ok=True)
     file = CACHE / "cells.jsonl"
     file.unlink(missing_ok=True)

@@ -11,6 +11,7 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 from sparkkafka.client.auth.tls_context import context_of
@@ -78,14 +79,18 @@ def connection_security(options: ClientOptions, host: str, port: int) -> Connect
     return ConnectionSecurity(
         None if tls is None else context_of(tls),
         tls,
-        None if sasl is None else _sasl_settings(sasl),
+        None if sasl is None else _sasl_settings(sasl, host),
     )
 
 
-def _sasl_settings(choice: SaslChoice) -> SaslSettings:
+def _sasl_settings(choice: SaslChoice, host: str) -> SaslSettings:
     settings = SaslSettings(
         choice.mechanism, choice.username, choice.password, token_auth=choice.token_auth
     )
+    if choice.kerberos is not None:
+        from sparkkafka.client.auth.kerberos import kerberos
+
+        return replace(settings, ticket=partial(kerberos, choice.kerberos, host))
     if choice.oauth is None:
         return settings
     # Here, since few need it, and it takes a while to import.
@@ -123,7 +128,7 @@ class Session(NamedTuple):
 @dataclass(frozen=True)
 class SaslSettings:
     """Who to be. `token` gives an OAUTHBEARER token for each conversation; `forget` is called when
-    the broker refused it."""
+    the broker refused it. `ticket` is the conversation of GSSAPI."""
 
     mechanism: str
     username: str = ""
@@ -131,6 +136,7 @@ class SaslSettings:
     token_auth: bool = False
     token: Callable[[Deadline], Secret] | None = None
     forget: Callable[[], None] = lambda: None
+    ticket: Callable[[Deadline], Conversation] | None = None
     extensions: Mapping[str, str] = field(default_factory=dict)
 
     def conversation(self, deadline: Deadline) -> Conversation:
@@ -141,6 +147,8 @@ class SaslSettings:
             return scram(self.mechanism, self.username, self.password, token_auth=self.token_auth)
         if self.mechanism == "OAUTHBEARER" and self.token is not None:
             return oauthbearer(self.token(deadline), self.extensions)
+        if self.ticket is not None:
+            return self.ticket(deadline)
         raise AuthenticationError(f"there is no SASL mechanism {self.mechanism} here")
 
     @property

@@ -64,6 +64,9 @@ class SecurityOptions:
     jaas_config: Secret = NO_SECRET
     username: str = ""
     password: Secret = NO_SECRET
+    kerberos_service_name: str = ""
+    kerberos_keytab: str = ""
+    kerberos_principal: str = ""
     login_callback: str | Callable[[], Any] = ""
     client_callback: str = ""
     login_class: str = ""

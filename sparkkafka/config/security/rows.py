@@ -42,14 +42,9 @@ from sparkkafka.secret import Secret
 CALLBACK_OPTION = "sasl.login.callback.handler.class"
 """The one whose value may be a callable, in the client library."""
 
-MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM")
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM", "GSSAPI")
 
 JWT_BEARER_GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
-
-NO_KERBEROS = (
-    "GSSAPI (Kerberos) is not supported: use a listener with SCRAM-SHA-512 or OAUTHBEARER, or ask "
-    "for delegation tokens, which are used as SCRAM with tokenauth=true"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +69,6 @@ def referable(kind: Kind, *, secret: bool = False) -> Referable:
 
 def _mechanism(text: str) -> str:
     word = text.strip().upper()
-    if word == "GSSAPI":
-        raise ValueError(NO_KERBEROS)
     if word not in MECHANISMS:
         raise ValueError
     return word
@@ -178,6 +171,7 @@ _DEFAULT_WORDS = {
     "truststore_location": "the system's authorities",
     "cipher_suites": "OpenSSL's",
     "https_ca_location": "the system's authorities",
+    "kerberos_service_name": "kafka",
 }
 _WITH_DEFAULT = (
     "protocol", "identification", "verify", "enabled_protocols", "oauth_method",
@@ -270,10 +264,23 @@ SECURITY: tuple[Option, ...] = (
     *_row(
         "sasl.jaas.config", "jaas_config", TEXT,
         "User and password, or the source of tokens, in Java's form: PlainLoginModule, "
-        "ScramLoginModule, OAuthBearerLoginModule or IAMLoginModule.", secret=True,
+        "ScramLoginModule, OAuthBearerLoginModule, IAMLoginModule or Krb5LoginModule.", secret=True,
     ),
     *_row("sasl.username", "username", TEXT, "librdkafka's name for the user of PLAIN and SCRAM."),
     *_row("sasl.password", "password", TEXT, "The user's password.", secret=True),
+    *_row(
+        "sasl.kerberos.service.name", "kerberos_service_name", TRIMMED,
+        "The brokers' Kerberos name without host and realm. In sasl.jaas.config: serviceName.",
+    ),
+    *_row(
+        "sasl.kerberos.keytab", "kerberos_keytab", _PATH,
+        "librdkafka's name: the file with the key of sasl.kerberos.principal, on the driver and "
+        "each executor. In sasl.jaas.config: keyTab, with useKeyTab=true.",
+    ),
+    *_row(
+        "sasl.kerberos.principal", "kerberos_principal", TRIMMED,
+        "librdkafka's name: who to be. In sasl.jaas.config: principal.",
+    ),
     *_row(
         CALLBACK_OPTION, "login_callback", Kind("module:function", _login_handler),
         "A Python function without arguments that returns a token for OAUTHBEARER, or (token, "
@@ -462,10 +469,9 @@ SECURITY: tuple[Option, ...] = (
     ),
     *each(
         Status.UNNEEDED, Side.BOTH,
-        "sasl.kerberos.kinit.cmd sasl.kerberos.keytab sasl.kerberos.min.time.before.relogin "
-        "sasl.kerberos.principal sasl.kerberos.service.name sasl.kerberos.ticket.renew.jitter "
-        "sasl.kerberos.ticket.renew.window.factor",
-        "it is for Kerberos (GSSAPI), which is not supported",
+        "sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin "
+        "sasl.kerberos.ticket.renew.jitter sasl.kerberos.ticket.renew.window.factor",
+        "a new ticket is got by the keytab when one is needed and the old one is about to end",
     ),
     *each(
         Status.REFUSED, Side.BOTH, "sasl.oauthbearer.metadata.authentication.type",

@@ -23,9 +23,10 @@ from sparkkafka.config.security.jvm import LOGIN_CONFIG, login_section
 from sparkkafka.config.security.msk import msk_settings
 from sparkkafka.config.security.oauth import Names, oauth_settings, oauth_timing
 from sparkkafka.config.security.references import resolved
-from sparkkafka.config.security.rows import CALLBACK_OPTION, MECHANISMS, NO_KERBEROS
+from sparkkafka.config.security.rows import CALLBACK_OPTION, MECHANISMS
 from sparkkafka.config.security.settings import (
     GOOGLE,
+    KerberosSettings,
     OAuthSettings,
     SaslChoice,
 )
@@ -37,12 +38,14 @@ log = logging.getLogger(__name__)
 
 _PLAIN_MODULE, _SCRAM_MODULE = "PlainLoginModule", "ScramLoginModule"
 _OAUTH_MODULE, _AWS_MODULE = "OAuthBearerLoginModule", "IAMLoginModule"
+_KERBEROS_MODULE = "Krb5LoginModule"
 MODULES: Final = {
     "PLAIN": _PLAIN_MODULE,
     "SCRAM-SHA-256": _SCRAM_MODULE,
     "SCRAM-SHA-512": _SCRAM_MODULE,
     "OAUTHBEARER": _OAUTH_MODULE,
     "AWS_MSK_IAM": _AWS_MODULE,
+    "GSSAPI": _KERBEROS_MODULE,
 }
 _ENDPOINT_OPTIONS = (
     "oauth_token_endpoint_url",
@@ -50,6 +53,7 @@ _ENDPOINT_OPTIONS = (
     "oauth_client_secret",
     "oauth_scope",
 )
+_KERBEROS_OPTIONS = ("kerberos_service_name", "kerberos_keytab", "kerberos_principal")
 
 
 def sasl_choice(
@@ -58,6 +62,8 @@ def sasl_choice(
     """Of `SecurityOptions` with references looked up. Raises OptionError."""
     module = _login_module(values["jaas_config"], name_of("jaas_config"))
     mechanism: str = values["mechanism"]
+    if not mechanism and module is not None and module.name == _KERBEROS_MODULE:
+        mechanism = "GSSAPI"  # as in Java, where it is what counts if nothing is said
     if module is None and not _has_identity(values):
         module = _module_of_the_jvm(mechanism)
     if not mechanism:
@@ -65,7 +71,7 @@ def sasl_choice(
         hint = f"{' or '.join(named)}, as {JAAS} says" if named else f"one of {_listed(MECHANISMS)}"
         raise OptionError(
             f"security.protocol={values['protocol']} needs sasl.mechanism: set it to {hint} "
-            "(without it Java takes GSSAPI, which is not supported)"
+            "(without it Java takes GSSAPI, Kerberos)"
         )
     if module is not None and not _fits(module.name, mechanism):
         raise OptionError(
@@ -74,10 +80,19 @@ def sasl_choice(
         )
     if mechanism in ("OAUTHBEARER", "AWS_MSK_IAM"):
         return _tokens(mechanism, values, name_of, module, servers)
+    if mechanism == "GSSAPI":
+        return _ticket(values, name_of, module)
     return _user(mechanism, values, name_of, module)
 
 
-_IDENTITY = ("username", "password", "oauth_token", "oauth_client_id", "oauth_client_secret")
+_IDENTITY = (
+    "username",
+    "password",
+    "oauth_token",
+    "oauth_client_id",
+    "oauth_client_secret",
+    "kerberos_keytab",
+)
 
 
 def _has_identity(values: Mapping[str, Any]) -> bool:
@@ -133,8 +148,6 @@ def _login_module(text: Secret, option: str) -> LoginModule | None:
         if isinstance(error, OptionError):
             raise
         raise OptionError(f"{JAAS} cannot be read: {error}") from None
-    if module.name == "Krb5LoginModule":
-        raise OptionError(f"{JAAS} has Krb5LoginModule: {NO_KERBEROS}")
     if module.name not in MODULES.values():
         # Its name is not shown: in a garbled text it may be a secret.
         raise OptionError(
@@ -157,7 +170,7 @@ def _user(
     for one in ("oauth_token", "login_callback"):
         if values[one] and values[one] not in (DEFAULT_LOGIN_HANDLER, *ENDPOINT_HANDLERS):
             raise OptionError(f"{name_of(one)} is for OAUTHBEARER, and sasl.mechanism={mechanism}")
-    _pass_over(_ENDPOINT_OPTIONS, values, name_of, mechanism)
+    _pass_over(_ENDPOINT_OPTIONS + _KERBEROS_OPTIONS, values, name_of, mechanism)
     username, password = values["username"], values["password"]
     token_auth = False
     if module is not None:
@@ -192,6 +205,7 @@ def _tokens(
             raise OptionError(
                 f"{name_of(one)} is for PLAIN and SCRAM, and sasl.mechanism={mechanism}"
             )
+    _pass_over(_KERBEROS_OPTIONS, values, name_of, mechanism)
     handler = values["login_callback"]
     options = module or LoginModule("", {})
     aws = (
@@ -219,6 +233,62 @@ def _tokens(
     else:
         oauth = oauth_settings(values, name_of, options)
     return SaslChoice(mechanism="OAUTHBEARER", oauth=oauth)
+
+
+def _ticket(values: Mapping[str, Any], name_of: Names, module: LoginModule | None) -> SaslChoice:
+    """As in Java's Krb5LoginModule and KerberosLogin; the options of librdkafka without one."""
+    for one in ("username", "password", "oauth_token"):
+        if values[one]:
+            raise OptionError(f"{name_of(one)} is not for sasl.mechanism=GSSAPI: remove it")
+    if values["login_callback"] not in ("", DEFAULT_LOGIN_HANDLER, *ENDPOINT_HANDLERS):
+        raise OptionError(f"{CALLBACK_OPTION} is not for sasl.mechanism=GSSAPI: remove it")
+    _pass_over(_ENDPOINT_OPTIONS, values, name_of, "GSSAPI")
+    keytab, principal = values["kerberos_keytab"], values["kerberos_principal"]
+    service, cache, use_cache = values["kerberos_service_name"], "", not keytab
+    if module is not None:
+        given = [name_of(one) for one in _KERBEROS_OPTIONS[1:] if values[one]]
+        if given:
+            raise OptionError(f"{given[0]} and {JAAS} exclude each other: remove one")
+        principal = module.options.get("principal", "")
+        named = module.options.get("serviceName", "")
+        if named and service and named != service:
+            raise OptionError(
+                f"{name_of('kerberos_service_name')}={service}, and {JAAS} has "
+                f"serviceName={named}: remove one"
+            )
+        service = service or named
+        use_cache = _is_true(module, "useTicketCache")
+        if use_cache:
+            cache = _path(module.options.get("ticketCache", ""))
+        if _is_true(module, "useKeyTab"):
+            keytab = _path(module.options.get("keyTab", ""))
+            if not keytab:
+                raise OptionError(f"{JAAS} has useKeyTab=true without keyTab: name the file")
+        elif not use_cache:
+            raise OptionError(
+                f"{JAAS} has Krb5LoginModule, which would ask for a password: add "
+                'useKeyTab=true keyTab="…" principal="…", or useTicketCache=true'
+            )
+    if keytab and not principal:
+        what = f"principal in {JAAS}" if module is not None else "sasl.kerberos.principal"
+        raise OptionError(f"a keytab holds keys of several names: set {what}")
+    kerberos = KerberosSettings(
+        service_name=service or "kafka",
+        principal=principal,
+        keytab=keytab,
+        ticket_cache=cache,
+        prefer_cache=use_cache,
+    )
+    return SaslChoice(mechanism="GSSAPI", username=principal, kerberos=kerberos)
+
+
+def _is_true(module: LoginModule, name: str) -> bool:
+    return module.options.get(name, "").lower() == "true"
+
+
+def _path(text: str) -> str:
+    """Of a file, which Java also takes as a URL."""
+    return text[5:] if text[:5].lower() == "file:" else text
 
 
 def _pass_over(

@@ -146,10 +146,24 @@ class OAuthSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class KerberosSettings:
+    """Whose ticket GSSAPI shows: of `principal` by the key in the file `keytab`, else what is in
+    the file `ticket_cache`, or in the user's own cache. With `prefer_cache` the keytab comes after
+    the cache. Brokers are `service_name`/host."""
+
+    service_name: str = "kafka"
+    principal: str = ""
+    keytab: str = ""
+    ticket_cache: str = ""
+    prefer_cache: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class SaslChoice:
     """Settings of sasl.*: the mechanism on the wire, and the identity.
 
-    `oauth` is set for OAUTHBEARER (and AWS_MSK_IAM, which is OAUTHBEARER on the wire).
+    `oauth` is set for OAUTHBEARER (and AWS_MSK_IAM, which is OAUTHBEARER on the wire), `kerberos`
+    for GSSAPI.
     `token_auth`: the user is a delegation token (KIP-48).
     """
 
@@ -158,3 +172,4 @@ class SaslChoice:
     password: Secret = NO_SECRET
     token_auth: bool = False
     oauth: OAuthSettings | None = None
+    kerberos: KerberosSettings | None = None

@@ -32,6 +32,7 @@ from sparkkafka.config.security.settings import (
     TOKEN_FILE,
     UNSECURED,
     AssertionSettings,
+    KerberosSettings,
     OAuthSettings,
     SaslChoice,
     Store,
@@ -222,6 +223,7 @@ LEFT_OVERS = {
     "sasl_oauthbearer_scope": "s",
     "sasl_kerberos_service_name": "kafka",
     "sasl_kerberos_keytab": "/hush",
+    "sasl_kerberos_principal": "hush",
 }
 
 
@@ -508,6 +510,41 @@ def test_delegation_tokens() -> None:
 PLAIN_JAAS = jaas("plain.PlainLoginModule", username="alice", password="hush")
 
 
+def krb5(**options: str) -> str:
+    pairs = "".join(f' {name}="{value}"' for name, value in options.items())
+    return f"com.sun.security.auth.module.Krb5LoginModule required{pairs};"
+
+
+KEYTAB = {"useKeyTab": "true", "storeKey": "true", "keyTab": "file:/k", "principal": "me@R"}
+BY_KEYTAB = KerberosSettings(principal="me@R", keytab="/k")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"sasl_jaas_config": krb5(**KEYTAB)}, BY_KEYTAB),
+        ({"sasl_kerberos_keytab": "/k", "sasl_kerberos_principal": "me@R"}, BY_KEYTAB),
+        (
+            {"sasl_jaas_config": krb5(**KEYTAB, useTicketCache="true", ticketCache="/c")},
+            replace(BY_KEYTAB, ticket_cache="/c", prefer_cache=True),
+        ),
+        (
+            {"sasl_jaas_config": krb5(useTicketCache="true", serviceName="bus")},
+            KerberosSettings(service_name="bus", prefer_cache=True),
+        ),
+        (
+            {"sasl_kerberos_service_name": "bus", "sasl_oauthbearer_scope": "left over"},
+            KerberosSettings(service_name="bus", prefer_cache=True),
+        ),
+    ],
+)
+def test_whose_ticket(given: dict[str, str], expected: KerberosSettings) -> None:
+    choice = sasl("GSSAPI", **given)
+    assert choice == SaslChoice(mechanism="GSSAPI", username=expected.principal, kerberos=expected)
+    if "sasl_jaas_config" in given:  # Java's mechanism, if none is said
+        assert secure(security_protocol="SASL_SSL", **given).sasl == choice
+
+
 @pytest.mark.parametrize(
     ("mechanism", "given", "words"),
     [
@@ -519,8 +556,35 @@ PLAIN_JAAS = jaas("plain.PlainLoginModule", username="alice", password="hush")
         ("PLAIN", {}, "set sasl.username and sasl.password"),
         ("PLAIN", {"sasl_jaas_config": "hush"}, "sasl.jaas.config cannot be read"),
         ("PLAIN", {"sasl_jaas_config": jaas("x.HushHush")}, "a login module that is not here"),
-        ("PLAIN", {"sasl_jaas_config": jaas("x.Krb5LoginModule")}, "Kerberos"),
-        ("GSSAPI", {}, "GSSAPI (Kerberos) is not supported: use a listener with SCRAM"),
+        ("PLAIN", {"sasl_jaas_config": jaas("x.Krb5LoginModule")}, "wants PlainLoginModule"),
+        ("GSSAPI", {"sasl_jaas_config": PLAIN_JAAS}, "wants Krb5LoginModule"),
+        ("GSSAPI", {"sasl_jaas_config": krb5()}, "would ask for a password: add useKeyTab=true"),
+        ("GSSAPI", {"sasl_jaas_config": krb5(useKeyTab="true")}, "without keyTab: name the file"),
+        (
+            "GSSAPI",
+            {"sasl_jaas_config": krb5(useKeyTab="true", keyTab="/k")},
+            "set principal in sasl.jaas.config",
+        ),
+        ("GSSAPI", {"sasl_kerberos_keytab": "/k"}, "set sasl.kerberos.principal"),
+        (
+            "GSSAPI",
+            {
+                "sasl_jaas_config": krb5(useTicketCache="true", serviceName="a"),
+                "sasl_kerberos_service_name": "b",
+            },
+            "sasl.kerberos.service.name=b, and sasl.jaas.config has serviceName=a: remove one",
+        ),
+        (
+            "GSSAPI",
+            {"sasl_jaas_config": krb5(useTicketCache="true"), "sasl_kerberos_principal": "me"},
+            "sasl.kerberos.principal and sasl.jaas.config exclude each other",
+        ),
+        ("GSSAPI", {"sasl_password": "hush"}, "sasl.password is not for sasl.mechanism=GSSAPI"),
+        (
+            "GSSAPI",
+            {"sasl_login_callback_handler_class": "my.module:token"},
+            "is not for sasl.mechanism=GSSAPI",
+        ),
         ("NTLM", {}, "sasl.mechanism must be one of PLAIN"),
         (
             "PLAIN",
