@@ -242,43 +242,49 @@ def _rows(read: Read, format: str, options: dict[str, str]) -> Any:
 
 # --- streams ---------------------------------------------------------------------------------
 
+
+def again(name: str, topic: str = "A", **options: Any) -> Any:
+    """A rule that batch reads are compared in above, and streams for `make soak`."""
+    return pytest.param(*case(name, topic, **options).values, id=name, marks=pytest.mark.soak)
+
+
 STREAMS = [
     case("whole topic", startingOffsets="earliest"),
     case("from the default, latest"),
     case("latest", startingOffsets=" LATEST"),
-    case("two topics", subscribe="A,B", startingOffsets="earliest"),
-    case("pattern", subscribePattern="^(A|B)$", startingOffsets="earliest"),
-    case("pattern without a match", subscribePattern="^no-such-topic$", startingOffsets="earliest"),
-    case("assign", assign='{"A":[0,1]}', startingOffsets="earliest"),
-    case("two subscriptions", subscribe="A", assign='{"A":[0]}'),
-    case("no subscription", topic=""),
+    again("two topics", subscribe="A,B", startingOffsets="earliest"),
+    again("pattern", subscribePattern="^(A|B)$", startingOffsets="earliest"),
+    again("pattern without a match", subscribePattern="^no-such$", startingOffsets="earliest"),
+    again("assign", assign='{"A":[0,1]}', startingOffsets="earliest"),
+    again("two subscriptions", subscribe="A", assign='{"A":[0]}'),
+    again("no subscription", topic=""),
     case("offsets", startingOffsets=(3, 4, 0)),
     case("offsets, all three kinds", startingOffsets=(3, -1, -2)),
     case("offsets, one missing", startingOffsets=(3, 4)),
     case("offsets behind the log", startingOffsets=(99, 4, 0)),
     case("offsets behind the log, may lose", startingOffsets=(99, 4, 0), failOnDataLoss="false"),
-    case("offsets, bad JSON", startingOffsets='{"A":{"0":1'),
+    again("offsets, bad JSON", startingOffsets='{"A":{"0":1'),
     case("offsets, a word", startingOffsets="begin"),
     case("time", startingTimestamp=ms(3), **LATEST),
     case("time behind all", startingTimestamp=ms(50)),
-    case("time behind all, latest", startingTimestamp=ms(50), **LATEST),
-    case("times", startingOffsetsByTimestamp=(ms(3), ms(8), ms(0)), **LATEST),
-    case("times, one missing", startingOffsetsByTimestamp=(ms(3), ms(8)), **LATEST),
+    again("time behind all, latest", startingTimestamp=ms(50), **LATEST),
+    again("times", startingOffsetsByTimestamp=(ms(3), ms(8), ms(0)), **LATEST),
+    again("times, one missing", startingOffsetsByTimestamp=(ms(3), ms(8)), **LATEST),
     case("time before offsets", startingTimestamp=ms(5), startingOffsets="no JSON", **LATEST),
     case("ending offsets", startingOffsets="earliest", endingOffsets="latest"),
     case("ending times", endingOffsetsByTimestamp=(ms(3), ms(8), ms(0))),
     case("cap", startingOffsets="earliest", maxOffsetsPerTrigger="6"),
     case("cap 1000", startingOffsets="earliest", maxOffsetsPerTrigger="1000"),
-    case("cap no number", startingOffsets="earliest", maxOffsetsPerTrigger="many"),
+    again("cap no number", startingOffsets="earliest", maxOffsetsPerTrigger="many"),
     case("minimum above cap", maxOffsetsPerTrigger="6", minOffsetsPerTrigger="7"),
     case("minimum", startingOffsets="earliest", minOffsetsPerTrigger="5"),
     case("delay", startingOffsets="earliest", minOffsetsPerTrigger="5", maxTriggerDelay="1s"),
     case("delay, bad unit", minOffsetsPerTrigger="5", maxTriggerDelay="1 week"),
-    case("splits", startingOffsets="earliest", minPartitions="7", maxRecordsPerPartition="4"),
-    case("headers", startingOffsets="earliest", includeHeaders="true"),
+    again("splits", startingOffsets="earliest", minPartitions="7", maxRecordsPerPartition="4"),
+    again("headers", startingOffsets="earliest", includeHeaders="true"),
     case("no such topic", subscribe="no-such-topic-at-all"),
-    case("refused property", kafka__auto__offset__reset="earliest"),
-    case("isolation", startingOffsets="earliest", kafka__isolation__level="read_committed"),
+    again("refused property", kafka__auto__offset__reset="earliest"),
+    again("isolation", startingOffsets="earliest", kafka__isolation__level="read_committed"),
 ]  # fmt: skip
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import ExitStack
-from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
 import pyarrow as pa
 
@@ -33,7 +32,7 @@ def read_formats(topic: str, options: Mapping[str, str]) -> FormatOptions:
     return parse_read_options({**read, **options}).formats or FormatOptions()
 
 
-class Decoding:
+class Decoding(ExitStack):
     """Decodes keys and values of batches; use it under `with`.
 
     `as_text`: JSON texts in binary columns; without it typed columns. `skips_bad`: rows that no
@@ -43,29 +42,18 @@ class Decoding:
     def __init__(
         self, formats: FormatOptions, topic: str, *, as_text: bool, skips_bad: bool = False
     ) -> None:
-        self._stack = ExitStack()
+        super().__init__()
         self._as_text = as_text
         self._skips_bad = skips_bad
         self.skipped = 0
         registry = None
         if formats.registry is not None:
-            registry = self._stack.enter_context(RegistryClient(formats.registry))
+            registry = self.enter_context(RegistryClient(formats.registry))
         self._columns = {
             column.column: _column(column, topic, registry, as_text)
             for column in (formats.key, formats.value)
             if column.has_schema
         }
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._stack.__exit__(kind, error, traceback)
 
     @property
     def json_columns(self) -> frozenset[str]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -52,29 +51,18 @@ class _BadRowError(ValueRowError):
     """A row of a batch without a payload; the reason names the column and the field."""
 
 
-class Encoding:
+class Encoding(ExitStack):
     """Encodes keys and values of batches; use it under `with`."""
 
     def __init__(self, formats: FormatOptions, topic: str) -> None:
-        self._stack = ExitStack()
+        super().__init__()
         self._formats = formats
         self._topic = topic
         self._registry: RegistryClient | None = None
         if formats.registry is not None:
-            self._registry = self._stack.enter_context(RegistryClient(formats.registry))
+            self._registry = self.enter_context(RegistryClient(formats.registry))
         self._columns = [c for c in (formats.value, formats.key) if c.has_schema]
         self._ready: dict[str, tuple[Any, ColumnEncoder | None]] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._stack.__exit__(kind, error, traceback)
 
     def encoded(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, str | None]:
         """The rows before the first that has no payload, and why it has none (None: all have one).

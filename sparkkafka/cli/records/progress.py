@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from types import TracebackType
 from typing import Any, Self
 
 
@@ -40,14 +39,9 @@ class Progress:
             self._task = self._bar.add_task(self._what, total=None, records="0")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *details: Any) -> None:
         if self._bar is not None:
-            self._bar.__exit__(kind, error, traceback)
+            self._bar.__exit__(*details)
 
     @property
     def records(self) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Any, Final, Self
 
 import numpy as np
@@ -123,13 +122,8 @@ class TopicReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._consumer.__exit__(kind, error, traceback)
+    def __exit__(self, kind: type[BaseException] | None, *details: object) -> None:
+        self._consumer.__exit__(kind, *details)
 
     def bind(self) -> None:
         """Finds partitions, and where they begin and end. Waits `timeout_s` at most."""

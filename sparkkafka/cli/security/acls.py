@@ -21,6 +21,7 @@ from sparkkafka.client.admin.acls import (
     ANY,
     CLUSTER_NAME,
     MATCH,
+    OPERATIONS,
     PATTERN_TYPES,
     PERMISSION_TYPES,
     STORED_PATTERNS,
@@ -29,7 +30,6 @@ from sparkkafka.client.admin.acls import (
     checked_binding,
 )
 from sparkkafka.client.admin.admin import Admin
-from sparkkafka.client.admin.operations import OPERATIONS
 from sparkkafka.client.arguments import one_of, plain_name
 from sparkkafka.errors import KafkaError, OptionError, counted, some
 

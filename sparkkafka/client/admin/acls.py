@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Final
 
-from sparkkafka.client.admin.operations import OPERATIONS
 from sparkkafka.client.arguments import objects, one_name, one_of
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.lookups import ToAny, ToController
@@ -15,6 +14,7 @@ from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import Results
 from sparkkafka.errors import OptionError, some
 from sparkkafka.protocol.messages import (
+    NO_AUTHORIZED_OPERATIONS,
     AclCreation,
     CreateAclsRequest,
     DeleteAclsFilter,
@@ -36,6 +36,25 @@ STORED_PATTERNS: Final = {"LITERAL": 3, "PREFIXED": 4}
 PATTERN_TYPES: Final = {MATCH: 2, **STORED_PATTERNS}
 PERMISSION_TYPES: Final = {"DENY": 2, "ALLOW": 3}
 
+# Java's AclOperation, without ANY, which stands in filters alone.
+OPERATIONS: Final = {
+    "ALL": 2,
+    "READ": 3,
+    "WRITE": 4,
+    "CREATE": 5,
+    "DELETE": 6,
+    "ALTER": 7,
+    "DESCRIBE": 8,
+    "CLUSTER_ACTION": 9,
+    "DESCRIBE_CONFIGS": 10,
+    "ALTER_CONFIGS": 11,
+    "IDEMPOTENT_WRITE": 12,
+    "CREATE_TOKENS": 13,
+    "DESCRIBE_TOKENS": 14,
+    "TWO_PHASE_COMMIT": 15,
+}
+OPERATIONS_VERSION: Final = 8  # of Metadata, which has them as bits
+
 CLUSTER_NAME: Final = "kafka-cluster"
 """The one name that a resource of type cluster can have."""
 
@@ -44,6 +63,14 @@ ANY: Final = "*"
 
 _ANY_TYPE = 1
 _USER_VERSION = 3  # ACLs of users (KIP-373)
+
+
+def authorized_operations(bits: int) -> frozenset[str] | None:
+    """What a user may do with a resource, of a number whose bits are operations (KIP-430); None if
+    the broker was not asked."""
+    if bits == NO_AUTHORIZED_OPERATIONS:
+        return None
+    return frozenset(name for name, bit in OPERATIONS.items() if bits >> bit & 1)
 
 
 @dataclass(frozen=True, order=True)

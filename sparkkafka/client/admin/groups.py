@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+from sparkkafka.client.admin.acls import authorized_operations
 from sparkkafka.client.admin.brokers import list_of_all_brokers
-from sparkkafka.client.admin.operations import authorized_operations
 from sparkkafka.client.arguments import flag, names, one_name
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.lookups import FOR_GROUP, ToCoordinator

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from sparkkafka.client.admin.operations import OPERATIONS_VERSION, authorized_operations
+from sparkkafka.client.admin.acls import OPERATIONS_VERSION, authorized_operations
 from sparkkafka.client.arguments import (
     flag,
     mapping,

@@ -1,30 +1,34 @@
-"""The loop inside a consumer's poll: the group, the leaders, and the partitions' turns."""
+"""The loop inside a consumer's poll: the group, where to begin, the leaders, and the partitions'
+turns."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import pyarrow as pa
 
 from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.offsets import EARLIEST, LATEST, earliest_and_latest
 from sparkkafka.client.consumer.consumer_group import ConsumerGroup
 from sparkkafka.client.consumer.fetcher import Fetcher
-from sparkkafka.client.consumer.offset_reset import StartingOffsets
 from sparkkafka.client.consumer.partition_state import AssignedPartitions, PartitionState
 from sparkkafka.client.consumer.record import RECORD_SCHEMA, Records, TakenRows, to_arrow
 from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.group.committed_offsets import fetch_committed
 from sparkkafka.client.metrics.fetching import FetchMetrics
 from sparkkafka.client.metrics.sampled import Sampled
-from sparkkafka.config.client_settings import ConsumerOptions
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.config.client_settings import ConsumerOptions, duration_ms
 from sparkkafka.errors import (
     ConsumerStateError,
     KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
+    NoOffsetError,
     UnknownTopicError,
     WakeupError,
 )
@@ -295,3 +299,80 @@ class PollLoop:
             state.error = None
             return
         raise state.error
+
+
+class StartingOffsets:
+    """Where a consumer begins: the group's committed offset, else auto.offset.reset.
+
+    Gives partitions without a position one, or a lookup that asks the leader for one.
+    """
+
+    def __init__(self, options: ConsumerOptions, cluster: Cluster) -> None:
+        self._options = options
+        self._cluster = cluster
+
+    def place(self, states: Iterable[PartitionState], deadline: Deadline) -> None:
+        """One request for the committed offsets of all. Raises what `fetch_committed` raises."""
+        pending = list(states)
+        group_id = self._options.group_id
+        found: dict[TopicPartition, int] = {}
+        if group_id is not None:
+            found = fetch_committed(
+                self._cluster, group_id, [state.tp for state in pending], deadline=deadline
+            )
+        for state in pending:
+            offset = found.get(state.tp)
+            if offset is not None:
+                log.debug("%s: group %r is at offset %d", state.tp, group_id, offset)
+                state.seek(offset)
+                continue
+            lookup = self._lookup()
+            if lookup is not None:
+                state.seek(None, lookup=lookup)
+            else:
+                what = (
+                    f"group {group_id!r} has committed no offset"
+                    if group_id is not None
+                    else "nothing says where to begin"
+                )
+                state.error = self._no_offset(state.tp, what, deadline)
+
+    def reset(self, state: PartitionState, deadline: Deadline) -> None:
+        """The leader does not have the position: retention deleted it, or it never existed."""
+        state.out_of_range = False
+        lookup = self._lookup()
+        if lookup is None:
+            what = f"offset {state.position} is out of range"
+            state.error = self._no_offset(state.tp, what, deadline)
+            return
+        log.warning(
+            "%s: offset %s is out of range; going on as auto.offset.reset=%s says",
+            state.tp,
+            state.position,
+            self._options.auto_offset_reset,
+        )
+        state.seek(None, lookup=lookup)
+
+    def _lookup(self) -> int | None:
+        """The time to ask leaders for, None under auto.offset.reset=none."""
+        word = self._options.auto_offset_reset
+        if word == "none":
+            return None
+        if word == "earliest":
+            return EARLIEST
+        if word == "latest":
+            return LATEST
+        return max(0, int(time.time() * 1000) - duration_ms(word.partition(":")[2]))
+
+    def _no_offset(self, tp: TopicPartition, what: str, deadline: Deadline) -> NoOffsetError:
+        try:
+            first, end = earliest_and_latest(self._cluster, [tp], deadline=deadline)
+            there = f"the log has offsets [{first[tp]}, {end[tp]})"
+        except KafkaError as error:
+            there = f"what the log has is not known ({error})"
+        return NoOffsetError(
+            f"{what}, and auto.offset.reset=none forbids to choose one; {there}. Call seek, commit "
+            "an offset, or set auto.offset.reset to earliest or latest",
+            topic=tp.topic,
+            partition=tp.partition,
+        )

@@ -13,7 +13,6 @@ from __future__ import annotations
 import difflib
 import logging
 import uuid
-from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import quote
 
@@ -76,12 +75,7 @@ class RegistryClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *details: object) -> None:
         """Nothing stays open between questions."""
 
     @property

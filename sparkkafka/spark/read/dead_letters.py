@@ -10,8 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -58,32 +57,21 @@ class DeadLetter(NamedTuple):
     reason: str
 
 
-class DeadLetters:
+class DeadLetters(ExitStack):
     """Writes to the dead-letter topic with a producer of its own, and waits for the brokers. Use
     under `with`."""
 
     def __init__(self, options: ReadOptions, topic: str) -> None:
         self._topic = topic
-        self._stack = ExitStack()
-        self._cluster = self._stack.enter_context(Cluster(options.client, for_task=True))
+        super().__init__()
+        self._cluster = self.enter_context(Cluster(options.client, for_task=True))
         producer = ProducerOptions(
             max_block_ms=options.client.default_api_timeout_ms,
             linger_ms=0,
             max_request_size=INT32_MAX,  # the topic's own limit counts
         )
-        self._producer = self._stack.enter_context(ColumnProducer(self._cluster, producer))
+        self._producer = self.enter_context(ColumnProducer(self._cluster, producer))
         self._router = Router.of(producer, self._counts, self._cluster.partition_count)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._stack.__exit__(exc_type, error, traceback)
 
     def write(
         self, topic: str, partition: int, records: DecodedRecords, letters: Sequence[DeadLetter]

@@ -6,8 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -93,13 +92,8 @@ class Typed:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._stack.__exit__(exc_type, error, traceback)
+    def __exit__(self, exc_type: type[BaseException] | None, *details: Any) -> None:
+        self._stack.__exit__(exc_type, *details)
         if exc_type in (None, GeneratorExit) and self.bad:  # the latter: Spark wants no more rows
             context = TaskContext.get()
             place = "the driver, for a small micro-batch: " if self._on_driver else ""

@@ -13,6 +13,7 @@ import pytest
 from sparkkafka.errors import ErrorCode
 from sparkkafka.testing.fake.faults import Delay, Drop
 from tests.client.group.members import TestMember, is_settled, poll_until
+from tests.properties import seeds
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +23,7 @@ APIS = ["FindCoordinator", "JoinGroup", "SyncGroup", "Heartbeat", "ConsumerGroup
 FAULTS = [Drop.BEFORE, Drop.AFTER, Delay(30), ErrorCode.NOT_COORDINATOR]
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", seeds(1, 2))
 @pytest.mark.parametrize("how", ["range", "sticky", "cooperative-sticky", "consumer"])
 def test_each_partition_has_one_owner(fake_cluster, how, seed):
     rng = random.Random(f"{how} {seed}")

@@ -246,7 +246,7 @@ def random_claims(draw: st.DrawFn, topics_of: Mapping[str, frozenset[str]]) -> d
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(400))
+@settings(max_examples=examples(200))
 @given(counts=partition_counts, topics_of=topics_of_members, source=st.data(), alike=st.booleans())
 def test_complete_even_and_still(
     counts: dict[str, int],

@@ -35,6 +35,7 @@ from tests.client.support import (
     write,
 )
 from tests.options import parse_producer_options
+from tests.properties import seeds
 
 SMALL = {"batch_size": 400, "linger_ms": 0}
 
@@ -369,7 +370,7 @@ def test_too_large_after_a_lost_answer_still_goes_in_parts(fake_cluster):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(5, 12))
 def test_random_faults_over_partitions_and_brokers(fake_cluster_factory, seed):
     """Whatever goes wrong, each partition holds its records once and in order."""
     chance = random.Random(seed)

@@ -22,6 +22,7 @@ from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, KafkaTimeoutEr
 from sparkkafka.testing.fake.faults import Answer, CutFrame, Drop
 from tests.client.support import log_values, numbers, open_cluster, read, settings, values_of
 from tests.options import parse_client_options, parse_producer_options
+from tests.properties import seeds
 
 RELEASES = ["2.1", "2.8", "3.9", "4.0"]
 TPS = [TopicPartition("t", number) for number in range(4)]
@@ -331,7 +332,7 @@ def test_another_writer_takes_over(fake):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(3, 6))
 @pytest.mark.parametrize("fake", ["2.1", "4.0"], indirect=True)
 def test_faults_at_random(fake, seed):
     chance = random.Random(seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -279,16 +280,23 @@ def test_only_offsets_that_were_asked_for(start: int, end: int) -> None:
     assert to_records(decoded) == expected
 
 
+@functools.cache
+def numbered(deltas: tuple[int, ...]) -> bytes:
+    """Records with these offset deltas."""
+    return b"".join(
+        reference.encode_record(timestamp_delta=0, offset_delta=d, key=None, value=b"%d" % d * 4)
+        for d in deltas
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("before", [0, 5, CHUNK_RECORDS - 1, CHUNK_RECORDS, 40_000])
 @pytest.mark.parametrize(("deltas", "bad"), [((1, 1), 2), ((2, 1), 3), ((0, 1, 1), 2)])
 def test_offsets_must_ascend_inside_a_batch(before: int, deltas: Sequence[int], bad: int) -> None:
     """Wherever chunks and pieces end; `bad` is the smallest offset of the wrong record."""
-    every = [*range(before), *(before + delta for delta in deltas)]
-    payload = b"".join(
-        reference.encode_record(timestamp_delta=0, offset_delta=d, key=None, value=b"%d" % d * 4)
-        for d in every
-    )
+    wrong = tuple(before + delta for delta in deltas)
+    every = [*range(before), *wrong]
+    payload = numbered(tuple(range(before))) + numbered(wrong)
     batch = batch_of(payload, len(every), last_offset_delta=before + 5)
     rows: list[int] = []
     with pytest.raises(CorruptRecordError, match=f"record {len(every)} of") as raised:

@@ -320,7 +320,8 @@ def test_a_driver_zombie(query, answered, resumes, step):
         one.assert_nothing_open()
 
 
-def test_a_driver_zombie_goes_on_in_the_middle_of_the_other_s_commit(query):
+@each_other
+def test_a_driver_zombie_goes_on_in_the_middle_of_the_other_s_commit(query, step):
     """The other has decided and not finished; it may also die there."""
     probe = fresh(query)
     run = probe.new_run()
@@ -330,7 +331,7 @@ def test_a_driver_zombie_goes_on_in_the_middle_of_the_other_s_commit(query):
     ends = [n for n, name in enumerate(process.requests, 1) if name == "EndTxn"]
     cases = [
         (at, end, dies)
-        for at in range(ends[0] - 5, ends[0] + 1)  # it has read the last decision, mostly
+        for at in range(ends[0] - 4, ends[0] + 1, step)  # it has read the last decision, mostly
         for end in (1, 2)
         for dies in BOTH
     ]

@@ -269,7 +269,7 @@ def test_disorder_of() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(600))
+@settings(max_examples=examples(200))
 @given(PARTITIONS, FILTERS, st.data())
 def test_no_row_is_lost(
     partitions: dict[TopicPartition, list[tuple[int, int]]], filters: list[Filter], data: Any
