@@ -8,6 +8,7 @@ import pickle
 import socket
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -575,6 +576,46 @@ def test_errors_are_not_cached(server: RegistryServer) -> None:
     failure(lambda: registry.by_id(1), RegistryError)
     server.add("a-value", LONG)
     assert registry.by_id(1) == Schema(AVRO, LONG)
+
+
+def test_many_ids_that_are_not_there_are_not_asked_for_again_at_once(
+    server: RegistryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "ABSENT_S", 1000.0)
+    many = range(1, cache.FEW_ABSENT + 3)
+    guid = bytes(16)
+    for _ in range(2):  # the second is another task's in the same process
+        registry = client(server)
+        for number in many:
+            text = failure(partial(registry.by_id, number), RegistryError)
+            assert f"the schema with id {number} is not in the Schema Registry" in text
+        failure(partial(registry.by_guid, guid), RegistryError)
+    assert len(server.asked) == len(many) + 1
+    with pytest.raises(RegistryError) as caught:
+        registry.by_id(1)
+    assert (caught.value.status, caught.value.code) == (404, 40403)
+    # What is asked anew: another user, another id, one that was refused, one that was forgotten.
+    failure(lambda: client(server, user_info=Secret("me:hush")).by_id(1), RegistryError)
+    server.add("a-value", LONG)
+    for answer in (error(403, 40301), error(404, 404), Answer(404, HTML)):
+        server.answers = [answer]
+        failure(lambda: registry.by_id(1, ":.east:a"), RegistryError)
+    assert registry.by_id(1, ":.east:a") == Schema(AVRO, LONG)
+    monkeypatch.setattr(cache, "MOST_ABSENT", len(many))
+    failure(lambda: registry.by_id(1000), RegistryError)
+    assert registry.by_id(1) == Schema(AVRO, LONG)
+
+
+def test_what_is_not_there_may_be_there_soon(
+    server: RegistryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "ABSENT_S", 0.0)
+    registry = client(server)
+    for number in range(1, cache.FEW_ABSENT + 3):
+        failure(lambda number=number: registry.by_id(number), RegistryError)
+    server.add("a-value", LONG)
+    assert registry.by_id(1) == Schema(AVRO, LONG)
+    assert not registry._cache._absent
 
 
 def test_what_one_user_has_read_another_has_not(server: RegistryServer) -> None:
