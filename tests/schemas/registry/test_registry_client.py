@@ -504,11 +504,31 @@ def test_another_url_is_asked_at_once(server: RegistryServer) -> None:
     server.add("a-value", LONG)
     with RegistryServer() as broken:
         broken.answers = [Answer(503)]
-        registry = client(nobody(), broken, server, max_retries=0)
+        nobody_else = nobody()
+        registry = client(nobody_else, broken, server, max_retries=0)
         assert registry.latest("a-value").id == 1
         assert len(broken.asked) == 1
         assert registry.latest("a-value").id == 1
-        assert len(broken.asked) == 1  # the one that answered last comes first
+        # The one that answered last comes first, for other clients of the process too.
+        assert client(nobody_else, broken, server, max_retries=0).latest("a-value").id == 1
+        assert len(broken.asked) == 1
+
+
+def test_a_url_that_never_answers_leaves_the_others_their_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limits_ms: list[float] = []
+
+    def exchange(*_args: Any, answer_ms: float, **_more: Any) -> None:
+        limits_ms.append(answer_ms)
+        raise KafkaConnectionError("no answer in time")
+
+    monkeypatch.setattr(asking, "exchange", exchange)
+    more = {"request_timeout_ms": 100_000, "api_timeout_ms": 60_000, "max_retries": 0}
+    failure(lambda: client("http://a", "http://b", "http://c", **more).by_id(1), KafkaError)
+    assert limits_ms[0] <= 20_000
+    assert 20_000 < limits_ms[1] <= 30_000
+    assert limits_ms[2] > 30_000
 
 
 def test_what_one_refuses_no_other_is_asked(server: RegistryServer) -> None:
