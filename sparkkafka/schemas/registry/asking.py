@@ -157,8 +157,10 @@ class Asker:
             MOST_ANSWER_BYTES,
             RegistryError,
             "a registry's",
-            f"the {REGISTRY_PREFIX}ssl.truststore options",
-            f"is {REGISTRY_PREFIX}ssl.enabled.protocols right",
+            self._options.name_of("url"),
+            f"{REGISTRY_PREFIX}ssl.truststore.location",
+            f"{REGISTRY_PREFIX}ssl.enabled.protocols",
+            REGISTRY_PREFIX,
         )
         headers: dict[str, str | Secret] = {
             "Accept": _ACCEPT,

@@ -6,8 +6,10 @@ import logging
 import multiprocessing
 import pickle
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,7 @@ from sparkkafka.schemas.registry import asking, cache
 from sparkkafka.schemas.registry.client import Registered, RegistryClient
 from sparkkafka.schemas.values import Schema
 from sparkkafka.secret import Secret
-from tests.certificates import signed
+from tests.certificates import Identity, signed
 from tests.frames import variables_of
 from tests.registry_server import HTML, Answer, RegistryServer, error
 from tests.token_server import TokenServer
@@ -821,18 +823,103 @@ def test_tls(tmp_path: Path) -> None:
         tls = SecurityOptions(protocol="SSL", truststore_location=str(file))
         assert client(server, tls=tls).by_id(1) == Schema(AVRO, LONG)
         text = failure(lambda: client(server, max_retries=0).by_id(1), AuthenticationError)
-        assert "its certificate is not to be trusted" in text
-        assert "it is checked with the schema.registry.ssl.truststore options" in text
+        assert "its certificate is not signed by an authority that is trusted here (the sys" in text
+        assert "Set schema.registry.ssl.truststore.location to the file" in text
         url = server.url.replace("https", "http")
         with pytest.raises(KafkaError):
             client(url, max_retries=0).by_id(1)
+
+
+@contextmanager
+def tls_server(folder: Path, identity: Identity, wanted: Identity | None) -> Iterator[str]:
+    """The URL of a registry with this certificate, which wants one that `wanted` has signed."""
+    context = identity.server_context(folder)
+    if wanted is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(cadata=wanted.pem)
+    with RegistryServer(context=context) as server:
+        server.add("a-value", LONG)
+        yield server.url
+
+
+HERE = ("127.0.0.1",)
+
+
+@pytest.mark.parametrize(
+    ("identity", "shown", "words"),
+    [
+        (
+            signed("other", AUTHORITY),
+            None,
+            "certificate is not for 127.0.0.1: it has other names. Connect by one of its names "
+            "(schema.registry.url), or have this one added to the certificate; "
+            "schema.registry.ssl.endpoint.identification.algorithm set to nothing accepts any",
+        ),
+        (
+            signed("old", AUTHORITY, hosts=HERE, days=(-9, -8)),
+            None,
+            "its certificate has expired: it must be renewed at the server",
+        ),
+        (
+            signed("stranger", signed("strangers"), hosts=HERE),
+            None,
+            "trusted here (the text of schema.registry.ssl.truststore.certificates; OpenSSL",
+        ),
+        (
+            signed("server", AUTHORITY, hosts=HERE),
+            None,
+            "schema.registry.ssl.keystore.",  # of its alert, or of a guess if that got lost
+        ),
+        (
+            signed("server", AUTHORITY, hosts=HERE),
+            signed("me", signed("strangers")),
+            "(schema.registry.ssl.keystore.…)",
+        ),
+        (signed("server", AUTHORITY, hosts=HERE), signed("me", AUTHORITY), ""),
+    ],
+    ids=["name", "expired", "stranger", "no certificate", "a stranger's certificate", "all well"],
+)
+def test_certificates(
+    tmp_path: Path, identity: Identity, shown: Identity | None, words: str
+) -> None:
+    tls = SecurityOptions(
+        protocol="SSL",
+        truststore_certificates=Secret(AUTHORITY.pem),
+        keystore_certificate_chain=Secret(shown.pem if shown else ""),
+        keystore_key=Secret(shown.key_pem("hush") if shown else ""),
+        key_password=Secret("hush" if shown else ""),
+        names=registry_names("truststore_certificates"),
+    )
+    with tls_server(tmp_path, identity, AUTHORITY) as url:
+        registry = client(url, tls=tls, max_retries=0)
+        if words:
+            assert words in failure(lambda: registry.by_id(1), KafkaError)
+        else:
+            assert registry.by_id(1) == Schema(AVRO, LONG)
+
+
+def test_a_key_without_its_password() -> None:
+    """The registry's option is named, not the broker's of almost the same name."""
+    me = signed("me", AUTHORITY)
+    tls = SecurityOptions(
+        protocol="SSL",
+        keystore_certificate_chain=Secret(me.pem),
+        keystore_key=Secret(me.key_pem("hush")),
+        names=registry_names("keystore_certificate_chain", "keystore_key"),
+    )
+    text = failure(lambda: client("https://localhost:9", tls=tls).by_id(1), OptionError)
+    assert "key is encrypted, and schema.registry.ssl.key.password is missing" in text
+
+
+def registry_names(*fields: str) -> tuple[tuple[str, str], ...]:
+    return tuple((name, f"schema.registry.ssl.{name.replace('_', '.')}") for name in fields)
 
 
 def test_a_server_without_tls(server: RegistryServer) -> None:
     url = server.url.replace("http", "https")
     text = failure(lambda: client(url, max_retries=0).by_id(1), AuthenticationError)
     assert "no TLS connection" in text
-    assert "is schema.registry.ssl.enabled.protocols right" in text
+    assert "is it an https server, and schema.registry.ssl.enabled.protocols right" in text
 
 
 def test_another_server_may_have_tls_right(server: RegistryServer) -> None:
