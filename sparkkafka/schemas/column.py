@@ -46,6 +46,8 @@ MOST_DEFAULTS_AT_ONCE = 32 << 20
 """Bytes of defaults, which each row gets that lacks the fields: far more than rows of a batch have
 of their own."""
 
+_MOST_ASKED = 64
+"""Of which the schemas' texts are held at once, of up to 4 MiB each."""
 _MOST_WRITERS = 10_000
 _MOST_DECODERS = 128
 """Kept by a process. One takes some KB, and its schema's text."""
@@ -220,10 +222,12 @@ class ColumnDecoder:
         if len(known) >= _MOST_WRITERS:  # bytes that are no ids at all
             known.clear()
         new = [writer for writer in writers if writer not in known]
-        asked = each(self._asked, (_schema_of(one) for one in new if not self._is_readers(one)))
-        for writer in new:
-            schema = None if self._is_readers(writer) else asked[_schema_of(writer)]
-            known[writer] = self._make(writer, schema)
+        for start in range(0, len(new), _MOST_ASKED):
+            some = new[start : start + _MOST_ASKED]
+            asked = each(self._asked, (_schema_of(w) for w in some if not self._is_readers(w)))
+            for writer in some:
+                schema = None if self._is_readers(writer) else asked[_schema_of(writer)]
+                known[writer] = self._make(writer, schema)
 
     def _is_readers(self, writer: WriterId) -> bool:
         """Whether there is nothing to ask: what an id means never changes."""

@@ -84,9 +84,7 @@ def decoder(client: RegistryClient | None, **more: Any) -> ColumnDecoder:
         framing=more.pop("framing", CONFLUENT),
         reader=READER,
         type=more.pop("type", avro.arrow_type(READER)),
-        schema_id=3,
-        subject="s",
-        **more,
+        **{"schema_id": 3, "subject": "s", **more},
     )
     return ColumnDecoder(plan, None if client is None else lambda: client)
 
@@ -217,6 +215,32 @@ def test_one_id_that_is_refused_among_many(status: int, monkeypatch: pytest.Monk
         found = one.decode(binary(payloads), None)
         assert [bad.writer.schema_id for bad in found.bad] == [3, *range(4, 77), *range(78, 100)]
         assert found.values.to_pylist()[:2] == [{"c": 0.5, "b": None, "a": 1}] * 2
+
+
+def test_the_schemas_of_many_ids_are_not_held_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decoders are small; the texts that they are made of need not be."""
+    asked: list[WriterId] = []
+    held: list[int] = []
+    ask, make = ColumnDecoder._asked, ColumnDecoder._make
+
+    def asking(self: ColumnDecoder, writer: WriterId) -> Any:
+        asked.append(writer)
+        return ask(self, writer)
+
+    def making(self: ColumnDecoder, writer: WriterId, schema: Any) -> Any:
+        held.append(len(asked) - len(held))
+        return make(self, writer, schema)
+
+    monkeypatch.setattr(ColumnDecoder, "_asked", asking)
+    monkeypatch.setattr(ColumnDecoder, "_make", making)
+    with small_registry() as other:
+        for number in range(100):
+            other.add("s", json.dumps(record((f"a{number}", "int", ...))))
+        one = decoder(RegistryClient(RegistryOptions(url=other.url, max_retries=0)), schema_id=None)
+        payloads = [b"\0" + number.to_bytes(4, "big") + b"\2" for number in range(1, 101)]
+        one.decode(binary(payloads), None)
+    assert len(asked) == len(held) == 100
+    assert max(held) <= 64
 
 
 def test_an_id_that_was_not_there_is_asked_for_later(monkeypatch: pytest.MonkeyPatch) -> None:
