@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import ssl
 import tempfile
 import threading
 from collections.abc import Mapping
@@ -47,7 +48,10 @@ class Answer:
 
 
 class LoopbackServer:
-    """`answers` are used up first, one a request; then `respond` is asked. `asked` has all."""
+    """`answers` are used up first, one a request; then `respond` is asked. `asked` has all.
+
+    By TLS with a certificate that `authority` signs, or with a `context` of the test's own.
+    """
 
     content_type: ClassVar = "application/json"
 
@@ -56,6 +60,7 @@ class LoopbackServer:
         authority: Identity | None,
         path: str = "",
         hosts: tuple[str, ...] = ("localhost", "127.0.0.1"),
+        context: ssl.SSLContext | None = None,
     ) -> None:
         self.asked: list[Any] = []
         self.answers: list[Answer] = []
@@ -65,11 +70,12 @@ class LoopbackServer:
         if authority is not None:
             with tempfile.TemporaryDirectory() as folder:
                 context = signed("server", authority, hosts=hosts).server_context(Path(folder))
+        if context is not None:
             self._server.socket = context.wrap_socket(
                 self._server.socket, server_side=True, do_handshake_on_connect=False
             )
         self.port = self._server.server_address[1]
-        self.url = f"http{'s' if authority else ''}://127.0.0.1:{self.port}{path}"
+        self.url = f"http{'s' if context else ''}://127.0.0.1:{self.port}{path}"
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.05,), daemon=True
         )

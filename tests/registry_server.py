@@ -9,6 +9,7 @@ with RegistryServer() as registry:
 from __future__ import annotations
 
 import json
+import ssl
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -62,14 +63,20 @@ class RegistryServer(LoopbackServer):
 
     content_type = "application/vnd.schemaregistry.v1+json"
 
-    def __init__(self, authority: Identity | None = None, *, prefix: str = "") -> None:
+    def __init__(
+        self,
+        authority: Identity | None = None,
+        *,
+        prefix: str = "",
+        context: ssl.SSLContext | None = None,
+    ) -> None:
         self.rows: list[_Row] = []
         self.user_info: str | None = None
         self.token: str | None = None
         self.modern = True
         self.incompatible: list[str] = []
         self._prefix = prefix
-        super().__init__(authority, prefix)
+        super().__init__(authority, prefix, context=context)
 
     def understand(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Asked:
         parts = urlsplit(path)

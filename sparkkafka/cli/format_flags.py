@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 TEXT: Final = "text"
 _URL: Final = f"{REGISTRY_PREFIX}url"
+_LIMIT: Final = f"{REGISTRY_PREFIX}api.timeout.ms"
 _FLAGS: Final[Mapping[str, str]] = {
     "valueFormat": "--value-format",
     "keyFormat": "--key-format",
@@ -57,7 +58,8 @@ def registry_of(url: str | None, none: bool) -> str | None:
 
 def format_options_of(side: Side, flags: FormatFlags, session: Session) -> dict[str, str]:
     """Options of Spark's side; empty for records as they are. The registry of a profile is left
-    out where no format has a use for it, since one profile serves all. Raises OptionError."""
+    out where no format has a use for it, since one profile serves all; --timeout counts for each
+    question to it. Raises OptionError."""
     options = dict(_others(side, flags.others))
     for column, name, schema in (
         ("value", flags.value_format, flags.value_schema),
@@ -75,6 +77,9 @@ def format_options_of(side: Side, flags: FormatFlags, session: Session) -> dict[
 
     if uses_registry(options, side):
         options = session.registry_options() | options
+        given = {name.lower() for name in options}
+        if session.timeout_s is not None and _URL in given and _LIMIT not in given:
+            options[_LIMIT] = str(max(1, round(session.timeout_s * 1000)))
     return options
 
 

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from sparkkafka.client.deadline import Deadline
 
 DEFAULT_TIMEOUT_S: Final = 30.0
-LONGEST_TIMEOUT_S: Final = 86_400 * 365.0
+LONGEST_TIMEOUT_S: Final = 86_400 * 24.0
+"""Clients take milliseconds of 32 bits."""
 
 
 class Session:
@@ -39,7 +40,9 @@ class Session:
             self.debug = True
         elif name == "timeout":
             if not 0 < value <= LONGEST_TIMEOUT_S:  # a NaN neither
-                raise OptionError(f"--timeout is a number of seconds above 0, got {value:g}")
+                raise OptionError(
+                    f"--timeout is a number of seconds above 0, of 24 days at most, got {value:g}"
+                )
             self.timeout_s = value
         elif name == "property":
             self._given[name] = (*self._given.get(name, ()), *value)

@@ -8,8 +8,9 @@ header. Decoders are made once for each schema and kept by the process.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from importlib import import_module
 from typing import Any, Final, NamedTuple, TypeVar
@@ -26,7 +27,9 @@ from sparkkafka.schemas.framing import (
     frame_of,
     with_header,
 )
-from sparkkafka.schemas.registry.client import NO_SCHEMA, RegistryClient
+from sparkkafka.schemas.registry.answers import is_no_such_page
+from sparkkafka.schemas.registry.client import RegistryClient
+from sparkkafka.schemas.registry.several import each
 from sparkkafka.schemas.unframing import Group, plain, unframe, unframe_texts
 from sparkkafka.schemas.values import (
     FIRST_MESSAGE,
@@ -43,13 +46,19 @@ MOST_DEFAULTS_AT_ONCE = 32 << 20
 """Bytes of defaults, which each row gets that lacks the fields: far more than rows of a batch have
 of their own."""
 
+_MOST_ASKED = 64
+"""Of which the schemas' texts are held at once, of up to 4 MiB each."""
 _MOST_WRITERS = 10_000
 _MOST_DECODERS = 128
 """Kept by a process. One takes some KB, and its schema's text."""
 
 
 _NO_GUIDS: Final = frozenset({400, 405, 501})
-"""What registries without GUIDs (Confluent's before 8.0 among them) say, if not 404."""
+"""What registries without GUIDs (Confluent's before 8.0 among them) say, if not that there is no
+such page."""
+
+_ASK_AGAIN_S: Final = 60.0
+"""The command and functions keep a decoder for days, and an unknown id may be registered."""
 
 
 def format_module(name: str) -> Any:
@@ -148,6 +157,7 @@ class ColumnDecoder:
         self.plan = plan
         self._writers = writers
         self._decoders: dict[WriterId, Decoder | str] = {}
+        self._ask_again_s = time.monotonic() + _ASK_AGAIN_S
 
     def decode(self, payloads: pa.Array, headers: pa.Array | None) -> DecodedColumn:
         """`payloads` is binary; `headers` of HEADERS_TYPE, or None.
@@ -175,8 +185,9 @@ class ColumnDecoder:
         ]
         parts: list[tuple[Group, Decoded]] = []
         room = MOST_DEFAULTS_AT_ONCE
+        self._meet([group.writer for group in unframed.groups])
         for group in unframed.groups:
-            decoder = self._decoder(group.writer)
+            decoder = self._decoders[group.writer]
             if isinstance(decoder, str):
                 rows = _present(group)
                 bad += [BadRow(row, decoder, group.writer) for row in rows]
@@ -199,33 +210,65 @@ class ColumnDecoder:
             rest = _in_order(found, len(payloads), pa.string())
         return DecodedColumn(values, bad, rest)
 
-    def _decoder(self, writer: WriterId) -> Decoder | str:
-        """For payloads of this writer, or why they are bad."""
-        found = self._decoders.get(writer)
-        if found is None:
-            found = self._make(writer)
-            if len(self._decoders) >= _MOST_WRITERS:  # bytes that are no ids at all
-                self._decoders.clear()
-            self._decoders[writer] = found
-        return found
+    def _meet(self, writers: list[WriterId]) -> None:
+        """Has in `_decoders` what decodes payloads of each writer, or why they are bad."""
+        known = self._decoders
+        if time.monotonic() > self._ask_again_s:
+            self._ask_again_s = time.monotonic() + _ASK_AGAIN_S
+            for writer in [one for one, made in known.items() if isinstance(made, str)]:
+                del known[writer]
+        if all(writer in known for writer in writers):
+            return
+        if len(known) >= _MOST_WRITERS:  # bytes that are no ids at all
+            known.clear()
+        new = [writer for writer in writers if writer not in known]
+        for start in range(0, len(new), _MOST_ASKED):
+            some = new[start : start + _MOST_ASKED]
+            asked = each(self._asked, (_schema_of(w) for w in some if not self._is_readers(w)))
+            for writer in some:
+                schema = None if self._is_readers(writer) else asked[_schema_of(writer)]
+                known[writer] = self._make(writer, schema)
 
-    def _make(self, writer: WriterId) -> Decoder | str:
+    def _is_readers(self, writer: WriterId) -> bool:
+        """Whether there is nothing to ask: what an id means never changes."""
         plan = self.plan
-        if writer == NO_FRAME or plan.format == JSON:
-            return self._reader_s()
-        if writer.schema_id == plan.schema_id is not None and writer.message == plan.message:
-            return self._reader_s()  # nothing to ask: what an id means never changes
+        return (
+            writer == NO_FRAME
+            or plan.format == JSON
+            or (writer.schema_id == plan.schema_id is not None and writer.message == plan.message)
+        )
+
+    def _asked(self, writer: WriterId) -> Schema | str:
+        """This writer's schema, or why its payloads are bad. Raises RegistryError."""
         if self._writers is None:
             return (
                 f"{writer} is not known: there is no registry to ask; set schema.registry.url, or "
                 "valueFraming=none if payloads are bare"
             )
-        registry = self._writers()
+        plan, registry = self.plan, self._writers()
         try:
             if writer.guid is not None:
-                schema = registry.by_guid(writer.guid, plan.format)
-            else:
-                schema = registry.by_id(writer.schema_id or 0, plan.subject, plan.format)
+                return registry.by_guid(writer.guid, plan.format)
+            return registry.by_id(writer.schema_id or 0, plan.subject, plan.format)
+        except RegistryError as error:
+            no_page = is_no_such_page(error.status, error.code)
+            if error.status == 404 and not no_page:
+                return f"the registry does not know {writer}"
+            if writer.guid is not None and (no_page or error.status in _NO_GUIDS):
+                # Not the registry's failure: any bytes may look like a GUID.
+                return f"the registry cannot look up {writer} (it knows ids, not GUIDs)"
+            raise
+        except SchemaError as error:
+            return _unreadable(writer, error)
+
+    def _make(self, writer: WriterId, schema: Schema | str | None) -> Decoder | str:
+        """`schema`: what `_asked` says; None: the reader's."""
+        plan = self.plan
+        if schema is None:
+            return self._reader_s()
+        if isinstance(schema, str):
+            return schema
+        try:
             if schema == plan.reader and writer.message == plan.message:
                 return self._reader_s()
             if plan.format == PROTOBUF:
@@ -241,20 +284,22 @@ class ColumnDecoder:
                     plan.format, schema, plan.known, plan.wanted, writer.message, plan.rest
                 )
             return decoder_of(plan.format, schema, plan.reader, plan.wanted, rest=plan.rest)
-        except RegistryError as error:
-            if error.code == NO_SCHEMA or error.status == 404:
-                return f"the registry does not know {writer}"
-            if writer.guid is not None and error.status in _NO_GUIDS:
-                # Not the registry's failure: any bytes may look like a GUID.
-                return f"the registry cannot look up {writer} (it knows ids, not GUIDs)"
-            raise
         except SchemaError as error:
-            return f"{writer} cannot be read: {error}"
+            return _unreadable(writer, error)
 
     def _reader_s(self) -> Decoder:
         """For payloads that the reader's schema wrote, or might have."""
         plan = self.plan
         return decoder_of(plan.format, plan.known, None, plan.wanted, plan.message, plan.rest)
+
+
+def _schema_of(writer: WriterId) -> WriterId:
+    """The same for all messages of a schema."""
+    return replace(writer, message=FIRST_MESSAGE)
+
+
+def _unreadable(writer: WriterId, error: SchemaError) -> str:
+    return f"{writer} cannot be read: {error}"
 
 
 def prepared(schema: Schema) -> Schema | None:

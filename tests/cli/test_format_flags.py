@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import socket
+import sys
+
 import pytest
 
 from sparkkafka import process
@@ -33,6 +37,29 @@ from sparkkafka.config import check
 )
 def test_options_are_named_as_flags(given, shown):
     assert command_words(given) == shown
+
+
+@pytest.mark.parametrize(
+    ("timeout", "given", "limit"),
+    [
+        (["--timeout", "0.3"], [], "300"),
+        (["--timeout", "0.3"], ["--option", "schema.registry.api.timeout.ms=200"], "200"),
+        (["--timeout", "0.3", "-X", "Schema.Registry.Api.Timeout.Ms=100"], [], "100"),
+        (["--timeout", "2073600"], ["--option", "schema.registry.request.timeout.ms=50"], None),
+    ],
+)
+@pytest.mark.parametrize("verb", ["read", "write"])
+def test_the_timeout_counts_for_the_registry(verb, timeout, given, limit, capsys, monkeypatch):
+    """One that takes connections and never answers."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"1\n")))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        arguments = ["-b", "127.0.0.1:9", *timeout, verb, "t", "--value-format", "avro", *given]
+        arguments += ["--option", "schema.registry.retries.max.wait.ms=1"]
+        assert main([*arguments, "--schema-registry", url]) == 1
+    err = capsys.readouterr().err
+    assert f"the Schema Registry {url}: no answer in time" in err
+    assert limit is None or f"(schema.registry.api.timeout.ms={limit})" in err
 
 
 def test_nothing_of_spark_is_in_a_terminal(capsys, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -83,9 +84,7 @@ def decoder(client: RegistryClient | None, **more: Any) -> ColumnDecoder:
         framing=more.pop("framing", CONFLUENT),
         reader=READER,
         type=more.pop("type", avro.arrow_type(READER)),
-        schema_id=3,
-        subject="s",
-        **more,
+        **{"schema_id": 3, "subject": "s", **more},
     )
     return ColumnDecoder(plan, None if client is None else lambda: client)
 
@@ -190,6 +189,72 @@ def test_a_registry_that_refuses_is_an_error(registry: SmallRegistry) -> None:
             one.decode(binary([framed(0, {"a": 1})]), None)
     with pytest.raises(KafkaError):
         one.decode(binary([framed(0, {"a": 1})]), None)
+
+
+@pytest.mark.parametrize("status", [403, 404, 422])
+def test_one_id_that_is_refused_among_many(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refusal is the registry's error, whatever the ids beside it are. Status 404 without a code
+    of the registry is somebody else's: a proxy before a registry that is away."""
+    with small_registry() as other:
+        for text in TEXTS:
+            other.add("s", text)
+        usual = other.answer
+
+        def answer(method: str, path: str, body: Any) -> tuple[int, Any]:
+            if "/ids/77?" in path:
+                return status, {"error_code": status, "message": "no"}
+            return usual(method, path, body)
+
+        monkeypatch.setattr(other, "answer", answer)
+        one = decoder(RegistryClient(RegistryOptions(url=other.url, max_retries=0)))
+        payloads = [framed(0, {"a": 1}), framed(1, {"a": 1, "b": None})]
+        payloads += [b"\0" + number.to_bytes(4, "big") for number in range(3, 100)]
+        with pytest.raises(RegistryError, match=f"the schema with id 77: status {status}"):
+            one.decode(binary(payloads), None)
+        payloads.pop(76)
+        found = one.decode(binary(payloads), None)
+        assert [bad.writer.schema_id for bad in found.bad] == [3, *range(4, 77), *range(78, 100)]
+        assert found.values.to_pylist()[:2] == [{"c": 0.5, "b": None, "a": 1}] * 2
+
+
+def test_the_schemas_of_many_ids_are_not_held_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decoders are small; the texts that they are made of need not be."""
+    asked: list[WriterId] = []
+    held: list[int] = []
+    ask, make = ColumnDecoder._asked, ColumnDecoder._make
+
+    def asking(self: ColumnDecoder, writer: WriterId) -> Any:
+        asked.append(writer)
+        return ask(self, writer)
+
+    def making(self: ColumnDecoder, writer: WriterId, schema: Any) -> Any:
+        held.append(len(asked) - len(held))
+        return make(self, writer, schema)
+
+    monkeypatch.setattr(ColumnDecoder, "_asked", asking)
+    monkeypatch.setattr(ColumnDecoder, "_make", making)
+    with small_registry() as other:
+        for number in range(100):
+            other.add("s", json.dumps(record((f"a{number}", "int", ...))))
+        one = decoder(RegistryClient(RegistryOptions(url=other.url, max_retries=0)), schema_id=None)
+        payloads = [b"\0" + number.to_bytes(4, "big") + b"\2" for number in range(1, 101)]
+        one.decode(binary(payloads), None)
+    assert len(asked) == len(held) == 100
+    assert max(held) <= 64
+
+
+def test_an_id_that_was_not_there_is_asked_for_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command and functions keep their decoders, perhaps for days."""
+    with small_registry() as other:
+        one = decoder(RegistryClient(RegistryOptions(url=other.url, max_retries=0)))
+        payloads = binary([framed(0, {"a": 1})])
+        for _ in range(2):
+            assert len(one.decode(payloads, None).bad) == 1
+        assert len(other.requests) == 1
+        other.add("s", TEXTS[0])
+        now_s = time.monotonic()
+        monkeypatch.setattr(time, "monotonic", lambda: now_s + 61)
+        assert not one.decode(payloads, None).bad
 
 
 def test_a_schema_of_another_format_or_that_does_not_resolve(

@@ -16,6 +16,7 @@ from contextlib import closing, contextmanager
 from typing import Any, Final, NamedTuple
 
 from sparkkafka.client.auth.tls_context import context_of
+from sparkkafka.client.auth.tls_words import alert_words, untrusted_words
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.security.settings import TlsSettings
 from sparkkafka.errors import AuthenticationError, KafkaConnectionError, KafkaError
@@ -34,8 +35,8 @@ class Server(NamedTuple):
     """Whom to ask. `name` is how messages call it: an address without secrets.
 
     `refusal` is raised if it does not answer in HTTP, or with more than `most_bytes`; `kind` says
-    whose answer that cannot be. `trust` and `tls_hint` say which options count for its certificate
-    and for TLS.
+    whose answer that cannot be. `address`, `trust` and `versions` are the options of its address,
+    of authorities and of versions of TLS; `prefix` stands before names of other options of TLS.
     """
 
     name: str
@@ -46,8 +47,10 @@ class Server(NamedTuple):
     most_bytes: int
     refusal: type[KafkaError]
     kind: str
+    address: str
     trust: str
-    tls_hint: str
+    versions: str
+    prefix: str = ""
 
 
 class Request(NamedTuple):
@@ -201,17 +204,32 @@ def _words_for_failures(server: Server) -> Iterator[None]:
             f"{server.name}: the answer is longer than {server.most_bytes} bytes: not {server.kind}"
         ) from None
     except ssl.SSLCertVerificationError as error:
-        raise AuthenticationError(
-            f"{server.name}: its certificate is not to be trusted ({error.verify_message}): it is "
-            f"checked with {server.trust}"
-        ) from error
+        words = untrusted_words(
+            error,
+            server.tls,
+            server.host,
+            address=server.address,
+            trust=server.trust,
+            prefix=server.prefix,
+        )
+        raise AuthenticationError(f"{server.name}: its certificate {words}") from error
     except (TimeoutError, ssl.SSLEOFError, ConnectionError) as error:
-        what = "no answer in time" if isinstance(error, TimeoutError) else _reason(error)
+        what = _reason(error)
+        if isinstance(error, TimeoutError):
+            what = "no answer in time"
+        elif server.secure and not isinstance(error, ConnectionRefusedError):
+            # With TLS 1.3 it looks at our certificate when we send, and its alert may get lost.
+            what = (
+                f"it hung up ({what}); if it always does, it may not be an https server, or want "
+                f"another client certificate than we have ({server.prefix}ssl.keystore.…)"
+            )
         raise KafkaConnectionError(f"{server.name}: {what}") from error
     except ssl.SSLError as error:
+        hint = alert_words(error, server.prefix) or (
+            f"is it an https server, and {server.versions} right?"
+        )
         raise AuthenticationError(
-            f"{server.name}: no TLS connection ({error.reason or 'unknown reason'}): is it an "
-            f"https server, and {server.tls_hint}?"
+            f"{server.name}: no TLS connection ({error.reason or 'unknown reason'}): {hint}"
         ) from error
     except (OSError, UnicodeError) as error:
         raise KafkaConnectionError(f"{server.name}: {_reason(error)}") from error

@@ -227,13 +227,18 @@ def _identify(context: ssl.SSLContext, settings: TlsSettings) -> None:
             if asked:
                 given = "is wrong" if password else "is missing"
                 raise OptionError(
-                    f"{key}: the key is encrypted, and ssl.key.password {given}"
+                    f"{key}: the key is encrypted, and {_key_password(key)} {given}"
                 ) from None
             both_names = " and ".join(dict.fromkeys([str(store), str(key)]))
             raise OptionError(
                 f"{both_names} do not belong together, or OpenSSL cannot read them "
                 f"({_reason(error)})"
             ) from None
+
+
+def _key_password(store: Store) -> str:
+    """The option, with what stands before the names of the others."""
+    return f"{store.option.partition('ssl.')[0]}ssl.key.password"
 
 
 def _certificates_of(store: Store) -> str:
@@ -306,7 +311,7 @@ def _identity(store: Store, content: SecretBytes, key_password: Secret) -> _Iden
             wrong = "is wrong" if key_password else "is missing"
             raise OptionError(
                 f"{store}: the key {entry.alias!r} cannot be decrypted: {error}: "
-                f"ssl.key.password {wrong}"
+                f"{_key_password(store)} {wrong}"
             ) from None
         except KeystoreError as error:
             raise OptionError(f"{store}: the key {entry.alias!r}: {error}") from None

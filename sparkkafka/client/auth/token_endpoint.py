@@ -130,8 +130,9 @@ def _fetch(settings: OAuthSettings, endpoint: Endpoint, deadline: Deadline) -> T
         MOST_ANSWER_BYTES,
         AuthenticationError,
         "a token's",
+        settings.options.url,
         settings.options.trust,
-        f"are {settings.options.versions} right",
+        settings.options.versions,
     )
     request = Request("POST", Secret(endpoint.target), _headers(settings), _body(settings))
     answer = exchange(

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from sparkkafka.client.auth.tls_context import context_of
+from sparkkafka.client.auth.tls_words import NAME_MISMATCHES, untrusted_words
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.net.refusals import first_words, is_plain, reason, tls_refusal
 from sparkkafka.client.values import Address
@@ -50,13 +51,6 @@ _NO_TLS = (
     "(PLAINTEXT or SASL_PLAINTEXT)"
 )
 # X509_V_ERR_… of OpenSSL.
-_MISMATCHES = (62, 64)  # of a host name, of an IP address
-_UNTRUSTED = (7, 18, 19, 20, 21)  # 7: signed by another key of the same name
-_DATES = {
-    9: "is not valid yet: compare the clocks",
-    10: "has expired: it must be renewed at the broker, if this machine's clock is right",
-}
-
 _NO_TLS_REASONS = ("WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "PACKET_LENGTH_TOO_LONG")
 
 
@@ -148,10 +142,17 @@ def encrypt(
         tls.do_handshake()
     except ssl.SSLCertVerificationError as error:
         tls.close()
-        names = _names_of(peer, settings, host) if error.verify_code in _MISMATCHES else ()
-        raise AuthenticationError(
-            _untrusted(error, settings, host, where, names, prefix)
-        ) from error
+        mismatch = error.verify_code in NAME_MISMATCHES
+        words = untrusted_words(
+            error,
+            settings,
+            host,
+            address=f"{prefix}bootstrap.servers, and the brokers' advertised.listeners",
+            trust=f"{prefix}ssl.truststore.location",
+            prefix=prefix,
+            names=_names_of(peer, settings, host) if mismatch else (),
+        )
+        raise AuthenticationError(f"{where}: the broker's certificate {words}") from error
     except TimeoutError as error:
         tls.close()
         late = KafkaTimeoutError(
@@ -307,39 +308,6 @@ def _not_tls(
     error = KafkaConnectionError(f"{where}: the answer is {what}")
     error.retriable = False
     return error
-
-
-def _untrusted(
-    error: ssl.SSLCertVerificationError,
-    settings: TlsSettings,
-    host: str,
-    where: str,
-    names: tuple[str, ...],
-    prefix: str,
-) -> str:
-    code = error.verify_code
-    if code in _MISMATCHES:
-        has = f"has the names {', '.join(names)}" if names else "has other names"
-        return (
-            f"{where}: the broker's certificate is not for {host}: it {has}. Connect by one of "
-            f"its names ({prefix}bootstrap.servers, and the brokers' advertised.listeners), or "
-            "have this one added to the certificate; "
-            f"{prefix}ssl.endpoint.identification.algorithm set to nothing accepts any name"
-        )
-    if code in _DATES:
-        return f"{where}: the broker's certificate {_DATES[code]}"
-    if code in _UNTRUSTED:
-        store = settings.truststore
-        trusted = store.path or ("the text of " if store else "the system's authorities")
-        if store and not store.path:
-            trusted += store.option
-        kind = "is signed by itself" if code == 18 else "is not signed by an authority"
-        return (
-            f"{where}: the broker's certificate {kind} that is trusted here ({trusted}; OpenSSL: "
-            f"{error.verify_message}). Set {prefix}ssl.truststore.location to the file (PEM, "
-            "PKCS#12 or JKS) of the authority that signed it"
-        )
-    return f"{where}: the broker's certificate is not accepted: {error.verify_message}"
 
 
 def _names_of(peer: tuple[str, int], settings: TlsSettings, host: str) -> tuple[str, ...]:

@@ -14,8 +14,9 @@ import socket
 import ssl
 import time
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
+from sparkkafka.client.auth.tls_words import alert_words
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.net.frames import FrameBuffer, HungUpError, ReplyReader
 from sparkkafka.errors import (
@@ -37,28 +38,6 @@ MAX_OPENING_FRAME_BYTES = 512 * 1024
 larger frame before authentication either (sasl.server.max.receive.size)."""
 
 Peer = tuple[Any, ...]
-
-_WANTS_CERTIFICATE = (
-    "the listener wants a client certificate: set {prefix}ssl.keystore.location (or "
-    "ssl.keystore.certificate.chain and ssl.keystore.key) to one that its authorities have signed"
-)
-
-# Alerts that a server sends (RFC 8446, 6.2), in OpenSSL's words, and what most often is behind.
-_ALERTS: Final = {
-    "TLSV13_ALERT_CERTIFICATE_REQUIRED": _WANTS_CERTIFICATE,
-    "SSLV3_ALERT_BAD_CERTIFICATE": "it refuses our certificate, or we have none and "
-    f"{_WANTS_CERTIFICATE}",
-    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "it does not accept our certificate (ssl.keystore.…)",
-    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "our certificate (ssl.keystore.…) has expired",
-    "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE": "it cannot use our certificate's kind",
-    "TLSV1_ALERT_UNKNOWN_CA": "its authorities have not signed our certificate (ssl.keystore.…)",
-    "TLSV1_ALERT_ACCESS_DENIED": "it refuses our certificate (ssl.keystore.…)",
-    "TLSV1_ALERT_PROTOCOL_VERSION": "compare ssl.enabled.protocols with the broker's",
-    "UNSUPPORTED_PROTOCOL": "compare ssl.enabled.protocols with the broker's",
-    "SSLV3_ALERT_HANDSHAKE_FAILURE": "no cipher suite or version in common (ssl.cipher.suites, "
-    f"ssl.enabled.protocols), or {_WANTS_CERTIFICATE}",
-    "TLSV1_UNRECOGNIZED_NAME": "it does not know the name that it was called by",
-}
 
 # The end of the stream without a TLS alert: a broker that died, or whose alert was lost since
 # we wrote to a connection that it had closed.
@@ -172,7 +151,7 @@ def tls_refusal(error: OSError, where: str, prefix: str) -> str:
     """Words for what the server, or OpenSSL, did not like; `prefix` is that of the user's
     settings."""
     reason = str(getattr(error, "reason", None) or error)
-    meaning = _ALERTS.get(reason, "").format(prefix=prefix)
+    meaning = alert_words(error, prefix)
     return f"{where}: TLS failed: {_plain(reason)}" + (f"; {meaning}" if meaning else "")
 
 

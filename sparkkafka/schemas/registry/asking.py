@@ -46,6 +46,9 @@ _ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
 _CONTENT = "application/vnd.schemaregistry.v1+json"
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 
+_first: dict[tuple[RegistryUrl, ...], int] = {}
+"""Of several URLs: the one that answered last. The next task need not find out again."""
+
 
 class Asker:
     """Asks the registry of these options. Thread-safe. Looks references up when it is made.
@@ -61,7 +64,6 @@ class Asker:
         oauth = self.settings.oauth
         self._tokens: Callable[[Deadline], Secret] | None
         self._tokens = None if oauth is None else token_source(oauth)
-        self._first = 0  # of the URLs: the one that answered last
 
     def ask(self, what: str, method: str, path: str, deadline: Deadline, body: Any = None) -> Any:
         """The JSON that is answered. `what` is asked about, for messages: "subject 'a-value'".
@@ -104,12 +106,15 @@ class Asker:
         )
 
     def _anywhere(self, what: str, method: str, path: str, deadline: Deadline, body: Any) -> Any:
-        urls, first = self.settings.urls, self._first
+        urls = self.settings.urls
+        first = _first.get(urls, 0)
         failures: list[KafkaError] = []
         for number in range(len(urls)):
             index = (first + number) % len(urls)
+            # One that never answers leaves the others their time.
+            share = deadline.sooner(deadline.remaining_s() * 1000 / (len(urls) - number))
             try:
-                answer = self._authorized(urls[index], method, path, deadline, body)
+                answer = self._authorized(urls[index], method, path, share, body)
                 found = self._read(urls[index], what, answer)
             except KafkaError as error:
                 # What TLS refuses of one server, another may have right.
@@ -119,7 +124,8 @@ class Asker:
                 if deadline.expired:
                     break
             else:
-                self._first = index
+                if len(urls) > 1:
+                    _first[urls] = index
                 return found
         if len(failures) == 1:
             raise failures[0]
@@ -151,8 +157,10 @@ class Asker:
             MOST_ANSWER_BYTES,
             RegistryError,
             "a registry's",
-            f"the {REGISTRY_PREFIX}ssl.truststore options",
-            f"is {REGISTRY_PREFIX}ssl.enabled.protocols right",
+            self._options.name_of("url"),
+            f"{REGISTRY_PREFIX}ssl.truststore.location",
+            f"{REGISTRY_PREFIX}ssl.enabled.protocols",
+            REGISTRY_PREFIX,
         )
         headers: dict[str, str | Secret] = {
             "Accept": _ACCEPT,

@@ -1,4 +1,5 @@
-"""Schemas by their ids, kept for the process: what has an id never changes.
+"""Schemas by their ids, kept for the process: what has an id never changes. And for a short time,
+that there is none.
 
 One cache for each registry and identity, since what one user may read another perhaps may not.
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Final
@@ -18,14 +20,22 @@ MOST_CACHES: Final = 32
 MOST_BYTES: Final = 64 * 2**20
 """Of the texts in one cache, as long as it has more than one schema."""
 
+ABSENT_S: Final = 10.0
+"""How long "no such schema" counts: the id may be registered at any moment."""
+FEW_ABSENT: Final = 16
+"""So few are asked for again at once: it takes no time, and a server of the registry that is a
+moment behind the others has the schema when Spark tries the task again."""
+MOST_ABSENT: Final = 20_000
+
 
 class SchemaCache:
-    """The most recently used schemas, at most `capacity`. Thread-safe."""
+    """The most recently used schemas, at most `capacity`; and which there are not. Thread-safe."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self._rows: OrderedDict[Hashable, tuple[Schema, int]] = OrderedDict()
         self._bytes = 0
+        self._absent: OrderedDict[Hashable, float] = OrderedDict()  # until when, ascending
         self._lock = threading.Lock()
 
     def get(self, key: Hashable) -> Schema | None:
@@ -47,6 +57,21 @@ class SchemaCache:
                 len(self._rows) > self.capacity or self._bytes > MOST_BYTES
             ):
                 self._bytes -= self._rows.popitem(last=False)[1][1]
+
+    def is_absent(self, key: Hashable) -> bool:
+        """Whether the registry has just said that there is no such schema, as of many others."""
+        with self._lock:
+            now_s = time.monotonic()
+            while self._absent and next(iter(self._absent.values())) <= now_s:
+                self._absent.popitem(last=False)
+            return len(self._absent) > FEW_ABSENT and key in self._absent
+
+    def put_absent(self, key: Hashable) -> None:
+        with self._lock:
+            self._absent.pop(key, None)
+            self._absent[key] = time.monotonic() + ABSENT_S
+            if len(self._absent) > MOST_ABSENT:
+                self._absent.popitem(last=False)
 
     def __len__(self) -> int:
         return len(self._rows)

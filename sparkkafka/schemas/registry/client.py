@@ -5,7 +5,7 @@
         registry.by_id(7)
 
 Each question ends within schema.registry.api.timeout.ms. Schemas by id and GUID are cached in the
-process; errors never are.
+process; of errors only that many of them are not there, for some seconds.
 """
 
 from __future__ import annotations
@@ -101,17 +101,9 @@ class RegistryClient:
                 status=404,
                 code=NO_SCHEMA,
             )
+        query = f"?subject={_quoted(subject)}" if subject else ""
         key = "id", schema_id, _context(subject)
-        schema = self._cache.get(key)
-        if schema is None:
-            deadline = self._deadline()
-            query = f"?subject={_quoted(subject)}" if subject else ""
-            try:
-                answer = self._asker.ask(what, "GET", f"/schemas/ids/{schema_id}{query}", deadline)
-            except RegistryError as error:
-                raise _unknown_id(error, what) from None
-            schema = self._resolved(found_in(answer, what, self._words), what, deadline)
-            self._cache.put(key, schema)
+        schema = self._kept(key, what, f"/schemas/ids/{schema_id}{query}")
         if format is not None and schema.format != format:
             raise SchemaError(
                 f"{what} in the Schema Registry is {schema.format}, and the records are read as "
@@ -124,22 +116,7 @@ class RegistryClient:
         """The schema with this GUID (16 bytes); from the cache if it is there. As `by_id`."""
         name = str(uuid.UUID(bytes=bytes(guid)))
         what = f"the schema with GUID {name}"
-        schema = self._cache.get(("guid", name))
-        if schema is None:
-            deadline = self._deadline()
-            try:
-                answer = self._asker.ask(what, "GET", f"/schemas/guids/{name}", deadline)
-            except RegistryError as error:
-                if is_no_such_page(error.status, error.code):
-                    raise RegistryError(
-                        f"{what} is not in the Schema Registry, or it cannot look up GUIDs: "
-                        f"{error}",
-                        status=404,
-                        code=error.code,
-                    ) from None
-                raise _unknown_id(error, what) from None
-            schema = self._resolved(found_in(answer, what, self._words), what, deadline)
-            self._cache.put(("guid", name), schema)
+        schema = self._kept(("guid", name), what, f"/schemas/guids/{name}")
         if format is not None and schema.format != format:
             raise SchemaError(
                 f"{what} in the Schema Registry is {schema.format}, and the records are read as "
@@ -272,6 +249,30 @@ class RegistryClient:
     def _deadline(self) -> Deadline:
         return Deadline(self._options.api_timeout_ms)
 
+    def _kept(self, key: tuple[str, *tuple[Any, ...]], what: str, path: str) -> Schema:
+        """From the cache, or asked for. Raises as `by_id`."""
+        schema = self._cache.get(key)
+        if schema is not None:
+            return schema
+        if self._cache.is_absent(key):
+            raise RegistryError(
+                f"{what} is not in the Schema Registry, which said so a moment ago",
+                status=404,
+                code=NO_SCHEMA,
+            )
+        deadline = self._deadline()
+        try:
+            answer = self._asker.ask(what, "GET", path, deadline)
+        except RegistryError as error:
+            no_page = is_no_such_page(error.status, error.code)
+            of_guid = no_page and key[0] == "guid"
+            if error.status == 404 and (of_guid or not no_page):
+                self._cache.put_absent(key)
+            raise _unknown(error, what, of_guid) from None
+        schema = self._resolved(found_in(answer, what, self._words), what, deadline)
+        self._cache.put(key, schema)
+        return schema
+
     def _version(self, subject: str, version: str, format: str | None) -> Registered:
         deadline = self._deadline()
         what = f"subject {subject!r}" + ("" if version == "latest" else f" version {version}")
@@ -395,15 +396,18 @@ def _topic(subject: str) -> str:
     return subject.removesuffix("-value").removesuffix("-key")
 
 
-def _unknown_id(error: RegistryError, what: str) -> RegistryError:
-    if error.code != NO_SCHEMA:
+def _unknown(error: RegistryError, what: str, of_guid: bool) -> RegistryError:
+    """`of_guid`: the registry has perhaps no such page."""
+    if of_guid:
+        text = f"{what} is not in the Schema Registry, or it cannot look up GUIDs: {error}"
+    elif error.code == NO_SCHEMA:
+        text = (
+            f"{what} is not in the Schema Registry: were the records written with another "
+            f"registry, or not in Confluent's framing? ({error})"
+        )
+    else:
         return error
-    return RegistryError(
-        f"{what} is not in the Schema Registry: were the records written with another registry, or "
-        f"not in Confluent's framing? ({error})",
-        status=error.status,
-        code=error.code,
-    )
+    return RegistryError(text, status=error.status, code=error.code)
 
 
 def _context(subject: str | None) -> str:

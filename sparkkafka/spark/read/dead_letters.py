@@ -25,6 +25,7 @@ from sparkkafka.errors import (
     BadRecordError,
     BrokerError,
     ErrorCode,
+    KafkaError,
     OptionError,
     ProduceError,
     UnknownTopicError,
@@ -69,6 +70,8 @@ class DeadLetters(ExitStack):
             max_block_ms=options.client.default_api_timeout_ms,
             linger_ms=0,
             max_request_size=INT32_MAX,  # the topic's own limit counts
+            # A record that its producer compressed may be above that limit as it is.
+            compression_type="lz4",
         )
         self._producer = self.enter_context(ColumnProducer(self._cluster, producer))
         self._router = Router.of(producer, self._counts, self._cluster.partition_count)
@@ -78,8 +81,8 @@ class DeadLetters(ExitStack):
     ) -> None:
         """Writes these records of a partition; returns when all of them are acknowledged.
 
-        Raises ProduceError, UnknownTopicError, or a connection's or broker's error: BrokerError
-        without the right to write.
+        Raises KafkaError if they cannot be delivered, UnknownTopicError, or a connection's or
+        broker's error: BrokerError without the right to write.
         """
         count = len(records)
         empty = pa.nulls(count, pa.binary())
@@ -103,7 +106,19 @@ class DeadLetters(ExitStack):
             if error.code in _DENIED:
                 words = no_right_to_write(self._topic)
                 raise BrokerError(error.code, f"Produce to {self._topic}", words) from error
-            raise
+            if isinstance(error, BrokerError):
+                raise
+            what = (
+                f"deadLetter.topic={self._topic} did not take the bad records of topic {topic} "
+                f"partition {partition} from offset {records.offsets[0]} to {records.offsets[-1]}"
+            )
+            if error.code == ErrorCode.MESSAGE_TOO_LARGE:
+                raise KafkaError(
+                    f"{what}: one of them, with the headers that say why, is larger than the "
+                    f"topic's max.message.bytes: raise that, or read with onBadRecord=column, "
+                    f"which keeps bad records without a topic ({error})"
+                ) from error
+            raise KafkaError(f"{what}: {error}") from error
 
     def _counts(self, names: list[str]) -> dict[str, int]:
         try:

@@ -223,7 +223,7 @@ def test_a_listener_that_wants_a_client_certificate(
         (signed("new", AUTHORITY, hosts=("127.0.0.1",), days=(8, 9)), "is not valid yet"),
         (
             signed("stranger", hosts=("127.0.0.1",)),
-            "is signed by itself that is trusted here (the text of ssl.truststore.certificates",
+            "is signed by itself, and not trusted here (the text of ssl.truststore.certificates",
         ),
         (
             signed("ours", signed("another authority"), hosts=("127.0.0.1",)),
@@ -256,7 +256,7 @@ def test_no_version_in_common(tmp_path: Path, fake_cluster_factory: Any):
     context = server_context(tmp_path, minimum_version=ssl.TLSVersion.TLSv1_3)
     servers = fake_cluster_factory(1, tls_context=context).bootstrap_servers
     said = failure(servers, TLS | {"ssl.enabled.protocols": "TLSv1.2"}, AuthenticationError)
-    assert "compare ssl.enabled.protocols with the broker's" in said
+    assert "compare ssl.enabled.protocols with the server's" in said
 
 
 def test_trust_is_not_asked_for_twice(tmp_path: Path, fake_cluster_factory: Any, monkeypatch: Any):

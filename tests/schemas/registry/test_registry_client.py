@@ -6,8 +6,11 @@ import logging
 import multiprocessing
 import pickle
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +33,7 @@ from sparkkafka.schemas.registry import asking, cache
 from sparkkafka.schemas.registry.client import Registered, RegistryClient
 from sparkkafka.schemas.values import Schema
 from sparkkafka.secret import Secret
-from tests.certificates import signed
+from tests.certificates import Identity, signed
 from tests.frames import variables_of
 from tests.registry_server import HTML, Answer, RegistryServer, error
 from tests.token_server import TokenServer
@@ -503,11 +506,31 @@ def test_another_url_is_asked_at_once(server: RegistryServer) -> None:
     server.add("a-value", LONG)
     with RegistryServer() as broken:
         broken.answers = [Answer(503)]
-        registry = client(nobody(), broken, server, max_retries=0)
+        nobody_else = nobody()
+        registry = client(nobody_else, broken, server, max_retries=0)
         assert registry.latest("a-value").id == 1
         assert len(broken.asked) == 1
         assert registry.latest("a-value").id == 1
-        assert len(broken.asked) == 1  # the one that answered last comes first
+        # The one that answered last comes first, for other clients of the process too.
+        assert client(nobody_else, broken, server, max_retries=0).latest("a-value").id == 1
+        assert len(broken.asked) == 1
+
+
+def test_a_url_that_never_answers_leaves_the_others_their_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limits_ms: list[float] = []
+
+    def exchange(*_args: Any, answer_ms: float, **_more: Any) -> None:
+        limits_ms.append(answer_ms)
+        raise KafkaConnectionError("no answer in time")
+
+    monkeypatch.setattr(asking, "exchange", exchange)
+    more = {"request_timeout_ms": 100_000, "api_timeout_ms": 60_000, "max_retries": 0}
+    failure(lambda: client("http://a", "http://b", "http://c", **more).by_id(1), KafkaError)
+    assert limits_ms[0] <= 20_000
+    assert 20_000 < limits_ms[1] <= 30_000
+    assert limits_ms[2] > 30_000
 
 
 def test_what_one_refuses_no_other_is_asked(server: RegistryServer) -> None:
@@ -575,6 +598,46 @@ def test_errors_are_not_cached(server: RegistryServer) -> None:
     failure(lambda: registry.by_id(1), RegistryError)
     server.add("a-value", LONG)
     assert registry.by_id(1) == Schema(AVRO, LONG)
+
+
+def test_many_ids_that_are_not_there_are_not_asked_for_again_at_once(
+    server: RegistryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "ABSENT_S", 1000.0)
+    many = range(1, cache.FEW_ABSENT + 3)
+    guid = bytes(16)
+    for _ in range(2):  # the second is another task's in the same process
+        registry = client(server)
+        for number in many:
+            text = failure(partial(registry.by_id, number), RegistryError)
+            assert f"the schema with id {number} is not in the Schema Registry" in text
+        failure(partial(registry.by_guid, guid), RegistryError)
+    assert len(server.asked) == len(many) + 1
+    with pytest.raises(RegistryError) as caught:
+        registry.by_id(1)
+    assert (caught.value.status, caught.value.code) == (404, 40403)
+    # What is asked anew: another user, another id, one that was refused, one that was forgotten.
+    failure(lambda: client(server, user_info=Secret("me:hush")).by_id(1), RegistryError)
+    server.add("a-value", LONG)
+    for answer in (error(403, 40301), error(404, 404), Answer(404, HTML)):
+        server.answers = [answer]
+        failure(lambda: registry.by_id(1, ":.east:a"), RegistryError)
+    assert registry.by_id(1, ":.east:a") == Schema(AVRO, LONG)
+    monkeypatch.setattr(cache, "MOST_ABSENT", len(many))
+    failure(lambda: registry.by_id(1000), RegistryError)
+    assert registry.by_id(1) == Schema(AVRO, LONG)
+
+
+def test_what_is_not_there_may_be_there_soon(
+    server: RegistryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "ABSENT_S", 0.0)
+    registry = client(server)
+    for number in range(1, cache.FEW_ABSENT + 3):
+        failure(lambda number=number: registry.by_id(number), RegistryError)
+    server.add("a-value", LONG)
+    assert registry.by_id(1) == Schema(AVRO, LONG)
+    assert not registry._cache._absent
 
 
 def test_what_one_user_has_read_another_has_not(server: RegistryServer) -> None:
@@ -760,18 +823,103 @@ def test_tls(tmp_path: Path) -> None:
         tls = SecurityOptions(protocol="SSL", truststore_location=str(file))
         assert client(server, tls=tls).by_id(1) == Schema(AVRO, LONG)
         text = failure(lambda: client(server, max_retries=0).by_id(1), AuthenticationError)
-        assert "its certificate is not to be trusted" in text
-        assert "it is checked with the schema.registry.ssl.truststore options" in text
+        assert "its certificate is not signed by an authority that is trusted here (the sys" in text
+        assert "Set schema.registry.ssl.truststore.location to the file" in text
         url = server.url.replace("https", "http")
         with pytest.raises(KafkaError):
             client(url, max_retries=0).by_id(1)
+
+
+@contextmanager
+def tls_server(folder: Path, identity: Identity, wanted: Identity | None) -> Iterator[str]:
+    """The URL of a registry with this certificate, which wants one that `wanted` has signed."""
+    context = identity.server_context(folder)
+    if wanted is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(cadata=wanted.pem)
+    with RegistryServer(context=context) as server:
+        server.add("a-value", LONG)
+        yield server.url
+
+
+HERE = ("127.0.0.1",)
+
+
+@pytest.mark.parametrize(
+    ("identity", "shown", "words"),
+    [
+        (
+            signed("other", AUTHORITY),
+            None,
+            "certificate is not for 127.0.0.1: it has other names. Connect by one of its names "
+            "(schema.registry.url), or have this one added to the certificate; "
+            "schema.registry.ssl.endpoint.identification.algorithm set to nothing accepts any",
+        ),
+        (
+            signed("old", AUTHORITY, hosts=HERE, days=(-9, -8)),
+            None,
+            "its certificate has expired: it must be renewed at the server",
+        ),
+        (
+            signed("stranger", signed("strangers"), hosts=HERE),
+            None,
+            "trusted here (the text of schema.registry.ssl.truststore.certificates; OpenSSL",
+        ),
+        (
+            signed("server", AUTHORITY, hosts=HERE),
+            None,
+            "schema.registry.ssl.keystore.",  # of its alert, or of a guess if that got lost
+        ),
+        (
+            signed("server", AUTHORITY, hosts=HERE),
+            signed("me", signed("strangers")),
+            "(schema.registry.ssl.keystore.…)",
+        ),
+        (signed("server", AUTHORITY, hosts=HERE), signed("me", AUTHORITY), ""),
+    ],
+    ids=["name", "expired", "stranger", "no certificate", "a stranger's certificate", "all well"],
+)
+def test_certificates(
+    tmp_path: Path, identity: Identity, shown: Identity | None, words: str
+) -> None:
+    tls = SecurityOptions(
+        protocol="SSL",
+        truststore_certificates=Secret(AUTHORITY.pem),
+        keystore_certificate_chain=Secret(shown.pem if shown else ""),
+        keystore_key=Secret(shown.key_pem("hush") if shown else ""),
+        key_password=Secret("hush" if shown else ""),
+        names=registry_names("truststore_certificates"),
+    )
+    with tls_server(tmp_path, identity, AUTHORITY) as url:
+        registry = client(url, tls=tls, max_retries=0)
+        if words:
+            assert words in failure(lambda: registry.by_id(1), KafkaError)
+        else:
+            assert registry.by_id(1) == Schema(AVRO, LONG)
+
+
+def test_a_key_without_its_password() -> None:
+    """The registry's option is named, not the broker's of almost the same name."""
+    me = signed("me", AUTHORITY)
+    tls = SecurityOptions(
+        protocol="SSL",
+        keystore_certificate_chain=Secret(me.pem),
+        keystore_key=Secret(me.key_pem("hush")),
+        names=registry_names("keystore_certificate_chain", "keystore_key"),
+    )
+    text = failure(lambda: client("https://localhost:9", tls=tls).by_id(1), OptionError)
+    assert "key is encrypted, and schema.registry.ssl.key.password is missing" in text
+
+
+def registry_names(*fields: str) -> tuple[tuple[str, str], ...]:
+    return tuple((name, f"schema.registry.ssl.{name.replace('_', '.')}") for name in fields)
 
 
 def test_a_server_without_tls(server: RegistryServer) -> None:
     url = server.url.replace("http", "https")
     text = failure(lambda: client(url, max_retries=0).by_id(1), AuthenticationError)
     assert "no TLS connection" in text
-    assert "is schema.registry.ssl.enabled.protocols right" in text
+    assert "is it an https server, and schema.registry.ssl.enabled.protocols right" in text
 
 
 def test_another_server_may_have_tls_right(server: RegistryServer) -> None:

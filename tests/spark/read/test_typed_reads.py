@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import random
 import signal
 import subprocess
 import sys
@@ -223,6 +224,21 @@ def test_rows_are_not_handed_on_before_their_dead_letters_are_written(
     assert orders.cluster.log("dead", 0).end_offset == 0
     assert sum(batch.num_rows for batch in reader.read(partition)) == 3
     assert orders.cluster.log("dead", 0).end_offset == 1
+
+
+def test_a_dead_letter_above_the_topic_s_limit(orders: Topics) -> None:
+    """The cluster's own limit is meant for batches as they are sent: compressed, if they can be."""
+    orders.cluster.create_topic("dead", configs={"max.message.bytes": "2000"})
+    options = orders.options("orders", onBadRecord="deadLetter", **{"deadLetter.topic": "dead"})
+    orders.put("orders", [b"x" * 100_000])
+    assert [row["offset"] for row in orders.read(options)] == [0, 1, 3]
+    orders.put("orders", [random.Random(0).randbytes(4_000), b"x"])
+    with pytest.raises(KafkaError) as caught:
+        orders.read(options)
+    text = str(caught.value)
+    assert "deadLetter.topic=dead did not take the bad records of topic orders partition 0" in text
+    assert "raise that, or read with onBadRecord=column" in text
+    assert "max.message.bytes=2000" in text
 
 
 @pytest.mark.parametrize(
