@@ -33,15 +33,13 @@ from sparkkafka.schemas.values import (
     Decoded,
     Decoder,
     Encoder,
+    Room,
     Schema,
+    TooManyRowsError,
     ValueRowError,
 )
 
 Made = TypeVar("Made")
-
-MOST_DEFAULTS_AT_ONCE = 32 << 20
-"""Bytes of defaults, which each row gets that lacks the fields: far more than rows of a batch have
-of their own."""
 
 _MOST_WRITERS = 10_000
 _MOST_DECODERS = 128
@@ -121,21 +119,17 @@ class DecodedColumn:
     rest: pa.Array | None = None
 
 
-class TooManyRowsError(Exception):
-    """The defaults of fields that the writers lack are too many bytes for all rows at once."""
-
-
 def in_pieces(decode: Callable[[int, int], Made], start: int, stop: int) -> Iterator[Made]:
     """What `decode` makes of the rows from start to stop: of all, or of fewer at once where it
     raises TooManyRowsError."""
     try:
-        made = decode(start, stop)
+        yield decode(start, stop)
+        return
     except TooManyRowsError:
-        middle = (start + stop) // 2
-        yield from in_pieces(decode, start, middle)
-        yield from in_pieces(decode, middle, stop)
-    else:
-        yield made
+        pass  # and out of here: the error holds what was made until then
+    middle = (start + stop) // 2
+    yield from in_pieces(decode, start, middle)
+    yield from in_pieces(decode, middle, stop)
 
 
 class ColumnDecoder:
@@ -174,17 +168,14 @@ class ColumnDecoder:
             for row, reason in zip(unframed.bad_rows.tolist(), unframed.reasons, strict=True)
         ]
         parts: list[tuple[Group, Decoded]] = []
-        room = MOST_DEFAULTS_AT_ONCE
+        room = Room(payloads)
         for group in unframed.groups:
             decoder = self._decoder(group.writer)
             if isinstance(decoder, str):
                 rows = _present(group)
                 bad += [BadRow(row, decoder, group.writer) for row in rows]
                 continue
-            room -= len(group.payloads) * decoder.defaults
-            if room < 0 and len(payloads) > 1:
-                raise TooManyRowsError
-            decoded = decoder.decode(group.payloads)
+            decoded = decoder.decode(group.payloads, room)
             parts.append((group, decoded))
             where = decoded.bad_rows if group.rows is None else group.rows[decoded.bad_rows]
             bad += [

@@ -16,6 +16,7 @@ from sparkkafka.protocol.records.arrow import from_numpy
 from sparkkafka.protocol.records.varints import Ints
 from sparkkafka.schemas.avro.cursor import Bools, Cursor
 from sparkkafka.schemas.avro.wires import Wire
+from sparkkafka.schemas.values import IN_PROPORTION
 
 
 class Reader:
@@ -206,6 +207,7 @@ class EnumReader(Reader):
         self._all_known = bool(self._known.all())
         self._texts = texts([symbol or "" for symbol in symbols])
         self._lengths = np.array([len((symbol or "").encode()) for symbol in symbols], np.int64)
+        self._longest = int(self._lengths.max(initial=0))
 
     def read(self, cursor: Cursor) -> pa.Array:
         index = cursor.longs(self.path, 32)
@@ -226,22 +228,15 @@ class EnumReader(Reader):
                 self.path,
                 lambda entry: f"the reader's enum has no symbol {names[index[entry]]!r}",
             )
-        if len(index) * int(self._lengths.max()) > MOST_TEXT_BYTES:
-            index = self._within(cursor, index)
+        # A byte becomes a symbol of any length.
+        if self._longest > IN_PROPORTION and not cursor.chunk.room.take(
+            int(self._lengths[index].sum())
+        ):
+            words = "the symbols of all its items are too many bytes"
+            cursor.fail(np.ones(len(index), np.bool_), self.path, words)
+            return pa.nulls(len(index), self.type)
         taken = self._texts.take(from_numpy(index.astype(np.int32)))
         return taken if self.type == pa.string() else taken.cast(self.type)
-
-    def _within(self, cursor: Cursor, index: Ints) -> Ints:
-        """A byte becomes a symbol of any length: not more of them than memory has place for."""
-        over = np.cumsum(self._lengths[index]) > MOST_TEXT_BYTES
-        if not over.any():
-            return index
-        cursor.fail(over, self.path, "the symbols of all its items are too many bytes")
-        return np.where(over, int(self._lengths.argmin()), index)
-
-
-MOST_TEXT_BYTES: Final = 1 << 28
-"""Of the symbols that a chunk's numbers stand for."""
 
 
 def texts(values: Sequence[str]) -> pa.Array:
