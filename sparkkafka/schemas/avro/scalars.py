@@ -250,8 +250,6 @@ def texts(values: Sequence[str]) -> pa.Array:
 
 # --- decimals -----------------------------------------------------------------------------------
 
-_WORD: Final = np.uint64(0xFFFFFFFFFFFFFFFF)
-
 
 class DecimalReader(Reader):
     """Two's complement with the highest byte first, of any length, or of a fixed one."""
@@ -274,7 +272,7 @@ class DecimalReader(Reader):
         words = np.empty((len(starts), 2), np.uint64)
         words[:, 0], words[:, 1] = self._words(cursor, starts, lengths)
         most = 10**self._written.precision - 1
-        bad = above(words, most) | above(negated(words), most)
+        bad = beyond(words, most)
         if bad.any():
             digits = self._written.precision
             cursor.fail(bad, self.path, f"a decimal of more than {digits} digits")
@@ -319,17 +317,12 @@ class DecimalReader(Reader):
         return np.where(bad, cursor.chunk.park, starts), np.where(bad, 0, lengths)
 
 
-def above(words: NDArray[np.uint64], most: int) -> Bools:
-    """Which 128-bit numbers (low word, high word; signed) are larger than `most`, positive."""
-    high = words[:, 1].view(np.int64)
+def beyond(words: NDArray[np.uint64], most: int) -> Bools:
+    """Which 128-bit numbers (low word, high word; signed) lie outside of -most to `most`."""
+    low, high = words[:, 0], words[:, 1].view(np.int64)
     top, rest = most >> 64, np.uint64(most & (2**64 - 1))
-    larger: Bools = (high > top) | ((high == top) & (words[:, 0] > rest))
-    return larger
-
-
-def negated(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Minus 128-bit numbers."""
-    result = words ^ _WORD
-    result[:, 0] += np.uint64(1)
-    result[:, 1] += result[:, 0] == 0
-    return result
+    larger = (high > top) | ((high == top) & (low > rest))
+    # Not by turning signs: the smallest number has no positive one beside it.
+    top, rest = -most >> 64, np.uint64(-most & (2**64 - 1))
+    outside: Bools = larger | (high < top) | ((high == top) & (low < rest))
+    return outside

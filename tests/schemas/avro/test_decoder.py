@@ -112,6 +112,21 @@ def order(i: int) -> dict[str, Any]:
             b"\x22\x01" + bytes(16),
             "the value: a decimal of more than 38 digits",
         ),
+        (  # -2**127, which has no positive one beside it
+            {"type": "bytes", "logicalType": "decimal", "precision": 38},
+            b"\x20\x80" + bytes(15),
+            "the value: a decimal of more than 38 digits",
+        ),
+        (
+            {"type": "array", "items": {"type": "map", "values": "long"}},
+            b"\x02\x0c\x02\x61" + b"\x00" * 6,
+            "field []: 6 items, which the payload has no bytes for",
+        ),
+        (
+            {"type": "array", "items": {"type": "array", "items": "null"}},
+            b"\x02" + b"\xff" * 9 + b"\x01\x00\x00\x00",
+            "field []: 9,223,372,036,854,775,808 items, which the payload has no bytes for",
+        ),
         (
             {"type": "long", "logicalType": "timestamp-millis"},
             b"\xfe" + b"\xff" * 8 + b"\x01",
