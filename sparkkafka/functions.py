@@ -37,6 +37,9 @@ __all__ = ["from_avro", "from_json_registry", "from_protobuf", "to_avro", "to_pr
 
 _MOST_ROWS = 8192
 _MOST_BYTES = 4 * 2**20
+_MOST_VALUES = 1 << 30
+"""Bytes of a batch's values, beyond those of its payloads: a few bytes may become many, and Spark
+takes all values of its batch at once."""
 _SUBJECT = "valueSubject"
 
 
@@ -283,9 +286,18 @@ class _Decode:
                 )
             return decoded.values
 
-        found = [
-            values for start, stop in _pieces(payloads) for values in in_pieces(decode, start, stop)
-        ]
+        found: list[pa.Array] = []
+        left = min(_MOST_VALUES + payloads.nbytes, (1 << 31) - 1)  # what Arrow's offsets can have
+        for start, stop in _pieces(payloads):
+            for values in in_pieces(decode, start, stop):
+                found.append(values)
+                left -= values.nbytes
+                if left < 0:
+                    raise BadRecordError(
+                        f"{len(payloads):,} payloads of {payloads.nbytes:,} bytes have too many "
+                        "bytes of values for one batch of Spark: set "
+                        "spark.sql.execution.arrow.maxRecordsPerBatch to fewer"
+                    )
         return found[0] if len(found) == 1 else pa.concat_arrays(found)
 
 

@@ -36,15 +36,13 @@ from sparkkafka.schemas.values import (
     Decoded,
     Decoder,
     Encoder,
+    Room,
     Schema,
+    TooManyRowsError,
     ValueRowError,
 )
 
 Made = TypeVar("Made")
-
-MOST_DEFAULTS_AT_ONCE = 32 << 20
-"""Bytes of defaults, which each row gets that lacks the fields: far more than rows of a batch have
-of their own."""
 
 _MOST_ASKED = 64
 """Of which the schemas' texts are held at once, of up to 4 MiB each."""
@@ -130,21 +128,17 @@ class DecodedColumn:
     rest: pa.Array | None = None
 
 
-class TooManyRowsError(Exception):
-    """The defaults of fields that the writers lack are too many bytes for all rows at once."""
-
-
 def in_pieces(decode: Callable[[int, int], Made], start: int, stop: int) -> Iterator[Made]:
     """What `decode` makes of the rows from start to stop: of all, or of fewer at once where it
     raises TooManyRowsError."""
     try:
-        made = decode(start, stop)
+        yield decode(start, stop)
+        return
     except TooManyRowsError:
-        middle = (start + stop) // 2
-        yield from in_pieces(decode, start, middle)
-        yield from in_pieces(decode, middle, stop)
-    else:
-        yield made
+        pass  # and out of here: the error holds what was made until then
+    middle = (start + stop) // 2
+    yield from in_pieces(decode, start, middle)
+    yield from in_pieces(decode, middle, stop)
 
 
 class ColumnDecoder:
@@ -184,7 +178,7 @@ class ColumnDecoder:
             for row, reason in zip(unframed.bad_rows.tolist(), unframed.reasons, strict=True)
         ]
         parts: list[tuple[Group, Decoded]] = []
-        room = MOST_DEFAULTS_AT_ONCE
+        room = Room(payloads)
         self._meet([group.writer for group in unframed.groups])
         for group in unframed.groups:
             decoder = self._decoders[group.writer]
@@ -192,10 +186,7 @@ class ColumnDecoder:
                 rows = _present(group)
                 bad += [BadRow(row, decoder, group.writer) for row in rows]
                 continue
-            room -= len(group.payloads) * decoder.defaults
-            if room < 0 and len(payloads) > 1:
-                raise TooManyRowsError
-            decoded = decoder.decode(group.payloads)
+            decoded = decoder.decode(group.payloads, room)
             parts.append((group, decoded))
             where = decoded.bad_rows if group.rows is None else group.rows[decoded.bad_rows]
             bad += [

@@ -38,6 +38,35 @@ class Schema:
     references: tuple[tuple[str, Schema], ...] = field(default=(), repr=False)
 
 
+MOST_AT_ONCE: Final = 64 << 20
+IN_PROPORTION: Final = 32
+"""What the columns of one call may take: so much, and so much for each byte of its payloads."""
+
+
+class TooManyRowsError(Exception):
+    """The columns of all rows of a call would take too much memory; the caller gives fewer."""
+
+
+class Room:
+    """Bytes that the columns of one call may take, whatever its decoders and their payloads.
+
+    What takes at most IN_PROPORTION for each byte that it was made of need not be counted."""
+
+    def __init__(self, payloads: pa.Array) -> None:
+        self._left = MOST_AT_ONCE + IN_PROPORTION * payloads.nbytes
+        self._has_several = len(payloads) > 1
+
+    def take(self, size: int) -> bool:
+        """Takes so much, before it is made. False if there is too little, and the one row is bad.
+        Raises TooManyRowsError for several rows."""
+        self._left -= size
+        if self._left >= 0:
+            return True
+        if self._has_several:
+            raise TooManyRowsError
+        return False
+
+
 @dataclass(frozen=True)
 class Decoded:
     """What a decoder made of payloads.
@@ -60,14 +89,10 @@ class Decoder(Protocol):
     @property
     def type(self) -> pa.DataType: ...
 
-    @property
-    def defaults(self) -> int:
-        """Bytes of texts that a row may get without having them in its payload."""
-        ...
-
-    def decode(self, payloads: pa.Array) -> Decoded:
-        """`payloads`: binary, may have nulls. Raises nothing for bytes that are wrong: those are
-        bad rows. Takes memory in proportion to the payloads' bytes and to the rows."""
+    def decode(self, payloads: pa.Array, room: Room | None = None) -> Decoded:
+        """`payloads`: binary, may have nulls; `room`: of the call, if these are not all of its
+        payloads. Raises nothing for bytes that are wrong: those are bad rows. Raises
+        TooManyRowsError for several rows that take more than `room` has."""
         ...
 
 

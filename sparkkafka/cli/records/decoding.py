@@ -7,7 +7,7 @@ the same table.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any, NoReturn
 
@@ -65,9 +65,14 @@ class Decoding(ExitStack):
         """The types of the columns that are decoded."""
         return {name: column.type for name, column in self._columns.items()}
 
-    def decoded(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch with the columns decoded. Raises BadRecordError with the first bad record's
-        place, and RegistryError."""
+    def decoded(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The batch with the columns decoded, in several where they take too much memory. Raises
+        BadRecordError with the first bad record's place, and RegistryError."""
+        return in_pieces(
+            lambda start, stop: self._decoded(batch.slice(start, stop - start)), 0, batch.num_rows
+        )
+
+    def _decoded(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         bad: dict[int, str] = {}
         found: dict[str, pa.Array] = {}
         for name, column in self._columns.items():
@@ -153,17 +158,11 @@ class _TypedColumn:
             self.type = pa.binary()
 
     def read(self, payloads: pa.Array, headers: pa.Array) -> tuple[pa.Array, dict[int, str]]:
-        def some(start: int, stop: int) -> tuple[int, Any]:
-            part = slice(start, stop)
-            return start, self._decoder.decode(payloads[part], headers[part])
-
-        parts: list[pa.Array] = []
-        bad: dict[int, str] = {}
-        for start, decoded in in_pieces(some, 0, len(payloads)):
-            values = decoded.values
-            parts.append(values if self._encoder is None else self._encoder.encode(values))
-            bad |= {start + one.row: f"{one.reason} ({one.writer})" for one in decoded.bad}
-        return pa.concat_arrays(parts), bad
+        decoded = self._decoder.decode(payloads, headers)
+        values = decoded.values
+        if self._encoder is not None:
+            values = self._encoder.encode(values)
+        return values, {one.row: f"{one.reason} ({one.writer})" for one in decoded.bad}
 
 
 def _column(

@@ -6,6 +6,7 @@ import os
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Final
 
@@ -126,9 +127,10 @@ def read_topic(
             json_columns = decoding.json_columns if decoding else frozenset()
             printer = output.text_format(reader.leaders, json_columns)
             write = _Stdout(printer, sys.stdout.buffer).write
-        for batch in reader.batches():
-            if decoding is not None:
-                batch = decoding.decoded(batch)
+        batches: Any = reader.batches()
+        if decoding is not None:
+            batches = chain.from_iterable(map(decoding.decoded, batches))
+        for batch in batches:
             if output.format == HEX:
                 batch = hex_columns(batch)
             count += batch.num_rows

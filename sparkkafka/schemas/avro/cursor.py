@@ -24,6 +24,7 @@ from sparkkafka.protocol.records.placing import windows
 from sparkkafka.protocol.records.varints import Bytes, Ints, unzigzag
 from sparkkafka.schemas.avro.schema import place
 from sparkkafka.schemas.bounds import BYTES_PER_BYTE, ROW_BYTES, cut
+from sparkkafka.schemas.values import Room
 
 Bools = NDArray[np.bool_]
 
@@ -54,11 +55,12 @@ class BrokenError(Exception):
 class Chunk:
     """The payloads that are decoded together, and what is wrong with them.
 
-    `data`: the payloads' bytes and PADDING zeros. `sizes`: the bytes of each.
+    `data`: the payloads' bytes and PADDING zeros. `sizes`: the bytes of each. `room`: of the call.
     """
 
-    def __init__(self, data: Bytes, sizes: Ints) -> None:
+    def __init__(self, data: Bytes, sizes: Ints, room: Room) -> None:
         self.data = data
+        self.room = room
         self.buffer = pa.py_buffer(data)
         self.park = len(data) - PADDING
         # Eight bytes from any position on.
@@ -67,7 +69,7 @@ class Chunk:
         self.reasons: dict[int, str] = {}
         self.failures = 0
         self._free = sizes + FREE_ITEMS
-        self._room = sizes * BYTES_PER_BYTE + ROW_BYTES
+        self._row_room = sizes * BYTES_PER_BYTE + ROW_BYTES
         self._raw: bytes | None = None
 
     @property
@@ -91,9 +93,10 @@ class Chunk:
             self.reasons[row] = same or cut(f"{where}: {words}")
 
     def take_room(self, rows: Ints, sizes: Ints) -> Bools:
-        """Takes bytes of columns off what the rows' items may have; True where it is used up."""
-        np.subtract.at(self._room, rows, sizes)
-        refused: Bools = (self._room[rows] < 0) & (sizes > 0)
+        """Takes bytes of columns off what the items of each row may have; True where it is used
+        up."""
+        np.subtract.at(self._row_room, rows, sizes)
+        refused: Bools = (self._row_room[rows] < 0) & (sizes > 0)
         return refused
 
     def free_items(self, rows: Ints, counts: Ints) -> Bools:

@@ -17,15 +17,13 @@ from sparkkafka.protocol.records.varints import Bytes, Ints
 from sparkkafka.schemas.avro.cursor import PADDING, PARKED, Chunk, Cursor
 from sparkkafka.schemas.avro.nested import masked
 from sparkkafka.schemas.avro.scalars import Reader
-from sparkkafka.schemas.bounds import fewer
-from sparkkafka.schemas.values import Decoded
+from sparkkafka.schemas.bounds import fewer, slot_bytes
+from sparkkafka.schemas.values import Decoded, Room
 
 CHUNK_ROWS: Final = 8192
 CHUNK_BYTES: Final = 1 << 20
 """Most bytes of a chunk; a larger payload is a chunk of its own."""
 
-_TOO_LARGE = "the value: with its defaults the column is larger than it can be"
-_MOST_DEFAULTS = 128 << 20  # of one call; `schemas.column` asks for far fewer at once
 _MOST_BYTES = (1 << 31) - 1024  # of a payload: positions go into Arrow's offsets of 32 bits
 
 
@@ -34,38 +32,27 @@ class AvroDecoder:
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
+        self._row_bytes = slot_bytes(reader.type) + reader.defaults
 
     @property
     def type(self) -> pa.DataType:
         return self._reader.type
 
-    @property
-    def defaults(self) -> int:
-        return self._reader.defaults
-
-    def decode(self, payloads: pa.Array) -> Decoded:
+    def decode(self, payloads: pa.Array, room: Room | None = None) -> Decoded:
+        room = room or Room(payloads)
+        room.take(len(payloads) * self._row_bytes)
         data, offsets = _blobs(payloads)
         valid = is_valid(payloads)
         arrays: list[pa.Array] = []
         bad: list[int] = []
         reasons: list[str] = []
-        low, most = 0, CHUNK_ROWS
+        low = 0
         while low < len(payloads):
             limit = int(offsets[low]) + CHUNK_BYTES
             high = int(np.searchsorted(offsets, limit, side="right")) - 1
-            high = min(max(high, low + 1), low + most, len(payloads))
-            if low * self._reader.defaults > _MOST_DEFAULTS:
-                values = pa.nulls(high - low, self.type)
-                found = dict.fromkeys(np.flatnonzero(valid[low:high]).tolist(), _TOO_LARGE)
-            else:
-                try:
-                    edges = offsets[low : high + 1]
-                    values, found = self._decode_chunk(data, edges, valid[low:high])
-                except pa.ArrowInvalid:  # more than 2 GB of texts, by defaults
-                    if high - low > 1:
-                        most = (high - low) // 2
-                        continue
-                    values, found = pa.nulls(1, self.type), {0: _TOO_LARGE}
+            high = min(max(high, low + 1), low + CHUNK_ROWS, len(payloads))
+            edges = offsets[low : high + 1]
+            values, found = self._decode_chunk(data, edges, valid[low:high], room)
             arrays.append(values)
             for row in sorted(found):
                 bad.append(low + row)
@@ -78,7 +65,7 @@ class AvroDecoder:
         return Decoded(values, np.array(bad, np.int64), fewer(reasons))
 
     def _decode_chunk(
-        self, data: Bytes, offsets: Ints, valid: np.ndarray
+        self, data: Bytes, offsets: Ints, valid: np.ndarray, room: Room
     ) -> tuple[pa.Array, dict[int, str]]:
         begin, end = int(offsets[0]), int(offsets[-1])
         count = len(offsets) - 1
@@ -86,7 +73,7 @@ class AvroDecoder:
             return pa.nulls(count, self.type), {0: f"the value: {end - begin:,} bytes are too many"}
         own = np.zeros(end - begin + PADDING, np.uint8)
         own[: end - begin] = data[begin:end]
-        chunk = Chunk(own, np.diff(offsets))
+        chunk = Chunk(own, np.diff(offsets), room)
         cursor = Cursor(chunk, offsets[:-1] - begin, offsets[1:] - begin)
         if not valid.all():
             cursor = cursor.only(valid)

@@ -29,7 +29,7 @@ from sparkkafka.protocol.records.placing import (
 from sparkkafka.protocol.records.placing import Varints as Packed
 from sparkkafka.protocol.records.varints import Bytes, Ints, widths, write, zigzag
 from sparkkafka.schemas.avro.cursor import Bools
-from sparkkafka.schemas.avro.scalars import above, negated
+from sparkkafka.schemas.avro.scalars import beyond
 from sparkkafka.schemas.avro.schema import place
 from sparkkafka.schemas.values import ValueRowError
 
@@ -429,7 +429,7 @@ class DecimalWriter(Writer):
             stored = np.frombuffer(array.buffers()[1], np.uint64).reshape(-1, 2)
             words = stored[array.offset : array.offset + count]
         most = 10**self._precision - 1
-        bad = above(words, most) | above(negated(words), most)
+        bad = beyond(words, most)
         self.refuse(bad, rows, f"the decimal has more than {self._precision} digits")
         if self._size is not None:
             return _Decimals(words, np.full(count, self._size, np.int64))

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparkkafka.errors import SchemaError
+from sparkkafka.protocol.records.arrow import binary_array
 from sparkkafka.schemas.avro import schema as avro
 from sparkkafka.schemas.avro.cursor import PADDING, Chunk, Cursor
 from sparkkafka.schemas.avro.defaults import default_bytes
@@ -54,6 +55,7 @@ from sparkkafka.schemas.avro.wires import (
     Wire,
 )
 from sparkkafka.schemas.bounds import cut, spend
+from sparkkafka.schemas.values import Room
 
 PROMOTIONS: Final = {
     avro.INT: (avro.LONG, avro.FLOAT, avro.DOUBLE),
@@ -257,7 +259,7 @@ def default_value(node: Node, default: Any, kind: pa.DataType, path: str) -> pa.
     data = np.zeros(len(written) + PADDING, np.uint8)
     data[: len(written)] = np.frombuffer(written, np.uint8)
     size = np.array([len(written)], np.int64)
-    chunk = Chunk(data, size)
+    chunk = Chunk(data, size, Room(binary_array([written])))
     value = compile_reader(node, node, kind, path).read(Cursor(chunk, np.zeros(1, np.int64), size))
     if chunk.failures:
         raise SchemaError(f"Avro schema, the default of {chunk.reasons[0]}")

@@ -16,6 +16,7 @@ from sparkkafka.protocol.records.arrow import from_numpy
 from sparkkafka.protocol.records.varints import Ints
 from sparkkafka.schemas.avro.cursor import Bools, Cursor
 from sparkkafka.schemas.avro.wires import Wire
+from sparkkafka.schemas.values import IN_PROPORTION
 
 
 class Reader:
@@ -206,6 +207,7 @@ class EnumReader(Reader):
         self._all_known = bool(self._known.all())
         self._texts = texts([symbol or "" for symbol in symbols])
         self._lengths = np.array([len((symbol or "").encode()) for symbol in symbols], np.int64)
+        self._longest = int(self._lengths.max(initial=0))
 
     def read(self, cursor: Cursor) -> pa.Array:
         index = cursor.longs(self.path, 32)
@@ -226,22 +228,15 @@ class EnumReader(Reader):
                 self.path,
                 lambda entry: f"the reader's enum has no symbol {names[index[entry]]!r}",
             )
-        if len(index) * int(self._lengths.max()) > MOST_TEXT_BYTES:
-            index = self._within(cursor, index)
+        # A byte becomes a symbol of any length.
+        if self._longest > IN_PROPORTION and not cursor.chunk.room.take(
+            int(self._lengths[index].sum())
+        ):
+            words = "the symbols of all its items are too many bytes"
+            cursor.fail(np.ones(len(index), np.bool_), self.path, words)
+            return pa.nulls(len(index), self.type)
         taken = self._texts.take(from_numpy(index.astype(np.int32)))
         return taken if self.type == pa.string() else taken.cast(self.type)
-
-    def _within(self, cursor: Cursor, index: Ints) -> Ints:
-        """A byte becomes a symbol of any length: not more of them than memory has place for."""
-        over = np.cumsum(self._lengths[index]) > MOST_TEXT_BYTES
-        if not over.any():
-            return index
-        cursor.fail(over, self.path, "the symbols of all its items are too many bytes")
-        return np.where(over, int(self._lengths.argmin()), index)
-
-
-MOST_TEXT_BYTES: Final = 1 << 28
-"""Of the symbols that a chunk's numbers stand for."""
 
 
 def texts(values: Sequence[str]) -> pa.Array:
@@ -254,8 +249,6 @@ def texts(values: Sequence[str]) -> pa.Array:
 
 
 # --- decimals -----------------------------------------------------------------------------------
-
-_WORD: Final = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 class DecimalReader(Reader):
@@ -279,7 +272,7 @@ class DecimalReader(Reader):
         words = np.empty((len(starts), 2), np.uint64)
         words[:, 0], words[:, 1] = self._words(cursor, starts, lengths)
         most = 10**self._written.precision - 1
-        bad = above(words, most) | above(negated(words), most)
+        bad = beyond(words, most)
         if bad.any():
             digits = self._written.precision
             cursor.fail(bad, self.path, f"a decimal of more than {digits} digits")
@@ -324,17 +317,12 @@ class DecimalReader(Reader):
         return np.where(bad, cursor.chunk.park, starts), np.where(bad, 0, lengths)
 
 
-def above(words: NDArray[np.uint64], most: int) -> Bools:
-    """Which 128-bit numbers (low word, high word; signed) are larger than `most`, positive."""
-    high = words[:, 1].view(np.int64)
+def beyond(words: NDArray[np.uint64], most: int) -> Bools:
+    """Which 128-bit numbers (low word, high word; signed) lie outside of -most to `most`."""
+    low, high = words[:, 0], words[:, 1].view(np.int64)
     top, rest = most >> 64, np.uint64(most & (2**64 - 1))
-    larger: Bools = (high > top) | ((high == top) & (words[:, 0] > rest))
-    return larger
-
-
-def negated(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Minus 128-bit numbers."""
-    result = words ^ _WORD
-    result[:, 0] += np.uint64(1)
-    result[:, 1] += result[:, 0] == 0
-    return result
+    larger = (high > top) | ((high == top) & (low > rest))
+    # Not by turning signs: the smallest number has no positive one beside it.
+    top, rest = -most >> 64, np.uint64(-most & (2**64 - 1))
+    outside: Bools = larger | (high < top) | ((high == top) & (low < rest))
+    return outside

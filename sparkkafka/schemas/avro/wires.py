@@ -420,6 +420,8 @@ class ItemsWire(Wire):
         size, at = step_long(data, at, end, self.path)
         if not 0 <= size <= end - at:
             raise BrokenError(self.path, f"a block of {size:,} bytes is too large")
+        if count == -(1 << 63):  # more than a number of 64 bits can say
+            raise BrokenError(self.path, too_many(count))
         return -count, at, at + size
 
     def walk(self, data: bytes, at: int, end: int) -> Walk:
@@ -427,7 +429,7 @@ class ItemsWire(Wire):
             count, at, stop = self._head(data, at, end)
             if not count:
                 return at
-            if count > end - at:
+            if count > (end - at) // max(self.item.least, 1):
                 raise BrokenError(self.path, too_many(count))
             for _ in range(count):
                 at = yield self.item, at
@@ -439,13 +441,12 @@ class ItemsWire(Wire):
             count, at, stop = self._head(data, at, end)
             if not count:
                 return at
-            if self.item.size is not None:
-                if count * self.item.size > end - at:
-                    raise BrokenError(self.path, too_many(count))
-                at += count * self.item.size
+            size = self.item.size
+            if size != 0 and count > (end - at) // max(self.item.least, 1):
+                raise BrokenError(self.path, too_many(count))
+            if size is not None:
+                at += count * size
             else:
-                if count > end - at:
-                    raise BrokenError(self.path, too_many(count))
                 step = self.item.step
                 for _ in range(count):
                     at = step(data, at, end)
@@ -471,4 +472,4 @@ def _broken(cursor: Cursor, entry: int, error: BrokenError) -> None:
 
 
 def too_many(count: int) -> str:
-    return f"{count:,} items, which the payload has no bytes for"
+    return f"{abs(count):,} items, which the payload has no bytes for"

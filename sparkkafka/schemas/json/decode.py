@@ -12,13 +12,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sparkkafka.protocol.records.arrow import from_numpy, is_valid
-from sparkkafka.schemas.bounds import fewer
+from sparkkafka.schemas.bounds import fewer, slot_bytes
 from sparkkafka.schemas.json.columns import ColumnReader, NotReadError, at_once, doubtful
-from sparkkafka.schemas.json.memory import suspects
+from sparkkafka.schemas.json.memory import most_bytes, suspects
 from sparkkafka.schemas.json.plan import Node
 from sparkkafka.schemas.json.rows import RowReader, UnfitError
 from sparkkafka.schemas.json.texts import BrokenTextError
-from sparkkafka.schemas.values import Decoded
+from sparkkafka.schemas.values import Decoded, Room
 
 FEWEST_AT_ONCE: Final = 64
 """Fewer texts are read one by one: a call of the fast reader costs as much."""
@@ -39,10 +39,9 @@ class JsonDecoder:
     a type is not for it. complete: the same, and fails for a field that was not asked for.
     """
 
-    defaults = 0
-
     def __init__(self, root: Node, with_rest: bool = False, *, exact: bool = False) -> None:
         self.type = root.type
+        self._row_bytes = slot_bytes(root.type)
         self.with_rest = with_rest
         self.exact = exact
         self.rows = RowReader(root, with_rest, exact)
@@ -52,9 +51,14 @@ class JsonDecoder:
         if self.raw and (with_rest or exact):
             self.complete = ColumnReader(root, clean=False, all_fields=True)
 
-    def decode(self, payloads: pa.Array) -> Decoded:
+    def decode(self, payloads: pa.Array, room: Room | None = None) -> Decoded:
         """See `schemas.values.Decoder`."""
-        return _Batch(self, payloads).run()
+        room = room or Room(payloads)
+        room.take(len(payloads) * self._row_bytes)
+        batch = _Batch(self, payloads)
+        if self.rows.item_bytes:  # of one row alone, RowReader says whether it is too large
+            room.take(most_bytes(batch.content, self.rows.item_bytes))
+        return batch.run()
 
 
 class _Batch:
@@ -93,10 +97,9 @@ class _Batch:
         doubts = np.ones(len(self._texts), np.bool_)
         if len(full):
             starts, ends = offsets[full] - offsets[0], offsets[full + 1] - offsets[0]
-            doubts[full] = doubtful(self._bytes, starts, ends)
+            doubts[full] = doubtful(self._content, starts, ends)
             if size := self._decoder.rows.item_bytes:
-                numbers = np.frombuffer(self._bytes, np.uint8)
-                doubts[full] |= suspects(numbers, starts, ends, size)
+                doubts[full] |= suspects(self.content, starts, ends, size)
         alone = [np.flatnonzero(doubts)]
         waiting = self._blocks(np.flatnonzero(~doubts))
         patience = MOST_IN_VAIN * len(self._texts)
@@ -156,12 +159,12 @@ class _Batch:
         if text:
             starts = self._offsets - self._offsets[0]
             first, end = int(starts[rows[0]]), int(starts[rows[-1] + 1])
-            at = self._bytes.find(text, first, end)
+            at = self._content.find(text, first, end)
             suspect: list[int] = []
             while at >= 0 and len(suspect) <= len(rows) // 8:
                 row = bisect.bisect_right(starts, at) - 1
                 suspect.append(row)
-                at = self._bytes.find(text, int(starts[row + 1]), end)
+                at = self._content.find(text, int(starts[row + 1]), end)
             has_it = np.isin(rows, suspect)
             if at < 0 and np.any(has_it):
                 return [rows[has_it], rows[~has_it]]
@@ -173,14 +176,18 @@ class _Batch:
             return self._texts.slice(first, len(rows))
         return self._texts.take(from_numpy(rows))
 
-    @cached_property
-    def _bytes(self) -> bytes:
+    @property
+    def content(self) -> NDArray[np.uint8]:
         """All texts, one after the other."""
-        return self._data[self._offsets[0] : self._offsets[-1]].tobytes()
+        return self._data[self._offsets[0] : self._offsets[-1]]
+
+    @cached_property
+    def _content(self) -> bytes:
+        return self.content.tobytes()
 
     def _each(self, rows: NDArray[np.int64]) -> Iterator[tuple[int, bytes]]:
         """Rows with their texts."""
-        data, first = self._bytes, self._offsets[0]
+        data, first = self._content, self._offsets[0]
         starts = (self._offsets[rows] - first).tolist()
         ends = (self._offsets[rows + 1] - first).tolist()
         for row, start, end in zip(rows.tolist(), starts, ends, strict=True):

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from sparkkafka.errors import SchemaError
-from sparkkafka.schemas.json.texts import BrokenTextError, parse
+from sparkkafka.schemas.json.texts import BrokenTextError, Number, parse
 
 MOST_FIELDS: Final = 1_000
 """An object with more names than that has them as data: it becomes a map."""
@@ -49,7 +49,7 @@ class _Seen:
                 self.item.add(each, level + 1)
         elif kind is bool:
             self.kinds.add("boolean")
-        elif kind is int and -(2**63) <= value < 2**63:
+        elif (kind is int and -(2**63) <= value < 2**63) or (kind is Number and value == "-0"):
             self.kinds.add("long")
         elif kind is str or math.isinf(float(str(value))):
             self.kinds.add("text")

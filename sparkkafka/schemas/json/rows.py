@@ -11,8 +11,8 @@ from __future__ import annotations
 import binascii
 import difflib
 import math
-import struct
 from collections.abc import Callable, Iterable, Iterator
+from decimal import Decimal
 from typing import Any, Final
 
 import pyarrow as pa
@@ -350,16 +350,24 @@ def _float(single: bool) -> Writer:
             raise _refused(value, "a number")
         try:
             number = float(value)
-            if single and math.isfinite(number):
-                struct.pack("<f", number)
         except OverflowError:
             number = math.inf
-        if math.isinf(number):
-            raise UnfitError(f"is a number too large for a {'float' if single else 'double'}")
         # A float takes the text as it is: by way of a double it would be rounded twice.
-        return str(value) if single and number and len(str(value)) < 100 else repr(number)
+        if math.isinf(number) or (single and abs(number) >= _NEAR_INFINITY and _is_large(value)):
+            raise UnfitError(f"is a number too large for a {'float' if single else 'double'}")
+        return str(value) if single and number else repr(number)
 
     return write
+
+
+_NEAR_INFINITY: Final = 3.4e38
+_ROUNDED_UP: Final = 2**128 - 2**103
+"""From here on a number is nearer to 2**128, which no float has, than to the largest float."""
+
+
+def _is_large(value: Number | int) -> bool:
+    """Whether a number, finite as a double, is too large for a float."""
+    return Decimal(value).copy_abs() >= _ROUNDED_UP
 
 
 def _decimal(precision: int, scale: int) -> Writer:

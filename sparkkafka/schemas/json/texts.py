@@ -28,7 +28,7 @@ quoted = json.encoder.encode_basestring
 
 
 class Number(str):
-    """A number's own text: one with a fraction or an exponent, or one of very many digits."""
+    """A number's own text: one with a fraction or an exponent, one of very many digits, or -0."""
 
     __slots__ = ()
 
@@ -42,7 +42,12 @@ def _constant(name: str) -> Any:
 
 
 _FAST = json.JSONDecoder(parse_float=Number, parse_constant=_constant)
-_scan: Callable[[str, int], tuple[Any, int]] = _FAST.scan_once  # type: ignore[attr-defined]
+_NEGATIVE_ZERO = re.compile(rb"-0(?![0-9.eE])")
+_SIGNED = json.JSONDecoder(
+    parse_float=Number,
+    parse_int=lambda text: Number(text) if text == "-0" else int(text),
+    parse_constant=_constant,
+)
 _LONG = json.JSONDecoder(parse_float=Number, parse_int=Number, parse_constant=_constant)
 
 
@@ -59,14 +64,16 @@ def parse(payload: bytes) -> Any:
         raise BrokenTextError(f"is not UTF-8 (at byte {error.start})") from None
     if b"\\u" in payload and _SURROGATE.search(payload) and b"\\u" in _WHOLE.sub(b"", payload):
         raise BrokenTextError("has half of a surrogate pair, which is no character")
+    decoder = _SIGNED if _NEGATIVE_ZERO.search(payload) else _FAST
     try:
-        value, end = _scan(text, 0)
+        scan: Callable[[str, int], tuple[Any, int]] = decoder.scan_once  # type: ignore[attr-defined]
+        value, end = scan(text, 0)
         if end == len(text):
             return value
     except (StopIteration, ValueError, RecursionError):
         pass
     try:  # the same again, by way of what says why
-        return _FAST.decode(text)
+        return decoder.decode(text)
     except json.JSONDecodeError as error:
         if not text.strip():
             raise BrokenTextError("is empty, which is not JSON") from None

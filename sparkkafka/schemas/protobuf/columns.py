@@ -15,23 +15,20 @@ import pyarrow as pa
 
 from sparkkafka.protocol.columns.columns import gather, validity
 from sparkkafka.protocol.records.arrow import from_numpy, is_valid
+from sparkkafka.schemas.bounds import slot_bytes
 from sparkkafka.schemas.protobuf import scalars, specials, types
 from sparkkafka.schemas.protobuf.plan import Count, Field, Message
 from sparkkafka.schemas.protobuf.tokens import SKIP, Chunk, Entry, Tokens, tokenize
 from sparkkafka.schemas.protobuf.wire import Data, Flags, Ints
-
-MOST_BYTES_OF_ONE = 64 << 20
-"""What the nested messages of one payload may take as columns, before its size is looked at."""
-
-BYTES_PER_BYTE = 64
+from sparkkafka.schemas.values import IN_PROPORTION, Room
 
 
 @dataclass(slots=True)
 class Notes:
-    """What is wrong with which row of the whole column."""
+    """What is wrong with which row of the whole column, and the room that its call has left."""
 
     odd: Flags
-    sizes: Ints
+    room: Room
     bad: dict[int, str] = field(default_factory=dict)
 
     def bad_rows(self, rows: Ints, path: str, reasons: Callable[[int], str]) -> None:
@@ -45,15 +42,16 @@ class Notes:
 class Layout:
     """A message's tags, in the order in which they are looked for, and its fields' layouts.
 
-    Slots: 2i is field i, 2i + 1 the same packed. `width`: leaf columns of all levels. `strict`:
-    some field is required, here or below: what is absent must not be looked at. `entry`: of a map.
+    Slots: 2i is field i, 2i + 1 the same packed. `size`: bytes of columns
+    that one takes at most, without what it has itself. `strict`: some field is required, here or
+    below: what is absent must not be looked at. `entry`: of a map.
     """
 
     message: Message
     entries: tuple[Entry, ...]
     inner: tuple[Layout | None, ...]
     oneofs: tuple[tuple[int, ...], ...]
-    width: int
+    size: int
     strict: bool
     entry: bool
 
@@ -63,7 +61,7 @@ def layout(message: Message, *, normal: bool) -> Layout:
     entries: list[Entry] = []
     inner: list[Layout | None] = []
     oneofs: dict[int, list[int]] = {}
-    width, strict = 1, False
+    size, strict = 1, False
     for index, one in enumerate(message.fields):
         many = one.count is not Count.ONE
         wire = types.WIRE[one.kind]
@@ -76,8 +74,8 @@ def layout(message: Message, *, normal: bool) -> Layout:
             oneofs.setdefault(one.oneof, []).append(index)
         below = None if one.message is None else layout(one.message, normal=normal)
         inner.append(below)
-        width += 1 if below is None else below.width
-        width += len(one.default) // 8 if isinstance(one.default, (str, bytes)) else 0
+        size += slot_bytes(one.type) if below is None or many else below.size
+        size += len(one.default) if isinstance(one.default, (str, bytes)) else 0
         strict = strict or one.required or (below is not None and below.strict)
     for number, wire in message.skipped:
         entries.append(Entry(number << 3 | wire, SKIP, True))
@@ -87,7 +85,7 @@ def layout(message: Message, *, normal: bool) -> Layout:
         tuple(sorted(entries)),
         tuple(inner),
         tuple(tuple(group) for group in oneofs.values() if len(group) > 1),
-        width,
+        size,
         strict,
         types.is_entry(message.descriptor),
     )
@@ -208,6 +206,10 @@ class _Maker:
     def _numbers(
         self, one: Field, raw: Any, present: Flags | None, owner: Callable[[], Ints]
     ) -> pa.Array:
+        if one.longest > IN_PROPORTION and not self.notes.room.take(len(raw) * one.longest):
+            reason = f"the names of its {len(raw):,} values are too many bytes"
+            self.notes.bad_rows(owner()[:1], one.path, lambda _: reason)
+            return pa.nulls(len(raw), one.item)
         array, odd, wrong = scalars.numbers(one, raw, present)
         if odd is not None:
             self.notes.odd[owner()[odd]] = True
@@ -303,34 +305,13 @@ class _Maker:
             return rows, self._numbers(one, raw, None, lambda: owner)
         if inner is None or one.special is types.Special.JSON:
             return rows, self._texts(one, at, size, owner)
-        if rows is not None:
-            keep = self._bounded(one, inner, rows)
-            if keep is not None:
-                rows, at, size, owner = rows[keep], at[keep], size[keep], owner[keep]
+        if not self.notes.room.take(len(at) * inner.size):
+            reason = f"its {len(at):,} messages take too much memory as columns, for so few bytes"
+            self.notes.bad_rows(owner[:1], one.path, lambda _: reason)
+            return np.zeros(0, np.int64), pa.nulls(0, _child_type(one))
         if one.count is Count.MAP:
             return rows, self._entries(one, inner, at, size, owner)
         return rows, self._messages(one, inner, at, size, owner, None)
-
-    def _bounded(self, one: Field, inner: Layout, rows: Ints) -> Flags | None:
-        """Which nested messages to keep, if those of some payload take too much as columns."""
-        if len(rows) * inner.width * 8 <= MOST_BYTES_OF_ONE:
-            return None
-        top = self.owner[rows]
-        counts = np.bincount(top, minlength=len(self.notes.odd))
-        most = MOST_BYTES_OF_ONE + BYTES_PER_BYTE * self.notes.sizes
-        over = np.flatnonzero(counts * inner.width * 8 > most)
-        if not len(over):
-            return None
-        self.notes.bad_rows(
-            over,
-            one.path,
-            lambda index: (
-                f"its {counts[over[index]]} messages take too much memory as columns, for a "
-                f"payload of {self.notes.sizes[over[index]]} bytes"
-            ),
-        )
-        keep: Flags = ~np.isin(top, over)
-        return keep
 
     def _packed(self, one: Field, found: Chunk | None, spans: Chunk) -> tuple[Ints, pa.Array]:
         """How many values of a repeated field each message has, and all, in order."""

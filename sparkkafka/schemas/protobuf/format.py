@@ -6,8 +6,6 @@ with a segmentation fault for nested groups. protobuf's runtime makes an object 
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 import pyarrow as pa
 
@@ -30,7 +28,7 @@ from sparkkafka.schemas.protobuf.plan import Message, check_writer, plan
 from sparkkafka.schemas.protobuf.scalars import binary_array
 from sparkkafka.schemas.protobuf.text import schema_of
 from sparkkafka.schemas.protobuf.wire import Data, Ints
-from sparkkafka.schemas.values import FIRST_MESSAGE, Decoded, Decoder, Encoder, Schema
+from sparkkafka.schemas.values import FIRST_MESSAGE, Decoded, Decoder, Encoder, Room, Schema
 
 __all__ = [
     "arrow_type",
@@ -86,13 +84,8 @@ def encoder(
     return ProtobufEncoder(plan(message_of(schema, message), given, writing=True))
 
 
-_TOO_MUCH: Final = "the message takes more memory as columns than Arrow can have"
-
-
 class ProtobufDecoder:
     """See `values.Decoder`."""
-
-    defaults = 0
 
     def __init__(self, message: Message) -> None:
         self._message = message
@@ -104,11 +97,13 @@ class ProtobufDecoder:
     def type(self) -> pa.DataType:
         return self._message.type
 
-    def decode(self, payloads: pa.Array) -> Decoded:
+    def decode(self, payloads: pa.Array, room: Room | None = None) -> Decoded:
         count = len(payloads)
+        room = room or Room(payloads)
+        room.take(count * self._plain.size)
         valid = is_valid(payloads) if payloads.null_count else None
         given = payloads if valid is None else payloads.drop_null()
-        values, notes = _decoded(self._plain, given)
+        values, notes = _decoded(self._plain, given, room)
         odd = np.flatnonzero(notes.odd)
         odd = odd[[row not in notes.bad for row in odd.tolist()]] if len(odd) else odd
         bad, again, redone = notes.bad, [], []
@@ -120,7 +115,7 @@ class ProtobufDecoder:
                 again.append(row)
                 redone.append(found)
         if again:
-            others, more = _decoded(self._normal, binary_array(redone))
+            others, more = _decoded(self._normal, binary_array(redone), Room(payloads))
             for index, row in enumerate(again):
                 if index in more.bad:
                     bad[row] = more.bad[index]
@@ -150,30 +145,10 @@ class ProtobufDecoder:
         return self._normalizer.normal(payload)
 
 
-def _decoded(plan: Layout, payloads: pa.Array) -> tuple[pa.Array, Notes]:
-    try:
-        return _columns(plan, payloads)
-    except (pa.ArrowException, MemoryError, OverflowError):
-        # Few bytes can be long names and defaults, more than an Arrow array of text can have.
-        half = len(payloads) // 2
-        if not half:
-            sizes = np.zeros(len(payloads), np.int64)
-            notes = Notes(np.zeros(len(payloads), np.bool_), sizes)
-            notes.bad = {row: _TOO_MUCH for row in range(len(payloads))}
-            return pa.nulls(len(payloads), plan.message.type), notes
-        parts = [_decoded(plan, payloads.slice(0, half)), _decoded(plan, payloads.slice(half))]
-        values = pa.concat_arrays([part for part, _ in parts])
-        (_, first), (_, second) = parts
-        odd = np.concatenate([first.odd, second.odd])
-        both = np.concatenate([first.sizes, second.sizes])
-        bad = {**first.bad, **{half + row: why for row, why in second.bad.items()}}
-        return values, Notes(odd, both, bad)
-
-
-def _columns(plan: Layout, payloads: pa.Array) -> tuple[pa.Array, Notes]:
+def _decoded(plan: Layout, payloads: pa.Array, room: Room) -> tuple[pa.Array, Notes]:
     data, starts, ends = _content(payloads)
     count = len(payloads)
-    notes = Notes(np.zeros(count, np.bool_), ends - starts)
+    notes = Notes(np.zeros(count, np.bool_), room)
     arrays = fields_of(plan, data, starts, ends, np.arange(count), notes)
     return struct(plan, arrays, count, None), notes
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import enum
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Final
 
 import pyarrow as pa
@@ -62,6 +63,13 @@ class Field:
     json: str | None
     type: pa.DataType
     item: pa.DataType | None
+
+    @cached_property
+    def longest(self) -> int:
+        """Characters of the longest name that a number becomes; 0 if it stays a number."""
+        if self.item is None or not pa.types.is_string(self.item):
+            return 0
+        return max(map(len, self.names.values()), default=0)
 
 
 @dataclass(frozen=True, eq=False)

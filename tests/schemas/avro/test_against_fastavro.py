@@ -26,10 +26,11 @@ from tests.schemas.avro.avro_cases import (
 SLOW = settings(max_examples=examples(50), suppress_health_check=list(HealthCheck))
 
 
-@pytest.fixture(params=[True, False], ids=["by steps", "one by one"])
+@pytest.fixture(params=[1, None, 10**9], ids=["by steps", "as always", "one by one"])
 def few(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Arrays are followed by steps of NumPy, or one by one."""
-    monkeypatch.setattr(wires, "_FEW", 1 if request.param else 10**9)
+    if request.param is not None:
+        monkeypatch.setattr(wires, "_FEW", request.param)
 
 
 @st.composite
@@ -115,6 +116,11 @@ def test_damage_is_a_good_row_or_a_bad_one(
     payloads[row] = damaged(payloads[row] or b"", data)
     result = decode(definition, payloads)
     got = plain(result.values)
+    alone = decode(definition, [payloads[row]])
+    many = decode(definition, [payloads[row]] * 200)  # more than are followed one by one
+    assert set(many.reasons) == set(result.reasons) == set(alone.reasons)
+    assert plain(many.values) == [got[row]] * 200
+    assert plain(alone.values) == [got[row]]
     for other, payload in enumerate(payloads):
         if other != row:
             assert got[other] == (None if payload is None else oracle(definition, payload))

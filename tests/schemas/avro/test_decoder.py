@@ -16,8 +16,9 @@ import pyarrow as pa
 import pytest
 
 from sparkkafka.errors import OptionError
+from sparkkafka.schemas import values
 from sparkkafka.schemas.avro import format as avro
-from sparkkafka.schemas.avro import scalars, wires
+from sparkkafka.schemas.avro import wires
 from tests.schemas.avro.avro_cases import decode, decoded, plain, record, schema, written
 
 ORDER = record(
@@ -110,6 +111,21 @@ def order(i: int) -> dict[str, Any]:
             {"type": "bytes", "logicalType": "decimal", "precision": 38},
             b"\x22\x01" + bytes(16),
             "the value: a decimal of more than 38 digits",
+        ),
+        (  # -2**127, which has no positive one beside it
+            {"type": "bytes", "logicalType": "decimal", "precision": 38},
+            b"\x20\x80" + bytes(15),
+            "the value: a decimal of more than 38 digits",
+        ),
+        (
+            {"type": "array", "items": {"type": "map", "values": "long"}},
+            b"\x02\x0c\x02\x61" + b"\x00" * 6,
+            "field []: 6 items, which the payload has no bytes for",
+        ),
+        (
+            {"type": "array", "items": {"type": "array", "items": "null"}},
+            b"\x02" + b"\xff" * 9 + b"\x01\x00\x00\x00",
+            "field []: 9,223,372,036,854,775,808 items, which the payload has no bytes for",
         ),
         (
             {"type": "long", "logicalType": "timestamp-millis"},
@@ -350,14 +366,17 @@ def test_items_without_bytes(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_symbols_are_longer_than_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scalars, "MOST_TEXT_BYTES", 1000)
+    monkeypatch.setattr(values, "MOST_AT_ONCE", 300)
+    monkeypatch.setattr(values, "IN_PROPORTION", 0)
     enum = {"type": "enum", "name": "E", "symbols": ["A" * 100, "B"]}
-    rows = [["B"], ["A" * 100] * 5, ["A" * 100] * 5, ["B"] * 200]
+    rows = [["B"], ["A" * 100] * 2, ["A" * 100] * 5, ["A" * 100] * 2, ["B"] * 200]
     definition = {"type": "array", "items": enum}
-    result = decode(definition, [written(definition, row) for row in rows])
-    assert result.bad_rows.tolist() == [2, 3]
-    assert result.reasons[0] == "field []: the symbols of all its items are too many bytes"
-    assert result.values.to_pylist() == [*rows[:2], None, None]
+    payloads = [written(definition, row) for row in rows]
+    with pytest.raises(values.TooManyRowsError):
+        decode(definition, payloads)
+    alone = [decode(definition, [payload]) for payload in payloads]
+    assert [each.values[0].as_py() for each in alone] == [*rows[:2], None, *rows[3:]]
+    assert alone[2].reasons == ("field []: the symbols of all its items are too many bytes",)
 
 
 # ---------------------------------------------------------------------------- types

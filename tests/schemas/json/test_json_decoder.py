@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sparkkafka.errors import OptionError
@@ -407,3 +407,45 @@ def test_a_decimal_that_does_not_fit_is_bad_among_many_as_alone(
         payloads = [b'{"a":0.25}'] * others + [b'{"a":%s}' % text.encode()]
         found = run(pa.struct([("a", kind)]), *payloads)
         assert found.bad_rows.tolist() == [others]
+
+
+NUMBERS = st.from_regex(
+    r"-?(0|[1-9][0-9]{0,40})(\.[0-9]{1,120})?([eE][+-]?[0-9]{1,3})?", fullmatch=True
+)
+NUMBER_TYPES = (pa.float32(), pa.float64(), pa.int64(), pa.decimal128(20, 5), pa.string())
+NEAR_LARGEST = "340282356779733661637539395458142568447"  # of floats, and rounded down to it
+BETWEEN = "1.000000059604644775390625"  # two floats
+
+
+@given(text=NUMBERS)
+@example("-0")
+@example("-0 ")
+@example(NEAR_LARGEST)
+@example(f"-{NEAR_LARGEST}.{'9' * 100}")
+@example("340282356779733661637539395458142568448")
+@example("3.4028235677973366e38")
+@example("1.7976931348623159e308")
+@example(f"{BETWEEN}{'0' * 90}1")
+@example("7.0064923216240854e-46")
+@settings(max_examples=examples(40))
+def test_a_number_is_among_many_what_it_is_alone(text: str) -> None:
+    for kind in NUMBER_TYPES:
+        good = b'{"a":"x"}' if kind == pa.string() else b'{"a":1}'
+        payload = b'{"a":%s}' % text.encode()
+        alone = run(pa.struct([("a", kind)]), payload)
+        among = run(pa.struct([("a", kind)]), *[good] * decode.FEWEST_AT_ONCE, payload)
+        assert among.reasons == alone.reasons
+        assert repr(among.values[-1].as_py()) == repr(alone.values[0].as_py())
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("-0", -0.0),
+        (NEAR_LARGEST, 3.4028234663852886e38),
+        (f"{BETWEEN}{'0' * 90}1", 1.0000001192092896),
+        ("3.4028235677973367e38", "field f: is a number too large for a float"),
+    ],
+)
+def test_floats_are_rounded_once(text: str, value: float | str) -> None:
+    assert repr(value_in(pa.float32(), text)) == repr(value)

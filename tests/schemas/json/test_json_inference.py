@@ -18,6 +18,7 @@ from sparkkafka.schemas.values import Schema
         ([b"1", b"null"], pa.int64()),
         ([b"1", b"2.0"], pa.float64()),
         ([b"true"], pa.bool_()),
+        ([b"-0"], pa.int64()),
         ([b"1", b"true"], pa.string()),
         ([b'"2024-01-02"'], pa.string()),
         ([b"9223372036854775808"], pa.decimal128(38, 0)),

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 import tracemalloc
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from sparkkafka.config.format_rows import PROTOBUF
 from sparkkafka.errors import SchemaError
-from sparkkafka.schemas.protobuf import columns
+from sparkkafka.schemas import values
 from sparkkafka.schemas.protobuf import format as protobuf
 from sparkkafka.schemas.values import Schema
 from tests.schemas.protobuf import oracle
@@ -114,14 +113,19 @@ def test_a_large_message_costs_what_its_bytes_cost(
 def test_messages_that_take_too_much_as_columns_are_a_bad_row(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(columns, "MOST_BYTES_OF_ONE", 100_000)
-    monkeypatch.setattr(columns, "BYTES_PER_BYTE", 2)
-    payloads = [GOOD, b"\x2a\x00" * 10_000, b"\x2a\x00" * 10, GOOD]
-    decoded = protobuf.decoder(TEXT, None, None).decode(pa.array(payloads, pa.binary()))
-    assert decoded.bad_rows.tolist() == [1]
-    assert decoded.reasons[0].startswith("field ns: its 10000 messages take too much memory")
-    assert len(decoded.values[2].as_py()["ns"]) == 10
-    assert decoded.values[3].as_py()["s"] == "ok"
+    monkeypatch.setattr(values, "MOST_AT_ONCE", 100_000)
+    decoder = protobuf.decoder(TEXT, None, None)
+    large = pa.array([b"\x2a\x00" * 10_000], pa.binary())
+    assert not len(decoder.decode(large).bad_rows)
+    monkeypatch.setattr(values, "IN_PROPORTION", 2)
+    decoded = decoder.decode(large)
+    assert decoded.bad_rows.tolist() == [0]
+    assert decoded.reasons[0].startswith("field ns: its 10,000 messages take too much memory")
+    with pytest.raises(values.TooManyRowsError):
+        decoder.decode(pa.array([GOOD, large[0].as_py()]))
+    decoded = decoder.decode(pa.array([b"\x2a\x00" * 10, GOOD], pa.binary()))
+    assert len(decoded.values[0].as_py()["ns"]) == 10
+    assert decoded.values[1].as_py()["s"] == "ok"
 
 
 def test_fields_in_any_order_and_unknown_ones_between() -> None:
@@ -157,20 +161,3 @@ def test_names_and_defaults_that_a_few_bytes_become_are_short() -> None:
     ):
         with pytest.raises(SchemaError, match=words):
             protobuf.arrow_type(Schema(PROTOBUF, f'syntax = "proto2"; {body}'))
-
-
-def test_more_than_an_arrow_array_can_have_is_a_bad_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = protobuf._columns
-
-    def fails_with_a_large_one(plan: Any, payloads: pa.Array) -> Any:
-        if any(len(payload.as_py()) > 100 for payload in payloads):
-            raise pa.ArrowCapacityError("offset overflow")
-        return real(plan, payloads)
-
-    monkeypatch.setattr(protobuf, "_columns", fails_with_a_large_one)
-    payloads = [GOOD, b"\x12\xc8\x01" + b"x" * 200, GOOD, b"\x12\x05", GOOD]
-    decoded = protobuf.decoder(TEXT, None, None).decode(pa.array(payloads, pa.binary()))
-    assert decoded.bad_rows.tolist() == [1, 3]
-    assert "more memory" in decoded.reasons[0]
-    assert decoded.reasons[1].startswith("field s: ")
-    assert [row and row["s"] for row in decoded.values.to_pylist()] == ["ok", None] * 2 + ["ok"]
