@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sparkkafka.checkpoints.backups import backups_of, part_words
 from sparkkafka.checkpoints.changes import PartitionChange, diff
 from sparkkafka.checkpoints.logs import Checkpoint, Plan, starting_offsets
 from sparkkafka.cli.checkpoint.arguments import Ask, Dir, Prefix
@@ -46,6 +47,8 @@ def show(
         "batches": rows,
         "next_start": or_error(lambda: _next_start(found), errors),
     }
+    backups = or_error(lambda: backups_of(found.storage), errors) or []
+    document["backups"] = [{"folder": one.name, "whole": one.is_whole} for one in backups]
     if kafka:
         from sparkkafka.checkpoints.decisions import decision_of
         from sparkkafka.checkpoints.positions import positions_of
@@ -66,6 +69,10 @@ def show(
         print_json(document)
     else:
         _print_shown(document, found)
+        if whole := [one.name for one in backups if one.is_whole]:
+            print_line(f"the files before the last reset are in {whole[-1]}")
+        for text in part_words(backups):
+            print_line(f"-- {text}")
     # The same file may have been read twice.
     fail_each(dict((str(error), error) for error in errors).values())
 
