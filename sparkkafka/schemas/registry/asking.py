@@ -23,7 +23,12 @@ from sparkkafka.client.auth.http_exchange import (
 from sparkkafka.client.auth.oauth import TokenSource, token_source
 from sparkkafka.client.deadline import Backoff, Deadline, Retry
 from sparkkafka.config.format_rows import REGISTRY_PREFIX, RegistryUrl
-from sparkkafka.config.registry import RETRIES, RegistryOptions, registry_settings
+from sparkkafka.config.registry import (
+    RETRIES,
+    RegistryOptions,
+    RegistrySettings,
+    registry_settings,
+)
 from sparkkafka.errors import (
     AuthenticationError,
     KafkaConnectionError,
@@ -45,6 +50,22 @@ MOST_ANSWER_BYTES: Final = 4 * 2**20
 _ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
 _CONTENT = "application/vnd.schemaregistry.v1+json"
 _TOKEN = re.compile(r"[\x21-\x7e]+")
+
+
+def server_of(settings: RegistrySettings, url: RegistryUrl) -> Server:
+    """One of the registry's servers."""
+    return Server(
+        f"the Schema Registry {url}",
+        url.secure,
+        url.host,
+        url.port,
+        settings.tls,
+        MOST_ANSWER_BYTES,
+        RegistryError,
+        "a registry's",
+        f"the {REGISTRY_PREFIX}ssl.truststore options",
+        f"is {REGISTRY_PREFIX}ssl.enabled.protocols right",
+    )
 
 
 class Asker:
@@ -142,18 +163,7 @@ class Asker:
     def _once(
         self, url: RegistryUrl, method: str, path: str, deadline: Deadline, body: Any
     ) -> Answer:
-        server = Server(
-            f"the Schema Registry {url}",
-            url.secure,
-            url.host,
-            url.port,
-            self.settings.tls,
-            MOST_ANSWER_BYTES,
-            RegistryError,
-            "a registry's",
-            f"the {REGISTRY_PREFIX}ssl.truststore options",
-            f"is {REGISTRY_PREFIX}ssl.enabled.protocols right",
-        )
+        server = server_of(self.settings, url)
         headers: dict[str, str | Secret] = {
             "Accept": _ACCEPT,
             "User-Agent": "sparkkafka",
