@@ -259,6 +259,7 @@ def test_a_dead_cluster(checkpoint: str, capsys: pytest.CaptureFixture[str]) -> 
             ["lag", checkpoint],
             ["reset", checkpoint, "--to-earliest", "--unfinished", "drop"],
             ["verify", checkpoint, "--kafka"],
+            ["show", checkpoint, "--kafka"],
         ):
             assert main(["-b", dead, "--timeout", "1", "checkpoint", *arguments]) == 1
             (line,) = capsys.readouterr().err.splitlines()

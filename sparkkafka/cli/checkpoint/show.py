@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -15,10 +15,18 @@ from sparkkafka.cli.checkpoint.arguments import Ask, Dir, Prefix
 from sparkkafka.cli.cluster.times import iso_of
 from sparkkafka.cli.commands import AsJson, fail_each, session_of
 from sparkkafka.cli.tables import print_json, print_line, print_table, text_of
-from sparkkafka.errors import KafkaError
+from sparkkafka.errors import (
+    AuthenticationError,
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+)
 
 if TYPE_CHECKING:
     from sparkkafka.checkpoints.positions import Position
+
+UNREACHABLE: Final = (AuthenticationError, KafkaConnectionError, KafkaTimeoutError)
+"""Of the cluster, which answers no other question either."""
 
 
 def show(
@@ -55,7 +63,9 @@ def show(
 
         with session_of(context).admin() as admin:
             positions = or_error(lambda: positions_of(found, admin), errors)
-            standing = or_error(lambda: decision_of(found, admin, prefix=prefix), errors)
+            standing = None
+            if not (errors and isinstance(errors[-1], UNREACHABLE)):
+                standing = or_error(lambda: decision_of(found, admin, prefix=prefix), errors)
         if document["next_start"] is not None and positions is not None:
             document["next_start"]["partitions"] = [_position(row) for row in positions]
         if standing is not None:
