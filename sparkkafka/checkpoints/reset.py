@@ -267,10 +267,13 @@ def _pause_s(checkpoint: Checkpoint) -> float:
 def _unfinished_words(logs: LastBatches, admin: Admin | None, prefix: str | None) -> str:
     last = logs.last
     checkpoint = logs.checkpoint
+    # It does not start with a damaged file, and runs another batch where the plan is missing.
+    can_start = not logs.damage and last in checkpoint.planned
+    best = "Best start the query once, so that it is finished. Else say " if can_start else "Say "
     text = (
-        f"{checkpoint.location}: batch {last} {logs.state_of(last)}. Best start the query once, so "
-        "that it is finished. Else say what it counts as: --unfinished done if the sink has all "
-        "its rows, --unfinished drop if it has none, or may get them twice (a sink that knows "
+        f"{checkpoint.location}: batch {last} {logs.state_of(last)}. {best}"
+        "what it counts as: --unfinished done if the sink has all its rows, --unfinished drop if "
+        "it has none, or may get them twice (a sink that knows "
         f"batch {last} already, of files or Delta, would then leave out the next one)"
     )
     standing = _standing_text(checkpoint, admin, prefix)

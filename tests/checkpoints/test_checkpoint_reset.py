@@ -296,7 +296,8 @@ def test_an_unfinished_batch_needs_a_word(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, {0: {0: 1}, 1: {0: 9}}, [0])
     with pytest.raises(
         CheckpointError,
-        match=r"batch 1 is planned and not finished.*--unfinished done.*--unfinished drop",
+        match=r"batch 1 is planned and not finished\. Best start the query.*"
+        r"--unfinished done.*--unfinished drop",
     ):
         plan(tmp_path, to('{"t":{"0":5}}'))
     make_checkpoint(tmp_path, {}, [1])
@@ -356,8 +357,10 @@ def test_torn_files_are_mended(tmp_path: Path, torn: str, name: str, choice: Any
     put(tmp_path / name, torn, sums=False)
     if name == "commits/2" and torn == "v1\n":
         return  # Spark takes a commit without its second line
-    with pytest.raises(CheckpointError, match=f"batch 2 cannot be read.*{name}"):
+    with pytest.raises(CheckpointError, match=f"batch 2 cannot be read.*{name}") as refused:
         plan(tmp_path, KEPT)
+    assert ". Say what it counts as" in str(refused.value)
+    assert "start the query" not in str(refused.value)  # which Spark would not do
     reset = plan(tmp_path, to('{"t":{"0":5}}'), unfinished=choice)
     reset.apply()
     checkpoint = Checkpoint(tmp_path)
